@@ -1,0 +1,25 @@
+"""Structured logs: one JSON line an event, to standard error."""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure(process: str, level: str = "info") -> None:
+    """Send structlog and the standard library's warnings through one JSON renderer."""
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(process=process)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")

@@ -1,0 +1,1 @@
+"""Pure types. Standard library only."""

@@ -1,0 +1,44 @@
+"""What part of a dataset an event, a task or a partition is about."""
+
+from dataclasses import dataclass
+
+from trace_etl.model.errors import Fault, Invalid
+
+MAX_BLOCK = 2**53 - 1  # ranges are indexed as doubles; every integer below is exact
+
+
+@dataclass(frozen=True)
+class Range:
+    """Blocks `start` to `end`, both inclusive."""
+
+    start: int
+    end: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.start}-{self.end}"
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start + 1
+
+    @classmethod
+    def checked(cls, start: int, end: int) -> "Range":
+        """A range that makes sense. Raises Invalid naming the field."""
+        if not 0 <= start <= MAX_BLOCK:
+            raise Invalid([Fault("start", f"must be between 0 and {MAX_BLOCK}, not {start}")])
+        if end < start:
+            raise Invalid([Fault("end", f"must not be before start ({start}), but is {end}")])
+        if end > MAX_BLOCK:
+            raise Invalid([Fault("end", f"must be at most {MAX_BLOCK}, not {end}")])
+        return cls(start, end)
+
+    @classmethod
+    def parse(cls, text: str) -> "Range":
+        """`1000-1999` as people write it. Raises Invalid."""
+        head, dash, tail = text.partition("-")
+        if not (dash and head.strip().isdecimal() and tail.strip().isdecimal()):
+            raise Invalid(
+                [Fault("range", f"write it as START-END, for example 0-9999, not {text!r}")]
+            )
+        return cls.checked(int(head), int(tail))

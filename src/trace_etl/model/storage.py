@@ -1,0 +1,31 @@
+"""Where bytes live: storage references and the prefixes derived from them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+SUCCESS_MARKER = "_SUCCESS"
+
+
+@dataclass(frozen=True)
+class StorageRef:
+    """A directory of objects: scheme, bucket, prefix ending in a slash, and which files count."""
+
+    scheme: str
+    bucket: str
+    prefix: str
+    glob: str = "*.parquet"
+
+    @property
+    def url(self) -> str:
+        """The canonical form that capability tokens carry, whatever the scheme."""
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    def path(self, root: Path) -> Path:
+        """The directory behind a `file` reference."""
+        return root / self.bucket / self.prefix
+
+
+def attempt_prefix(dataset_uuid: UUID, dataset_version: UUID, task_id: UUID, attempt: int) -> str:
+    """The one prefix that this attempt of this task may write this dataset under."""
+    return f"cold/datasets/{dataset_uuid}/{dataset_version}/{task_id}/{attempt}/"

@@ -1,11 +1,11 @@
-"""What can go wrong, each with a stable code. HTTP statuses live in one table, in the Dispatcher."""
+"""What can go wrong, each with a stable code. The Dispatcher maps them to HTTP, in one table."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 
 class TraceError(Exception):
-    """A failure somebody can act on: a stable `code`, a sentence, and whether trying again can help."""
+    """A failure somebody can act on: a stable `code`, and whether trying again can help."""
 
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False

@@ -55,7 +55,7 @@ class InputPartition(Reply):
 
 
 class TaskInput(Reply):
-    """One input, pinned to a dataset version and to the partitions committed when it was claimed."""
+    """One input, pinned to a dataset version and to the partitions committed at the claim."""
 
     input_index: int
     name: str
@@ -187,7 +187,13 @@ class Event(Request):
             raise ValueError("`start` and `end` belong to a `partition_key`")
         if self.start is not None and self.end is not None and self.end < self.start:
             raise ValueError("`end` must not be before `start`")
+        if self.start is not None and self.partition_key != f"{self.start}-{self.end}":
+            raise ValueError("`partition_key` of a block range is `{start}-{end}`")
         return self
+
+    @property
+    def scope_key(self) -> str:
+        return f"c:{self.cursor}" if self.partition_key is None else f"p:{self.partition_key}"
 
 
 class Events(Fenced):

@@ -1,0 +1,66 @@
+"""What operators exist, and what each may be told. The code that runs them lives elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class OperatorConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NoConfig(OperatorConfig):
+    """Sources that only pass on what they are told have nothing to configure."""
+
+
+class SplitConfig(OperatorConfig):
+    size: int = Field(1000, ge=1, le=10_000_000, description="Blocks per partition.")
+
+
+class IngestConfig(OperatorConfig):
+    rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
+    batch: int = Field(50, ge=1, le=1000, description="Blocks per JSON-RPC batch request.")
+
+
+class SqlConfig(OperatorConfig):
+    sql: str = Field(min_length=1, description="One SELECT over the inputs, by their names.")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A declared operator: its config, where it runs, and what outputs it can have."""
+
+    name: str
+    config: type[OperatorConfig]
+    runtimes: tuple[str, ...]
+    check_outputs: Callable[[tuple[str, ...]], str | None]
+
+
+_CHAIN = ("blocks", "transactions", "logs")
+
+
+def _one_output(outputs: tuple[str, ...]) -> str | None:
+    return None if len(outputs) == 1 else "must be exactly one"
+
+
+def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
+    wrong = [name for name in outputs if name not in _CHAIN]
+    if wrong or not outputs:
+        return f"must be one or more of {', '.join(_CHAIN)}" + (
+            f", not {wrong[0]}" if wrong else ""
+        )
+    return None
+
+
+_WORKERS = ("ecs_python", "ecs_platform")
+
+OPERATORS: dict[str, Operator] = {
+    op.name: op
+    for op in (
+        Operator("source", NoConfig, ("dispatcher",), _one_output),
+        Operator("range_splitter", SplitConfig, ("dispatcher", *_WORKERS), _one_output),
+        Operator("cryo_ingest", IngestConfig, _WORKERS, _chain_outputs),
+        Operator("sql", SqlConfig, _WORKERS, _one_output),
+    )
+}

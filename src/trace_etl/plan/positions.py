@@ -1,0 +1,84 @@
+"""YAML as data that remembers where each value stood."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from trace_etl.model.errors import Fault, Invalid
+
+Path = tuple[int | str, ...]
+_MOST_NODES = 100_000
+
+
+@dataclass(frozen=True)
+class Located:
+    """Plain data, and the line and column of every value in it."""
+
+    data: object
+    marks: dict[Path, tuple[int, int]]
+
+    def fault(self, path: Path, message: str) -> Fault:
+        """A fault at a path, or at the nearest thing around it that is really there."""
+        there = path
+        while there and there not in self.marks:
+            there = there[:-1]
+        line, column = self.marks.get(there, (1, 1))
+        return Fault(_dotted(path), message, line, column)
+
+
+def _dotted(path: Path) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def locate(text: str) -> Located:
+    """Parse YAML. Raises Invalid with the position of a syntax error or a key given twice."""
+    try:
+        node: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]
+        if node is None:
+            raise Invalid([Fault("", "the file is empty", 1, 1)])
+        walk = _Walk()
+        return Located(walk.value(node, ()), walk.marks)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise Invalid([Fault("", f"not YAML: {error.problem}", *where)]) from error
+    except yaml.YAMLError as error:
+        raise Invalid([Fault("", f"not YAML: {error}", 1, 1)]) from error
+    except RecursionError as error:
+        raise Invalid([Fault("", "nested too deeply", 1, 1)]) from error
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.marks: dict[Path, tuple[int, int]] = {}
+        self.scalars = yaml.SafeLoader("")
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        # Aliases can make a small file expand without end.
+        if len(self.marks) > _MOST_NODES:
+            raise Invalid([Fault("", "too large: more than 100,000 values", 1, 1)])
+        self.marks[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, n)) for n, item in enumerate(node.value)]
+        return self.scalars.construct_object(node)  # pyright: ignore[reportUnknownMemberType]
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            if key in found:
+                mark = key_node.start_mark
+                fault = Fault(_dotted((*path, key)), "given twice", mark.line + 1, mark.column + 1)
+                raise Invalid([fault])
+            found[key] = self.value(value_node, (*path, key))
+            self.marks[(*path, key)] = (
+                key_node.start_mark.line + 1,
+                key_node.start_mark.column + 1,
+            )
+        return found

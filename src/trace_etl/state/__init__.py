@@ -1,0 +1,1 @@
+"""Postgres state: all its SQL, one file per table."""

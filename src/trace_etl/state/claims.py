@@ -1,0 +1,219 @@
+"""`Queued → Running`: many claims, one statement, one commit."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.task import NotClaimedReason, TaskStatus
+from trace_etl.state.pool import Conn
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """Somebody's wish for a task. The lease token is drawn before, so that a repeat is seen."""
+
+    task_id: UUID
+    worker_id: str
+    lease_token: UUID
+
+
+@dataclass(frozen=True)
+class ClaimedTask:
+    """A task somebody won, with what its payload is made from."""
+
+    task_id: UUID
+    attempt: int
+    lease_token: UUID
+    lease_expires_at: datetime
+    org_id: UUID
+    revision_id: UUID
+    timeout_seconds: int
+    lease_seconds: int
+    dataset_uuid: UUID | None
+    dataset_version: UUID | None
+    partition_key: str | None
+    range_start: int | None
+    range_end: int | None
+    cursor_value: int | None
+
+
+_COLUMNS: LiteralString = """
+    t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
+    t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
+    t.range_start, t.range_end, t.cursor_value
+"""
+
+_START: LiteralString = """
+    UPDATE tasks t
+       SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,
+           started_at = now(),
+           lease_expires_at = now() + make_interval(secs => t.lease_seconds),
+           deadline_at = now() + make_interval(secs => t.timeout_seconds)
+      FROM locked l
+     WHERE t.task_id = l.task_id AND t.status = 'Queued'
+    RETURNING
+"""
+
+# Rows are locked in the order of their ids: two batches with common tasks cannot deadlock.
+_CLAIM = (
+    """
+WITH want AS (
+    SELECT * FROM unnest(%(task_ids)s::uuid[], %(worker_ids)s::text[], %(lease_tokens)s::uuid[])
+        AS w (task_id, worker_id, lease_token)
+), locked AS (
+    SELECT t.task_id, w.worker_id, w.lease_token
+      FROM tasks t JOIN want w USING (task_id) JOIN jobs j USING (job_id)
+     WHERE t.status = 'Queued' AND NOT t.cancel_requested AND t.max_concurrency IS NULL
+       AND j.paused_at IS NULL
+     ORDER BY t.task_id
+       FOR UPDATE OF t
+), won AS ("""
+    + _START
+    + _COLUMNS
+    + """)
+SELECT * FROM won
+"""
+)
+
+
+async def claim(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
+    """Start every wished task that may start now. Answers by lease token; a loser has no entry."""
+    won = await _run(
+        conn,
+        _CLAIM,
+        {
+            "task_ids": [w.task_id for w in wishes],
+            "worker_ids": [w.worker_id for w in wishes],
+            "lease_tokens": [w.lease_token for w in wishes],
+        },
+    )
+    return {task.lease_token: task for task in won}
+
+
+_CAPPED_CANDIDATES = """
+SELECT t.task_id, t.job_id, t.max_concurrency
+  FROM tasks t JOIN jobs j USING (job_id)
+ WHERE t.task_id = ANY(%(task_ids)s) AND t.status = 'Queued' AND NOT t.cancel_requested
+   AND t.max_concurrency IS NOT NULL AND j.paused_at IS NULL
+ ORDER BY t.job_id, t.task_id
+"""
+
+# Serialises the claims of one capped job, over all replicas, until commit.
+_LOCK_JOB = "SELECT pg_advisory_xact_lock(hashtextextended('job:' || %(job_id)s::text, 0))"
+_RUNNING = "SELECT count(*) FROM tasks WHERE job_id = %(job_id)s AND status = 'Running'"
+_CLAIM_CAPPED = (
+    """
+WITH want AS (
+    SELECT * FROM unnest(%(task_ids)s::uuid[], %(worker_ids)s::text[], %(lease_tokens)s::uuid[])
+        AS w (task_id, worker_id, lease_token)
+), locked AS (
+    SELECT t.task_id, w.worker_id, w.lease_token FROM tasks t JOIN want w USING (task_id)
+     WHERE t.status = 'Queued' AND NOT t.cancel_requested
+     ORDER BY t.task_id FOR UPDATE OF t
+), won AS ("""
+    + _START
+    + _COLUMNS
+    + """)
+SELECT * FROM won
+"""
+)
+
+
+async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
+    """The same for tasks of jobs with `scaling.max_concurrency`, never exceeding it."""
+    by_task = {w.task_id: w for w in wishes}
+    rows = await (await conn.execute(_CAPPED_CANDIDATES, {"task_ids": list(by_task)})).fetchall()
+    won: dict[UUID, ClaimedTask] = {}
+    jobs: dict[UUID, tuple[int, list[UUID]]] = {}
+    for task_id, job_id, cap in rows:
+        jobs.setdefault(job_id, (cap, []))[1].append(task_id)
+    for job_id, (cap, task_ids) in jobs.items():
+        await conn.execute(_LOCK_JOB, {"job_id": job_id})
+        running = await (await conn.execute(_RUNNING, {"job_id": job_id})).fetchone()
+        room = max(0, cap - (running[0] if running else 0))
+        chosen = [by_task[task_id] for task_id in task_ids[:room]]
+        started = await _run(
+            conn,
+            _CLAIM_CAPPED,
+            {
+                "task_ids": [w.task_id for w in chosen],
+                "worker_ids": [w.worker_id for w in chosen],
+                "lease_tokens": [w.lease_token for w in chosen],
+            },
+        )
+        won |= {task.lease_token: task for task in started}
+    return won
+
+
+_READY = """
+SELECT t.task_id, t.max_concurrency IS NOT NULL
+  FROM tasks t JOIN jobs j USING (job_id)
+ WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
+   AND j.paused_at IS NULL
+ ORDER BY t.bulk, t.queued_at
+ LIMIT %(limit)s
+   FOR UPDATE OF t SKIP LOCKED
+"""
+
+
+async def ready(conn: Conn, runtime: str, limit: int) -> list[tuple[UUID, bool]]:
+    """Lock up to `limit` claimable tasks of a runtime, oldest first; says which are capped."""
+    cursor = await conn.execute(_READY, {"runtime": runtime, "limit": limit})
+    return [(row[0], row[1]) for row in await cursor.fetchall()]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Why a task was not claimed."""
+
+    task_id: UUID
+    status: str
+    lease_token: UUID | None
+    cancel_requested: bool
+    capped: bool
+    retry_at: datetime | None
+
+    def reason(self) -> NotClaimedReason:
+        if self.status == TaskStatus.RUNNING:
+            return NotClaimedReason.ALREADY_RUNNING
+        if self.status == TaskStatus.COMPLETED:
+            return NotClaimedReason.COMPLETED
+        if self.status == TaskStatus.CANCELED or self.cancel_requested:
+            return NotClaimedReason.CANCELED
+        return NotClaimedReason.NOT_READY
+
+
+_STANDING = """
+SELECT task_id, status, lease_token, cancel_requested, retry_at,
+       max_concurrency IS NOT NULL AS capped
+  FROM tasks WHERE task_id = ANY(%(task_ids)s)
+"""
+
+
+async def standing(conn: Conn, task_ids: list[UUID]) -> dict[UUID, Standing]:
+    """How the given tasks stand; unknown ones have no entry."""
+    async with conn.cursor(row_factory=class_row(Standing)) as cursor:
+        await cursor.execute(_STANDING, {"task_ids": task_ids})
+        return {row.task_id: row for row in await cursor.fetchall()}
+
+
+_HELD = (
+    "SELECT "
+    + _COLUMNS
+    + " FROM tasks t WHERE t.lease_token = %(lease_token)s AND t.task_id = %(task_id)s"
+)
+
+
+async def held(conn: Conn, wish: ClaimRequest) -> ClaimedTask | None:
+    """The task as claimed with this very lease token: an answer that was lost on its way."""
+    found = await _run(conn, _HELD, {"lease_token": wish.lease_token, "task_id": wish.task_id})
+    return found[0] if found else None
+
+
+async def _run(conn: Conn, query: LiteralString, values: dict[str, object]) -> list[ClaimedTask]:
+    async with conn.cursor(row_factory=class_row(ClaimedTask)) as cursor:
+        await cursor.execute(query, values)
+        return await cursor.fetchall()

@@ -1,0 +1,204 @@
+"""`Running → Completed | Failed | Canceled`: many completions, one statement, one commit."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.task import Fence
+from trace_etl.state.pool import Conn
+
+
+@dataclass(frozen=True)
+class NewEvent:
+    """An event about to be recorded. Without a version, the dataset's current one is meant."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID | None
+    scope_key: str
+    partition_key: str | None
+    range_start: int | None
+    range_end: int | None
+    cursor_value: int | None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a worker says of its attempt."""
+
+    fence: Fence
+    status: str
+    content_hash: bytes
+    error_code: str | None = None
+    error_message: str | None = None
+    retry_after: timedelta | None = None
+    """How long to wait before the next attempt, should any remain; None: never again."""
+    events: list[NewEvent] = field(default_factory=list[NewEvent])
+
+
+# A reaped attempt (Failed, with a cause) may still be completed: its lease is on the row until the
+# next attempt starts.
+_COMPLETE = """
+WITH want AS (
+    SELECT * FROM unnest(%(task_ids)s::uuid[], %(attempts)s::int[], %(lease_tokens)s::uuid[],
+                         %(statuses)s::text[], %(hashes)s::bytea[], %(error_codes)s::text[],
+                         %(error_messages)s::text[], %(retry_afters)s::interval[])
+        AS w (task_id, attempt, lease_token, status, content_hash, error_code, error_message,
+              retry_after)
+), locked AS (
+    SELECT t.task_id, w.status, w.content_hash, w.error_code, w.error_message,
+           CASE WHEN w.status = 'Failed' AND t.attempt < t.max_attempts AND NOT t.cancel_requested
+                THEN w.retry_after END AS retry_after
+      FROM tasks t JOIN want w USING (task_id, attempt, lease_token)
+     WHERE t.status = 'Running' OR (t.status IN ('Failed', 'Canceled') AND t.cause IS NOT NULL)
+     ORDER BY t.task_id
+       FOR UPDATE OF t
+), done AS (
+    UPDATE tasks t
+       SET status = CASE WHEN l.status = 'Failed' AND t.cancel_requested THEN 'Canceled'
+                         ELSE l.status END,
+           completion_hash = l.content_hash, cause = NULL,
+           error_code = l.error_code, error_message = l.error_message,
+           finished_at = CASE WHEN l.retry_after IS NULL THEN now() END,
+           retry_at = now() + l.retry_after
+      FROM locked l
+     WHERE t.task_id = l.task_id
+    RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
+              t.error_code, t.error_message, t.max_concurrency
+), history AS (
+    INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
+                               error_message)
+    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message FROM done
+    ON CONFLICT (task_id, attempt) DO UPDATE
+        SET outcome = EXCLUDED.outcome, error_code = EXCLUDED.error_code,
+            error_message = EXCLUDED.error_message, ended_at = now()
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                        range_start, range_end, cursor_value, producer_task_id, attempt)
+    SELECT done.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
+           e.scope_key, e.partition_key, e.range_start, e.range_end, e.cursor_value,
+           done.task_id, done.attempt
+      FROM unnest(%(event_tasks)s::uuid[], %(event_datasets)s::uuid[], %(event_versions)s::uuid[],
+                  %(scope_keys)s::text[], %(partition_keys)s::text[], %(range_starts)s::bigint[],
+                  %(range_ends)s::bigint[], %(cursors)s::bigint[])
+           AS e (task_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                 range_start, range_end, cursor_value)
+      JOIN done ON done.task_id = e.task_id AND done.status = 'Completed'
+      JOIN datasets d ON d.dataset_uuid = e.dataset_uuid
+    ON CONFLICT ON CONSTRAINT events_once DO NOTHING
+    RETURNING event_id
+), asked AS (
+    INSERT INTO outbox (kind, subject)
+    SELECT 'route_event', event_id FROM happened
+     UNION ALL
+    -- Room under a concurrency cap: whoever was turned away must be told.
+    SELECT 'wake_next', job_id FROM done WHERE max_concurrency IS NOT NULL
+)
+SELECT task_id, status FROM done
+"""
+
+
+async def complete(conn: Conn, completions: list[Completion]) -> dict[UUID, str]:
+    """End attempts, record their events and ask for the routing. Losers have no entry.
+
+    At most one completion of a task per call: the caller keeps them apart.
+    """
+    events = [(c.fence.task_id, e) for c in completions for e in c.events]
+    cursor = await conn.execute(
+        _COMPLETE,
+        {
+            "task_ids": [c.fence.task_id for c in completions],
+            "attempts": [c.fence.attempt for c in completions],
+            "lease_tokens": [c.fence.lease_token for c in completions],
+            "statuses": [c.status for c in completions],
+            "hashes": [c.content_hash for c in completions],
+            "error_codes": [c.error_code for c in completions],
+            "error_messages": [c.error_message for c in completions],
+            "retry_afters": [c.retry_after for c in completions],
+            **_event_columns(events),
+        },
+    )
+    return {row[0]: row[1] for row in await cursor.fetchall()}
+
+
+def _event_columns(events: list[tuple[UUID, NewEvent]]) -> dict[str, object]:
+    return {
+        "event_tasks": [task_id for task_id, _ in events],
+        "event_datasets": [e.dataset_uuid for _, e in events],
+        "event_versions": [e.dataset_version for _, e in events],
+        "scope_keys": [e.scope_key for _, e in events],
+        "partition_keys": [e.partition_key for _, e in events],
+        "range_starts": [e.range_start for _, e in events],
+        "range_ends": [e.range_end for _, e in events],
+        "cursors": [e.cursor_value for _, e in events],
+    }
+
+
+_RECORD_EVENTS = """
+WITH producer AS (
+    SELECT task_id, attempt, org_id FROM tasks
+     WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND lease_token = %(lease_token)s
+       AND status = 'Running'
+       FOR UPDATE
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                        range_start, range_end, cursor_value, producer_task_id, attempt)
+    SELECT p.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
+           e.scope_key, e.partition_key, e.range_start, e.range_end, e.cursor_value,
+           p.task_id, p.attempt
+      FROM unnest(%(event_datasets)s::uuid[], %(event_versions)s::uuid[],
+                  %(scope_keys)s::text[], %(partition_keys)s::text[], %(range_starts)s::bigint[],
+                  %(range_ends)s::bigint[], %(cursors)s::bigint[])
+           AS e (dataset_uuid, dataset_version, scope_key, partition_key,
+                 range_start, range_end, cursor_value)
+      JOIN datasets d ON d.dataset_uuid = e.dataset_uuid
+     CROSS JOIN producer p
+    ON CONFLICT ON CONSTRAINT events_once DO NOTHING
+    RETURNING event_id
+), asked AS (
+    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+)
+SELECT (SELECT count(*) FROM producer), (SELECT count(*) FROM happened)
+"""
+
+
+async def record_events(conn: Conn, fence: Fence, events: list[NewEvent]) -> int | None:
+    """Record events of a running attempt. Returns how many were new; None: the fence is stale."""
+    values = _event_columns([(fence.task_id, e) for e in events])
+    del values["event_tasks"]
+    cursor = await conn.execute(
+        _RECORD_EVENTS,
+        {
+            "task_id": fence.task_id,
+            "attempt": fence.attempt,
+            "lease_token": fence.lease_token,
+            **values,
+        },
+    )
+    row = await cursor.fetchone()
+    return row[1] if row and row[0] else None
+
+
+@dataclass(frozen=True)
+class FenceState:
+    """What the database holds against a fence that was refused."""
+
+    task_id: UUID
+    status: str
+    attempt: int
+    lease_token: UUID | None
+    completion_hash: bytes | None
+
+
+_FENCE_STATE = """
+SELECT task_id, status, attempt, lease_token, completion_hash
+  FROM tasks WHERE task_id = ANY(%(task_ids)s)
+"""
+
+
+async def fence_states(conn: Conn, task_ids: list[UUID]) -> dict[UUID, FenceState]:
+    """How the given tasks stand, to say why a fence was refused."""
+    async with conn.cursor(row_factory=class_row(FenceState)) as cursor:
+        await cursor.execute(_FENCE_STATE, {"task_ids": task_ids})
+        return {row.task_id: row for row in await cursor.fetchall()}

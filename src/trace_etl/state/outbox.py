@@ -1,0 +1,103 @@
+"""The outbox: what a transaction wants done outside it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.state.pool import Conn
+
+
+@dataclass(frozen=True)
+class Intent:
+    outbox_id: int
+    kind: str
+    target: str
+    subject: UUID
+    body: dict[str, Any] | None
+    tries: int
+
+
+# A lost lease or removal only means doing it once more, so neither waits for the disk.
+_NO_WAIT = "SET LOCAL synchronous_commit TO off"
+
+_LEASE = """
+WITH due AS (
+    SELECT outbox_id FROM outbox WHERE failed_at IS NULL AND next_try_at <= now()
+     ORDER BY next_try_at, outbox_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+UPDATE outbox o SET tries = o.tries + 1, next_try_at = now() + %(hold)s
+  FROM due WHERE o.outbox_id = due.outbox_id
+RETURNING o.outbox_id, o.kind, o.target, o.subject, o.body, o.tries
+"""
+
+
+async def lease(conn: Conn, *, limit: int, hold: timedelta) -> list[Intent]:
+    """Take due rows for `hold`; whoever dies holding them leaves them to the next one."""
+    await conn.execute(_NO_WAIT)
+    async with conn.cursor(row_factory=class_row(Intent)) as cursor:
+        await cursor.execute(_LEASE, {"limit": limit, "hold": hold})
+        return sorted(await cursor.fetchall(), key=lambda intent: intent.outbox_id)
+
+
+async def done(conn: Conn, outbox_ids: list[int], *, wait_for_disk: bool = False) -> None:
+    """Forget performed rows. Waits for the disk when the work itself is in this transaction."""
+    if not wait_for_disk:
+        await conn.execute(_NO_WAIT)
+    await conn.execute("DELETE FROM outbox WHERE outbox_id = ANY(%s)", (outbox_ids,))
+
+
+_FAILED = """
+UPDATE outbox
+   SET last_error = %(error)s, next_try_at = now() + %(retry_after)s,
+       failed_at = CASE WHEN tries >= %(max_tries)s THEN now() END
+ WHERE outbox_id = ANY(%(outbox_ids)s)
+RETURNING outbox_id, failed_at IS NOT NULL
+"""
+
+
+async def failed(
+    conn: Conn, outbox_ids: list[int], *, error: str, retry_after: timedelta, max_tries: int
+) -> list[int]:
+    """Put rows off, or end them as failed after the last try. Returns those that ended."""
+    cursor = await conn.execute(
+        _FAILED,
+        {
+            "outbox_ids": outbox_ids,
+            "error": error,
+            "retry_after": retry_after,
+            "max_tries": max_tries,
+        },
+    )
+    return [row[0] for row in await cursor.fetchall() if row[1]]
+
+
+_REPLAY = """
+UPDATE outbox SET failed_at = NULL, tries = 0, next_try_at = now() WHERE failed_at IS NOT NULL
+"""
+
+
+async def replay(conn: Conn) -> int:
+    """Give every failed row a new set of tries. Returns how many there were."""
+    return (await conn.execute(_REPLAY)).rowcount
+
+
+_NEXT_DUE = "SELECT min(next_try_at) - now() FROM outbox WHERE failed_at IS NULL"
+
+
+async def next_due(conn: Conn) -> timedelta | None:
+    """How long until a row falls due; None when the outbox is empty."""
+    row = await (await conn.execute(_NEXT_DUE)).fetchone()
+    return row[0] if row else None
+
+
+async def pending(conn: Conn, kind: str) -> int:
+    """How many rows of a kind are still to be performed."""
+    row = await (
+        await conn.execute(
+            "SELECT count(*) FROM outbox WHERE kind = %s AND failed_at IS NULL", (kind,)
+        )
+    ).fetchone()
+    return row[0] if row else 0

@@ -1,0 +1,113 @@
+"""Partition pointers: the only thing that makes written objects visible."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.errors import ExclusionViolation
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from trace_etl.model.errors import PartitionOverlap
+from trace_etl.model.task import Fence
+from trace_etl.state.pool import Conn
+
+
+@dataclass(frozen=True)
+class NewPartition:
+    dataset_version: UUID
+    partition_key: str
+    range_start: int | None
+    range_end: int | None
+    storage_ref: dict[str, Any]
+    row_count: int
+    byte_count: int
+    columns: list[dict[str, str]]
+
+
+# A range that swallows whole older partitions replaces them; one that cuts through them is refused.
+_REPLACE_COVERED = """
+DELETE FROM partitions
+ WHERE dataset_version = %(dataset_version)s AND partition_key <> %(partition_key)s
+   AND range_start >= %(range_start)s AND range_end <= %(range_end)s
+"""
+_POINT = """
+INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start, range_end,
+                        storage_ref, row_count, byte_count, columns, task_id, attempt)
+SELECT v.dataset_version, v.generation_no, %(partition_key)s, %(range_start)s, %(range_end)s,
+       %(storage_ref)s, %(row_count)s, %(byte_count)s, %(columns)s, %(task_id)s, %(attempt)s
+  FROM dataset_versions v WHERE v.dataset_version = %(dataset_version)s
+ON CONFLICT (dataset_version, partition_key) DO UPDATE
+   SET storage_ref = EXCLUDED.storage_ref, row_count = EXCLUDED.row_count,
+       byte_count = EXCLUDED.byte_count, columns = EXCLUDED.columns,
+       task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt, committed_at = now()
+"""
+
+
+async def point(conn: Conn, fence: Fence, new: NewPartition) -> None:
+    """Point a partition at an attempt's prefix. Raises PartitionOverlap."""
+    values = {
+        "dataset_version": new.dataset_version,
+        "partition_key": new.partition_key,
+        "range_start": new.range_start,
+        "range_end": new.range_end,
+        "storage_ref": Jsonb(new.storage_ref),
+        "row_count": new.row_count,
+        "byte_count": new.byte_count,
+        "columns": Jsonb(new.columns),
+        "task_id": fence.task_id,
+        "attempt": fence.attempt,
+    }
+    if new.range_start is not None:
+        await conn.execute(_REPLACE_COVERED, values)
+    try:
+        await conn.execute(_POINT, values)
+    except ExclusionViolation as error:
+        raise PartitionOverlap(
+            f"blocks {new.partition_key} cut through a partition that is already committed; "
+            "use the ranges it was split into, or one that covers them whole"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Partition:
+    partition_key: str
+    range_start: int | None
+    range_end: int | None
+    storage_ref: dict[str, Any]
+    row_count: int
+    byte_count: int
+    columns: list[dict[str, str]]
+    task_id: UUID
+    attempt: int
+    committed_at: datetime
+
+
+_PARTITION_COLUMNS = """partition_key, range_start, range_end, storage_ref, row_count, byte_count,
+       columns, task_id, attempt, committed_at"""
+
+_OVERLAPPING = f"""
+SELECT {_PARTITION_COLUMNS}
+  FROM partitions p JOIN dataset_versions v USING (dataset_version)
+ WHERE p.dataset_version = %(dataset_version)s
+   AND box(point(p.generation_no, p.range_start), point(p.generation_no, p.range_end))
+       && box(point(v.generation_no, %(start)s::bigint), point(v.generation_no, %(end)s::bigint))
+ ORDER BY range_start
+"""
+_ALL = f"""
+SELECT {_PARTITION_COLUMNS} FROM partitions
+ WHERE dataset_version = %(dataset_version)s ORDER BY range_start, partition_key
+"""
+
+
+async def pinned(
+    conn: Conn, dataset_version: UUID, start: int | None, end: int | None
+) -> list[Partition]:
+    """The committed partitions of a generation: those a range touches, or all of them."""
+    async with conn.cursor(row_factory=class_row(Partition)) as cursor:
+        await cursor.execute(
+            _ALL if start is None else _OVERLAPPING,
+            {"dataset_version": dataset_version, "start": start, "end": end},
+        )
+        return await cursor.fetchall()

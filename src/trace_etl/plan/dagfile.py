@@ -15,7 +15,7 @@ from trace_etl.plan.positions import Located, Path, locate
 from trace_etl.plan.where import check_where
 
 NAME = r"^[a-z][a-z0-9_]{0,127}$"
-RUNTIMES = (
+RUNTIMES: tuple[str, ...] = (
     "dispatcher",
     "lambda",
     "ecs_platform",

@@ -1,7 +1,7 @@
 """YAML as data that remembers where each value stood."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -37,7 +37,7 @@ def _dotted(path: Path) -> str:
 def locate(text: str) -> Located:
     """Parse YAML. Raises Invalid with the position of a syntax error or a key given twice."""
     try:
-        node: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]
+        node = cast(yaml.Node | None, yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
         if node is None:
             raise Invalid([Fault("", "the file is empty", 1, 1)])
         walk = _Walk()

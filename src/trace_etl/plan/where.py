@@ -29,7 +29,7 @@ def _checked(column: str, value: Any) -> Any:
     items = cast("list[object]", value if isinstance(value, list) else [value])
     if not items or not all(isinstance(item, str | int | float | bool) for item in items):
         raise Invalid([Fault(f"where.{column}", "must be a text, number, boolean or list of them")])
-    return value
+    return cast("object", value)
 
 
 class _Reader:

@@ -1,0 +1,118 @@
+"""Events: triggered by people, routed to the jobs that depend on them."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from trace_etl.model.errors import Conflict, NotFound
+from trace_etl.model.scope import Range
+from trace_etl.state.pool import Conn
+
+_SOURCE = """
+SELECT j.job_id, j.revision_id, r.activation, r.source ->> 'kind', o.dataset_uuid,
+       o.dataset_version, j.active
+  FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r USING (revision_id)
+  JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
+ WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s
+"""
+
+# The trigger is a finished task of the source job: the producer that the event is attributed to.
+_TRIGGER = """
+WITH producer AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, status,
+                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
+    VALUES (%(org_id)s, %(job_id)s, %(revision_id)s, 'dispatcher', %(dedupe_key)s,
+            %(dataset_uuid)s, %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s,
+            'Completed', 1, 1, 1, now(), now())
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                        range_start, range_end, producer_task_id, attempt)
+    SELECT %(org_id)s, %(dataset_uuid)s, %(dataset_version)s, 'p:' || %(partition_key)s,
+           %(partition_key)s, %(start)s, %(end)s, task_id, 1
+      FROM producer
+    RETURNING event_id
+), asked AS (
+    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+)
+SELECT event_id FROM happened
+"""
+_TRIGGERED = """
+SELECT e.event_id FROM events e JOIN tasks t ON t.task_id = e.producer_task_id
+ WHERE t.job_id = %(job_id)s AND t.dedupe_key = %(dedupe_key)s
+"""
+
+
+@dataclass(frozen=True)
+class Trigger:
+    event_id: UUID
+    created: bool
+
+
+async def trigger(conn: Conn, org_id: UUID, dag: str, job: str, span: Range) -> Trigger:
+    """Emit a source's event for a range, once. Raises NotFound, Conflict."""
+    row = await (await conn.execute(_SOURCE, {"org_id": org_id, "dag": dag, "job": job})).fetchone()
+    if row is None or not row[6]:
+        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
+    job_id, revision_id, activation, kind, dataset_uuid, dataset_version, _ = row
+    if activation != "source" or kind not in ("manual", "cron"):
+        raise Conflict(f"job {job!r} is not a manual source: only those can be triggered")
+    values = {
+        "org_id": org_id,
+        "job_id": job_id,
+        "revision_id": revision_id,
+        "dedupe_key": f"trigger:{dataset_version}:{span.key}",
+        "dataset_uuid": dataset_uuid,
+        "dataset_version": dataset_version,
+        "partition_key": span.key,
+        "start": span.start,
+        "end": span.end,
+    }
+    created = await (await conn.execute(_TRIGGER, values)).fetchone()
+    if created is not None:
+        return Trigger(created[0], True)
+    known = await (await conn.execute(_TRIGGERED, values)).fetchone()
+    if known is None:
+        raise NotFound(f"the trigger for {span.key} was there before, but its event has expired")
+    return Trigger(known[0], False)
+
+
+# One task per consumer and scope, with its wake-up, in one statement. The source of the event may
+# be routed any number of times: the second time finds every task there.
+_ROUTE = """
+WITH event AS (
+    UPDATE events e SET routed_at = now()
+      FROM datasets d
+     WHERE e.event_id = %(event_id)s AND d.dataset_uuid = e.dataset_uuid
+       AND d.dataset_version = e.dataset_version
+    RETURNING e.*
+), created AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, cursor_value,
+                       max_attempts, max_concurrency, timeout_seconds, lease_seconds)
+    SELECT DISTINCT ON (j.job_id)
+           e.org_id, j.job_id, r.revision_id, r.runtime, r.priority = 'bulk',
+           concat_ws(':', e.dataset_uuid, e.dataset_version, r.generation_hash, e.scope_key),
+           e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start, e.range_end,
+           e.cursor_value, r.max_attempts, r.max_concurrency, r.timeout_seconds,
+           r.heartbeat_timeout_seconds
+      FROM event e
+      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid
+      JOIN jobs j ON j.revision_id = i.revision_id AND j.active AND j.org_id = e.org_id
+      JOIN job_revisions r ON r.revision_id = j.revision_id AND r.activation = 'reactive'
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id, runtime
+), woken AS (
+    INSERT INTO outbox (kind, target, subject)
+    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+      FROM created
+)
+SELECT task_id FROM created
+"""
+
+
+async def route(conn: Conn, event_id: UUID) -> list[UUID]:
+    """Create the tasks that an event asks for. An event of an old generation creates none."""
+    cursor = await conn.execute(_ROUTE, {"event_id": event_id})
+    return [row[0] for row in await cursor.fetchall()]

@@ -1,0 +1,77 @@
+"""What a job was when a task of it was created. Immutable, so callers may keep it for ever."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from trace_etl.state.pool import Conn
+
+
+@dataclass(frozen=True)
+class RevisionInput:
+    input_index: int
+    name: str
+    dataset_uuid: UUID
+    where: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class RevisionOutput:
+    output_index: int
+    name: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+
+
+@dataclass(frozen=True)
+class Revision:
+    revision_id: UUID
+    dag_name: str
+    job_name: str
+    operator: str
+    config: dict[str, Any]
+    update_strategy: str
+    inputs: tuple[RevisionInput, ...]
+    outputs: tuple[RevisionOutput, ...]
+
+
+_REVISION = """
+SELECT g.name, j.name, r.operator, r.config, r.update_strategy
+  FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+ WHERE r.revision_id = %(revision_id)s
+"""
+_INPUTS = """
+SELECT input_index, name, dataset_uuid, where_map FROM job_inputs
+ WHERE revision_id = %(revision_id)s ORDER BY input_index
+"""
+_OUTPUTS = """
+SELECT output_index, name, dataset_uuid, dataset_version FROM job_outputs
+ WHERE revision_id = %(revision_id)s ORDER BY output_index
+"""
+
+
+async def load(conn: Conn, revision_id: UUID) -> Revision:
+    """A revision with its edges. Raises LookupError when there is none."""
+    key = {"revision_id": revision_id}
+    row = await (await conn.execute(_REVISION, key)).fetchone()
+    if row is None:
+        raise LookupError(f"no revision {revision_id}")
+    inputs = await (await conn.execute(_INPUTS, key)).fetchall()
+    outputs = await (await conn.execute(_OUTPUTS, key)).fetchall()
+    return Revision(
+        revision_id,
+        *row,
+        inputs=tuple(RevisionInput(*i) for i in inputs),
+        outputs=tuple(RevisionOutput(*o) for o in outputs),
+    )
+
+
+_CURRENT_VERSIONS = """
+SELECT dataset_uuid, dataset_version FROM datasets WHERE dataset_uuid = ANY(%(dataset_uuids)s)
+"""
+
+
+async def current_versions(conn: Conn, dataset_uuids: list[UUID]) -> dict[UUID, UUID]:
+    """The generation that each dataset points at now."""
+    cursor = await conn.execute(_CURRENT_VERSIONS, {"dataset_uuids": dataset_uuids})
+    return {row[0]: row[1] for row in await cursor.fetchall()}

@@ -84,14 +84,14 @@ _ROUTE = """
 WITH event AS (
     UPDATE events e SET routed_at = now()
       FROM datasets d
-     WHERE e.event_id = %(event_id)s AND d.dataset_uuid = e.dataset_uuid
+     WHERE e.event_id = ANY(%(event_ids)s) AND d.dataset_uuid = e.dataset_uuid
        AND d.dataset_version = e.dataset_version
     RETURNING e.*
 ), created AS (
     INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
                        dataset_version, partition_key, range_start, range_end, cursor_value,
                        max_attempts, max_concurrency, timeout_seconds, lease_seconds)
-    SELECT DISTINCT ON (j.job_id)
+    SELECT DISTINCT ON (j.job_id, e.event_id)
            e.org_id, j.job_id, r.revision_id, r.runtime, r.priority = 'bulk',
            concat_ws(':', e.dataset_uuid, e.dataset_version, r.generation_hash, e.scope_key),
            e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start, e.range_end,
@@ -112,7 +112,7 @@ SELECT task_id FROM created
 """
 
 
-async def route(conn: Conn, event_id: UUID) -> list[UUID]:
-    """Create the tasks that an event asks for. An event of an old generation creates none."""
-    cursor = await conn.execute(_ROUTE, {"event_id": event_id})
+async def route(conn: Conn, event_ids: list[UUID]) -> list[UUID]:
+    """Create the tasks that events ask for. An event of an old generation creates none."""
+    cursor = await conn.execute(_ROUTE, {"event_ids": event_ids})
     return [row[0] for row in await cursor.fetchall()]

@@ -4,11 +4,15 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from psycopg import AsyncConnection
-from psycopg_pool import AsyncConnectionPool
+from psycopg import AsyncConnection, InterfaceError, OperationalError
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 Conn = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Conn]
+
+# What a broken or missing connection looks like. Deadlocks and serialisation failures are among
+# them: all are worth another try.
+BROKEN = (OperationalError, InterfaceError, PoolTimeout)
 
 
 async def _configure(conn: Conn) -> None:
@@ -16,15 +20,18 @@ async def _configure(conn: Conn) -> None:
     await conn.set_autocommit(True)
 
 
-def make_pool(dsn: str, *, size: int) -> Pool:
-    """A pool, not open yet. Connections that a Postgres restart broke are replaced on loan."""
+def make_pool(dsn: str, *, size: int, checked: bool = True) -> Pool:
+    """A pool, not open yet. `checked` replaces connections that a Postgres restart broke on loan.
+
+    The hot lanes go without: they retry instead of paying a round trip for every batch.
+    """
     return AsyncConnectionPool(
         dsn,
         min_size=min(2, size),
         max_size=size,
         open=False,
         configure=_configure,
-        check=AsyncConnectionPool.check_connection,
+        check=AsyncConnectionPool.check_connection if checked else None,
         reconnect_timeout=float("inf"),
         timeout=10.0,
         name="state",

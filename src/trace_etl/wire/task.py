@@ -197,7 +197,7 @@ class Event(Request):
 
 
 class Events(Fenced):
-    events: Annotated[list[Event], Field(min_length=1, max_length=10_000)]
+    events: Annotated[list[Event], Field(min_length=1, max_length=5_000)]
 
 
 class EventsAccepted(Reply):
@@ -250,7 +250,7 @@ class Published(Request):
 
 class Complete(Fenced):
     status: Literal["Completed", "Failed", "Canceled"]
-    events: Annotated[list[Event], Field(max_length=10_000)] = []
+    events: Annotated[list[Event], Field(max_length=5_000)] = []
     outputs: Annotated[list[Output], Field(max_length=1_000)] = []
     datasets_published: Annotated[list[Published], Field(max_length=1_000)] = []
     error_message: Text | None = None

@@ -1,0 +1,1 @@
+"""The Dispatcher: decides what runs, and believes only its own database."""

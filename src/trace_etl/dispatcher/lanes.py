@@ -1,0 +1,99 @@
+"""Group commit: requests that arrive together are written together.
+
+Commits, not statements, are what Postgres makes us wait for. While one batch is being written, the
+requests behind it gather, and the next batch takes them all; a lone request waits for nobody.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from trace_etl.model.errors import Unavailable
+from trace_etl.state.pool import BROKEN, Conn, Pool
+
+_log = structlog.stdlib.get_logger()
+_TRIES = 4
+_PAUSE = 0.05
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Lane(Generic[T, R]):
+    """Runs `perform` over batches of submitted items, one statement and one commit a batch.
+
+    `perform` must answer each item in order, with a result or with the exception that the
+    submitter shall see, and must be safe to repeat: a broken connection leaves open whether the
+    commit happened, so the same items are tried again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pool: Pool,
+        perform: Callable[[Conn, list[T]], Awaitable[list[R | Exception]]],
+        *,
+        largest: int = 200,
+        parallel: int = 2,
+    ) -> None:
+        self._name = name
+        self._pool = pool
+        self._perform = perform
+        self._largest = largest
+        self._parallel = parallel
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    async def submit(self, item: T) -> R:
+        """Hand an item in and wait for its own answer. Raises what `perform` answered for it."""
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, answer))
+        if len(self._flushes) < self._parallel:
+            flush = asyncio.create_task(self._flush(), name=f"lane:{self._name}")
+            self._flushes.add(flush)
+            flush.add_done_callback(self._flushes.discard)
+        return await answer
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
+            try:
+                results = await self._attempt([item for item, _ in batch])
+            except Exception as error:
+                results = await self._one_by_one(batch, error)
+            for (_, answer), result in zip(batch, results, strict=True):
+                if answer.done():
+                    continue  # the caller went away
+                if isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+
+    async def _one_by_one(
+        self, batch: list[tuple[T, asyncio.Future[R]]], error: Exception
+    ) -> list[R | Exception]:
+        """One bad item must not spoil the others of its batch."""
+        if len(batch) == 1 or isinstance(error, Unavailable):
+            return [error] * len(batch)
+        _log.warning("batch_split", lane=self._name, size=len(batch), error=repr(error))
+        results: list[R | Exception] = []
+        for item, _ in batch:
+            try:
+                results += await self._attempt([item])
+            except Exception as own:
+                results.append(own)
+        return results
+
+    async def _attempt(self, items: list[T]) -> list[R | Exception]:
+        for left in reversed(range(_TRIES)):
+            try:
+                async with self._pool.connection() as conn:
+                    return await self._perform(conn, items)
+            except BROKEN as error:
+                if not left:
+                    raise Unavailable("Postgres state does not answer; try again") from error
+                _log.warning("lane_retry", lane=self._name, error=repr(error))
+                await asyncio.sleep(_PAUSE * (_TRIES - left))
+        raise AssertionError("unreachable")

@@ -1,0 +1,37 @@
+"""Everything the Dispatcher is told from outside."""
+
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class DispatcherSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
+
+    state_dsn: str
+    queue_dsn: str
+    api_host: str = "127.0.0.1"
+    api_port: int
+    internal_host: str = "127.0.0.1"
+    internal_port: int
+    tls_cert: Path
+    tls_key: Path
+    task_keys_dir: Path
+    user_keys_dir: Path
+    worker_tokens_file: Path
+    objects_root: Path
+    org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
+    log_level: str = "info"
+
+    pool_size: int = 10
+    object_scheme: str = "file"
+    object_bucket: str = "trace"
+    token_grace: timedelta = timedelta(minutes=5)
+    token_life_most: timedelta = timedelta(hours=24)
+    retry_first: timedelta = timedelta(seconds=30)
+    retry_most: timedelta = timedelta(minutes=10)
+    outbox_max_tries: int = 20
+    outbox_hold: timedelta = timedelta(seconds=30)
+    history_kept: timedelta = timedelta(days=30)

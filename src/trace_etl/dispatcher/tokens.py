@@ -1,0 +1,233 @@
+"""Task capability tokens: minted per attempt, verified once, pinned to ES256."""
+
+import base64
+import hashlib
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from trace_etl.model.errors import Forbidden, Unauthenticated
+from trace_etl.model.task import Fence
+
+ISSUER = "trace"
+AUDIENCE = "trace.task"
+_REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A dataset version that a token opens, and where it lives."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    storage_ref: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Capability:
+    """A verified token: who speaks, for which attempt, and what it may touch."""
+
+    org_id: UUID
+    task_id: UUID
+    attempt: int
+    issued_at: int
+    expires_at: int
+    grants: tuple[Grant, ...]
+    read_prefixes: tuple[str, ...]
+    write_prefixes: tuple[str, ...]
+    outputs: dict[UUID, Grant] = field(default_factory=dict[UUID, Grant])
+    """The grants it may write: events and publications are about these and no others."""
+
+    def require(self, fence: Fence) -> None:
+        """Raises Forbidden when the body speaks for another task or attempt."""
+        if fence.task_id != self.task_id or fence.attempt != self.attempt:
+            raise Forbidden("the token is for another task or attempt")
+
+    def nearly_spent(self, now: float) -> bool:
+        """Most of its life is over: time for a fresh one."""
+        return now > self.issued_at + (self.expires_at - self.issued_at) * 2 / 3
+
+
+class Signer(Protocol):
+    """Something that holds an ES256 key: PEM files here, a KMS elsewhere."""
+
+    def sign(self, claims: dict[str, Any]) -> str: ...
+
+    def jwks(self) -> dict[str, Any]: ...
+
+    def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None: ...
+
+
+class PemSigner:
+    """Keys in a directory, one PEM each; the stem is the `kid`, the newest by name signs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen = -1
+        self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
+        self._refresh()
+
+    def sign(self, claims: dict[str, Any]) -> str:
+        self._refresh()
+        kid = max(self._keys)
+        return jwt.encode(claims, self._keys[kid], algorithm="ES256", headers={"kid": kid})
+
+    def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None:
+        self._refresh()
+        key = self._keys.get(kid)
+        return key.public_key() if key else None
+
+    def jwks(self) -> dict[str, Any]:
+        self._refresh()
+        return {"keys": [_jwk(kid, key.public_key()) for kid, key in sorted(self._keys.items())]}
+
+    def _refresh(self) -> None:
+        changed = self._directory.stat().st_mtime_ns
+        if changed == self._seen:
+            return
+        keys: dict[str, ec.EllipticCurvePrivateKey] = {}
+        for path in self._directory.glob("*.pem"):
+            key = load_pem_private_key(path.read_bytes(), password=None)
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise ValueError(f"{path.name} is not an EC key")
+            keys[path.stem] = key
+        if not keys:
+            raise ValueError(f"no signing key in {self._directory}")
+        self._keys, self._seen = keys, changed
+
+
+def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
+    point = key.public_numbers()
+    x, y = (
+        base64.urlsafe_b64encode(n.to_bytes(32, "big")).rstrip(b"=").decode()
+        for n in (point.x, point.y)
+    )
+    return {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": kid, "x": x, "y": y}
+
+
+def claims_of(
+    org_id: UUID,
+    fence: Fence,
+    grants: list[Grant],
+    read_prefixes: list[str],
+    write_prefixes: list[str],
+) -> dict[str, Any]:
+    """The scope part of a token's claims."""
+    return {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": f"task:{fence.task_id}",
+        "org_id": str(org_id),
+        "task_id": str(fence.task_id),
+        "attempt": fence.attempt,
+        "datasets": [
+            {
+                "dataset_uuid": str(g.dataset_uuid),
+                "dataset_version": str(g.dataset_version),
+                "storage_ref": g.storage_ref,
+            }
+            for g in grants
+        ],
+        "s3": {"read_prefixes": read_prefixes, "write_prefixes": write_prefixes},
+    }
+
+
+class TaskTokens:
+    """Mints and verifies. What was minted or verified here is not verified again."""
+
+    def __init__(self, signer: Signer, *, remember: int = 20_000) -> None:
+        self._signer = signer
+        self._known: OrderedDict[bytes, Capability] = OrderedDict()
+        self._remember = remember
+
+    def mint(self, scope: dict[str, Any], life_seconds: int) -> str:
+        """A token over this scope."""
+        now = int(time.time())
+        claims = {**scope, "iat": now, "exp": now + life_seconds, "jti": str(uuid4())}
+        token = self._signer.sign(claims)
+        self._store(token, _capability(claims))
+        return token
+
+    def verify(self, token: str | None) -> Capability:
+        """Who speaks. Raises Unauthenticated."""
+        if not token:
+            raise Unauthenticated("X-Trace-Task-Capability is missing")
+        known = self._known.get(_fingerprint(token))
+        if known is None:
+            known = self._verify(token)
+            self._store(token, known)
+        if known.expires_at <= time.time():
+            raise Unauthenticated("the capability token has expired")
+        return known
+
+    def renew(self, token: str) -> str:
+        """The same scope with a new life. The caller has verified the token and the fence."""
+        claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+        life = claims["exp"] - claims["iat"]
+        scope = {key: value for key, value in claims.items() if key not in ("iat", "exp", "jti")}
+        return self.mint(scope, life)
+
+    def jwks(self) -> dict[str, Any]:
+        return self._signer.jwks()
+
+    def _verify(self, token: str) -> Capability:
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            key = self._signer.public_key(kid) if isinstance(kid, str) else None
+            if key is None:
+                raise Unauthenticated("the capability token names no key of ours")
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=["ES256"],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                options={"require": _REQUIRED},
+            )
+            return _capability(claims)
+        except (jwt.PyJWTError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Unauthenticated("the capability token does not verify") from error
+
+    def _store(self, token: str, capability: Capability) -> None:
+        self._known[_fingerprint(token)] = capability
+        if len(self._known) > self._remember:
+            self._known.popitem(last=False)
+
+
+def _fingerprint(token: str) -> bytes:
+    """A cache key that is no secret."""
+    return hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=20).digest()
+
+
+def _capability(claims: dict[str, Any]) -> Capability:
+    if claims["sub"] != f"task:{claims['task_id']}":
+        raise ValueError("sub and task_id differ")
+    if type(claims["attempt"]) is not int:
+        raise ValueError("attempt is not a number")
+    grants = tuple(
+        Grant(UUID(d["dataset_uuid"]), UUID(d["dataset_version"]), d["storage_ref"])
+        for d in claims["datasets"]
+    )
+    writes = tuple(str(p) for p in claims["s3"]["write_prefixes"])
+    return Capability(
+        org_id=UUID(claims["org_id"]),
+        task_id=UUID(claims["task_id"]),
+        attempt=claims["attempt"],
+        issued_at=int(claims["iat"]),
+        expires_at=int(claims["exp"]),
+        grants=grants,
+        read_prefixes=tuple(str(p) for p in claims["s3"]["read_prefixes"]),
+        write_prefixes=writes,
+        outputs={g.dataset_uuid: g for g in grants if _url(g) in writes},
+    )
+
+
+def _url(grant: Grant) -> str:
+    return f"s3://{grant.storage_ref['bucket']}/{grant.storage_ref['prefix']}"

@@ -1,0 +1,1 @@
+"""Wake-up queues. A message is a hint: lost, doubled or late, it changes nothing."""

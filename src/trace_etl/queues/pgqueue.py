@@ -1,0 +1,177 @@
+"""The queue in Postgres: a table of messages, and NOTIFY so that nobody polls hot."""
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.types.json import Jsonb
+from psycopg_pool import AsyncConnectionPool
+
+_SCHEMA = """
+DO $$ BEGIN
+    -- IF NOT EXISTS would ask for a right that only the first run needs.
+    IF to_regnamespace('queue') IS NULL THEN CREATE SCHEMA queue; END IF;
+END $$;
+CREATE TABLE IF NOT EXISTS queue.messages (
+    message_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue        text NOT NULL,
+    body         jsonb NOT NULL,
+    visible_at   timestamptz NOT NULL DEFAULT now(),
+    receives     integer NOT NULL DEFAULT 0,
+    enqueued_at  timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX IF NOT EXISTS messages_visible ON queue.messages (queue, visible_at, message_id);
+CREATE TABLE IF NOT EXISTS queue.consumers (
+    queue        text NOT NULL,
+    consumer_id  text NOT NULL,
+    seen_at      timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (queue, consumer_id)
+);
+"""
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.queue', 0))"
+CONSUMER_ALIVE = timedelta(seconds=45)
+
+
+def migrate(dsn: str) -> None:
+    """Make the queue's tables; many processes may try at once."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute(_LOCK)
+        conn.execute(_SCHEMA)
+
+
+def channel(queue: str) -> str:
+    """The NOTIFY channel of a queue. Raises ValueError for a name that is not a plain word."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", queue):
+        raise ValueError(f"not a queue name: {queue!r}")
+    return f"queue_{queue}"
+
+
+_ENQUEUE = """
+INSERT INTO queue.messages (queue, body) SELECT * FROM unnest(%s::text[], %s::jsonb[])
+"""
+_NOTIFY = "SELECT pg_notify(c, '') FROM unnest(%s::text[]) AS c"
+
+
+class Producer:
+    """The sending side, for services."""
+
+    def __init__(self, dsn: str) -> None:
+        self._pool: AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]] = AsyncConnectionPool(
+            dsn,
+            min_size=1,
+            max_size=4,
+            open=False,
+            check=AsyncConnectionPool.check_connection,
+            reconnect_timeout=float("inf"),
+            timeout=10.0,
+            name="queue",
+        )
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def send(self, messages: list[tuple[str, dict[str, Any]]]) -> None:
+        """Put (queue, body) pairs in, and wake the listeners of those queues."""
+        queues = [queue for queue, _ in messages]
+        async with self._pool.connection() as conn:
+            await conn.execute(_ENQUEUE, (queues, [Jsonb(body) for _, body in messages]))
+            await conn.execute(_NOTIFY, ([channel(queue) for queue in sorted(set(queues))],))
+
+    async def depth(self, queue: str) -> int:
+        """How many messages wait or are being looked at."""
+        query = "SELECT count(*) FROM queue.messages WHERE queue = %s"
+        async with self._pool.connection() as conn:
+            row = await (await conn.execute(query, (queue,))).fetchone()
+        return row[0] if row else 0
+
+    async def consumers(self, queue: str) -> list[str]:
+        """Who has listened to a queue lately."""
+        query = "SELECT consumer_id FROM queue.consumers WHERE queue = %s AND seen_at > now() - %s"
+        async with self._pool.connection() as conn:
+            cursor = await conn.execute(query, (queue, CONSUMER_ALIVE))
+            return [row[0] for row in await cursor.fetchall()]
+
+
+@dataclass(frozen=True)
+class Message:
+    message_id: int
+    queue: str
+    body: dict[str, Any]
+    receives: int
+
+
+_RECEIVE = """
+WITH next AS (
+    SELECT message_id FROM queue.messages
+     WHERE queue = ANY(%(queues)s) AND visible_at <= now()
+     ORDER BY message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+UPDATE queue.messages m SET visible_at = now() + %(hidden)s, receives = m.receives + 1
+  FROM next WHERE m.message_id = next.message_id
+RETURNING m.message_id, m.queue, m.body, m.receives
+"""
+_SEEN = """
+INSERT INTO queue.consumers (queue, consumer_id) SELECT q, %(consumer_id)s FROM unnest(%(queues)s) q
+ON CONFLICT (queue, consumer_id) DO UPDATE SET seen_at = now()
+"""
+_FORGET = "DELETE FROM queue.consumers WHERE consumer_id = %s"
+_ANNOUNCE_EVERY = 15.0
+_POLL_EVERY = 5.0
+
+
+class Consumer:
+    """The receiving side, for one thread of a worker. Reconnects when Postgres comes back."""
+
+    def __init__(self, dsn: str, queues: list[str], consumer_id: str) -> None:
+        self._dsn = dsn
+        self._queues = queues
+        self._consumer_id = consumer_id
+        self._conn: Connection[tuple[Any, ...]] | None = None
+        self._announced = 0.0
+
+    def receive(self, *, limit: int, hidden: timedelta) -> list[Message]:
+        """Take visible messages, hiding them from others for a while."""
+        conn = self._connected()
+        if time.monotonic() - self._announced > _ANNOUNCE_EVERY:
+            values = {"consumer_id": self._consumer_id, "queues": self._queues}
+            conn.execute(_SEEN, values)
+            self._announced = time.monotonic()
+        query = {"queues": self._queues, "limit": limit, "hidden": hidden}
+        return [Message(*row) for row in conn.execute(_RECEIVE, query).fetchall()]
+
+    def wait(self, seconds: float = _POLL_EVERY) -> None:
+        """Sleep until a message is announced, or for the given time: the poll is the fallback."""
+        for _ in self._connected().notifies(timeout=seconds, stop_after=1):
+            pass
+
+    def ack(self, message_ids: list[int]) -> None:
+        """Remove messages for good."""
+        self._connected().execute(
+            "DELETE FROM queue.messages WHERE message_id = ANY(%s)", (message_ids,)
+        )
+
+    def close(self) -> None:
+        if self._conn is not None and not self._conn.broken:
+            self._conn.execute(_FORGET, (self._consumer_id,))
+            self._conn.close()
+
+    def _connected(self) -> Connection[tuple[Any, ...]]:
+        if self._conn is None or self._conn.broken or self._conn.closed:
+            self._conn = psycopg.connect(self._dsn, autocommit=True)
+            for queue in self._queues:
+                self._conn.execute(f'LISTEN "{channel(queue)}"'.encode())
+            self._announced = 0.0
+        return self._conn
+
+
+def wake_up_body(task_id: UUID) -> dict[str, Any]:
+    """A wake-up carries the task's id and nothing else."""
+    return {"task_id": str(task_id)}

@@ -96,7 +96,7 @@ class Home:
                 private_files.make_directory(self.path / name)
             private_files.make_directory(self.objects / BUCKET)
             private_files.write(self.run / ".writable", "yes")
-        self._check_space()
+        check_space(self.path)
 
     def remove(self) -> None:
         """Delete what `open` made, and the home itself if nothing else is in it."""
@@ -107,10 +107,12 @@ class Home:
         if self.path.exists() and not any(self.path.iterdir()):
             self.path.rmdir()
 
-    def _check_space(self) -> None:
-        free = shutil.disk_usage(self.path).free
-        if free < _NEEDED_BYTES:
-            raise _disk_full(self.path, f"only {free // 2**20} MB are left")
+
+def check_space(path: Path) -> None:
+    """Raise DiskFull when the disk under `path` has too little space to start on."""
+    free = shutil.disk_usage(path).free
+    if free < _NEEDED_BYTES:
+        raise _disk_full(path, f"only {free // 2**20} MB are left")
 
 
 @contextmanager

@@ -44,6 +44,7 @@ SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",
+    "log_min_error_statement": "panic",  # no SQL text in logs
     "log_line_prefix": "%m ",
 }
 _SINCE_18 = frozenset({"io_method"})
@@ -310,7 +311,8 @@ def _place_for(directory: Path) -> Path:
     if directory.parent.resolve().is_relative_to(temporary) and _is_open(temporary):
         return Path(tempfile.mkdtemp(prefix="trace-postgres-", dir=temporary))
     try:
-        _ROOT_PLACE.mkdir(mode=0o711, parents=True, exist_ok=True)
+        _ROOT_PLACE.mkdir(parents=True, exist_ok=True)
+        _ROOT_PLACE.chmod(0o711)  # to be passed through, not listed; whatever our umask is
         return Path(tempfile.mkdtemp(prefix="", dir=_ROOT_PLACE))
     except OSError as refused:
         raise HomeUnusable(

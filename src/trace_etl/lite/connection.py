@@ -1,0 +1,55 @@
+"""connection.json: how any client on this machine finds the stack."""
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from trace_etl.lite import private_files
+from trace_etl.lite.home import Home
+from trace_etl.lite.ports import LOOPBACK
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The content of connection.json; tokens are given by the path of their file."""
+
+    version: int
+    home: str
+    api_url: str
+    internal_url: str
+    query_url: str
+    ca: str
+    user_token: str
+    worker_token: str
+    supervisor_pid: int
+    started_at: str
+
+
+def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> Connection:
+    """The connection of a stack that listens on these ports."""
+    return Connection(
+        version=1,
+        home=str(home.path),
+        api_url=f"https://{LOOPBACK}:{api}",
+        internal_url=f"https://{LOOPBACK}:{internal}",
+        query_url=f"https://{LOOPBACK}:{query}",
+        ca=str(home.tls / "ca.pem"),
+        user_token=str(home.user_token),
+        worker_token=str(home.worker_token),
+        supervisor_pid=pid,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def write(path: Path, connection: Connection) -> None:
+    """Publish it."""
+    private_files.write(path, json.dumps(asdict(connection), indent=2) + "\n")
+
+
+def read(path: Path) -> Connection | None:
+    """The published connection; none when no stack runs."""
+    if not path.exists():
+        return None
+    return Connection(**cast(dict[str, Any], json.loads(path.read_text())))

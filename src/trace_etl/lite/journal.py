@@ -1,0 +1,132 @@
+"""One tidy log out of the parts' logs: each line with its time, its part and its event."""
+
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+_HIDDEN_KEYS = frozenset({"timestamp", "level", "process", "event", "exception"})
+_POSTGRES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ UTC (?P<level>[A-Z]+): +(?P<text>.*)")
+_POSTGRES_LEVELS = {"WARNING": "warning", "ERROR": "warning", "FATAL": "warning", "PANIC": "error"}
+_ROTATE_AT = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line for people."""
+
+    at: datetime
+    part: str
+    level: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.at.astimezone():%H:%M:%S} {self.part:<10}  {self.text}"
+
+
+class EventLog:
+    """The supervisor's own events, in the same form as its children's."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1)
+
+    def event(self, event: str, level: str = "info", **values: object) -> None:
+        """Write one event; on standard error when the disk takes no more."""
+        entry = {"event": event, "process": "supervisor", "level": level, **values}
+        entry["timestamp"] = datetime.now(UTC).isoformat()
+        line = json.dumps(entry, default=str)
+        try:
+            print(line, file=self._file)
+        except OSError:
+            print(line, file=sys.stderr)  # noqa: T201
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass
+class Follower:
+    """Reads what is appended to the logs of one directory from now on."""
+
+    directory: Path
+    _positions: dict[Path, int] = field(default_factory=dict[Path, int], init=False)
+
+    def __post_init__(self) -> None:
+        self._positions = {path: path.stat().st_size for path in self._files()}
+
+    def lines(self) -> list[Line]:
+        """Everything new since the last call, in the order of its time."""
+        fresh = [line for path in self._files() for line in self._read(path)]
+        return sorted(fresh, key=lambda line: line.at)
+
+    def _files(self) -> list[Path]:
+        return sorted(self.directory.glob("*.log"))
+
+    def _read(self, path: Path) -> list[Line]:
+        start = self._positions.get(path, 0)
+        if path.stat().st_size < start:
+            start = 0  # rotated
+        with path.open("rb") as file:
+            file.seek(start)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._positions[path] = start + len(whole)
+        texts = whole.decode(errors="replace").splitlines()
+        return [line for text in texts if (line := parse(path.stem, text))]
+
+
+def parse(part: str, text: str) -> Line | None:
+    """A line for people; none for lines that only belong in the part's own log."""
+    if text.startswith("{"):
+        try:
+            return _structured(part, json.loads(text))
+        except (ValueError, KeyError, TypeError):
+            return Line(datetime.now(UTC), part, "info", text)
+    native = _POSTGRES.match(text) if part == "postgres" else None
+    if part == "postgres":
+        level = _POSTGRES_LEVELS.get(native["level"]) if native else None
+        return Line(datetime.now(UTC), part, level, native["text"]) if native and level else None
+    return Line(datetime.now(UTC), part, "info", text) if text.strip() else None
+
+
+def rotate(directory: Path) -> None:
+    """Keep each log under a bound: the full one becomes `.1`. Its writers append, so they go on."""
+    for path in directory.glob("*.log"):
+        if path.stat().st_size > _ROTATE_AT:
+            with path.open("rb") as full, path.with_suffix(".log.1").open("wb") as kept:
+                for chunk in iter(lambda: full.read(1 << 20), b""):
+                    kept.write(chunk)
+            with path.open("r+b") as full:
+                full.truncate(0)
+
+
+def tail(path: Path, count: int = 12) -> str:
+    """The last lines of a log, for an error message."""
+    if not path.exists():
+        return ""
+    lines = path.read_bytes()[-8192:].decode(errors="replace").splitlines()[-count:]
+    return "\n".join(_plain(path.stem, line) for line in lines)
+
+
+def _plain(part: str, text: str) -> str:
+    line = parse(part, text)
+    return line.text if line else text
+
+
+def _structured(part: str, entry: dict[str, Any]) -> Line:
+    pairs = [f"{key}={_shown(entry[key])}" for key in entry if key not in _HIDDEN_KEYS]
+    text = " ".join([str(entry["event"]), *pairs])
+    if entry.get("exception"):
+        text += "".join(f"\n    {line}" for line in str(entry["exception"]).splitlines())
+    at = entry.get("timestamp")
+    when = datetime.fromisoformat(at) if at else datetime.now(UTC)
+    return Line(when, part, cast(str, entry.get("level", "info")), text)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if " " in value or not value else value
+    return json.dumps(value, default=str)

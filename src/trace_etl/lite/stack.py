@@ -1,0 +1,193 @@
+"""The embedded stack as a whole: up, down, status."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from trace_etl.lite import (
+    certificates,
+    configuration,
+    connection,
+    databases,
+    journal,
+    jvm,
+    keys,
+    kinship,
+    leftovers,
+    lock,
+    record,
+)
+from trace_etl.lite.configuration import Configuration
+from trace_etl.lite.connection import Connection
+from trace_etl.lite.home import Home, check_space, explained
+from trace_etl.lite.parts import (
+    Blueprint,
+    Part,
+    inherited_environment,
+    postgres_part,
+    service_parts,
+)
+from trace_etl.lite.postgres import EmbeddedPostgres
+from trace_etl.lite.supervisor import Supervisor
+
+_FOLLOW_EVERY = 0.2
+_ROTATE_EVERY = 30.0
+_STOP_WITHIN = 40.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked of this start; ports and RPC endpoints are remembered."""
+
+    rpc_urls: Sequence[str] = ()
+    ports: Mapping[str, int] = field(default_factory=dict[str, int])
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A stack that could start now."""
+
+    connection: Connection
+    parts: Sequence[Part]
+
+
+OnUp = Callable[[Connection, float], None]
+Show = Callable[[journal.Line], None]
+
+
+def up(home: Home, options: Options, *, on_up: OnUp, show: Show | None = None) -> None:
+    """Run the stack until a signal stops it. Raises StackError with what to do."""
+    began = time.monotonic()
+    os.umask(0o077)  # ours and our children's: what they write is the owner's alone
+    home.open()
+    with lock.held(home.lock):
+        ended = leftovers.clear(home)
+        log = journal.EventLog(home.logs / "supervisor.log")
+        follower = journal.Follower(home.logs)
+        if ended:
+            log.event("former_run_ended", "warning", processes=ended)
+        with explained(home.path):
+            prepared = prepare(home, options)
+        try:
+            asyncio.run(_run(home, prepared, log, follower, on_up, show, began))
+        finally:
+            home.connection.unlink(missing_ok=True)
+            log.close()
+
+
+def down(home: Home) -> bool:
+    """Stop the stack and whatever a former one left; return whether one was running."""
+    holder = lock.holder(home.lock)
+    if holder is not None:
+        _stop_supervisor(*holder)
+    leftovers.clear(home)
+    home.connection.unlink(missing_ok=True)
+    return holder is not None
+
+
+def purge(home: Home) -> None:
+    """Stop the stack and delete everything it keeps: databases, objects, keys, logs."""
+    down(home)
+    EmbeddedPostgres(home.postgres, passfile=home.pgpass).remove()
+    home.remove()
+
+
+def prepare(home: Home, options: Options) -> Prepared:
+    """Make what is missing: keys, certificates, the data directory; settle ports and settings."""
+    environment = inherited_environment()
+    certificates.ensure(home.tls)
+    keys.ensure_task_key(home.task_keys)
+    keys.ensure_worker_token(home.worker_token)
+    keys.ensure_user_token(home.user_token, keys.ensure_user_key(home.user_keys))
+    java = jvm.choose(environment)
+    remembered = configuration.read(home.config)
+    pools = configuration.parse_rpc_urls(options.rpc_urls) or remembered.rpc_pools
+    postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass)
+    postgres.prepare()
+    check_space(postgres.directory.resolve())
+    ports = configuration.settle_ports(remembered.ports, options.ports)
+    settled = Configuration(ports, pools)
+    configuration.write(home.config, settled)
+    postgres.port = ports["postgres"].number
+    server = postgres.server()
+    where = connection.describe(
+        home,
+        api=ports["api"].number,
+        internal=ports["internal"].number,
+        query=ports["query"].number,
+        pid=os.getpid(),
+    )
+    plan = Blueprint(home, settled, where, databases.dsns(server), java, options.workers)
+    parts = [
+        postgres_part(postgres, lambda: databases.provision(server)),
+        *service_parts(plan, environment),
+    ]
+    return Prepared(where, parts)
+
+
+async def _run(
+    home: Home,
+    prepared: Prepared,
+    log: journal.EventLog,
+    follower: journal.Follower,
+    on_up: OnUp,
+    show: Show | None,
+    began: float,
+) -> None:
+    supervisor = Supervisor(
+        prepared.parts, home.logs, log, lambda parts: record.write(home.record, parts)
+    )
+    loop = asyncio.get_running_loop()
+    for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(sent, supervisor.request_stop)
+
+    def announce() -> None:
+        connection.write(home.connection, prepared.connection)
+        seconds = round(time.monotonic() - began, 2)
+        log.event("stack_up", seconds=seconds, api=prepared.connection.api_url)
+        on_up(prepared.connection, seconds)
+
+    chores = [asyncio.create_task(_rotate(home))]
+    if show:
+        chores.append(asyncio.create_task(_follow(follower, show)))
+    try:
+        await supervisor.run(announce)
+    finally:
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+        if show:
+            _show_all(follower, show)
+
+
+async def _follow(follower: journal.Follower, show: Show) -> None:
+    while True:
+        _show_all(follower, show)
+        await asyncio.sleep(_FOLLOW_EVERY)
+
+
+async def _rotate(home: Home) -> None:
+    while True:
+        await asyncio.sleep(_ROTATE_EVERY)
+        journal.rotate(home.logs)
+
+
+def _show_all(follower: journal.Follower, show: Show) -> None:
+    for line in follower.lines():
+        show(line)
+
+
+def _stop_supervisor(pid: int, created: float) -> None:
+    supervisor = kinship.same_process(pid, created)
+    if supervisor is None:
+        return
+    supervisor.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs([supervisor], timeout=_STOP_WITHIN)
+    kinship.kill_all(alive)
+    psutil.wait_procs(alive, timeout=_STOP_WITHIN)

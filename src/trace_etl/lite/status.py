@@ -1,0 +1,87 @@
+"""What runs, where, since when: read from the record, then asked of the parts themselves."""
+
+import socket
+from dataclasses import dataclass
+from typing import Literal
+
+from trace_etl.lite import connection, kinship, leftovers, lock, probes, record
+from trace_etl.lite.home import Home
+from trace_etl.lite.record import PartRecord
+
+Health = Literal["healthy", "starting", "restarting", "silent", "dead", "stopped"]
+
+
+@dataclass(frozen=True)
+class PartStatus:
+    """One part, checked now."""
+
+    name: str
+    health: Health
+    pid: int | None
+    where: str
+    since: str | None
+    restarts: int
+    spark: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """The stack, checked now."""
+
+    state: Literal["healthy", "degraded", "stopped"]
+    home: str
+    supervisor_pid: int | None
+    started_at: str | None
+    parts: tuple[PartStatus, ...]
+    leftovers: tuple[int, ...] = ()
+
+
+def check(home: Home) -> Status:
+    """Look at every part now. Reads only."""
+    holder = lock.holder(home.lock)
+    if holder is None:
+        left = tuple(process.pid for process in leftovers.find(home))
+        return Status("stopped", str(home.path), None, None, (), left)
+    found = connection.read(home.connection)
+    parts = tuple(_check_part(home, part) for part in record.read(home.record))
+    healthy = found is not None and all(part.health == "healthy" for part in parts)
+    return Status(
+        "healthy" if healthy else "degraded",
+        str(home.path),
+        holder[0],
+        found.started_at if found else None,
+        parts,
+    )
+
+
+def _check_part(home: Home, part: PartRecord) -> PartStatus:
+    ready_file = probes.read_ready_file(home.run / f"{part.name}.ready")
+    spark = ready_file.get("spark") if ready_file.get("pid") == part.pid else None
+    return PartStatus(
+        part.name, _health(home, part), part.pid, part.where, part.since, part.restarts, spark
+    )
+
+
+def _health(home: Home, part: PartRecord) -> Health:
+    if part.state == "restarting":
+        return "restarting"
+    if part.pid is None or part.created is None:
+        return "stopped"
+    if kinship.same_process(part.pid, part.created) is None:
+        return "dead"
+    if part.state == "starting":
+        return "starting"
+    return "healthy" if _answers(home, part.where) else "silent"
+
+
+def _answers(home: Home, where: str) -> bool:
+    if where.startswith("https:"):
+        return probes.is_healthy(where, str(home.tls / "ca.pem"))
+    if not where:
+        return True
+    host, _, port = where.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except OSError:
+        return False
+    return True

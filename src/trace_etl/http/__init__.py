@@ -1,0 +1,1 @@
+"""What every HTTP service of ours shares: problem documents, user tokens, TLS listeners."""

@@ -1,0 +1,128 @@
+"""Who calls: the user bearer token, verified against public keys in a directory."""
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Any
+from uuid import UUID
+
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from fastapi import Depends, Request
+
+from trace_etl.model.errors import Unauthenticated
+
+ISSUER = "trace"
+AUDIENCE = "trace.user"
+_REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti", "org_id", "role"]
+_REMEMBERED = 1024
+
+
+@dataclass(frozen=True)
+class User:
+    """A caller whose token verified."""
+
+    org_id: UUID
+    name: str
+    role: str
+
+
+class UserKeys:
+    """The public keys of a directory (`{kid}.pub.pem` or `{kid}.pem`), and tokens they vouch for.
+
+    A key file added or removed counts from the next call on.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._keys: dict[str, ec.EllipticCurvePublicKey] = {}
+        self._stamp: int | None = None
+        self._verified: OrderedDict[str, tuple[User, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def verify(self, token: str) -> User:
+        """The user a token names. Raises Unauthenticated."""
+        with self._lock:
+            self._refresh()
+            known = self._verified.get(token)
+            user, expires = known or self._check(token)
+            if expires <= time.time():
+                self._verified.pop(token, None)
+                raise Unauthenticated("the token has expired; get a new one")
+            if known is None:
+                self._remember(token, user, expires)
+            return user
+
+    def _refresh(self) -> None:
+        stamp = self._directory.stat().st_mtime_ns
+        if stamp != self._stamp:
+            self._keys = _load(self._directory)
+            self._verified.clear()
+            self._stamp = stamp
+
+    def _remember(self, token: str, user: User, expires: int) -> None:
+        self._verified[token] = (user, expires)
+        if len(self._verified) > _REMEMBERED:
+            self._verified.popitem(last=False)
+
+    def _check(self, token: str) -> tuple[User, int]:
+        try:
+            claims = jwt.decode(
+                token,
+                self._key(token),
+                algorithms=["ES256"],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                options={"require": _REQUIRED, "strict_aud": True},
+            )
+            return _user(claims), int(claims["exp"])
+        except jwt.ExpiredSignatureError as error:
+            raise Unauthenticated("the token has expired; get a new one") from error
+        except (jwt.InvalidTokenError, ValueError) as error:
+            raise Unauthenticated("the token does not verify") from error
+
+    def _key(self, token: str) -> ec.EllipticCurvePublicKey:
+        kid = jwt.get_unverified_header(token).get("kid")
+        key = self._keys.get(kid) if isinstance(kid, str) else None
+        if key is None:
+            raise jwt.InvalidTokenError("no such key")
+        return key
+
+
+def _load(directory: Path) -> dict[str, ec.EllipticCurvePublicKey]:
+    keys: dict[str, ec.EllipticCurvePublicKey] = {}
+    for path in directory.glob("*.pem"):
+        pem = path.read_bytes()
+        if b"PUBLIC KEY" in pem:  # the signer's private half may lie beside it: not ours to read
+            key = serialization.load_pem_public_key(pem)
+            if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+                keys[path.name.removesuffix(".pem").removesuffix(".pub")] = key
+    return keys
+
+
+def _user(claims: dict[str, Any]) -> User:
+    subject, role = claims["sub"], claims["role"]
+    kind, _, name = str(subject).partition(":")
+    if kind != "user" or not name or not isinstance(role, str):
+        raise jwt.InvalidTokenError("not a user's token")
+    return User(UUID(str(claims["org_id"])), name, role)
+
+
+def bearer_token(request: Request) -> str:
+    """The bearer token of a request. Raises Unauthenticated."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Unauthenticated("send the header `Authorization: Bearer TOKEN`")
+    return token.strip()
+
+
+async def current_user(request: Request) -> User:
+    """The caller, by the `user_keys` of the app's state. Raises Unauthenticated."""
+    keys: UserKeys = request.app.state.user_keys
+    return keys.verify(bearer_token(request))
+
+
+UserDep = Annotated[User, Depends(current_user)]

@@ -1,0 +1,257 @@
+"""What every service shares: TLS listeners, problem documents, clean stops."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict
+
+from trace_etl import __version__
+from trace_etl.http.app import new_app
+from trace_etl.http.serve import CannotListen, Listener, Tls, serve
+from trace_etl.http.users import UserDep, UserKeys
+from trace_etl.lite import certificates, keys
+from trace_etl.lite.ports import free_port
+from trace_etl.model.errors import (
+    Conflict,
+    Fault,
+    Forbidden,
+    Invalid,
+    LeaseLost,
+    NotFound,
+    OutputNotReady,
+    TraceError,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    size: int
+
+
+class Odd(TraceError):
+    code = "odd"
+
+
+ERRORS: dict[str, Exception] = {
+    "unauthenticated": Unauthenticated("no"),
+    "forbidden": Forbidden("no"),
+    "not_found": NotFound("no task 7"),
+    "conflict": Conflict("no"),
+    "output_not_ready": OutputNotReady("no"),
+    "lease_lost": LeaseLost("stale_attempt", "attempt 2 runs"),
+    "invalid": Invalid([Fault("jobs.0.name", "is used twice", 3, 9), Fault("x", "y")]),
+    "unavailable": Unavailable("no database"),
+    "odd": Odd("secret path /x"),
+    "surprise": RuntimeError("secret path /x"),
+}
+
+
+def make_app(user_keys: Path) -> FastAPI:
+    app = new_app("test", max_body=1000)
+    app.state.user_keys = UserKeys(user_keys)
+
+    @app.get("/fail/{name}")
+    async def fail(name: str) -> None:
+        raise ERRORS[name]
+
+    @app.post("/body")
+    async def body(body: Body) -> int:
+        return body.size
+
+    @app.get("/me")
+    async def me(user: UserDep) -> str:
+        return user.name
+
+    @app.get("/slow")
+    async def slow() -> str:
+        app.state.entered.set()
+        await app.state.leave.wait()
+        return "done"
+
+    app.state.entered = asyncio.Event()
+    app.state.leave = asyncio.Event()
+    return app
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    (tmp_path / "tls").mkdir()
+    certificates.ensure(tmp_path / "tls")
+    return Tls(tmp_path / "tls" / "server.pem", tmp_path / "tls" / "server.key")
+
+
+@pytest.fixture
+def user_keys(tmp_path: Path) -> Path:
+    directory = tmp_path / "user"
+    directory.mkdir()
+    keys.ensure_user_token(tmp_path / "user.jwt", keys.ensure_user_key(directory))
+    return directory
+
+
+@pytest.fixture
+async def app(user_keys: Path) -> FastAPI:
+    return make_app(user_keys)
+
+
+@pytest.fixture
+async def client(app: FastAPI, tls: Tls) -> AsyncGenerator[httpx.AsyncClient]:
+    stop, port = asyncio.Event(), free_port()
+    serving = asyncio.create_task(serve([Listener(app, "127.0.0.1", port)], tls=tls, stop=stop))
+    trust = ssl.create_default_context(cafile=str(tls.cert.with_name("ca.pem")))
+    async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=trust) as client:
+        await answering(client)
+        yield client
+    stop.set()
+    await asyncio.wait_for(serving, 8)
+
+
+async def answering(client: httpx.AsyncClient) -> None:
+    for _ in range(200):
+        try:
+            await client.get("/healthz")
+            return
+        except httpx.ConnectError:
+            await asyncio.sleep(0.02)
+    raise AssertionError("the server never answered")
+
+
+async def test_health_needs_no_token_and_names_the_version(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/healthz")
+    assert answer.json() == {"status": "ok", "version": __version__}
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("unauthenticated", 401),
+        ("forbidden", 403),
+        ("not_found", 404),
+        ("conflict", 409),
+        ("output_not_ready", 409),
+        ("lease_lost", 409),
+        ("invalid", 422),
+        ("unavailable", 503),
+    ],
+)
+async def test_every_error_is_a_problem_document_with_its_code(
+    client: httpx.AsyncClient, name: str, status: int
+) -> None:
+    answer = await client.get(f"/fail/{name}")
+    document = answer.json()
+    assert answer.status_code == document["status"] == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert document["code"] == name
+    assert document["type"] == f"urn:trace:problem:{name}"
+    assert document["detail"] == str(ERRORS[name])
+
+
+async def test_a_lost_lease_tells_its_reason(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/fail/lease_lost")).json()["reason"] == "stale_attempt"
+
+
+async def test_invalid_input_lists_every_fault_with_its_position(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/fail/invalid")).json()["errors"] == [
+        {"field": "jobs.0.name", "line": 3, "column": 9, "message": "is used twice"},
+        {"field": "x", "line": None, "column": None, "message": "y"},
+    ]
+
+
+async def test_the_headers_say_how_to_go_on(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/fail/unauthenticated")).headers["www-authenticate"]
+    assert int((await client.get("/fail/unavailable")).headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("name", ["odd", "surprise"])
+async def test_a_surprise_leaks_nothing(client: httpx.AsyncClient, name: str) -> None:
+    answer = await client.get(f"/fail/{name}")
+    assert answer.status_code == 500
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "internal"
+    assert "secret" not in answer.text
+
+
+async def test_a_malformed_body_names_the_field(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/body", json={"size": "many", "colour": 1})
+    assert answer.status_code == 422
+    assert {e["field"] for e in answer.json()["errors"]} == {"size", "colour"}
+    missing = await client.post("/body", json={})
+    assert missing.json()["errors"][0]["message"] == "is required and missing"
+
+
+async def test_broken_json_is_named_as_such(client: httpx.AsyncClient) -> None:
+    answer = await client.post(
+        "/body", content=b'{"size": ', headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "body"
+    assert "not JSON" in answer.json()["detail"]
+
+
+async def test_a_body_above_the_limit_is_refused(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/body", json={"size": 1, "colour": "x" * 2000})
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "too_large"
+
+
+async def test_an_unknown_path_or_method_is_a_problem_too(client: httpx.AsyncClient) -> None:
+    unknown = await client.get("/nothing")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
+    wrong = await client.put("/body")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["allow"] == "POST"
+
+
+async def test_a_user_is_known_by_the_bearer_token(
+    client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    token = (tmp_path / "user.jwt").read_text().strip()
+    good = await client.get("/me", headers={"authorization": f"Bearer {token}"})
+    assert good.json() == "local"
+    for header in ("", "Bearer", "Bearer x", f"Basic {token}", token):
+        bad = await client.get("/me", headers={"authorization": header})
+        assert (bad.status_code, bad.json()["code"]) == (401, "unauthenticated")
+
+
+async def test_plain_http_is_not_answered(client: httpx.AsyncClient) -> None:
+    plain = str(client.base_url).replace("https://", "http://")
+    async with httpx.AsyncClient() as other:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await other.get(f"{plain}/healthz")
+
+
+async def test_a_taken_port_is_named_before_anything_is_served(app: FastAPI, tls: Tls) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(CannotListen, match=str(port)):
+            await serve([Listener(app, "127.0.0.1", port)], tls=tls, stop=asyncio.Event())
+
+
+async def test_a_stop_lets_a_request_under_way_finish_on_every_listener(
+    app: FastAPI, tls: Tls, user_keys: Path
+) -> None:
+    stop, first, second = asyncio.Event(), free_port(), free_port()
+    listeners = [
+        Listener(app, "127.0.0.1", first),
+        Listener(make_app(user_keys), "127.0.0.1", second),
+    ]
+    serving = asyncio.create_task(serve(listeners, tls=tls, stop=stop))
+    trust = ssl.create_default_context(cafile=str(tls.cert.with_name("ca.pem")))
+    async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{first}", verify=trust) as client:
+        await answering(client)
+        assert (await client.get(f"https://127.0.0.1:{second}/healthz")).status_code == 200
+        slow = asyncio.create_task(client.get("/slow"))
+        await app.state.entered.wait()
+        stop.set()
+        app.state.leave.set()
+        assert (await slow).json() == "done"
+    await asyncio.wait_for(serving, 8)

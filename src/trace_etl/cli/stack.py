@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from trace_etl.lite.errors import StackError
     from trace_etl.lite.home import Home
     from trace_etl.lite.journal import Line
-    from trace_etl.lite.stack import Options
+    from trace_etl.lite.options import Options
     from trace_etl.lite.status import Status
 
 EXIT_DEGRADED = 1
@@ -52,7 +53,7 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Start the stack: Postgres, dispatcher, workers, query, scheduler."""
-    from trace_etl.lite.stack import Options
+    from trace_etl.lite.options import Options
 
     ports = {
         "api": api_port,
@@ -171,21 +172,26 @@ def _print_status(found: "Status") -> None:
             typer.echo(f"Processes of a former run are left ({pids}). End them with: trace down")
         return
     Console().print(_table(found))
-    since = f", up since {found.started_at}" if found.started_at else ""
+    since = f", up since {_local_time(found.started_at)}" if found.started_at else ""
     typer.echo(f"{found.state}: {found.home}, supervisor pid {found.supervisor_pid}{since}")
 
 
 def _table(found: "Status") -> Table:
     table = Table(box=None, header_style="bold")
     for heading in ("part", "state", "pid", "where", "since", "restarts", "spark"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=True)
     for part in found.parts:
+        since = _local_time(part.since) if part.since else None
         table.add_row(
-            *_cells([part.name, part.health, part.pid, part.where, part.since]),
+            *_cells([part.name, part.health, part.pid, part.where, since]),
             str(part.restarts),
             part.spark or "-",
         )
     return table
+
+
+def _local_time(at: str) -> str:
+    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _cells(values: Sequence[object]) -> list[str]:

@@ -1,9 +1,41 @@
-"""The background supervisor: reads its order from standard input."""
+"""The background supervisor: takes its order on standard input, reports once how it went."""
 
 import json
+import os
 import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from trace_etl.lite import detached
+from trace_etl.lite import stack
+from trace_etl.lite.connection import Connection
+from trace_etl.lite.errors import StackError
+from trace_etl.lite.home import Home
+from trace_etl.lite.options import Options
+
+
+def run(order: dict[str, Any]) -> int:
+    """Run the stack until it is stopped; return the exit code."""
+    try:
+        stack.up(Home(Path(order["home"])), Options(**order["options"]), on_up=_report_up)
+    except StackError as refused:
+        _report({"code": refused.code, "error": str(refused), "remedy": refused.remedy})
+        return 1
+    return 0
+
+
+def _report_up(connection: Connection, seconds: float) -> None:
+    _report({"connection": asdict(connection), "seconds": seconds})
+
+
+def _report(content: dict[str, Any]) -> None:
+    """One line to whoever started us; nobody reads afterwards, so the pipe is closed."""
+    sys.stdout.write(json.dumps(content) + "\n")
+    sys.stdout.flush()
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
 
 if __name__ == "__main__":
-    sys.exit(detached.run(json.load(sys.stdin)))
+    sys.exit(run(json.load(sys.stdin)))

@@ -1,18 +1,17 @@
 """The stack in the background: a process of its own that reports once how its start went."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from trace_etl.lite import journal, lock, stack
+from trace_etl.lite import journal, lock
 from trace_etl.lite.connection import Connection
 from trace_etl.lite.errors import PartFailed, StackError
 from trace_etl.lite.home import Home
-from trace_etl.lite.stack import Options
+from trace_etl.lite.options import Options
 
 
 def start(home: Home, options: Options) -> tuple[Connection, float]:
@@ -23,23 +22,13 @@ def start(home: Home, options: Options) -> tuple[Connection, float]:
     log = home.logs / "supervisor.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trace_etl.lite"],
+            [sys.executable, "-P", "-m", "trace_etl.lite"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
             start_new_session=True,
         )
     return _understand(_ask(process, home, options), log)
-
-
-def run(order: dict[str, Any]) -> int:
-    """The background process itself: run the stack, report how its start went."""
-    try:
-        stack.up(Home(Path(order["home"])), Options(**order["options"]), on_up=_report_up)
-    except StackError as refused:
-        _report({"code": refused.code, "error": str(refused), "remedy": refused.remedy})
-        return 1
-    return 0
 
 
 def _ask(process: subprocess.Popen[bytes], home: Home, options: Options) -> bytes:
@@ -64,16 +53,3 @@ def _understand(report: bytes, log: Path) -> tuple[Connection, float]:
         kinds = {kind.code: kind for kind in StackError.__subclasses__()}
         raise kinds.get(answer["code"], StackError)(answer["error"], answer["remedy"])
     return Connection(**answer["connection"]), answer["seconds"]
-
-
-def _report_up(connection: Connection, seconds: float) -> None:
-    _report({"connection": asdict(connection), "seconds": seconds})
-
-
-def _report(content: dict[str, Any]) -> None:
-    """One line to whoever started us; nobody reads afterwards, so the pipe is closed."""
-    sys.stdout.write(json.dumps(content) + "\n")
-    sys.stdout.flush()
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)

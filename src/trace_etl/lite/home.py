@@ -13,7 +13,17 @@ from trace_etl.lite.errors import DiskFull, HomeUnusable
 
 BUCKET = "trace"
 _NEEDED_BYTES = 256 * 1024 * 1024
-_DIRECTORIES = ("tls", "keys/task", "keys/user", "tokens", "logs", "run", "objects", "spark")
+_DIRECTORIES = (
+    "tls",
+    "keys",
+    "keys/task",
+    "keys/user",
+    "tokens",
+    "logs",
+    "run",
+    "objects",
+    "spark",
+)
 _FILES = ("connection.json", "config.json", "pgpass", "postgres.log")
 
 

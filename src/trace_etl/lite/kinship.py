@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from trace_etl.lite.account import Account
 _LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 # psutil derives a start time from the boot time, which moves a little with the clock.
 _CLOCK_SLACK = 2.0
+_POLL = 0.02
 
 
 def bound(
@@ -36,11 +38,36 @@ def same_process(pid: int, created: float) -> psutil.Process | None:
     """The process of that pid, if it is the one that started then and still runs."""
     try:
         process = psutil.Process(pid)
-        if abs(process.create_time() - created) > _CLOCK_SLACK:
-            return None
-        return None if process.status() == psutil.STATUS_ZOMBIE else process
+        same = abs(process.create_time() - created) <= _CLOCK_SLACK
+        return process if same and is_running(process) else None
     except psutil.NoSuchProcess:
         return None
+
+
+def is_stranger(pid: int, created: float) -> bool:
+    """Whether the pid went to another process since."""
+    try:
+        return abs(psutil.Process(pid).create_time() - created) > _CLOCK_SLACK
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Alive, and not merely waiting for a lazy init to collect it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_ended(processes: Sequence[psutil.Process], grace: float) -> list[psutil.Process]:
+    """Wait until all have ended, `grace` seconds at most; return those that have not."""
+    deadline = time.monotonic() + grace
+    alive = [process for process in processes if is_running(process)]
+    while alive and time.monotonic() < deadline:
+        time.sleep(_POLL)
+        alive = [process for process in alive if is_running(process)]
+    return alive
 
 
 def session_members(leader: int) -> list[psutil.Process]:
@@ -64,13 +91,15 @@ def kill_all(processes: Sequence[psutil.Process]) -> None:
             continue
 
 
-def end(processes: Sequence[psutil.Process], *, sent: signal.Signals, grace: float) -> None:
-    """Ask each process to stop, then kill those that stayed."""
-    for process in processes:
-        try:
-            process.send_signal(sent)
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=grace)
-    kill_all(alive)
-    psutil.wait_procs(alive, timeout=grace)
+def end(processes: Sequence[psutil.Process], *signals: signal.Signals, grace: float) -> None:
+    """Send each signal in turn, the firmest last, until all have ended."""
+    alive = list(processes)
+    for sent in signals:
+        for process in alive:
+            try:
+                process.send_signal(sent)
+            except psutil.NoSuchProcess:
+                continue
+        alive = wait_ended(alive, grace)
+        if not alive:
+            return

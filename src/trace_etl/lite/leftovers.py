@@ -24,7 +24,7 @@ def find(home: Home) -> list[psutil.Process]:
 def clear(home: Home) -> int:
     """End them all, and the Postgres server they used; return how many there were."""
     left = find(home)
-    kinship.end(left, sent=signal.SIGTERM, grace=_GRACE)
+    kinship.end(left, signal.SIGTERM, signal.SIGKILL, grace=_GRACE)
     EmbeddedPostgres(home.postgres).evict()
     return len(left)
 
@@ -32,9 +32,9 @@ def clear(home: Home) -> int:
 def _family(home: Home, part: PartRecord) -> list[psutil.Process]:
     if part.pid is None or part.created is None:
         return []
+    if kinship.is_stranger(part.pid, part.created):
+        return []  # and so is its session
     leader = kinship.same_process(part.pid, part.created)
-    if leader is None and psutil.pid_exists(part.pid):
-        return []  # the pid went to a stranger, and so did its session
     members = [p for p in kinship.session_members(part.pid) if _is_of(home, p)]
     return [leader, *members] if leader else members
 

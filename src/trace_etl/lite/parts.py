@@ -95,7 +95,8 @@ def _service(plan: Blueprint, module: str, environment: Mapping[str, str], name:
     }
     return Part(
         name=name or module,
-        argv=(sys.executable, "-m", f"trace_etl.{module}"),
+        # -P: a file in the working directory must not shadow a module.
+        argv=(sys.executable, "-P", "-m", f"trace_etl.{module}"),
         environment={**common, **environment},
         is_ready=probes.alive,
         directory=str(plan.home.run),

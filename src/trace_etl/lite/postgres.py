@@ -14,10 +14,9 @@ import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from trace_etl.lite import passwords, private_files, software
+from trace_etl.lite import kinship, passwords, private_files, software
 from trace_etl.lite.account import Account, postgres_account
 from trace_etl.lite.errors import HomeUnusable, PortTaken, PostgresFailed, StackError
-from trace_etl.lite.kinship import bound
 from trace_etl.lite.ports import LOOPBACK, free_port, holder, is_free
 
 SUPERUSER = "trace_admin"
@@ -179,10 +178,7 @@ class EmbeddedPostgres:
             # The pid may have gone to another program, which would keep Postgres from starting.
             pidfile.unlink(missing_ok=True)
             return
-        for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-            left.send_signal(sent)
-            if not psutil.wait_procs([left], timeout=grace)[1]:
-                return
+        kinship.end([left], signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, grace=grace)
 
     def remove(self) -> None:
         """Stop and delete the server's data, wherever it lives."""
@@ -270,13 +266,13 @@ class EmbeddedPostgres:
             serves = str(self.data) in process.cmdline()
         except psutil.NoSuchProcess:
             return None
-        return process if serves and process.status() != psutil.STATUS_ZOMBIE else None
+        return process if serves and kinship.is_running(process) else None
 
     def _start_once(self, deadline: float) -> Server:
         self.log.write_bytes(b"")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                bound(self.command(), sent=signal.SIGINT, account=self.account),
+                kinship.bound(self.command(), sent=signal.SIGINT, account=self.account),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -5,9 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import psutil
+from dataclasses import dataclass
 
 from trace_etl.lite import (
     certificates,
@@ -25,6 +23,7 @@ from trace_etl.lite import (
 from trace_etl.lite.configuration import Configuration
 from trace_etl.lite.connection import Connection
 from trace_etl.lite.home import Home, check_space, explained
+from trace_etl.lite.options import Options
 from trace_etl.lite.parts import (
     Blueprint,
     Part,
@@ -41,15 +40,6 @@ _STOP_WITHIN = 40.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the user asked of this start; ports and RPC endpoints are remembered."""
-
-    rpc_urls: Sequence[str] = ()
-    ports: Mapping[str, int] = field(default_factory=dict[str, int])
-    workers: int = 1
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A stack that could start now."""
 
@@ -59,9 +49,17 @@ class Prepared:
 
 OnUp = Callable[[Connection, float], None]
 Show = Callable[[journal.Line], None]
+Services = Callable[[Blueprint, Mapping[str, str]], Sequence[Part]]
 
 
-def up(home: Home, options: Options, *, on_up: OnUp, show: Show | None = None) -> None:
+def up(
+    home: Home,
+    options: Options,
+    *,
+    on_up: OnUp,
+    show: Show | None = None,
+    services: Services = service_parts,
+) -> None:
     """Run the stack until a signal stops it. Raises StackError with what to do."""
     began = time.monotonic()
     os.umask(0o077)  # ours and our children's: what they write is the owner's alone
@@ -73,7 +71,7 @@ def up(home: Home, options: Options, *, on_up: OnUp, show: Show | None = None) -
         if ended:
             log.event("former_run_ended", "warning", processes=ended)
         with explained(home.path):
-            prepared = prepare(home, options)
+            prepared = prepare(home, options, services)
         try:
             asyncio.run(_run(home, prepared, log, follower, on_up, show, began))
         finally:
@@ -98,7 +96,7 @@ def purge(home: Home) -> None:
     home.remove()
 
 
-def prepare(home: Home, options: Options) -> Prepared:
+def prepare(home: Home, options: Options, services: Services) -> Prepared:
     """Make what is missing: keys, certificates, the data directory; settle ports and settings."""
     environment = inherited_environment()
     certificates.ensure(home.tls)
@@ -126,7 +124,7 @@ def prepare(home: Home, options: Options) -> Prepared:
     plan = Blueprint(home, settled, where, databases.dsns(server), java, options.workers)
     parts = [
         postgres_part(postgres, lambda: databases.provision(server)),
-        *service_parts(plan, environment),
+        *services(plan, environment),
     ]
     return Prepared(where, parts)
 
@@ -149,6 +147,8 @@ async def _run(
 
     def announce() -> None:
         connection.write(home.connection, prepared.connection)
+        if show:
+            _show_all(follower, show)
         seconds = round(time.monotonic() - began, 2)
         log.event("stack_up", seconds=seconds, api=prepared.connection.api_url)
         on_up(prepared.connection, seconds)
@@ -187,7 +187,4 @@ def _stop_supervisor(pid: int, created: float) -> None:
     supervisor = kinship.same_process(pid, created)
     if supervisor is None:
         return
-    supervisor.send_signal(signal.SIGTERM)
-    _, alive = psutil.wait_procs([supervisor], timeout=_STOP_WITHIN)
-    kinship.kill_all(alive)
-    psutil.wait_procs(alive, timeout=_STOP_WITHIN)
+    kinship.end([supervisor], signal.SIGTERM, signal.SIGKILL, grace=_STOP_WITHIN)

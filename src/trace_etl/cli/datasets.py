@@ -1,0 +1,103 @@
+"""`trace datasets`, `trace dataset`."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from trace_etl.cli.client import session
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.output import (
+    blocks,
+    local_time,
+    number,
+    print_fields,
+    print_json,
+    print_rows,
+    size,
+)
+
+_COUNTS = ("partitions", "rows", "size")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command()(datasets)
+    app.command()(dataset)
+
+
+def datasets(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """List the datasets: how much is committed, and of which blocks."""
+    with session(home) as client:
+        answer = client.get("/v1/datasets")
+    if as_json:
+        print_json(answer)
+        return
+    items: list[dict[str, Any]] = answer["items"]
+    if not items:
+        typer.echo("No datasets. They come with a DAG: trace deploy FILE")
+        return
+    print_rows(
+        ["dataset", "from", "blocks", *_COUNTS, "updated"],
+        [_row(item) for item in items],
+        right=_COUNTS,
+    )
+
+
+def dataset(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A published dataset.")],
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one published dataset: its partitions, and the blocks missing between them."""
+    with session(home) as client:
+        answer = client.get(f"/v1/datasets/{quote(name, safe='')}")
+    if as_json:
+        print_json(answer)
+        return
+    print_fields(
+        {
+            "dataset": answer["name"],
+            "from": _origin(answer),
+            "version": answer["dataset_version"],
+            "blocks": blocks(answer),
+            "missing": ", ".join(f"{a}-{b}" for a, b in answer["gaps"]) or "none between them",
+            "rows": number(answer["row_count"]),
+            "size": size(answer["byte_count"]),
+        }
+    )
+    _print_partitions(answer["partition_list"])
+
+
+def _row(item: dict[str, Any]) -> list[object]:
+    return [
+        item["name"] or "(not published)",
+        _origin(item),
+        blocks(item),
+        number(item["partitions"]),
+        number(item["row_count"]),
+        size(item["byte_count"]),
+        local_time(item["updated_at"]),
+    ]
+
+
+def _origin(item: dict[str, Any]) -> str:
+    return f"{item['dag']}.{item['job']}.{item['output']}"
+
+
+def _print_partitions(partitions: list[dict[str, Any]]) -> None:
+    print_rows(
+        ["partition", "rows", "size", "task", "attempt", "committed"],
+        [
+            [
+                p["partition_key"],
+                number(p["row_count"]),
+                size(p["byte_count"]),
+                p["task_id"],
+                p["attempt"],
+                local_time(p["committed_at"]),
+            ]
+            for p in partitions
+        ],
+        right=_COUNTS,
+    )

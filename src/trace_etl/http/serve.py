@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from trace_etl.model.errors import TraceError
 
@@ -36,7 +36,7 @@ class Tls:
 class Listener:
     """An app and the address it answers at."""
 
-    app: FastAPI
+    app: ASGIApp
     host: str
     port: int
 

@@ -28,7 +28,21 @@ class Forbidden(TraceError):
 
 
 class NotFound(TraceError):
+    """There is no such thing."""
+
     code = "not_found"
+
+
+class MethodNotAllowed(TraceError):
+    """The path exists, but does not answer to this method."""
+
+    code = "method_not_allowed"
+
+
+class TooLarge(TraceError):
+    """More than anybody should send."""
+
+    code = "too_large"
 
 
 class Conflict(TraceError):

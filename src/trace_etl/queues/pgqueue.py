@@ -1,6 +1,7 @@
 """The queue in Postgres: a table of messages, and NOTIFY so that nobody polls hot."""
 
 import re
+import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,6 +35,7 @@ CREATE TABLE IF NOT EXISTS queue.consumers (
 );
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.queue', 0))"
+CONNECTION_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 CONSUMER_ALIVE = timedelta(seconds=45)
 
 
@@ -99,6 +101,13 @@ class Producer:
             cursor = await conn.execute(query, (queue, CONSUMER_ALIVE))
             return [row[0] for row in await cursor.fetchall()]
 
+    async def all_consumers(self) -> set[str]:
+        """Who has listened to any queue lately."""
+        query = "SELECT consumer_id FROM queue.consumers WHERE seen_at > now() - %s"
+        async with self._pool.connection() as conn:
+            cursor = await conn.execute(query, (CONSUMER_ALIVE,))
+            return {row[0] for row in await cursor.fetchall()}
+
 
 @dataclass(frozen=True)
 class Message:
@@ -125,6 +134,7 @@ ON CONFLICT (queue, consumer_id) DO UPDATE SET seen_at = now()
 _FORGET = "DELETE FROM queue.consumers WHERE consumer_id = %s"
 _ANNOUNCE_EVERY = 15.0
 _POLL_EVERY = 5.0
+_STOP_EVERY = 0.5
 
 
 class Consumer:
@@ -147,10 +157,12 @@ class Consumer:
         query = {"queues": self._queues, "limit": limit, "hidden": hidden}
         return [Message(*row) for row in conn.execute(_RECEIVE, query).fetchall()]
 
-    def wait(self, seconds: float = _POLL_EVERY) -> None:
-        """Sleep until a message is announced, or for the given time: the poll is the fallback."""
-        for _ in self._connected().notifies(timeout=seconds, stop_after=1):
-            pass
+    def wait(self, stop: threading.Event) -> None:
+        """Sleep until a message is announced, `stop` is set, or a slow poll is due."""
+        until = time.monotonic() + _POLL_EVERY
+        while not stop.is_set() and time.monotonic() < until:
+            for _ in self._connected().notifies(timeout=_STOP_EVERY, stop_after=1):
+                return
 
     def ack(self, message_ids: list[int]) -> None:
         """Remove messages for good."""

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from psycopg.rows import class_row
 
+from trace_etl.model.errors import NotFound
 from trace_etl.model.task import NotClaimedReason, TaskStatus
 from trace_etl.state.pool import Conn
 
@@ -211,6 +212,17 @@ async def held(conn: Conn, wish: ClaimRequest) -> ClaimedTask | None:
     """The task as claimed with this very lease token: an answer that was lost on its way."""
     found = await _run(conn, _HELD, {"lease_token": wish.lease_token, "task_id": wish.task_id})
     return found[0] if found else None
+
+
+_BY_ID = "SELECT " + _COLUMNS + " FROM tasks t WHERE t.task_id = %(task_id)s"
+
+
+async def by_id(conn: Conn, task_id: UUID) -> ClaimedTask:
+    """A task's payload columns, whatever its state. Raises NotFound."""
+    found = await _run(conn, _BY_ID, {"task_id": task_id})
+    if not found:
+        raise NotFound(f"no task {task_id}")
+    return found[0]
 
 
 async def _run(conn: Conn, query: LiteralString, values: dict[str, object]) -> list[ClaimedTask]:

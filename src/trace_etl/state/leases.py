@@ -149,16 +149,20 @@ async def start_next_attempts(conn: Conn, *, limit: int) -> list[tuple[UUID, int
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
 
-_NEXT_DUE = """
-SELECT least(
-    (SELECT min(retry_at) FROM tasks WHERE retry_at IS NOT NULL),
-    (SELECT min(lease_expires_at) FROM tasks WHERE status = 'Running'),
-    (SELECT min(deadline_at) FROM tasks WHERE status = 'Running')
-) - now()
+_NEXT_RETRY = "SELECT min(retry_at) - now() FROM tasks WHERE retry_at IS NOT NULL"
+_NEXT_EXPIRY = """
+SELECT least((SELECT min(lease_expires_at) FROM tasks WHERE status = 'Running'),
+             (SELECT min(deadline_at) FROM tasks WHERE status = 'Running')) - now()
 """
 
 
-async def next_due(conn: Conn) -> timedelta | None:
-    """How long until a retry, a lease or a deadline falls due; None when none is pending."""
-    row = await (await conn.execute(_NEXT_DUE)).fetchone()
+async def next_retry(conn: Conn) -> timedelta | None:
+    """How long until a retry falls due; None when none is pending."""
+    row = await (await conn.execute(_NEXT_RETRY)).fetchone()
+    return row[0] if row else None
+
+
+async def next_expiry(conn: Conn) -> timedelta | None:
+    """How long until a lease or a deadline passes; None when nothing runs."""
+    row = await (await conn.execute(_NEXT_EXPIRY)).fetchone()
     return row[0] if row else None

@@ -1,0 +1,43 @@
+"""`python -m trace_etl.dispatcher`."""
+
+import asyncio
+
+import structlog
+
+from trace_etl import logs
+from trace_etl.dispatcher.service import run_loops, running
+from trace_etl.dispatcher.settings import DispatcherSettings
+from trace_etl.http.serve import Listener, Tls, run, serve, stop_on_signals
+from trace_etl.queues import pgqueue
+from trace_etl.state import migrations
+
+_log = structlog.stdlib.get_logger()
+
+
+async def _serve(cfg: DispatcherSettings) -> None:
+    stop = stop_on_signals()
+    async with running(cfg) as service, asyncio.TaskGroup() as group:
+        group.create_task(run_loops(service, stop))
+        _log.info("dispatcher_ready", api_port=cfg.api_port, internal_port=cfg.internal_port)
+        listeners = [
+            Listener(service.user, cfg.api_host, cfg.api_port),
+            Listener(service.internal, cfg.internal_host, cfg.internal_port),
+        ]
+        try:
+            await serve(listeners, tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)
+        finally:
+            stop.set()
+
+
+def main() -> None:
+    """Bring the databases up to date, then serve until asked to stop."""
+    cfg = DispatcherSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
+    logs.configure("dispatcher", cfg.log_level)
+    for name in migrations.apply(cfg.state_dsn):
+        _log.info("migration_applied", name=name)
+    pgqueue.migrate(cfg.queue_dsn)
+    run(_serve(cfg))
+
+
+if __name__ == "__main__":
+    main()

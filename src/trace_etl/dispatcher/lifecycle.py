@@ -1,0 +1,338 @@
+"""The task lifecycle: what each call of the contract does, batched where many come at once."""
+
+import asyncio
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.dispatcher.lanes import Lane
+from trace_etl.dispatcher.payloads import Payloads
+from trace_etl.dispatcher.tokens import Capability, Grant, TaskTokens
+from trace_etl.model.errors import (
+    CompletionMismatch,
+    Fault,
+    Forbidden,
+    Invalid,
+    LeaseLost,
+    NotFound,
+    TraceError,
+)
+from trace_etl.model.task import Fence, NotClaimedReason
+from trace_etl.objects.files import read_marker
+from trace_etl.plan.retry import Backoff
+from trace_etl.state import buffers, claims, completions, datasets, leases, partitions, tasks
+from trace_etl.state.claims import ClaimRequest
+from trace_etl.state.completions import Completion, FenceState, NewEvent
+from trace_etl.state.pool import Conn, Pool, transaction
+from trace_etl.wire import task as wire
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the lifecycle is made of."""
+
+    pool: Pool
+    lanes: Pool
+    tokens: TaskTokens
+    payloads: Payloads
+    kicks: Kicks
+    objects_root: Path
+    retry: Backoff
+
+
+class Lifecycle:
+    """Every transition of a task, each fenced, each exactly as its transaction committed."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._claims = Lane("claim", parts.lanes, self._claim_batch)
+        self._heartbeats = Lane("heartbeat", parts.lanes, self._heartbeat_batch)
+        self._completions = Lane("complete", parts.lanes, self._complete_batch)
+
+    # --- claim ------------------------------------------------------------------------------
+
+    async def claim(self, body: wire.Claim) -> wire.Claimed | wire.NotClaimed:
+        """`Queued → Running` for one task, if this caller is the one."""
+        wish = ClaimRequest(body.task_id, body.worker_id, uuid4())
+        return await self._claims.submit(wish)
+
+    async def _claim_batch(
+        self, conn: Conn, wishes: list[ClaimRequest]
+    ) -> list[wire.Claimed | wire.NotClaimed | Exception]:
+        won = await claims.claim(conn, wishes)
+        lost = [w for w in wishes if w.lease_token not in won]
+        standing = await claims.standing(conn, [w.task_id for w in lost]) if lost else {}
+        if capped := [w for w in lost if _is_capped(standing.get(w.task_id))]:
+            async with conn.transaction():
+                won |= await claims.claim_capped(conn, capped)
+            standing |= await claims.standing(conn, [w.task_id for w in capped])
+        return [await self._claim_answer(conn, wish, won, standing) for wish in wishes]
+
+    async def _claim_answer(
+        self,
+        conn: Conn,
+        wish: ClaimRequest,
+        won: dict[UUID, claims.ClaimedTask],
+        standing: dict[UUID, claims.Standing],
+    ) -> wire.Claimed | wire.NotClaimed:
+        task = won.get(wish.lease_token)
+        now = standing.get(wish.task_id)
+        if task is None and now is not None and now.lease_token == wish.lease_token:
+            task = await claims.held(conn, wish)  # an earlier try of this very claim committed
+        if task is not None:
+            return await self._parts.payloads.claimed(conn, task)
+        reason = now.reason() if now else NotClaimedReason.NOT_FOUND
+        return wire.NotClaimed(reason=reason.value)
+
+    async def claim_many(self, body: wire.ClaimMany) -> wire.ClaimedMany:
+        """Claim up to `max_tasks` ready tasks of a runtime, oldest first."""
+        async with transaction(self._parts.pool) as conn:
+            ready = await claims.ready(conn, body.runtime, body.max_tasks)
+            wishes = {task: ClaimRequest(task, body.worker_id, uuid4()) for task, _ in ready}
+            free = [wishes[task] for task, capped in ready if not capped]
+            capped = [wishes[task] for task, capped in ready if capped]
+            won = await claims.claim(conn, free) if free else {}
+            if capped:
+                won |= await claims.claim_capped(conn, capped)
+            claimed = [await self._parts.payloads.claimed(conn, task) for task in won.values()]
+        return wire.ClaimedMany(claimed=claimed)
+
+    async def fetch(self, task_id: UUID) -> wire.Fetched:
+        """The task as it stands; one that is to stop reads as Canceled. Raises NotFound."""
+        async with self._parts.pool.connection() as conn:
+            view = await tasks.get(conn, None, task_id)
+            row = await claims.by_id(conn, task_id)
+            payload = await self._parts.payloads.payload(conn, row)
+        status = "Canceled" if view.cancel_requested else view.status
+        return wire.Fetched.model_validate(
+            {
+                "task_id": task_id,
+                "status": status,
+                "attempt": view.attempt,
+                "cancel_requested": view.cancel_requested,
+                "task": payload,
+            }
+        )
+
+    # --- heartbeat --------------------------------------------------------------------------
+
+    async def heartbeat(
+        self, body: wire.Heartbeat, caller: Capability, token: str
+    ) -> wire.HeartbeatAccepted:
+        """Extend the caller's lease. LeaseLost tells the worker to stop at once."""
+        caller.require(body.fence())
+        lease = await self._heartbeats.submit(body.fence())
+        fresh = self._parts.tokens.renew(token) if caller.nearly_spent(time.time()) else None
+        return wire.HeartbeatAccepted(
+            lease_expires_at=lease.lease_expires_at,
+            cancel_requested=lease.cancel_requested,
+            capability_token=fresh,
+        )
+
+    async def _heartbeat_batch(
+        self, conn: Conn, fences: list[Fence]
+    ) -> list[leases.Lease | Exception]:
+        held = await leases.extend(conn, fences)
+        lost = [f.task_id for f in fences if f not in held]
+        states = await completions.fence_states(conn, lost) if lost else {}
+        return [held.get(f) or _refusal(f, states.get(f.task_id)) for f in fences]
+
+    # --- complete ---------------------------------------------------------------------------
+
+    async def complete(self, body: wire.Complete, caller: Capability) -> wire.CompleteAccepted:
+        """End the caller's attempt; outputs, events and publications commit with it."""
+        caller.require(body.fence())
+        completion = await self._completion(body, caller)
+        if body.datasets_published:
+            published = await asyncio.to_thread(self._published, body, caller)
+            status = await self._complete_and_publish(completion, published)
+        else:
+            status = await self._completions.submit(completion)
+        self._parts.kicks.outbox.set()
+        return wire.CompleteAccepted.model_validate({"task_status": status})
+
+    async def _completion(self, body: wire.Complete, caller: Capability) -> Completion:
+        for output in body.outputs:
+            _granted(caller, output.dataset_uuid, output.dataset_version)
+        content = body.model_dump_json(exclude={"task_id", "attempt", "lease_token"})
+        return Completion(
+            fence=body.fence(),
+            status=body.status,
+            content_hash=hashlib.sha256(content.encode()).digest(),
+            error_code=body.error_code,
+            error_message=body.error_message,
+            retry_after=self._parts.retry.after(body.attempt) if body.retryable else None,
+            events=await self._events(body.events, caller),
+        )
+
+    async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:
+        first = {c.fence.task_id: c for c in reversed(batch)}
+        done = await completions.complete(conn, list(first.values()))
+        late = [c.fence.task_id for c in batch if not _was_done(c, first, done)]
+        states = await completions.fence_states(conn, late) if late else {}
+        return [
+            done[c.fence.task_id]
+            if _was_done(c, first, done)
+            else _repeat_or_refusal(c, states.get(c.fence.task_id))
+            for c in batch
+        ]
+
+    async def _complete_and_publish(
+        self, completion: Completion, published: list[partitions.NewPartition]
+    ) -> str:
+        task_id = completion.fence.task_id
+        async with transaction(self._parts.pool) as conn:
+            done = await completions.complete(conn, [completion])
+            if task_id in done:
+                for new in published:
+                    await partitions.point(conn, completion.fence, new)
+                return done[task_id]
+            states = await completions.fence_states(conn, [task_id])
+        answer = _repeat_or_refusal(completion, states.get(task_id))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _published(self, body: wire.Complete, caller: Capability) -> list[partitions.NewPartition]:
+        return [self._partition(item, caller) for item in body.datasets_published]
+
+    def _partition(self, item: wire.Published, caller: Capability) -> partitions.NewPartition:
+        grant = _granted(caller, item.dataset_uuid, item.dataset_version)
+        ref = item.storage_ref
+        if (ref.bucket, ref.prefix) != (grant.storage_ref["bucket"], grant.storage_ref["prefix"]):
+            raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
+        marker = read_marker(self._parts.objects_root, ref.ref())
+        return partitions.NewPartition(
+            dataset_version=item.dataset_version,
+            partition_key=item.partition_key,
+            range_start=item.range_start,
+            range_end=item.range_end,
+            storage_ref=ref.model_dump(),
+            row_count=marker.rows,
+            byte_count=marker.bytes,
+            columns=marker.schema_,
+        )
+
+    # --- events and buffers -----------------------------------------------------------------
+
+    async def events(self, body: wire.Events, caller: Capability) -> wire.EventsAccepted:
+        """Record events of a running attempt and have them routed."""
+        caller.require(body.fence())
+        events = await self._events(body.events, caller)
+        async with transaction(self._parts.pool) as conn:
+            accepted = await completions.record_events(conn, body.fence(), events)
+            if accepted is None:
+                raise await _why(conn, body.fence())
+        self._parts.kicks.outbox.set()
+        return wire.EventsAccepted(accepted=accepted)
+
+    async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:
+        named = {e.dataset for e in events if e.dataset is not None}
+        known = await self._uuids(caller.org_id, named) if named else {}
+        return [_new_event(event, caller, known) for event in events]
+
+    async def _uuids(self, org_id: UUID, names: set[str]) -> dict[str, UUID]:
+        async with self._parts.pool.connection() as conn:
+            found = {name: await datasets.uuid_of(conn, org_id, name) for name in sorted(names)}
+        unknown = [name for name, dataset_uuid in found.items() if dataset_uuid is None]
+        if unknown:
+            raise Invalid([Fault("dataset", f"no published dataset {n!r}") for n in unknown])
+        return {name: dataset_uuid for name, dataset_uuid in found.items() if dataset_uuid}
+
+    async def buffer_publish(
+        self, body: wire.BufferPublish, caller: Capability
+    ) -> wire.BufferPublishAccepted:
+        """Record a batch for a buffered dataset and have its message sent, once."""
+        caller.require(body.fence())
+        dataset_uuid = body.dataset_uuid
+        if body.dedupe_scope is not None:
+            dataset_uuid = (await self._uuids(caller.org_id, {body.dedupe_scope}))[
+                body.dedupe_scope
+            ]
+        if dataset_uuid is None:
+            raise Invalid([Fault("dataset_uuid", "is required and missing")])
+        grant = _granted(caller, dataset_uuid, body.dataset_version)
+        async with transaction(self._parts.pool) as conn:
+            publish_id = await buffers.publish(
+                conn,
+                body.fence(),
+                buffers.NewBatch(
+                    org_id=caller.org_id,
+                    dataset_uuid=dataset_uuid,
+                    dataset_version=grant.dataset_version,
+                    batch_uri=body.batch_uri,
+                    content_type=body.content_type,
+                    record_count=body.record_count,
+                    batch_size_bytes=body.batch_size_bytes,
+                ),
+            )
+            if publish_id is None:
+                raise await _why(conn, body.fence())
+        self._parts.kicks.outbox.set()
+        return wire.BufferPublishAccepted(publish_id=publish_id)
+
+
+def _is_capped(now: claims.Standing | None) -> bool:
+    return now is not None and now.capped and now.status == "Queued"
+
+
+def _was_done(completion: Completion, first: dict[UUID, Completion], done: dict[UUID, str]) -> bool:
+    """Whether this very completion, not another of the same batch, ended the attempt."""
+    task_id = completion.fence.task_id
+    return task_id in done and first[task_id] is completion
+
+
+def _new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
+    dataset_uuid = event.dataset_uuid or known[event.dataset or ""]
+    _granted(caller, dataset_uuid, event.dataset_version)
+    return NewEvent(
+        dataset_uuid=dataset_uuid,
+        dataset_version=event.dataset_version,
+        scope_key=event.scope_key,
+        partition_key=event.partition_key,
+        range_start=event.start,
+        range_end=event.end,
+        cursor_value=event.cursor,
+    )
+
+
+def _granted(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
+    grant = caller.outputs.get(dataset_uuid)
+    if grant is None:
+        raise Forbidden(f"dataset {dataset_uuid} is not an output of this task")
+    if version is not None and version != grant.dataset_version:
+        raise Forbidden(f"the token is for another version of dataset {dataset_uuid}")
+    return grant
+
+
+def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str | TraceError:
+    """An accepted call again is accepted again; other content for the same attempt is not."""
+    fence = completion.fence
+    current = state is not None and (state.attempt, state.lease_token) == (
+        fence.attempt,
+        fence.lease_token,
+    )
+    if state is None or not current or state.completion_hash is None:
+        return _refusal(fence, state)
+    if state.completion_hash == completion.content_hash:
+        return state.status
+    return CompletionMismatch(f"attempt {fence.attempt} was completed before, with other content")
+
+
+def _refusal(fence: Fence, state: FenceState | None) -> TraceError:
+    """Why a fence did not hold."""
+    if state is None:
+        return NotFound(f"no task {fence.task_id}")
+    if state.attempt != fence.attempt:
+        return LeaseLost("stale_attempt", f"attempt {state.attempt} is the current one")
+    if state.lease_token != fence.lease_token:
+        return LeaseLost("stale_lease", "another lease holds this attempt")
+    return LeaseLost("not_running", f"the task is {state.status}")
+
+
+async def _why(conn: Conn, fence: Fence) -> TraceError:
+    states = await completions.fence_states(conn, [fence.task_id])
+    return _refusal(fence, states.get(fence.task_id))

@@ -1,0 +1,1 @@
+"""Background agents: one file each, each bounded, each safe on every replica at once."""

@@ -1,0 +1,26 @@
+"""Drops finished rows after their retention, a bounded batch at a time."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from trace_etl.state import history
+from trace_etl.state.pool import Pool, transaction
+
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class HistoryRetention:
+    pool: Pool
+    kept: timedelta
+    batch_size: int
+
+    async def retain_once(self) -> int:
+        """One bounded pass. Safe on every replica at once."""
+        async with transaction(self.pool) as conn:
+            dropped = await history.drop_finished(conn, older_than=self.kept, limit=self.batch_size)
+        if dropped:
+            _log.info("history_dropped", tasks=dropped)
+        return dropped

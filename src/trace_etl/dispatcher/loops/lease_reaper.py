@@ -1,0 +1,66 @@
+"""Ends attempts whose worker fell silent or ran too long, and says why."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from trace_etl.model.task import Cause
+from trace_etl.plan.retry import Backoff, retry_delay
+from trace_etl.queues.pgqueue import Producer
+from trace_etl.state import leases
+from trace_etl.state.leases import ExpiredAttempt
+from trace_etl.state.pool import Pool, transaction
+
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class LeaseReaper:
+    pool: Pool
+    queue: Producer
+    policy: Backoff
+    batch_size: int
+
+    async def reap_once(self) -> int:
+        """One bounded pass. Safe on every replica at once."""
+        alive = await self._alive()
+        async with transaction(self.pool) as conn:
+            expired = await leases.lock_expired(conn, limit=self.batch_size)
+            causes = [(gone, _cause(gone, alive)) for gone in expired]
+            for gone, cause in causes:
+                await leases.reap(
+                    conn,
+                    gone,
+                    cause=cause,
+                    message=_message(gone, cause),
+                    retry_after=retry_delay(gone.attempt, gone.max_attempts, True, self.policy),
+                )
+        for gone, cause in causes:
+            _log.warning(
+                "attempt_reaped", task_id=str(gone.task_id), attempt=gone.attempt, cause=cause
+            )
+        return len(expired)
+
+    async def next_due(self) -> timedelta | None:
+        """How long until a lease or a deadline falls due."""
+        async with self.pool.connection() as conn:
+            return await leases.next_expiry(conn)
+
+    async def _alive(self) -> set[str]:
+        """Who still listens to any queue; asked outside the transaction."""
+        return await self.queue.all_consumers()
+
+
+def _cause(gone: ExpiredAttempt, alive: set[str]) -> Cause:
+    if gone.past_deadline:
+        return Cause.HARD_TIMEOUT
+    return Cause.LEASE_EXPIRED if gone.worker_id in alive else Cause.WORKER_GONE
+
+
+def _message(gone: ExpiredAttempt, cause: Cause) -> str:
+    if cause == Cause.HARD_TIMEOUT:
+        return "the attempt ran longer than the job's timeout"
+    if cause == Cause.WORKER_GONE:
+        return f"worker {gone.worker_id} is gone and its lease ran out"
+    return f"worker {gone.worker_id} is alive but sent no heartbeat before its lease ran out"

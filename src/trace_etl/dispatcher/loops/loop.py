@@ -1,0 +1,50 @@
+"""How every agent runs: work while there is some, then wait to be woken."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Calls `once` until it finds nothing, then sleeps until kicked, due, or for `idle` seconds."""
+
+    name: str
+    once: Callable[[], Awaitable[int]]
+    idle: float
+    kick: asyncio.Event | None = None
+    next_due: Callable[[], Awaitable[timedelta | None]] | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop`. A failing pass is logged and tried again, ever more slowly."""
+        failures = 0
+        while not stop.is_set():
+            if self.kick is not None:
+                self.kick.clear()  # before looking, so that a kick while looking counts
+            try:
+                found = await self.once()
+                pause = 0.0 if found else await self._pause()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                pause = min(10.0, 0.1 * 2 ** min(failures, 10))
+                _log.warning("loop_failed", loop=self.name, failures=failures, error=repr(error))
+            if pause:
+                await self._sleep(pause, stop)
+
+    async def _pause(self) -> float:
+        due = await self.next_due() if self.next_due else None
+        return self.idle if due is None else min(self.idle, max(0.005, due.total_seconds()))
+
+    async def _sleep(self, seconds: float, stop: asyncio.Event) -> None:
+        waits = [asyncio.create_task(stop.wait())]
+        if self.kick is not None:
+            waits.append(asyncio.create_task(self.kick.wait()))
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()

@@ -1,0 +1,106 @@
+"""Performs what transactions asked for, at least once."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from trace_etl.dispatcher.inline import InlineRunner
+from trace_etl.plan.retry import OUTBOX_RETRY
+from trace_etl.queues.pgqueue import Producer, wake_up_body
+from trace_etl.state import events, outbox, tasks
+from trace_etl.state.outbox import Intent
+from trace_etl.state.pool import Pool, transaction
+
+_log = structlog.stdlib.get_logger()
+Perform = Callable[[list[Intent]], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class OutboxPublisher:
+    pool: Pool
+    queue: Producer
+    inline: InlineRunner
+    batch_size: int
+    hold: timedelta
+    max_tries: int
+
+    async def publish_once(self) -> int:
+        """One bounded pass. Safe on every replica at once: rows are leased, not locked."""
+        async with transaction(self.pool) as conn:
+            intents = await outbox.lease(conn, limit=self.batch_size, hold=self.hold)
+        kinds: dict[str, Perform] = {
+            "route_event": self._route,
+            "wake_up": self._wake,
+            "wake_next": self._wake_next,
+            "run_inline": self._run_inline,
+            "buffer_message": self._buffer,
+        }
+        for kind, perform in kinds.items():
+            if mine := [intent for intent in intents if intent.kind == kind]:
+                await self._perform(perform, mine)
+        return len(intents)
+
+    async def next_due(self) -> timedelta | None:
+        """How long until a row falls due."""
+        async with self.pool.connection() as conn:
+            return await outbox.next_due(conn)
+
+    async def _perform(self, perform: Perform, intents: list[Intent]) -> None:
+        try:
+            await perform(intents)
+        except Exception as error:
+            if len(intents) > 1:  # find the one that cannot be done; the others must go out
+                for intent in intents:
+                    await self._perform(perform, [intent])
+                return
+            await self._put_off(intents[0], error)
+
+    async def _put_off(self, intent: Intent, error: Exception) -> None:
+        _log.warning(
+            "outbox_failed", kind=intent.kind, subject=str(intent.subject), error=repr(error)
+        )
+        async with transaction(self.pool) as conn:
+            ended = await outbox.failed(
+                conn,
+                [intent.outbox_id],
+                error=repr(error),
+                retry_after=OUTBOX_RETRY.after(intent.tries),
+                max_tries=self.max_tries,
+            )
+        if ended:
+            _log.error("outbox_gave_up", kind=intent.kind, subject=str(intent.subject))
+
+    async def _route(self, intents: list[Intent]) -> None:
+        async with transaction(self.pool) as conn:
+            created = await events.route(conn, [intent.subject for intent in intents])
+            await outbox.done(conn, _ids(intents), wait_for_disk=True)
+        _log.info("events_routed", events=len(intents), tasks=len(created))
+
+    async def _wake(self, intents: list[Intent]) -> None:
+        await self.queue.send([(i.target, wake_up_body(i.subject)) for i in intents])
+        await self._done(intents)
+
+    async def _buffer(self, intents: list[Intent]) -> None:
+        await self.queue.send([(i.target, i.body or {}) for i in intents])
+        await self._done(intents)
+
+    async def _wake_next(self, intents: list[Intent]) -> None:
+        async with transaction(self.pool) as conn:
+            for job_id in sorted({intent.subject for intent in intents}):
+                await tasks.wake_next(conn, job_id)
+            await outbox.done(conn, _ids(intents), wait_for_disk=True)
+
+    async def _run_inline(self, intents: list[Intent]) -> None:
+        for intent in intents:
+            await self.inline.run(intent.subject)
+            await self._done([intent])
+
+    async def _done(self, intents: list[Intent]) -> None:
+        async with transaction(self.pool) as conn:
+            await outbox.done(conn, _ids(intents))
+
+
+def _ids(intents: list[Intent]) -> list[int]:
+    return [intent.outbox_id for intent in intents]

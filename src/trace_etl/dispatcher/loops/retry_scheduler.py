@@ -1,0 +1,34 @@
+"""Starts the next attempt of failed tasks whose wait is over."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.state import leases
+from trace_etl.state.pool import Pool, transaction
+
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class RetryScheduler:
+    pool: Pool
+    kicks: Kicks
+    batch_size: int
+
+    async def retry_once(self) -> int:
+        """One bounded pass. Safe on every replica at once."""
+        async with transaction(self.pool) as conn:
+            started = await leases.start_next_attempts(conn, limit=self.batch_size)
+        for task_id, attempt in started:
+            _log.info("attempt_queued", task_id=str(task_id), attempt=attempt)
+        if started:
+            self.kicks.outbox.set()
+        return len(started)
+
+    async def next_due(self) -> timedelta | None:
+        """How long until a retry falls due."""
+        async with self.pool.connection() as conn:
+            return await leases.next_retry(conn)

@@ -1,0 +1,39 @@
+"""Heals lost wake-ups: a queue that is empty while tasks of its runtime wait."""
+
+from dataclasses import dataclass
+
+import structlog
+
+from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.queues.pgqueue import Producer
+from trace_etl.state import tasks
+from trace_etl.state.pool import Pool, transaction
+
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class WakeUpSweeper:
+    pool: Pool
+    queue: Producer
+    kicks: Kicks
+    older_seconds: int
+    batch_size: int
+
+    async def sweep_once(self) -> int:
+        """One bounded pass; a doubled wake-up changes nothing, so replicas need not agree."""
+        async with self.pool.connection() as conn:
+            waiting = await tasks.queued_runtimes(conn)
+        for runtime in waiting:
+            if runtime == "dispatcher" or await self.queue.depth(runtime) == 0:
+                await self._wake(runtime)
+        return 0  # once a period is enough: never again at once
+
+    async def _wake(self, runtime: str) -> None:
+        async with transaction(self.pool) as conn:
+            woken = await tasks.wake_forgotten(
+                conn, runtime, older_seconds=self.older_seconds, limit=self.batch_size
+            )
+        if woken:
+            _log.info("forgotten_tasks_woken", runtime=runtime, tasks=woken)
+            self.kicks.outbox.set()

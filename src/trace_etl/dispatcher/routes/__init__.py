@@ -1,0 +1,1 @@
+"""The user API, one noun a file."""

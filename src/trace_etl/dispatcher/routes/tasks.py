@@ -1,0 +1,140 @@
+"""Tasks, and what waits in the outbox."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+
+from trace_etl.dispatcher.routes.context import Context, ContextDep, ReaderDep, WriterDep
+from trace_etl.model.errors import Conflict, Fault, Invalid
+from trace_etl.plan.waiting import Facts, reason
+from trace_etl.state import outbox, tasks
+from trace_etl.state.pool import transaction
+from trace_etl.state.tasks import TaskView
+from trace_etl.wire import user as wire
+
+router = APIRouter(prefix="/v1", tags=["tasks"])
+
+
+@router.get("/tasks")
+async def list_tasks(
+    user: ReaderDep,
+    ctx: ContextDep,
+    dag: str | None = None,
+    job: str | None = None,
+    status: wire.Status | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: str | None = None,
+) -> wire.TaskList:
+    """Tasks, newest first."""
+    async with ctx.pool.connection() as conn:
+        found = await tasks.listing(
+            conn,
+            user.org_id,
+            dag=dag,
+            job=job,
+            status=status,
+            limit=limit + 1,
+            after=_position(after),
+        )
+    page = found[:limit]
+    served = await _served(ctx, page)
+    last = page[-1] if len(found) > limit else None
+    return wire.TaskList(
+        items=[wire.TaskItem.model_validate(_item(task, served)) for task in page],
+        next=f"{last.created_at.isoformat()}/{last.task_id}" if last else None,
+    )
+
+
+@router.get("/tasks/summary")
+async def summarise(user: ReaderDep, ctx: ContextDep, dag: str | None = None) -> wire.TaskSummary:
+    """Tasks by job and status."""
+    async with ctx.pool.connection() as conn:
+        pending = await outbox.pending(conn, "route_event")  # first: routing only adds tasks
+        rows = await tasks.summary(conn, user.org_id, dag)
+    return wire.TaskSummary(
+        jobs=[
+            wire.JobTally(
+                dag=r[0],
+                job=r[1],
+                queued=r[2],
+                running=r[3],
+                completed=r[4],
+                failed=r[5],
+                canceled=r[6],
+            )
+            for r in rows
+        ],
+        pending_events=pending,
+    )
+
+
+@router.get("/tasks/{task_id}")
+async def get_task(task_id: UUID, user: ReaderDep, ctx: ContextDep) -> wire.TaskDetail:
+    """One task, with every attempt that ended."""
+    async with ctx.pool.connection() as conn:
+        view = await tasks.get(conn, user.org_id, task_id)
+        ended = await tasks.attempts(conn, task_id)
+    served = await _served(ctx, [view])
+    return wire.TaskDetail.model_validate(
+        {**_item(view, served), "attempts": [asdict(attempt) for attempt in ended]}
+    )
+
+
+@router.post("/tasks/{task_id}/cancel")
+async def cancel_task(task_id: UUID, user: WriterDep, ctx: ContextDep) -> wire.CancelReply:
+    """Cancel a waiting task, or ask a running one to stop."""
+    async with transaction(ctx.pool) as conn:
+        status = await tasks.cancel(conn, user.org_id, task_id)
+        if status is None:
+            view = await tasks.get(conn, user.org_id, task_id)
+            if view.status != "Canceled":
+                raise Conflict(f"the task is {view.status} already")
+            status = view.status
+    return wire.CancelReply.model_validate({"task_id": task_id, "status": status})
+
+
+@router.post("/outbox/replay")
+async def replay_outbox(user: WriterDep, ctx: ContextDep) -> wire.ReplayReply:
+    """Give every side effect that failed for good a new set of tries."""
+    async with transaction(ctx.pool) as conn:
+        replayed = await outbox.replay(conn)
+    ctx.kicks.outbox.set()
+    return wire.ReplayReply(replayed=replayed)
+
+
+async def _served(ctx: Context, views: list[TaskView]) -> set[str]:
+    """The runtimes, among those with waiting tasks here, that some worker serves."""
+    waiting = {v.runtime for v in views if v.status == "Queued"} - {"dispatcher"}
+    return {"dispatcher"} | {r for r in waiting if await ctx.queue.consumers(r)}
+
+
+def _item(view: TaskView, served: set[str]) -> dict[str, object]:
+    facts = Facts(
+        status=view.status,
+        runtime=view.runtime,
+        queued_at=view.queued_at,
+        retry_at=view.retry_at,
+        attempt=view.attempt,
+        max_attempts=view.max_attempts,
+        cancel_requested=view.cancel_requested,
+        paused_at=view.paused_at,
+        paused_by=view.paused_by,
+        max_concurrency=view.max_concurrency,
+        running_in_job=view.running_in_job,
+        runtime_has_workers=view.runtime in served,
+        error_message=view.error_message,
+    )
+    return {**asdict(view), "cursor": view.cursor_value, "reason": reason(facts)}
+
+
+def _position(after: str | None) -> tuple[datetime, UUID] | None:
+    if after is None:
+        return None
+    moment, _, task_id = after.partition("/")
+    try:
+        return datetime.fromisoformat(moment), UUID(task_id)
+    except ValueError as error:
+        raise Invalid([Fault("after", "pass the `next` of the page before")]) from error

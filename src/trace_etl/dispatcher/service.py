@@ -1,0 +1,130 @@
+"""The Dispatcher put together: pools, lifecycle, loops and the two apps."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from trace_etl.dispatcher.inline import InlineRunner
+from trace_etl.dispatcher.internal import InternalApi
+from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.dispatcher.lifecycle import Lifecycle, Parts
+from trace_etl.dispatcher.loops.history_retention import HistoryRetention
+from trace_etl.dispatcher.loops.lease_reaper import LeaseReaper
+from trace_etl.dispatcher.loops.loop import Loop
+from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
+from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
+from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
+from trace_etl.dispatcher.payloads import Payloads
+from trace_etl.dispatcher.routes import dags, datasets, tasks
+from trace_etl.dispatcher.routes.context import Context
+from trace_etl.dispatcher.settings import DispatcherSettings
+from trace_etl.dispatcher.tokens import PemSigner, TaskTokens
+from trace_etl.dispatcher.workers import WorkerTokens
+from trace_etl.http.app import new_app
+from trace_etl.http.problems import problem_response
+from trace_etl.http.users import UserKeys
+from trace_etl.model.errors import Unavailable
+from trace_etl.plan.retry import Backoff
+from trace_etl.queues.pgqueue import Producer
+from trace_etl.state.pool import BROKEN, Pool, make_pool
+
+_BATCH = 500
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running Dispatcher without its listeners."""
+
+    internal: InternalApi
+    user: FastAPI
+    lifecycle: Lifecycle
+    publisher: OutboxPublisher
+    reaper: LeaseReaper
+    retries: RetryScheduler
+    sweeper: WakeUpSweeper
+    retention: HistoryRetention
+    kicks: Kicks
+
+    def loops(self) -> list[Loop]:
+        """The background agents, by name."""
+        return [
+            Loop(
+                "outbox_publisher",
+                self.publisher.publish_once,
+                5.0,
+                self.kicks.outbox,
+                self.publisher.next_due,
+            ),
+            Loop("lease_reaper", self.reaper.reap_once, 5.0, next_due=self.reaper.next_due),
+            Loop("retry_scheduler", self.retries.retry_once, 5.0, next_due=self.retries.next_due),
+            Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
+            Loop("history_retention", self.retention.retain_once, 600.0),
+        ]
+
+
+@asynccontextmanager
+async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
+    """Open the pools and put the parts together; close them at the end."""
+    pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
+    lanes = make_pool(cfg.state_dsn, size=8, checked=False)
+    queue = Producer(cfg.queue_dsn)
+    async with pool, lanes:
+        await queue.open()
+        try:
+            yield _assemble(cfg, pool, lanes, queue)
+        finally:
+            await queue.close()
+
+
+def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer) -> Service:
+    kicks = Kicks()
+    tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
+    payloads = Payloads(tokens, cfg)
+    retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
+    parts = Parts(pool, lanes, tokens, payloads, kicks, cfg.objects_root, retry)
+    lifecycle = Lifecycle(parts)
+    inline = InlineRunner(pool, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry)
+    return Service(
+        internal=InternalApi(lifecycle, tokens, WorkerTokens(cfg.worker_tokens_file)),
+        user=_user_app(cfg, Context(pool, queue, kicks)),
+        lifecycle=lifecycle,
+        publisher=OutboxPublisher(
+            pool, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries
+        ),
+        reaper=LeaseReaper(pool, queue, retry, _BATCH),
+        retries=RetryScheduler(pool, kicks, _BATCH),
+        sweeper=WakeUpSweeper(pool, queue, kicks, older_seconds=20, batch_size=_BATCH),
+        retention=HistoryRetention(pool, cfg.history_kept, _BATCH),
+        kicks=kicks,
+    )
+
+
+def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
+    app = new_app("Trace", max_body=2 * 1024 * 1024)
+    app.state.user_keys = UserKeys(cfg.user_keys_dir)
+    app.state.context = context
+    for kind in BROKEN:
+        app.add_exception_handler(kind, _state_unavailable)
+    for router in (dags.router, tasks.router, datasets.router):
+        app.include_router(router)
+    return app
+
+
+async def _state_unavailable(request: Request, error: Exception) -> JSONResponse:
+    _log.warning("state_unavailable", path=request.url.path, error=repr(error))
+    return problem_response(Unavailable("Postgres state does not answer; try again"))
+
+
+async def run_loops(service: Service, stop: asyncio.Event) -> None:
+    """Run every agent until `stop`."""
+    async with asyncio.TaskGroup() as group:
+        for loop in service.loops():
+            group.create_task(loop.run(stop), name=loop.name)

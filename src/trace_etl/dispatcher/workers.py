@@ -1,0 +1,30 @@
+"""Worker identity: a shared token that can be rotated without a gap."""
+
+import hmac
+from pathlib import Path
+
+from trace_etl.model.errors import Unauthenticated
+
+
+class WorkerTokens:
+    """The tokens of a file, one a line, all valid at once: old and new, while rotating."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = -1
+        self._tokens: list[bytes] = []
+
+    def check(self, headers: dict[bytes, bytes]) -> None:
+        """Raises Unauthenticated. Every token is compared, in constant time."""
+        given = headers.get(b"x-trace-worker-token", b"")
+        matches = [hmac.compare_digest(given, token) for token in self._current()]
+        if not any(matches):
+            raise Unauthenticated("X-Trace-Worker-Token is missing or not valid")
+
+    def _current(self) -> list[bytes]:
+        changed = self._path.stat().st_mtime_ns
+        if changed != self._seen:
+            lines = self._path.read_bytes().splitlines()
+            self._tokens = [line.strip() for line in lines if line.strip()]
+            self._seen = changed
+        return self._tokens

@@ -1,0 +1,48 @@
+"""Why a task is not running: one place, in words."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the answer is made from."""
+
+    status: str
+    runtime: str
+    queued_at: datetime
+    retry_at: datetime | None
+    attempt: int
+    max_attempts: int
+    cancel_requested: bool
+    paused_at: datetime | None
+    paused_by: str | None
+    max_concurrency: int | None
+    running_in_job: int
+    runtime_has_workers: bool
+    error_message: str | None
+
+
+def reason(facts: Facts) -> str | None:
+    """Why this task is not running; None when it is, or when it has ended well."""
+    if facts.status == "Failed":
+        return _failed(facts)
+    if facts.status == "Running" and facts.cancel_requested:
+        return "running, asked to stop"
+    if facts.status != "Queued":
+        return None
+    since = f"queued since {facts.queued_at:%Y-%m-%d %H:%M:%S}Z"
+    if facts.paused_at is not None:
+        return f"paused by {facts.paused_by} since {facts.paused_at:%Y-%m-%d %H:%M:%S}Z"
+    if facts.max_concurrency is not None and facts.running_in_job >= facts.max_concurrency:
+        return f"{since}: the job's max_concurrency of {facts.max_concurrency} is reached"
+    if not facts.runtime_has_workers:
+        return f"{since}: no worker for runtime {facts.runtime}"
+    return f"{since}: waiting for a free worker slot"
+
+
+def _failed(facts: Facts) -> str:
+    why = facts.error_message or "no reason was given"
+    if facts.retry_at is None:
+        return f"failed for good at attempt {facts.attempt} of {facts.max_attempts}: {why}"
+    return f"retry at {facts.retry_at:%Y-%m-%d %H:%M:%S}Z (attempt {facts.attempt} failed: {why})"

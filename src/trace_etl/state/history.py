@@ -1,0 +1,31 @@
+"""Forgetting what ended long ago."""
+
+from datetime import timedelta
+
+from trace_etl.state.pool import Conn
+
+# A task that a committed partition points at stays: it is the partition's lineage. So does the
+# newest word on a scope: its row is what keeps the same work from being created again.
+_DROP = """
+WITH old AS (
+    SELECT t.task_id FROM tasks t
+     WHERE t.finished_at < now() - %(older_than)s
+       AND t.status IN ('Completed', 'Failed', 'Canceled')
+       AND NOT EXISTS (SELECT FROM partitions p WHERE p.task_id = t.task_id)
+       AND NOT EXISTS (SELECT FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
+                        WHERE v.dataset_version = t.dataset_version
+                          AND d.dataset_version = v.dataset_version)
+     ORDER BY t.finished_at LIMIT %(limit)s
+       FOR UPDATE SKIP LOCKED
+), attempts AS (
+    DELETE FROM task_attempts a USING old WHERE a.task_id = old.task_id
+), happened AS (
+    DELETE FROM events e USING old WHERE e.producer_task_id = old.task_id
+)
+DELETE FROM tasks t USING old WHERE t.task_id = old.task_id
+"""
+
+
+async def drop_finished(conn: Conn, *, older_than: timedelta, limit: int) -> int:
+    """Delete finished tasks of generations that nobody reads any more, with their history."""
+    return (await conn.execute(_DROP, {"older_than": older_than, "limit": limit})).rowcount

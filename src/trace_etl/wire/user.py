@@ -1,0 +1,196 @@
+"""The user API: DAGs, triggers, tasks, datasets."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import StringConstraints, model_validator
+
+from trace_etl.wire.body import Block, Reply, Request
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00]*$")]
+
+
+class DeployRequest(Request):
+    text: Annotated[str, StringConstraints(max_length=1024 * 1024, pattern=r"^[^\x00]*$")]
+    filename: Annotated[str, StringConstraints(max_length=1024)] = "dag.yaml"
+
+
+class DeployedJob(Reply):
+    name: str
+    operator: str
+    runtime: str
+    activation: str
+
+
+class DeployedDataset(Reply):
+    job: str
+    output: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    published: str | None
+
+
+class DeployReply(Reply):
+    dag: str
+    dag_version: UUID
+    changed: bool
+    jobs: list[DeployedJob]
+    datasets: list[DeployedDataset]
+
+
+class DagItem(Reply):
+    dag: str
+    dag_version: UUID
+    deployed_at: datetime
+    jobs: int
+
+
+class DagList(Reply):
+    items: list[DagItem]
+
+
+class JobItem(Reply):
+    dag: str
+    job: str
+    activation: str
+    operator: str
+    runtime: str
+    source_kind: str | None
+    schedule: str | None
+    paused_by: str | None
+
+
+class JobList(Reply):
+    items: list[JobItem]
+
+
+class TriggerRequest(Request):
+    dag: Name
+    job: Name
+    start: Block
+    end: Block
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "TriggerRequest":
+        if self.end < self.start:
+            raise ValueError(f"`end` ({self.end}) must not be before `start` ({self.start})")
+        return self
+
+
+class TriggerReply(Reply):
+    event_id: UUID
+    dag: str
+    job: str
+    partition_key: str
+    created: bool
+    """False: the same range was triggered before, and nothing new was asked for."""
+
+
+Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+
+
+class TaskItem(Reply):
+    task_id: UUID
+    dag: str
+    job: str
+    operator: str
+    runtime: str
+    status: Status
+    attempt: int
+    max_attempts: int
+    partition_key: str | None
+    cursor: int | None
+    worker_id: str | None
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    retry_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+    reason: str | None
+    """Why it is not running, in words."""
+
+
+class TaskList(Reply):
+    items: list[TaskItem]
+    next: str | None
+    """Pass as `after` for the next page; null on the last."""
+
+
+class AttemptItem(Reply):
+    attempt: int
+    worker_id: str | None
+    started_at: datetime | None
+    ended_at: datetime
+    outcome: str
+    cause: str | None
+    error_code: str | None
+    error_message: str | None
+
+
+class TaskDetail(TaskItem):
+    attempts: list[AttemptItem]
+
+
+class CancelReply(Reply):
+    task_id: UUID
+    status: Status
+    """Running: the worker has been asked to stop."""
+
+
+class JobTally(Reply):
+    dag: str
+    job: str
+    queued: int
+    running: int
+    completed: int
+    failed: int
+    canceled: int
+
+
+class TaskSummary(Reply):
+    jobs: list[JobTally]
+    pending_events: int
+    """Events accepted but not routed yet: tasks may still appear."""
+
+
+class DatasetItem(Reply):
+    name: str | None
+    dag: str
+    job: str
+    output: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    partitions: int
+    row_count: int
+    byte_count: int
+    range_start: int | None
+    range_end: int | None
+    updated_at: datetime | None
+
+
+class DatasetList(Reply):
+    items: list[DatasetItem]
+
+
+class PartitionItem(Reply):
+    partition_key: str
+    start: int | None
+    end: int | None
+    row_count: int
+    byte_count: int
+    task_id: UUID
+    attempt: int
+    committed_at: datetime
+
+
+class DatasetDetail(DatasetItem):
+    columns: list[dict[str, str]]
+    partition_list: list[PartitionItem]
+    gaps: list[tuple[int, int]]
+
+
+class ReplayReply(Reply):
+    replayed: int

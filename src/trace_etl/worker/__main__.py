@@ -1,0 +1,78 @@
+"""`python -m trace_etl.worker`."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from trace_etl import logs
+from trace_etl.pipeline.runner import PipelineSettings, SparkRunner
+from trace_etl.plan.retry import Backoff
+from trace_etl.queues.pgqueue import Consumer
+from trace_etl.worker.client import DispatcherClient, read_token
+from trace_etl.worker.settings import WorkerSettings
+from trace_etl.worker.slots import Slots
+
+_log = structlog.stdlib.get_logger()
+_INSISTENCE = Backoff(timedelta(seconds=0.2), timedelta(seconds=15), jitter=0.3)
+
+
+def main() -> int:
+    """Warm Spark, then claim and run until asked to stop."""
+    cfg = WorkerSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
+    logs.configure("worker", cfg.log_level)
+    structlog.contextvars.bind_contextvars(worker_id=cfg.worker_id)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    _say(cfg.ready_file, "starting")
+    runner = SparkRunner(_pipeline(cfg))
+    try:
+        runner.warm()
+        _say(cfg.ready_file, "ready")
+        _log.info("worker_ready", runtimes=cfg.runtimes, slots=cfg.slots)
+        _work(cfg, runner, stop)
+    finally:
+        runner.close()
+    return 0
+
+
+def _work(cfg: WorkerSettings, runner: SparkRunner, stop: threading.Event) -> None:
+    consumer = Consumer(cfg.queue_dsn, cfg.runtimes, cfg.worker_id)
+    client = DispatcherClient(
+        cfg.dispatcher_url, cfg.tls_ca, read_token(cfg.worker_token_file), _INSISTENCE
+    )
+    slots = Slots(consumer, client, runner, worker_id=cfg.worker_id, size=cfg.slots, stop=stop)
+    try:
+        slots.run()
+    finally:
+        consumer.close()
+        client.close()
+
+
+def _pipeline(cfg: WorkerSettings) -> PipelineSettings:
+    return PipelineSettings(
+        objects_root=cfg.objects_root,
+        spark_master=cfg.spark_master,
+        spark_dir=cfg.spark_dir,
+        java_home=cfg.java_home,
+        rpc_pools=cfg.rpc_pools,
+    )
+
+
+def _say(path: Path | None, spark: str) -> None:
+    """Tell whoever watches how far we are; readers see the old word or the new one."""
+    if path is None:
+        return
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps({"spark": spark, "pid": os.getpid()}))
+    fresh.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

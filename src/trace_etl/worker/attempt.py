@@ -1,0 +1,159 @@
+"""One attempt: run the operator, keep the lease alive meanwhile, report the end."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from trace_etl.model.errors import TraceError
+from trace_etl.wire import task as wire
+from trace_etl.worker.client import DispatcherClient, Refused, Unreachable
+
+_log = structlog.stdlib.get_logger()
+_MESSAGE_LIMIT = 8000
+
+
+class Runner(Protocol):
+    """Whatever runs operators: Spark here, a sandboxed child elsewhere."""
+
+    def run(self, task: wire.TaskPayload) -> wire.TaskResult: ...
+
+    def cancel(self, task_id: UUID) -> None: ...
+
+
+@dataclass
+class Attempt:
+    """A claimed task on its way to its end. Runs in a slot's thread."""
+
+    claimed: wire.Claimed
+    client: DispatcherClient
+    runner: Runner
+    stopping: threading.Event
+    """Set when the worker is asked to stop: the attempt is given back."""
+
+    _over: threading.Event = field(default_factory=threading.Event)
+    _fate: str | None = None
+    """Why the operator was interrupted: lost, canceled, timeout or stopped."""
+
+    def __post_init__(self) -> None:
+        self._token = self.claimed.capability_token
+        self._fence = wire.Fenced(
+            task_id=self.claimed.task.task_id,
+            attempt=self.claimed.attempt,
+            lease_token=self.claimed.lease_token,
+        )
+
+    def run(self) -> None:
+        """Run to the end and report it, unless the lease was lost on the way."""
+        task = self.claimed.task
+        log = _log.bind(task_id=str(task.task_id), attempt=task.attempt, job=task.job.name)
+        log.info("attempt_started", operator=task.operator)
+        began = time.monotonic()
+        heart = threading.Thread(target=self._beat, name=f"heart-{task.task_id}", daemon=True)
+        heart.start()
+        body = self._outcome()
+        self._over.set()
+        heart.join()
+        if self._fate == "lost":
+            log.warning("attempt_abandoned")
+            return
+        self._report(body)
+        log.info("attempt_ended", status=body.status, seconds=round(time.monotonic() - began, 3))
+
+    # --- the operator -----------------------------------------------------------------------
+
+    def _outcome(self) -> wire.Complete:
+        try:
+            result = self.runner.run(self.claimed.task)
+        except Exception as error:  # the operator is somebody's code: every failure is reported
+            return self._failure(error)
+        return self._body(
+            "Completed",
+            outputs=result.outputs,
+            datasets_published=result.datasets_published,
+            events=result.events,
+        )
+
+    def _failure(self, error: Exception) -> wire.Complete:
+        if self._fate == "canceled":
+            return self._body("Canceled", error_message="canceled on request")
+        if self._fate == "timeout":
+            seconds = self.claimed.task.timeout_seconds
+            return self._failed("hard_timeout", f"ran longer than {seconds} s", retryable=True)
+        if self._fate == "stopped":
+            return self._failed("worker_stopped", "the worker was shut down", retryable=True)
+        if isinstance(error, TraceError):
+            return self._failed(error.code, error.detail, retryable=error.retryable)
+        _log.exception("operator_failed", task_id=str(self._fence.task_id))
+        detail = f"{type(error).__name__}: {error}"
+        return self._failed("operator_failed", detail, retryable=True)
+
+    def _failed(self, code: str, message: str, *, retryable: bool) -> wire.Complete:
+        text = message.replace("\x00", "")[:_MESSAGE_LIMIT]
+        return self._body("Failed", error_code=code, error_message=text, retryable=retryable)
+
+    def _body(self, status: str, **fields: object) -> wire.Complete:
+        return wire.Complete.model_validate(
+            {**self._fence.model_dump(), "status": status, **fields}
+        )
+
+    # --- the report -------------------------------------------------------------------------
+
+    def _report(self, body: wire.Complete) -> None:
+        try:
+            self.client.complete(body, self._token, self.stopping)
+        except Refused as refusal:
+            self._refused(body, refusal)
+        except Unreachable as error:
+            _log.warning("completion_given_up", task_id=str(body.task_id), error=str(error))
+
+    def _refused(self, body: wire.Complete, refusal: Refused) -> None:
+        _log.warning(
+            "completion_refused",
+            task_id=str(body.task_id),
+            code=refusal.refusal,
+            detail=refusal.detail,
+        )
+        # The fence held, but what was built cannot be committed: say so, instead of hanging on.
+        if body.status == "Completed" and refusal.refusal not in ("lease_lost", "not_found"):
+            retryable = refusal.refusal == "output_not_ready"
+            self._report(self._failed(refusal.refusal, refusal.detail, retryable=retryable))
+
+    # --- the heart --------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        deadline = time.monotonic() + self.claimed.task.timeout_seconds
+        next_beat = time.monotonic() + self.claimed.task.heartbeat_seconds
+        while self._fate is None:
+            now = time.monotonic()
+            if self._over.wait(max(0.0, min(deadline, next_beat, now + 0.5) - now)):
+                return
+            if self.stopping.is_set():
+                self._interrupt("stopped")
+            elif time.monotonic() >= deadline:
+                self._interrupt("timeout")
+            elif time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + self.claimed.task.heartbeat_seconds
+                self._heartbeat()
+
+    def _heartbeat(self) -> None:
+        try:
+            reply = self.client.heartbeat(self._fence, self._token)
+        except Unreachable as error:
+            # The lease may outlive the outage: go on, and let the fence decide.
+            _log.warning("heartbeat_not_heard", task_id=str(self._fence.task_id), error=str(error))
+            return
+        except Refused as refusal:
+            _log.warning("lease_lost", task_id=str(self._fence.task_id), code=refusal.refusal)
+            self._interrupt("lost")
+            return
+        self._token = reply.capability_token or self._token
+        if reply.cancel_requested:
+            self._interrupt("canceled")
+
+    def _interrupt(self, fate: str) -> None:
+        self._fate = fate
+        self.runner.cancel(self.claimed.task.task_id)

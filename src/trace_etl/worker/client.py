@@ -1,0 +1,115 @@
+"""The Dispatcher as a worker sees it: claims, heartbeats and completions over TLS."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from uuid import UUID
+
+import httpx
+import structlog
+from pydantic import TypeAdapter
+
+from trace_etl.model.errors import TraceError
+from trace_etl.plan.retry import Backoff
+from trace_etl.wire import task as wire
+
+_log = structlog.stdlib.get_logger()
+_CLAIM_REPLY: TypeAdapter[wire.Claimed | wire.NotClaimed] = TypeAdapter(
+    wire.Claimed | wire.NotClaimed
+)
+_TRANSIENT = {429, 500, 502, 503, 504}
+
+
+class Refused(TraceError):
+    """The Dispatcher said no, and will say no again."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.refusal = code
+
+
+class Unreachable(TraceError):
+    """The Dispatcher does not answer."""
+
+    code = "dispatcher_unreachable"
+    retryable = True
+
+
+class DispatcherClient:
+    """Thread-safe. Calls that must arrive are repeated until they do, or until `stop` is set."""
+
+    def __init__(
+        self, url: str, ca: Path, worker_token: Callable[[], str], backoff: Backoff
+    ) -> None:
+        context = ssl.create_default_context(cafile=str(ca))
+        self._http = httpx.Client(base_url=url, verify=context, timeout=30.0, trust_env=False)
+        self._worker_token = worker_token
+        self._backoff = backoff
+
+    def close(self) -> None:
+        self._http.close()
+
+    def claim(self, task_id: UUID, worker_id: str) -> wire.Claimed | wire.NotClaimed:
+        """Try to win a task, once. Raises Unreachable, Refused."""
+        body = wire.Claim(task_id=task_id, worker_id=worker_id)
+        headers = {"X-Trace-Worker-Token": self._worker_token()}
+        reply = self._post("/internal/task-claim", body.model_dump_json(), headers)
+        return _CLAIM_REPLY.validate_json(reply)
+
+    def heartbeat(self, fence: wire.Fenced, token: str) -> wire.HeartbeatAccepted:
+        """Extend the lease, once. Raises Unreachable, Refused."""
+        headers = {"X-Trace-Task-Capability": token}
+        reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers)
+        return wire.HeartbeatAccepted.model_validate_json(reply)
+
+    def complete(self, body: wire.Complete, token: str, stop: Event) -> wire.CompleteAccepted:
+        """Report the end of an attempt until it is heard. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Task-Capability": token}
+        tries = 0
+        while True:
+            try:
+                reply = self._post("/v1/task/complete", body.model_dump_json(), headers)
+                return wire.CompleteAccepted.model_validate_json(reply)
+            except Unreachable as error:
+                tries += 1
+                _log.warning("complete_not_heard", tries=tries, error=str(error))
+                if stop.wait(self._backoff.after(tries).total_seconds()):
+                    raise
+
+    def _post(self, path: str, body: str, headers: dict[str, str]) -> bytes:
+        try:
+            reply = self._http.post(
+                path, content=body, headers={**headers, "Content-Type": "application/json"}
+            )
+        except httpx.TransportError as error:
+            raise Unreachable(f"{path}: {error!r}") from error
+        if reply.status_code in _TRANSIENT:
+            raise Unreachable(f"{path} answered {reply.status_code}")
+        if reply.status_code != 200:
+            raise _refusal(reply)
+        return reply.content
+
+
+def _fence_json(fence: wire.Fenced) -> str:
+    return fence.model_dump_json(include={"task_id", "attempt", "lease_token"})
+
+
+def _refusal(reply: httpx.Response) -> Refused:
+    problem: dict[str, object] = reply.json()
+    return Refused(reply.status_code, str(problem.get("code")), str(problem.get("detail")))
+
+
+def read_token(path: Path) -> Callable[[], str]:
+    """The first line of a token file, read again when it changed: tokens are rotated live."""
+    seen: tuple[float, str] = (-1.0, "")
+
+    def token() -> str:
+        nonlocal seen
+        changed = path.stat().st_mtime
+        if changed != seen[0]:
+            seen = (changed, path.read_text().splitlines()[0].strip())
+        return seen[1]
+
+    return token

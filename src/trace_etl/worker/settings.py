@@ -1,0 +1,24 @@
+"""Everything a worker is told from outside."""
+
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class WorkerSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
+
+    dispatcher_url: str
+    tls_ca: Path
+    worker_token_file: Path
+    worker_id: str
+    queue_dsn: str
+    runtimes: list[str] = ["ecs_python", "ecs_platform"]
+    slots: int = 2
+    objects_root: Path
+    spark_master: str = "local[2]"
+    spark_dir: Path
+    java_home: Path | None = None
+    rpc_pools: dict[str, list[str]] = {}
+    ready_file: Path | None = None
+    log_level: str = "info"

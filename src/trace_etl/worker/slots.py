@@ -1,0 +1,88 @@
+"""The worker's loop: be woken, claim, hand to a free slot."""
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from uuid import UUID
+
+import structlog
+
+from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer, Message
+from trace_etl.wire import task as wire
+from trace_etl.worker.attempt import Attempt, Runner
+from trace_etl.worker.client import DispatcherClient, Refused, Unreachable
+
+_log = structlog.stdlib.get_logger()
+# Long enough for a claim; a message whose worker died comes back after it.
+_HIDDEN = timedelta(seconds=30)
+
+
+class Slots:
+    """Runs at most `size` attempts at once."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        client: DispatcherClient,
+        runner: Runner,
+        *,
+        worker_id: str,
+        size: int,
+        stop: threading.Event,
+    ) -> None:
+        self._consumer = consumer
+        self._client = client
+        self._runner = runner
+        self._worker_id = worker_id
+        self._stop = stop
+        self._free = threading.Semaphore(size)
+        self._threads = ThreadPoolExecutor(size, thread_name_prefix="slot")
+
+    def run(self) -> None:
+        """Claim and run until asked to stop; then give running attempts back and return."""
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                self._turn()
+                failures = 0
+            except (*CONNECTION_LOST, Unreachable) as error:
+                failures += 1
+                _log.warning("worker_waits", failures=failures, error=repr(error))
+                self._stop.wait(min(5.0, 0.1 * 2 ** min(failures, 6)))
+        self._threads.shutdown(wait=True)
+
+    def _turn(self) -> None:
+        if not self._free.acquire(timeout=0.5):
+            return
+        self._free.release()
+        messages = self._consumer.receive(limit=1, hidden=_HIDDEN)
+        if not messages:
+            self._consumer.wait(self._stop)
+        for message in messages:
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        """Claim what the message names. Whatever the answer, the message has done its work."""
+        task_id = UUID(str(message.body["task_id"]))
+        try:
+            answer = self._client.claim(task_id, self._worker_id)
+        except Refused as refusal:
+            # Ours to mend (a wrong token, say); the message stays for whoever can claim.
+            _log.error("claim_refused", code=refusal.refusal, detail=refusal.detail)
+            self._stop.wait(5.0)
+            return
+        self._consumer.ack([message.message_id])
+        if isinstance(answer, wire.Claimed):
+            self._start(answer)
+        else:
+            _log.debug("not_claimed", task_id=str(task_id), reason=answer.reason)
+
+    def _start(self, claimed: wire.Claimed) -> None:
+        attempt = Attempt(claimed, self._client, self._runner, self._stop)
+        self._free.acquire()
+        self._threads.submit(attempt.run).add_done_callback(self._finished)
+
+    def _finished(self, future: Future[None]) -> None:
+        self._free.release()
+        if error := future.exception():
+            _log.error("attempt_crashed", error=repr(error))

@@ -31,7 +31,8 @@ class EventLog:
     """The supervisor's own events, in the same form as its children's."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1)
+        # Unbuffered: what a full disk refuses must not be tried again with the next event.
+        self._file = path.open("ab", buffering=0)
 
     def event(self, event: str, level: str = "info", **values: object) -> None:
         """Write one event; on standard error when the disk takes no more."""
@@ -39,7 +40,7 @@ class EventLog:
         entry["timestamp"] = datetime.now(UTC).isoformat()
         line = json.dumps(entry, default=str)
         try:
-            print(line, file=self._file)
+            self._file.write(f"{line}\n".encode())
         except OSError:
             print(line, file=sys.stderr)  # noqa: T201
 

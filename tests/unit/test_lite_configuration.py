@@ -1,0 +1,99 @@
+"""Ports and RPC endpoints: chosen, remembered, refused."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trace_etl.lite import configuration, ports
+from trace_etl.lite.configuration import Configuration, Port
+from trace_etl.lite.errors import BadSetting, PortTaken
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind((ports.LOOPBACK, 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_a_first_start_chooses_different_free_ports() -> None:
+    settled = configuration.settle_ports({}, {})
+    numbers = {port.number for port in settled.values()}
+    assert set(settled) == {"api", "internal", "query", "postgres"}
+    assert len(numbers) == 4
+    assert all(ports.is_free(number) for number in numbers)
+    assert not any(port.by_user for port in settled.values())
+
+
+def test_the_next_start_keeps_them() -> None:
+    first = configuration.settle_ports({}, {})
+    assert configuration.settle_ports(first, {}) == first
+
+
+def test_a_remembered_port_that_was_taken_meanwhile_is_replaced(taken_port: int) -> None:
+    settled = configuration.settle_ports({"api": Port(taken_port)}, {})
+    assert settled["api"].number != taken_port
+
+
+def test_a_port_the_user_chose_is_not_replaced_but_refused_with_its_holder(
+    taken_port: int,
+) -> None:
+    for known, wished in (
+        ({"query": Port(taken_port, by_user=True)}, {}),
+        ({}, {"query": taken_port}),
+    ):
+        with pytest.raises(PortTaken, match=rf"port {taken_port} \(query\).*pid \d+") as refused:
+            configuration.settle_ports(known, wished)
+        assert "--query-port" in refused.value.remedy
+
+
+def test_two_parts_cannot_be_given_one_port() -> None:
+    port = ports.free_port()
+    with pytest.raises(PortTaken, match="another part of this stack"):
+        configuration.settle_ports({}, {"api": port, "query": port})
+
+
+def test_a_remembered_port_makes_way_for_the_users_wish() -> None:
+    port = ports.free_port()
+    settled = configuration.settle_ports({"api": Port(port)}, {"query": port})
+    assert settled["query"] == Port(port, by_user=True)
+    assert settled["api"].number != port
+
+
+def test_zero_forgets_the_users_choice(taken_port: int) -> None:
+    settled = configuration.settle_ports({"api": Port(taken_port, by_user=True)}, {"api": 0})
+    assert settled["api"].number != taken_port
+    assert not settled["api"].by_user
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    settled = Configuration({"api": Port(20001, by_user=True)}, {"default": ["http://h:1"]})
+    configuration.write(tmp_path / "config.json", settled)
+    assert configuration.read(tmp_path / "config.json") == settled
+    assert configuration.read(tmp_path / "missing.json") == Configuration()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"ports": {"api": 7}, "rpc_pools": {}}'])
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(BadSetting, match=r"config\.json is damaged") as refused:
+        configuration.read(path)
+    assert str(path) in refused.value.remedy
+
+
+def test_rpc_addresses_are_gathered_into_pools_by_name() -> None:
+    words = ["http://a:1", "https://b/key=x", "base=http://c:2", "base=http://d:3"]
+    assert configuration.parse_rpc_urls(words) == {
+        "default": ["http://a:1", "https://b/key=x"],
+        "base": ["http://c:2", "http://d:3"],
+    }
+
+
+@pytest.mark.parametrize("word", ["", "a", "ftp://a", "name=", "name=a:1", "http://", "=http://a"])
+def test_what_is_no_rpc_address_is_refused(word: str) -> None:
+    with pytest.raises(BadSetting, match="--rpc-url"):
+        configuration.parse_rpc_urls([word])

@@ -1,0 +1,251 @@
+"""The supervisor, with small real processes as its parts."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trace_etl.lite import journal, kinship
+from trace_etl.lite.errors import PartFailed
+from trace_etl.lite.parts import Part
+from trace_etl.lite.record import PartRecord
+from trace_etl.lite.supervisor import RestartPolicy, Supervisor
+
+QUICK = RestartPolicy(first=0.05, longest=0.2, stable_after=30, start_attempts=3)
+# Says it is there, has a child of its own, and notes when it is asked to stop.
+SERVICE = """
+import os, pathlib, signal, subprocess, sys, time
+name, directory = sys.argv[1], pathlib.Path(sys.argv[2])
+grandchild = subprocess.Popen(["sleep", "1000"])
+def stop(*_):
+    with (directory / "stops").open("a") as stops:
+        stops.write(name + chr(10))
+    grandchild.kill()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+(directory / (name + ".grandchild")).write_text(str(grandchild.pid))
+(directory / (name + ".up")).write_text(str(os.getpid()))
+while True:
+    signal.pause()
+"""
+STUBBORN = SERVICE.replace("signal.SIGTERM, stop", "signal.SIGTERM, signal.SIG_IGN")
+SILENT = SERVICE.replace('(name + ".up")', '(name + ".silent")')
+BROKEN = "import sys; print('cannot find my settings', file=sys.stderr); sys.exit(7)"
+
+
+def part(directory: Path, name: str, code: str = SERVICE, **changes: object) -> Part:
+    def is_up(pid: int) -> bool:
+        mark = directory / f"{name}.up"
+        return mark.exists() and mark.read_text() == str(pid)
+
+    made = Part(
+        name=name,
+        argv=(sys.executable, "-S", "-c", code, name, str(directory)),
+        environment={"PATH": os.environ["PATH"]},
+        is_ready=is_up,
+        grace=5.0,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+class Bench:
+    """A supervisor under test and everything it has published."""
+
+    def __init__(self, directory: Path, parts: Sequence[Part], policy: RestartPolicy) -> None:
+        self.directory = directory
+        self.history: dict[str, list[PartRecord]] = {made.name: [] for made in parts}
+        self.up = asyncio.Event()
+        self.events = directory / "supervisor.log"
+        self.log = journal.EventLog(self.events)
+        self.supervisor = Supervisor(parts, directory, self.log, self.publish, policy)
+
+    def publish(self, records: Sequence[PartRecord]) -> None:
+        for record in records:
+            self.history[record.name].append(replace(record))
+
+    def now(self, name: str) -> PartRecord:
+        return self.history[name][-1]
+
+    def logged(self, event: str) -> list[dict[str, object]]:
+        lines = map(json.loads, self.events.read_text().splitlines())
+        return [line for line in lines if line["event"] == event]
+
+
+@asynccontextmanager
+async def supervised(
+    directory: Path, *parts: Part, policy: RestartPolicy = QUICK
+) -> AsyncIterator[Bench]:
+    bench = Bench(directory, parts, policy)
+    running = asyncio.create_task(bench.supervisor.run(bench.up.set))
+    try:
+        await eventually(lambda: bench.up.is_set() or running.done())
+        if running.done():
+            running.result()
+        yield bench
+    finally:
+        bench.supervisor.request_stop()
+        with suppress(PartFailed):
+            await running
+        bench.log.close()
+
+
+async def eventually(holds: Callable[[], object], within: float = 20.0) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.01)
+
+
+def number(path: Path) -> int:
+    return int(path.read_text())
+
+
+def runs(pid: int) -> bool:
+    try:
+        return kinship.is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_a_part_starts_only_when_what_it_needs_is_ready(tmp_path: Path) -> None:
+    second = part(tmp_path, "second", after=("first",))
+    async with supervised(tmp_path, second, part(tmp_path, "first")) as bench:
+        assert bench.now("second").state == "ready"
+    ready = [line["part"] for line in bench.logged("part_ready")]
+    started = [line["part"] for line in bench.logged("part_started")]
+    assert (ready, started) == (["first", "second"], ["first", "second"])
+
+
+async def test_a_part_that_dies_is_started_again_and_counted(tmp_path: Path) -> None:
+    async with supervised(tmp_path, part(tmp_path, "worker")) as bench:
+        before = bench.now("worker")
+        os.kill(number(tmp_path / "worker.up"), signal.SIGKILL)
+        await eventually(lambda: bench.now("worker").restarts == 1)
+        await eventually(lambda: bench.now("worker").state == "ready")
+        after = bench.now("worker")
+    assert after.pid != before.pid
+    assert after.last_exit == -signal.SIGKILL
+
+
+async def test_each_failure_in_a_row_waits_longer_up_to_a_bound(tmp_path: Path) -> None:
+    policy = RestartPolicy(first=0.05, longest=0.2)
+    async with supervised(tmp_path, part(tmp_path, "worker"), policy=policy) as bench:
+        for death in range(4):
+            await eventually(lambda: bench.now("worker").state == "ready")
+            os.kill(bench.now("worker").pid or 0, signal.SIGKILL)
+            await eventually(lambda death=death: bench.now("worker").restarts == death + 1)
+    waits = [line["restart_in"] for line in bench.logged("part_exited")]
+    assert waits == [0.05, 0.1, 0.2, 0.2]
+
+
+def test_a_long_good_run_forgives_earlier_failures() -> None:
+    policy = RestartPolicy(stable_after=30)
+    assert policy.failures_after(5, age=1.0) == 6
+    assert policy.failures_after(5, age=31.0) == 1
+    assert policy.delay(10_000) == policy.longest
+
+
+async def test_a_part_that_cannot_start_ends_the_start_with_its_own_words(tmp_path: Path) -> None:
+    good, bad = part(tmp_path, "good"), part(tmp_path, "bad", BROKEN, after=("good",))
+    with pytest.raises(PartFailed, match=r"bad does not start \(exit code 7\)") as refused:
+        async with supervised(tmp_path, good, bad):
+            pass
+    assert "cannot find my settings" in str(refused.value)
+    assert str(tmp_path / "bad.log") in refused.value.remedy
+    assert not runs(number(tmp_path / "good.up"))
+
+
+async def test_a_part_that_never_answers_is_killed_and_tried_again(tmp_path: Path) -> None:
+    mute = part(tmp_path, "mute", SILENT, ready_within=0.3)
+    with pytest.raises(PartFailed, match="mute does not start"):
+        async with supervised(tmp_path, mute):
+            pass
+    assert not runs(number(tmp_path / "mute.silent"))
+
+
+async def test_a_hook_that_fails_is_tried_with_a_new_process(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    def provision() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("not yet")
+
+    async with supervised(tmp_path, part(tmp_path, "db", on_ready=provision)) as bench:
+        assert bench.now("db").restarts == 1
+    assert [line["error"] for line in bench.logged("part_hook_failed")] == ["OSError('not yet')"]
+
+
+async def test_what_is_needed_stops_last(tmp_path: Path) -> None:
+    chain = [
+        part(tmp_path, "postgres"),
+        part(tmp_path, "dispatcher", after=("postgres",)),
+        part(tmp_path, "worker", after=("dispatcher",)),
+    ]
+    async with supervised(tmp_path, *chain) as bench:
+        pass
+    assert (tmp_path / "stops").read_text().split() == ["worker", "dispatcher", "postgres"]
+    assert bench.now("worker").state == "stopped"
+
+
+async def test_one_that_ignores_the_request_is_killed_with_its_children(tmp_path: Path) -> None:
+    stubborn = part(tmp_path, "stubborn", STUBBORN, grace=0.2)
+    async with supervised(tmp_path, stubborn):
+        pids = [number(tmp_path / f"stubborn.{kind}") for kind in ("up", "grandchild")]
+        assert all(map(runs, pids))
+    await eventually(lambda: not any(map(runs, pids)))
+
+
+async def test_asked_twice_it_does_not_wait(tmp_path: Path) -> None:
+    stubborn = part(tmp_path, "stubborn", STUBBORN, grace=60.0)
+    began = time.monotonic()
+    async with supervised(tmp_path, stubborn) as bench:
+        bench.supervisor.request_stop()
+    assert time.monotonic() - began < 30
+
+
+async def test_children_of_a_part_that_crashed_do_not_stay(tmp_path: Path) -> None:
+    async with supervised(tmp_path, part(tmp_path, "worker")) as bench:
+        orphan = number(tmp_path / "worker.grandchild")
+        os.kill(number(tmp_path / "worker.up"), signal.SIGKILL)
+        await eventually(lambda: bench.now("worker").restarts == 1)
+        await eventually(lambda: not runs(orphan))
+
+
+async def test_a_full_disk_does_not_end_the_supervisor(tmp_path: Path) -> None:
+    async with supervised(tmp_path, part(tmp_path, "worker")) as bench:
+
+        def refuse(_: Sequence[PartRecord]) -> None:
+            raise OSError(28, "No space left on device")
+
+        first = number(tmp_path / "worker.up")
+        bench.supervisor.publish = refuse
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: number(tmp_path / "worker.up") != first)
+    assert bench.logged("record_not_written")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the kernel's parent-death signal")
+async def test_a_killed_parent_takes_its_children_with_it(tmp_path: Path) -> None:
+    code = (
+        "import signal, subprocess, sys; from trace_etl.lite import kinship\n"
+        f"subprocess.Popen(kinship.bound([sys.executable, '-S', '-c', {SERVICE!r}, 'x', "
+        f"{str(tmp_path)!r}]), start_new_session=True)\nsignal.pause()"
+    )
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    try:
+        await eventually((tmp_path / "x.up").exists)
+    finally:
+        parent.kill()
+        await parent.wait()
+    await eventually(lambda: not runs(number(tmp_path / "x.up")))
+    assert (tmp_path / "stops").read_text() == "x\n", "it was asked, not killed"

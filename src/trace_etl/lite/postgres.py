@@ -226,6 +226,7 @@ class EmbeddedPostgres:
                     *("--username", SUPERUSER, "--pwfile", str(secret)),
                     *("--auth-host", "scram-sha-256", "--auth-local", "reject"),
                     *("--encoding", "UTF8", "--locale", "C"),
+                    *(["--no-sync"] if self.settings.get("fsync") == "off" else []),
                 ]
             )
         finally:

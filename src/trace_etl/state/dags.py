@@ -269,7 +269,7 @@ _DATASETS_OF = """
 SELECT j.name, d.output_name, d.dataset_uuid, d.dataset_version, p.name
   FROM jobs j JOIN datasets d USING (job_id)
   JOIN job_outputs o ON o.revision_id = j.revision_id AND o.dataset_uuid = d.dataset_uuid
-  LEFT JOIN publications p USING (dataset_uuid)
+  LEFT JOIN publications p ON p.dataset_uuid = d.dataset_uuid
  WHERE j.dag_id = %(dag_id)s AND j.active
  ORDER BY j.name, o.output_index
 """

@@ -1,0 +1,67 @@
+# Trace. `make help` lists what there is. Needs Python 3.11+ and PyPI; nothing else.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+WORKERS ?= 2
+
+.PHONY: help demo test check format bench lock clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.runtime ## Run the main job end to end on an embedded stack
+	@$(BIN)/trace demo $(DEMO)
+
+test: $(VENV)/.dev ## Run the tests
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(TESTS)
+
+check: $(VENV)/.dev ## Lint, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: $(VENV)/.dev ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench ## Measure what we claim [ONLY=name] [JSON=file]
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
+
+lock: $(VENV)/.dev ## Pin the requirements anew from pyproject.toml
+	$(UV) pip compile $(LOCK) requirements/bootstrap.in -o requirements/bootstrap.txt
+	$(UV) pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt
+	$(UV) pip compile $(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt
+	$(UV) pip compile $(LOCK) pyproject.toml --group dev --group bench -c requirements/dev.txt -o requirements/bench.txt
+
+LOCK := --universal --python-version 3.11 --generate-hashes --no-header --quiet
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
+
+# --- the environment: each stamp holds what the one before it has, and more ---------------------
+
+$(VENV)/.bootstrap: requirements/bootstrap.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Trace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.bootstrap requirements/runtime.txt pyproject.toml
+	@echo "setting up Python packages (once; about 650 MB to download) ..."
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/runtime.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.txt
+	@touch $@

@@ -1,0 +1,34 @@
+"""Fixtures for everybody: a server per test process, fresh databases per test."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from support.dispatcher import Live, Secrets, live
+from support.postgres import Templates, copied, serving
+
+from trace_etl.lite.databases import Dsns
+
+
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Generator[Templates]:
+    with serving(tmp_path_factory.mktemp("postgres") / "cluster") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
+    return Secrets.make(tmp_path_factory.mktemp("secrets"))
+
+
+@pytest.fixture
+def dsns(templates: Templates) -> Generator[Dsns]:
+    with copied(templates) as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def dispatcher(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
+    """A Dispatcher whose loops stand still until a test moves them."""
+    with live(secrets, dsns, tmp_path / "objects") as running:
+        yield running

@@ -1,0 +1,181 @@
+"""The thinnest true path: deploy, trigger, route, claim, complete, and the next job."""
+
+import json
+from pathlib import Path
+
+from support.dags import QUICKSTART
+from support.dispatcher import Live
+from support.postgres import sql
+
+
+def deploy(live: Live, text: str = QUICKSTART) -> dict:
+    with live.user() as http:
+        reply = http.post("/v1/dags", json={"text": text})
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+
+def trigger(live: Live, start: int, end: int) -> dict:
+    with live.user() as http:
+        body = {"dag": "quickstart", "job": "request", "start": start, "end": end}
+        reply = http.post("/v1/triggers", json=body)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+
+def queued(live: Live, job: str) -> list[str]:
+    with live.user() as http:
+        query = {"job": job, "status": "Queued"}
+        items = http.get("/v1/tasks", params=query).json()["items"]
+        return [task["task_id"] for task in items]
+
+
+def claim(live: Live, task_id: str, worker: str = "w1") -> dict:
+    with live.internal() as http:
+        reply = http.post(
+            "/internal/task-claim",
+            json={"task_id": task_id, "worker_id": worker},
+            headers={"X-Trace-Worker-Token": live.secrets.worker_token},
+        )
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+
+def write_outputs(live: Live, claimed: dict, rows: int = 3) -> list[dict]:
+    """What a worker leaves behind: a file and its marker, and how it publishes them."""
+    published = []
+    scope = claimed["task"]["scope"]
+    for output in claimed["task"]["outputs"]:
+        ref = output["storage_ref"]
+        place = Path(live.cfg.objects_root) / ref["bucket"] / ref["prefix"]
+        place.mkdir(parents=True)
+        name = f"{output['name']}_{scope['start']}_{scope['end']}.parquet"
+        (place / name).write_bytes(b"rows")
+        marker = {"files": [{"name": name, "rows": rows, "bytes": 4}], "rows": rows, "bytes": 4}
+        (place / "_SUCCESS").write_text(json.dumps({**marker, "schema": []}))
+        published.append(
+            {
+                "dataset_uuid": output["dataset_uuid"],
+                "dataset_version": output["dataset_version"],
+                "storage_ref": ref,
+                "range_start": scope["start"],
+                "range_end": scope["end"],
+            }
+        )
+    return published
+
+
+def complete(live: Live, claimed: dict, **fields: object):
+    task = claimed["task"]
+    body = {
+        "task_id": task["task_id"],
+        "attempt": claimed["attempt"],
+        "lease_token": claimed["lease_token"],
+        "status": "Completed",
+        **fields,
+    }
+    headers = {"X-Trace-Task-Capability": claimed["capability_token"]}
+    with live.internal() as http:
+        return http.post("/v1/task/complete", json=body, headers=headers)
+
+
+def events_of(claimed: dict) -> list[dict]:
+    scope = claimed["task"]["scope"]
+    return [
+        {
+            "dataset_uuid": output["dataset_uuid"],
+            "dataset_version": output["dataset_version"],
+            "partition_key": scope["partition_key"],
+            "start": scope["start"],
+            "end": scope["end"],
+        }
+        for output in claimed["task"]["outputs"]
+    ]
+
+
+def test_a_triggered_range_is_split_ingested_committed_and_passed_on(dispatcher: Live) -> None:
+    deploy(dispatcher)
+    trigger(dispatcher, 0, 299)
+    dispatcher.drain()
+
+    ingests = queued(dispatcher, "ingest")
+    assert len(ingests) == 3
+    messages = sql(dispatcher.dsns.queue, "SELECT queue, body FROM queue.messages")
+    assert sorted(m[1]["task_id"] for m in messages) == sorted(ingests)
+    assert {m[0] for m in messages} == {"ecs_python"}
+
+    claimed = claim(dispatcher, ingests[0])
+    assert claimed["status"] == "Claimed"
+    assert claimed["task"]["operator"] == "cryo_ingest"
+    assert [o["name"] for o in claimed["task"]["outputs"]] == ["blocks", "transactions", "logs"]
+    published = write_outputs(dispatcher, claimed)
+    reply = complete(
+        dispatcher, claimed, datasets_published=published, events=events_of(claimed)
+    )
+    assert reply.status_code == 200, reply.text
+    dispatcher.drain()
+
+    (receivers,) = queued(dispatcher, "receivers")
+    downstream = claim(dispatcher, receivers)
+    (source,) = downstream["task"]["inputs"]
+    assert source["name"] == "logs"
+    assert [p["storage_ref"] for p in source["partitions"]] == [published[2]["storage_ref"]]
+    assert downstream["task"]["scope"]["partition_key"] == claimed["task"]["scope"]["partition_key"]
+
+
+def test_deploying_the_same_text_twice_changes_nothing(dispatcher: Live) -> None:
+    first, second = deploy(dispatcher), deploy(dispatcher)
+    assert first["changed"] and not second["changed"]
+    assert first["dag_version"] == second["dag_version"]
+    assert first["datasets"] == second["datasets"]
+
+
+def test_triggering_the_same_range_twice_asks_for_nothing_new(dispatcher: Live) -> None:
+    deploy(dispatcher)
+    first, second = trigger(dispatcher, 0, 299), trigger(dispatcher, 0, 299)
+    dispatcher.drain()
+    assert (first["created"], second["created"]) == (True, False)
+    assert first["event_id"] == second["event_id"]
+    assert len(queued(dispatcher, "ingest")) == 3
+
+
+def test_a_changed_config_gives_new_versions_to_the_job_and_everything_below(
+    dispatcher: Live,
+) -> None:
+    before = {d["output"]: d for d in deploy(dispatcher)["datasets"] if d["job"] != "request"}
+    text = QUICKSTART.replace("count(*) AS n", "count(*) AS transfers")
+    after = {d["output"]: d for d in deploy(dispatcher, text)["datasets"] if d["job"] != "request"}
+    changed = {
+        name for name in before if before[name]["dataset_version"] != after[name]["dataset_version"]
+    }
+    assert changed == {"receivers"}
+    assert all(before[n]["dataset_uuid"] == after[n]["dataset_uuid"] for n in before)
+
+
+def test_a_range_that_cuts_through_a_committed_partition_is_refused(dispatcher: Live) -> None:
+    deploy(dispatcher)
+    trigger(dispatcher, 0, 99)
+    trigger(dispatcher, 50, 149)
+    dispatcher.drain()
+    by_key = {c["task"]["scope"]["partition_key"]: c for c in _claim_all(dispatcher, "ingest")}
+    assert sorted(by_key) == ["0-99", "100-149", "50-99"]
+    whole, part = by_key["0-99"], by_key["50-99"]
+    published = write_outputs(dispatcher, whole)
+    assert complete(dispatcher, whole, datasets_published=published).status_code == 200
+    reply = complete(
+        dispatcher, part, datasets_published=write_outputs(dispatcher, part)
+    )
+    assert reply.status_code == 409
+    assert reply.json()["code"] == "partition_overlap"
+    rows = sql(dispatcher.dsns.state, "SELECT partition_key FROM partitions")
+    assert {r[0] for r in rows} == {"0-99"}
+    state = sql(
+        dispatcher.dsns.state,
+        "SELECT status FROM tasks WHERE task_id = %s",
+        (part["task"]["task_id"],),
+    )
+    assert state == [("Running",)]
+
+
+def _claim_all(live: Live, job: str) -> list[dict]:
+    return [claim(live, task_id) for task_id in queued(live, job)]

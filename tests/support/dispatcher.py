@@ -1,0 +1,164 @@
+"""A Dispatcher in a thread, over real HTTPS, with keys and tokens of its own."""
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvloop
+
+from trace_etl.dispatcher.service import Service, run_loops, running
+from trace_etl.dispatcher.settings import DispatcherSettings
+from trace_etl.http.serve import Listener, Tls, serve
+from trace_etl.lite import certificates, keys
+from trace_etl.lite.databases import Dsns
+from trace_etl.lite.ports import free_port
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Certificates, keys and tokens: made once per test process, they are only files."""
+
+    directory: Path
+
+    @classmethod
+    def make(cls, directory: Path) -> "Secrets":
+        for name in ("tls", "task", "user"):
+            (directory / name).mkdir(parents=True, mode=0o700)
+        certificates.ensure(directory / "tls")
+        keys.ensure_task_key(directory / "task")
+        user_key = keys.ensure_user_key(directory / "user")
+        keys.ensure_worker_token(directory / "worker")
+        keys.ensure_user_token(directory / "user.jwt", user_key)
+        return cls(directory)
+
+    @property
+    def ca(self) -> Path:
+        return self.directory / "tls" / "ca.pem"
+
+    @property
+    def worker_token(self) -> str:
+        return (self.directory / "worker").read_text().splitlines()[0]
+
+    @property
+    def user_token(self) -> str:
+        return (self.directory / "user.jwt").read_text().strip()
+
+    def settings(self, dsns: Dsns, objects_root: Path, **changes: Any) -> DispatcherSettings:
+        values: dict[str, Any] = {
+            "state_dsn": dsns.state,
+            "queue_dsn": dsns.queue,
+            "api_port": free_port(),
+            "internal_port": free_port(),
+            "tls_cert": self.directory / "tls" / "server.pem",
+            "tls_key": self.directory / "tls" / "server.key",
+            "task_keys_dir": self.directory / "task",
+            "user_keys_dir": self.directory / "user",
+            "worker_tokens_file": self.directory / "worker",
+            "objects_root": objects_root,
+        }
+        return DispatcherSettings(**{**values, **changes})
+
+
+@dataclass(frozen=True)
+class Live:
+    """A running Dispatcher, its address and its insides."""
+
+    cfg: DispatcherSettings
+    dsns: Dsns
+    secrets: Secrets
+    service: Service
+    loop: asyncio.AbstractEventLoop
+
+    def run(self, step: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a coroutine in the Dispatcher's own loop: a loop's `*_once`, say."""
+
+        async def call() -> Any:
+            return await step()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(30)
+
+    def drain(self) -> None:
+        """Perform the outbox until it is empty."""
+        while self.run(self.service.publisher.publish_once):
+            pass
+
+    def internal(self) -> httpx.Client:
+        return _client(self.secrets.ca, f"https://127.0.0.1:{self.cfg.internal_port}", {})
+
+    def user(self) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.secrets.user_token}"}
+        return _client(self.secrets.ca, f"https://127.0.0.1:{self.cfg.api_port}", headers)
+
+
+def _client(ca: Path, url: str, headers: dict[str, str]) -> httpx.Client:
+    context = ssl.create_default_context(cafile=str(ca))
+    return httpx.Client(base_url=url, verify=context, headers=headers, timeout=30, trust_env=False)
+
+
+@contextmanager
+def live(
+    secrets: Secrets, dsns: Dsns, objects_root: Path, *, loops: bool = False, **changes: Any
+) -> Generator[Live]:
+    """Serve until the end of the block. Without `loops`, tests call the `*_once` functions."""
+    cfg = secrets.settings(dsns, objects_root, **changes)
+    ready = threading.Event()
+    box: dict[str, Any] = {}
+
+    async def main() -> None:
+        stop = box["stop"] = asyncio.Event()
+        box["loop"] = asyncio.get_running_loop()
+        async with running(cfg) as service, asyncio.TaskGroup() as group:
+            box["service"] = service
+            if loops:
+                group.create_task(run_loops(service, stop))
+            listeners = [
+                Listener(service.user, cfg.api_host, cfg.api_port),
+                Listener(service.internal, cfg.internal_host, cfg.internal_port),
+            ]
+            serving = group.create_task(
+                serve(listeners, tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)
+            )
+            await _listening(cfg)
+            ready.set()
+            await serving
+
+    def thread() -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(main())
+        except BaseException as error:
+            box["error"] = error
+        finally:
+            ready.set()
+
+    worker = threading.Thread(target=thread, name="dispatcher")
+    worker.start()
+    ready.wait(30)
+    if "error" in box:
+        raise box["error"]
+    try:
+        yield Live(cfg, dsns, secrets, box["service"], box["loop"])
+    finally:
+        if worker.is_alive():
+            box["loop"].call_soon_threadsafe(box["stop"].set)
+        worker.join(30)
+        if "error" in box:
+            raise box["error"]
+
+
+async def _listening(cfg: DispatcherSettings) -> None:
+    for port in (cfg.api_port, cfg.internal_port):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.01)
+                continue
+            writer.close()
+            break

@@ -1,0 +1,62 @@
+"""Databases for tests: one server per test process, one copy of a migrated template per test."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+
+from trace_etl.lite import databases
+from trace_etl.lite.postgres import EmbeddedPostgres, Server
+from trace_etl.queues import pgqueue
+from trace_etl.state import migrations
+
+
+@dataclass(frozen=True)
+class Templates:
+    server: Server
+    state: str
+    data: str
+
+
+@contextmanager
+def serving(directory: Path) -> Generator[Templates]:
+    """A server with both databases provisioned and migrated, ready to be copied."""
+    embedded = EmbeddedPostgres(directory, passfile=directory.parent / "pgpass")
+    server = embedded.start()
+    try:
+        dsns = databases.provision(server, state="template_state", data="template_data")
+        migrations.apply(dsns.state)
+        pgqueue.migrate(dsns.queue)
+        yield Templates(server, "template_state", "template_data")
+    finally:
+        embedded.stop()
+        embedded.remove()
+
+
+@contextmanager
+def copied(templates: Templates) -> Generator[databases.Dsns]:
+    """Fresh databases, dropped afterwards."""
+    mark = uuid4().hex[:12]
+    state, data = f"state_{mark}", f"data_{mark}"
+    server = templates.server
+    databases.create_database(
+        server, state, owner=databases.STATE, connect=[databases.READER], template=templates.state
+    )
+    databases.create_database(
+        server, data, owner=databases.DATA, connect=[databases.QUEUE], template=templates.data
+    )
+    try:
+        yield databases.dsns(server, state=state, data=data)
+    finally:
+        databases.drop_database(server, state)
+        databases.drop_database(server, data)
+
+
+def sql(dsn: str, query: str, values: object = None) -> list[tuple]:
+    """Run one statement and return its rows, if it has any."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        cursor = conn.execute(query, values)
+        return cursor.fetchall() if cursor.description else []

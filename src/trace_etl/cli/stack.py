@@ -1,15 +1,14 @@
 """`trace up`, `trace down`, `trace status`: the embedded stack on this machine."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+
+from trace_etl.cli import output
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 
 if TYPE_CHECKING:
     from trace_etl.lite.connection import Connection
@@ -23,12 +22,7 @@ EXIT_DEGRADED = 1
 EXIT_NOT_RUNNING = 3
 _COLOURS = {"warning": typer.colors.YELLOW, "error": typer.colors.RED, "critical": typer.colors.RED}
 
-HomeOption = Annotated[
-    Path, typer.Option("--home", envvar="TRACE_HOME", help="Where the stack keeps everything.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 PortOption = typer.Option(min=0, max=65535, help="0 picks any free one. Remembered.")
-_DEFAULT_HOME = Path("~/.trace")
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = DEFAULT_HOME,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background.")] = False,
     rpc_url: Annotated[
         list[str] | None,
@@ -70,7 +64,7 @@ def up(
 
 
 def down(
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = DEFAULT_HOME,
     purge: Annotated[
         bool, typer.Option("--purge", help="Then delete its databases, objects, keys and logs.")
     ] = False,
@@ -94,13 +88,13 @@ def down(
         typer.echo(f"Deleted what it kept in {place.path}.")
 
 
-def status(home: HomeOption = _DEFAULT_HOME, as_json: JsonOption = False) -> None:
+def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Show each part: exit code 0 if all is well, 1 if a part is not, 3 if nothing runs."""
     from trace_etl.lite import status as checks
 
     found = checks.check(_home(home))
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2))
+        output.print_json(asdict(found))
     else:
         _print_status(found)
     codes = {"healthy": 0, "degraded": EXIT_DEGRADED, "stopped": EXIT_NOT_RUNNING}
@@ -171,28 +165,11 @@ def _print_status(found: "Status") -> None:
             pids = ", ".join(map(str, found.leftovers))
             typer.echo(f"Processes of a former run are left ({pids}). End them with: trace down")
         return
-    Console().print(_table(found))
-    since = f", up since {_local_time(found.started_at)}" if found.started_at else ""
+    headings = ["part", "state", "pid", "where", "since", "restarts", "spark"]
+    rows = [
+        [p.name, p.health, p.pid, p.where or None, output.local_time(p.since), p.restarts, p.spark]
+        for p in found.parts
+    ]
+    output.print_rows(headings, rows, right=["pid", "restarts"])
+    since = f", up since {output.local_time(found.started_at)}" if found.started_at else ""
     typer.echo(f"{found.state}: {found.home}, supervisor pid {found.supervisor_pid}{since}")
-
-
-def _table(found: "Status") -> Table:
-    table = Table(box=None, header_style="bold")
-    for heading in ("part", "state", "pid", "where", "since", "restarts", "spark"):
-        table.add_column(heading, no_wrap=True)
-    for part in found.parts:
-        since = _local_time(part.since) if part.since else None
-        table.add_row(
-            *_cells([part.name, part.health, part.pid, part.where, since]),
-            str(part.restarts),
-            part.spark or "-",
-        )
-    return table
-
-
-def _local_time(at: str) -> str:
-    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _cells(values: Sequence[object]) -> list[str]:
-    return [str(value) if value not in (None, "") else "-" for value in values]

@@ -39,6 +39,7 @@ def test_of_postgres_only_trouble_is_shown() -> None:
     said = "2026-11-15 12:00:01.250 UTC "
     assert journal.parse("postgres", f"{said}LOG:  database system is ready") is None
     assert journal.parse("postgres", f"{said}STATEMENT:  SELECT 1") is None
+    assert journal.parse("postgres", f"{said}FATAL:  the database system is starting up") is None
     line = journal.parse("postgres", f"{said}FATAL:  password authentication failed")
     assert line is not None
     assert (line.level, line.text) == ("warning", "password authentication failed")

@@ -91,8 +91,12 @@ def down(
 def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Show each part: exit code 0 if all is well, 1 if a part is not, 3 if nothing runs."""
     from trace_etl.lite import status as checks
+    from trace_etl.lite.errors import StackError
 
-    found = checks.check(_home(home))
+    try:
+        found = checks.check(_home(home))
+    except StackError as refused:
+        raise _failure(refused) from None
     if as_json:
         output.print_json(asdict(found))
     else:

@@ -86,11 +86,18 @@ def parse(part: str, text: str) -> Line | None:
             return _structured(part, json.loads(text))
         except (ValueError, KeyError, TypeError):
             return Line(datetime.now(UTC), part, "info", text)
-    native = _POSTGRES.match(text) if part == "postgres" else None
     if part == "postgres":
-        level = _POSTGRES_LEVELS.get(native["level"]) if native else None
-        return Line(datetime.now(UTC), part, level, native["text"]) if native and level else None
+        return _of_postgres(text)
     return Line(datetime.now(UTC), part, "info", text) if text.strip() else None
+
+
+def _of_postgres(text: str) -> Line | None:
+    native = _POSTGRES.match(text)
+    level = _POSTGRES_LEVELS.get(native["level"]) if native else None
+    # "… is starting up", "… is shutting down": answers to whoever knocked too early or too late.
+    if native is None or level is None or native["text"].startswith("the database system is"):
+        return None
+    return Line(datetime.now(UTC), "postgres", level, native["text"])
 
 
 def rotate(directory: Path) -> None:

@@ -59,7 +59,7 @@ def already_running(path: Path) -> AlreadyRunning:
 def _is_held(path: Path) -> bool:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         return not _take(descriptor)

@@ -81,11 +81,12 @@ def up(
 
 def down(home: Home) -> bool:
     """Stop the stack and whatever a former one left; return whether one was running."""
-    holder = lock.holder(home.lock)
-    if holder is not None:
-        _stop_supervisor(*holder)
-    leftovers.clear(home)
-    home.connection.unlink(missing_ok=True)
+    with explained(home.path):
+        holder = lock.holder(home.lock)
+        if holder is not None:
+            _stop_supervisor(*holder)
+        leftovers.clear(home)
+        home.connection.unlink(missing_ok=True)
     return holder is not None
 
 

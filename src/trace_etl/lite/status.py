@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trace_etl.lite import connection, kinship, leftovers, lock, probes, record
-from trace_etl.lite.home import Home
+from trace_etl.lite.home import Home, explained
 from trace_etl.lite.record import PartRecord
 
 Health = Literal["healthy", "starting", "restarting", "silent", "dead", "stopped"]
@@ -37,7 +37,12 @@ class Status:
 
 
 def check(home: Home) -> Status:
-    """Look at every part now. Reads only."""
+    """Look at every part now. Reads only. Raises HomeUnusable when it may not."""
+    with explained(home.path):
+        return _check(home)
+
+
+def _check(home: Home) -> Status:
     holder = lock.holder(home.lock)
     if holder is None:
         left = tuple(process.pid for process in leftovers.find(home))

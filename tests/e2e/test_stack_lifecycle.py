@@ -1,0 +1,380 @@
+"""Starting, stopping and surviving: all of it real but the services, which are stand-ins."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from trace_etl.lite import databases, kinship, probes
+from trace_etl.lite import stack as lite
+from trace_etl.lite.home import Home
+from trace_etl.lite.postgres import Server
+
+SUPPORT = Path(__file__).parents[1] / "support"
+TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
+PARTS = {"postgres", "dispatcher", "worker", "query", "scheduler"}
+
+
+class Stack:
+    """One foreground stack, as a user's terminal would run it."""
+
+    def __init__(self, home: Path, environment: dict[str, str], **options: object) -> None:
+        self.home = home
+        self.log = home.with_name(f"{home.name}.out")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, SUPPORT / "standin_stack.py", home, json.dumps(options)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **environment},
+            )
+        assert self.process.stdout
+        self.first_words = self.process.stdout.readline().strip()
+
+    def end(self, sent: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait for its end, return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(sent)
+        assert self.process.stdout
+        if not self.process.stdout.closed:
+            self.first_words += self.process.stdout.read().rstrip()
+            self.process.stdout.close()
+        return self.process.wait()
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        return json.loads((self.home / "connection.json").read_text())
+
+    def pid(self, part: str) -> int:
+        records = json.loads((self.home / "run" / "stack.json").read_text())
+        return next(record["pid"] for record in records if record["name"] == part)
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """One home for all, as a user has: each test starts where the last one stopped."""
+    made = tmp_path_factory.mktemp("stack") / "home"
+    yield made
+    lite.purge(Home(made))
+
+
+@contextmanager
+def running(
+    home: Path, environment: dict[str, str] | None = None, **options: object
+) -> Generator[Stack]:
+    stack = Stack(home, environment or {}, **options)
+    try:
+        yield stack
+    finally:
+        stack.end()
+
+
+def trace(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TRACE_HOME": str(home)}
+    return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
+
+
+def eventually(holds: Callable[[], object], within: float = 30.0) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if kinship.is_running(process)]
+
+
+def test_a_stack_comes_up_says_where_it_is_and_goes_without_a_trace(home: Path) -> None:
+    with running(home) as stack:
+        assert stack.first_words == "up"
+        status = trace(home, "status", "--json")
+        assert status.returncode == 0, status.stdout
+        found = json.loads(status.stdout)
+        assert {part["name"] for part in found["parts"]} == PARTS
+        assert {part["health"] for part in found["parts"]} == {"healthy"}
+        assert found["supervisor_pid"] == stack.process.pid
+        connection = stack.connection
+        assert {part["spark"] for part in found["parts"]} == {"ready", None}
+        for name in ("api_url", "internal_url", "query_url"):
+            assert probes.is_healthy(connection[name], connection["ca"])
+        family = stack.family()
+        assert len(family) > len(PARTS)
+        assert stack.end() == 0
+    assert still_running(family) == []
+    assert not (home / "connection.json").exists()
+    assert trace(home, "status").returncode == 3
+
+
+def test_the_terminal_shows_one_tidy_log(home: Path) -> None:
+    with running(home) as stack:
+        stack.end(signal.SIGINT)
+    lines = stack.log.read_text().splitlines()
+    words = [line.split() for line in lines]
+    assert {word[1] for word in words} == PARTS - {"postgres"} | {"supervisor"}
+    assert all(len(word[0].split(":")) == 3 for word in words)
+    assert [word[2] for word in words][-2:] == ["stack_stopping", "stack_stopped"]
+    assert '{"event": "standing_in"' in (home / "logs" / "worker.log").read_text()
+
+
+def test_everything_in_the_home_is_its_owners_alone(home: Path) -> None:
+    with running(home):
+        paths = [home, *(path for path in home.rglob("*") if not path.is_symlink())]
+        open_to_others = [p for p in paths if stat.S_IMODE(p.stat().st_mode) & 0o077]
+    assert open_to_others == []
+    assert {path.name for path in home.iterdir()} >= {"tls", "keys", "tokens", "pgpass", "postgres"}
+
+
+def test_no_secret_is_on_a_command_line_or_in_an_environment(home: Path) -> None:
+    with running(home) as stack:
+        secrets = [line.split(":")[-1] for line in (home / "pgpass").read_text().splitlines()]
+        secrets += [(home / "tokens" / name).read_text().strip() for name in ("worker", "user.jwt")]
+        assert len(secrets) == 7
+        for process in [psutil.Process(stack.process.pid), *stack.family()]:
+            shown = " ".join([*process.cmdline(), *process.environ().values()])
+            assert not [secret for secret in secrets if secret in shown]
+
+
+def test_a_part_gets_only_its_own_settings(home: Path) -> None:
+    with running(home, {"TRACE_STATE_DSN": "mine", "TRACE_SLOTS": "7"}) as stack:
+        worker = psutil.Process(stack.pid("worker")).environ()
+        dispatcher = psutil.Process(stack.pid("dispatcher")).environ()
+        query = psutil.Process(stack.pid("query")).environ()
+    assert "TRACE_STATE_DSN" not in worker
+    assert worker["TRACE_SLOTS"] == "7"
+    assert "user=trace_queue" in worker["TRACE_QUEUE_DSN"]
+    assert "user=trace_state" in dispatcher["TRACE_STATE_DSN"]
+    assert "user=trace_reader" in query["TRACE_STATE_DSN"]
+    assert "TRACE_WORKER_TOKEN_FILE" not in dispatcher
+
+
+def test_starting_twice_says_who_runs_and_what_to_do(home: Path) -> None:
+    with running(home) as stack, running(home) as second:
+        assert second.process.wait() == 1
+        assert second.first_words.startswith("already_running")
+        assert str(stack.process.pid) in second.first_words
+        again = trace(home, "up", "--detach")
+        assert again.returncode == 0
+        assert "trace down" in again.stderr
+        different = trace(home, "up", "--detach", "--rpc-url", "http://127.0.0.1:1")
+        assert different.returncode == 1
+        assert trace(home, "status").returncode == 0
+
+
+def test_a_part_that_dies_comes_back_and_status_counts_it(home: Path) -> None:
+    with running(home) as stack:
+        before = stack.pid("query")
+        os.kill(before, signal.SIGKILL)
+        eventually(lambda: stack.pid("query") not in (before, None))
+        eventually(lambda: trace(home, "status").returncode == 0)
+        found = json.loads(trace(home, "status", "--json").stdout)
+        restarts = {part["name"]: part["restarts"] for part in found["parts"]}
+        assert restarts == {**dict.fromkeys(PARTS, 0), "query": 1}
+
+
+def test_status_is_degraded_when_a_part_does_not_answer(home: Path) -> None:
+    with running(home) as stack:
+        query = psutil.Process(stack.pid("query"))
+        query.suspend()
+        try:
+            status = trace(home, "status", "--json")
+        finally:
+            query.resume()
+        assert status.returncode == 1
+        parts = {part["name"]: part["health"] for part in json.loads(status.stdout)["parts"]}
+        assert parts == {**dict.fromkeys(PARTS, "healthy"), "query": "silent"}
+
+
+def test_postgres_killed_comes_back_with_every_row(home: Path) -> None:
+    with running(home) as stack:
+        port = int(json.loads((home / "config.json").read_text())["ports"]["postgres"]["port"])
+        dsns = databases.dsns(Server(port, home / "pgpass"))
+        with psycopg.connect(dsns.data) as conn:
+            conn.execute("CREATE TABLE IF NOT EXISTS kept AS SELECT 7 AS n")
+        before = stack.pid("postgres")
+        os.kill(before, signal.SIGKILL)
+        eventually(lambda: stack.pid("postgres") not in (before, None))
+        eventually(lambda: trace(home, "status").returncode == 0)
+        with psycopg.connect(dsns.data) as conn:
+            assert conn.execute("SELECT n FROM kept").fetchone() == (7,)
+
+
+def test_a_killed_supervisor_leaves_nothing_and_the_next_start_is_as_before(home: Path) -> None:
+    with running(home) as stack:
+        services = [process for process in stack.family() if process.name() != "sleep"]
+        connection = stack.connection
+        stack.end(signal.SIGKILL)
+        eventually(lambda: still_running(services) == [])
+        assert trace(home, "status").returncode == 3
+    with running(home) as stack:
+        assert stack.first_words == "up"
+        again = stack.connection
+    kept = {"api_url", "internal_url", "query_url", "ca"}
+    assert {name: again[name] for name in kept} == {name: connection[name] for name in kept}
+
+
+def test_what_a_killed_supervisor_left_alive_is_shown_and_ended(home: Path) -> None:
+    with running(home, {"STANDIN_STUBBORN": "worker,query"}) as stack:
+        family = stack.family()
+        left = [stack.pid("worker"), stack.pid("query")]
+        stack.end(signal.SIGKILL)
+        status = trace(home, "status")
+        assert status.returncode == 3
+        assert all(str(pid) in status.stdout for pid in left)
+        assert "trace down" in status.stdout
+    with running(home) as stack:
+        assert stack.first_words == "up"
+        assert still_running(family) == []
+        assert '"former_run_ended"' in (home / "logs" / "supervisor.log").read_text()
+
+
+def test_down_ends_what_a_killed_supervisor_left(home: Path) -> None:
+    with running(home, {"STANDIN_STUBBORN": "worker"}) as stack:
+        family = stack.family()
+        stack.end(signal.SIGKILL)
+        assert trace(home, "down").returncode == 0
+        assert still_running(family) == []
+
+
+def test_down_stops_a_stack_and_is_content_when_there_is_none(home: Path) -> None:
+    with running(home) as stack:
+        family = stack.family()
+        stopped = trace(home, "down")
+        assert (stopped.returncode, stopped.stdout) == (0, "Stopped.\n")
+        assert stack.process.wait() == 0
+        assert still_running(family) == []
+    nothing = trace(home, "down")
+    assert nothing.returncode == 0
+    assert nothing.stdout.startswith("Nothing was running")
+
+
+def test_purge_deletes_everything_and_only_that(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running(home):
+        place = (home / "postgres").resolve()
+        (home / "mine.txt").write_text("not yours")
+    assert trace(home, "down", "--purge").returncode == 1, "it asks first"
+    assert place.exists()
+    assert trace(home, "down", "--purge", "--yes").returncode == 0
+    assert not place.exists()
+    assert [path.name for path in home.iterdir()] == ["mine.txt"]
+
+
+def test_two_homes_do_not_meet(home: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other home"
+    try:
+        with running(home) as one, running(other) as two:
+            assert (one.first_words, two.first_words) == ("up", "up")
+            first, second = one.connection, two.connection
+            assert first["api_url"] != second["api_url"]
+            assert not probes.is_healthy(first["api_url"], second["ca"])
+            two.end()
+            assert trace(home, "status").returncode == 0
+            assert trace(other, "status").returncode == 3
+    finally:
+        lite.purge(Home(other))
+
+
+def test_a_port_taken_meanwhile_is_replaced_unless_the_user_chose_it(home: Path) -> None:
+    with running(home) as stack:
+        port = int(stack.connection["api_url"].rpartition(":")[2])
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+        with running(home) as stack:
+            assert stack.first_words == "up"
+            assert not stack.connection["api_url"].endswith(f":{port}")
+        with running(home, ports={"api": port}) as stack:
+            assert stack.process.wait() == 1
+            stack.end()
+            assert stack.first_words.startswith(f"port_taken: port {port} (api) is taken by python")
+            assert "--api-port" in stack.first_words
+
+
+def test_rpc_endpoints_are_remembered(home: Path) -> None:
+    with running(home, rpc_urls=["http://127.0.0.1:1", "base=http://127.0.0.1:2"]):
+        pass
+    with running(home) as stack:
+        given = psutil.Process(stack.pid("worker")).environ()["TRACE_RPC_POOLS"]
+    assert json.loads(given) == {"default": ["http://127.0.0.1:1"], "base": ["http://127.0.0.1:2"]}
+
+
+def test_several_workers_are_several_parts(home: Path) -> None:
+    with running(home, workers=2) as stack:
+        first, second = (psutil.Process(stack.pid(f"worker-{n}")).environ() for n in (1, 2))
+    for name in ("TRACE_WORKER_ID", "TRACE_READY_FILE", "TRACE_SPARK_DIR"):
+        assert first[name] != second[name]
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = trace(tmp_path / "file" / "home", "up", "--detach")
+    assert refused.returncode == 1
+    assert str(tmp_path / "file") in refused.stderr
+    assert "TRACE_HOME" in refused.stderr
+    assert trace(tmp_path / "file" / "home", "status").returncode == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    refused = trace(theirs, "up", "--detach")
+    assert refused.returncode == 1
+    assert "belongs to another user" in refused.stderr
+    assert list(theirs.iterdir()) == []
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Generator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("cannot mount a small disk here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_is_said_so_before_anything_starts(full_disk: Path) -> None:
+    refused = trace(full_disk / "home", "up", "--detach")
+    assert refused.returncode == 1
+    assert "is full" in refused.stderr
+    assert "what to do: free at least" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "culprit"),
+    [
+        (["--rpc-url", "ftp://x"], "--rpc-url"),
+        (["--api-port", "70000"], "--api-port"),
+        (["--workers", "0"], "--workers"),
+    ],
+)
+def test_a_bad_option_is_named_and_starts_nothing(
+    home: Path, words: list[str], culprit: str
+) -> None:
+    refused = trace(home, "up", "--detach", *words)
+    assert refused.returncode != 0
+    assert culprit in refused.stderr
+    assert trace(home, "status").returncode == 3

@@ -49,6 +49,7 @@ class Lifecycle:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._claims = Lane("claim", parts.lanes, self._claim_batch)
+        self._ready_claims = Lane("claim_many", parts.lanes, self._claim_many_batch)
         self._heartbeats = Lane("heartbeat", parts.lanes, self._heartbeat_batch)
         self._completions = Lane("complete", parts.lanes, self._complete_batch)
 
@@ -69,43 +70,60 @@ class Lifecycle:
             async with conn.transaction():
                 won |= await claims.claim_capped(conn, capped)
             standing |= await claims.standing(conn, [w.task_id for w in capped])
-        return [await self._claim_answer(conn, wish, won, standing) for wish in wishes]
-
-    async def _claim_answer(
-        self,
-        conn: Conn,
-        wish: ClaimRequest,
-        won: dict[UUID, claims.ClaimedTask],
-        standing: dict[UUID, claims.Standing],
-    ) -> wire.Claimed | wire.NotClaimed:
-        task = won.get(wish.lease_token)
-        now = standing.get(wish.task_id)
-        if task is None and now is not None and now.lease_token == wish.lease_token:
-            task = await claims.held(conn, wish)  # an earlier try of this very claim committed
-        if task is not None:
-            return await self._parts.payloads.claimed(conn, task)
-        reason = now.reason() if now else NotClaimedReason.NOT_FOUND
-        return wire.NotClaimed(reason=reason.value)
+        for wish in lost:
+            now = standing.get(wish.task_id)
+            if now is not None and now.lease_token == wish.lease_token:
+                # An earlier try of this very claim committed, and its answer was lost.
+                won |= {task.lease_token: task for task in await claims.held(conn, wish)}
+        claimed = await self._parts.payloads.claimed(conn, list(won.values()))
+        answers = {answer.lease_token: answer for answer in claimed}
+        return [answers.get(w.lease_token) or _not_claimed(standing.get(w.task_id)) for w in wishes]
 
     async def claim_many(self, body: wire.ClaimMany) -> wire.ClaimedMany:
         """Claim up to `max_tasks` ready tasks of a runtime, oldest first."""
-        async with transaction(self._parts.pool) as conn:
-            ready = await claims.ready(conn, body.runtime, body.max_tasks)
-            wishes = {task: ClaimRequest(task, body.worker_id, uuid4()) for task, _ in ready}
-            free = [wishes[task] for task, capped in ready if not capped]
-            capped = [wishes[task] for task, capped in ready if capped]
-            won = await claims.claim(conn, free) if free else {}
-            if capped:
-                won |= await claims.claim_capped(conn, capped)
-            claimed = [await self._parts.payloads.claimed(conn, task) for task in won.values()]
-        return wire.ClaimedMany(claimed=claimed)
+        return wire.ClaimedMany(claimed=await self._ready_claims.submit(body))
+
+    async def _claim_many_batch(
+        self, conn: Conn, wishes: list[wire.ClaimMany]
+    ) -> list[list[wire.Claimed] | Exception]:
+        answers: list[list[wire.Claimed]] = [[] for _ in wishes]
+        for runtime in {w.runtime for w in wishes}:
+            owners = {
+                uuid4(): n
+                for n, w in enumerate(wishes)
+                if w.runtime == runtime
+                for _ in range(w.max_tasks)
+            }
+            places = [(wishes[n].worker_id, token) for token, n in owners.items()]
+            won = await claims.claim_ready(conn, runtime, places)
+            if len(won) < len(places):
+                taken = {task.lease_token for task in won}
+                won += await self._claim_capped(
+                    conn, runtime, [p for p in places if p[1] not in taken]
+                )
+            for answer in await self._parts.payloads.claimed(conn, won):
+                answers[owners[answer.lease_token]].append(answer)
+        return [*answers]
+
+    async def _claim_capped(
+        self, conn: Conn, runtime: str, places: list[tuple[str, UUID]]
+    ) -> list[claims.ClaimedTask]:
+        ready = await claims.capped_ready(conn, runtime, len(places))
+        if not ready:
+            return []
+        wishes = [
+            ClaimRequest(task_id, worker, token)
+            for task_id, (worker, token) in zip(ready, places, strict=False)
+        ]
+        async with conn.transaction():
+            return list((await claims.claim_capped(conn, wishes)).values())
 
     async def fetch(self, task_id: UUID) -> wire.Fetched:
         """The task as it stands; one that is to stop reads as Canceled. Raises NotFound."""
         async with self._parts.pool.connection() as conn:
             view = await tasks.get(conn, None, task_id)
             row = await claims.by_id(conn, task_id)
-            payload = await self._parts.payloads.payload(conn, row)
+            (payload,) = await self._parts.payloads.payloads(conn, [row])
         status = "Canceled" if view.cancel_requested else view.status
         return wire.Fetched.model_validate(
             {
@@ -151,7 +169,8 @@ class Lifecycle:
             status = await self._complete_and_publish(completion, published)
         else:
             status = await self._completions.submit(completion)
-        self._parts.kicks.outbox.set()
+        if completion.events:
+            self._parts.kicks.outbox.set()
         return wire.CompleteAccepted.model_validate({"task_status": status})
 
     async def _completion(self, body: wire.Complete, caller: Capability) -> Completion:
@@ -273,6 +292,11 @@ class Lifecycle:
                 raise await _why(conn, body.fence())
         self._parts.kicks.outbox.set()
         return wire.BufferPublishAccepted(publish_id=publish_id)
+
+
+def _not_claimed(now: claims.Standing | None) -> wire.NotClaimed:
+    reason = now.reason() if now else NotClaimedReason.NOT_FOUND
+    return wire.NotClaimed(reason=reason.value)
 
 
 def _is_capped(now: claims.Standing | None) -> bool:

@@ -37,9 +37,12 @@ class Payloads:
             known = self._revisions[revision_id] = await revisions.load(conn, revision_id)
         return known
 
-    async def claimed(self, conn: Conn, task: ClaimedTask) -> Claimed:
-        """The answer to a won claim."""
-        payload = await self.payload(conn, task)
+    async def claimed(self, conn: Conn, tasks: list[ClaimedTask]) -> list[Claimed]:
+        """The answers to won claims."""
+        payloads = await self.payloads(conn, tasks)
+        return [self._claimed(*pair) for pair in zip(tasks, payloads, strict=True)]
+
+    def _claimed(self, task: ClaimedTask, payload: TaskPayload) -> Claimed:
         return Claimed(
             attempt=task.attempt,
             lease_token=task.lease_token,
@@ -48,9 +51,19 @@ class Payloads:
             task=payload,
         )
 
-    async def payload(self, conn: Conn, task: ClaimedTask) -> TaskPayload:
-        """Everything the worker needs, pinned now."""
-        revision = await self.revision(conn, task.revision_id)
+    async def payloads(self, conn: Conn, tasks: list[ClaimedTask]) -> list[TaskPayload]:
+        """Everything the workers need, pinned now, with one look at the registry for all."""
+        known = [(task, await self.revision(conn, task.revision_id)) for task in tasks]
+        wanted = [(task, i) for task, revision in known for i in revision.inputs]
+        pinned = await partitions.pin(conn, [_pin(*w) for w in wanted]) if wanted else []
+        inputs: dict[UUID, list[TaskInput]] = {task.task_id: [] for task in tasks}
+        for (task, item), found in zip(wanted, pinned, strict=True):
+            inputs[task.task_id].append(_input(item, found))
+        return [self._payload(task, revision, inputs[task.task_id]) for task, revision in known]
+
+    def _payload(
+        self, task: ClaimedTask, revision: Revision, inputs: list[TaskInput]
+    ) -> TaskPayload:
         return TaskPayload(
             task_id=task.task_id,
             attempt=task.attempt,
@@ -63,42 +76,10 @@ class Payloads:
                 end=task.range_end,
                 cursor=task.cursor_value,
             ),
-            inputs=await self._inputs(conn, task, revision),
+            inputs=inputs,
             outputs=[self._output(task, revision, n) for n in range(len(revision.outputs))],
             timeout_seconds=task.timeout_seconds,
             heartbeat_seconds=max(0.05, task.lease_seconds / 4),
-        )
-
-    async def _inputs(self, conn: Conn, task: ClaimedTask, revision: Revision) -> list[TaskInput]:
-        if not revision.inputs:
-            return []
-        current = await revisions.current_versions(conn, [i.dataset_uuid for i in revision.inputs])
-        return [
-            await self._input(conn, task, item, current[item.dataset_uuid])
-            for item in revision.inputs
-        ]
-
-    async def _input(
-        self, conn: Conn, task: ClaimedTask, item: RevisionInput, current: UUID
-    ) -> TaskInput:
-        triggered = item.dataset_uuid == task.dataset_uuid and task.dataset_version is not None
-        version = task.dataset_version if triggered and task.dataset_version else current
-        found = await partitions.pinned(conn, version, task.range_start, task.range_end)
-        return TaskInput(
-            input_index=item.input_index,
-            name=item.name,
-            dataset_uuid=item.dataset_uuid,
-            dataset_version=version,
-            where=item.where,
-            partitions=[
-                InputPartition(
-                    partition_key=p.partition_key,
-                    start=p.range_start,
-                    end=p.range_end,
-                    storage_ref=Storage.model_validate(p.storage_ref),
-                )
-                for p in found
-            ],
         )
 
     def _output(self, task: ClaimedTask, revision: Revision, n: int) -> TaskOutput:
@@ -144,3 +125,26 @@ class Payloads:
         )
         life = task.timeout_seconds + int(self._cfg.token_grace.total_seconds())
         return self._tokens.mint(scope, min(life, int(self._cfg.token_life_most.total_seconds())))
+
+
+def _pin(task: ClaimedTask, item: RevisionInput) -> partitions.Pin:
+    # The input that woke the task is read in the version the event was about; others as they are.
+    woke = item.dataset_uuid == task.dataset_uuid
+    version = task.dataset_version if woke else None
+    return partitions.Pin(item.dataset_uuid, version, task.range_start, task.range_end)
+
+
+def _input(item: RevisionInput, found: partitions.Pinned) -> TaskInput:
+    return TaskInput(
+        input_index=item.input_index,
+        name=item.name,
+        dataset_uuid=item.dataset_uuid,
+        dataset_version=found.dataset_version,
+        where=item.where,
+        partitions=[
+            InputPartition(
+                partition_key=key, start=start, end=end, storage_ref=Storage.model_validate(ref)
+            )
+            for key, start, end, ref in found.partitions
+        ],
+    )

@@ -108,6 +108,7 @@ def _config(listener: Listener, tls: Tls) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         backlog=2048,
         timeout_keep_alive=75,  # longer than a heartbeat: workers keep their connection
         timeout_graceful_shutdown=_GRACE,

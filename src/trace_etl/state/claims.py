@@ -1,5 +1,6 @@
 """`Queued → Running`: many claims, one statement, one commit."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
@@ -149,21 +150,56 @@ async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, Cla
     return won
 
 
-_READY = """
-SELECT t.task_id, t.max_concurrency IS NOT NULL
-  FROM tasks t JOIN jobs j USING (job_id)
+_CLAIM_READY = (
+    """
+WITH next AS (
+    SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
+     WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
+       AND t.max_concurrency IS NULL AND j.paused_at IS NULL
+     ORDER BY t.bulk, t.queued_at
+     LIMIT %(limit)s
+       FOR UPDATE OF t SKIP LOCKED
+), numbered AS (
+    SELECT task_id, row_number() OVER () AS n FROM next
+), locked AS (
+    SELECT task_id, w.worker_id, w.lease_token
+      FROM numbered JOIN unnest(%(worker_ids)s::text[], %(lease_tokens)s::uuid[])
+           WITH ORDINALITY AS w (worker_id, lease_token, n) USING (n)
+), won AS ("""
+    + _START
+    + _COLUMNS
+    + """)
+SELECT * FROM won
+"""
+)
+
+
+async def claim_ready(
+    conn: Conn, runtime: str, places: list[tuple[str, UUID]]
+) -> list[ClaimedTask]:
+    """Start the oldest claimable tasks of a runtime, one for each (worker, lease token)."""
+    values = {
+        "runtime": runtime,
+        "limit": len(places),
+        "worker_ids": [worker for worker, _ in places],
+        "lease_tokens": [token for _, token in places],
+    }
+    return await _run(conn, _CLAIM_READY, values)
+
+
+_CAPPED_READY = """
+SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
  WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
-   AND j.paused_at IS NULL
+   AND t.max_concurrency IS NOT NULL AND j.paused_at IS NULL
  ORDER BY t.bulk, t.queued_at
  LIMIT %(limit)s
-   FOR UPDATE OF t SKIP LOCKED
 """
 
 
-async def ready(conn: Conn, runtime: str, limit: int) -> list[tuple[UUID, bool]]:
-    """Lock up to `limit` claimable tasks of a runtime, oldest first; says which are capped."""
-    cursor = await conn.execute(_READY, {"runtime": runtime, "limit": limit})
-    return [(row[0], row[1]) for row in await cursor.fetchall()]
+async def capped_ready(conn: Conn, runtime: str, limit: int) -> list[UUID]:
+    """Claimable tasks of capped jobs, oldest first. Not locked: `claim_capped` decides."""
+    cursor = await conn.execute(_CAPPED_READY, {"runtime": runtime, "limit": limit})
+    return [row[0] for row in await cursor.fetchall()]
 
 
 @dataclass(frozen=True)
@@ -208,10 +244,9 @@ _HELD = (
 )
 
 
-async def held(conn: Conn, wish: ClaimRequest) -> ClaimedTask | None:
+async def held(conn: Conn, wish: ClaimRequest) -> list[ClaimedTask]:
     """The task as claimed with this very lease token: an answer that was lost on its way."""
-    found = await _run(conn, _HELD, {"lease_token": wish.lease_token, "task_id": wish.task_id})
-    return found[0] if found else None
+    return await _run(conn, _HELD, {"lease_token": wish.lease_token, "task_id": wish.task_id})
 
 
 _BY_ID = "SELECT " + _COLUMNS + " FROM tasks t WHERE t.task_id = %(task_id)s"
@@ -225,7 +260,7 @@ async def by_id(conn: Conn, task_id: UUID) -> ClaimedTask:
     return found[0]
 
 
-async def _run(conn: Conn, query: LiteralString, values: dict[str, object]) -> list[ClaimedTask]:
+async def _run(conn: Conn, query: LiteralString, values: Mapping[str, object]) -> list[ClaimedTask]:
     async with conn.cursor(row_factory=class_row(ClaimedTask)) as cursor:
         await cursor.execute(query, values)
         return await cursor.fetchall()

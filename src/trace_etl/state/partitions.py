@@ -87,27 +87,70 @@ class Partition:
 _PARTITION_COLUMNS = """partition_key, range_start, range_end, storage_ref, row_count, byte_count,
        columns, task_id, attempt, committed_at"""
 
-_OVERLAPPING = f"""
-SELECT {_PARTITION_COLUMNS}
-  FROM partitions p JOIN dataset_versions v USING (dataset_version)
- WHERE p.dataset_version = %(dataset_version)s
-   AND box(point(p.generation_no, p.range_start), point(p.generation_no, p.range_end))
-       && box(point(v.generation_no, %(start)s::bigint), point(v.generation_no, %(end)s::bigint))
- ORDER BY range_start
-"""
 _ALL = f"""
 SELECT {_PARTITION_COLUMNS} FROM partitions
  WHERE dataset_version = %(dataset_version)s ORDER BY range_start, partition_key
 """
 
 
-async def pinned(
-    conn: Conn, dataset_version: UUID, start: int | None, end: int | None
-) -> list[Partition]:
-    """The committed partitions of a generation: those a range touches, or all of them."""
+async def committed(conn: Conn, dataset_version: UUID) -> list[Partition]:
+    """Every committed partition of a generation."""
     async with conn.cursor(row_factory=class_row(Partition)) as cursor:
-        await cursor.execute(
-            _ALL if start is None else _OVERLAPPING,
-            {"dataset_version": dataset_version, "start": start, "end": end},
-        )
+        await cursor.execute(_ALL, {"dataset_version": dataset_version})
         return await cursor.fetchall()
+
+
+@dataclass(frozen=True)
+class Pin:
+    """An input of a task about to run: which dataset, which generation, which blocks."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID | None
+    """None: the current one."""
+    start: int | None
+    end: int | None
+
+
+@dataclass(frozen=True)
+class Pinned:
+    dataset_version: UUID
+    partitions: list[tuple[str, int | None, int | None, dict[str, Any]]]
+    """Key, first block, last block and storage reference."""
+
+
+_PIN = """
+SELECT w.n, v.dataset_version, p.partition_key, p.range_start, p.range_end, p.storage_ref
+  FROM unnest(%(dataset_uuids)s::uuid[], %(versions)s::uuid[], %(starts)s::bigint[],
+              %(ends)s::bigint[]) WITH ORDINALITY AS w (dataset_uuid, version, first, last, n)
+  JOIN datasets d ON d.dataset_uuid = w.dataset_uuid
+  JOIN dataset_versions v ON v.dataset_version = coalesce(w.version, d.dataset_version)
+  LEFT JOIN LATERAL (
+       SELECT partition_key, range_start, range_end, storage_ref FROM partitions
+        WHERE w.first IS NOT NULL AND dataset_version = v.dataset_version
+          AND box(point(generation_no, range_start), point(generation_no, range_end))
+              && box(point(v.generation_no, w.first), point(v.generation_no, w.last))
+        UNION ALL
+       SELECT partition_key, range_start, range_end, storage_ref FROM partitions
+        WHERE w.first IS NULL AND dataset_version = v.dataset_version
+  ) p ON true
+ ORDER BY w.n, p.range_start, p.partition_key
+"""
+
+
+async def pin(conn: Conn, pins: list[Pin]) -> list[Pinned]:
+    """What is committed now behind each pin, in one statement for all of them."""
+    cursor = await conn.execute(
+        _PIN,
+        {
+            "dataset_uuids": [p.dataset_uuid for p in pins],
+            "versions": [p.dataset_version for p in pins],
+            "starts": [p.start for p in pins],
+            "ends": [p.end for p in pins],
+        },
+    )
+    found: dict[int, Pinned] = {}
+    for n, version, key, start, end, ref in await cursor.fetchall():
+        pinned = found.setdefault(n, Pinned(version, []))
+        if key is not None:
+            pinned.partitions.append((key, start, end, ref))
+    return [found[n + 1] for n in range(len(pins))]

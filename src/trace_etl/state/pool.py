@@ -15,8 +15,16 @@ Pool = AsyncConnectionPool[Conn]
 BROKEN = (OperationalError, InterfaceError, PoolTimeout)
 
 
+# Every hot statement is a look-up by key or over a small partial index. The planner, which cannot
+# see how short our arrays are, must not fall for a scan of the table, nor plan each call anew.
+_OPTIONS = (
+    "-c plan_cache_mode=force_generic_plan -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c enable_seqscan=off"
+)
+
+
 async def _configure(conn: Conn) -> None:
-    conn.prepare_threshold = 1  # the statements are few and constant: plan each one once
+    conn.prepare_threshold = 0  # the statements are few and constant: plan each one once
     await conn.set_autocommit(True)
 
 
@@ -27,6 +35,7 @@ def make_pool(dsn: str, *, size: int, checked: bool = True) -> Pool:
     """
     return AsyncConnectionPool(
         dsn,
+        kwargs={"options": _OPTIONS} if not checked else None,
         min_size=min(2, size),
         max_size=size,
         open=False,

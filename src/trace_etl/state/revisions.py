@@ -64,14 +64,3 @@ async def load(conn: Conn, revision_id: UUID) -> Revision:
         inputs=tuple(RevisionInput(*i) for i in inputs),
         outputs=tuple(RevisionOutput(*o) for o in outputs),
     )
-
-
-_CURRENT_VERSIONS = """
-SELECT dataset_uuid, dataset_version FROM datasets WHERE dataset_uuid = ANY(%(dataset_uuids)s)
-"""
-
-
-async def current_versions(conn: Conn, dataset_uuids: list[UUID]) -> dict[UUID, UUID]:
-    """The generation that each dataset points at now."""
-    cursor = await conn.execute(_CURRENT_VERSIONS, {"dataset_uuids": dataset_uuids})
-    return {row[0]: row[1] for row in await cursor.fetchall()}

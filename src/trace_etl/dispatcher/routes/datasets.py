@@ -28,7 +28,7 @@ async def get_dataset(name: str, user: ReaderDep, ctx: ContextDep) -> wire.Datas
     """One published dataset, with its partitions and the gaps between them."""
     async with ctx.pool.connection() as conn:
         view = await datasets.get(conn, user.org_id, name)
-        found = await partitions.pinned(conn, view.dataset_version, None, None)
+        found = await partitions.committed(conn, view.dataset_version)
     return wire.DatasetDetail.model_validate(
         {
             **asdict(view),

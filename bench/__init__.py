@@ -1,0 +1,1 @@
+"""What we claim about speed, runnable: `make bench [ONLY=name] [JSON=file]`."""

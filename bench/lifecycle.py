@@ -1,0 +1,204 @@
+"""The task lifecycle against its peers, on the same Postgres, with durable commits."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import uvloop
+
+from bench import load
+from bench.harness import Result, compare
+from bench.stand import Stand, stand
+from trace_etl.lite import software
+
+TASKS = 3000
+WORKERS = (1, 16, 64)
+BATCH = 10  # pgqueuer's default batch; our workers claim as many at once
+
+_DAG = """
+name: bench
+jobs:
+  - {name: request, activation: source, source: {kind: manual}, outputs: [ranges]}
+  - name: work
+    operator: range_splitter
+    runtime: ecs_python
+    inputs: [{from: {job: request}}]
+    outputs: [done]
+"""
+
+_SEED = """
+INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, max_attempts,
+                   timeout_seconds, lease_seconds)
+SELECT j.org_id, j.job_id, j.revision_id, 'ecs_python', %(mark)s || n, 3, 3600, 120
+  FROM jobs j, generate_series(1, %(count)s) n WHERE j.name = 'work'
+RETURNING task_id
+"""
+
+
+def deploy(made: Stand) -> None:
+    """Give the stand a job whose tasks can be seeded."""
+    import httpx
+
+    with httpx.Client(verify=_context(made), trust_env=False) as http:
+        reply = http.post(
+            f"https://127.0.0.1:{made.api_port}/v1/dags",
+            json={"text": _DAG},
+            headers={"Authorization": f"Bearer {made.user_token}"},
+        )
+        reply.raise_for_status()
+
+
+def _context(made: Stand):  # noqa: ANN202
+    import ssl
+
+    return ssl.create_default_context(cafile=str(made.ca))
+
+
+def seed(made: Stand, count: int) -> list[str]:
+    """Queued tasks, ready to be claimed."""
+    rows = made.execute(_SEED, {"mark": uuid4().hex, "count": count})
+    made.execute("ANALYZE tasks")
+    return [str(row[0]) for row in rows]
+
+
+async def _worker(made: Stand, name: str, left: list[int]) -> None:
+    """A worker with as many slots as a batch: claims many, completes each on its own."""
+    claimer = await load.connect(made.internal_port, made.ca)
+    slots = [await load.connect(made.internal_port, made.ca) for _ in range(min(BATCH, 10))]
+    while left[0] > 0:
+        won = await load.claim_many(claimer, made.worker_token, "ecs_python", name, BATCH)
+        if not won:
+            break
+        left[0] -= len(won)
+        await asyncio.gather(
+            *(load.complete(slot, task) for slot, task in zip(slots, won, strict=False))
+        )
+    for conn in (claimer, *slots):
+        conn.close()
+
+
+async def _single_worker(made: Stand, name: str, ids: list[str]) -> None:
+    """A worker with one slot: claims by id, completes, and so on."""
+    conn = await load.connect(made.internal_port, made.ca)
+    while ids:
+        claimed = await load.claim(conn, made.worker_token, ids.pop(), name)
+        await load.complete(conn, claimed)
+    conn.close()
+
+
+def ours_many(made: Stand, workers: int) -> float:
+    """Tasks per second with batched claims."""
+    seed(made, TASKS)
+    left = [TASKS]
+
+    async def run() -> float:
+        began = time.perf_counter()
+        await asyncio.gather(*(_worker(made, f"w{n}", left) for n in range(workers)))
+        return TASKS / (time.perf_counter() - began)
+
+    return uvloop.run(run())
+
+
+def ours_single(made: Stand, workers: int) -> float:
+    """Tasks per second, one claim and one completion a task."""
+    count = TASKS if workers > 1 else TASKS // 4
+    ids = seed(made, count)
+
+    async def run() -> float:
+        began = time.perf_counter()
+        await asyncio.gather(*(_single_worker(made, f"w{n}", ids) for n in range(workers)))
+        return count / (time.perf_counter() - began)
+
+    return uvloop.run(run())
+
+
+def pgqueuer(made: Stand, workers: int) -> float:
+    """The peer, in a process of its own, draining as many jobs with as many workers."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.peer_pgqueuer", made.dsns.state, str(workers), str(TASKS)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
+
+
+_PGBENCH_SETUP = """
+DROP TABLE IF EXISTS floor_tasks, floor_outbox;
+CREATE TABLE floor_tasks (id int PRIMARY KEY, status text NOT NULL, attempt int NOT NULL,
+                          lease uuid, expires timestamptz, worker text);
+CREATE TABLE floor_outbox (id bigserial PRIMARY KEY, task int NOT NULL);
+INSERT INTO floor_tasks SELECT n, 'Queued', 1 FROM generate_series(0, 999999) n;
+CREATE SEQUENCE IF NOT EXISTS floor_next;
+"""
+_PGBENCH_SCRIPT = """
+\\set id random(0, 999999)
+UPDATE floor_tasks SET status = 'Running', lease = gen_random_uuid(),
+       expires = now() + interval '120 s', worker = 'w'
+ WHERE id = :id RETURNING lease AS lease \\gset
+BEGIN;
+UPDATE floor_tasks SET status = 'Completed'
+ WHERE id = :id AND attempt = 1 AND lease = :lease::uuid AND status = 'Running';
+INSERT INTO floor_outbox (task) VALUES (:id);
+COMMIT;
+"""
+
+
+def pgbench(made: Stand, clients: int) -> float:
+    """The floor: two fenced updates and an outbox row, straight from C."""
+    made.execute(_PGBENCH_SETUP)
+    with tempfile.NamedTemporaryFile("w", suffix=".sql", delete=False) as script:
+        script.write(_PGBENCH_SCRIPT)
+    try:
+        port = str(made.server.port)
+        done = subprocess.run(
+            [
+                software.find().binary("pgbench"),
+                *("-n", "-M", "prepared", "-c", str(clients), "-j", "1", "-T", "4"),
+                *("-f", script.name, "-h", "127.0.0.1", "-p", port, "-U", "trace_state"),
+                "trace_state",
+            ],
+            env={"PGPASSFILE": str(made.server.passfile), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        Path(script.name).unlink()
+    found = re.search(r"tps = ([\d.]+)", done.stdout)
+    assert found, done.stdout
+    return float(found[1])
+
+
+def run() -> list[Result]:
+    """Throughput through claim and complete, over HTTPS with tokens and fencing."""
+    results: list[Result] = []
+    with stand() as made:
+        deploy(made)
+        ours_many(made, 4)  # warm plans and caches
+        for workers in WORKERS:
+            results.append(
+                compare(
+                    f"lifecycle_vs_pgqueuer[{workers}]",
+                    lambda n=workers: ours_many(made, n),
+                    lambda n=workers: pgqueuer(made, n),
+                    unit="tasks/s",
+                    goal=">= 1.0",
+                )
+            )
+        for workers in WORKERS:
+            results.append(
+                compare(
+                    f"lifecycle_vs_pgbench[{workers}]",
+                    lambda n=workers: ours_single(made, n),
+                    lambda n=workers: pgbench(made, n),
+                    unit="tasks/s",
+                    goal=">= 0.5",
+                )
+            )
+    return results

@@ -1,0 +1,89 @@
+"""A load generator: many workers' calls over TLS, as cheaply as Python can make them."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive HTTPS connection, one request at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._waiter: asyncio.Future[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        at = head.lower().index(b"content-length:") + 15
+        length = int(head[at:].split(b"\r\n", 1)[0])
+        if len(rest) < length or self._waiter is None:
+            return
+        waiter, self._waiter, self._buffer = self._waiter, None, b""
+        if not head.startswith(b"HTTP/1.1 200"):
+            waiter.set_exception(RuntimeError(rest.decode()))
+        else:
+            waiter.set_result(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(exc or ConnectionResetError("closed"))
+
+    async def post(self, path: bytes, header: bytes, body: bytes) -> Any:
+        assert self._transport is not None
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(
+            b"POST %b HTTP/1.1\r\nhost: t\r\n%b\r\ncontent-length: %d\r\n\r\n%b"
+            % (path, header, len(body), body)
+        )
+        return orjson.loads(await self._waiter)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def connect(port: int, ca: Path) -> Connection:
+    """Open a connection to a listener on loopback."""
+    context = ssl.create_default_context(cafile=str(ca))
+    loop = asyncio.get_running_loop()
+    _, protocol = await loop.create_connection(
+        Connection, "127.0.0.1", port, ssl=context, server_hostname="127.0.0.1"
+    )
+    return protocol
+
+
+async def claim(conn: Connection, worker_token: bytes, task_id: str, worker: str) -> Any:
+    """One claim by id."""
+    body = orjson.dumps({"task_id": task_id, "worker_id": worker})
+    return await conn.post(b"/internal/task-claim", b"x-trace-worker-token: " + worker_token, body)
+
+
+async def claim_many(conn: Connection, token: bytes, runtime: str, worker: str, n: int) -> Any:
+    """The extension: up to `n` tasks in one call."""
+    body = orjson.dumps({"runtime": runtime, "worker_id": worker, "max_tasks": n})
+    header = b"x-trace-worker-token: " + token
+    return (await conn.post(b"/internal/task-claim-many", header, body))["claimed"]
+
+
+async def complete(conn: Connection, claimed: Any, **fields: Any) -> Any:
+    """One completion."""
+    body = {
+        "task_id": claimed["task"]["task_id"],
+        "attempt": claimed["attempt"],
+        "lease_token": claimed["lease_token"],
+        "status": "Completed",
+        **fields,
+    }
+    token = claimed["capability_token"].encode()
+    header = b"x-trace-task-capability: " + token
+    return await conn.post(b"/v1/task/complete", header, orjson.dumps(body))

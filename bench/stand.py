@@ -1,0 +1,112 @@
+"""What the entries stand on: a durable Postgres, and a Dispatcher in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from trace_etl.lite import certificates, databases, keys
+from trace_etl.lite.databases import Dsns
+from trace_etl.lite.ports import free_port
+from trace_etl.lite.postgres import EmbeddedPostgres, Server
+
+
+@dataclass(frozen=True)
+class Stand:
+    directory: Path
+    server: Server
+    dsns: Dsns
+    api_port: int
+    internal_port: int
+
+    @property
+    def ca(self) -> Path:
+        return self.directory / "tls" / "ca.pem"
+
+    @property
+    def worker_token(self) -> bytes:
+        return (self.directory / "worker").read_bytes().split()[0]
+
+    @property
+    def user_token(self) -> str:
+        return (self.directory / "user.jwt").read_text().strip()
+
+    def execute(self, query: str, values: object = None) -> list[tuple]:
+        with psycopg.connect(self.dsns.state, autocommit=True) as conn:
+            cursor = conn.execute(query, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def environment(self, *, api_port: int, internal_port: int) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "TRACE_STATE_DSN": self.dsns.state,
+            "TRACE_QUEUE_DSN": self.dsns.queue,
+            "TRACE_API_PORT": str(api_port),
+            "TRACE_INTERNAL_PORT": str(internal_port),
+            "TRACE_TLS_CERT": str(self.directory / "tls" / "server.pem"),
+            "TRACE_TLS_KEY": str(self.directory / "tls" / "server.key"),
+            "TRACE_TASK_KEYS_DIR": str(self.directory / "task"),
+            "TRACE_USER_KEYS_DIR": str(self.directory / "user"),
+            "TRACE_WORKER_TOKENS_FILE": str(self.directory / "worker"),
+            "TRACE_OBJECTS_ROOT": str(self.directory / "objects"),
+            "TRACE_LOG_LEVEL": "error",
+        }
+
+
+@contextmanager
+def stand() -> Generator[Stand]:
+    """Postgres with durable commits and one Dispatcher; both gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
+        directory = Path(name)
+        for part in ("tls", "task", "user", "objects"):
+            (directory / part).mkdir(mode=0o700)
+        certificates.ensure(directory / "tls")
+        keys.ensure_task_key(directory / "task")
+        keys.ensure_user_token(directory / "user.jwt", keys.ensure_user_key(directory / "user"))
+        keys.ensure_worker_token(directory / "worker")
+        embedded = EmbeddedPostgres(directory / "postgres")
+        server = embedded.start()
+        try:
+            dsns = databases.provision(server)
+            made = Stand(directory, server, dsns, free_port(), free_port())
+            with dispatcher(made, made.api_port, made.internal_port):
+                yield made
+        finally:
+            embedded.stop()
+            embedded.remove()
+
+
+@contextmanager
+def dispatcher(made: Stand, api_port: int, internal_port: int) -> Generator[int]:
+    """A Dispatcher process on these ports; yields its pid."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trace_etl.dispatcher"],
+        env=made.environment(api_port=api_port, internal_port=internal_port),
+    )
+    try:
+        _wait_for(internal_port, process)
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    import socket
+
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+    raise RuntimeError("the Dispatcher did not start")

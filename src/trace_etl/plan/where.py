@@ -90,7 +90,8 @@ class _Reader:
         return self._refuse(f"expected {what}")
 
     def _next(self) -> re.Match[str] | None:
-        self.last = self.at
+        rest = self.text[self.at :]
+        self.last = self.at + len(rest) - len(rest.lstrip())
         match = _TOKEN.match(self.text, self.at)
         if match:
             self.at = match.end()

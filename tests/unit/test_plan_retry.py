@@ -1,0 +1,32 @@
+"""When to try again."""
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trace_etl.plan.retry import OUTBOX_RETRY, TASK_RETRY, retry_delay
+
+
+def test_task_retries_start_at_half_a_minute_and_double_to_ten_minutes():
+    waits = [TASK_RETRY.after(n, spread=0).total_seconds() for n in range(1, 8)]
+    assert waits == [30, 60, 120, 240, 480, 600, 600]
+
+
+def test_outbox_retries_start_at_a_second_and_double_to_five_minutes():
+    waits = [OUTBOX_RETRY.after(n).total_seconds() for n in (1, 2, 9, 10, 20)]
+    assert waits == [1, 2, 256, 300, 300]
+
+
+@given(st.integers(1, 1000))
+def test_jitter_stays_within_half_of_the_wait(tries):
+    base = TASK_RETRY.after(tries, spread=0)
+    assert base * 0.5 <= TASK_RETRY.after(tries) <= base * 1.5
+
+
+def test_no_wait_when_no_attempt_remains_or_none_would_help():
+    assert retry_delay(3, 3, True, TASK_RETRY) is None
+    assert retry_delay(1, 3, False, TASK_RETRY) is None
+    wait = retry_delay(1, 3, True, TASK_RETRY)
+    assert wait is not None
+    assert wait >= timedelta(seconds=15)

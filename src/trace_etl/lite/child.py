@@ -22,6 +22,7 @@ class Child:
     part: Part
     process: asyncio.subprocess.Process
     created: float
+    log_start: int
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -77,6 +78,7 @@ class Child:
 async def start(part: Part, log: Path) -> Child:
     """Start a part's process with its output appended to `log`."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log_start = os.fstat(output).st_size
     try:
         process = await asyncio.create_subprocess_exec(
             *kinship.bound(
@@ -90,7 +92,7 @@ async def start(part: Part, log: Path) -> Child:
         )
     finally:
         os.close(output)
-    return Child(part, process, _created(process.pid))
+    return Child(part, process, _created(process.pid), log_start)
 
 
 def _created(pid: int) -> float:

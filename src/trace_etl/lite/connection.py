@@ -1,7 +1,7 @@
 """connection.json: how any client on this machine finds the stack."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -50,6 +50,8 @@ def write(path: Path, connection: Connection) -> None:
 
 def read(path: Path) -> Connection | None:
     """The published connection; none when no stack runs."""
-    if not path.exists():
+    try:
+        content = cast(dict[str, Any], json.loads(path.read_text()))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return Connection(**cast(dict[str, Any], json.loads(path.read_text())))
+    return Connection(**{field.name: content[field.name] for field in fields(Connection)})

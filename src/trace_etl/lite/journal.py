@@ -111,11 +111,11 @@ def rotate(directory: Path) -> None:
                 full.truncate(0)
 
 
-def tail(path: Path, count: int = 12) -> str:
-    """The last lines of a log, for an error message."""
+def tail(path: Path, *, since: int = 0, count: int = 12) -> str:
+    """The last lines of a log after position `since`, for an error message."""
     if not path.exists():
         return ""
-    lines = path.read_bytes()[-8192:].decode(errors="replace").splitlines()[-count:]
+    lines = path.read_bytes()[since:][-8192:].decode(errors="replace").splitlines()[-count:]
     return "\n".join(_plain(path.stem, line) for line in lines)
 
 

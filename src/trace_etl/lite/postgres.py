@@ -173,7 +173,7 @@ class EmbeddedPostgres:
         pidfile = self.data / "postmaster.pid"
         if not pidfile.exists():
             return
-        left = self._postmaster(int(pidfile.read_text().split("\n", 1)[0]))
+        left = self._postmaster(pidfile.read_text().partition("\n")[0])
         if left is None:
             # The pid may have gone to another program, which would keep Postgres from starting.
             pidfile.unlink(missing_ok=True)
@@ -204,7 +204,8 @@ class EmbeddedPostgres:
             return
         self.directory.unlink(missing_ok=True)
         place = _place_for(self.directory)
-        os.chown(place, self.account.uid, self.account.gid)
+        # Ours, to be passed through: what root writes here nobody else can redirect.
+        place.chmod(0o711)
         self.directory.symlink_to(place)
 
     def _data_version(self) -> int | None:
@@ -215,8 +216,9 @@ class EmbeddedPostgres:
         """Run initdb beside the data directory, then rename: a killed initdb leaves no half."""
         partial = self.data.with_name("data.partial")
         shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
+        os.chown(partial, self.account.uid, self.account.gid)
         secret = self.data.with_name("initdb.secret")
-        secret.unlink(missing_ok=True)
         private_files.write(secret, password)
         os.chown(secret, self.account.uid, self.account.gid)
         try:
@@ -260,12 +262,12 @@ class EmbeddedPostgres:
                 f"free disk space or permissions on {self.directory.resolve()}, then retry",
             )
 
-    def _postmaster(self, pid: int) -> psutil.Process | None:
+    def _postmaster(self, pid: str) -> psutil.Process | None:
         """The live process of that pid, if it serves this data directory."""
         try:
-            process = psutil.Process(pid)
+            process = psutil.Process(int(pid))
             serves = str(self.data) in process.cmdline()
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, ValueError):
             return None
         return process if serves and kinship.is_running(process) else None
 

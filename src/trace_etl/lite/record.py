@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -31,7 +31,10 @@ def write(path: Path, parts: Sequence[PartRecord]) -> None:
 
 
 def read(path: Path) -> list[PartRecord]:
-    """The parts of the present or the last run."""
-    if not path.exists():
+    """The parts of the present or the last run; none when nothing legible was recorded."""
+    known = {field.name for field in fields(PartRecord)}
+    try:
+        entries = cast(list[dict[str, Any]], json.loads(path.read_text()))
+        return [PartRecord(**{k: entry[k] for k in known & entry.keys()}) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         return []
-    return [PartRecord(**part) for part in cast(list[dict[str, Any]], json.loads(path.read_text()))]

@@ -32,6 +32,7 @@ from trace_etl.lite.parts import (
     service_parts,
 )
 from trace_etl.lite.postgres import EmbeddedPostgres
+from trace_etl.lite.record import PartRecord
 from trace_etl.lite.supervisor import Supervisor
 
 _FOLLOW_EVERY = 0.2
@@ -70,10 +71,10 @@ def up(
         follower = journal.Follower(home.logs)
         if ended:
             log.event("former_run_ended", "warning", processes=ended)
-        with explained(home.path):
-            prepared = prepare(home, options, services)
         try:
-            asyncio.run(_run(home, prepared, log, follower, on_up, show, began))
+            with explained(home.path):
+                prepared = prepare(home, options, services)
+            asyncio.run(_Watch(home, prepared, log, follower, show).run(on_up, began))
         finally:
             home.connection.unlink(missing_ok=True)
             log.close()
@@ -130,58 +131,70 @@ def prepare(home: Home, options: Options, services: Services) -> Prepared:
     return Prepared(where, parts)
 
 
-async def _run(
-    home: Home,
-    prepared: Prepared,
-    log: journal.EventLog,
-    follower: journal.Follower,
-    on_up: OnUp,
-    show: Show | None,
-    began: float,
-) -> None:
-    supervisor = Supervisor(
-        prepared.parts, home.logs, log, lambda parts: record.write(home.record, parts)
-    )
+@dataclass
+class _Watch:
+    """One run of a prepared stack, with the chores beside it."""
+
+    home: Home
+    prepared: Prepared
+    log: journal.EventLog
+    follower: journal.Follower
+    show: Show | None
+
+    async def run(self, on_up: OnUp, began: float) -> None:
+        """Supervise until a signal; rotate the logs and show them meanwhile."""
+        supervisor = Supervisor(self.prepared.parts, self.home.logs, self.log, self._record)
+        _stop_on_signals(supervisor)
+        chores = [asyncio.create_task(self._rotate()), asyncio.create_task(self._follow())]
+        try:
+            await supervisor.run(lambda: self._announce(on_up, began))
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+            self._show_all()
+
+    def _record(self, parts: Sequence[PartRecord]) -> None:
+        record.write(self.home.record, parts)
+
+    def _announce(self, on_up: OnUp, began: float) -> None:
+        where = self.prepared.connection
+        connection.write(self.home.connection, where)
+        seconds = round(time.monotonic() - began, 2)
+        self.log.event("stack_up", seconds=seconds, api=where.api_url)
+        self._show_all()
+        on_up(where, seconds)
+
+    async def _follow(self) -> None:
+        while True:
+            self._show_all()
+            await asyncio.sleep(_FOLLOW_EVERY)
+
+    async def _rotate(self) -> None:
+        while True:
+            await asyncio.sleep(_ROTATE_EVERY)
+            try:
+                journal.rotate(self.home.logs)
+            except OSError as refused:
+                self.log.event("logs_not_rotated", "error", error=str(refused))
+
+    def _show_all(self) -> None:
+        """Show what is new, unless nobody looks: a closed terminal is no reason to stop."""
+        if self.show is None:
+            return
+        try:
+            for line in self.follower.lines():
+                self.show(line)
+        except BrokenPipeError:
+            self.show = None
+            self.log.event("nobody_looks")
+
+
+def _stop_on_signals(supervisor: Supervisor) -> None:
     loop = asyncio.get_running_loop()
     for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(sent, supervisor.request_stop)
-
-    def announce() -> None:
-        connection.write(home.connection, prepared.connection)
-        if show:
-            _show_all(follower, show)
-        seconds = round(time.monotonic() - began, 2)
-        log.event("stack_up", seconds=seconds, api=prepared.connection.api_url)
-        on_up(prepared.connection, seconds)
-
-    chores = [asyncio.create_task(_rotate(home))]
-    if show:
-        chores.append(asyncio.create_task(_follow(follower, show)))
-    try:
-        await supervisor.run(announce)
-    finally:
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
-        if show:
-            _show_all(follower, show)
-
-
-async def _follow(follower: journal.Follower, show: Show) -> None:
-    while True:
-        _show_all(follower, show)
-        await asyncio.sleep(_FOLLOW_EVERY)
-
-
-async def _rotate(home: Home) -> None:
-    while True:
-        await asyncio.sleep(_ROTATE_EVERY)
-        journal.rotate(home.logs)
-
-
-def _show_all(follower: journal.Follower, show: Show) -> None:
-    for line in follower.lines():
-        show(line)
+        if signal.getsignal(sent) is not signal.SIG_IGN:  # nohup means it
+            loop.add_signal_handler(sent, supervisor.request_stop)
 
 
 def _stop_supervisor(pid: int, created: float) -> None:

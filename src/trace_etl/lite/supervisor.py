@@ -146,8 +146,9 @@ class Supervisor:
 
     def _gave_up(self, part: Part, code: int) -> PartFailed:
         path = self._log_path(part)
+        words = journal.tail(path, since=self._children[part.name].log_start)
         return PartFailed(
-            f"{part.name} does not start (exit code {code}); its last words:\n{journal.tail(path)}",
+            f"{part.name} does not start (exit code {code}); its last words:\n{words}",
             f"its whole log is {path}",
         )
 

@@ -1,0 +1,43 @@
+"""The random numbers behind a block, from SHAKE-256: the same on every machine and Python."""
+
+from hashlib import shake_256
+from struct import Struct
+from typing import NamedTuple
+
+_HEAD = Struct(">4H32s32s")
+_SLOT = Struct(">7HIQ32s32s")
+
+
+class Head(NamedTuple):
+    """The random numbers of a block as a whole."""
+
+    crowd: int
+    emptiness: int
+    builder: int
+    fee: int
+    state_root: bytes
+    mix_hash: bytes
+
+
+class Slot(NamedTuple):
+    """The random numbers of one transaction."""
+
+    kind: int
+    sender: int
+    receiver: int
+    asset: int
+    shape: int
+    gas: int
+    tip: int
+    amount: int
+    noise: int
+    r: bytes
+    s: bytes
+
+
+def draw(seed: int, number: int, fork: int, slots: int) -> tuple[Head, list[Slot]]:
+    """Everything random in one block of one fork."""
+    label = f"trace-devchain/{seed}/body/{number}/{fork}".encode()
+    entropy = shake_256(label).digest(_HEAD.size + slots * _SLOT.size)
+    rest = memoryview(entropy)[_HEAD.size :]
+    return Head._make(_HEAD.unpack_from(entropy)), [Slot._make(s) for s in _SLOT.iter_unpack(rest)]

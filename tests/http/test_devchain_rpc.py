@@ -1,0 +1,338 @@
+"""The development chain's JSON-RPC, over real HTTP."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from trace_etl.devchain import DevChain, RunningServer, start_server
+
+TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+NOBODY = "0x" + "11" * 32
+LENGTH = 300
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with start_server(DevChain(seed=7, length=LENGTH)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with httpx.Client(timeout=30) as http:
+        yield http
+
+
+@pytest.fixture
+def ask(server: RunningServer, client: httpx.Client) -> Ask:
+    return _asker(server, client)
+
+
+@pytest.fixture
+def moving(client: httpx.Client) -> Iterator[Ask]:
+    """A chain that a test may change."""
+    with start_server(DevChain(seed=7, length=100)) as running:
+        yield _asker(running, client)
+
+
+def _asker(server: RunningServer, client: httpx.Client) -> Ask:
+    def ask(method: str, *params: Any, named: dict[str, Any] | None = None) -> Any:
+        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": named or list(params)}
+        answer = client.post(server.url, json=call).json()
+        assert answer["jsonrpc"] == "2.0"
+        assert answer["id"] == 1
+        return answer["error"] if "error" in answer else answer["result"]
+
+    return ask
+
+
+def _post(client: httpx.Client, server: RunningServer, body: Any) -> Any:
+    return client.post(server.url, json=body).json()
+
+
+def test_the_chain_introduces_itself(ask: Ask) -> None:
+    assert ask("eth_chainId") == "0x7a69"
+    assert ask("net_version") == "31337"
+    assert ask("web3_clientVersion").startswith("trace-devchain/")
+    assert ask("eth_syncing") is False
+    assert ask("eth_blockNumber") == hex(LENGTH - 1)
+
+
+@pytest.mark.parametrize(
+    ("tag", "number"),
+    [
+        ("earliest", 0),
+        ("latest", 299),
+        ("pending", 299),
+        ("safe", 267),
+        ("finalized", 235),
+        ("0x0", 0),
+        ("0x12b", 299),
+    ],
+)
+def test_a_block_is_found_by_number_and_by_tag(ask: Ask, tag: str, number: int) -> None:
+    assert ask("eth_getBlockByNumber", tag, False)["number"] == hex(number)
+
+
+def test_finality_never_falls_below_the_genesis(moving: Ask) -> None:
+    with start_server(DevChain(seed=7, length=5)) as running, httpx.Client() as http:
+        assert _asker(running, http)("eth_getBlockByNumber", "finalized", False)["number"] == "0x0"
+    assert moving("eth_getBlockByNumber", "finalized", False)["number"] == hex(99 - 64)
+
+
+def test_a_block_has_whole_transactions_or_their_hashes(ask: Ask) -> None:
+    full = ask("eth_getBlockByNumber", "0x10", True)
+    light = ask("eth_getBlockByNumber", "0x10", False)
+    assert full["transactions"]
+    assert light["transactions"] == [tx["hash"] for tx in full["transactions"]]
+    assert {**full, "transactions": None} == {**light, "transactions": None}
+    assert ask("eth_getBlockByHash", full["hash"], True) == full
+    assert ask("eth_getBlockByHash", full["hash"], False) == light
+    count = hex(len(full["transactions"]))
+    assert ask("eth_getBlockTransactionCountByNumber", "0x10") == count
+    assert ask("eth_getBlockTransactionCountByHash", full["hash"]) == count
+
+
+def test_a_transaction_and_its_receipt_are_those_of_its_block(ask: Ask) -> None:
+    block = ask("eth_getBlockByNumber", "0x10", True)
+    receipts = ask("eth_getBlockReceipts", "0x10")
+    hashes = [tx["hash"] for tx in block["transactions"]]
+    assert [ask("eth_getTransactionByHash", h) for h in hashes] == block["transactions"]
+    assert [ask("eth_getTransactionReceipt", h) for h in hashes] == receipts
+
+
+def test_receipts_are_found_by_every_kind_of_reference(ask: Ask) -> None:
+    block_hash = ask("eth_getBlockByNumber", "0x10", False)["hash"]
+    expected = ask("eth_getBlockReceipts", "0x10")
+    references = [block_hash, {"blockHash": block_hash}, {"blockNumber": "0x10"}]
+    assert [ask("eth_getBlockReceipts", r) for r in references] == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("eth_getBlockByNumber", [hex(LENGTH), True]),
+        ("eth_getBlockByNumber", [hex(2**63 - 1), True]),
+        ("eth_getBlockByHash", [NOBODY, True]),
+        ("eth_getTransactionByHash", [NOBODY]),
+        ("eth_getTransactionReceipt", [NOBODY]),
+        ("eth_getBlockReceipts", [hex(LENGTH)]),
+        ("eth_getBlockReceipts", [NOBODY]),
+        ("eth_getBlockTransactionCountByNumber", [hex(LENGTH)]),
+        ("eth_getBlockTransactionCountByHash", [NOBODY]),
+    ],
+)
+def test_what_is_not_there_is_null(ask: Ask, method: str, params: list[Any]) -> None:
+    assert ask(method, *params) is None
+
+
+def test_logs_of_a_range_are_those_of_its_receipts_in_order(ask: Ask) -> None:
+    numbers = range(40, 61)
+    receipts = [r for n in numbers for r in ask("eth_getBlockReceipts", hex(n))]
+    expected = [log for receipt in receipts for log in receipt["logs"]]
+    assert expected
+    assert ask("eth_getLogs", {"fromBlock": hex(40), "toBlock": hex(60)}) == expected
+
+
+def test_logs_are_filtered_by_address_and_topics(ask: Ask) -> None:
+    everything = ask("eth_getLogs", {"fromBlock": "earliest", "toBlock": "latest"})
+    token = next(log["address"] for log in everything if log["topics"][:1] == [TRANSFER])
+    wanted = {"address": [token], "topics": [TRANSFER], "fromBlock": "0x0", "toBlock": "latest"}
+    expected = [
+        log for log in everything if log["address"] == token and log["topics"][:1] == [TRANSFER]
+    ]
+    assert 0 < len(expected) < len(everything)
+    assert ask("eth_getLogs", wanted) == expected
+
+
+def test_logs_of_one_block_are_found_by_its_hash(ask: Ask) -> None:
+    block_hash = ask("eth_getBlockByNumber", "0x10", False)["hash"]
+    by_number = ask("eth_getLogs", {"fromBlock": "0x10", "toBlock": "0x10"})
+    assert ask("eth_getLogs", {"blockHash": block_hash}) == by_number
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "message"),
+    [
+        ({"fromBlock": "0x5", "toBlock": "0x4"}, -32602, "invalid block range params"),
+        ({"fromBlock": "0x0", "toBlock": hex(LENGTH)}, -32602, "beyond current head"),
+        ({"fromBlock": hex(LENGTH), "toBlock": hex(LENGTH)}, -32602, "beyond current head"),
+        ({"blockHash": NOBODY}, -32000, "unknown block"),
+        ({"topics": [1]}, -32602, "invalid argument 0"),
+    ],
+)
+def test_a_log_query_that_cannot_be_answered_is_refused(
+    ask: Ask, wanted: dict[str, Any], code: int, message: str
+) -> None:
+    error = ask("eth_getLogs", wanted)
+    assert error["code"] == code
+    assert message in error["message"]
+
+
+def test_a_log_query_over_too_many_blocks_or_results_is_refused(client: httpx.Client) -> None:
+    chain = DevChain(seed=7, length=10_001, txs_per_block=0)
+    with start_server(chain) as running:
+        ask = _asker(running, client)
+        over = ask("eth_getLogs", {"fromBlock": "0x0", "toBlock": hex(10_000)})
+        assert over == {"code": -32602, "message": "query exceeds max block range 10000"}
+    with start_server(DevChain(seed=7, length=200, txs_per_block=120)) as running:
+        over = _asker(running, client)("eth_getLogs", {"fromBlock": "0x0", "toBlock": "latest"})
+        assert over == {"code": -32005, "message": "query returned more than 20000 results"}
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "message"),
+    [
+        ("eth_getBlockByNumber", ["0x1"], "missing value for required argument 1"),
+        ("eth_getBlockByNumber", [], "missing value for required argument 0"),
+        ("eth_getBlockByNumber", ["0x1", True, 1], "too many arguments, want at most 2"),
+        ("eth_getBlockByNumber", ["1", True], "invalid argument 0"),
+        ("eth_getBlockByNumber", [1, True], "invalid argument 0"),
+        ("eth_getBlockByNumber", ["0x", True], "invalid argument 0"),
+        ("eth_getBlockByNumber", ["0x01", True], "invalid argument 0"),
+        ("eth_getBlockByNumber", ["-0x1", True], "invalid argument 0"),
+        ("eth_getBlockByNumber", [hex(2**63), True], "larger than int64"),
+        ("eth_getBlockByNumber", ["newest", True], "invalid argument 0"),
+        ("eth_getBlockByNumber", [["latest"], True], "invalid argument 0"),
+        ("eth_getBlockByNumber", ["0x1", "yes"], "invalid argument 1"),
+        ("eth_getBlockByHash", ["0x12", True], "invalid argument 0"),
+        ("eth_getBlockReceipts", [{"blockHash": NOBODY, "blockNumber": "0x1"}], "want one of"),
+        ("eth_getTransactionByHash", [None], "invalid argument 0"),
+        ("eth_blockNumber", [1], "too many arguments, want at most 0"),
+        ("eth_chainId", [1], "too many arguments, want at most 0"),
+        ("devchain_mine", [0], "n must be between"),
+        ("devchain_mine", [True], "invalid argument 0"),
+        ("devchain_reorg", [65], "depth must be between"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_invalid_params(
+    ask: Ask, method: str, params: list[Any], message: str
+) -> None:
+    error = ask(method, *params)
+    assert error["code"] == -32602
+    assert message in error["message"]
+
+
+def test_named_arguments_are_refused_where_a_node_takes_a_list(ask: Ask) -> None:
+    error = ask("eth_getBlockByNumber", named={"block": "0x1"})
+    assert error == {"code": -32602, "message": "non-array args"}
+
+
+@pytest.mark.parametrize("method", ["trace_block", "eth_getBalance", "nonsense", ""])
+def test_an_unknown_method_is_method_not_found(ask: Ask, method: str) -> None:
+    error = ask(method, "0x1")
+    assert error["code"] == -32601
+    assert method in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", -32700),
+        (b"", -32700),
+        (b'{"id": NaN}', -32700),
+        (b"\xff\xfe", -32700),
+        (b"[" * 3_000, -32700),
+        (b"[]", -32600),
+        (b"1", -32600),
+        (b"null", -32600),
+        (b'"eth_blockNumber"', -32600),
+        (b"{}", -32600),
+        (b'{"jsonrpc":"2.0"}', -32600),
+        (b'{"id":1,"method":"eth_blockNumber"}', -32600),
+        (b'{"jsonrpc":"1.0","id":1,"method":"eth_blockNumber"}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":5}', -32600),
+        (b'{"jsonrpc":"2.0","id":{},"method":"eth_blockNumber"}', -32600),
+        (b'{"jsonrpc":"2.0","id":true,"method":"eth_blockNumber"}', -32600),
+    ],
+)
+def test_a_body_that_is_no_call_is_refused_with_the_code_of_the_standard(
+    server: RunningServer, client: httpx.Client, body: bytes, code: int
+) -> None:
+    answer = client.post(server.url, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200
+    assert answer.json()["error"]["code"] == code
+
+
+def test_an_id_comes_back_as_it_was_sent(server: RunningServer, client: httpx.Client) -> None:
+    for sent in (0, -1, 2**53, "abc", 'a"b\\é', 1.5, None):
+        call = {"jsonrpc": "2.0", "id": sent, "method": "eth_chainId"}
+        assert _post(client, server, call)["id"] == sent
+
+
+def test_a_batch_is_answered_in_order_with_an_error_for_each_bad_call(
+    server: RunningServer, client: httpx.Client
+) -> None:
+    batch = [
+        {"jsonrpc": "2.0", "id": "a", "method": "eth_blockNumber"},
+        7,
+        {"jsonrpc": "2.0", "id": "b", "method": "nonsense"},
+        {"jsonrpc": "2.0", "method": "eth_blockNumber"},
+        {"jsonrpc": "2.0", "id": "c", "method": "eth_getBlockByNumber", "params": ["0x1", False]},
+    ]
+    answers = _post(client, server, batch)
+    assert [answer["id"] for answer in answers] == ["a", None, "b", "c"]
+    assert [a.get("error", {}).get("code") for a in answers] == [None, -32600, -32601, None]
+    assert answers[3]["result"]["number"] == "0x1"
+
+
+def test_a_batch_of_many_blocks_is_whole(server: RunningServer, client: httpx.Client) -> None:
+    batch = [
+        {"jsonrpc": "2.0", "id": n, "method": "eth_getBlockByNumber", "params": [hex(n), True]}
+        for n in range(LENGTH)
+    ]
+    answers = _post(client, server, batch)
+    assert [answer["id"] for answer in answers] == list(range(LENGTH))
+    assert [int(answer["result"]["number"], 16) for answer in answers] == list(range(LENGTH))
+
+
+def test_a_batch_over_the_limit_is_refused_whole(
+    server: RunningServer, client: httpx.Client
+) -> None:
+    calls = [{"jsonrpc": "2.0", "id": n, "method": "eth_chainId"} for n in range(5, 1_006)]
+    error = {"code": -32600, "message": "batch too large"}
+    assert _post(client, server, calls) == [{"jsonrpc": "2.0", "id": 5, "error": error}]
+    assert len(_post(client, server, calls[:1_000])) == 1_000
+
+
+def test_notifications_get_no_answer(server: RunningServer, client: httpx.Client) -> None:
+    note = {"jsonrpc": "2.0", "method": "eth_blockNumber"}
+    for body in (note, [note, note], {**note, "method": "nonsense"}):
+        answer = client.post(server.url, json=body)
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_mining_moves_the_head(moving: Ask) -> None:
+    assert moving("devchain_mine") == hex(100)
+    assert moving("devchain_mine", 5) == hex(105)
+    assert moving("devchain_mine", "0x5") == hex(110)
+    assert moving("devchain_mine", named={"n": 1}) == hex(111)
+    assert moving("eth_blockNumber") == hex(111)
+    head = moving("eth_getBlockByNumber", "latest", False)
+    before = moving("eth_getBlockByNumber", hex(110), False)
+    assert head["parentHash"] == before["hash"]
+
+
+def test_a_reorganisation_can_be_asked_for(moving: Ask) -> None:
+    old = [moving("eth_getBlockByNumber", hex(n), True) for n in range(95, 100)]
+    assert moving("devchain_reorg", named={"depth": 3}) == hex(97)
+    new = [moving("eth_getBlockByNumber", hex(n), True) for n in range(95, 100)]
+    assert new[:2] == old[:2]
+    assert all(new[i]["hash"] != old[i]["hash"] for i in (2, 3, 4))
+    assert [block["parentHash"] for block in new[1:]] == [block["hash"] for block in new[:-1]]
+    assert moving("eth_getBlockByHash", old[4]["hash"], True) == old[4]
+    lost = {tx["hash"] for b in old for tx in b["transactions"]}
+    lost -= {tx["hash"] for b in new for tx in b["transactions"]}
+    assert lost
+    assert all(moving("eth_getTransactionReceipt", tx) is None for tx in lost)
+
+
+def test_a_reorganisation_of_the_genesis_is_refused(client: httpx.Client) -> None:
+    with start_server(DevChain(seed=7, length=5)) as running:
+        ask = _asker(running, client)
+        assert ask("devchain_reorg", 5)["code"] == -32602
+        assert ask("devchain_reorg", 4) == "0x1"

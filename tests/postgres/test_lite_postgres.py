@@ -4,7 +4,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,7 +203,10 @@ def test_a_killed_server_starts_again(own: EmbeddedPostgres) -> None:
 def test_a_stale_pid_file_that_names_a_stranger_harms_nobody(own: EmbeddedPostgres) -> None:
     own.start()
     own.stop()
-    stranger = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+    who = own.account  # Postgres itself only minds a stranger of its own account
+    stranger = subprocess.Popen(
+        ["sleep", "1000"], user=who.user, group=who.group, extra_groups=who.extra_groups, cwd="/"
+    )
     try:
         (own.data / "postmaster.pid").write_text(f"{stranger.pid}\n{own.data}\n")
         assert ask(own.start().admin_dsn(), "SELECT 1") == 1

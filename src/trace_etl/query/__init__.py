@@ -1,0 +1,1 @@
+"""The Query Service: DuckDB over the committed partitions of published datasets."""

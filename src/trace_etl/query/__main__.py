@@ -1,0 +1,29 @@
+"""`python -m trace_etl.query`."""
+
+import structlog
+
+from trace_etl import logs
+from trace_etl.http.serve import Listener, Tls, run, serve, stop_on_signals
+from trace_etl.query.service import running
+from trace_etl.query.settings import QuerySettings
+
+_log = structlog.stdlib.get_logger()
+
+
+async def _serve(cfg: QuerySettings) -> None:
+    stop = stop_on_signals()
+    async with running(cfg) as app:
+        _log.info("query_ready", port=cfg.query_port)
+        listener = Listener(app, cfg.query_host, cfg.query_port)
+        await serve([listener], tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)
+
+
+def main() -> None:
+    """Serve until asked to stop."""
+    cfg = QuerySettings()  # pyright: ignore[reportCallIssue] - filled from the environment
+    logs.configure("query", cfg.log_level)
+    run(_serve(cfg))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What a query reads: the partitions committed at its start, and the files they consist of."""
+
+import difflib
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from uuid import UUID
+
+from trace_etl.model.errors import Invalid, TraceError
+from trace_etl.model.storage import StorageRef
+from trace_etl.objects.files import read_marker
+from trace_etl.query.gate import Admitted, Mention
+from trace_etl.state import datasets, partitions
+from trace_etl.state.partitions import Partition
+from trace_etl.state.pool import Pool
+from trace_etl.state.snapshots import snapshot
+
+_REMEMBERED = 100_000
+
+
+class BadReference(TraceError):
+    """A committed partition points at something that is not a prefix of ours."""
+
+    code = "bad_reference"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One dataset as of the query's start."""
+
+    name: str
+    dataset_version: UUID
+    partitions: tuple[Partition, ...]
+
+    @property
+    def columns(self) -> list[dict[str, str]]:
+        """What the newest partition said its columns are."""
+        return self.partitions[-1].columns if self.partitions else []
+
+
+async def pin(pool: Pool, org_id: UUID, query: Admitted) -> list[Pin]:
+    """Pin every dataset the query names, in one snapshot. Raises Invalid for unknown names."""
+    async with snapshot(pool) as conn:
+        found = await datasets.published(conn, org_id, query.names)
+        unknown = _unknown(query, {d.name for d in found})
+        if unknown:
+            known = await datasets.published_names(conn, org_id)
+            raise Invalid([m.fault(_no_such_dataset(m.name, known)) for m in unknown])
+        return [
+            Pin(
+                d.name,
+                d.dataset_version,
+                tuple(await partitions.committed(conn, d.dataset_version)),
+            )
+            for d in found
+        ]
+
+
+def _unknown(query: Admitted, published: set[str]) -> list[Mention]:
+    return [m for m in query.tables if m.name not in published | query.own]
+
+
+def _no_such_dataset(name: str, known: list[str]) -> str:
+    what = f"no dataset {name!r} is published"
+    if not known:
+        return f"{what}; none is, yet: deploy a DAG with a `publish` section"
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"{what}; did you mean {close[0]!r}?" if close else f"{what}; there are {_few(known)}"
+
+
+def _few(names: list[str], most: int = 10) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+class Files:
+    """The files behind pins, by the markers of their prefixes.
+
+    A committed prefix never changes, so its marker is read once.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: OrderedDict[StorageRef, tuple[tuple[str, int], ...]] = OrderedDict()
+
+    def of(self, pin: Pin) -> list[str]:
+        """Absolute paths; those without rows only if there are no others."""
+        listed = [entry for p in pin.partitions for entry in self._listed(p.storage_ref)]
+        return [path for path, rows in listed if rows] or [path for path, _ in listed]
+
+    def _listed(self, storage_ref: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+        ref = StorageRef(**storage_ref)
+        known = self._known.get(ref)
+        if known is None:
+            known = self._known[ref] = self._read(ref)
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return known
+
+    def _read(self, ref: StorageRef) -> tuple[tuple[str, int], ...]:
+        _check(ref)
+        marker = read_marker(self._root, ref)
+        directory = ref.path(self._root)
+        for file in marker.files:
+            if PurePosixPath(file.name).name != file.name:
+                raise BadReference(f"{ref.url} lists a file outside itself")
+        return tuple((str(directory / file.name), file.rows) for file in marker.files)
+
+
+def _check(ref: StorageRef) -> None:
+    parts = [ref.bucket, *ref.prefix.rstrip("/").split("/")]
+    if ref.scheme != "file" or any(part in ("", ".", "..") or "/" in part for part in parts):
+        raise BadReference(f"cannot read {ref.url}")

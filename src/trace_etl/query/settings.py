@@ -1,0 +1,28 @@
+"""Everything the Query Service is told from outside."""
+
+from pathlib import Path
+from uuid import UUID
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class QuerySettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
+
+    state_dsn: str
+    query_host: str = "127.0.0.1"
+    query_port: int
+    tls_cert: Path
+    tls_key: Path
+    user_keys_dir: Path
+    objects_root: Path
+    org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
+    log_level: str = "info"
+
+    pool_size: int = 4
+    query_seconds: float = Field(60.0, gt=0)
+    query_memory: str = Field("1GB", pattern=r"^[0-9]+(\.[0-9]+)?[kMGT]?B$")
+    query_threads: int = Field(2, ge=1)
+    query_slots: int = Field(4, ge=1, description="Queries that run at once; more wait.")
+    query_wait_seconds: float = Field(10.0, gt=0, description="How long one may wait for a slot.")

@@ -1,0 +1,608 @@
+"""The Query Service: real HTTPS, real Postgres, real DuckDB, and people who try to get out."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from uuid import uuid4
+
+import duckdb
+import httpx
+import psycopg
+import pyarrow as pa
+import pytest
+
+from support.dispatcher import Secrets
+from support.postgres import Templates, copied, sql
+from support.query import ORG, LiveQuery, Warehouse, querying, settings
+from trace_etl.lite.databases import Dsns
+from trace_etl.model.errors import Invalid, Unavailable
+from trace_etl.query.engine import Limits, Run, View
+from trace_etl.query.gate import is_refused
+
+DAG = """
+name: shop
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - name: ingest
+    operator: cryo_ingest
+    inputs: [{from: {job: request}}]
+    outputs: [blocks, transactions, logs]
+publish:
+  - {name: blocks, from: {job: ingest, output: blocks}}
+  - {name: transfers, from: {job: ingest, output: logs}}
+"""
+
+
+def blocks(start: int, end: int) -> pa.Table:
+    numbers = list(range(start, end + 1))
+    return pa.table(
+        {
+            "block_number": pa.array(numbers, pa.int64()),
+            "hash": pa.array([bytes([n % 256]) * 4 for n in numbers], pa.binary()),
+        }
+    )
+
+
+def filled(dsns: Dsns, objects: Path) -> Warehouse:
+    made = Warehouse(dsns, objects)
+    made.deploy(DAG)
+    made.commit("blocks", 0, 99, blocks(0, 99))
+    made.commit("blocks", 100, 199, blocks(100, 199))
+    return made
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A Query Service and the datasets behind it."""
+
+    query: LiveQuery
+    warehouse: Warehouse
+
+
+@pytest.fixture(scope="module")
+def shop(
+    secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Shop]:
+    """For tests that only read."""
+    with copied(templates) as dsns:
+        made = filled(dsns, tmp_path_factory.mktemp("objects"))
+        with querying(secrets, dsns, made.objects) as live:
+            yield Shop(live, made)
+
+
+@pytest.fixture(scope="module")
+def query(shop: Shop) -> LiveQuery:
+    return shop.query
+
+
+@pytest.fixture
+def warehouse(dsns: Dsns, tmp_path: Path) -> Warehouse:
+    """For tests that commit: databases of their own."""
+    return filled(dsns, tmp_path / "objects")
+
+
+@pytest.fixture
+def fresh(secrets: Secrets, warehouse: Warehouse) -> Generator[LiveQuery]:
+    with querying(secrets, warehouse.dsns, warehouse.objects) as live:
+        yield live
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+def test_a_select_reads_every_committed_partition_and_says_what_it_pinned(shop: Shop) -> None:
+    answer = shop.query.ask(
+        "SELECT count(*) AS n, min(block_number), max(block_number) FROM blocks"
+    )
+    assert answer["rows"] == [[200, 0, 199]]
+    assert answer["columns"][0] == {"name": "n", "type": "BIGINT"}
+    assert (answer["row_count"], answer["truncated"]) == (1, False)
+    assert answer["elapsed_ms"] > 0
+    version = shop.warehouse.generation("blocks")[1]
+    assert answer["pinned"] == [
+        {"dataset": "blocks", "dataset_version": str(version), "partitions": 2}
+    ]
+
+
+def test_a_partition_committed_later_is_in_the_next_answer(
+    fresh: LiveQuery, warehouse: Warehouse
+) -> None:
+    assert fresh.ask("SELECT count(*) FROM blocks")["rows"] == [[200]]
+    warehouse.commit("blocks", 200, 249, blocks(200, 249))
+    assert fresh.ask("SELECT count(*) FROM blocks")["rows"] == [[250]]
+
+
+def test_files_nobody_committed_are_not_read(fresh: LiveQuery, warehouse: Warehouse) -> None:
+    directory = warehouse.commit("blocks", 300, 309, blocks(300, 309))
+    stray = directory / "stray_300_309.parquet"
+    stray.write_bytes((directory / "blocks_300_309.parquet").read_bytes())
+    assert fresh.ask("SELECT count(*) FROM blocks WHERE block_number >= 300")["rows"] == [[10]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT block_number FROM blocks ORDER BY 1 LIMIT 1",
+        "FROM blocks SELECT min(block_number)",
+        "SELECT min(block_number) FROM Blocks;",
+        "WITH first AS (SELECT min(block_number) AS n FROM blocks) SELECT n FROM first",
+        "WITH blocks AS (SELECT * FROM blocks WHERE block_number = 0) "
+        "SELECT block_number FROM blocks",
+        "SELECT min(b) FROM (SELECT block_number AS b FROM blocks) AS t",
+        "SELECT 0 WHERE EXISTS (FROM blocks)",
+        "SELECT min(block_number) FROM blocks WHERE block_number IN (SELECT range FROM range(5))",
+        "WITH RECURSIVE up AS (SELECT 0 AS n UNION ALL SELECT n + 1 FROM up WHERE n < 3) "
+        "SELECT min(n) FROM up",
+        'SELECT min(block_number) FROM "main"."blocks"',
+        "SELECT i FROM unnest([0]) AS t(i)",
+        "VALUES (0)",
+    ],
+)
+def test_whatever_is_one_select_is_answered(query: LiveQuery, text: str) -> None:
+    assert query.ask(text)["rows"] == [[0]]
+
+
+def test_describe_shows_the_columns(query: LiveQuery) -> None:
+    rows = query.ask("DESCRIBE blocks")["rows"]
+    assert [row[:2] for row in rows] == [["block_number", "BIGINT"], ["hash", "BLOB"]]
+
+
+def test_values_arrive_as_json_can_hold_them(query: LiveQuery) -> None:
+    (row,) = query.ask(
+        """SELECT 'ab'::BLOB, 9007199254740992, 9007199254740993,
+                  2000000000000000000000000000000::HUGEINT, 1.50::DECIMAL(10,2),
+                  TIMESTAMP '2020-01-02 03:04:05', DATE '2020-01-02',
+                  TIMESTAMPTZ '2020-01-02 03:04:05+02', 'nan'::DOUBLE, NULL, true, [1, 2],
+                  {'a': 1.5::DECIMAL(3,1)}, map {'k': 'ab'::BLOB}, INTERVAL 90 SECOND,
+                  '5b1f3a0e-0000-4000-8000-000000000000'::UUID"""
+    )["rows"]
+    assert row == [
+        "0x6162",
+        9007199254740992,
+        "9007199254740993",
+        str(2 * 10**30),
+        "1.50",
+        "2020-01-02T03:04:05",
+        "2020-01-02",
+        "2020-01-02T01:04:05+00:00",
+        "NaN",
+        None,
+        True,
+        [1, 2],
+        {"a": "1.5"},
+        {"k": "0x6162"},
+        "P0DT90S",
+        "5b1f3a0e-0000-4000-8000-000000000000",
+    ]
+
+
+def test_rows_beyond_the_limit_are_left_out_and_told(query: LiveQuery) -> None:
+    some = query.ask("SELECT block_number FROM blocks ORDER BY 1 DESC", limit=3)
+    assert some["rows"] == [[199], [198], [197]]
+    assert (some["row_count"], some["truncated"]) == (3, True)
+    exact = query.ask("SELECT range FROM range(3)", limit=3)
+    assert (exact["row_count"], exact["truncated"]) == (3, False)
+    most = query.ask("SELECT range FROM range(20000)")
+    assert (most["row_count"], most["truncated"]) == (10_000, True)
+
+
+def test_an_endless_result_stops_at_ten_mebibytes(query: LiveQuery) -> None:
+    with query.client() as http:
+        text = "SELECT repeat('x', 2000) FROM range(1000000000)"
+        answer = http.post("/v1/query", json={"sql": text})
+    assert answer.json()["truncated"]
+    assert 9 * 2**20 < len(answer.content) < 11 * 2**20
+
+
+def test_a_dataset_without_rows_still_answers_with_its_columns(
+    fresh: LiveQuery, warehouse: Warehouse
+) -> None:
+    columns = [
+        {"name": "block_number", "type": "bigint"},
+        {"name": "value", "type": "decimal(38,0)"},
+        {"name": "data", "type": "binary"},
+    ]
+    warehouse.commit("transfers", 0, 99, None, schema=columns)
+    answer = fresh.ask("SELECT * FROM transfers")
+    assert answer["rows"] == []
+    assert [c["type"] for c in answer["columns"]] == ["BIGINT", "DECIMAL(38,0)", "BLOB"]
+    assert fresh.ask("SELECT count(*), sum(value) FROM transfers")["rows"] == [[0, None]]
+
+
+def test_partitions_without_rows_do_not_hide_those_with_rows(
+    fresh: LiveQuery, warehouse: Warehouse
+) -> None:
+    warehouse.commit("blocks", 200, 299, blocks(0, 99).slice(0, 0))
+    answer = fresh.ask("SELECT count(*) FROM blocks")
+    assert answer["rows"] == [[200]]
+    assert answer["pinned"][0]["partitions"] == 3
+
+
+# --- refusals that help ---------------------------------------------------------------------
+
+
+def test_a_dataset_nobody_wrote_to_yet_says_so(query: LiveQuery) -> None:
+    problem = query.refusal("SELECT * FROM transfers", 409)
+    assert problem["code"] == "no_data_yet"
+    assert "'transfers' has no data yet" in problem["detail"]
+
+
+def test_an_unknown_dataset_is_named_with_its_position_and_a_likely_one(query: LiveQuery) -> None:
+    problem = query.refusal("SELECT *\n  FROM blokcs, nothing_like_it")
+    first, second = problem["errors"]
+    assert first["message"] == "no dataset 'blokcs' is published; did you mean 'blocks'?"
+    assert (first["line"], first["column"]) == (2, 8)
+    assert second["message"] == (
+        "no dataset 'nothing_like_it' is published; there are blocks, transfers"
+    )
+
+
+def test_a_syntax_error_tells_its_position(query: LiveQuery) -> None:
+    (fault,) = query.refusal("SELECT 'é',\n SELEC 1")["errors"]
+    assert (fault["field"], fault["line"]) == ("sql", 2)
+    assert "syntax error" in fault["message"]
+
+
+def test_an_unknown_column_tells_its_position(query: LiveQuery) -> None:
+    (fault,) = query.refusal("SELECT count(*),\n       nocolumn FROM blocks")["errors"]
+    assert (fault["line"], fault["column"]) == (2, 8)
+    assert 'Referenced column "nocolumn" not found' in fault["message"]
+    assert "LINE" not in fault["message"]
+
+
+def test_an_error_while_running_is_the_queries_fault(query: LiveQuery) -> None:
+    (fault,) = query.refusal("SELECT CAST('x' || block_number AS INTEGER) FROM blocks")["errors"]
+    assert "Could not convert" in fault["message"]
+
+
+def test_a_query_that_takes_too_long_is_stopped(
+    secrets: Secrets, dsns: Dsns, warehouse: Warehouse
+) -> None:
+    with querying(secrets, dsns, warehouse.objects, query_seconds=0.5, query_slots=1) as query:
+        began = time.monotonic()
+        problem = query.refusal("SELECT count(*) FROM range(10000000000) a, range(1000) b")
+        assert problem["code"] == "query_timed_out"
+        assert time.monotonic() - began < 10
+        assert query.ask("SELECT 1")["rows"] == [[1]], "the slot is free again"
+
+
+def test_a_query_that_needs_too_much_memory_is_stopped(
+    secrets: Secrets, dsns: Dsns, warehouse: Warehouse
+) -> None:
+    with querying(secrets, dsns, warehouse.objects, query_memory="50MB") as query:
+        text = "SELECT list(a.range::VARCHAR || b.range) FROM range(10000) a, range(10000) b"
+        assert query.refusal(text)["code"] == "query_too_large"
+        assert query.ask("SELECT 1")["rows"] == [[1]]
+
+
+def test_more_queries_than_slots_are_told_to_come_again(
+    secrets: Secrets, dsns: Dsns, warehouse: Warehouse
+) -> None:
+    limits = {"query_slots": 1, "query_wait_seconds": 0.2, "query_seconds": 20.0}
+    with querying(secrets, dsns, warehouse.objects, **limits) as query:
+        slow = query.client()
+        thread = threading.Thread(target=_ask_and_leave, args=(slow,))
+        thread.start()
+        refused = _first_refusal(query)
+        assert refused.json()["code"] == "unavailable"
+        assert refused.headers["retry-after"]
+        thread.join()
+        # Its caller has left, so the engine was stopped long before its twenty seconds.
+        _wait_for_answer(query)
+
+
+def _ask_and_leave(client: httpx.Client) -> None:
+    text = "SELECT count(*) FROM range(10000000000) a, range(1000) b"
+    with client, pytest.raises(httpx.ReadTimeout):
+        client.post("/v1/query", json={"sql": text}, timeout=2)
+
+
+def _first_refusal(query: LiveQuery) -> httpx.Response:
+    with query.client() as http:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            answer = http.post("/v1/query", json={"sql": "SELECT 1"})
+            if answer.status_code == 503:
+                return answer
+    raise AssertionError("never refused")
+
+
+def _wait_for_answer(query: LiveQuery, text: str = "SELECT 1", within: float = 15) -> None:
+    began = time.monotonic()
+    with query.client() as http:
+        while http.post("/v1/query", json={"sql": text}).status_code != 200:
+            assert time.monotonic() - began < within
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "sql"),
+        ({"sql": ""}, "sql"),
+        ({"sql": "SELECT 1", "limit": 0}, "limit"),
+        ({"sql": "SELECT 1", "limit": 10_001}, "limit"),
+        ({"sql": "SELECT 1", "colour": 1}, "colour"),
+        ({"sql": "SELECT '\x00'"}, "sql"),
+        ({"sql": "   "}, "sql"),
+        ({"sql": "-- nothing"}, "sql"),
+        ({"sql": "SELECT 1; SELECT 2"}, "sql"),
+        ({"sql": "SELECT " + "[" * 900 + "]" * 900}, "sql"),
+        ({"sql": "SELECT * FROM " + "(FROM " * 9000 + "t" + ")" * 9000}, "sql"),
+        ({"sql": "SELECT " + "+" * 20_000 + "1"}, "sql"),
+        ({"sql": "SELECT " + "+-" * 20_000 + "1"}, "sql"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_malformed_request_names_the_field(query: LiveQuery, body: dict, field: str) -> None:
+    with query.client() as http:
+        answer = http.post("/v1/query", json=body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["field"] == field
+
+
+def test_only_a_user_of_this_organisation_may_ask(query: LiveQuery) -> None:
+    with query.client(token="nonsense") as http:
+        assert http.post("/v1/query", json={"sql": "SELECT 1"}).status_code == 401
+    with httpx.Client(verify=False) as http:
+        assert http.post(f"{query.url}/v1/query", json={"sql": "SELECT 1"}).status_code == 401
+
+
+def test_another_organisations_datasets_do_not_exist(
+    fresh: LiveQuery, warehouse: Warehouse
+) -> None:
+    other = uuid4()
+    sql(warehouse.dsns.state, "INSERT INTO orgs (org_id, name) VALUES (%s, 'other')", (other,))
+    warehouse.deploy(DAG.replace("transfers", "secrets"), other)
+    assert other != ORG
+    assert "no dataset 'secrets' is published" in fresh.refusal("SELECT * FROM secrets")["detail"]
+
+
+def test_a_lost_database_answers_unavailable_and_comes_back(
+    secrets: Secrets, dsns: Dsns, templates: Templates, warehouse: Warehouse
+) -> None:
+    database = _database(dsns.reader)
+    admin = templates.server.admin_dsn()
+    with querying(secrets, dsns, warehouse.objects) as query:
+        assert query.ask("SELECT count(*) FROM blocks")["rows"] == [[200]]
+        sql(admin, f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
+        sql(
+            admin,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            (database,),
+        )
+        assert query.refusal("SELECT count(*) FROM blocks", 503)["code"] == "unavailable"
+        sql(admin, f"ALTER DATABASE {database} ALLOW_CONNECTIONS true")
+        _wait_for_answer(query, "SELECT count(*) FROM blocks")
+
+
+def _database(dsn: str) -> str:
+    return dict(word.split("=", 1) for word in dsn.split())["dbname"]
+
+
+# --- attempts to get out --------------------------------------------------------------------
+
+ESCAPES = [
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM read_blob('/etc/passwd')",
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM read_csv_auto('/etc/passwd')",
+    "SELECT * FROM read_json('/etc/passwd')",
+    "SELECT * FROM read_parquet('{file}')",
+    "SELECT * FROM parquet_scan('{file}')",
+    "SELECT * FROM parquet_metadata('{file}')",
+    "SELECT * FROM parquet_schema('{file}')",
+    "SELECT * FROM read_parquet('{directory}/../../../*/*/*/*.parquet')",
+    "SELECT * FROM '/etc/passwd'",
+    "SELECT * FROM '{file}'",
+    'SELECT * FROM "{file}"',
+    "SELECT * FROM glob('/*')",
+    "SELECT * FROM sniff_csv('/etc/passwd')",
+    "SELECT * FROM 'https://127.0.0.1/x.parquet'",
+    "SELECT * FROM read_parquet('s3://bucket/x.parquet')",
+    "SELECT 1 WHERE 'root' IN (SELECT content FROM read_text('/etc/passwd'))",
+    "WITH x AS (FROM read_text('/etc/passwd')) FROM x",
+    "SELECT (SELECT content FROM read_text('/etc/passwd'))",
+    "SELECT * FROM blocks, LATERAL (SELECT * FROM read_text('/etc/passwd'))",
+    "SELECT * FROM query('SELECT * FROM read_text(''/etc/passwd'')')",
+    "SELECT * FROM query_table('blocks')",
+    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
+    "SELECT json_serialize_plan('SELECT * FROM blocks')",
+    "SELECT * FROM duckdb_settings()",
+    "SELECT * FROM duckdb_views()",
+    "SELECT * FROM duckdb_views",
+    "SELECT * FROM duckdb_secrets()",
+    "SELECT * FROM duckdb_external_file_cache()",
+    "SELECT * FROM pragma_database_list",
+    "SELECT * FROM sqlite_master",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM pg_catalog.pg_views",
+    "SELECT * FROM system.main.duckdb_settings()",
+    "SELECT * FROM system.information_schema.tables",
+    "SELECT pg_get_viewdef(1)",
+    "SELECT current_setting('allowed_paths')",
+    "SELECT CURRENT_SETTING('allowed_paths')",
+    "SELECT system.main.current_setting('allowed_paths')",
+    "SELECT b.current_setting('x') FROM blocks AS b",
+    "SELECT list_transform(['allowed_paths'], lambda s: current_setting(s))",
+    "SELECT getenv('HOME')",
+    "SELECT getvariable('x')",
+    "SELECT sleep_ms(100000)",
+    "SELECT write_log('x')",
+    "SELECT filename FROM blocks",
+    "SELECT file_row_number FROM blocks",
+    "SELECT * FROM blocks AT (VERSION => 1)",
+    "SELECT $1",
+    "SELECT ?",
+    "PRAGMA version",
+    "PRAGMA database_list",
+    "PRAGMA enable_logging",
+    "CALL pragma_version()",
+    "SHOW TABLES",
+    "SHOW ALL TABLES",
+    "SET threads = 8",
+    "SET enable_external_access = true",
+    "RESET enable_external_access",
+    "SET VARIABLE x = 1",
+    "ATTACH '{directory}/x.db' AS x",
+    "DETACH memory",
+    "USE system",
+    "COPY blocks TO '{directory}/stolen.csv'",
+    "COPY (SELECT 1) TO '{directory}/stolen.csv'",
+    "COPY blocks FROM '/etc/passwd'",
+    "EXPORT DATABASE '{directory}/stolen'",
+    "IMPORT DATABASE '{directory}'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "CREATE TABLE t AS SELECT 1",
+    "CREATE MACRO f() AS TABLE FROM read_text('/etc/passwd')",
+    "CREATE SECRET s (TYPE s3)",
+    "INSERT INTO blocks VALUES (1)",
+    "DELETE FROM blocks",
+    "UPDATE blocks SET block_number = 1",
+    "DROP VIEW blocks",
+    "ALTER VIEW blocks RENAME TO b",
+    "BEGIN TRANSACTION",
+    "CHECKPOINT",
+    "VACUUM",
+    "EXPLAIN SELECT * FROM blocks",
+    "EXPLAIN ANALYZE SELECT * FROM blocks",
+    "PREPARE p AS SELECT 1",
+    "EXECUTE p",
+    "PIVOT blocks ON hash",
+    "SELECT 1; COPY (SELECT 1) TO '{directory}/stolen.csv'",
+    "SELECT 1; SET enable_external_access = true; SELECT * FROM read_text('/etc/passwd')",
+    "/* SELECT */ ATTACH '{directory}/x.db' AS x",
+    "WITH x AS (INSERT INTO blocks VALUES (1) RETURNING *) SELECT * FROM x",
+    "SELECT * FROM cfg",
+    "SELECT * FROM self",
+]
+
+
+def escape(text: str, objects: Path) -> str:
+    file = next(objects.rglob("blocks_0_99.parquet"))
+    return text.replace("{file}", str(file)).replace("{directory}", str(file.parent))
+
+
+@pytest.mark.parametrize("text", ESCAPES)
+def test_nothing_but_published_datasets_can_be_reached(shop: Shop, text: str) -> None:
+    objects = shop.warehouse.objects
+    before = sorted(objects.rglob("*"))
+    asked = escape(text, objects)
+    with shop.query.client() as http:
+        answer = http.post("/v1/query", json={"sql": asked})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["code"] == "invalid"
+    assert "root:" not in answer.text
+    if str(objects) not in asked:
+        assert str(objects) not in answer.text
+    assert sorted(objects.rglob("*")) == before
+
+
+@pytest.mark.parametrize("text", [t for t in ESCAPES if "/" in t and "{file}" not in t])
+def test_past_the_gate_the_engine_itself_reaches_no_other_file(shop: Shop, text: str) -> None:
+    objects = shop.warehouse.objects
+    before = sorted(objects.rglob("*"))
+    file = next(objects.rglob("blocks_0_99.parquet"))
+    run = Run(
+        escape(text, objects), [View("blocks", [str(file)], [])], Limits(10, "100MB", threads=1)
+    )
+    with pytest.raises((Invalid, Unavailable)):
+        run.execute()
+    assert sorted(objects.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SET enable_external_access = true", "SET allowed_paths = ['/']", "RESET lock_configuration"],
+)
+def test_past_the_gate_the_engines_settings_stay_locked(text: str) -> None:
+    with pytest.raises(Invalid, match="locked"):
+        Run(text, [], Limits(10, "100MB", threads=1)).execute()
+
+
+def test_a_broken_file_tells_nothing_of_where_it_lies(
+    fresh: LiveQuery, warehouse: Warehouse
+) -> None:
+    file = warehouse.commit("transfers", 0, 9, blocks(0, 9)) / "transfers_0_9.parquet"
+    file.write_bytes(b"PAR1 this is not one PAR1")
+    damaged = fresh.refusal("SELECT * FROM transfers", 503)
+    file.unlink()
+    gone = fresh.refusal("SELECT * FROM transfers", 503)
+    (file.parent / "_SUCCESS").unlink()
+    for problem in (damaged, gone):
+        assert problem["code"] == "unavailable"
+        assert str(warehouse.objects) not in json.dumps(problem)
+
+
+def test_decimals_keep_their_digits(fresh: LiveQuery, warehouse: Warehouse) -> None:
+    table = pa.table({"value": pa.array([Decimal(10) ** 37], pa.decimal128(38, 0))})
+    warehouse.commit("transfers", 0, 9, table)
+    assert fresh.ask("SELECT value FROM transfers")["rows"] == [[str(10**37)]]
+
+
+def test_the_reading_role_cannot_write(dsns: Dsns) -> None:
+    with pytest.raises(psycopg.errors.Error):
+        sql(dsns.reader, "INSERT INTO orgs (org_id, name) VALUES (gen_random_uuid(), 'x')")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        sql(dsns.reader, "SELECT * FROM tasks")
+
+
+def test_every_impure_function_of_the_engine_has_been_judged() -> None:
+    harmless = {"random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "error", "now", "today"}
+    harmless |= {"transaction_timestamp", "get_current_time", "get_current_timestamp"}
+    harmless |= {"current_date", "current_localtime", "current_localtimestamp"}
+    impure = duckdb.sql(
+        """SELECT DISTINCT function_name FROM duckdb_functions()
+            WHERE function_type IN ('scalar', 'macro')
+              AND (has_side_effects OR stability <> 'CONSISTENT'
+                   OR macro_definition ILIKE '%duckdb!_%' ESCAPE '!'
+                   OR macro_definition ILIKE '%pragma!_%' ESCAPE '!')"""
+    ).fetchall()
+    names = {row[0] for row in impure}
+    assert {n for n in names if not is_refused(n)} <= harmless
+
+
+def test_the_process_serves_until_it_is_told_to_stop(shop: Shop, secrets: Secrets) -> None:
+    cfg = settings(secrets, shop.warehouse.dsns, shop.warehouse.objects)
+    environment = {
+        f"TRACE_{name.upper()}": str(value)
+        for name, value in cfg.model_dump().items()
+        if name in cfg.model_fields_set
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trace_etl.query"],
+        env={**environment, "PATH": "/usr/bin:/bin"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        live = LiveQuery(cfg, secrets)
+        _wait_until_up(live, process)
+        assert live.ask("SELECT count(*) FROM blocks")["rows"] == [[200]]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        log = process.communicate()[1]
+    events = [json.loads(line) for line in log.splitlines()]
+    assert [event["event"] for event in events] == ["query_ready", "query_answered"]
+    assert "SELECT" not in log and secrets.user_token not in log
+
+
+def _wait_until_up(live: LiveQuery, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 30
+    with live.client() as http:
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                http.get("/healthz")
+                return
+            except httpx.ConnectError:
+                time.sleep(0.05)
+    raise AssertionError("never came up")

@@ -1,0 +1,182 @@
+"""A Query Service in a thread, over real HTTPS, and datasets for it to read."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import uvloop
+
+from support.dispatcher import Secrets, _client
+from support.postgres import sql
+from trace_etl.http.serve import Listener, Tls, serve
+from trace_etl.lite.databases import Dsns
+from trace_etl.lite.ports import free_port
+from trace_etl.model.storage import attempt_prefix
+from trace_etl.plan.dagfile import parse_dag
+from trace_etl.query.service import running
+from trace_etl.query.settings import QuerySettings
+from trace_etl.state import dags
+
+ORG = UUID("00000000-0000-0000-0000-000000000001")
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """Published datasets, committed the way the Dispatcher does it."""
+
+    dsns: Dsns
+    objects: Path
+
+    def deploy(self, text: str, org_id: UUID = ORG) -> None:
+        async def run() -> None:
+            async with await psycopg.AsyncConnection.connect(self.dsns.state) as conn:
+                await dags.deploy(conn, org_id, parse_dag(text), text)
+
+        asyncio.run(run())
+
+    def commit(self, name: str, start: int, end: int, rows: pa.Table | None, **marker: Any) -> Path:
+        """Write a partition's file and marker, and point at it. Returns its directory."""
+        (dataset, version) = self.generation(name)
+        task = uuid4()
+        ref = {
+            "scheme": "file",
+            "bucket": "trace",
+            "prefix": attempt_prefix(dataset, version, task, 1),
+            "glob": "*.parquet",
+        }
+        directory = self.objects / "trace" / ref["prefix"]
+        directory.mkdir(parents=True)
+        files = []
+        if rows is not None:
+            file = directory / f"{name}_{start}_{end}.parquet"
+            pq.write_table(rows, file)
+            files = [{"name": file.name, "rows": rows.num_rows, "bytes": file.stat().st_size}]
+        count = rows.num_rows if rows is not None else 0
+        columns = marker.pop("schema", [])
+        (directory / "_SUCCESS").write_text(
+            json.dumps({"files": files, "rows": count, "bytes": 1, "schema": columns, **marker})
+        )
+        sql(
+            self.dsns.state,
+            """INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start,
+                   range_end, storage_ref, row_count, byte_count, columns, task_id, attempt)
+               SELECT dataset_version, generation_no, %s, %s, %s, %s, %s, 1, %s, %s, 1
+                 FROM dataset_versions WHERE dataset_version = %s""",
+            (
+                *(f"{start}-{end}", start, end, json.dumps(ref), count),
+                *(json.dumps(columns), task, version),
+            ),
+        )
+        return directory
+
+    def generation(self, name: str) -> tuple[UUID, UUID]:
+        (row,) = sql(
+            self.dsns.state,
+            """SELECT d.dataset_uuid, d.dataset_version FROM publications p
+                 JOIN datasets d USING (dataset_uuid) WHERE p.name = %s""",
+            (name,),
+        )
+        return row[0], row[1]
+
+
+@dataclass(frozen=True)
+class LiveQuery:
+    """A running Query Service."""
+
+    cfg: QuerySettings
+    secrets: Secrets
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.cfg.query_port}"
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token or self.secrets.user_token}"}
+        return _client(self.secrets.ca, self.url, headers)
+
+    def ask(self, sql: str, **fields: Any) -> dict[str, Any]:
+        """The answer to a query that must succeed."""
+        with self.client() as http:
+            answer = http.post("/v1/query", json={"sql": sql, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def refusal(self, sql: str, status: int = 422) -> dict[str, Any]:
+        """The problem of a query that must not succeed."""
+        with self.client() as http:
+            answer = http.post("/v1/query", json={"sql": sql})
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        return answer.json()
+
+
+def settings(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> QuerySettings:
+    values: dict[str, Any] = {
+        "state_dsn": dsns.reader,
+        "query_port": free_port(),
+        "tls_cert": secrets.directory / "tls" / "server.pem",
+        "tls_key": secrets.directory / "tls" / "server.key",
+        "user_keys_dir": secrets.directory / "user",
+        "objects_root": objects,
+    }
+    return QuerySettings(**{**values, **changes})
+
+
+@contextmanager
+def querying(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> Generator[LiveQuery]:
+    """Serve until the end of the block."""
+    cfg = settings(secrets, dsns, objects, **changes)
+    ready = threading.Event()
+    box: dict[str, Any] = {}
+
+    async def main() -> None:
+        box["stop"], box["loop"] = asyncio.Event(), asyncio.get_running_loop()
+        async with running(cfg) as app, asyncio.TaskGroup() as group:
+            listener = Listener(app, cfg.query_host, cfg.query_port)
+            tls = Tls(cfg.tls_cert, cfg.tls_key)
+            group.create_task(serve([listener], tls=tls, stop=box["stop"]))
+            await _listening(cfg.query_port)
+            ready.set()
+
+    def thread() -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(main())
+        except BaseException as error:
+            box["error"] = error
+        finally:
+            ready.set()
+
+    worker = threading.Thread(target=thread, name="query")
+    worker.start()
+    ready.wait(30)
+    try:
+        if "error" not in box:
+            yield LiveQuery(cfg, secrets)
+    finally:
+        if worker.is_alive():
+            box["loop"].call_soon_threadsafe(box["stop"].set)
+        worker.join(30)
+        if "error" in box:
+            raise box["error"]
+
+
+async def _listening(port: int) -> None:
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.01)
+            continue
+        writer.close()
+        return

@@ -95,12 +95,11 @@ class Payloads:
         )
 
     def _storage(self, prefix: str) -> Storage:
-        return Storage.model_construct(
-            scheme=self._cfg.object_scheme,
-            bucket=self._cfg.object_bucket,
-            prefix=prefix,
-            glob="*.parquet",
-        )
+        return Storage.model_construct(None, **self._ref(prefix))
+
+    def _ref(self, prefix: str) -> dict[str, str]:
+        scheme, bucket = self._cfg.object_scheme, self._cfg.object_bucket
+        return {"scheme": scheme, "bucket": bucket, "prefix": prefix, "glob": "*.parquet"}
 
     def _token(self, task: ClaimedTask, payload: TaskPayload) -> str:
         # A generation's own prefix covers all its partitions: the token stays small.
@@ -108,12 +107,12 @@ class Payloads:
             Grant(
                 i.dataset_uuid,
                 i.dataset_version,
-                self._storage(f"cold/datasets/{i.dataset_uuid}/{i.dataset_version}/").model_dump(),
+                self._ref(f"cold/datasets/{i.dataset_uuid}/{i.dataset_version}/"),
             )
             for i in payload.inputs
         ]
         writes = [
-            Grant(o.dataset_uuid, o.dataset_version, o.storage_ref.model_dump())
+            Grant(o.dataset_uuid, o.dataset_version, self._ref(o.storage_ref.prefix))
             for o in payload.outputs
         ]
         scope = claims_of(

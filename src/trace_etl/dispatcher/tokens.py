@@ -5,12 +5,16 @@ import hashlib
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 import jwt
+import orjson
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from trace_etl.model.errors import Forbidden, Unauthenticated
@@ -18,6 +22,7 @@ from trace_etl.model.task import Fence
 
 ISSUER = "trace"
 AUDIENCE = "trace.task"
+_ES256 = ec.ECDSA(SHA256())
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
 
 
@@ -56,9 +61,15 @@ class Capability:
 
 
 class Signer(Protocol):
-    """Something that holds an ES256 key: PEM files here, a KMS elsewhere."""
+    """Something that holds ES256 keys: PEM files here, a KMS elsewhere."""
 
-    def sign(self, claims: dict[str, Any]) -> str: ...
+    def kid(self) -> str:
+        """The key that signs now."""
+        ...
+
+    def sign(self, kid: str, message: bytes) -> bytes:
+        """The raw signature (r and s, 32 bytes each)."""
+        ...
 
     def jwks(self) -> dict[str, Any]: ...
 
@@ -74,10 +85,13 @@ class PemSigner:
         self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
         self._refresh()
 
-    def sign(self, claims: dict[str, Any]) -> str:
+    def kid(self) -> str:
         self._refresh()
-        kid = max(self._keys)
-        return jwt.encode(claims, self._keys[kid], algorithm="ES256", headers={"kid": kid})
+        return max(self._keys)
+
+    def sign(self, kid: str, message: bytes) -> bytes:
+        r, s = decode_dss_signature(self._keys[kid].sign(message, _ES256))
+        return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
     def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None:
         self._refresh()
@@ -105,10 +119,7 @@ class PemSigner:
 
 def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
     point = key.public_numbers()
-    x, y = (
-        base64.urlsafe_b64encode(n.to_bytes(32, "big")).rstrip(b"=").decode()
-        for n in (point.x, point.y)
-    )
+    x, y = (_base64(n.to_bytes(32, "big")).decode() for n in (point.x, point.y))
     return {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": kid, "x": x, "y": y}
 
 
@@ -124,13 +135,13 @@ def claims_of(
         "iss": ISSUER,
         "aud": AUDIENCE,
         "sub": f"task:{fence.task_id}",
-        "org_id": str(org_id),
-        "task_id": str(fence.task_id),
+        "org_id": org_id,
+        "task_id": fence.task_id,
         "attempt": fence.attempt,
         "datasets": [
             {
-                "dataset_uuid": str(g.dataset_uuid),
-                "dataset_version": str(g.dataset_version),
+                "dataset_uuid": g.dataset_uuid,
+                "dataset_version": g.dataset_version,
                 "storage_ref": g.storage_ref,
             }
             for g in grants
@@ -150,8 +161,10 @@ class TaskTokens:
     def mint(self, scope: dict[str, Any], life_seconds: int) -> str:
         """A token over this scope."""
         now = int(time.time())
-        claims = {**scope, "iat": now, "exp": now + life_seconds, "jti": str(uuid4())}
-        token = self._signer.sign(claims)
+        claims = {**scope, "iat": now, "exp": now + life_seconds, "jti": uuid4()}
+        kid = self._signer.kid()
+        message = _header(kid) + b"." + _base64(orjson.dumps(claims))
+        token = (message + b"." + _base64(self._signer.sign(kid, message))).decode()
         self._store(token, _capability(claims))
         return token
 
@@ -201,6 +214,15 @@ class TaskTokens:
             self._known.popitem(last=False)
 
 
+@lru_cache(maxsize=16)
+def _header(kid: str) -> bytes:
+    return _base64(orjson.dumps({"alg": "ES256", "kid": kid, "typ": "JWT"}))
+
+
+def _base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
 def _fingerprint(token: str) -> bytes:
     """A cache key that is no secret."""
     return hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=20).digest()
@@ -212,13 +234,13 @@ def _capability(claims: dict[str, Any]) -> Capability:
     if type(claims["attempt"]) is not int:
         raise ValueError("attempt is not a number")
     grants = tuple(
-        Grant(UUID(d["dataset_uuid"]), UUID(d["dataset_version"]), d["storage_ref"])
+        Grant(_uuid(d["dataset_uuid"]), _uuid(d["dataset_version"]), d["storage_ref"])
         for d in claims["datasets"]
     )
     writes = tuple(str(p) for p in claims["s3"]["write_prefixes"])
     return Capability(
-        org_id=UUID(claims["org_id"]),
-        task_id=UUID(claims["task_id"]),
+        org_id=_uuid(claims["org_id"]),
+        task_id=_uuid(claims["task_id"]),
         attempt=claims["attempt"],
         issued_at=int(claims["iat"]),
         expires_at=int(claims["exp"]),
@@ -227,6 +249,11 @@ def _capability(claims: dict[str, Any]) -> Capability:
         write_prefixes=writes,
         outputs={g.dataset_uuid: g for g in grants if _url(g) in writes},
     )
+
+
+def _uuid(value: UUID | str) -> UUID:
+    """Claims that we just made hold UUIDs, claims that came over the wire hold text."""
+    return value if isinstance(value, UUID) else UUID(value)
 
 
 def _url(grant: Grant) -> str:

@@ -7,11 +7,13 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 
 import structlog
 
 from trace_etl import logs
-from trace_etl.pipeline.runner import PipelineSettings, SparkRunner
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.plan.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
 from trace_etl.worker.client import DispatcherClient, read_token
@@ -27,9 +29,7 @@ def main() -> int:
     cfg = WorkerSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("worker", cfg.log_level)
     structlog.contextvars.bind_contextvars(worker_id=cfg.worker_id)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = _stop_on_signals()
     _say(cfg.ready_file, "starting")
     runner = SparkRunner(_pipeline(cfg))
     try:
@@ -40,6 +40,17 @@ def main() -> int:
     finally:
         runner.close()
     return 0
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    return stop
 
 
 def _work(cfg: WorkerSettings, runner: SparkRunner, stop: threading.Event) -> None:
@@ -58,10 +69,11 @@ def _work(cfg: WorkerSettings, runner: SparkRunner, stop: threading.Event) -> No
 def _pipeline(cfg: WorkerSettings) -> PipelineSettings:
     return PipelineSettings(
         objects_root=cfg.objects_root,
-        spark_master=cfg.spark_master,
+        master=cfg.spark_master,
         spark_dir=cfg.spark_dir,
         java_home=cfg.java_home,
-        rpc_pools=cfg.rpc_pools,
+        slots=cfg.slots,
+        rpc_pools={name: tuple(urls) for name, urls in cfg.rpc_pools.items()},
     )
 
 

@@ -13,6 +13,9 @@ from trace_etl.lite.postgres import EmbeddedPostgres, Server
 from trace_etl.queues import pgqueue
 from trace_etl.state import migrations
 
+# Nobody pulls the plug on a test: it may die with the machine, not with a process.
+_HASTY = {"fsync": "off", "full_page_writes": "off"}
+
 
 @dataclass(frozen=True)
 class Templates:
@@ -24,7 +27,7 @@ class Templates:
 @contextmanager
 def serving(directory: Path) -> Generator[Templates]:
     """A server with both databases provisioned and migrated, ready to be copied."""
-    embedded = EmbeddedPostgres(directory, passfile=directory.parent / "pgpass")
+    embedded = EmbeddedPostgres(directory, passfile=directory.parent / "pgpass", settings=_HASTY)
     server = embedded.start()
     try:
         dsns = databases.provision(server, state="template_state", data="template_data")

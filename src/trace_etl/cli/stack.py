@@ -1,6 +1,5 @@
 """`trace up`, `trace down`, `trace status`: the embedded stack on this machine."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -107,6 +106,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
 
 def _up_in_background(home: "Home", options: "Options", as_json: bool) -> None:
     from trace_etl.lite import detached
+    from trace_etl.lite.connection import read
     from trace_etl.lite.errors import AlreadyRunning, StackError
 
     try:
@@ -116,6 +116,8 @@ def _up_in_background(home: "Home", options: "Options", as_json: bool) -> None:
         if options != type(options)():
             raise _failure(running) from None
         typer.echo(f"{running}; {running.remedy}.", err=True)
+        if as_json and (found := read(home.connection)):
+            output.print_json(asdict(found))
         return
     except StackError as refused:
         raise _failure(refused) from None
@@ -154,7 +156,7 @@ def _print_line(line: "Line") -> None:
 
 def _print_up(connection: "Connection", seconds: float, as_json: bool, how_to_stop: str) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(connection)))
+        output.print_json(asdict(connection))
         return
     typer.echo(f"Trace is up in {seconds:.1f} s ({how_to_stop}).")
     typer.echo(f"  API    {connection.api_url}")

@@ -3,8 +3,6 @@
 import random
 import socket
 
-import psutil
-
 LOOPBACK = "127.0.0.1"
 # Below Linux's ephemeral range: no outgoing connection takes a remembered port while we are down.
 _CANDIDATES = range(20_000, 32_000)
@@ -33,18 +31,16 @@ def free_port(taken: frozenset[int] = frozenset()) -> int:
 
 def holder(port: int) -> str:
     """Who listens on the port, in words; another user's program stays unnamed."""
+    import psutil  # here, because every command imports this module and few ask
+
     try:
         listening = psutil.net_connections(kind="tcp")
     except psutil.AccessDenied:
         return "another program"
     for connection in listening:
         if connection.laddr and connection.laddr[1] == port and connection.pid:
-            return _describe(connection.pid)
+            try:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+            except psutil.Error:
+                return f"pid {connection.pid}"
     return "another program"
-
-
-def _describe(pid: int) -> str:
-    try:
-        return f"{psutil.Process(pid).name()} (pid {pid})"
-    except psutil.Error:
-        return f"pid {pid}"

@@ -1,0 +1,1 @@
+"""A chain as a Spark data source: plan ranges, fetch JSON-RPC in batches, yield Arrow."""

@@ -1,0 +1,70 @@
+"""What `spark.read.format("evm")` may be told. Spark hands option keys over in lower case."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trace_etl.pipeline.errors import BadTask
+from trace_etl.pipeline.evm.fetch import Source
+from trace_etl.pipeline.evm.tables import SCHEMAS
+
+BUNDLE = "bundle"
+_DEFAULT_PARTITION = 1000
+
+
+@dataclass(frozen=True)
+class EvmOptions:
+    """A dataset of a range of blocks (inclusive) from a pool of endpoints."""
+
+    source: Source
+    dataset: str
+    tables: tuple[str, ...]
+    start: int
+    end: int
+    partition_size: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "EvmOptions":
+        """Raises BadTask naming the option."""
+        dataset = options.get("dataset", "")
+        tables = options.get("tables", "").split(",") if dataset == BUNDLE else [dataset]
+        for table in tables:
+            if table not in SCHEMAS:
+                raise BadTask(
+                    f'evm option dataset: must be one of {", ".join(SCHEMAS)}, not "{table}"'
+                )
+        start, end = _number(options, "start"), _number(options, "end")
+        if end < start:
+            raise BadTask(f"evm option end: {end} is before start {start}")
+        return cls(
+            source=_source(options),
+            dataset=dataset,
+            tables=tuple(tables),
+            start=start,
+            end=end,
+            partition_size=_number(options, "partition_size", _DEFAULT_PARTITION, least=1),
+        )
+
+
+def _source(options: Mapping[str, str]) -> Source:
+    urls = tuple(options.get("rpc_url", "").replace(",", " ").split())
+    if not urls:
+        raise BadTask("evm option rpc_url: is missing")
+    usual = Source(urls)
+    return Source(
+        urls,
+        batch=_number(options, "batch", usual.batch, least=1),
+        concurrency=_number(options, "concurrency", usual.concurrency, least=1),
+        timeout=_number(options, "timeout", int(usual.timeout), least=1),
+        tries=_number(options, "tries", usual.tries, least=1),
+    )
+
+
+def _number(
+    options: Mapping[str, str], name: str, default: int | None = None, *, least: int = 0
+) -> int:
+    text = options.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not text.strip().isdecimal() or int(text) < least:
+        raise BadTask(f"evm option {name}: must be a whole number from {least} up, not {text!r}")
+    return int(text)

@@ -1,0 +1,117 @@
+"""Inputs as DataFrames: pinned to the listed files, cut to the task's scope, filtered."""
+
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, DataType, StructType
+
+from trace_etl.model.storage import SUCCESS_MARKER
+from trace_etl.pipeline.errors import BadTask, InputMissing
+from trace_etl.wire.task import InputPartition, Scope, SuccessMarker, TaskInput
+
+_BLOCK = "block_number"
+# Below this, one core is done before a shuffle has begun: every stage runs as one task.
+_SMALL_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input, ready to use."""
+
+    name: str
+    frame: DataFrame
+    is_small: bool
+
+
+def load(spark: SparkSession, given: TaskInput, scope: Scope | None, root: Path) -> Input:
+    """The rows of an input that a task is about. Raises InputMissing or BadTask."""
+    if not given.partitions:
+        raise InputMissing(f"input {given.name}: no partition is committed yet")
+    wanted = [partition for partition in given.partitions if _overlaps(partition, scope)]
+    markers = [_marker(given.name, part, root) for part in wanted or given.partitions[:1]]
+    schema = _schema(given.name, markers)
+    paths = [
+        str(part.storage_ref.ref().path(root) / file.name)
+        for part, marker in zip(wanted, markers, strict=False)
+        for file in marker.files
+    ]
+    is_small = sum(marker.bytes for marker in markers) <= _SMALL_BYTES
+    conditions = [*_in_scope(schema, scope), *_where(given, schema)]
+    frame = _filtered(_read(spark, schema, paths), conditions)
+    return Input(given.name, frame.coalesce(1) if is_small else frame, is_small)
+
+
+def _overlaps(partition: InputPartition, scope: Scope | None) -> bool:
+    if scope is None or scope.start is None or scope.end is None:
+        return True
+    if partition.start is None or partition.end is None:
+        return True
+    return partition.start <= scope.end and partition.end >= scope.start
+
+
+def _marker(name: str, partition: InputPartition, root: Path) -> SuccessMarker:
+    path = partition.storage_ref.ref().path(root) / SUCCESS_MARKER
+    try:
+        return SuccessMarker.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputMissing(
+            f"input {name}, partition {partition.partition_key}: {path} cannot be read"
+        ) from error
+
+
+def _schema(name: str, markers: list[SuccessMarker]) -> StructType:
+    shapes = {
+        tuple((column["name"], column["type"]) for column in marker.schema_) for marker in markers
+    }
+    if len(shapes) > 1:
+        raise BadTask(f"input {name}: its partitions do not have the same columns")
+    return _struct(shapes.pop())
+
+
+@lru_cache(256)
+def _struct(columns: tuple[tuple[str, str], ...]) -> StructType:
+    ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns)
+    return cast("StructType", StructType.fromDDL(ddl))
+
+
+def _read(spark: SparkSession, schema: StructType, paths: list[str]) -> DataFrame:
+    if not paths:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*paths)
+
+
+def _filtered(frame: DataFrame, conditions: list[Column]) -> DataFrame:
+    return frame.where(reduce(Column.__and__, conditions)) if conditions else frame
+
+
+def _in_scope(schema: StructType, scope: Scope | None) -> list[Column]:
+    if scope is None or scope.start is None or scope.end is None or _BLOCK not in schema.names:
+        return []
+    return [F.col(_BLOCK).between(scope.start, scope.end)]
+
+
+def _where(given: TaskInput, schema: StructType) -> list[Column]:
+    """The edge's filter: AND over columns, a list means IN."""
+    conditions: list[Column] = []
+    for name, value in (given.where or {}).items():
+        if name not in schema.names:
+            raise BadTask(f"input {given.name}, where: there is no column {name}")
+        kind = schema[name].dataType
+        items = cast("list[Any]", value if isinstance(value, list) else [value])
+        conditions.append(F.col(f"`{name}`").isin([_literal(item, kind) for item in items]))
+    return conditions
+
+
+def _literal(value: Any, kind: DataType) -> Column:
+    """Hashes and addresses are written as 0x… and stored as bytes."""
+    if isinstance(kind, BinaryType) and isinstance(value, str) and value.startswith("0x"):
+        try:
+            return F.lit(bytearray.fromhex(value[2:]))
+        except ValueError as error:
+            raise BadTask(f"where: {value} is not hexadecimal") from error
+    return F.lit(value)

@@ -1,0 +1,1 @@
+"""One file per operator: what it needs, and how its rows come about."""

@@ -1,0 +1,56 @@
+"""A user's SELECT over the inputs, by their names. Spark's own parser says what a SELECT is."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from trace_etl.pipeline.errors import BadSql
+from trace_etl.pipeline.inputs import Input
+from trace_etl.pipeline.writer import Frame
+
+_ORDERED = ("Sort", "GlobalLimit", "LocalLimit", "Offset")
+
+
+def select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str) -> Frame:
+    """The result of the SELECT. `spark` must be this task's own session. Raises BadSql."""
+    plan = _parse(spark, text)
+    for given in inputs:
+        given.frame.createOrReplaceTempView(given.name)
+    try:
+        frame = _analyse(spark, plan)
+    except PySparkException as error:
+        names = ", ".join(given.name for given in inputs) or "none"
+        raise BadSql(f"{_first_line(error)} (inputs: {names})") from error
+    return Frame(
+        output,
+        frame,
+        is_ordered=_root(plan) in _ORDERED,
+        is_large=not all(given.is_small for given in inputs),
+    )
+
+
+def _parse(spark: SparkSession, text: str) -> Any:
+    """The plan of one query. Commands, scripts and several statements do not parse as one."""
+    try:
+        plan = cast("Any", spark)._jsparkSession.sessionState().sqlParser().parseQuery(text)
+    except PySparkException as error:
+        raise BadSql(f"not one SELECT: {_first_line(error)}") from error
+    if "ScriptTransformation" in plan.treeString():
+        raise BadSql("not one SELECT: TRANSFORM … USING runs a program")
+    return plan
+
+
+def _analyse(spark: SparkSession, plan: Any) -> DataFrame:
+    jvm, session = cast("Any", spark)._jvm, cast("Any", spark)._jsparkSession
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan), spark)
+
+
+def _root(plan: Any) -> str:
+    name = plan.nodeName()
+    return plan.children().head().nodeName() if name == "UnresolvedWith" else name
+
+
+def _first_line(error: PySparkException) -> str:
+    return str(error).strip().partition("\n")[0]

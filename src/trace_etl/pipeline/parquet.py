@@ -1,0 +1,123 @@
+"""One Parquet file, written by an executor: whole and under its name, or not at all."""
+
+import errno
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trace_etl.pipeline.errors import StorageFull, StorageUnwritable
+
+ROW_GROUP_ROWS = 100_000
+ROW_GROUP_BYTES = 64 * 1024 * 1024  # wide rows must not gather without bound
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a finished file holds."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+class ParquetFile:
+    """Gathers batches into row groups of one size, so that the same rows give the same bytes."""
+
+    def __init__(self, path: Path, schema: Any, *, attempt: int) -> None:
+        self._path = path
+        self._draft = path.with_name(f".{path.name}.{attempt}")
+        self._schema = schema
+        self._writer: Any = None
+        self._held: list[Any] = []
+        self._held_rows = self._held_bytes = self._rows = 0
+
+    def __enter__(self) -> "ParquetFile":
+        with named_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(
+                self._draft,
+                self._schema,
+                compression="zstd",
+                use_dictionary=_repetitive(self._schema),
+                store_schema=False,
+            )
+        return self
+
+    def write(self, batch: Any) -> None:
+        """Take a batch in. Raises StorageFull or StorageUnwritable, naming the path."""
+        self._held.append(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
+            self._flush(final=self._held_bytes >= ROW_GROUP_BYTES)
+
+    def finish(self) -> Written:
+        """Close the file and give it its name."""
+        self._flush(final=True)
+        with named_errors(self._path):
+            self._writer.close()
+            size = make_durable(self._draft)
+            self._draft.rename(self._path)
+        return Written(self._path.name, self._rows, size)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        with named_errors(self._path):
+            self._draft.unlink(missing_ok=True)
+
+    def _flush(self, *, final: bool) -> None:
+        """Write what is held; unless final, keep the rows that do not fill a row group."""
+        table = pa.Table.from_batches(self._held, self._schema).combine_chunks()
+        whole = table.num_rows if final else table.num_rows - table.num_rows % ROW_GROUP_ROWS
+        with named_errors(self._path):
+            if whole:
+                self._writer.write_table(table.slice(0, whole), row_group_size=ROW_GROUP_ROWS)
+        self._rows += whole
+        rest = table.slice(whole)
+        self._held, self._held_rows, self._held_bytes = (
+            rest.to_batches(),
+            rest.num_rows,
+            rest.nbytes,
+        )
+
+
+def make_durable(path: Path) -> int:
+    """Have the disk hold a file or directory before a commit points at it; tells its size."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+        return os.fstat(handle).st_size
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def named_errors(path: Path) -> Generator[None]:
+    """Turn the operating system's refusals into ours, naming the path."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        kind = StorageFull if error.errno in _FULL else StorageUnwritable
+        raise kind(f"cannot write {path}: {reason}") from error
+
+
+def _repetitive(schema: Any) -> list[str]:
+    """Columns whose values repeat; a dictionary of hashes only costs time."""
+    return [field.name for field in schema if not pa.types.is_binary(field.type)]

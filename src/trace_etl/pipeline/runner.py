@@ -1,0 +1,160 @@
+"""Runs one task on the warm session: inputs in, operator, files out, and what to report."""
+
+import itertools
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+from py4j.protocol import Py4JError
+from pydantic import ValidationError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from trace_etl.pipeline import inputs, reports
+from trace_etl.pipeline.errors import BadTask, TaskCanceled
+from trace_etl.pipeline.failures import translated
+from trace_etl.pipeline.operators import cryo_ingest, range_splitter, sql
+from trace_etl.pipeline.session import WarmSession
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.pipeline.warmup import warm_up
+from trace_etl.pipeline.writer import Result, Target, mark_success
+from trace_etl.plan.operators import OPERATORS, IngestConfig, OperatorConfig, SplitConfig, SqlConfig
+from trace_etl.wire.task import TaskPayload, TaskResult
+
+
+@dataclass
+class _Run:
+    """A task under way: the Spark job group its jobs carry, and whether to stop."""
+
+    group: str
+    pool: str
+    is_canceled: bool = False
+
+    def check(self) -> None:
+        if self.is_canceled:
+            raise TaskCanceled("the task was canceled")
+
+
+@dataclass
+class SparkRunner:
+    """One per worker process; `run` may be called from several threads at once."""
+
+    settings: PipelineSettings
+    _runs: dict[UUID, _Run] = field(default_factory=dict[UUID, _Run], init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
+
+    def __post_init__(self) -> None:
+        self.session = WarmSession(self.settings)
+
+    def warm(self) -> None:
+        """Start Spark and run what the first tasks would wait for. Raises SparkNotStarted."""
+        warm_up(self.session.get(), self.settings)
+
+    def run(self, task: TaskPayload) -> TaskResult:
+        """Do the task's work and tell what was made. Raises PipelineError."""
+        config = _checked_config(task)
+        if isinstance(config, SplitConfig):
+            return range_splitter.run(task, config)
+        with self._registered(task) as run:
+            try:
+                return self._run_on_spark(task, config, run)
+            except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+                run.check()
+                raise translated(error, is_alive=self.session.is_alive) from error
+
+    def cancel(self, task_id: UUID) -> None:
+        """Stop a task that runs here; its `run` raises TaskCanceled. Others are not touched."""
+        with self._lock:
+            run = self._runs.get(task_id)
+        if run is None:
+            return
+        run.is_canceled = True
+        if self.session.is_alive:
+            context = cast("Any", self.session.get().sparkContext)
+            # Future jobs too: the task may be between two of them.
+            context._jsc.sc().cancelJobGroupAndFutureJobs(run.group)
+
+    def close(self) -> None:
+        """Stop Spark and its JVM."""
+        self.session.close()
+
+    def _run_on_spark(self, task: TaskPayload, config: OperatorConfig, run: _Run) -> TaskResult:
+        spark = self.session.get()
+        run.check()
+        targets = self._targets(task)
+        with _jobs_named(spark, task, run):
+            result = self._operate(spark, task, config)
+            written = result.write(targets)
+        run.check()
+        for name, schema in result.schemas().items():
+            mark_success(targets[name], written[name], schema)
+        return reports.result(task, written)
+
+    def _operate(self, spark: SparkSession, task: TaskPayload, config: OperatorConfig) -> Result:
+        names = [output.name for output in task.outputs]
+        if isinstance(config, IngestConfig):
+            return cryo_ingest.read(spark, config, task.scope, names, self.settings.rpc_pools)
+        assert isinstance(config, SqlConfig)
+        own = spark.newSession()  # its views are this task's alone
+        root = self.settings.objects_root
+        frames = [inputs.load(own, given, task.scope, root) for given in task.inputs]
+        return sql.select(own, config.sql, frames, names[0])
+
+    def _targets(self, task: TaskPayload) -> dict[str, Target]:
+        root = self.settings.objects_root
+        return {
+            output.name: Target(
+                output.storage_ref.ref().path(root), reports.file_name(output.name, task.scope)
+            )
+            for output in task.outputs
+        }
+
+    @contextmanager
+    def _registered(self, task: TaskPayload) -> Generator[_Run]:
+        with self._lock:
+            used = {run.pool for run in self._runs.values()}
+            pool = next(
+                name for name in map("slot-{}".format, itertools.count()) if name not in used
+            )
+            run = _Run(f"{task.task_id}-{task.attempt}-{next(self._numbers)}", pool)
+            self._runs[task.task_id] = run
+        try:
+            yield run
+        finally:
+            with self._lock:
+                del self._runs[task.task_id]
+
+
+def _checked_config(task: TaskPayload) -> OperatorConfig:
+    """The operator's config. Raises BadTask naming the field."""
+    operator = OPERATORS.get(task.operator)
+    if operator is None or operator.config not in (SplitConfig, IngestConfig, SqlConfig):
+        raise BadTask(f"operator {task.operator}: this worker does not run it")
+    wrong = operator.check_outputs(tuple(output.name for output in task.outputs))
+    if wrong:
+        raise BadTask(f"operator {task.operator}, outputs: {wrong}")
+    for output in task.outputs:
+        if output.update_strategy != "replace":
+            raise BadTask(f"output {output.name}: update_strategy {output.update_strategy}")
+    try:
+        return operator.config.model_validate(task.config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadTask(f"operator {task.operator}, config.{where}: {first['msg']}") from error
+
+
+@contextmanager
+def _jobs_named(spark: SparkSession, task: TaskPayload, run: _Run) -> Generator[None]:
+    """Jobs of this thread belong to the task: they can be cancelled and share cores fairly."""
+    context = spark.sparkContext
+    context.setJobGroup(run.group, f"{task.job.dag_name}.{task.job.name}", interruptOnCancel=True)
+    context.setLocalProperty("spark.scheduler.pool", run.pool)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", cast("str", None))

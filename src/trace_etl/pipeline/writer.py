@@ -1,0 +1,174 @@
+"""Writing is done here, once, for every operator: files, names, counts, the success marker."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from trace_etl.model.storage import SUCCESS_MARKER
+from trace_etl.pipeline.parquet import ParquetFile, Written, make_durable, named_errors
+
+_SORTED_BY = ("block_number", "transaction_index", "log_index")
+_REPORT: Any = pa.schema(
+    [("output", pa.string()), ("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())]
+)
+_REPORT_DDL = "output string, name string, rows bigint, bytes bigint"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where one output goes: its attempt's own directory, and the file in it."""
+
+    directory: Path
+    file_name: str
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.file_name
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One output as a DataFrame."""
+
+    output: str
+    frame: DataFrame
+    is_ordered: bool = False
+    """The rows' order is the user's wish; otherwise they are sorted by block."""
+    is_large: bool = False
+    """Worth computing on every core before one of them writes."""
+
+    def write(self, targets: Mapping[str, Target]) -> dict[str, Written]:
+        target, schema = targets[self.output], to_arrow_schema(self.frame.schema)
+        work = _FrameWriter(self.output, target, schema)
+        reports = _reports(self._single().mapInArrow(work, _REPORT_DDL))
+        # Spark drops the whole plan when it can prove that there are no rows.
+        return reports or {self.output: _write_file(target, schema, iter(()), attempt=0)}
+
+    def schemas(self) -> dict[str, Any]:
+        return {self.output: to_arrow_schema(self.frame.schema)}
+
+    def _single(self) -> DataFrame:
+        """All rows in one partition, in the order they are written."""
+        if self.is_ordered:
+            return self.frame.coalesce(1)
+        single = self.frame.repartition(1) if self.is_large else self.frame.coalesce(1)
+        columns = [name for name in _SORTED_BY if name in self.frame.columns]
+        return single.sortWithinPartitions(*columns) if _SORTED_BY[0] in columns else single
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Several outputs fetched at once: rows of (table, first_block, slice), see `evm.source`."""
+
+    frame: DataFrame
+    tables: Mapping[str, Any]
+    """The Arrow schema of each output."""
+    is_parallel: bool = False
+    """The frame has more than one partition; each table's slices must be brought together."""
+
+    def write(self, targets: Mapping[str, Target]) -> dict[str, Written]:
+        frame = self.frame
+        if self.is_parallel:
+            gathered = frame.repartition(len(self.tables), "table")
+            frame = gathered.sortWithinPartitions("table", "first_block")
+        return _reports(frame.mapInArrow(_BundleWriter(targets, self.tables), _REPORT_DDL))
+
+    def schemas(self) -> dict[str, Any]:
+        return dict(self.tables)
+
+
+Result = Frame | Bundle
+
+
+def mark_success(target: Target, written: Written, schema: Any) -> None:
+    """Put the success marker beside a finished file. Nothing under the prefix changes after."""
+    marker = {
+        "files": [{"name": written.name, "rows": written.rows, "bytes": written.bytes}],
+        "rows": written.rows,
+        "bytes": written.bytes,
+        "schema": [
+            {"name": field.name, "type": field.dataType.simpleString()}
+            for field in from_arrow_schema(schema).fields
+        ],
+    }
+    path = target.directory / SUCCESS_MARKER
+    draft = path.with_name(f".{SUCCESS_MARKER}")
+    with named_errors(path):
+        draft.write_bytes(orjson.dumps(marker))
+        make_durable(draft)
+        draft.rename(path)
+        make_durable(target.directory)
+
+
+@dataclass(frozen=True)
+class _FrameWriter:
+    """Runs on an executor: one partition of rows to one file."""
+
+    output: str
+    target: Target
+    schema: Any
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        written = _write_file(self.target, self.schema, batches, attempt=_attempt())
+        yield _report([(self.output, written)])
+
+
+@dataclass(frozen=True)
+class _BundleWriter:
+    """Runs on an executor: one partition of slices to one file per table."""
+
+    targets: Mapping[str, Target]
+    schemas: Mapping[str, Any]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        attempt = _attempt()
+        with ExitStack() as stack:
+            files: dict[str, ParquetFile] = {}
+            for table, piece in _slices(batches):
+                if table not in files:
+                    file = ParquetFile(
+                        self.targets[table].path, self.schemas[table], attempt=attempt
+                    )
+                    files[table] = stack.enter_context(file)
+                files[table].write(pa.ipc.read_record_batch(piece, self.schemas[table]))
+            written = [(table, file.finish()) for table, file in files.items()]
+        yield _report(written)
+
+
+def _slices(batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
+    for batch in batches:
+        for table, piece in zip(batch.column("table"), batch.column("slice"), strict=True):
+            yield table.as_py(), piece.as_buffer()
+
+
+def _write_file(target: Target, schema: Any, batches: Iterator[Any], *, attempt: int) -> Written:
+    with ParquetFile(target.path, schema, attempt=attempt) as file:
+        for batch in batches:
+            file.write(batch)
+        return file.finish()
+
+
+def _attempt() -> int:
+    context = TaskContext.get()
+    return context.attemptNumber() if context else 0
+
+
+def _report(written: Sequence[tuple[str, Written]]) -> Any:
+    rows = [(output, done.name, done.rows, done.bytes) for output, done in written]
+    columns = list(zip(*rows, strict=True)) or [()] * len(_REPORT)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _REPORT, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
+
+
+def _reports(frame: DataFrame) -> dict[str, Written]:
+    """Run the job. What comes back is a row per file, never data."""
+    rows = cast("list[Any]", frame.collect())
+    return {row["output"]: Written(row["name"], row["rows"], row["bytes"]) for row in rows}

@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import tempfile
+from contextlib import AbstractAsyncContextManager
 from math import isfinite
 from pathlib import Path
 from typing import Annotated
@@ -110,8 +111,7 @@ def parse_reorg(text: str | None) -> ReorgAt | None:
 
 def _run(chain: DevChain, port: int, block_time: float, ready_file: Path | None) -> None:
     try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve_until_told(chain, port, block_time, ready_file))
+        run_until_told(serve(chain, HOST, port, block_time=block_time), ready_file)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
@@ -120,19 +120,25 @@ def _run(chain: DevChain, port: int, block_time: float, ready_file: Path | None)
         raise typer.Exit(1) from error
 
 
+def run_until_told(serving: AbstractAsyncContextManager[str], ready_file: Path | None) -> None:
+    """Serve, tell the URL, and stop at SIGTERM or SIGINT."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve_until_told(serving, ready_file))
+
+
 async def _serve_until_told(
-    chain: DevChain, port: int, block_time: float, ready_file: Path | None
+    serving: AbstractAsyncContextManager[str], ready_file: Path | None
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serve(chain, HOST, port, block_time=block_time) as url:
+    async with serving as url:
         if ready_file is not None:
             _write_atomically(ready_file, url + "\n")
         typer.echo(url)
-        log.info("devchain_ready", url=url, chain_id=chain.chain_id, head=chain.head)
+        log.info("devchain_ready", url=url)
         await stop.wait()
-    log.info("devchain_stopped", head=chain.head)
+    log.info("devchain_stopped")
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ def configure(process: str, level: str = "info") -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _named(process),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -21,5 +22,13 @@ def configure(process: str, level: str = "info") -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.bind_contextvars(process=process)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+
+
+def _named(process: str) -> structlog.types.Processor:
+    # Not a context variable: those end at a thread's edge, and every thread's lines need it.
+    def add(_: object, __: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
+        event["process"] = process
+        return event
+
+    return add

@@ -120,7 +120,7 @@ class Message:
 _RECEIVE = """
 WITH next AS (
     SELECT message_id FROM queue.messages
-     WHERE queue = ANY(%(queues)s) AND visible_at <= now()
+     WHERE queue = ANY(%(queues)s::text[]) AND visible_at <= now()
      ORDER BY message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
 UPDATE queue.messages m SET visible_at = now() + %(hidden)s, receives = m.receives + 1
@@ -128,7 +128,8 @@ UPDATE queue.messages m SET visible_at = now() + %(hidden)s, receives = m.receiv
 RETURNING m.message_id, m.queue, m.body, m.receives
 """
 _SEEN = """
-INSERT INTO queue.consumers (queue, consumer_id) SELECT q, %(consumer_id)s FROM unnest(%(queues)s) q
+INSERT INTO queue.consumers (queue, consumer_id)
+SELECT q, %(consumer_id)s FROM unnest(%(queues)s::text[]) q
 ON CONFLICT (queue, consumer_id) DO UPDATE SET seen_at = now()
 """
 _FORGET = "DELETE FROM queue.consumers WHERE consumer_id = %s"

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from datetime import timedelta
@@ -28,7 +29,6 @@ def main() -> int:
     """Warm Spark, then claim and run until asked to stop."""
     cfg = WorkerSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("worker", cfg.log_level)
-    structlog.contextvars.bind_contextvars(worker_id=cfg.worker_id)
     stop = _stop_on_signals()
     _say(cfg.ready_file, "starting")
     runner = SparkRunner(_pipeline(cfg))
@@ -54,11 +54,13 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _work(cfg: WorkerSettings, runner: SparkRunner, stop: threading.Event) -> None:
-    consumer = Consumer(cfg.queue_dsn, cfg.runtimes, cfg.worker_id)
+    # A restarted worker is another one: what its predecessor held is not its own.
+    worker_id = f"{cfg.worker_id}:{socket.gethostname()}:{os.getpid()}"
+    consumer = Consumer(cfg.queue_dsn, cfg.runtimes, worker_id)
     client = DispatcherClient(
         cfg.dispatcher_url, cfg.tls_ca, read_token(cfg.worker_token_file), _INSISTENCE
     )
-    slots = Slots(consumer, client, runner, worker_id=cfg.worker_id, size=cfg.slots, stop=stop)
+    slots = Slots(consumer, client, runner, worker_id=worker_id, size=cfg.slots, stop=stop)
     try:
         slots.run()
     finally:

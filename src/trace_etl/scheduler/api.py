@@ -1,0 +1,88 @@
+"""The few calls of the Dispatcher's API that the scheduler makes."""
+
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from trace_etl.model.errors import Conflict, Unavailable
+from trace_etl.wire.user import JobItem, JobList, TaskList, TriggerReply
+
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True)
+class CronJob:
+    """A source job, and the schedule it has now."""
+
+    dag: str
+    job: str
+    schedule: str
+
+
+class DispatcherApi:
+    """Raises Unavailable when trying again may help, Conflict when it will not."""
+
+    def __init__(self, url: str, ca: Path, token_file: Path) -> None:
+        self._token_file = token_file
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            verify=ssl.create_default_context(cafile=str(ca)),
+            timeout=_PATIENCE,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> "DispatcherApi":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._http.aclose()
+
+    async def cron_jobs(self) -> list[CronJob]:
+        """The cron sources that are deployed and not paused."""
+        answer = await self._send("GET", "/v1/jobs", params={"source_kind": "cron"})
+        jobs = JobList.model_validate_json(answer).items
+        return [CronJob(j.dag, j.job, j.schedule or "") for j in jobs if _runs(j)]
+
+    async def last_tick(self, job: CronJob) -> datetime | None:
+        """The newest tick that the job was triggered for."""
+        wanted = {"dag": job.dag, "job": job.job, "limit": 1}
+        answer = await self._send("GET", "/v1/tasks", params=wanted)
+        items = TaskList.model_validate_json(answer).items
+        if not items or items[0].partition_key is None:
+            return None
+        return datetime.fromtimestamp(int(items[0].partition_key.partition("-")[0]), UTC)
+
+    async def trigger(self, job: CronJob, tick: datetime) -> bool:
+        """Trigger a tick, once over all schedulers: its scope is its own time."""
+        second = int(tick.timestamp())
+        body = {"dag": job.dag, "job": job.job, "start": second, "end": second}
+        answer = await self._send("POST", "/v1/triggers", json=body)
+        return TriggerReply.model_validate_json(answer).created
+
+    async def _send(self, method: str, path: str, **options: Any) -> bytes:
+        # Read anew each time: the file is renewed long before the token in it expires.
+        token = self._token_file.read_text().strip()
+        headers = {"authorization": f"Bearer {token}"}
+        try:
+            answer = await self._http.request(method, path, headers=headers, **options)
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the Dispatcher does not answer: {error!r}") from error
+        if answer.status_code in (404, 409, 422):
+            raise Conflict(answer.text)
+        if answer.is_error:
+            raise Unavailable(f"HTTP {answer.status_code}: {answer.text}")
+        return answer.content
+
+
+def _runs(job: JobItem) -> bool:
+    return job.schedule is not None and job.paused_by is None

@@ -1,0 +1,84 @@
+"""The agent: knows the cron sources, fires what is due, and sleeps in between."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from trace_etl.model.errors import Conflict, Unavailable
+from trace_etl.plan.retry import Backoff
+from trace_etl.scheduler import ticks
+from trace_etl.scheduler.api import CronJob, DispatcherApi
+
+_RETRY = Backoff(timedelta(seconds=0.5), timedelta(seconds=15), jitter=0.3)
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass
+class CronTrigger:
+    """Remembers, for every job, the tick up to which it has been triggered."""
+
+    api: DispatcherApi
+    refresh: timedelta
+    catch_up: timedelta
+    _done: dict[CronJob, datetime] = field(default_factory=dict[CronJob, datetime])
+    _refreshed: datetime | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Fire ticks until `stop`."""
+        failures = 0
+        while not stop.is_set():
+            now = datetime.now(UTC)
+            try:
+                pause = await self.fire_once(now) - datetime.now(UTC)
+                failures = 0
+            except Unavailable as error:
+                failures += 1
+                pause = _RETRY.after(failures)
+                _log.warning("dispatcher_unavailable", error=str(error), failures=failures)
+            await _sleep(stop, pause)
+
+    async def fire_once(self, now: datetime) -> datetime:
+        """Fire everything due by `now`. Returns when to look again. Raises Unavailable."""
+        if self._refreshed is None or now >= self._refreshed + self.refresh:
+            await self._learn(now)
+            self._refreshed = now
+        for job in self._done:
+            for tick in list(ticks.between(job.schedule, self._done[job], now)):
+                await self._fire(job, tick)
+                self._done[job] = tick
+        return min([self._refreshed + self.refresh, *self._upcoming(now)])
+
+    async def _learn(self, now: datetime) -> None:
+        known: dict[CronJob, datetime] = {}
+        for job in await self.api.cron_jobs():
+            known[job] = self._done.get(job) or await self._start_of(job, now)
+        self._done = known
+
+    async def _start_of(self, job: CronJob, now: datetime) -> datetime:
+        """Where a job's ticks begin: after the last one fired, if that is not long ago."""
+        last = await self.api.last_tick(job)
+        # The tick being due this very second is not in the past yet.
+        fresh = now - timedelta(seconds=1)
+        return fresh if last is None else min(max(last, now - self.catch_up), now)
+
+    async def _fire(self, job: CronJob, tick: datetime) -> None:
+        try:
+            created = await self.api.trigger(job, tick)
+        except Conflict as error:
+            _log.warning("tick_refused", dag=job.dag, job=job.job, error=str(error))
+            return
+        _log.info("tick_fired", dag=job.dag, job=job.job, tick=tick.isoformat(), by_us=created)
+
+    def _upcoming(self, now: datetime) -> list[datetime]:
+        found = [ticks.following(job.schedule, now) for job in self._done]
+        return [tick for tick in found if tick is not None]
+
+
+async def _sleep(stop: asyncio.Event, pause: timedelta) -> None:
+    try:
+        async with asyncio.timeout(max(pause.total_seconds(), 0)):
+            await stop.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,18 @@
+"""Everything the scheduler is told from outside."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class SchedulerSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
+
+    api_url: str
+    tls_ca: Path
+    user_token_file: Path
+    log_level: str = "info"
+
+    scheduler_refresh: timedelta = timedelta(seconds=30)
+    scheduler_catch_up: timedelta = timedelta(hours=1)

@@ -1,0 +1,176 @@
+"""Cron sources through a real Dispatcher: every tick once, none lost, none doubled."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import pytest
+
+from support.dispatcher import Live
+from support.postgres import sql
+from trace_etl.model.errors import Unavailable
+from trace_etl.scheduler import ticks
+from trace_etl.scheduler.api import DispatcherApi
+from trace_etl.scheduler.cron_trigger import CronTrigger
+
+T = TypeVar("T")
+DAG = """
+name: clock
+jobs:
+  - {name: hourly, source: {kind: cron, schedule: "0 * * * *"}, outputs: [ticks]}
+  - {name: manual, source: {kind: manual}, outputs: [ranges]}
+"""
+WITHOUT_CRON = "\n".join(line for line in DAG.splitlines() if "hourly" not in line)
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+
+
+def deploy(live: Live, text: str = DAG) -> None:
+    with live.user() as http:
+        assert http.post("/v1/dags", json={"text": text}).status_code == 200
+
+
+def with_scheduler(live: Live, use: Callable[[CronTrigger], Awaitable[T]]) -> T:
+    async def main() -> T:
+        url = f"https://127.0.0.1:{live.cfg.api_port}"
+        token = live.secrets.directory / "user.jwt"
+        async with DispatcherApi(url, live.secrets.ca, token) as api:
+            return await use(CronTrigger(api, timedelta(seconds=30), HOUR * 3))
+
+    return asyncio.run(main())
+
+
+def fired(live: Live) -> list[str]:
+    query = "SELECT partition_key FROM events ORDER BY range_start"
+    return [row[0] for row in sql(live.dsns.state, query)]
+
+
+def key(tick: datetime) -> str:
+    return f"{int(tick.timestamp())}-{int(tick.timestamp())}"
+
+
+def test_a_job_seen_for_the_first_time_fires_from_its_next_tick_on(dispatcher: Live) -> None:
+    deploy(dispatcher)
+
+    async def use(trigger: CronTrigger) -> None:
+        again = await trigger.fire_once(NOON + SECOND)
+        assert fired(dispatcher) == []
+        assert again == NOON + SECOND + timedelta(seconds=30)
+        again = await trigger.fire_once(NOON + HOUR - SECOND)
+        assert again == NOON + HOUR
+        await trigger.fire_once(NOON + HOUR)
+        assert fired(dispatcher) == [key(NOON + HOUR)]
+
+    with_scheduler(dispatcher, use)
+
+
+def test_ticks_that_passed_while_busy_are_all_fired(dispatcher: Live) -> None:
+    deploy(dispatcher)
+
+    async def use(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON + SECOND)
+        await trigger.fire_once(NOON + 5 * HOUR)
+
+    with_scheduler(dispatcher, use)
+    assert fired(dispatcher) == [key(NOON + n * HOUR) for n in range(1, 6)]
+
+
+def test_a_restarted_scheduler_goes_on_where_the_last_one_stopped(dispatcher: Live) -> None:
+    deploy(dispatcher)
+
+    async def first(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON)
+
+    async def second(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON + 2 * HOUR + SECOND)
+
+    with_scheduler(dispatcher, first)
+    with_scheduler(dispatcher, second)
+    assert fired(dispatcher) == [key(NOON + n * HOUR) for n in range(3)]
+
+
+def test_ticks_of_a_long_pause_are_not_all_made_up_for(dispatcher: Live) -> None:
+    deploy(dispatcher)
+
+    async def first(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON)
+
+    async def second(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON + 100 * HOUR + SECOND)
+
+    with_scheduler(dispatcher, first)
+    with_scheduler(dispatcher, second)
+    assert fired(dispatcher) == [key(NOON), *(key(NOON + n * HOUR) for n in (98, 99, 100))]
+
+
+def test_two_schedulers_fire_a_tick_once(dispatcher: Live) -> None:
+    deploy(dispatcher)
+
+    async def use(trigger: CronTrigger) -> None:
+        other = CronTrigger(trigger.api, trigger.refresh, trigger.catch_up)
+        await asyncio.gather(trigger.fire_once(NOON), other.fire_once(NOON))
+
+    with_scheduler(dispatcher, use)
+    assert fired(dispatcher) == [key(NOON)]
+
+
+def test_a_changed_schedule_and_a_removed_job_count_after_the_refresh(dispatcher: Live) -> None:
+    deploy(dispatcher)
+
+    async def use(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON + SECOND)
+        deploy(dispatcher, DAG.replace("0 * * * *", "30 * * * *"))
+        await trigger.fire_once(NOON + HOUR)
+        assert fired(dispatcher) == []
+        await trigger.fire_once(NOON + HOUR + timedelta(minutes=31))
+        assert fired(dispatcher) == [key(NOON + HOUR + timedelta(minutes=30))]
+        deploy(dispatcher, WITHOUT_CRON)
+        await trigger.fire_once(NOON + 9 * HOUR)
+        assert len(fired(dispatcher)) == 1
+
+    with_scheduler(dispatcher, use)
+
+
+def test_a_silent_dispatcher_loses_no_tick(dispatcher: Live) -> None:
+    deploy(dispatcher)
+
+    async def use(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON + SECOND)
+        good, trigger.api = (
+            trigger.api,
+            DispatcherApi(
+                "https://127.0.0.1:1",
+                dispatcher.secrets.ca,
+                dispatcher.secrets.directory / "user.jwt",
+            ),
+        )
+        with pytest.raises(Unavailable):
+            await trigger.fire_once(NOON + HOUR)
+        trigger.api = good
+        await trigger.fire_once(NOON + HOUR + 10 * SECOND)
+
+    with_scheduler(dispatcher, use)
+    assert fired(dispatcher) == [key(NOON + HOUR)]
+
+
+def test_the_agent_fires_by_the_clock_and_stops_when_told(dispatcher: Live) -> None:
+    deploy(dispatcher, DAG.replace("0 * * * *", "* * * * * */1"))
+
+    async def use(trigger: CronTrigger) -> None:
+        stop = asyncio.Event()
+        running = asyncio.create_task(trigger.run(stop))
+        while not fired(dispatcher):  # noqa: ASYNC110 - the database sets no event
+            await asyncio.sleep(0.05)
+        stop.set()
+        await asyncio.wait_for(running, 5)
+
+    with_scheduler(dispatcher, use)
+
+
+def test_ticks_lie_after_the_start_and_up_to_the_end() -> None:
+    found = list(ticks.between("*/15 * * * *", NOON, NOON + HOUR))
+    assert [tick.minute for tick in found] == [15, 30, 45, 0]
+    assert ticks.following("0 0 30 2 *", NOON) is None
+    assert ticks.following("nonsense", NOON) is None

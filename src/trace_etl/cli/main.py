@@ -2,7 +2,7 @@
 
 import typer
 
-from trace_etl.cli import dags, datasets, demo, devchain, query, stack, tasks
+from trace_etl.cli import dags, datasets, demo, devchain, history, query, stack, tasks
 
 app = typer.Typer(
     name="trace",
@@ -10,7 +10,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (stack, dags, tasks, datasets, query, devchain, demo):
+for commands in (stack, dags, tasks, datasets, query, history, devchain, demo):
     commands.register(app)
 
 

@@ -262,7 +262,7 @@ def _json(reply: BaseModel) -> Answer:
 
 def _parse(model: type[M], body: bytes) -> M:
     try:
-        return model.model_validate_json(body)
+        return model.model_validate_json(body, strict=True)
     except ValidationError as error:
         raise from_validation(error.errors(include_url=False)) from error
 

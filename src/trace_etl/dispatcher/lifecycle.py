@@ -124,7 +124,8 @@ class Lifecycle:
             view = await tasks.get(conn, None, task_id)
             row = await claims.by_id(conn, task_id)
             (payload,) = await self._parts.payloads.payloads(conn, [row])
-        status = "Canceled" if view.cancel_requested else view.status
+        to_stop = view.cancel_requested and view.status == "Running"
+        status = "Canceled" if to_stop else view.status
         return wire.Fetched.model_validate(
             {
                 "task_id": task_id,
@@ -188,16 +189,25 @@ class Lifecycle:
         )
 
     async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:
-        first = {c.fence.task_id: c for c in reversed(batch)}
-        done = await completions.complete(conn, list(first.values()))
-        late = [c.fence.task_id for c in batch if not _was_done(c, first, done)]
-        states = await completions.fence_states(conn, late) if late else {}
-        return [
-            done[c.fence.task_id]
-            if _was_done(c, first, done)
-            else _repeat_or_refusal(c, states.get(c.fence.task_id))
+        # One of each task at a time: a stale fence must not stand in the way of the current one.
+        answers: dict[int, str | Exception] = {}
+        rest: list[Completion] = batch
+        while rest:
+            first: dict[UUID, Completion] = {c.fence.task_id: c for c in reversed(rest)}
+            answers |= await self._complete_each(conn, list(first.values()))
+            rest = [c for c in rest if first[c.fence.task_id] is not c]
+        return [answers[id(c)] for c in batch]
+
+    async def _complete_each(
+        self, conn: Conn, batch: list[Completion]
+    ) -> dict[int, str | Exception]:
+        done = await completions.complete(conn, batch)
+        lost = [c.fence.task_id for c in batch if c.fence.task_id not in done]
+        states = await completions.fence_states(conn, lost) if lost else {}
+        return {
+            id(c): done.get(c.fence.task_id) or _repeat_or_refusal(c, states.get(c.fence.task_id))
             for c in batch
-        ]
+        }
 
     async def _complete_and_publish(
         self, completion: Completion, published: list[partitions.NewPartition]
@@ -221,7 +231,7 @@ class Lifecycle:
     def _partition(self, item: wire.Published, caller: Capability) -> partitions.NewPartition:
         grant = _granted(caller, item.dataset_uuid, item.dataset_version)
         ref = item.storage_ref
-        if (ref.bucket, ref.prefix) != (grant.storage_ref["bucket"], grant.storage_ref["prefix"]):
+        if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
             raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
         marker = read_marker(self._parts.objects_root, ref.ref())
         return partitions.NewPartition(
@@ -303,18 +313,14 @@ def _is_capped(now: claims.Standing | None) -> bool:
     return now is not None and now.capped and now.status == "Queued"
 
 
-def _was_done(completion: Completion, first: dict[UUID, Completion], done: dict[UUID, str]) -> bool:
-    """Whether this very completion, not another of the same batch, ended the attempt."""
-    task_id = completion.fence.task_id
-    return task_id in done and first[task_id] is completion
-
-
 def _new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
     dataset_uuid = event.dataset_uuid or known[event.dataset or ""]
-    _granted(caller, dataset_uuid, event.dataset_version)
+    grant = _granted(caller, dataset_uuid, event.dataset_version)
     return NewEvent(
         dataset_uuid=dataset_uuid,
-        dataset_version=event.dataset_version,
+        # Not named: the one this attempt writes. After a redeploy that is not the current one any
+        # more, and nobody may say of a generation that it changed without having written it.
+        dataset_version=grant.dataset_version,
         scope_key=event.scope_key,
         partition_key=event.partition_key,
         range_start=event.start,

@@ -110,7 +110,7 @@ UPDATE jobs SET active = false WHERE dag_id = %(dag_id)s AND name <> ALL(%(names
 """
 # What is still waiting for a definition that is gone would build a generation nobody reads.
 _CANCEL_ABANDONED = """
-UPDATE tasks t SET status = 'Canceled', finished_at = now(), retry_at = NULL,
+UPDATE tasks t SET status = 'Canceled', finished_at = now(), retry_at = NULL, cause = NULL,
        error_message = 'the DAG was redeployed'
   FROM jobs j LEFT JOIN job_revisions now_revision ON now_revision.revision_id = j.revision_id
  WHERE j.dag_id = %(dag_id)s AND t.job_id = j.job_id

@@ -155,6 +155,7 @@ _CANCEL = """
 UPDATE tasks
    SET status = CASE status WHEN 'Running' THEN status ELSE 'Canceled' END,
        finished_at = CASE status WHEN 'Running' THEN finished_at ELSE now() END,
+       cause = CASE status WHEN 'Running' THEN cause END,  -- no late reply brings it back
        retry_at = NULL, cancel_requested = true
  WHERE task_id = %(task_id)s AND org_id = %(org_id)s
    AND (status IN ('Queued', 'Running') OR retry_at IS NOT NULL)

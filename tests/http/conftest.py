@@ -1,0 +1,18 @@
+"""One Dispatcher for all tests that only need tasks of their own."""
+
+from collections.abc import Generator
+
+import pytest
+from support.dispatcher import Secrets, live
+from support.lifecycle import Bench, bench
+from support.postgres import Templates, copied
+
+
+@pytest.fixture(scope="session")
+def shared(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Bench]:
+    """Its loops stand still until a test moves them. Tests make their own DAGs and tasks."""
+    objects = tmp_path_factory.mktemp("objects")
+    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
+        yield made

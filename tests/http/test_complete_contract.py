@@ -1,0 +1,356 @@
+"""`POST /v1/task/complete`: the end of an attempt, once, with everything it brings."""
+
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from support.lifecycle import Attempt, Bench
+
+PATHS = ["/v1/task/complete", "/internal/task-complete"]
+
+
+def ended(bench: Bench, attempt: Attempt) -> list[dict]:
+    query = "SELECT * FROM task_attempts WHERE task_id = %s ORDER BY attempt"
+    return bench.rows(query, attempt.task_id)
+
+
+def events_of(bench: Bench, attempt: Attempt) -> list[dict]:
+    return bench.rows("SELECT * FROM events WHERE producer_task_id = %s", attempt.task_id)
+
+
+# --- the three ends ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_completed_attempt_ends_the_task(shared: Bench, path: str) -> None:
+    attempt = shared.attempt()
+    reply = shared.call(path, attempt, status="Completed")
+    assert reply.status_code == 200, reply.text
+    assert reply.json() == {"status": "Accepted", "task_status": "Completed"}
+    row = shared.row(attempt.task_id)
+    assert row["status"] == "Completed"
+    assert row["finished_at"] is not None
+    assert row["retry_at"] is None
+    (record,) = ended(shared, attempt)
+    assert (record["attempt"], record["outcome"], record["worker_id"]) == (1, "Completed", "w1")
+
+
+def test_outputs_events_and_publications_commit_together(shared: Bench) -> None:
+    dag = shared.dag()
+    attempt = shared.attempt(dag=dag)
+    published = shared.write_output(attempt, rows=42)
+    output = {
+        "output_index": 0,
+        "dataset_uuid": attempt.output["dataset_uuid"],
+        "dataset_version": attempt.output["dataset_version"],
+        "location": "s3://somewhere",
+        "row_count": 42,
+    }
+    reply = shared.complete(
+        attempt, outputs=[output], datasets_published=[published], events=[attempt.event()]
+    )
+    assert reply.status_code == 200, reply.text
+    (partition,) = shared.rows("SELECT * FROM partitions WHERE task_id = %s", attempt.task_id)
+    assert partition["partition_key"] == attempt.scope["partition_key"]
+    assert (partition["row_count"], partition["attempt"]) == (42, 1)
+    assert partition["storage_ref"] == published["storage_ref"]
+    (event,) = events_of(shared, attempt)
+    assert shared.rows("SELECT 1 FROM outbox WHERE subject = %s", event["event_id"])
+    shared.live.drain()
+    assert len(shared.waiting(dag, "after")) == 1
+
+
+def test_a_failed_attempt_waits_for_its_retry_within_the_jitter(shared: Bench) -> None:
+    attempt = shared.attempt()
+    reply = shared.complete(attempt, "Failed", error_message="boom", error_code="rpc_down")
+    assert reply.json() == {"status": "Accepted", "task_status": "Failed"}
+    row = shared.row(attempt.task_id)
+    (record,) = ended(shared, attempt)
+    wait = row["retry_at"] - record["ended_at"]
+    assert timedelta(seconds=15) <= wait <= timedelta(seconds=45)
+    assert row["finished_at"] is None
+    assert (row["error_message"], row["error_code"]) == ("boom", "rpc_down")
+    assert (record["outcome"], record["error_message"]) == ("Failed", "boom")
+
+
+def test_a_failure_that_no_retry_would_help_is_the_last(shared: Bench) -> None:
+    attempt = shared.attempt()
+    shared.complete(attempt, "Failed", retryable=False)
+    row = shared.row(attempt.task_id)
+    assert (row["status"], row["retry_at"]) == ("Failed", None)
+    assert row["finished_at"] is not None
+    assert shared.start_retries() == 0
+    assert shared.row(attempt.task_id) == row
+
+
+def test_a_task_is_tried_max_attempts_times_and_no_more(shared: Bench) -> None:
+    attempt = shared.attempt("max_attempts: 2")
+    shared.complete(attempt, "Failed")
+    attempt = shared.next_attempt(attempt)
+    assert attempt.number == 2
+    shared.complete(attempt, "Failed")
+    row = shared.row(attempt.task_id)
+    assert (row["status"], row["attempt"], row["retry_at"]) == ("Failed", 2, None)
+    assert [r["attempt"] for r in ended(shared, attempt)] == [1, 2]
+
+
+def test_a_canceled_attempt_ends_the_task(shared: Bench) -> None:
+    attempt = shared.attempt()
+    shared.cancel(attempt.task_id)
+    reply = shared.complete(attempt, "Canceled", error_message="asked to stop")
+    assert reply.json()["task_status"] == "Canceled"
+    row = shared.row(attempt.task_id)
+    assert (row["status"], row["retry_at"]) == ("Canceled", None)
+
+
+def test_a_task_that_was_to_stop_and_fails_counts_as_canceled(shared: Bench) -> None:
+    attempt = shared.attempt()
+    shared.cancel(attempt.task_id)
+    assert shared.complete(attempt, "Failed").json()["task_status"] == "Canceled"
+    assert shared.row(attempt.task_id)["retry_at"] is None
+
+
+def test_work_done_before_the_cancellation_was_heard_counts(shared: Bench) -> None:
+    attempt = shared.attempt()
+    shared.cancel(attempt.task_id)
+    assert shared.complete(attempt, events=[attempt.event()]).json()["task_status"] == "Completed"
+    assert len(events_of(shared, attempt)) == 1
+
+
+@pytest.mark.parametrize("status", ["Failed", "Canceled"])
+def test_only_success_publishes(shared: Bench, status: str) -> None:
+    attempt = shared.attempt()
+    reply = shared.complete(attempt, status, events=[attempt.event()])
+    assert reply.status_code == 422
+    assert shared.status(attempt.task_id) == "Running"
+    assert events_of(shared, attempt) == []
+
+
+# --- once -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ["Completed", "Failed", "Canceled"])
+def test_the_same_completion_again_is_accepted_and_changes_nothing(
+    shared: Bench, status: str
+) -> None:
+    attempt = shared.attempt()
+    fields = {"events": [attempt.event()]} if status == "Completed" else {"error_message": "x"}
+    first = shared.complete(attempt, status, **fields)
+    before = shared.dump()
+    second = shared.complete(attempt, status, **fields)
+    assert (second.status_code, second.json()) == (first.status_code, first.json())
+    assert shared.dump() == before
+
+
+def test_the_same_completion_with_publications_again_changes_nothing(shared: Bench) -> None:
+    attempt = shared.attempt()
+    fields = {"datasets_published": [shared.write_output(attempt)], "events": [attempt.event()]}
+    assert shared.complete(attempt, **fields).status_code == 200
+    before = shared.dump()
+    assert shared.complete(attempt, **fields).status_code == 200
+    assert shared.dump() == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"status": "Failed"},
+        {"status": "Canceled"},
+        {"events": []},
+        {"error_message": "something else"},
+    ],
+)
+def test_the_same_attempt_with_other_content_is_a_conflict(shared: Bench, other: dict) -> None:
+    attempt = shared.attempt()
+    body = {"status": "Completed", "events": [attempt.event()]}
+    assert shared.call("/v1/task/complete", attempt, **body).status_code == 200
+    before = shared.dump()
+    other = {"events": []} | other if other.get("status") else other
+    reply = shared.call("/v1/task/complete", attempt, **{**body, **other})
+    assert (reply.status_code, reply.json()["code"]) == (409, "completion_mismatch")
+    assert shared.dump() == before
+
+
+def test_the_alias_and_the_new_name_are_one_call(shared: Bench) -> None:
+    attempt = shared.attempt()
+    assert shared.call(PATHS[0], attempt, status="Completed").status_code == 200
+    assert shared.call(PATHS[1], attempt, status="Completed").status_code == 200
+    assert shared.call(PATHS[1], attempt, status="Failed").status_code == 409
+
+
+# --- the fence --------------------------------------------------------------------------------
+
+
+def test_another_lease_completes_nothing(shared: Bench) -> None:
+    attempt = shared.attempt()
+    before = shared.dump()
+    reply = shared.complete(attempt, lease_token=str(uuid4()), events=[attempt.event()])
+    assert (reply.status_code, reply.json()["code"]) == (409, "lease_lost")
+    assert reply.json()["reason"] == "stale_lease"
+    assert shared.dump() == before
+
+
+def test_an_older_attempt_completes_nothing(shared: Bench) -> None:
+    first = shared.attempt()
+    published = shared.write_output(first)
+    shared.complete(first, "Failed")
+    shared.next_attempt(first)
+    before = shared.dump()
+    reply = shared.complete(first, events=[first.event()], datasets_published=[published])
+    assert (reply.status_code, reply.json()["reason"]) == (409, "stale_attempt")
+    assert shared.dump() == before
+
+
+def test_the_late_reply_of_a_reaped_attempt_is_accepted(shared: Bench) -> None:
+    attempt = shared.reaped()
+    assert shared.status(attempt.task_id) == "Failed"
+    published = shared.write_output(attempt)
+    reply = shared.complete(attempt, events=[attempt.event()], datasets_published=[published])
+    assert reply.json() == {"status": "Accepted", "task_status": "Completed"}
+    row = shared.row(attempt.task_id)
+    assert (row["status"], row["retry_at"], row["cause"]) == ("Completed", None, None)
+    assert len(events_of(shared, attempt)) == 1
+    assert shared.start_retries() == 0
+    (record,) = ended(shared, attempt)
+    assert record["outcome"] == "Completed"
+
+
+def test_the_late_reply_of_the_last_attempt_is_accepted_too(shared: Bench) -> None:
+    attempt = shared.reaped("max_attempts: 1")
+    assert shared.row(attempt.task_id)["retry_at"] is None
+    assert shared.complete(attempt).json()["task_status"] == "Completed"
+
+
+def test_the_late_failure_of_a_reaped_attempt_puts_the_retry_off(shared: Bench) -> None:
+    attempt = shared.reaped()
+    assert shared.complete(attempt, "Failed", error_message="late").status_code == 200
+    row = shared.row(attempt.task_id)
+    assert (row["status"], row["error_message"], row["cause"]) == ("Failed", "late", None)
+    assert row["retry_at"] is not None
+
+
+def test_a_late_reply_is_refused_once_the_next_attempt_is_queued(shared: Bench) -> None:
+    attempt = shared.reaped()
+    shared.let_retry_fall_due(attempt.task_id)
+    shared.start_retries()
+    before = shared.dump()
+    reply = shared.complete(attempt, events=[attempt.event()])
+    assert (reply.status_code, reply.json()["reason"]) == (409, "stale_attempt")
+    assert shared.dump() == before
+
+
+def test_a_late_reply_is_repeated_like_any_other(shared: Bench) -> None:
+    attempt = shared.reaped()
+    shared.complete(attempt, events=[attempt.event()])
+    before = shared.dump()
+    assert shared.complete(attempt, events=[attempt.event()]).status_code == 200
+    assert shared.complete(attempt, "Failed").json()["code"] == "completion_mismatch"
+    assert shared.dump() == before
+
+
+def test_a_task_canceled_while_it_waited_for_a_retry_stays_canceled(shared: Bench) -> None:
+    attempt = shared.reaped()
+    assert shared.cancel(attempt.task_id).json()["status"] == "Canceled"
+    before = shared.dump()
+    reply = shared.complete(attempt, events=[attempt.event()])
+    assert (reply.status_code, reply.json()["reason"]) == (409, "not_running")
+    assert shared.dump() == before
+
+
+def test_a_reported_failure_is_no_late_reply_and_cannot_be_turned_into_success(
+    shared: Bench,
+) -> None:
+    attempt = shared.attempt()
+    shared.complete(attempt, "Failed", error_message="x")
+    before = shared.dump()
+    assert shared.complete(attempt).json()["code"] == "completion_mismatch"
+    assert shared.dump() == before
+
+
+# --- the scope --------------------------------------------------------------------------------
+
+
+def test_a_dataset_of_another_job_is_forbidden_and_the_attempt_goes_on(shared: Bench) -> None:
+    attempt, other = shared.attempt(), shared.attempt()
+    published = shared.write_output(other)
+    location = {"dataset_uuid": other.output["dataset_uuid"], "location": "s3://x"}
+    before = shared.dump()
+    for fields in (
+        {"datasets_published": [published]},
+        {"events": [other.event()]},
+        {"outputs": [location]},
+    ):
+        reply = shared.complete(attempt, **fields)
+        assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+    assert shared.dump() == before
+
+
+def test_an_input_of_the_task_is_not_its_output(shared: Bench) -> None:
+    attempt = shared.attempt()
+    (source,) = attempt.claimed["task"]["inputs"]
+    event = {"dataset_uuid": source["dataset_uuid"], "cursor": 1}
+    assert shared.complete(attempt, events=[event]).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prefix": "cold/datasets/somebody/else/"},
+        {"bucket": "other"},
+        {"scheme": "s3"},
+    ],
+)
+def test_only_the_attempts_own_prefix_can_be_published(shared: Bench, change: dict) -> None:
+    attempt = shared.attempt()
+    published = shared.write_output(attempt)
+    before = shared.dump()
+    published["storage_ref"] = {**published["storage_ref"], **change}
+    reply = shared.complete(attempt, datasets_published=[published])
+    assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+    assert shared.dump() == before
+
+
+def test_another_version_of_the_dataset_is_forbidden(shared: Bench) -> None:
+    attempt = shared.attempt()
+    published = {**shared.write_output(attempt), "dataset_version": str(uuid4())}
+    assert shared.complete(attempt, datasets_published=[published]).status_code == 403
+
+
+def test_a_prefix_without_its_marker_cannot_be_published(shared: Bench) -> None:
+    attempt = shared.attempt()
+    published = shared.write_output(attempt)
+    ref = published["storage_ref"]
+    marker = Path(shared.live.cfg.objects_root, ref["bucket"], ref["prefix"], "_SUCCESS")
+    marker.unlink()
+    before = shared.dump()
+    reply = shared.complete(attempt, datasets_published=[published])
+    assert (reply.status_code, reply.json()["code"]) == (409, "output_not_ready")
+    marker.write_text("{}")
+    reply = shared.complete(attempt, datasets_published=[published])
+    assert (reply.status_code, reply.json()["code"]) == (409, "output_not_ready")
+    assert shared.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"status": "Done"}, "status"),
+        ({"status": None}, "status"),
+        ({"outputs": [{"dataset_uuid": str(uuid4())}]}, "outputs.0.location"),
+        ({"events": [{"cursor": 1, "dataset_uuid": str(uuid4()), "x": 1}]}, "events.0.x"),
+        ({"events": {"cursor": 1}}, "events"),
+        ({"retryable": "no"}, "retryable"),
+        ({"error_message": "\u0000"}, "error_message"),
+        ({"error_message": "x" * 8193}, "error_message"),
+        ({"result": {}}, "result"),
+    ],
+)
+def test_a_malformed_completion_is_refused_naming_the_field(
+    shared: Bench, change: dict, field: str
+) -> None:
+    attempt = shared.attempt()
+    reply = shared.call("/v1/task/complete", attempt, **{"status": "Completed", **change})
+    assert reply.status_code == 422, reply.text
+    assert [e["field"] for e in reply.json()["errors"]] == [field]
+    assert shared.status(attempt.task_id) == "Running"

@@ -1,0 +1,312 @@
+"""Tasks to try the lifecycle on: a DAG per test, claims, fences, and rows to compare."""
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import psycopg
+from psycopg.rows import dict_row
+from support.dispatcher import Live
+
+WORK_TABLES = (
+    "tasks",
+    "task_attempts",
+    "events",
+    "partitions",
+    "outbox",
+    "buffer_publishes",
+    "jobs",
+    "dags",
+    "datasets",
+    "publications",
+)
+_DAG = """
+name: {name}
+jobs:
+  - name: request
+    activation: source
+    source: {{kind: manual}}
+    outputs: [ranges]
+  - name: split
+    operator: range_splitter
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [ranges]
+    config: {{size: 10}}
+  - name: work
+    operator: sql
+    inputs: [{{from: {{job: split}}}}]
+    outputs: [out]
+    config: {{sql: "SELECT {column} FROM ranges"}}
+    {options}
+  - name: after
+    operator: sql
+    inputs: [{{from: {{job: work}}}}]
+    outputs: [done]
+    config: {{sql: "SELECT 1 FROM out"}}
+publish:
+  - {{name: {name}_out, from: {{job: work}}}}
+"""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A claimed attempt as its worker knows it."""
+
+    claimed: dict[str, Any]
+
+    @property
+    def task_id(self) -> str:
+        return self.claimed["task"]["task_id"]
+
+    @property
+    def number(self) -> int:
+        return self.claimed["attempt"]
+
+    @property
+    def token(self) -> str:
+        return self.claimed["capability_token"]
+
+    @property
+    def fence(self) -> dict[str, Any]:
+        return {
+            "task_id": self.task_id,
+            "attempt": self.number,
+            "lease_token": self.claimed["lease_token"],
+        }
+
+    @property
+    def output(self) -> dict[str, Any]:
+        return self.claimed["task"]["outputs"][0]
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        return self.claimed["task"]["scope"]
+
+    def event(self, **fields: Any) -> dict[str, Any]:
+        """An event about this attempt's output: its own partition, unless told otherwise."""
+        place = {k: self.scope[k] for k in ("partition_key", "start", "end")}
+        version = {"dataset_version": self.output["dataset_version"]}
+        return {"dataset_uuid": self.output["dataset_uuid"], **version, **(fields or place)}
+
+
+@dataclass(frozen=True)
+class Dag:
+    """A deployed DAG and how to deploy it changed."""
+
+    name: str
+    options: str
+    datasets: dict[str, dict[str, Any]]
+
+    @property
+    def published(self) -> str:
+        return f"{self.name}_out"
+
+
+class Bench:
+    """A Dispatcher with clients of both its listeners."""
+
+    def __init__(self, live: Live, http: httpx.Client, user: httpx.Client) -> None:
+        self.live = live
+        self.http = http
+        self.user = user
+
+    # --- making tasks -----------------------------------------------------------------------
+
+    def dag(self, options: str = "", *, name: str | None = None, column: str = "1") -> Dag:
+        """Deploy a DAG of its own; `options` are YAML lines of its job `work`."""
+        name = name or f"t_{uuid4().hex[:12]}"
+        text = _DAG.format(name=name, column=column, options=options.replace("\n", "\n    "))
+        reply = self.user.post("/v1/dags", json={"text": text})
+        assert reply.status_code == 200, reply.text
+        found = {d["job"]: d for d in reply.json()["datasets"]}
+        return Dag(name, options, found)
+
+    def tasks(self, count: int = 1, options: str = "", dag: Dag | None = None) -> list[str]:
+        """Queued tasks of the job `work`, made by a trigger, a split and the outbox."""
+        dag = dag or self.dag(options)
+        body = {"dag": dag.name, "job": "request", "start": 0, "end": count * 10 - 1}
+        reply = self.user.post("/v1/triggers", json=body)
+        assert reply.status_code == 200, reply.text
+        self.live.drain()
+        made = self.waiting(dag, "work")
+        assert len(made) == count, made
+        return made
+
+    def waiting(self, dag: Dag, job: str) -> list[str]:
+        """The Queued tasks of a job, by partition."""
+        query = {"dag": dag.name, "job": job, "status": "Queued", "limit": 1000}
+        items = self.user.get("/v1/tasks", params=query).json()["items"]
+        items.sort(key=lambda item: int(item["partition_key"].partition("-")[0]))
+        return [item["task_id"] for item in items]
+
+    def attempt(self, options: str = "", dag: Dag | None = None) -> Attempt:
+        """A claimed attempt of a task of its own."""
+        (task_id,) = self.tasks(1, options, dag)
+        return self.claimed(task_id)
+
+    def claimed(self, task_id: str, worker: str = "w1") -> Attempt:
+        reply = self.claim(task_id, worker)
+        assert reply.json()["status"] == "Claimed", reply.text
+        return Attempt(reply.json())
+
+    # --- calls ------------------------------------------------------------------------------
+
+    @property
+    def worker_headers(self) -> dict[str, str]:
+        return {"X-Trace-Worker-Token": self.live.secrets.worker_token}
+
+    def claim(self, task_id: str, worker: str = "w1", http: httpx.Client | None = None):
+        body = {"task_id": task_id, "worker_id": worker}
+        return (http or self.http).post(
+            "/internal/task-claim", json=body, headers=self.worker_headers
+        )
+
+    def fetch(self, task_id: str) -> httpx.Response:
+        query = {"task_id": task_id}
+        return self.http.get("/internal/task-fetch", params=query, headers=self.worker_headers)
+
+    def call(
+        self,
+        path: str,
+        attempt: Attempt,
+        /,
+        *,
+        token: str | None = None,
+        http: httpx.Client | None = None,
+        **fields: Any,
+    ) -> httpx.Response:
+        """A task-scoped call: the attempt's fence and token, unless told otherwise."""
+        headers = {"X-Trace-Task-Capability": attempt.token if token is None else token}
+        body = {**attempt.fence, **fields}
+        return (http or self.http).post(path, json=body, headers=headers)
+
+    def heartbeat(self, attempt: Attempt, /, **fields: Any) -> httpx.Response:
+        return self.call("/v1/task/heartbeat", attempt, **fields)
+
+    def events(self, attempt: Attempt, /, *events: dict[str, Any], **fields: Any) -> httpx.Response:
+        return self.call("/v1/task/events", attempt, events=list(events), **fields)
+
+    def complete(
+        self, attempt: Attempt, status: str = "Completed", /, **fields: Any
+    ) -> httpx.Response:
+        return self.call("/v1/task/complete", attempt, status=status, **fields)
+
+    def publish(self, attempt: Attempt, /, **fields: Any) -> httpx.Response:
+        return self.call("/v1/task/buffer-publish", attempt, **fields)
+
+    def cancel(self, task_id: str) -> httpx.Response:
+        return self.user.post(f"/v1/tasks/{task_id}/cancel")
+
+    # --- objects ----------------------------------------------------------------------------
+
+    def write_output(self, attempt: Attempt, rows: int = 3) -> dict[str, Any]:
+        """Write the attempt's output with its marker; returns how it is published."""
+        ref = attempt.output["storage_ref"]
+        place = Path(self.live.cfg.objects_root) / ref["bucket"] / ref["prefix"]
+        place.mkdir(parents=True, exist_ok=True)
+        start, end = attempt.scope["start"], attempt.scope["end"]
+        name = f"out_{start}_{end}.parquet"
+        (place / name).write_bytes(b"rows")
+        files = [{"name": name, "rows": rows, "bytes": 4}]
+        marker = {"files": files, "rows": rows, "bytes": 4, "schema": []}
+        (place / "_SUCCESS").write_text(json.dumps(marker))
+        return {
+            "dataset_uuid": attempt.output["dataset_uuid"],
+            "dataset_version": attempt.output["dataset_version"],
+            "storage_ref": ref,
+            "range_start": start,
+            "range_end": end,
+        }
+
+    # --- the database -----------------------------------------------------------------------
+
+    def rows(self, query: str, *values: object) -> list[dict[str, Any]]:
+        """Run one statement on Postgres state."""
+        dsn = self.live.dsns.state
+        with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
+            cursor = conn.execute(query, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def row(self, task_id: str) -> dict[str, Any]:
+        """A task as the database has it."""
+        (found,) = self.rows("SELECT * FROM tasks WHERE task_id = %s", task_id)
+        return found
+
+    def status(self, task_id: str) -> str:
+        return self.row(task_id)["status"]
+
+    def dump(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything that calls can change, to compare before and after."""
+        return {t: self.rows(f"SELECT * FROM {t} t ORDER BY t::text") for t in WORK_TABLES}
+
+    def messages(self, queue: str) -> list[dict[str, Any]]:
+        """The bodies that wait in a queue."""
+        with psycopg.connect(self.live.dsns.queue, autocommit=True) as conn:
+            query = "SELECT body FROM queue.messages WHERE queue = %s ORDER BY message_id"
+            return [row[0] for row in conn.execute(query, (queue,)).fetchall()]
+
+    # --- time -------------------------------------------------------------------------------
+
+    def let_lease_expire(self, attempt: Attempt) -> None:
+        late = "lease_expires_at = now() - interval '1 second'"
+        self.rows(f"UPDATE tasks SET {late} WHERE task_id = %s", attempt.task_id)
+
+    def reap(self) -> int:
+        return self.live.run(self.live.service.reaper.reap_once)
+
+    def let_retry_fall_due(self, task_id: str) -> None:
+        self.rows(
+            "UPDATE tasks SET retry_at = now() WHERE task_id = %s AND retry_at IS NOT NULL", task_id
+        )
+
+    def start_retries(self) -> int:
+        return self.live.run(self.live.service.retries.retry_once)
+
+    def reaped(self, options: str = "") -> Attempt:
+        """An attempt that the reaper has ended."""
+        attempt = self.attempt(options)
+        self.let_lease_expire(attempt)
+        self.reap()
+        return attempt
+
+    def next_attempt(self, attempt: Attempt) -> Attempt:
+        """The attempt after one that failed and waits for its retry."""
+        self.let_retry_fall_due(attempt.task_id)
+        self.start_retries()
+        return self.claimed(attempt.task_id, "w2")
+
+
+@contextmanager
+def bench(live: Live) -> Generator[Bench]:
+    """Clients of a Dispatcher, closed before it stops."""
+    with live.internal() as http, live.user() as user:
+        yield Bench(live, http, user)
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Run every call in a thread of its own, all let loose by one barrier."""
+    barrier = Barrier(len(calls))
+    answers: list[Any] = [None] * len(calls)
+
+    def run(n: int) -> None:
+        barrier.wait(30)
+        try:
+            answers[n] = calls[n]()
+        except BaseException as error:
+            answers[n] = error
+
+    threads = [Thread(target=run, args=(n,)) for n in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    if failures:
+        raise failures[0]
+    return answers

@@ -1,0 +1,97 @@
+"""The whole stack with its real services and a real JVM, through the command line."""
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from trace_etl.lite import kinship
+from trace_etl.lite import stack as lite
+from trace_etl.lite.home import Home
+
+TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
+
+
+def trace(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TRACE_HOME": str(home)}
+    return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
+
+
+def eventually(holds: Callable[[], object], within: float = 120.0) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    made = tmp_path_factory.mktemp("services") / "home"
+    started = trace(made, "up", "--detach")
+    try:
+        assert started.returncode == 0, started.stderr
+        yield made
+    finally:
+        lite.purge(Home(made))
+
+
+def connection(home: Path) -> dict[str, Any]:
+    return json.loads((home / "connection.json").read_text())
+
+
+def part(home: Path, name: str) -> dict[str, Any]:
+    found = json.loads(trace(home, "status", "--json").stdout)
+    return next(part for part in found["parts"] if part["name"] == name)
+
+
+def names(processes: list[psutil.Process]) -> set[str]:
+    return {process.name() for process in processes if kinship.is_running(process)}
+
+
+def client(home: Path) -> httpx.Client:
+    context = ssl.create_default_context(cafile=connection(home)["ca"])
+    return httpx.Client(verify=context, trust_env=False)
+
+
+def test_every_service_answers_and_the_local_user_is_let_in(home: Path) -> None:
+    found = connection(home)
+    token = Path(found["user_token"]).read_text().strip()
+    with client(home) as http:
+        for name in ("api_url", "internal_url", "query_url"):
+            assert http.get(f"{found[name]}/healthz").json()["status"] == "ok"
+        url = f"{found['api_url']}/v1/dags"
+        assert http.get(url).status_code == 401
+        assert http.get(url, headers={"authorization": f"Bearer {token}"}).status_code == 200
+
+
+def test_a_killed_worker_takes_its_jvm_along_and_a_new_one_starts(home: Path) -> None:
+    eventually(lambda: part(home, "worker")["spark"] == "ready")
+    worker = part(home, "worker")["pid"]
+    jvms = [p for p in kinship.session_members(worker) if p.name() == "java"]
+    assert len(jvms) == 1
+    os.kill(worker, signal.SIGKILL)
+    eventually(lambda: not kinship.is_running(jvms[0]))
+    eventually(lambda: part(home, "worker")["restarts"] == 1)
+    eventually(lambda: trace(home, "status").returncode == 0)
+
+
+def test_down_stops_it_all_within_seconds(home: Path) -> None:
+    supervisor = psutil.Process(connection(home)["supervisor_pid"])
+    eventually(lambda: "java" in names(supervisor.children(recursive=True)))
+    family = supervisor.children(recursive=True)
+    began = time.monotonic()
+    assert trace(home, "down").returncode == 0
+    assert time.monotonic() - began < 30
+    assert [p for p in (supervisor, *family) if kinship.is_running(p)] == []
+    log = (home / "logs" / "supervisor.log").read_text()
+    assert '"stack_stopped"' in log

@@ -27,16 +27,21 @@ CREATE TABLE IF NOT EXISTS queue.messages (
     enqueued_at  timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX IF NOT EXISTS messages_visible ON queue.messages (queue, visible_at, message_id);
+-- Who listens. A consumer is alive as long as the session it named is: when its process dies, by
+-- whatever means, the session ends with it.
 CREATE TABLE IF NOT EXISTS queue.consumers (
-    queue        text NOT NULL,
-    consumer_id  text NOT NULL,
-    seen_at      timestamptz NOT NULL DEFAULT now(),
+    queue          text NOT NULL,
+    consumer_id    text NOT NULL,
+    backend_pid    integer NOT NULL,
+    backend_start  timestamptz NOT NULL,
     PRIMARY KEY (queue, consumer_id)
 );
+CREATE OR REPLACE VIEW queue.live_consumers AS
+SELECT c.queue, c.consumer_id FROM queue.consumers c
+  JOIN pg_stat_activity a ON a.pid = c.backend_pid AND a.backend_start = c.backend_start;
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.queue', 0))"
 CONNECTION_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
-CONSUMER_ALIVE = timedelta(seconds=45)
 
 
 def migrate(dsn: str) -> None:
@@ -95,17 +100,16 @@ class Producer:
         return row[0] if row else 0
 
     async def consumers(self, queue: str) -> list[str]:
-        """Who has listened to a queue lately."""
-        query = "SELECT consumer_id FROM queue.consumers WHERE queue = %s AND seen_at > now() - %s"
+        """Who listens to a queue."""
+        query = "SELECT consumer_id FROM queue.live_consumers WHERE queue = %s"
         async with self._pool.connection() as conn:
-            cursor = await conn.execute(query, (queue, CONSUMER_ALIVE))
+            cursor = await conn.execute(query, (queue,))
             return [row[0] for row in await cursor.fetchall()]
 
     async def all_consumers(self) -> set[str]:
-        """Who has listened to any queue lately."""
-        query = "SELECT consumer_id FROM queue.consumers WHERE seen_at > now() - %s"
+        """Who listens to any queue."""
         async with self._pool.connection() as conn:
-            cursor = await conn.execute(query, (CONSUMER_ALIVE,))
+            cursor = await conn.execute("SELECT consumer_id FROM queue.live_consumers")
             return {row[0] for row in await cursor.fetchall()}
 
 
@@ -127,13 +131,18 @@ UPDATE queue.messages m SET visible_at = now() + %(hidden)s, receives = m.receiv
   FROM next WHERE m.message_id = next.message_id
 RETURNING m.message_id, m.queue, m.body, m.receives
 """
-_SEEN = """
-INSERT INTO queue.consumers (queue, consumer_id)
-SELECT q, %(consumer_id)s FROM unnest(%(queues)s::text[]) q
-ON CONFLICT (queue, consumer_id) DO UPDATE SET seen_at = now()
+_ANNOUNCE = """
+INSERT INTO queue.consumers (queue, consumer_id, backend_pid, backend_start)
+SELECT q, %(consumer_id)s, pid, backend_start
+  FROM unnest(%(queues)s::text[]) q, pg_stat_activity WHERE pid = pg_backend_pid()
+ON CONFLICT (queue, consumer_id) DO UPDATE
+   SET backend_pid = EXCLUDED.backend_pid, backend_start = EXCLUDED.backend_start
+"""
+_FORGET_DEAD = """
+DELETE FROM queue.consumers c
+ WHERE NOT EXISTS (SELECT FROM queue.live_consumers l WHERE l.consumer_id = c.consumer_id)
 """
 _FORGET = "DELETE FROM queue.consumers WHERE consumer_id = %s"
-_ANNOUNCE_EVERY = 15.0
 _POLL_EVERY = 5.0
 _STOP_EVERY = 0.5
 
@@ -146,15 +155,10 @@ class Consumer:
         self._queues = queues
         self._consumer_id = consumer_id
         self._conn: Connection[tuple[Any, ...]] | None = None
-        self._announced = 0.0
 
     def receive(self, *, limit: int, hidden: timedelta) -> list[Message]:
         """Take visible messages, hiding them from others for a while."""
         conn = self._connected()
-        if time.monotonic() - self._announced > _ANNOUNCE_EVERY:
-            values = {"consumer_id": self._consumer_id, "queues": self._queues}
-            conn.execute(_SEEN, values)
-            self._announced = time.monotonic()
         query = {"queues": self._queues, "limit": limit, "hidden": hidden}
         return [Message(*row) for row in conn.execute(_RECEIVE, query).fetchall()]
 
@@ -181,7 +185,9 @@ class Consumer:
             self._conn = psycopg.connect(self._dsn, autocommit=True)
             for queue in self._queues:
                 self._conn.execute(f'LISTEN "{channel(queue)}"'.encode())
-            self._announced = 0.0
+            values = {"consumer_id": self._consumer_id, "queues": self._queues}
+            self._conn.execute(_FORGET_DEAD)
+            self._conn.execute(_ANNOUNCE, values)
         return self._conn
 
 

@@ -1,0 +1,165 @@
+"""The demo's DAG, small, on the whole stack: a worker killed in the middle changes no row."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trace_etl.devchain.chain import DevChain
+from trace_etl.devchain.server import start_server
+from trace_etl.lite import stack as lite
+from trace_etl.lite.home import Home
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
+DATASETS = ("blocks", "transactions", "logs", "receivers")
+ORDER = {
+    "blocks": "block_number",
+    "transactions": "block_number, transaction_index",
+    "logs": "block_number, log_index",
+    "receivers": "token, receiver, transfers, amount",
+}
+LAST_BLOCK = 399
+
+
+class Stack:
+    """A home, and the command line over it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
+        # A short lease comes with the DAG; a short wait before the next attempt from here.
+        environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_FIRST": "PT1S"}
+        return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
+
+    def json(self, *words: str) -> Any:
+        done = self.trace(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def tasks(self, dag: str) -> list[dict[str, Any]]:
+        return self.json("tasks", "--dag", dag, "--limit", "500")["items"]
+
+    def worker_pid(self) -> int | None:
+        parts = json.loads(self.trace("status", "--json").stdout)["parts"]
+        return next(part["pid"] for part in parts if part["name"] == "worker")
+
+    def deploy(self, name: str, directory: Path) -> None:
+        """The example under another name, with other published names and a short lease."""
+        text = EXAMPLE.read_text().replace("name: quickstart", f"name: {name}")
+        text = text.replace("size: 500", "size: 50").replace(
+            "jobs:\n", "defaults: {heartbeat_timeout: 4s}\n\njobs:\n", 1
+        )
+        head, publish = text.split("\npublish:\n")
+        for dataset in DATASETS:
+            publish = publish.replace(f"- name: {dataset}\n", f"- name: {name}_{dataset}\n")
+        file = directory / f"{name}.yaml"
+        file.write_text(f"{head}\npublish:\n{publish}")
+        done = self.trace("deploy", str(file))
+        assert done.returncode == 0, done.stderr
+
+    def rows(self, name: str, dataset: str) -> list[Any]:
+        sql = f"SELECT * FROM {name}_{dataset} ORDER BY {ORDER[dataset]}"
+        return self.json("query", sql)["rows"]
+
+
+def eventually(holds: Callable[[], object], within: float = 150.0) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
+    home = tmp_path_factory.mktemp("quickstart") / "home"
+    with start_server(DevChain(seed=11, length=LAST_BLOCK + 1), "127.0.0.1", 0) as server:
+        made = Stack(home)
+        try:
+            started = made.trace("up", "--detach", "--rpc-url", server.url)
+            assert started.returncode == 0, started.stderr
+            yield made
+        finally:
+            lite.purge(Home(home))
+
+
+def run_to_the_end(stack: Stack, name: str) -> None:
+    """Every range ingested, and every ingested range summed up."""
+
+    def ended() -> bool:
+        tasks = stack.tasks(name)
+        failed = [t for t in tasks if t["status"] == "Failed" and t["retry_at"] is None]
+        assert not failed, failed[0]["error_message"]
+        done = [t for t in tasks if t["status"] == "Completed"]
+        return len([t for t in done if t["job"] == "receivers"]) == 8 and len(done) == len(tasks)
+
+    eventually(ended)
+
+
+def test_a_worker_killed_in_the_middle_is_followed_by_another_attempt_and_the_same_rows(
+    stack: Stack, tmp_path: Path
+) -> None:
+    stack.deploy("calm", tmp_path)
+    stack.json("trigger", "calm", "request", "--range", f"0-{LAST_BLOCK}")
+    run_to_the_end(stack, "calm")
+
+    stack.deploy("disturbed", tmp_path)
+    stack.json("trigger", "disturbed", "request", "--range", f"0-{LAST_BLOCK}")
+    eventually(lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")))
+    victim = stack.worker_pid()
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    run_to_the_end(stack, "disturbed")
+
+    tasks = stack.tasks("disturbed")
+    again = [t["task_id"] for t in tasks if t["attempt"] > 1]
+    assert again, "the kill hit nobody"
+    attempts = [a for task_id in again for a in stack.json("task", task_id)["attempts"]]
+    assert "worker_gone" in {a["cause"] for a in attempts}
+    assert stack.worker_pid() != victim
+
+    for dataset in DATASETS:
+        calm, disturbed = stack.rows("calm", dataset), stack.rows("disturbed", dataset)
+        assert calm, dataset
+        assert calm == disturbed, dataset
+
+
+def test_what_was_committed_names_its_files_by_range(stack: Stack) -> None:
+    names = {path.name for path in (stack.home / "objects").rglob("*.parquet")}
+    assert {f"logs_{n * 50}_{n * 50 + 49}.parquet" for n in range(8)} <= names
+
+
+def test_a_wrong_range_and_an_unknown_job_are_refused_with_a_reason(stack: Stack) -> None:
+    backwards = stack.trace("trigger", "calm", "request", "--range", "10-5")
+    assert backwards.returncode != 0
+    assert "end" in backwards.stderr
+    unknown = stack.trace("trigger", "calm", "nobody", "--range", "0-5")
+    assert unknown.returncode != 0
+    assert "nobody" in unknown.stderr
+
+
+def test_an_unreachable_node_fails_the_task_with_a_clear_reason(
+    stack: Stack, tmp_path: Path
+) -> None:
+    text = EXAMPLE.read_text().replace("name: quickstart", "name: lost", 1)
+    text = text.split("\npublish:\n")[0].replace("{rpc: default}", "{rpc: nowhere}")
+    file = tmp_path / "lost.yaml"
+    file.write_text(text)
+    assert stack.trace("deploy", str(file)).returncode == 0
+    stack.json("trigger", "lost", "request", "--range", "0-99")
+
+    def failed() -> list[dict[str, Any]]:
+        return [t for t in stack.tasks("lost") if t["job"] == "ingest" and t["error_message"]]
+
+    eventually(failed)
+    assert "nowhere" in failed()[0]["error_message"]

@@ -1,0 +1,104 @@
+"""The queue: every message to one consumer, again after a while, and who listens."""
+
+import asyncio
+import threading
+from collections.abc import Generator
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from trace_etl.lite.databases import Dsns
+from trace_etl.queues.pgqueue import Consumer, Producer, channel
+
+LONG, NONE = timedelta(minutes=5), timedelta(0)
+
+
+def send(dsns: Dsns, *messages: tuple[str, dict]) -> None:
+    async def go() -> None:
+        producer = Producer(dsns.queue)
+        await producer.open()
+        await producer.send(list(messages))
+        await producer.close()
+
+    asyncio.run(go())
+
+
+def listeners(dsns: Dsns, queue: str) -> list[str]:
+    async def go() -> list[str]:
+        producer = Producer(dsns.queue)
+        await producer.open()
+        try:
+            return await producer.consumers(queue)
+        finally:
+            await producer.close()
+
+    return asyncio.run(go())
+
+
+@pytest.fixture
+def consumer(dsns: Dsns) -> Generator[Consumer]:
+    made = Consumer(dsns.queue, ["ecs_python"], "one")
+    yield made
+    made.close()
+
+
+def test_a_message_goes_to_one_consumer_and_is_gone_when_acknowledged(
+    dsns: Dsns, consumer: Consumer
+) -> None:
+    other = Consumer(dsns.queue, ["ecs_python"], "two")
+    send(dsns, ("ecs_python", {"task_id": str(uuid4())}))
+    (message,) = consumer.receive(limit=10, hidden=LONG)
+    assert other.receive(limit=10, hidden=LONG) == []
+    consumer.ack([message.message_id])
+    assert consumer.receive(limit=10, hidden=NONE) == []
+    other.close()
+
+
+def test_a_message_that_nobody_acknowledged_comes_back(dsns: Dsns, consumer: Consumer) -> None:
+    send(dsns, ("ecs_python", {"n": 1}))
+    (first,) = consumer.receive(limit=1, hidden=NONE)
+    (second,) = consumer.receive(limit=1, hidden=NONE)
+    assert (first.message_id, first.receives) == (second.message_id, 1)
+    assert second.receives == 2
+
+
+def test_consumers_see_only_their_queues(dsns: Dsns, consumer: Consumer) -> None:
+    send(dsns, ("ecs_rust", {"n": 1}), ("ecs_python", {"n": 2}))
+    assert [m.body for m in consumer.receive(limit=10, hidden=LONG)] == [{"n": 2}]
+
+
+def test_a_waiting_consumer_is_woken_by_a_message(dsns: Dsns, consumer: Consumer) -> None:
+    consumer.receive(limit=1, hidden=LONG)  # connects and listens
+    woken = threading.Event()
+    stop = threading.Event()
+
+    def wait() -> None:
+        consumer.wait(stop)
+        woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    send(dsns, ("ecs_python", {"n": 1}))
+    assert woken.wait(4), "the slow poll is longer than this"
+    stop.set()
+    thread.join()
+
+
+def test_a_consumer_is_known_while_its_session_lives_and_not_after(
+    dsns: Dsns, consumer: Consumer
+) -> None:
+    assert listeners(dsns, "ecs_python") == []
+    consumer.receive(limit=1, hidden=LONG)
+    assert listeners(dsns, "ecs_python") == ["one"]
+    assert listeners(dsns, "ecs_rust") == []
+    consumer._conn.pgconn.finish()  # as a killed process would end it: no goodbye
+    deadline = 200
+    while listeners(dsns, "ecs_python") and deadline:
+        deadline -= 1
+    assert listeners(dsns, "ecs_python") == []
+
+
+def test_a_queue_is_named_by_a_plain_word() -> None:
+    with pytest.raises(ValueError, match="not a queue name"):
+        channel('x"; DROP TABLE messages')

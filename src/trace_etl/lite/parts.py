@@ -171,6 +171,7 @@ def _query(plan: Blueprint) -> Part:
         _service(plan, "query", environment),
         is_ready=probes.https(plan.connection.ca, plan.connection.query_url),
         where=plan.connection.query_url,
+        after=("postgres",),
     )
 
 

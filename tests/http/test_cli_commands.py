@@ -1,0 +1,304 @@
+"""The commands against a real Dispatcher and a real Query Service."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from support.dags import QUICKSTART
+from support.dispatcher import Live
+from support.query import Warehouse, querying
+from trace_etl.cli.main import app
+from trace_etl.lite import connection
+from trace_etl.lite.home import Home
+from trace_etl.lite.ports import free_port
+
+
+class Done(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Shell:
+    """The program, pointed at one home."""
+
+    home: Path
+    live: Live
+    apart: bool = False
+    """In a process of its own: the services in this one log to the same standard output."""
+
+    def run(self, *words: str, stdin: str | None = None) -> Done:
+        environment = {"TRACE_HOME": str(self.home)}
+        if not self.apart:
+            done = CliRunner().invoke(app, list(words), env=environment, input=stdin)
+            return Done(done.exit_code, done.stdout, done.stderr)
+        ran = subprocess.run(
+            [sys.executable, "-c", "from trace_etl.cli.main import main; main()", *words],
+            env={**os.environ, **environment},
+            input=stdin,
+            capture_output=True,
+            text=True,
+        )
+        return Done(ran.returncode, ran.stdout, ran.stderr)
+
+    def out(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.exit_code == 0, done
+        return done.stdout
+
+    def json(self, *words: str) -> dict:
+        return json.loads(self.out(*words, "--json"))
+
+    def refused(self, *words: str, code: int = 1) -> list[str]:
+        done = self.run(*words)
+        assert done.exit_code == code, done
+        assert done.stdout == ""
+        return done.stderr.splitlines()
+
+
+def connect(home: Path, live: Live, query_port: int, **changes: str) -> None:
+    described = connection.describe(
+        Home(home), api=live.cfg.api_port, internal=1, query=query_port, pid=1
+    )
+    fields = {
+        **vars(described),
+        "ca": str(live.secrets.ca),
+        "user_token": str(live.secrets.directory / "user.jwt"),
+        **changes,
+    }
+    connection.write(home / "connection.json", connection.Connection(**fields))
+
+
+@pytest.fixture
+def shell(dispatcher: Live, tmp_path: Path) -> Shell:
+    connect(tmp_path, dispatcher, free_port())
+    return Shell(tmp_path, dispatcher)
+
+
+@pytest.fixture
+def dag(tmp_path: Path) -> str:
+    file = tmp_path / "dag.yaml"
+    file.write_text(QUICKSTART)
+    return str(file)
+
+
+@pytest.fixture
+def asking(shell: Shell, dag: str) -> Generator[Shell]:
+    """With a Query Service and ten blocks to ask about."""
+    shell.out("deploy", dag)
+    warehouse = Warehouse(shell.live.dsns, shell.live.cfg.objects_root)
+    numbers = pa.array(range(10), pa.int64())
+    hashes = pa.array([b"\xab\xcd"] * 10, pa.binary())
+    rows = pa.table({"block_number": numbers, "hash": hashes, "note": ["a, b"] * 10})
+    warehouse.commit("blocks", 0, 9, rows)
+    with querying(shell.live.secrets, shell.live.dsns, warehouse.objects) as query:
+        connect(shell.home, shell.live, query.cfg.query_port)
+        yield replace(shell, apart=True)
+
+
+# --- deploy and trigger -----------------------------------------------------------------------
+
+
+def test_deploy_shows_the_jobs_and_what_they_publish(shell: Shell, dag: str) -> None:
+    text = shell.out("deploy", dag)
+    assert text.startswith("Deployed quickstart")
+    assert "cryo_ingest" in text and "blocks (published as blocks)" in text
+    assert shell.out("deploy", dag).startswith("Unchanged: quickstart")
+
+
+def test_deploy_for_programs_is_the_services_own_answer(shell: Shell, dag: str) -> None:
+    answer = shell.json("deploy", dag)
+    assert (answer["dag"], answer["changed"]) == ("quickstart", True)
+    assert [job["name"] for job in answer["jobs"]] == ["request", "split", "ingest", "receivers"]
+
+
+def test_every_fault_of_a_dag_is_a_line_with_file_line_and_column(
+    shell: Shell, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(
+        QUICKSTART.replace("cryo_ingest", "cryo_injest").replace("job: split", "job: splitt")
+    )
+    lines = shell.refused("deploy", str(file))
+    assert len(lines) == 2
+    assert f"error: {file}:14:" in lines[1] or f"error: {file}:14:" in lines[0]
+    assert any("unknown operator 'cryo_injest'; did you mean 'cryo_ingest'?" in x for x in lines)
+    assert any("no job 'splitt'; did you mean 'split'?" in x for x in lines)
+    assert shell.json("dags")["items"] == []
+
+
+def test_a_file_that_cannot_be_read_is_named(shell: Shell, tmp_path: Path) -> None:
+    (line,) = shell.refused("deploy", str(tmp_path / "none.yaml"))
+    assert line == f"error: {tmp_path / 'none.yaml'}: No such file or directory"
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    assert "is not UTF-8" in shell.refused("deploy", str(tmp_path / "binary.yaml"))[0]
+
+
+def test_dags_are_listed(shell: Shell, dag: str) -> None:
+    assert "No DAG is deployed" in shell.out("dags")
+    shell.out("deploy", dag)
+    assert "quickstart" in shell.out("dags")
+
+
+def test_a_range_is_triggered_once(shell: Shell, dag: str) -> None:
+    shell.out("deploy", dag)
+    assert shell.out("trigger", "quickstart", "request", "--range", "0-299").startswith("Triggered")
+    again = shell.out("trigger", "quickstart", "request", "--range", "0-299")
+    assert "had been triggered" in again
+    shell.live.drain()
+    assert len(shell.json("tasks", "--job", "ingest")["items"]) == 3
+
+
+@pytest.mark.parametrize("wrong", ["9-0", "x", "5", "1-", "-1-5", "0-99999999999999999999"])
+def test_a_bad_range_is_refused_and_asks_for_nothing(shell: Shell, dag: str, wrong: str) -> None:
+    shell.out("deploy", dag)
+    (line,) = shell.refused("trigger", "quickstart", "request", f"--range={wrong}")
+    assert line.startswith("error: --range: ")
+    assert shell.json("tasks")["items"] == []
+
+
+def test_what_cannot_be_triggered_says_why(shell: Shell, dag: str) -> None:
+    shell.out("deploy", dag)
+    (line,) = shell.refused("trigger", "nothing", "request", "--range", "0-1")
+    assert "no job 'request' in a deployed DAG 'nothing'" in line
+    (line,) = shell.refused("trigger", "quickstart", "ingest", "--range", "0-1")
+    assert "is not a manual source" in line
+
+
+# --- tasks ------------------------------------------------------------------------------------
+
+
+def test_tasks_are_listed_with_the_reason_they_wait(shell: Shell, dag: str) -> None:
+    assert shell.out("tasks").strip() == "No tasks."
+    shell.out("deploy", dag)
+    shell.out("trigger", "quickstart", "request", "--range", "0-99")
+    shell.live.drain()
+    text = shell.out("tasks", "--status", "queued")
+    assert "quickstart.ingest" in text and "0-99" in text
+    assert "quickstart.request" not in text
+    page = shell.json("tasks", "--limit", "1")
+    assert len(page["items"]) == 1
+    rest = shell.json("tasks", "--limit", "50", "--after", page["next"])
+    assert page["items"][0]["task_id"] not in {t["task_id"] for t in rest["items"]}
+
+
+def test_one_task_is_shown_and_canceled(shell: Shell, dag: str) -> None:
+    shell.out("deploy", dag)
+    shell.out("trigger", "quickstart", "request", "--range", "0-99")
+    shell.live.drain()
+    (task,) = shell.json("tasks", "--job", "ingest")["items"]
+    text = shell.out("task", task["task_id"])
+    assert "status    Queued" in text and "cryo_ingest" in text
+    assert shell.out("cancel", task["task_id"]).strip() == "Canceled."
+    assert shell.json("task", task["task_id"])["status"] == "Canceled"
+
+
+@pytest.mark.parametrize("verb", ["task", "cancel"])
+def test_an_unknown_task_is_refused(shell: Shell, verb: str) -> None:
+    unknown = "5b1f3a0e-0000-4000-8000-000000000000"
+    assert shell.refused(verb, unknown) == [f"error: no task {unknown}"]
+    assert shell.refused(verb, "x")[0].startswith("error: task_id: ")
+    # What looks like another path stays a (bad) task id.
+    assert "there is no" in shell.refused(verb, "../dags")[0]
+
+
+def test_an_unknown_status_is_refused(shell: Shell) -> None:
+    (line,) = shell.refused("tasks", "--status", "sleeping")
+    assert line.startswith("error: status: ")
+
+
+# --- datasets and queries ---------------------------------------------------------------------
+
+
+def test_datasets_are_listed_with_what_is_committed(asking: Shell) -> None:
+    text = asking.out("datasets")
+    assert "quickstart.ingest.blocks" in text and "0-9" in text and "(not published)" in text
+    detail = asking.out("dataset", "blocks")
+    assert "none between them" in detail and "blocks   0-9" in detail
+    assert asking.json("dataset", "blocks")["row_count"] == 10
+    (line,) = asking.refused("dataset", "nothing")
+    assert "no published dataset 'nothing'" in line
+
+
+def test_a_query_prints_a_table(asking: Shell) -> None:
+    text = asking.out("query", "SELECT block_number, hash FROM blocks ORDER BY 1 LIMIT 2")
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[0] == ["block_number", "hash"]
+    assert lines[2:4] == [["0", "0xabcd"], ["1", "0xabcd"]]
+
+
+def test_a_query_prints_csv_that_reads_back(asking: Shell) -> None:
+    text = asking.out(
+        "query", "SELECT note, NULL AS nothing FROM blocks LIMIT 1", "--format", "csv"
+    )
+    assert list(csv.reader(io.StringIO(text))) == [["note", "nothing"], ["a, b", ""]]
+
+
+def test_a_query_for_programs_is_the_services_own_answer(asking: Shell) -> None:
+    for words in (["--json"], ["--format", "json"]):
+        answer = json.loads(asking.out("query", "SELECT count(*) AS n FROM blocks", *words))
+        assert answer["rows"] == [[10]]
+        assert answer["pinned"][0]["dataset"] == "blocks"
+
+
+def test_a_query_may_come_from_standard_input(asking: Shell) -> None:
+    done = asking.run("query", "-", "--format", "csv", stdin="SELECT 7 AS n")
+    assert done.stdout == "n\n7\n"
+    assert asking.run("query", "-", stdin=" ").stderr == "error: there is no SQL to run\n"
+
+
+def test_a_cut_result_says_so_beside_the_rows(asking: Shell) -> None:
+    done = asking.run("query", "SELECT block_number FROM blocks", "--limit", "3", "--format", "csv")
+    assert len(done.stdout.splitlines()) == 4
+    assert "only the first 3 rows" in done.stderr
+
+
+def test_a_bad_query_tells_where(asking: Shell) -> None:
+    (line,) = asking.refused("query", "SELECT * FROM blokcs")
+    assert line == "error: 1:15: sql: no dataset 'blokcs' is published; did you mean 'blocks'?"
+
+
+# --- a stack that is not there ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tasks"],
+        ["task", "x"],
+        ["cancel", "x"],
+        ["datasets"],
+        ["dataset", "x"],
+        ["dags"],
+        ["query", "SELECT 1"],
+        ["trigger", "a", "b", "--range", "0-1"],
+    ],
+)
+def test_without_a_stack_every_command_says_how_to_start_one(
+    tmp_path: Path, words: list[str]
+) -> None:
+    done = CliRunner().invoke(app, [*words, "--home", str(tmp_path)])
+    assert done.exit_code == 3
+    assert done.stderr == f"error: no stack runs in {tmp_path}; start it with `trace up`\n"
+
+
+def test_a_stack_that_died_is_told_from_one_that_refuses(shell: Shell, tmp_path: Path) -> None:
+    connect(shell.home, shell.live, 1, api_url=f"https://127.0.0.1:{free_port()}")
+    (line,) = shell.refused("tasks", code=3)
+    assert "nothing answers at https://127.0.0.1" in line and "trace up" in line
+    wrong = tmp_path / "wrong.jwt"
+    wrong.write_text("nonsense")
+    connect(shell.home, shell.live, 1, user_token=str(wrong))
+    assert shell.refused("tasks") == ["error: the token does not verify"]

@@ -3,6 +3,7 @@
 from collections.abc import Generator
 
 import pytest
+
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied

@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 import jwt
 import pytest
+
 from support.lifecycle import Bench
 
 

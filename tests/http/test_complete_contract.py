@@ -5,6 +5,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+
 from support.lifecycle import Attempt, Bench
 
 PATHS = ["/v1/task/complete", "/internal/task-complete"]

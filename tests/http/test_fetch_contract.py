@@ -3,6 +3,7 @@
 from uuid import uuid4
 
 import pytest
+
 from support.lifecycle import Bench
 
 

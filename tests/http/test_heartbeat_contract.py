@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 
 import jwt
 import pytest
-from support.lifecycle import Attempt, Bench
 
+from support.lifecycle import Attempt, Bench
 from trace_etl.dispatcher.tokens import PemSigner, TaskTokens
 
 PATHS = ["/v1/task/heartbeat", "/internal/heartbeat"]

@@ -12,6 +12,7 @@ from uuid import uuid4
 import httpx
 import psycopg
 from psycopg.rows import dict_row
+
 from support.dispatcher import Live
 
 WORK_TABLES = (

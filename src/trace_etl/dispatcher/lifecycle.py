@@ -259,16 +259,17 @@ class Lifecycle:
         return wire.EventsAccepted(accepted=accepted)
 
     async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:
-        named = {e.dataset for e in events if e.dataset is not None}
+        named = {e.dataset: f"events.{n}.dataset" for n, e in enumerate(events) if e.dataset}
         known = await self._uuids(caller.org_id, named) if named else {}
         return [_new_event(event, caller, known) for event in events]
 
-    async def _uuids(self, org_id: UUID, names: set[str]) -> dict[str, UUID]:
+    async def _uuids(self, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
+        """Datasets by published name; the values say which field to blame for an unknown one."""
         async with self._parts.pool.connection() as conn:
             found = {name: await datasets.uuid_of(conn, org_id, name) for name in sorted(names)}
         unknown = [name for name, dataset_uuid in found.items() if dataset_uuid is None]
         if unknown:
-            raise Invalid([Fault("dataset", f"no published dataset {n!r}") for n in unknown])
+            raise Invalid([Fault(names[n], f"no published dataset {n!r}") for n in unknown])
         return {name: dataset_uuid for name, dataset_uuid in found.items() if dataset_uuid}
 
     async def buffer_publish(
@@ -278,9 +279,8 @@ class Lifecycle:
         caller.require(body.fence())
         dataset_uuid = body.dataset_uuid
         if body.dedupe_scope is not None:
-            dataset_uuid = (await self._uuids(caller.org_id, {body.dedupe_scope}))[
-                body.dedupe_scope
-            ]
+            named = await self._uuids(caller.org_id, {body.dedupe_scope: "dedupe_scope"})
+            dataset_uuid = named[body.dedupe_scope]
         if dataset_uuid is None:
             raise Invalid([Fault("dataset_uuid", "is required and missing")])
         grant = _granted(caller, dataset_uuid, body.dataset_version)

@@ -43,13 +43,21 @@ WITH producer AS (
       FROM batch
 )
 SELECT publish_id FROM batch
- UNION ALL
-SELECT b.publish_id FROM buffer_publishes b JOIN producer USING (task_id, attempt)
- WHERE b.dataset_uuid = %(dataset_uuid)s AND b.batch_uri = %(batch_uri)s
+"""
+# A statement of its own: what a rival committed while the first one waited is visible only now.
+_KNOWN = """
+SELECT b.publish_id FROM buffer_publishes b JOIN tasks t USING (task_id)
+ WHERE b.task_id = %(task_id)s AND b.attempt = %(attempt)s
+   AND b.dataset_uuid = %(dataset_uuid)s AND b.batch_uri = %(batch_uri)s
+   AND t.attempt = %(attempt)s AND t.lease_token = %(lease_token)s AND t.status = 'Running'
 """
 
 
 async def publish(conn: Conn, fence: Fence, batch: NewBatch) -> UUID | None:
     """Record a batch and ask for its message, once. None: the fence is stale."""
-    row = await (await conn.execute(_PUBLISH, {**asdict(fence), **asdict(batch)})).fetchone()
-    return row[0] if row else None
+    values = {**asdict(fence), **asdict(batch)}
+    for query in (_PUBLISH, _KNOWN):
+        row = await (await conn.execute(query, values)).fetchone()
+        if row is not None:
+            return row[0]
+    return None

@@ -1,0 +1,314 @@
+"""Races as races: many threads, connections of their own, one barrier, real rows to fight over."""
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Attempt, Bench, at_once, bench
+from support.postgres import Templates, copied
+
+CROWD = 32
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[list[Bench]]:
+    """Two Dispatchers over the same databases; their loops stand still."""
+    objects = tmp_path_factory.mktemp("objects")
+    with ExitStack() as stack:
+        dsns = stack.enter_context(copied(templates))
+        running = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
+        yield [stack.enter_context(bench(one)) for one in running]
+
+
+def crowd(
+    benches: list[Bench], size: int, call: Callable[[int, Bench, httpx.Client], Any]
+) -> list[Any]:
+    """`size` callers at once, each with a connection of its own, spread over the replicas."""
+    with ExitStack() as stack:
+        calls: list[Callable[[], Any]] = []
+        for n in range(size):
+            chosen = benches[n % len(benches)]
+            http = stack.enter_context(chosen.live.internal())
+            assert http.get("/healthz").status_code == 200  # connected, before the barrier
+            calls.append(lambda n=n, chosen=chosen, http=http: call(n, chosen, http))
+        return at_once(calls)
+
+
+def statuses(replies: list[httpx.Response]) -> Counter[int]:
+    return Counter(reply.status_code for reply in replies)
+
+
+# --- claims -----------------------------------------------------------------------------------
+
+
+def test_of_many_claims_at_once_exactly_one_wins(replicas: list[Bench]) -> None:
+    for task_id in replicas[0].tasks(5):
+        replies = crowd(
+            replicas, CROWD, lambda n, b, http, t=task_id: b.claim(t, f"w{n}", http=http)
+        )
+        answers = [reply.json() for reply in replies]
+        won = [a for a in answers if a["status"] == "Claimed"]
+        assert len(won) == 1
+        lost = [a for a in answers if a["status"] != "Claimed"]
+        assert lost == [{"status": "NotClaimed", "reason": "AlreadyRunning"}] * (CROWD - 1)
+        row = replicas[0].row(task_id)
+        assert str(row["lease_token"]) == won[0]["lease_token"]
+        assert row["worker_id"] == f"w{answers.index(won[0])}"
+
+
+def test_claims_of_many_tasks_in_any_order_do_not_block_each_other(replicas: list[Bench]) -> None:
+    ids = replicas[0].tasks(40)
+
+    def claim_all(n: int, b: Bench, http: httpx.Client) -> list[dict]:
+        order = ids if n % 2 else list(reversed(ids))
+        return [b.claim(t, f"w{n}", http=http).json() for t in order]
+
+    answers = [a for each in crowd(replicas, 8, claim_all) for a in each]
+    won = Counter(a["task"]["task_id"] for a in answers if a["status"] == "Claimed")
+    assert won == Counter(ids)
+
+
+def test_claims_of_many_at_once_share_out_the_tasks(replicas: list[Bench]) -> None:
+    ids = replicas[0].tasks(50, "runtime: ecs_platform")
+
+    def claim_some(n: int, b: Bench, http: httpx.Client) -> list[dict]:
+        body = {"runtime": "ecs_platform", "worker_id": f"w{n}", "max_tasks": 7}
+        path = "/internal/task-claim-many"
+        return http.post(path, json=body, headers=b.worker_headers).json()["claimed"]
+
+    def claim_one(n: int, b: Bench, http: httpx.Client) -> list[dict]:
+        answer = b.claim(ids[n], f"w{n}", http=http).json()
+        return [answer] if answer["status"] == "Claimed" else []
+
+    won = crowd(replicas, 16, lambda *who: claim_one(*who) if who[0] % 2 else claim_some(*who))
+    taken = Counter(a["task"]["task_id"] for each in won for a in each)
+    assert set(taken.values()) == {1}
+    assert all(len(each) <= 7 for each in won)
+    running = replicas[0].rows(
+        "SELECT task_id, worker_id FROM tasks WHERE status = 'Running' AND task_id = ANY(%s::uuid[])",
+        ids,
+    )
+    assert {str(r["task_id"]) for r in running} == set(taken)
+
+
+def test_a_capped_job_never_exceeds_its_cap(replicas: list[Bench]) -> None:
+    ids = replicas[0].tasks(CROWD, "scaling: {max_concurrency: 3}")
+    replies = crowd(replicas, CROWD, lambda n, b, http: b.claim(ids[n], f"w{n}", http=http))
+    answers = [reply.json() for reply in replies]
+    assert Counter(a["status"] for a in answers) == {"Claimed": 3, "NotClaimed": CROWD - 3}
+    assert {a["reason"] for a in answers if a["status"] == "NotClaimed"} == {"NotReady"}
+
+
+def test_a_capped_job_never_exceeds_its_cap_while_tasks_end(replicas: list[Bench]) -> None:
+    ids = replicas[0].tasks(24, "scaling: {max_concurrency: 2}")
+    job = replicas[0].row(ids[0])["job_id"]
+    count = "SELECT count(*) AS n FROM tasks WHERE job_id = %s AND status = 'Running'"
+    seen: list[int] = []
+
+    def work(n: int, b: Bench, http: httpx.Client) -> int:
+        done = 0
+        while any(r["status"] == "Queued" for r in b.rows(of_job, job)):
+            for task_id in ids[n::2] + ids[1 - n :: 2]:
+                reply = b.claim(task_id, f"w{n}", http=http).json()
+                seen.append(b.rows(count, job)[0]["n"])
+                if reply["status"] == "Claimed":
+                    done += b.complete(Attempt(reply), http=http).status_code == 200
+        return done
+
+    of_job = "SELECT status FROM tasks WHERE job_id = %s"
+    assert sum(crowd(replicas, 2, lambda n, b, http: work(n % 2, b, http))) == 24
+    assert max(seen) <= 2
+
+
+def test_a_claim_and_a_cancellation_agree_on_who_came_first(replicas: list[Bench]) -> None:
+    outcomes: Counter[str] = Counter()
+    for task_id in replicas[0].tasks(12):
+
+        def act(n: int, b: Bench, http: httpx.Client, task_id: str = task_id) -> dict:
+            if n:
+                return b.claim(task_id, http=http).json()
+            return b.cancel(task_id).json()
+
+        canceled, claimed = crowd(replicas, 2, act)
+        row = replicas[0].row(task_id)
+        outcomes[claimed["status"]] += 1
+        if claimed["status"] == "Claimed":
+            assert canceled["status"] == row["status"] == "Running"
+            assert row["cancel_requested"]
+        else:
+            assert claimed["reason"] == "Canceled"
+            assert canceled["status"] == row["status"] == "Canceled"
+            assert row["lease_token"] is None
+    assert sum(outcomes.values()) == 12
+
+
+# --- completions ------------------------------------------------------------------------------
+
+
+def test_the_same_completion_from_many_at_once_is_done_once(replicas: list[Bench]) -> None:
+    attempt = replicas[0].attempt()
+    body = {"events": [attempt.event()], "datasets_published": [replicas[0].write_output(attempt)]}
+    replies = crowd(replicas, 16, lambda n, b, http: b.complete(attempt, http=http, **body))
+    assert statuses(replies) == {200: 16}
+    first = replicas[0]
+    for table, column in (("events", "producer_task_id"), ("partitions", "task_id")):
+        assert len(first.rows(f"SELECT 1 FROM {table} WHERE {column} = %s", attempt.task_id)) == 1
+    assert len(first.rows("SELECT 1 FROM task_attempts WHERE task_id = %s", attempt.task_id)) == 1
+
+
+def test_of_different_completions_at_once_one_wins_and_the_others_conflict(
+    replicas: list[Bench],
+) -> None:
+    for attempt in [replicas[0].claimed(t) for t in replicas[0].tasks(4)]:
+        replies = crowd(
+            replicas,
+            16,
+            lambda n, b, http, a=attempt: b.complete(
+                a, "Failed" if n % 2 else "Completed", http=http, error_message=f"word of {n}"
+            ),
+        )
+        assert statuses(replies) == {200: 1, 409: 15}
+        codes = {r.json()["code"] for r in replies if r.status_code == 409}
+        assert codes == {"completion_mismatch"}
+        (winner,) = [n for n, r in enumerate(replies) if r.status_code == 200]
+        assert replicas[0].row(attempt.task_id)["error_message"] == f"word of {winner}"
+
+
+def test_a_stale_completion_beside_the_current_one_spoils_nothing(replicas: list[Bench]) -> None:
+    for _ in range(3):
+        old = replicas[0].attempt()
+        replicas[0].complete(old, "Failed")
+        new = replicas[0].next_attempt(old)
+        replies = crowd(
+            replicas[:1],  # one replica: they share its batches
+            16,
+            lambda n, b, http, old=old, new=new: b.complete(new if n % 4 == 3 else old, http=http),
+        )
+        stale = [r for n, r in enumerate(replies) if n % 4 != 3]
+        current = [r for n, r in enumerate(replies) if n % 4 == 3]
+        assert statuses(current) == {200: 4}
+        assert {(r.status_code, r.json().get("reason")) for r in stale} == {(409, "stale_attempt")}
+        assert replicas[0].row(new.task_id)["attempt"] == 2
+
+
+def test_a_completion_and_the_reaper_agree(replicas: list[Bench]) -> None:
+    first, second = replicas
+    for attempt in [first.claimed(t) for t in first.tasks(8)]:
+        first.let_lease_expire(attempt)
+
+        def act(n: int, b: Bench, http: httpx.Client, attempt: Attempt = attempt) -> Any:
+            return b.complete(attempt, http=http) if n == 0 else b.reap()
+
+        reply, *_ = crowd([first, second], 3, act)
+        assert reply.status_code == 200
+        row = first.row(attempt.task_id)
+        assert (row["status"], row["retry_at"], row["cause"]) == ("Completed", None, None)
+        (ended,) = first.rows("SELECT * FROM task_attempts WHERE task_id = %s", attempt.task_id)
+        assert ended["outcome"] == "Completed"
+
+
+def test_a_late_completion_and_the_retry_agree_on_who_came_first(replicas: list[Bench]) -> None:
+    first, second = replicas
+    for task_id in first.tasks(8):
+        attempt = first.claimed(task_id)
+        first.let_lease_expire(attempt)
+        first.reap()
+        first.let_retry_fall_due(task_id)
+
+        def act(n: int, b: Bench, http: httpx.Client, attempt: Attempt = attempt) -> Any:
+            if n == 0:
+                return b.complete(attempt, http=http, events=[attempt.event()])
+            return b.start_retries()
+
+        reply, *started = crowd([first, second], 3, act)
+        row = first.row(task_id)
+        events = first.rows("SELECT 1 FROM events WHERE producer_task_id = %s", task_id)
+        if reply.status_code == 200:
+            assert (row["status"], row["attempt"], len(events)) == ("Completed", 1, 1)
+            assert sum(started) == 0
+        else:
+            assert reply.json()["reason"] == "stale_attempt"
+            assert (row["status"], row["attempt"], len(events)) == ("Queued", 2, 0)
+            assert sum(started) == 1
+
+
+def test_a_heartbeat_and_the_reaper_agree(replicas: list[Bench]) -> None:
+    first, second = replicas
+    for attempt in [first.claimed(t) for t in first.tasks(8)]:
+        first.let_lease_expire(attempt)
+
+        def act(n: int, b: Bench, http: httpx.Client, attempt: Attempt = attempt) -> Any:
+            return b.heartbeat(attempt, http=http) if n == 0 else b.reap()
+
+        reply, reaped = crowd([first, second], 2, act)
+        row = first.row(attempt.task_id)
+        if reply.status_code == 200:
+            assert (row["status"], reaped) == ("Running", 0)
+        else:
+            assert reply.json()["reason"] == "not_running"
+            assert (row["status"], reaped) == ("Failed", 1)
+
+
+# --- events and buffers -----------------------------------------------------------------------
+
+
+def test_the_same_event_from_many_at_once_is_recorded_once(replicas: list[Bench]) -> None:
+    attempt = replicas[0].attempt()
+    replies = crowd(replicas, 16, lambda n, b, http: b.events(attempt, attempt.event(), http=http))
+    assert statuses(replies) == {200: 16}
+    assert sum(r.json()["accepted"] for r in replies) == 1
+    events = "SELECT event_id FROM events WHERE producer_task_id = %s"
+    (event,) = replicas[0].rows(events, attempt.task_id)
+    asked = "SELECT 1 FROM outbox WHERE subject = %s"
+    assert len(replicas[0].rows(asked, event["event_id"])) == 1
+
+
+def test_the_same_batch_from_many_at_once_is_published_once(replicas: list[Bench]) -> None:
+    for n in range(4):
+        attempt = replicas[0].attempt()
+        body = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": f"s3://b/{n}"}
+        replies = crowd(
+            replicas, 16, lambda n, b, http, a=attempt, x=body: b.publish(a, http=http, **x)
+        )
+        assert statuses(replies) == {200: 16}, [r.text for r in replies]
+        assert len({r.json()["publish_id"] for r in replies}) == 1
+        query = "SELECT publish_id FROM buffer_publishes WHERE task_id = %s"
+        (record,) = replicas[0].rows(query, attempt.task_id)
+        asked = "SELECT 1 FROM outbox WHERE subject = %s"
+        assert len(replicas[0].rows(asked, record["publish_id"])) == 1
+
+
+# --- deploys, triggers and loops --------------------------------------------------------------
+
+
+def test_the_same_trigger_from_many_at_once_is_one_event(replicas: list[Bench]) -> None:
+    dag = replicas[0].dag()
+    body = {"dag": dag.name, "job": "request", "start": 0, "end": 99}
+    users = [b.user for b in replicas]
+    replies = at_once([lambda n=n: users[n % 2].post("/v1/triggers", json=body) for n in range(12)])
+    assert statuses(replies) == {200: 12}
+    assert Counter(r.json()["created"] for r in replies) == {True: 1, False: 11}
+    assert len({r.json()["event_id"] for r in replies}) == 1
+
+
+def test_publishers_of_two_replicas_do_everything_and_nothing_twice(
+    replicas: list[Bench], tmp_path: Path
+) -> None:
+    first, second = replicas
+    dag = first.dag()
+    body = {"dag": dag.name, "job": "request", "start": 0, "end": 1999}
+    assert first.user.post("/v1/triggers", json=body).status_code == 200
+    at_once([first.live.drain, second.live.drain])
+    first.live.drain()
+    made = first.waiting(dag, "work")
+    assert len(made) == 200
+    woken = Counter(m["task_id"] for m in first.messages("ecs_python"))
+    assert {woken[task_id] for task_id in made} == {1}

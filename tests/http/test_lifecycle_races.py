@@ -1,5 +1,6 @@
 """Races as races: many threads, connections of their own, one barrier, real rows to fight over."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from support.dispatcher import Secrets, live
@@ -29,17 +31,43 @@ def replicas(
 
 
 def crowd(
-    benches: list[Bench], size: int, call: Callable[[int, Bench, httpx.Client], Any]
+    benches: list[Bench],
+    size: int,
+    call: Callable[[int, Bench, httpx.Client], Any],
+    *,
+    over: list[str] | None = None,
 ) -> list[Any]:
-    """`size` callers at once, each with a connection of its own, spread over the replicas."""
+    """`size` callers at once, each with a connection of its own, spread over the replicas.
+
+    The tasks in `over` are locked until several sessions wait for them: then all go on at once.
+    """
     with ExitStack() as stack:
         calls: list[Callable[[], Any]] = []
+        if over:
+            conn = stack.enter_context(psycopg.connect(benches[0].live.dsns.state))
+            conn.execute("SELECT 1 FROM tasks WHERE task_id = ANY(%s::uuid[]) FOR UPDATE", (over,))
         for n in range(size):
             chosen = benches[n % len(benches)]
             http = stack.enter_context(chosen.live.internal())
             assert http.get("/healthz").status_code == 200  # connected, before the barrier
             calls.append(lambda n=n, chosen=chosen, http=http: call(n, chosen, http))
+        if over:
+            return at_once([*calls, lambda: let_go(conn)])[:-1]
         return at_once(calls)
+
+
+def let_go(conn: psycopg.Connection) -> None:
+    """Commit once two other sessions wait for a lock."""
+    waiting = """
+        SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'
+    """
+    until = time.monotonic() + 20
+    with psycopg.connect(conn.info.dsn, autocommit=True) as other:
+        while other.execute(waiting).fetchone()[0] < 2:
+            assert time.monotonic() < until, "nobody waits: this is no race"
+            time.sleep(0.002)
+    conn.commit()
 
 
 def statuses(replies: list[httpx.Response]) -> Counter[int]:
@@ -52,7 +80,10 @@ def statuses(replies: list[httpx.Response]) -> Counter[int]:
 def test_of_many_claims_at_once_exactly_one_wins(replicas: list[Bench]) -> None:
     for task_id in replicas[0].tasks(5):
         replies = crowd(
-            replicas, CROWD, lambda n, b, http, t=task_id: b.claim(t, f"w{n}", http=http)
+            replicas,
+            CROWD,
+            lambda n, b, http, t=task_id: b.claim(t, f"w{n}", http=http),
+            over=[task_id],
         )
         answers = [reply.json() for reply in replies]
         won = [a for a in answers if a["status"] == "Claimed"]
@@ -93,15 +124,16 @@ def test_claims_of_many_at_once_share_out_the_tasks(replicas: list[Bench]) -> No
     assert set(taken.values()) == {1}
     assert all(len(each) <= 7 for each in won)
     running = replicas[0].rows(
-        "SELECT task_id, worker_id FROM tasks WHERE status = 'Running' AND task_id = ANY(%s::uuid[])",
-        ids,
+        "SELECT task_id FROM tasks WHERE status = 'Running' AND task_id = ANY(%s::uuid[])", ids
     )
     assert {str(r["task_id"]) for r in running} == set(taken)
 
 
 def test_a_capped_job_never_exceeds_its_cap(replicas: list[Bench]) -> None:
     ids = replicas[0].tasks(CROWD, "scaling: {max_concurrency: 3}")
-    replies = crowd(replicas, CROWD, lambda n, b, http: b.claim(ids[n], f"w{n}", http=http))
+    replies = crowd(
+        replicas, CROWD, lambda n, b, http: b.claim(ids[n], f"w{n}", http=http), over=ids
+    )
     answers = [reply.json() for reply in replies]
     assert Counter(a["status"] for a in answers) == {"Claimed": 3, "NotClaimed": CROWD - 3}
     assert {a["reason"] for a in answers if a["status"] == "NotClaimed"} == {"NotReady"}
@@ -137,7 +169,7 @@ def test_a_claim_and_a_cancellation_agree_on_who_came_first(replicas: list[Bench
                 return b.claim(task_id, http=http).json()
             return b.cancel(task_id).json()
 
-        canceled, claimed = crowd(replicas, 2, act)
+        canceled, claimed = crowd(replicas, 2, act, over=[task_id])
         row = replicas[0].row(task_id)
         outcomes[claimed["status"]] += 1
         if claimed["status"] == "Claimed":
@@ -156,7 +188,12 @@ def test_a_claim_and_a_cancellation_agree_on_who_came_first(replicas: list[Bench
 def test_the_same_completion_from_many_at_once_is_done_once(replicas: list[Bench]) -> None:
     attempt = replicas[0].attempt()
     body = {"events": [attempt.event()], "datasets_published": [replicas[0].write_output(attempt)]}
-    replies = crowd(replicas, 16, lambda n, b, http: b.complete(attempt, http=http, **body))
+    replies = crowd(
+        replicas,
+        16,
+        lambda n, b, http: b.complete(attempt, http=http, **body),
+        over=[attempt.task_id],
+    )
     assert statuses(replies) == {200: 16}
     first = replicas[0]
     for table, column in (("events", "producer_task_id"), ("partitions", "task_id")):
@@ -174,6 +211,7 @@ def test_of_different_completions_at_once_one_wins_and_the_others_conflict(
             lambda n, b, http, a=attempt: b.complete(
                 a, "Failed" if n % 2 else "Completed", http=http, error_message=f"word of {n}"
             ),
+            over=[attempt.task_id],
         )
         assert statuses(replies) == {200: 1, 409: 15}
         codes = {r.json()["code"] for r in replies if r.status_code == 409}
@@ -262,7 +300,12 @@ def test_a_heartbeat_and_the_reaper_agree(replicas: list[Bench]) -> None:
 
 def test_the_same_event_from_many_at_once_is_recorded_once(replicas: list[Bench]) -> None:
     attempt = replicas[0].attempt()
-    replies = crowd(replicas, 16, lambda n, b, http: b.events(attempt, attempt.event(), http=http))
+    replies = crowd(
+        replicas,
+        16,
+        lambda n, b, http: b.events(attempt, attempt.event(), http=http),
+        over=[attempt.task_id],
+    )
     assert statuses(replies) == {200: 16}
     assert sum(r.json()["accepted"] for r in replies) == 1
     events = "SELECT event_id FROM events WHERE producer_task_id = %s"
@@ -276,7 +319,10 @@ def test_the_same_batch_from_many_at_once_is_published_once(replicas: list[Bench
         attempt = replicas[0].attempt()
         body = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": f"s3://b/{n}"}
         replies = crowd(
-            replicas, 16, lambda n, b, http, a=attempt, x=body: b.publish(a, http=http, **x)
+            replicas,
+            16,
+            lambda n, b, http, a=attempt, x=body: b.publish(a, http=http, **x),
+            over=[attempt.task_id],
         )
         assert statuses(replies) == {200: 16}, [r.text for r in replies]
         assert len({r.json()["publish_id"] for r in replies}) == 1

@@ -10,7 +10,7 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True)
 class Result:
-    """`ratio` is ours over the reference, both measured in this run; `goal` says what it must be."""
+    """`ratio` is ours over the reference, both of this run; `goal` says what it must be."""
 
     name: str
     ours: float

@@ -53,7 +53,7 @@ def deploy(made: Stand) -> None:
         reply.raise_for_status()
 
 
-def _context(made: Stand):  # noqa: ANN202
+def _context(made: Stand):
     import ssl
 
     return ssl.create_default_context(cafile=str(made.ca))

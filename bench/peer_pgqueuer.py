@@ -1,4 +1,4 @@
-"""pgqueuer draining jobs with its own asyncpg driver: `python -m bench.peer_pgqueuer DSN N JOBS`."""
+"""pgqueuer drains jobs with its own driver: `python -m bench.peer_pgqueuer DSN WORKERS JOBS`."""
 
 import asyncio
 import sys

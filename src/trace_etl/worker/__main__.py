@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -13,10 +14,9 @@ from types import FrameType
 import structlog
 
 from trace_etl import logs
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.plan.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
+from trace_etl.worker.attempt import Runner
 from trace_etl.worker.client import DispatcherClient, read_token
 from trace_etl.worker.settings import WorkerSettings
 from trace_etl.worker.slots import Slots
@@ -29,11 +29,25 @@ def main() -> int:
     """Warm Spark, then claim and run until asked to stop."""
     cfg = WorkerSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("worker", cfg.log_level)
-    stop = _stop_on_signals()
+    _exit_on_signals()
     _say(cfg.ready_file, "starting")
-    runner = SparkRunner(_pipeline(cfg))
+    # PySpark takes a second to import: whoever waits for the first word must not.
+    from trace_etl.pipeline.runner import SparkRunner
+    from trace_etl.pipeline.settings import PipelineSettings
+
+    runner = SparkRunner(
+        PipelineSettings(
+            objects_root=cfg.objects_root,
+            master=cfg.spark_master,
+            spark_dir=cfg.spark_dir,
+            java_home=cfg.java_home,
+            slots=cfg.slots,
+            rpc_pools={name: tuple(urls) for name, urls in cfg.rpc_pools.items()},
+        )
+    )
     try:
         runner.warm()
+        stop = _stop_on_signals()
         _say(cfg.ready_file, "ready")
         _log.info("worker_ready", runtimes=cfg.runtimes, slots=cfg.slots)
         _work(cfg, runner, stop)
@@ -42,18 +56,7 @@ def main() -> int:
     return 0
 
 
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
-    return stop
-
-
-def _work(cfg: WorkerSettings, runner: SparkRunner, stop: threading.Event) -> None:
+def _work(cfg: WorkerSettings, runner: Runner, stop: threading.Event) -> None:
     # A restarted worker is another one: what its predecessor held is not its own.
     worker_id = f"{cfg.worker_id}:{socket.gethostname()}:{os.getpid()}"
     consumer = Consumer(cfg.queue_dsn, cfg.runtimes, worker_id)
@@ -68,15 +71,29 @@ def _work(cfg: WorkerSettings, runner: SparkRunner, stop: threading.Event) -> No
         client.close()
 
 
-def _pipeline(cfg: WorkerSettings) -> PipelineSettings:
-    return PipelineSettings(
-        objects_root=cfg.objects_root,
-        master=cfg.spark_master,
-        spark_dir=cfg.spark_dir,
-        java_home=cfg.java_home,
-        slots=cfg.slots,
-        rpc_pools={name: tuple(urls) for name, urls in cfg.rpc_pools.items()},
-    )
+def _exit_on_signals() -> None:
+    """While Spark is warming nothing is held yet: leave at once."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    _on_signals(leave)
+
+
+def _stop_on_signals() -> threading.Event:
+    """From now on attempts may be running: finish the turn, give them back, then leave."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    _on_signals(ask)
+    return stop
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 def _say(path: Path | None, spark: str) -> None:

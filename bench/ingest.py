@@ -1,0 +1,119 @@
+"""Ingest against `cryo` from PyPI, on the same replayed chain of heavy blocks."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+from bench import replay
+from bench.harness import Result, compare
+from trace_etl.devchain import DevChain
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.wire.task import TaskPayload
+
+BLOCKS = 2000
+CHUNK = 500
+TXS_PER_BLOCK = 29
+DATASETS = ("blocks", "transactions", "logs")
+
+_CRYO = """
+import sys, time, cryo
+began = time.perf_counter()
+cryo.freeze(['blocks', 'transactions', 'logs'], blocks=[f'0:{sys.argv[2]}'], rpc=sys.argv[1],
+            output_dir=sys.argv[3], chunk_size=int(sys.argv[4]), verbose=False)
+print(time.perf_counter() - began, file=sys.stderr)
+"""
+
+
+def payload(start: int, end: int) -> TaskPayload:
+    """One partition's task, as the Dispatcher would hand it out."""
+    task_id = uuid4()
+    outputs = [
+        {
+            "output_index": n,
+            "name": name,
+            "dataset_uuid": uuid4(),
+            "dataset_version": uuid4(),
+            "storage_ref": {"scheme": "file", "bucket": "trace", "prefix": f"{task_id}/{name}/"},
+        }
+        for n, name in enumerate(DATASETS)
+    ]
+    scope = {"partition_key": f"{start}-{end}", "start": start, "end": end}
+    return TaskPayload.model_validate(
+        {
+            "task_id": task_id,
+            "attempt": 1,
+            "job": {"dag_name": "bench", "name": "ingest"},
+            "operator": "cryo_ingest",
+            "config": {},
+            "scope": scope,
+            "outputs": outputs,
+        }
+    )
+
+
+def ours(runner: SparkRunner, slots: int) -> float:
+    """Blocks per second through the warm session of a worker with this many slots."""
+    tasks = [payload(start, start + CHUNK - 1) for start in range(0, BLOCKS, CHUNK)]
+    began = time.perf_counter()
+    with ThreadPoolExecutor(slots) as pool:
+        list(pool.map(runner.run, tasks))
+    seconds = time.perf_counter() - began
+    shutil.rmtree(runner.settings.objects_root)
+    return BLOCKS / seconds
+
+
+def cryo(url: str) -> float:
+    """Blocks per second of cryo's own call, without its start."""
+    with tempfile.TemporaryDirectory() as out:
+        done = subprocess.run(
+            [sys.executable, "-c", _CRYO, url, str(BLOCKS), out, str(CHUNK)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "HOME": out},
+        )
+        files = list(Path(out).glob("*.parquet"))
+        if len(files) != len(DATASETS) * (BLOCKS // CHUNK):
+            raise RuntimeError(f"cryo wrote {len(files)} files: {done.stdout} {done.stderr}")
+    return BLOCKS / float(done.stderr.split()[-1])
+
+
+def run() -> list[Result]:
+    """Blocks, transactions and logs of the same blocks, to Parquet."""
+    if sys.version_info >= (3, 12):
+        print("ingest_vs_cryo needs Python 3.11: cryo has no wheel for newer ones", file=sys.stderr)
+        return []
+    with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
+        directory = Path(name)
+        chain = directory / "chain.jsonl"
+        replay.write(
+            chain, replay.lines_of_chain(DevChain(length=BLOCKS, txs_per_block=TXS_PER_BLOCK))
+        )
+        with replay.replaying(chain) as url:
+            settings = PipelineSettings(
+                objects_root=directory / "objects",
+                spark_dir=directory / "spark",
+                rpc_pools={"default": (url,)},
+            )
+            runner = SparkRunner(settings)
+            try:
+                runner.warm()
+                ours(runner, 2)
+                return [
+                    compare(
+                        "ingest_vs_cryo",
+                        lambda: ours(runner, 2),
+                        lambda: cryo(url),
+                        unit="blocks/s",
+                        goal=">= 1.0",
+                    )
+                ]
+            finally:
+                runner.close()

@@ -42,11 +42,17 @@ class ChainMismatch(PipelineError):
     code = "chain_mismatch"
 
 
-class StorageFull(PipelineError):
+class StorageError(PipelineError):
+    """An output's place does not take it."""
+
+    code = "storage_unwritable"
+
+
+class StorageFull(StorageError):
     code = "storage_full"
 
 
-class StorageUnwritable(PipelineError):
+class StorageUnwritable(StorageError):
     code = "storage_unwritable"
 
 

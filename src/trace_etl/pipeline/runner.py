@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from trace_etl.pipeline import inputs, reports
-from trace_etl.pipeline.errors import BadTask, TaskCanceled
+from trace_etl.pipeline.errors import BadTask, SparkLost, TaskCanceled
 from trace_etl.pipeline.failures import translated
 from trace_etl.pipeline.operators import cryo_ingest, range_splitter, sql
 from trace_etl.pipeline.session import WarmSession
@@ -60,11 +60,16 @@ class SparkRunner:
         if isinstance(config, SplitConfig):
             return range_splitter.run(task, config)
         with self._registered(task) as run:
+            spark = self.session.get()
+            run.check()
             try:
-                return self._run_on_spark(task, config, run)
+                return self._run_on_spark(spark, task, config, run)
             except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+                failure = translated(error, is_alive=self.session.is_alive)
+                if isinstance(failure, SparkLost):
+                    self.session.abandon(spark)
                 run.check()
-                raise translated(error, is_alive=self.session.is_alive) from error
+                raise failure from error
 
     def cancel(self, task_id: UUID) -> None:
         """Stop a task that runs here; its `run` raises TaskCanceled. Others are not touched."""
@@ -82,9 +87,9 @@ class SparkRunner:
         """Stop Spark and its JVM."""
         self.session.close()
 
-    def _run_on_spark(self, task: TaskPayload, config: OperatorConfig, run: _Run) -> TaskResult:
-        spark = self.session.get()
-        run.check()
+    def _run_on_spark(
+        self, spark: SparkSession, task: TaskPayload, config: OperatorConfig, run: _Run
+    ) -> TaskResult:
         targets = self._targets(task)
         with _jobs_named(spark, task, run):
             result = self._operate(spark, task, config)

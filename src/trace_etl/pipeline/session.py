@@ -1,24 +1,30 @@
 """One warm Spark session per worker process, and a new one when its JVM has died."""
 
 import importlib
-import shutil
+import logging
+import os
 import sys
-import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from trace_etl.pipeline import jvm
 from trace_etl.pipeline.errors import SparkNotStarted
 from trace_etl.pipeline.evm.source import EvmDataSource
+from trace_etl.pipeline.scratch import Scratch
 from trace_etl.pipeline.settings import PipelineSettings
 
-_LONGEST_SOCKET_DIRECTORY = 64
+_CALLS_INTO_JAVA = ("reflect", "java_method", "try_reflect")
+# PySpark imports pandas at the first call into the JVM; while the JVM starts it costs nothing.
 _IMPORTED_WHILE_THE_JVM_STARTS = ("pandas", "pyarrow.parquet", "pyspark.testing")
+_T = TypeVar("_T")
 
 
 class WarmSession:
@@ -27,14 +33,17 @@ class WarmSession:
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
+        self._closing = threading.Event()
         self._jvm: jvm.Jvm | None = None
         self._spark: SparkSession | None = None
-        self._sockets: Path | None = None
+        self._scratch: Scratch | None = None
 
     def get(self) -> SparkSession:
         """The live session; starts or restarts Spark if need be. Raises SparkNotStarted."""
         with self._lock:
-            if self._spark is None or not self.is_alive:
+            if self._closing.is_set():
+                raise SparkNotStarted("the worker is stopping")
+            if not self.is_alive:
                 self._discard()
                 self._start()
             assert self._spark is not None
@@ -45,6 +54,12 @@ class WarmSession:
         """Whether there is a session with a live JVM behind it."""
         return self._jvm is not None and self._jvm.is_alive and self._spark is not None
 
+    def abandon(self, spark: SparkSession) -> None:
+        """Give up a session whose JVM does not answer, unless another took its place already."""
+        with self._lock:
+            if self._spark is spark:
+                self._discard()
+
     def restart(self) -> SparkSession:
         """Drop the JVM, whatever its state, and start another."""
         with self._lock:
@@ -52,28 +67,28 @@ class WarmSession:
         return self.get()
 
     def close(self) -> None:
-        """Stop Spark and its JVM."""
+        """Stop Spark and its JVM, also one that is still starting. There is no way back."""
+        self._closing.set()
+        if self._jvm is not None and self._spark is None:
+            self._jvm.kill()
         with self._lock:
             if self.is_alive and self._spark is not None:
                 self._spark.stop()
             self._discard()
 
     def _start(self) -> None:
-        self._settings.spark_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._sockets = _socket_directory(self._settings.spark_dir)
-        with ThreadPoolExecutor(1) as pool:
-            # PySpark imports pandas at the first call into the JVM; half of it is free now.
-            imports = pool.submit(_import_ahead)
-            self._jvm = jvm.start(
-                self._settings.java_home,
-                memory=self._settings.memory,
-                scratch=self._settings.spark_dir,
-            )
-            imports.result()
+        settings = self._settings
+        self._scratch = Scratch.make(settings.spark_dir)
+        self._jvm = jvm.launch(
+            settings.java_home, memory=settings.memory, scratch=self._scratch.directory
+        )
+        conf = spark_conf(settings, self._scratch)
         try:
-            conf = spark_conf(self._settings, self._sockets)
-            self._spark = _open_session(self._jvm.gateway, conf)
-        except Exception as error:
+            self._spark = _in_thread(_open_session, self._jvm, conf)
+        except SparkNotStarted:
+            self._discard()
+            raise
+        except (Py4JError, PySparkException, ConnectionError, EOFError) as error:
             self._discard()
             raise SparkNotStarted(f"Spark did not start: {_first_line(error)}") from error
 
@@ -84,12 +99,12 @@ class WarmSession:
             self._jvm.stop()
             self._jvm = None
             _forget_singletons()
-        for directory in (self._settings.spark_dir / "local", self._sockets):
-            if directory is not None:
-                shutil.rmtree(directory, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
 
 
-def spark_conf(settings: PipelineSettings, sockets: Path) -> dict[str, str]:
+def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
     """What we ask of Spark: quick small tasks, loopback only, nothing a SELECT could abuse."""
     return {
         "spark.app.name": "trace",
@@ -97,16 +112,16 @@ def spark_conf(settings: PipelineSettings, sockets: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": settings.memory,
-        "spark.local.dir": str(settings.spark_dir / "local"),
+        "spark.local.dir": str(scratch.directory / "local"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.python.worker.reuse": "true",
         # Over TCP each hand-over to a Python worker waits 40 ms for a delayed acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(sockets),
+        "spark.python.unix.domain.socket.dir": str(scratch.sockets),
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.warehouse.dir": str(settings.spark_dir / "warehouse"),
+        "spark.sql.warehouse.dir": str(scratch.directory / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": str(cores(settings.master)),
@@ -121,31 +136,41 @@ def spark_conf(settings: PipelineSettings, sockets: Path) -> dict[str, str]:
     }
 
 
-def _socket_directory(scratch: Path) -> Path:
-    """A private place for sockets. Their paths are limited to 108 bytes, and a name takes 43."""
-    near = scratch / "sockets"
-    if len(str(near).encode()) <= _LONGEST_SOCKET_DIRECTORY:
-        near.mkdir(mode=0o700, exist_ok=True)
-        return near
-    return Path(tempfile.mkdtemp(prefix="trace-"))
-
-
 def cores(master: str) -> int:
     """The cores of a `local[n]` master; two for any other."""
     inside = master.partition("[")[2].partition("]")[0].split(",")[0]
+    if inside == "*":
+        return os.cpu_count() or 2
     return int(inside) if inside.isdecimal() else 2
 
 
-def _open_session(gateway: Any, conf: dict[str, str]) -> SparkSession:
+def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
+    """PySpark takes over SIGINT when it starts in the main thread; so it starts in another."""
+    with ThreadPoolExecutor(1, "spark-start") as pool:
+        return pool.submit(work, *args).result()
+
+
+def _open_session(process: jvm.Jvm, conf: dict[str, str]) -> SparkSession:
+    _import_ahead()
+    _hush()
+    gateway = process.connect()
     context = SparkContext(
         conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
     )
     # PySpark reads this from an environment variable; workers must be the Python that we are.
     context.pythonExec = sys.executable
     context.setLogLevel("WARN")
+    _drop_functions(gateway)
     spark = SparkSession(context)
     spark.dataSource.register(EvmDataSource)
     return spark
+
+
+def _drop_functions(gateway: Any) -> None:
+    """Forget the functions by which a SELECT could call any Java method."""
+    catalyst = gateway.jvm.org.apache.spark.sql.catalyst
+    for name in _CALLS_INTO_JAVA:
+        catalyst.analysis.FunctionRegistry.builtin().dropFunction(catalyst.FunctionIdentifier(name))
 
 
 def _forget_singletons() -> None:
@@ -163,6 +188,12 @@ def _forget_singletons() -> None:
 def _import_ahead() -> None:
     for name in _IMPORTED_WHILE_THE_JVM_STARTS:
         importlib.import_module(name)
+
+
+def _hush() -> None:
+    """PySpark logs every error that it raises, with the query's text; we report them ourselves."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _first_line(error: Exception) -> str:

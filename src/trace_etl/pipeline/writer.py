@@ -46,14 +46,14 @@ class Frame:
     """Worth computing on every core before one of them writes."""
 
     def write(self, targets: Mapping[str, Target]) -> dict[str, Written]:
-        target, schema = targets[self.output], to_arrow_schema(self.frame.schema)
+        target, schema = targets[self.output], self.schemas()[self.output]
         work = _FrameWriter(self.output, target, schema)
         reports = _reports(self._single().mapInArrow(work, _REPORT_DDL))
         # Spark drops the whole plan when it can prove that there are no rows.
         return reports or {self.output: _write_file(target, schema, iter(()), attempt=0)}
 
     def schemas(self) -> dict[str, Any]:
-        return {self.output: to_arrow_schema(self.frame.schema)}
+        return {self.output: to_arrow_schema(self.frame.schema, timezone="UTC")}
 
     def _single(self) -> DataFrame:
         """All rows in one partition, in the order they are written."""

@@ -2,9 +2,9 @@
 
 import http.client
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, cast
 
 import orjson
@@ -12,7 +12,7 @@ import orjson
 from trace_etl.pipeline.errors import ChainMismatch, PipelineError, RpcRefused, RpcUnreachable
 from trace_etl.pipeline.evm.endpoint import Answer, Endpoint
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
+_LONGEST_WAIT = 10.0
 _METHOD_NOT_FOUND = -32601
 _FINAL_CODES = (-32600, _METHOD_NOT_FOUND, -32602)  # our request is wrong; again is no better
 _FINAL_STATUSES = (400, 401, 403, 404, 405)
@@ -60,10 +60,14 @@ class _Trouble(Exception):
 class Client:
     """Calls in batches; halves a batch that fails, waits, tries the next endpoint, gives up."""
 
-    def __init__(self, urls: Sequence[str], *, timeout: float = 30.0, tries: int = 5) -> None:
+    def __init__(
+        self, urls: Sequence[str], *, timeout: float, tries: int, first_wait: float
+    ) -> None:
         self._endpoints = [Endpoint(url, timeout=timeout) for url in urls]
         self._tries = tries
+        self._first_wait = first_wait
         self._turn = 0
+        self._stopping = Event()
         self.bytes_read = 0
         self.troubles = 0
 
@@ -79,6 +83,12 @@ class Client:
         """The endpoint in use, in the form that may be shown."""
         return self._endpoints[self._turn % len(self._endpoints)].label
 
+    def interrupt(self) -> None:
+        """Make a call that is under way in another thread fail soon."""
+        self._stopping.set()
+        for endpoint in self._endpoints:
+            endpoint.interrupt()
+
     def close(self) -> None:
         for endpoint in self._endpoints:
             endpoint.close()
@@ -89,11 +99,12 @@ class Client:
             return self._once(endpoint, calls)
         except _Trouble as trouble:
             self.troubles += 1
-            if tries <= 1 or not trouble.again:
+            if tries <= 1 or not trouble.again or self._stopping.is_set():
                 done = f" after {self._tries} tries" if trouble.again else ""
                 raise trouble.kind(f"{trouble}{done}") from trouble
             self._turn += 1
-            time.sleep(_pause(self._tries - tries, trouble.wait))
+            failed = self._tries - tries
+            self._stopping.wait(_pause(self._first_wait * 2**failed, trouble.wait))
             smaller = trouble.smaller and len(calls) > 1
         if not smaller:
             return self._batch(calls, tries - 1)
@@ -169,7 +180,7 @@ def _error(error: object) -> tuple[int, str]:
     return (code if isinstance(code, int) else 0), f"error {code}: {message}"
 
 
-def _pause(failed: int, asked: float | None) -> float:
-    """Exponential with jitter; what the server asks for, within reason."""
-    wait = _FIRST_WAIT * 2**failed * random.uniform(0.75, 1.25)  # noqa: S311
+def _pause(usual: float, asked: float | None) -> float:
+    """With jitter; longer if the server asks for it, within reason."""
+    wait = usual * random.uniform(0.75, 1.25)  # noqa: S311
     return min(max(wait, asked or 0.0), _LONGEST_WAIT)

@@ -4,6 +4,7 @@ import base64
 import http.client
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -57,6 +58,13 @@ class Endpoint:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def interrupt(self) -> None:
+        """Make whoever reads from the connection stop, from another thread."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with suppress(OSError):  # it may be closed by now
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> Answer:
         try:

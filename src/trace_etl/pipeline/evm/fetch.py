@@ -24,6 +24,7 @@ class Source:
     concurrency: int = 3
     timeout: float = 30.0
     tries: int = 5
+    first_wait: float = 0.2
 
 
 class Pace:
@@ -49,15 +50,28 @@ class Pace:
 
 
 class RangeReader:
-    """Reads one range of blocks with several requests under way, in order."""
+    """Reads ranges of blocks with several requests under way, in order. Used in a `with`."""
 
     def __init__(self, source: Source, tables: Sequence[str]) -> None:
         self._source = source
         self._wants_transactions = "transactions" in tables
         self._wants_logs = "logs" in tables
         self._pace = Pace(source.batch)
-        self._clients = local()
+        self._pool = ThreadPoolExecutor(source.concurrency, "evm-fetch")
+        self._here = local()
+        self._clients: list[Client] = []
         self._has_block_receipts = True
+
+    def __enter__(self) -> "RangeReader":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Stop what is under way, also in the middle of an answer, and hang up."""
+        for client in tuple(self._clients):
+            client.interrupt()
+        self._pool.shutdown(cancel_futures=True)
+        for client in self._clients:
+            client.close()
 
     def chain_id(self) -> int:
         """What chain the pool serves."""
@@ -68,28 +82,30 @@ class RangeReader:
         """Every block from `start` to `end`, in order, each linked to the one before."""
         waiting: deque[Future[Chunk]] = deque()
         parent: str | None = None
-        with ThreadPoolExecutor(self._source.concurrency) as pool:
-            try:
-                while start <= end or waiting:
-                    while start <= end and len(waiting) < self._source.concurrency:
-                        stop = min(end, start + self._pace.size - 1)
-                        waiting.append(pool.submit(self._fetch, start, stop))
-                        start = stop + 1
-                    chunk = waiting.popleft().result()
-                    check_links(chunk.blocks, parent)
-                    parent = chunk.blocks[-1]["hash"]
-                    yield chunk
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+        while start <= end or waiting:
+            while start <= end and len(waiting) < self._source.concurrency:
+                stop = min(end, start + self._pace.size - 1)
+                waiting.append(self._pool.submit(self._fetch, start, stop))
+                start = stop + 1
+            chunk = waiting.popleft().result()
+            check_links(chunk.blocks, parent)
+            parent = chunk.blocks[-1]["hash"]
+            yield chunk
 
     @property
     def _client(self) -> Client:
         """This thread's own: connections are not shared."""
-        if not hasattr(self._clients, "client"):
-            self._clients.client = Client(
-                self._source.urls, timeout=self._source.timeout, tries=self._source.tries
+        if not hasattr(self._here, "client"):
+            source = self._source
+            client = Client(
+                source.urls,
+                timeout=source.timeout,
+                tries=source.tries,
+                first_wait=source.first_wait,
             )
-        return self._clients.client
+            self._here.client = client
+            self._clients.append(client)
+        return self._here.client
 
     def _fetch(self, start: int, end: int) -> Chunk:
         client = self._client

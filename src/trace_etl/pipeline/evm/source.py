@@ -79,9 +79,8 @@ class EvmReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, BlockRange)
         options = self._options
-        reader = RangeReader(options.source, options.tables)
-        chain_id = reader.chain_id()
-        with _collector_paused():
+        with _collector_paused(), RangeReader(options.source, options.tables) as reader:
+            chain_id = reader.chain_id()
             for chunk in reader.chunks(partition.start, partition.end):
                 if options.dataset == BUNDLE:
                     yield _bundle(options.tables, chunk, chain_id)

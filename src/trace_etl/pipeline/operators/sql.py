@@ -5,11 +5,22 @@ from typing import Any, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    AnsiIntervalType,
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    NullType,
+    StructType,
+    VariantType,
+)
 
 from trace_etl.pipeline.errors import BadSql
 from trace_etl.pipeline.inputs import Input
 from trace_etl.pipeline.writer import Frame
 
+_NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
 _ORDERED = ("Sort", "GlobalLimit", "LocalLimit", "Offset")
 
 
@@ -23,6 +34,7 @@ def select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str)
     except PySparkException as error:
         names = ", ".join(given.name for given in inputs) or "none"
         raise BadSql(f"{_first_line(error)} (inputs: {names})") from error
+    _check_columns(frame.schema)
     return Frame(
         output,
         frame,
@@ -34,7 +46,8 @@ def select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str)
 def _parse(spark: SparkSession, text: str) -> Any:
     """The plan of one query. Commands, scripts and several statements do not parse as one."""
     try:
-        plan = cast("Any", spark)._jsparkSession.sessionState().sqlParser().parseQuery(text)
+        parser = cast("Any", spark)._jsparkSession.sessionState().sqlParser()
+        plan = parser.parseQuery(text.strip().removesuffix(";"))
     except PySparkException as error:
         raise BadSql(f"not one SELECT: {_first_line(error)}") from error
     if "ScriptTransformation" in plan.treeString():
@@ -45,6 +58,30 @@ def _parse(spark: SparkSession, text: str) -> Any:
 def _analyse(spark: SparkSession, plan: Any) -> DataFrame:
     jvm, session = cast("Any", spark)._jvm, cast("Any", spark)._jsparkSession
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan), spark)
+
+
+def _check_columns(schema: StructType) -> None:
+    """Every column can be stored and found again. Raises BadSql naming the one that cannot."""
+    seen: set[str] = set()
+    for field in schema.fields:
+        if field.name.lower() in seen:
+            raise BadSql(f"two columns are called {field.name}; give one of them an alias")
+        seen.add(field.name.lower())
+        if _has_no_place(field.dataType):
+            raise BadSql(
+                f"column {field.name} is {field.dataType.simpleString()}, which Parquet "
+                "does not hold; CAST it"
+            )
+
+
+def _has_no_place(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return not kind.fields or any(_has_no_place(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_no_place(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_no_place(kind.keyType) or _has_no_place(kind.valueType)
+    return isinstance(kind, _NOT_STORED)
 
 
 def _root(plan: Any) -> str:

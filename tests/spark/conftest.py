@@ -1,0 +1,52 @@
+"""One warm Spark session per test process, one chain, and a place for objects."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from trace_etl.devchain import DevChain, start_server
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+
+LENGTH = 60
+
+
+@pytest.fixture(scope="session")
+def chain() -> DevChain:
+    """For looking things up; its twin is served."""
+    return DevChain(seed=7, length=LENGTH, txs_per_block=6)
+
+
+@pytest.fixture(scope="session")
+def rpc_url() -> Generator[str]:
+    with start_server(DevChain(seed=7, length=LENGTH, txs_per_block=6)) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="session")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("objects")
+
+
+@pytest.fixture(scope="session")
+def pools(rpc_url: str) -> dict[str, tuple[str, ...]]:
+    """The runner's RPC pools; a test may add one under a name of its own."""
+    return {"default": (rpc_url,)}
+
+
+@pytest.fixture(scope="session")
+def runner(
+    objects: Path, pools: dict[str, tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> Generator[SparkRunner]:
+    scratch = tmp_path_factory.mktemp("spark")
+    made = SparkRunner(PipelineSettings(objects, scratch, rpc_pools=pools))
+    made.warm()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def spark(runner: SparkRunner) -> SparkSession:
+    return runner.session.get()

@@ -1,0 +1,295 @@
+"""Tasks through the runner: files, names, counts, markers, several at once, cancel."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from support.chain_rows import expected
+from support.faulty_node import Calls, FaultyNode, Reply
+from support.spark_tasks import (
+    as_input,
+    directory,
+    ingest,
+    marker,
+    output_of,
+    range_scope,
+    rows,
+    select,
+    task,
+)
+from trace_etl.devchain import DevChain
+from trace_etl.pipeline import parquet
+from trace_etl.pipeline.errors import (
+    BadTask,
+    ChainMismatch,
+    InputMissing,
+    RpcUnreachable,
+    StorageFull,
+    StorageUnwritable,
+    TaskCanceled,
+)
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.wire.task import TaskPayload
+
+TABLES = ("blocks", "transactions", "logs")
+DEADLINE = 60.0
+
+
+def _until(condition: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen within {DEADLINE} s"
+        threading.Event().wait(0.01)
+
+
+def _files(root: Path, payload: TaskPayload, name: str) -> set[str]:
+    return {path.name for path in directory(root, payload, name).iterdir()}
+
+
+def test_an_ingest_writes_every_row_of_every_table(
+    runner: SparkRunner, objects: Path, chain: DevChain
+) -> None:
+    payload = ingest(3, 27)
+    runner.run(payload)
+    assert {name: rows(objects, payload, name) for name in TABLES} == expected(chain, 3, 27)
+
+
+def test_an_ingest_may_have_any_of_the_outputs(
+    runner: SparkRunner, objects: Path, chain: DevChain
+) -> None:
+    payload = ingest(0, 9, outputs=["logs"])
+    runner.run(payload)
+    assert rows(objects, payload, "logs") == expected(chain, 0, 9)["logs"]
+
+
+def test_a_file_is_named_by_its_range_and_its_marker_tells_what_was_written(
+    runner: SparkRunner, objects: Path
+) -> None:
+    payload = ingest(10, 19)
+    result = runner.run(payload)
+    for output in result.outputs:
+        name = payload.outputs[output.output_index or 0].name
+        file = directory(objects, payload, name) / f"{name}_10_19.parquet"
+        assert _files(objects, payload, name) == {"_SUCCESS", file.name}
+        told = marker(objects, payload, name)
+        stored = pq.ParquetFile(file).metadata
+        one = {"name": file.name, "rows": stored.num_rows, "bytes": file.stat().st_size}
+        assert told["files"] == [one]
+        assert (told["rows"], told["bytes"]) == (one["rows"], one["bytes"])
+        assert (output.row_count, output.byte_count) == (one["rows"], one["bytes"])
+        assert [c["name"] for c in told["schema"]] == stored.schema.to_arrow_schema().names
+
+
+def test_the_result_has_the_shapes_of_the_completion_call(runner: SparkRunner) -> None:
+    payload = ingest(10, 19, outputs=["blocks"])
+    result = runner.run(payload)
+    given = payload.outputs[0]
+    assert result.outputs[0].partition_key == "10-19"
+    [published], [event] = result.datasets_published, result.events
+    assert (published.range_start, published.range_end) == (10, 19)
+    assert published.storage_ref == given.storage_ref
+    assert (event.dataset_uuid, event.dataset_version) == (
+        given.dataset_uuid,
+        given.dataset_version,
+    )
+    assert (event.partition_key, event.start, event.end) == ("10-19", 10, 19)
+
+
+def test_files_are_compressed_sorted_by_block_and_carry_statistics(
+    runner: SparkRunner, objects: Path
+) -> None:
+    payload = ingest(0, 39)
+    runner.run(payload)
+    place = directory(objects, payload, "logs")
+    group = pq.ParquetFile(place / "logs_0_39.parquet").metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert columns["block_number"].statistics.has_min_max
+    keys = [(row["block_number"], row["log_index"]) for row in rows(objects, payload, "logs")]
+    assert keys == sorted(keys)
+
+
+def test_the_same_range_twice_gives_the_same_bytes(runner: SparkRunner, objects: Path) -> None:
+    first, second = ingest(0, 29), ingest(0, 29)
+    runner.run(first)
+    runner.run(second)
+    for name in TABLES:
+        ones = [directory(objects, done, name) / f"{name}_0_29.parquet" for done in (first, second)]
+        assert ones[0].read_bytes() == ones[1].read_bytes()
+
+
+def test_a_range_fetched_by_several_spark_tasks_is_written_in_order(
+    runner: SparkRunner, objects: Path, chain: DevChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trace_etl.pipeline.operators.cryo_ingest._BLOCKS_PER_TASK", 7)
+    payload = ingest(2, 33)
+    runner.run(payload)
+    assert {name: rows(objects, payload, name) for name in TABLES} == expected(chain, 2, 33)
+
+
+def test_tasks_run_at_once_without_mixing(
+    runner: SparkRunner, objects: Path, chain: DevChain
+) -> None:
+    source = ingest(0, 29)
+    runner.run(source)
+    given = as_input(source, name="logs")
+    tasks = [
+        ingest(0, 19),
+        ingest(20, 39),
+        *(
+            select(f"SELECT {n} AS mine, count(*) AS n FROM logs", given, scope=range_scope(0, n))
+            for n in range(4, 10)
+        ),
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(runner.run, tasks))
+    for payload, span in ((tasks[0], (0, 19)), (tasks[1], (20, 39))):
+        assert {name: rows(objects, payload, name) for name in TABLES} == expected(chain, *span)
+    for n, payload in zip(range(4, 10), tasks[2:], strict=True):
+        wanted = len(expected(chain, 0, n)["logs"])
+        assert rows(objects, payload, "answer") == [{"mine": n, "n": wanted}]
+
+
+def test_a_splitter_cuts_at_multiples_and_touches_no_storage(
+    runner: SparkRunner, objects: Path
+) -> None:
+    payload = task("range_splitter", {"size": 100}, ["ranges"], scope=range_scope(50, 320))
+    result = runner.run(payload)
+    assert [event.partition_key for event in result.events] == [
+        "50-99",
+        "100-199",
+        "200-299",
+        "300-320",
+    ]
+    assert result.outputs == [] and result.datasets_published == []
+    assert not directory(objects, payload, "ranges").exists()
+
+
+@pytest.mark.parametrize(
+    ("payload", "complaint"),
+    [
+        (task("brew_coffee", {}, ["cup"]), "operator brew_coffee"),
+        (task("cryo_ingest", {"rpc": "default"}, ["blocks"]), "no block range"),
+        (task("cryo_ingest", {}, ["traces"], scope=range_scope(0, 1)), "outputs"),
+        (ingest(0, 1, pool="nowhere"), "no RPC pool is called nowhere"),
+        (task("sql", {"query": "SELECT 1"}, ["a"]), "config.sql"),
+        (task("range_splitter", {"size": 0}, ["a"], scope=range_scope(0, 1)), "config.size"),
+    ],
+)
+def test_a_task_that_cannot_be_served_says_what_is_wrong_with_it(
+    runner: SparkRunner, payload: TaskPayload, complaint: str
+) -> None:
+    with pytest.raises(BadTask, match=complaint) as caught:
+        runner.run(payload)
+    assert not caught.value.retryable
+
+
+def test_an_unreachable_node_fails_the_task_by_name_and_commits_nothing(
+    runner: SparkRunner, objects: Path, pools: dict[str, tuple[str, ...]]
+) -> None:
+    pools["dead"] = ("http://127.0.0.1:9/secretkey",)
+    payload = ingest(0, 9, pool="dead")
+    with pytest.raises(RpcUnreachable, match=r"eth_chainId at 127\.0\.0\.1:9") as caught:
+        runner.run(payload)
+    assert caught.value.retryable and "secretkey" not in str(caught.value)
+    assert not directory(objects, payload, "blocks").exists()
+
+
+def test_a_chain_shorter_than_the_range_commits_nothing(runner: SparkRunner, objects: Path) -> None:
+    payload = ingest(50, 69)
+    with pytest.raises(ChainMismatch, match="block 60"):
+        runner.run(payload)
+    for name in TABLES:
+        place = directory(objects, payload, name)
+        assert not place.exists() or list(place.iterdir()) == []
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(runner: SparkRunner, objects: Path) -> None:
+    payload = select("SELECT id FROM range(200000)")
+    place = directory(objects, payload, "answer")
+    place.mkdir(parents=True)
+    # Writing to /dev/full fails as a full disk does; this is where the first draft goes.
+    (place / ".answer.parquet.0").symlink_to("/dev/full")
+    with pytest.raises(StorageFull, match=f"cannot write {place}/answer.parquet: No space left"):
+        runner.run(payload)
+    assert list(place.iterdir()) == []
+
+
+def test_an_unwritable_prefix_is_named(runner: SparkRunner, objects: Path) -> None:
+    payload = select("SELECT 1 AS one")
+    place = directory(objects, payload, "answer")
+    place.parent.parent.mkdir(parents=True)
+    place.parent.write_text("a file where a directory should be")
+    with pytest.raises(StorageUnwritable, match=f"cannot write {place}"):
+        runner.run(payload)
+
+
+def test_a_failed_task_does_not_spoil_the_next(runner: SparkRunner, objects: Path) -> None:
+    with pytest.raises(ChainMismatch):
+        runner.run(ingest(59, 60))
+    payload = select("SELECT 1 AS one")
+    runner.run(payload)
+    assert rows(objects, payload, "answer") == [{"one": 1}]
+
+
+def test_an_input_that_is_gone_is_named(runner: SparkRunner, objects: Path) -> None:
+    source = ingest(0, 9, outputs=["blocks"])
+    runner.run(source)
+    (directory(objects, source, "blocks") / "_SUCCESS").unlink()
+    with pytest.raises(InputMissing, match="input blocks, partition 0-9"):
+        runner.run(select("SELECT * FROM blocks", as_input(source, name="blocks")))
+
+
+def test_an_input_without_partitions_is_worth_another_try(runner: SparkRunner) -> None:
+    given = {**as_input(ingest(0, 9), name="logs"), "partitions": []}
+    with pytest.raises(InputMissing, match="input logs") as caught:
+        runner.run(select("SELECT * FROM logs", given))
+    assert caught.value.retryable
+
+
+def test_a_cancelled_task_stops_and_the_other_goes_on(
+    runner: SparkRunner, objects: Path, rpc_url: str, pools: dict[str, tuple[str, ...]]
+) -> None:
+    gate = threading.Event()
+
+    def before(calls: Calls) -> Reply | None:
+        gate.wait(DEADLINE)
+        return None
+
+    with FaultyNode(rpc_url, before) as node, ThreadPoolExecutor(2) as pool:
+        pools["slow"] = (node.url,)
+        doomed, other = ingest(0, 9, pool="slow"), ingest(10, 19, pool="slow")
+        try:
+            runs = [pool.submit(runner.run, payload) for payload in (doomed, other)]
+            _until(lambda: len(node.requests) >= 2, "both tasks asking the node")
+            runner.cancel(doomed.task_id)
+            with pytest.raises(TaskCanceled):
+                runs[0].result(DEADLINE)
+        finally:
+            gate.set()
+        runs[1].result(DEADLINE)
+    assert marker(objects, other, "blocks")["rows"] == 10
+    assert not (directory(objects, doomed, "blocks") / "_SUCCESS").exists()
+
+
+def test_cancelling_a_task_that_does_not_run_here_does_nothing(runner: SparkRunner) -> None:
+    runner.cancel(ingest(0, 1).task_id)
+
+
+def test_row_groups_have_one_size_however_the_rows_arrive(
+    runner: SparkRunner, objects: Path, tmp_path: Path
+) -> None:
+    rows_wanted = parquet.ROW_GROUP_ROWS * 2 + 5
+    payload = select(f"SELECT id AS block_number FROM range({rows_wanted})")
+    runner.run(payload)
+    file = directory(objects, payload, "answer") / "answer.parquet"
+    stored = pq.ParquetFile(file).metadata
+    groups = [stored.row_group(i).num_rows for i in range(stored.num_row_groups)]
+    assert groups == [parquet.ROW_GROUP_ROWS, parquet.ROW_GROUP_ROWS, 5]
+    assert output_of(payload, "answer").name == "answer"

@@ -1,0 +1,197 @@
+"""The life and death of the JVM, each in a process of its own: there is one session per process."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trace_etl.pipeline.scratch import Scratch
+
+DEADLINE = 120.0
+
+PRELUDE = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from support.spark_tasks import rows, select
+from trace_etl.pipeline.errors import SparkLost, SparkNotStarted
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+
+root = Path(sys.argv[1])
+java = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+runner = SparkRunner(PipelineSettings(root / "objects", root / "spark", java_home=java))
+
+def answer():
+    payload = select("SELECT count(*) AS n FROM range(1000)")
+    runner.run(payload)
+    return rows(root / "objects", payload, "answer")
+"""
+
+
+@contextmanager
+def _process(script: str, *args: Path) -> Generator[subprocess.Popen[str]]:
+    tests = str(Path(__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(script), *map(str, args)],
+        env={**os.environ, "PYTHONPATH": tests},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen within {DEADLINE} s"
+        time.sleep(0.02)
+
+
+def _system_java() -> Path | None:
+    found = shutil.which("java")
+    return Path(found).resolve().parent.parent if found else None
+
+
+@pytest.mark.timeout(300)  # three JVMs, one after the other
+def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(tmp_path: Path) -> None:
+    script = """
+        handler = lambda *args: None
+        signal.signal(signal.SIGINT, handler)
+        runner.warm()
+        assert signal.getsignal(signal.SIGINT) is handler  # PySpark would take it over
+        assert answer() == [{"n": 1000}]
+
+        runner.session._jvm.kill()
+        runner.session._jvm.process.wait()
+        assert not runner.session.is_alive
+        assert answer() == [{"n": 1000}]  # a new one, unasked
+
+        def kill_soon():
+            while not runner.session.get().sparkContext.statusTracker().getActiveJobsIds():
+                time.sleep(0.01)
+            runner.session._jvm.kill()
+
+        threading.Thread(target=kill_soon).start()
+        try:
+            runner.run(select("SELECT sum(a.id) AS n FROM range(10000000) a, range(10000000) b"))
+            raise AssertionError("the task outlived its JVM")
+        except SparkLost as error:
+            assert error.retryable
+        assert answer() == [{"n": 1000}]
+        print(runner.session._jvm.process.pid, flush=True)
+        sys.stdin.read()
+    """
+    with _process(script, tmp_path) as started:
+        assert started.stdout is not None
+        line = started.stdout.readline()
+        assert line, "the script failed, see its standard error"
+        jvm = psutil.Process(int(line))
+        workers = jvm.children(recursive=True)
+        assert workers
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+        _until(lambda: not any(p.is_running() for p in (jvm, *workers)), "their end")
+
+
+def test_closing_while_spark_starts_takes_no_longer_than_a_moment(tmp_path: Path) -> None:
+    script = """
+        outcome = []
+        def start():
+            try:
+                runner.warm()
+            except SparkNotStarted as error:
+                outcome.append(error)
+        thread = threading.Thread(target=start)
+        thread.start()
+        while runner.session._jvm is None:
+            time.sleep(0.001)
+        began = time.monotonic()
+        runner.close()
+        thread.join()
+        print(time.monotonic() - began, len(outcome), flush=True)
+    """
+    with _process(script, tmp_path) as started:
+        assert started.stdout is not None
+        took, failures = started.stdout.readline().split()
+        assert float(took) < 8 and failures == "1"
+        assert started.wait(DEADLINE) == 0
+
+
+@pytest.mark.skipif(_system_java() is None, reason="no other Java on the PATH")
+def test_the_systems_java_serves_as_well(tmp_path: Path) -> None:
+    java = _system_java()
+    assert java is not None
+    script = """
+        runner.warm()
+        assert answer() == [{"n": 1000}]
+        runner.close()
+        print("done", flush=True)
+    """
+    with _process(script, tmp_path, java) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "done\n"
+        assert started.wait(DEADLINE) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda home: None, "not a Java home"),
+        (lambda home: _false_java(home), "the JVM exited with 1"),
+    ],
+    ids=["no_java", "broken_java"],
+)
+def test_a_java_that_does_not_start_is_explained(
+    tmp_path: Path, make: Callable[[Path], None], complaint: str
+) -> None:
+    home = tmp_path / "java"
+    home.mkdir()
+    make(home)
+    script = """
+        try:
+            runner.warm()
+        except SparkNotStarted as error:
+            print(error, flush=True)
+    """
+    with _process(script, tmp_path, home) as started:
+        assert started.stdout is not None
+        assert complaint in started.stdout.readline()
+        assert started.wait(DEADLINE) == 0
+
+
+def _false_java(home: Path) -> None:
+    (home / "release").write_text('JAVA_VERSION="21.0.1"\n')
+    (home / "bin").mkdir()
+    (home / "bin" / "java").symlink_to(shutil.which("false") or "")
+
+
+def test_scratch_of_dead_processes_is_swept_and_of_living_ones_kept(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    dead, living = tmp_path / f"run-{gone.pid}", tmp_path / f"run-{os.getppid()}"
+    for left in (dead, living):
+        (left / "local").mkdir(parents=True)
+    made = Scratch.make(tmp_path)
+    assert not dead.exists() and living.exists() and made.directory.exists()
+
+
+def test_sockets_find_a_short_path_under_a_deep_scratch(tmp_path: Path) -> None:
+    made = Scratch.make(tmp_path / ("deep" * 30))
+    try:
+        assert len(str(made.sockets)) <= 64 and made.sockets.stat().st_mode & 0o777 == 0o700
+    finally:
+        made.remove()
+    assert not made.sockets.exists()

@@ -1,0 +1,247 @@
+"""A SELECT over inputs: what it sees, what it may not do, and what it leaves behind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.chain_rows import expected
+from support.spark_tasks import as_input, directory, ingest, marker, range_scope, rows, select
+from trace_etl.devchain import DevChain
+from trace_etl.pipeline import inputs
+from trace_etl.pipeline.errors import BadSql, BadTask
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.wire.task import Scope, TaskInput, TaskPayload
+
+
+@pytest.fixture(scope="module")
+def ingested(runner: SparkRunner) -> list[TaskPayload]:
+    """Blocks 0 to 39 in two partitions."""
+    done = [ingest(0, 19), ingest(20, 39)]
+    for payload in done:
+        runner.run(payload)
+    return done
+
+
+def _answer(runner: SparkRunner, objects: Path, payload: TaskPayload) -> list[dict[str, Any]]:
+    runner.run(payload)
+    return rows(objects, payload, "answer")
+
+
+def test_a_select_sees_all_partitions_of_its_inputs(
+    runner: SparkRunner, objects: Path, chain: DevChain, ingested: list[TaskPayload]
+) -> None:
+    sql = """
+        SELECT t.block_number, count(l.log_index) AS logs
+          FROM transactions t LEFT JOIN logs l USING (transaction_hash)
+         GROUP BY t.block_number
+    """
+    payload = select(
+        sql, as_input(*ingested, name="transactions"), as_input(*ingested, name="logs")
+    )
+    full = expected(chain, 0, 39)
+    busy = sorted({row["block_number"] for row in full["transactions"]})
+    told = [row["block_number"] for row in full["logs"]]
+    assert _answer(runner, objects, payload) == [
+        {"block_number": number, "logs": told.count(number)} for number in busy
+    ]
+
+
+def test_an_input_is_cut_to_the_scope(
+    runner: SparkRunner, objects: Path, chain: DevChain, ingested: list[TaskPayload]
+) -> None:
+    payload = select(
+        "SELECT * FROM logs", as_input(*ingested, name="logs"), scope=range_scope(15, 24)
+    )
+    assert _answer(runner, objects, payload) == expected(chain, 15, 24)["logs"]
+    assert marker(objects, payload, "answer")["files"][0]["name"] == "answer_15_24.parquet"
+
+
+def test_a_scope_beyond_every_partition_gives_no_rows_and_the_same_columns(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    near, far = (
+        select("SELECT * FROM logs", as_input(*ingested, name="logs"), scope=range_scope(*span))
+        for span in ((0, 9), (1000, 1009))
+    )
+    assert _answer(runner, objects, near) and _answer(runner, objects, far) == []
+    one, other = (marker(objects, payload, "answer")["schema"] for payload in (near, far))
+    assert one == other
+
+
+def test_a_where_filters_by_equality_and_by_list(
+    runner: SparkRunner, objects: Path, chain: DevChain, ingested: list[TaskPayload]
+) -> None:
+    logs = expected(chain, 0, 39)["logs"]
+    address = logs[0]["address"]
+    where = {"address": f"0x{address.hex()}", "transaction_index": [0, 2]}
+    payload = select("SELECT * FROM logs", as_input(*ingested, name="logs", where=where))
+    wanted = [
+        row for row in logs if row["address"] == address and row["transaction_index"] in (0, 2)
+    ]
+    assert wanted and len(wanted) < len(logs)
+    assert _answer(runner, objects, payload) == wanted
+
+
+def test_scope_and_where_are_pushed_down_to_the_files(
+    spark: SparkSession, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    given = as_input(*ingested, name="logs", where={"transaction_index": [1, 2]})
+    scope = Scope.model_validate(range_scope(5, 9))
+    own = spark.newSession()
+    own.conf.set("spark.sql.maxMetadataStringLength", 10_000)
+    frame = inputs.load(own, TaskInput.model_validate(given), scope, objects).frame
+    plan: str = frame._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    pushed = plan.partition("PushedFilters: [")[2]
+    assert "GreaterThanOrEqual(block_number,5)" in pushed
+    assert "LessThanOrEqual(block_number,9)" in pushed
+    assert "In(transaction_index, [1,2])" in pushed
+    assert "logs_20_39" not in str(frame.inputFiles())  # not even opened
+
+
+def test_a_where_on_an_unknown_column_is_named(
+    runner: SparkRunner, ingested: list[TaskPayload]
+) -> None:
+    given = as_input(*ingested, name="logs", where={"colour": "red"})
+    with pytest.raises(BadTask, match="input logs, where: there is no column colour"):
+        runner.run(select("SELECT * FROM logs", given))
+
+
+def test_the_users_order_is_kept(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    sql = """
+        WITH counted AS (SELECT block_number, count(*) AS n FROM logs GROUP BY block_number)
+        SELECT * FROM counted ORDER BY n DESC, block_number LIMIT 5
+    """
+    found = _answer(runner, objects, select(sql, as_input(*ingested, name="logs")))
+    keys = [(-row["n"], row["block_number"]) for row in found]
+    assert len(keys) == 5 and keys == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT block_number, count(*) AS n FROM logs WHERE block_number < 0 GROUP BY block_number",
+        "SELECT * FROM logs WHERE false",
+        "SELECT * FROM logs LIMIT 0",
+    ],
+)
+def test_no_rows_still_make_a_file_with_the_right_columns(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload], sql: str
+) -> None:
+    payload = select(sql, as_input(*ingested, name="logs"), scope=range_scope(0, 39))
+    assert _answer(runner, objects, payload) == []
+    told = marker(objects, payload, "answer")
+    assert told["rows"] == 0 and told["files"][0]["name"] == "answer_0_39.parquet"
+    assert told["schema"][0] == {"name": "block_number", "type": "bigint"}
+
+
+def test_the_answer_of_one_select_is_the_input_of_the_next(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    types = """
+        SELECT CAST(1 AS int) AS i, 'a' AS s, 1.5D AS d, CAST(2.25 AS decimal(20,2)) AS m,
+               TIMESTAMP'2024-01-02 03:04:05' AS t, DATE'2024-01-02' AS day, true AS b,
+               array(1, 2) AS many, named_struct('x', 1L, 'y', 'z') AS pair,
+               CAST(NULL AS string) AS none
+    """
+    first = select(types, scope=range_scope(0, 9))
+    runner.run(first)
+    second = select("SELECT * FROM answer", as_input(first, name="answer"))
+    assert _answer(runner, objects, second) == rows(objects, first, "answer")
+    assert marker(objects, second, "answer")["schema"] == marker(objects, first, "answer")["schema"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO logs SELECT * FROM logs",
+        "CREATE TABLE t AS SELECT 1",
+        "DROP VIEW logs",
+        "SET spark.sql.runSQLOnFiles = true",
+        "SELECT 1; SELECT 2",
+        "EXPLAIN SELECT 1",
+        "EXECUTE IMMEDIATE 'SELECT 1'",
+        "BEGIN SELECT 1; END",
+        "ADD JAR '/tmp/x.jar'",
+        "SELECT TRANSFORM(address) USING 'cat' AS (x) FROM logs",
+        "SELECT * FROM (SELECT TRANSFORM(1) USING 'id' AS (x))",
+        "SELEC 1",
+        "",
+    ],
+)
+def test_anything_but_one_select_is_refused_for_good(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload], sql: str
+) -> None:
+    payload = select(sql or " ", as_input(*ingested, name="logs"))
+    with pytest.raises(BadSql, match="not one SELECT") as caught:
+        runner.run(payload)
+    assert not caught.value.retryable
+    assert not directory(objects, payload, "answer").exists()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT reflect('java.lang.System', 'getProperty', 'java.home')",
+        "SELECT IDENTIFIER('java_' || 'method')('java.lang.System', 'getProperty', 'user.name')",
+        "SELECT * FROM text.`/etc/passwd`",
+        "SELECT * FROM parquet.`/tmp`",
+        "SELECT * FROM blocks",
+        "SELECT colour FROM logs",
+    ],
+)
+def test_a_select_reaches_nothing_but_its_inputs(
+    runner: SparkRunner, ingested: list[TaskPayload], sql: str
+) -> None:
+    with pytest.raises(BadSql, match="inputs: logs"):
+        runner.run(select(sql, as_input(*ingested, name="logs")))
+
+
+def test_variables_in_the_text_stay_text(runner: SparkRunner, objects: Path) -> None:
+    payload = select("SELECT '${env:HOME}' AS a, '${system:java.home}' AS b;")
+    assert _answer(runner, objects, payload) == [{"a": "${env:HOME}", "b": "${system:java.home}"}]
+
+
+def test_a_select_that_fails_on_its_rows_fails_for_good(runner: SparkRunner) -> None:
+    with pytest.raises(BadSql, match="DIVIDE_BY_ZERO"):
+        runner.run(select("SELECT 1 / (id - 3) FROM range(10)"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "complaint"),
+    [
+        ("SELECT NULL AS nothing", "column nothing is void"),
+        ("SELECT array(struct(NULL AS x)) AS deep", "column deep"),
+        ("SELECT INTERVAL 1 DAY AS span", "column span is interval day"),
+        ("SELECT 1 AS one, 2 AS ONE", "two columns are called ONE"),
+    ],
+)
+def test_a_column_that_cannot_be_stored_is_named(
+    runner: SparkRunner, sql: str, complaint: str
+) -> None:
+    with pytest.raises(BadSql, match=complaint):
+        runner.run(select(sql))
+
+
+def test_views_of_one_task_are_not_seen_by_the_next(
+    runner: SparkRunner, ingested: list[TaskPayload]
+) -> None:
+    runner.run(select("SELECT 1 AS x FROM logs", as_input(*ingested, name="logs")))
+    with pytest.raises(BadSql, match="inputs: none"):
+        runner.run(select("SELECT 1 AS x FROM logs"))
+
+
+def test_a_large_input_gives_the_same_answer_as_a_small_one(
+    runner: SparkRunner,
+    objects: Path,
+    ingested: list[TaskPayload],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sql = "SELECT block_number, log_index, upper(hex(address)) AS who FROM logs"
+    small, large = (select(sql, as_input(*ingested, name="logs")) for _ in range(2))
+    wanted = _answer(runner, objects, small)
+    monkeypatch.setattr(inputs, "_SMALL_BYTES", 0)
+    assert _answer(runner, objects, large) == wanted

@@ -1,0 +1,95 @@
+"""A node with faults: real HTTP in front of a real chain, and a say in every request and answer."""
+
+import http.client
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+Calls = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An HTTP answer given instead of the node's."""
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    cut_at: int | None = None
+    """Promise the whole body, send this much, and hang up."""
+
+
+@dataclass
+class FaultyNode:
+    """Forwards to a chain's URL. `before` may answer itself; `after` may change the items."""
+
+    upstream: str
+    before: Callable[[Calls], Reply | None] = lambda calls: None
+    after: Callable[[Calls, Calls], Calls] = lambda calls, items: items
+    requests: list[Calls] = field(default_factory=list[Calls])
+
+    def __enter__(self) -> "FaultyNode":
+        node = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                node._serve(self)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def label(self) -> str:
+        return f"127.0.0.1:{self._server.server_port}"
+
+    def methods(self) -> list[str]:
+        return [call["method"] for calls in self.requests for call in calls]
+
+    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        given = orjson.loads(body)
+        calls: Calls = given if isinstance(given, list) else [given]
+        self.requests.append(calls)
+        reply = self.before(calls) or self._forward(calls, is_batch=isinstance(given, list))
+        self._send(handler, reply)
+
+    def _forward(self, calls: Calls, *, is_batch: bool) -> Reply:
+        parts = urlsplit(self.upstream)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+        connection.request("POST", "/", orjson.dumps(calls), {"Content-Type": "application/json"})
+        answer = orjson.loads(connection.getresponse().read())
+        connection.close()
+        items = self.after(calls, answer)
+        return Reply(200, orjson.dumps(items if is_batch else items[0]))
+
+    def _send(self, handler: BaseHTTPRequestHandler, reply: Reply) -> None:
+        handler.send_response(reply.status)
+        for name, value in reply.headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(reply.body)))
+        handler.end_headers()
+        handler.wfile.write(reply.body[: reply.cut_at])
+        if reply.cut_at is not None:
+            handler.close_connection = True

@@ -4,8 +4,9 @@ These are the hottest calls of the platform, so a table of plain functions serve
 a framework's router: one dictionary look-up, one validation, one handler.
 """
 
+import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 from uuid import UUID
@@ -16,6 +17,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
 from trace_etl import __version__
+from trace_etl.dispatcher import openapi
+from trace_etl.dispatcher.contract import CALLS
 from trace_etl.dispatcher.lifecycle import Lifecycle
 from trace_etl.dispatcher.tokens import TaskTokens
 from trace_etl.dispatcher.workers import WorkerTokens
@@ -27,6 +30,7 @@ from trace_etl.model.errors import (
     NotFound,
     TooLarge,
     TraceError,
+    Unauthenticated,
     Unavailable,
 )
 from trace_etl.state.pool import BROKEN
@@ -35,6 +39,12 @@ from trace_etl.wire import task as wire
 MAX_BODY = 1024 * 1024
 _log = structlog.stdlib.get_logger()
 Headers = dict[bytes, bytes]
+_WORKER_TOKEN = b"x-trace-worker-token"
+_CAPABILITY = b"x-trace-task-capability"
+_EXTRA = {
+    401: ((b"www-authenticate", b'Trace realm="trace"'),),
+    503: ((b"retry-after", b"1"),),
+}
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -51,129 +61,39 @@ class Answer:
 Handler = Callable[[Headers, bytes, bytes], Awaitable[Answer]]
 
 
-@dataclass(frozen=True)
-class Call:
-    """One endpoint of the contract, as code and as documentation."""
-
-    method: str
-    path: str
-    summary: str
-    auth: str
-    request: type[BaseModel] | None
-    replies: tuple[type[BaseModel], ...]
-    statuses: tuple[int, ...]
-    handler: Handler
-    aliases: tuple[str, ...] = ()
-
-
 class InternalApi:
     """The ASGI app behind the internal address."""
+
+    calls = CALLS
 
     def __init__(self, lifecycle: Lifecycle, tokens: TaskTokens, workers: WorkerTokens) -> None:
         self._lifecycle = lifecycle
         self._tokens = tokens
         self._workers = workers
-        self.calls = self._table()
-        self._routes: dict[str, dict[str, Handler]] = {}
+        self._openapi = _etagged(orjson.dumps(openapi.document(self.calls)), b"no-cache")
+        handlers: dict[str, Handler] = {
+            "health": self._health,
+            "claim": self._claim,
+            "claim_many": self._claim_many,
+            "fetch": self._fetch,
+            "jwks": self._jwks,
+            "heartbeat": self._heartbeat,
+            "complete": self._complete,
+            "events": self._events,
+            "buffer_publish": self._buffer_publish,
+        }
+        self._routes: dict[str, dict[str, Handler]] = {openapi.PATH: {"GET": self._document}}
         for call in self.calls:
             for path in (call.path, *call.aliases):
-                self._routes.setdefault(path, {})[call.method] = call.handler
-
-    def _table(self) -> list[Call]:
-        worker, task = "worker", "task"
-        refusals = (401, 413, 422, 503)
-        fenced = (401, 403, 404, 409, 413, 422, 503)
-        return [
-            Call("GET", "/healthz", "Alive, and this version.", "none", None, (), (), self._health),
-            Call(
-                "POST",
-                "/internal/task-claim",
-                "Claim a task: one atomic Queued → Running.",
-                worker,
-                wire.Claim,
-                (wire.Claimed, wire.NotClaimed),
-                refusals,
-                self._claim,
-            ),
-            Call(
-                "POST",
-                "/internal/task-claim-many",
-                "Extension: claim up to N ready tasks of a runtime in one call.",
-                worker,
-                wire.ClaimMany,
-                (wire.ClaimedMany,),
-                refusals,
-                self._claim_many,
-            ),
-            Call(
-                "GET",
-                "/internal/task-fetch",
-                "Read a task; Canceled tells its worker to stop and to report it.",
-                worker,
-                None,
-                (wire.Fetched,),
-                (401, 404, 422, 503),
-                self._fetch,
-            ),
-            Call(
-                "GET",
-                "/internal/jwks/task",
-                "The public keys that verify capability tokens.",
-                worker,
-                None,
-                (),
-                (401,),
-                self._jwks,
-            ),
-            Call(
-                "POST",
-                "/v1/task/heartbeat",
-                "Extend the lease; 409 tells the worker to stop at once.",
-                task,
-                wire.Heartbeat,
-                (wire.HeartbeatAccepted,),
-                fenced,
-                self._heartbeat,
-                ("/internal/heartbeat",),
-            ),
-            Call(
-                "POST",
-                "/v1/task/complete",
-                "End the attempt; outputs, events and publications commit with it.",
-                task,
-                wire.Complete,
-                (wire.CompleteAccepted,),
-                fenced,
-                self._complete,
-                ("/internal/task-complete",),
-            ),
-            Call(
-                "POST",
-                "/v1/task/events",
-                "Record upstream events of a running attempt.",
-                task,
-                wire.Events,
-                (wire.EventsAccepted,),
-                fenced,
-                self._events,
-                ("/internal/events",),
-            ),
-            Call(
-                "POST",
-                "/v1/task/buffer-publish",
-                "Publish a batch to a buffered dataset.",
-                task,
-                wire.BufferPublish,
-                (wire.BufferPublishAccepted,),
-                fenced,
-                self._buffer_publish,
-            ),
-        ]
+                self._routes.setdefault(path, {})[call.method] = handlers[call.name]
 
     # --- handlers ---------------------------------------------------------------------------
 
     async def _health(self, _: Headers, __: bytes, ___: bytes) -> Answer:
-        return Answer(orjson.dumps({"status": "ok", "version": __version__}))
+        return _json(wire.Health(version=__version__))
+
+    async def _document(self, headers: Headers, _: bytes, __: bytes) -> Answer:
+        return _unless_known(self._openapi, headers)
 
     async def _claim(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
@@ -189,8 +109,9 @@ class InternalApi:
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> Answer:
         self._workers.check(headers)
-        cache = ((b"cache-control", b"private, max-age=300"),)
-        return Answer(orjson.dumps(self._tokens.jwks()), headers=cache)
+        # Short, so that a new key is known before most verifiers meet it; the rest ask on a miss.
+        keys = _etagged(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
+        return _unless_known(keys, headers)
 
     async def _heartbeat(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         token = _capability_token(headers)
@@ -229,16 +150,23 @@ class InternalApi:
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         try:
             handler = self._route(scope["method"], scope["path"])
-            headers: Headers = dict(scope["headers"])
+            headers = _headers(scope["headers"])
             return await handler(headers, await _body(headers, receive), scope["query_string"])
         except TraceError as error:
-            return _problem(error)
+            return self._refused(error, scope["path"])
         except BROKEN as error:
             _log.warning("state_unavailable", path=scope["path"], error=repr(error))
             return _problem(Unavailable("Postgres state does not answer; try again"))
         except Exception:
             _log.exception("request_failed", path=scope["path"])
             return _problem(TraceError())
+
+    def _refused(self, error: TraceError, path: str) -> Answer:
+        answer = _problem(error)
+        if isinstance(error, MethodNotAllowed):
+            allow = (b"allow", ", ".join(self._routes[path]).encode())
+            return replace(answer, headers=(allow,))
+        return answer
 
     def _route(self, method: str, path: str) -> Handler:
         methods = self._routes.get(path)
@@ -252,8 +180,32 @@ class InternalApi:
 
 def _problem(error: TraceError) -> Answer:
     status, document = problem(error)
-    extra = ((b"retry-after", b"1"),) if status == 503 else ()
-    return Answer(orjson.dumps(document), status, extra, MEDIA_TYPE.encode())
+    return Answer(orjson.dumps(document), status, _EXTRA.get(status, ()), MEDIA_TYPE.encode())
+
+
+def _etagged(body: bytes, cache: bytes) -> Answer:
+    tag = b'"' + hashlib.sha256(body).hexdigest()[:32].encode() + b'"'
+    return Answer(body, headers=((b"cache-control", cache), (b"etag", tag)))
+
+
+def _unless_known(answer: Answer, headers: Headers) -> Answer:
+    """304 for a caller that holds this very answer already."""
+    tag = dict(answer.headers)[b"etag"]
+    known = headers.get(b"if-none-match", b"").replace(b"W/", b"").split(b",")
+    if tag in [item.strip() for item in known]:
+        return replace(answer, body=b"", status=304)
+    return answer
+
+
+def _headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
+    """Headers by name. Raises Unauthenticated when a credential is sent twice: which one counts?"""
+    headers = dict(pairs)
+    if len(headers) != len(pairs):
+        names = [name for name, _ in pairs]
+        for credential in (_WORKER_TOKEN, _CAPABILITY):
+            if names.count(credential) > 1:
+                raise Unauthenticated(f"{credential.decode()} was sent twice")
+    return headers
 
 
 def _json(reply: BaseModel) -> Answer:
@@ -268,7 +220,7 @@ def _parse(model: type[M], body: bytes) -> M:
 
 
 def _capability_token(headers: Headers) -> str:
-    return headers.get(b"x-trace-task-capability", b"").decode("latin-1")
+    return headers.get(_CAPABILITY, b"").decode("latin-1")
 
 
 def _task_id(query: bytes) -> UUID:

@@ -20,3 +20,13 @@ class Reply(BaseModel):
     """What we answer. Readers ignore fields that a newer server adds."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+def either(this: str, that: str) -> Json:
+    """JSON schema: one of two fields, and not both."""
+
+    def only(given: str, other: str) -> Json:
+        given_only = {given: {"not": {"type": "null"}}, other: {"type": "null"}}
+        return {"required": [given], "properties": given_only}
+
+    return {"oneOf": [only(this, that), only(that, this)]}

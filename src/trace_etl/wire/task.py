@@ -4,11 +4,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from trace_etl.model.storage import StorageRef
 from trace_etl.model.task import Fence
-from trace_etl.wire.body import Block, Json, Reply, Request
+from trace_etl.wire.body import Block, Json, Reply, Request, either
 
 Attempt = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -138,6 +138,29 @@ class Fetched(Reply):
     task: TaskPayload
 
 
+class Jwk(Reply):
+    """A public ES256 key."""
+
+    kty: Literal["EC"] = "EC"
+    crv: Literal["P-256"] = "P-256"
+    use: Literal["sig"] = "sig"
+    alg: Literal["ES256"] = "ES256"
+    kid: str
+    x: str
+    y: str
+
+
+class Jwks(Reply):
+    """Every key whose tokens may still be alive."""
+
+    keys: list[Jwk]
+
+
+class Health(Reply):
+    status: Literal["ok"] = "ok"
+    version: str
+
+
 # --- task-scoped endpoints --------------------------------------------------------------------
 
 
@@ -165,7 +188,17 @@ class HeartbeatAccepted(Reply):
 
 
 class Event(Request):
-    """This dataset version changed in this scope: a cursor, or a partition."""
+    """This dataset version changed in this scope: a cursor, or a partition.
+
+    The `partition_key` of a block range is `{start}-{end}`, both inclusive.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [either("dataset_uuid", "dataset"), either("cursor", "partition_key")],
+            "dependentRequired": {"start": ["end", "partition_key"], "end": ["start"]},
+        }
+    )
 
     dataset_uuid: UUID | None = None
     dataset: DatasetName | None = None
@@ -277,6 +310,8 @@ class CompleteAccepted(Reply):
 
 class BufferPublish(Fenced):
     """The union of both published shapes: target by uuid, or by name as `dedupe_scope`."""
+
+    model_config = ConfigDict(json_schema_extra=either("dataset_uuid", "dedupe_scope"))
 
     batch_uri: Annotated[
         str, StringConstraints(min_length=1, max_length=2048, pattern=r"^[a-z0-9]+://[^\x00]+$")

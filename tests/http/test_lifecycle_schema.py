@@ -1,0 +1,180 @@
+"""The internal listener against its own OpenAPI document: no 5xx, no undocumented answer."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
+
+from support.lifecycle import Attempt, Bench
+from trace_etl.dispatcher.contract import CALLS
+from trace_etl.dispatcher.openapi import document, pages
+
+SCHEMA = schemathesis.openapi.from_dict(document())
+SCHEMA.config.generation.update(with_security_parameters=False)  # tokens have tests of their own
+OPERATIONS = {op.ok().label: op.ok() for op in SCHEMA.get_all_operations()}
+LABELS = [label for label in OPERATIONS if "/healthz" not in label]
+ALIASES = {f"{call.method} {path}" for call in CALLS for path in call.aliases}
+bounded = settings(
+    max_examples=25,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+# --- the document itself ----------------------------------------------------------------------
+
+
+def test_the_document_is_served_to_anybody_and_is_the_one_of_the_code(shared: Bench) -> None:
+    reply = shared.http.get("/openapi.json")
+    assert reply.status_code == 200
+    assert reply.json() == document()
+    again = shared.http.get("/openapi.json", headers={"If-None-Match": reply.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_the_reference_pages_are_current() -> None:
+    """Write them anew with `python -m trace_etl.dispatcher.openapi docs/reference`."""
+    directory = Path(__file__).parents[2] / "docs" / "reference"
+    assert {name: (directory / name).read_text() for name in pages()} == pages()
+
+
+def test_every_schema_of_the_document_is_a_schema() -> None:
+    for schema in document()["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_every_call_and_alias_is_documented_with_its_token() -> None:
+    paths = document()["paths"]
+    for call in CALLS:
+        for path in (call.path, *call.aliases):
+            operation = paths[path][call.method.lower()]
+            assert operation.get("security") == (None if call.auth == "none" else [{call.auth: []}])
+            assert bool(operation.get("deprecated")) == (path != call.path)
+    schemes = document()["components"]["securitySchemes"]
+    assert {s["name"] for s in schemes.values()} == {
+        "X-Trace-Worker-Token",
+        "X-Trace-Task-Capability",
+    }
+
+
+def test_a_wrong_method_is_refused_with_the_right_ones(shared: Bench) -> None:
+    reply = shared.http.get("/v1/task/heartbeat")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert reply.json()["code"] == "method_not_allowed"
+
+
+# --- what it answers --------------------------------------------------------------------------
+
+load_all_checks()
+OURS = {
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "response_headers_conformance",
+    "negative_data_rejection",
+}
+NOT_OURS = [check for check in CHECKS.get_all() if check.__name__ not in OURS]
+
+
+class Caller:
+    """Sends generated cases with good tokens, and counts what came back."""
+
+    def __init__(self, shared: Bench) -> None:
+        self._shared = shared
+        self._ids = iter(shared.tasks(150))
+        self._attempt = self._next()
+        self.seen: Counter[int] = Counter()
+
+    def send(self, case: Any, *, live: bool) -> None:
+        """Send a case; a `live` one speaks of tasks that exist and of a lease that holds."""
+        if live:
+            self._bring_home(case)
+        sent = case.as_transport_kwargs(base_url=str(self._shared.http.base_url))
+        tokens = {**self._shared.worker_headers, "X-Trace-Task-Capability": self._attempt.token}
+        reply = self._shared.http.request(
+            sent["method"],
+            sent["url"],
+            params=sent.get("params"),
+            headers={**dict(sent["headers"] or {}), **tokens},
+            content=json.dumps(sent["json"]) if "json" in sent else sent.get("data"),
+        )
+        self.seen[reply.status_code] += 1
+        case.validate_response(reply, excluded_checks=NOT_OURS)
+        if self._shared.status(self._attempt.task_id) != "Running":
+            self._attempt = self._next()
+
+    def _next(self) -> Attempt:
+        return self._shared.claimed(next(self._ids))
+
+    def _bring_home(self, case: Any) -> None:
+        if case.path == "/internal/task-claim":
+            case.body = {**case.body, "task_id": next(self._ids)}
+        elif case.query:
+            case.query["task_id"] = self._attempt.task_id
+        elif isinstance(case.body, dict):
+            case.body = whole({**case.body, **self._attempt.fence, **self._target(case.body)})
+
+    def _target(self, body: dict[str, Any]) -> dict[str, Any]:
+        home = {name: self._attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
+        lists = {
+            name: [
+                {**item, **home, "dataset": None} if "dataset" in item else {**item, **home}
+                for item in body[name]
+            ]
+            for name in ("events", "outputs", "datasets_published")
+            if name in body
+        }
+        return {**lists, **({**home, "dedupe_scope": None} if "batch_uri" in body else {})}
+
+
+def whole(value: Any) -> Any:
+    """Numbers like 1.0 are integers to JSON Schema, but not to us."""
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@pytest.fixture(scope="module")
+def caller(shared: Bench) -> Caller:
+    return Caller(shared)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_well_formed_calls_get_documented_answers(caller: Caller, label: str) -> None:
+    before = Counter(caller.seen)
+
+    @bounded
+    @given(OPERATIONS[label].as_strategy(GenerationMode.POSITIVE), st.booleans())
+    def call(case: Any, live: bool) -> None:
+        caller.send(case, live=live)
+
+    call()
+    assert (caller.seen - before)[200]
+
+
+@pytest.mark.parametrize(
+    "label", [name for name in LABELS if OPERATIONS[name].body and name not in ALIASES]
+)
+def test_malformed_calls_are_refused_as_documented(caller: Caller, label: str) -> None:
+    before = Counter(caller.seen)
+
+    @bounded
+    @given(OPERATIONS[label].as_strategy(GenerationMode.NEGATIVE))
+    def call(case: Any) -> None:
+        caller.send(case, live=False)
+
+    call()
+    assert set(caller.seen - before) == {422}

@@ -51,6 +51,7 @@ class Lifecycle:
         self._claims = Lane("claim", parts.lanes, self._claim_batch)
         self._ready_claims = Lane("claim_many", parts.lanes, self._claim_many_batch)
         self._heartbeats = Lane("heartbeat", parts.lanes, self._heartbeat_batch)
+        self._event_records = Lane("events", parts.lanes, self._events_batch)
         self._completions = Lane("complete", parts.lanes, self._complete_batch)
 
     # --- claim ------------------------------------------------------------------------------
@@ -251,12 +252,22 @@ class Lifecycle:
         """Record events of a running attempt and have them routed."""
         caller.require(body.fence())
         events = await self._events(body.events, caller)
-        async with transaction(self._parts.pool) as conn:
-            accepted = await completions.record_events(conn, body.fence(), events)
-            if accepted is None:
-                raise await _why(conn, body.fence())
+        accepted = await self._event_records.submit((body.fence(), events))
         self._parts.kicks.outbox.set()
         return wire.EventsAccepted(accepted=accepted)
+
+    async def _events_batch(
+        self, conn: Conn, batch: list[tuple[Fence, list[NewEvent]]]
+    ) -> list[int | Exception]:
+        counts: dict[int, int | None] = {}
+        async with conn.transaction():
+            # In the order of their ids, so that two batches cannot deadlock.
+            for n in sorted(range(len(batch)), key=lambda n: batch[n][0].task_id):
+                counts[n] = await completions.record_events(conn, *batch[n])
+        return [
+            await _why(conn, fence) if (count := counts[n]) is None else count
+            for n, (fence, _) in enumerate(batch)
+        ]
 
     async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:
         named = {e.dataset: f"events.{n}.dataset" for n, e in enumerate(events) if e.dataset}

@@ -74,7 +74,7 @@ class Service:
 async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
     """Open the pools and put the parts together; close them at the end."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
-    lanes = make_pool(cfg.state_dsn, size=8, checked=False)
+    lanes = make_pool(cfg.state_dsn, size=12, checked=False)
     queue = Producer(cfg.queue_dsn)
     async with pool, lanes:
         await queue.open()
@@ -91,17 +91,19 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
     retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
     parts = Parts(pool, lanes, tokens, payloads, kicks, cfg.objects_root, retry)
     lifecycle = Lifecycle(parts)
-    inline = InlineRunner(pool, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry)
+    inline = InlineRunner(
+        lanes, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
+    )
     return Service(
         internal=InternalApi(lifecycle, tokens, WorkerTokens(cfg.worker_tokens_file)),
         user=_user_app(cfg, Context(pool, queue, kicks)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
-            pool, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries
+            lanes, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries
         ),
-        reaper=LeaseReaper(pool, queue, retry, _BATCH),
-        retries=RetryScheduler(pool, kicks, _BATCH),
-        sweeper=WakeUpSweeper(pool, queue, kicks, older_seconds=20, batch_size=_BATCH),
+        reaper=LeaseReaper(lanes, queue, retry, _BATCH),
+        retries=RetryScheduler(lanes, kicks, _BATCH),
+        sweeper=WakeUpSweeper(lanes, queue, kicks, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(pool, cfg.history_kept, _BATCH),
         kicks=kicks,
     )

@@ -7,8 +7,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Protocol
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import jwt
 import orjson
@@ -161,7 +162,7 @@ class TaskTokens:
     def mint(self, scope: dict[str, Any], life_seconds: int) -> str:
         """A token over this scope."""
         now = int(time.time())
-        claims = {**scope, "iat": now, "exp": now + life_seconds, "jti": uuid4()}
+        claims = {**scope, "iat": now, "exp": now + life_seconds, "jti": token_hex(16)}
         kid = self._signer.kid()
         message = _header(kid) + b"." + _base64(orjson.dumps(claims))
         token = (message + b"." + _base64(self._signer.sign(kid, message))).decode()

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import uvloop
 
-from bench import load
+from bench import growth, latency, load
 from bench.harness import Result, compare
 from bench.stand import Stand, stand
 from trace_etl.lite import software
@@ -42,21 +42,7 @@ RETURNING task_id
 
 def deploy(made: Stand) -> None:
     """Give the stand a job whose tasks can be seeded."""
-    import httpx
-
-    with httpx.Client(verify=_context(made), trust_env=False) as http:
-        reply = http.post(
-            f"https://127.0.0.1:{made.api_port}/v1/dags",
-            json={"text": _DAG},
-            headers={"Authorization": f"Bearer {made.user_token}"},
-        )
-        reply.raise_for_status()
-
-
-def _context(made: Stand):
-    import ssl
-
-    return ssl.create_default_context(cafile=str(made.ca))
+    made.post("/v1/dags", {"text": _DAG})
 
 
 def seed(made: Stand, count: int) -> list[str]:
@@ -201,4 +187,6 @@ def run() -> list[Result]:
                     goal=">= 0.5",
                 )
             )
+        results += latency.measure(made)
+        results += growth.measure(made)
     return results

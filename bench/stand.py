@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psycopg
 
 from trace_etl.lite import certificates, databases, keys
@@ -43,6 +46,13 @@ class Stand:
         with psycopg.connect(self.dsns.state, autocommit=True) as conn:
             cursor = conn.execute(query, values)
             return cursor.fetchall() if cursor.description else []
+
+    def post(self, path: str, body: dict[str, object]) -> None:
+        """A call of the user API."""
+        context = ssl.create_default_context(cafile=str(self.ca))
+        headers = {"Authorization": f"Bearer {self.user_token}"}
+        with httpx.Client(verify=context, trust_env=False, headers=headers) as http:
+            http.post(f"https://127.0.0.1:{self.api_port}{path}", json=body).raise_for_status()
 
     def environment(self, *, api_port: int, internal_port: int) -> dict[str, str]:
         return {
@@ -100,8 +110,6 @@ def dispatcher(made: Stand, api_port: int, internal_port: int) -> Generator[int]
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    import socket
-
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and process.poll() is None:
         try:

@@ -7,6 +7,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 WORKERS ?= 2
+# Companies put their own authority into the system store; uv would look at its own list only.
+export UV_SYSTEM_CERTS ?= 1
 
 .PHONY: help demo test check format bench lock clean
 

@@ -244,7 +244,10 @@ class Bench:
 
     def dump(self) -> dict[str, list[dict[str, Any]]]:
         """Everything that calls can change, to compare before and after."""
-        return {t: self.rows(f"SELECT * FROM {t} t ORDER BY t::text") for t in WORK_TABLES}
+        with psycopg.connect(self.live.dsns.state, row_factory=dict_row) as conn:
+            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            every = {t: conn.execute(f"SELECT * FROM {t} t ORDER BY t::text") for t in WORK_TABLES}
+            return {table: cursor.fetchall() for table, cursor in every.items()}
 
     def messages(self, queue: str) -> list[dict[str, Any]]:
         """The bodies that wait in a queue."""

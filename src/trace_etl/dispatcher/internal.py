@@ -37,6 +37,7 @@ from trace_etl.state.pool import BROKEN
 from trace_etl.wire import task as wire
 
 MAX_BODY = 1024 * 1024
+_MOST_FAULTS = 50
 _log = structlog.stdlib.get_logger()
 Headers = dict[bytes, bytes]
 _WORKER_TOKEN = b"x-trace-worker-token"
@@ -216,7 +217,7 @@ def _parse(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body, strict=True)
     except ValidationError as error:
-        raise from_validation(error.errors(include_url=False)) from error
+        raise from_validation(error.errors(include_url=False)[:_MOST_FAULTS]) from error
 
 
 def _capability_token(headers: Headers) -> str:

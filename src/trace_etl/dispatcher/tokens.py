@@ -23,7 +23,10 @@ from trace_etl.model.task import Fence
 
 ISSUER = "trace"
 AUDIENCE = "trace.task"
+_PREFIXES = ("read_prefixes", "write_prefixes")
 _ES256 = ec.ECDSA(SHA256())
+_TICK = 50_000_000  # nanoseconds
+_SKEW = 60  # seconds that the clocks of two replicas may differ; expiry is checked to the second
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
 
 
@@ -76,6 +79,10 @@ class Signer(Protocol):
 
     def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None: ...
 
+    def generation(self) -> int:
+        """Another number whenever a key came or went."""
+        ...
+
 
 class PemSigner:
     """Keys in a directory, one PEM each; the stem is the `kid`, the newest by name signs."""
@@ -83,8 +90,13 @@ class PemSigner:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._seen = -1
+        self._generation = 0
         self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
         self._refresh()
+
+    def generation(self) -> int:
+        self._refresh()
+        return self._generation
 
     def kid(self) -> str:
         self._refresh()
@@ -115,7 +127,10 @@ class PemSigner:
             keys[path.stem] = key
         if not keys:
             raise ValueError(f"no signing key in {self._directory}")
-        self._keys, self._seen = keys, changed
+        self._generation += keys.keys() != self._keys.keys()
+        self._keys = keys
+        # Within one tick of the file system's clock, a second change would not show.
+        self._seen = changed if time.time_ns() - changed > _TICK else -1
 
 
 def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
@@ -156,6 +171,7 @@ class TaskTokens:
 
     def __init__(self, signer: Signer, *, remember: int = 20_000) -> None:
         self._signer = signer
+        self._generation = signer.generation()
         self._known: OrderedDict[bytes, Capability] = OrderedDict()
         self._remember = remember
 
@@ -173,6 +189,9 @@ class TaskTokens:
         """Who speaks. Raises Unauthenticated."""
         if not token:
             raise Unauthenticated("X-Trace-Task-Capability is missing")
+        if self._generation != self._signer.generation():
+            self._generation = self._signer.generation()
+            self._known.clear()  # a key that is gone vouches for nothing
         known = self._known.get(_fingerprint(token))
         if known is None:
             known = self._verify(token)
@@ -203,7 +222,8 @@ class TaskTokens:
                 algorithms=["ES256"],
                 audience=AUDIENCE,
                 issuer=ISSUER,
-                options={"require": _REQUIRED},
+                leeway=_SKEW,
+                options={"require": _REQUIRED, "strict_aud": True},
             )
             return _capability(claims)
         except (jwt.PyJWTError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -234,11 +254,14 @@ def _capability(claims: dict[str, Any]) -> Capability:
         raise ValueError("sub and task_id differ")
     if type(claims["attempt"]) is not int:
         raise ValueError("attempt is not a number")
+    s3 = claims["s3"]
+    if {type(claims["datasets"]), *(type(s3[k]) for k in _PREFIXES)} != {list}:
+        raise ValueError("datasets and prefixes are lists")
     grants = tuple(
         Grant(_uuid(d["dataset_uuid"]), _uuid(d["dataset_version"]), d["storage_ref"])
         for d in claims["datasets"]
     )
-    writes = tuple(str(p) for p in claims["s3"]["write_prefixes"])
+    writes = tuple(str(p) for p in s3["write_prefixes"])
     return Capability(
         org_id=_uuid(claims["org_id"]),
         task_id=_uuid(claims["task_id"]),
@@ -246,7 +269,7 @@ def _capability(claims: dict[str, Any]) -> Capability:
         issued_at=int(claims["iat"]),
         expires_at=int(claims["exp"]),
         grants=grants,
-        read_prefixes=tuple(str(p) for p in claims["s3"]["read_prefixes"]),
+        read_prefixes=tuple(str(p) for p in s3["read_prefixes"]),
         write_prefixes=writes,
         outputs={g.dataset_uuid: g for g in grants if _url(g) in writes},
     )

@@ -11,7 +11,7 @@ class WorkerTokens:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = -1
+        self._seen = (-1, -1)
         self._tokens: list[bytes] = []
 
     def check(self, headers: dict[bytes, bytes]) -> None:
@@ -22,7 +22,8 @@ class WorkerTokens:
             raise Unauthenticated("X-Trace-Worker-Token is missing or not valid")
 
     def _current(self) -> list[bytes]:
-        changed = self._path.stat().st_mtime_ns
+        file = self._path.stat()
+        changed = (file.st_mtime_ns, file.st_ino)
         if changed != self._seen:
             lines = self._path.read_bytes().splitlines()
             self._tokens = [line.strip() for line in lines if line.strip()]

@@ -83,9 +83,13 @@ def test_durations_are_as_exact_as_they_need_be(seconds: float, text: str) -> No
 class Recorder:
     def __init__(self) -> None:
         self.shown: list[tuple[int, int, str]] = []
+        self.said: list[str] = []
 
     def show(self, ingested: int, ranked: int, words: str) -> None:
         self.shown.append((ingested, ranked, words))
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
 
 def tally(running: int = 0, completed: int = 0) -> dict[str, int]:
@@ -111,3 +115,11 @@ def test_progress_counts_from_the_first_claim_and_stops_with_the_last_range(
         (10, 4, "250 blocks/s"),
         (10, 10, "250 blocks/s"),
     ]
+
+
+def test_a_failure_that_is_tried_again_is_told_once() -> None:
+    display = Recorder()
+    follower = Follower(10, 1, display)
+    for text in ("range 0-9 failed", "range 0-9 failed", "range 0-9 failed again"):
+        follower.tell(text)
+    assert display.said == ["range 0-9 failed", "range 0-9 failed again"]

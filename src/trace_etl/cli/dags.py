@@ -47,8 +47,9 @@ def dags(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
         typer.echo("No DAG is deployed. Deploy one with: trace deploy FILE")
         return
     print_rows(
-        ["dag", "version", "deployed"],
-        [[i["dag"], i["dag_version"], local_time(i["deployed_at"])] for i in items],
+        ["dag", "jobs", "version", "deployed"],
+        [[i["dag"], i["jobs"], i["dag_version"], local_time(i["deployed_at"])] for i in items],
+        right=["jobs"],
     )
 
 

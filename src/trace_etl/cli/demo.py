@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,11 +11,14 @@ from trace_etl.cli.client import EXIT_NOT_RUNNING, Client, NotRunning, Refused, 
 from trace_etl.cli.output import duration, number, print_rows
 from trace_etl.cli.query import print_result
 
+if TYPE_CHECKING:
+    from trace_etl.cli.playground import Playground
+
 DAG, SOURCE, INGEST, RECEIVERS = "quickstart", "request", "ingest", "receivers"
 EXIT_INTERRUPTED = 130
 _EXAMPLE = Path("examples", "quickstart", "dag.yaml")
 _SIZE_LINE = "size: 500 "
-_POLL = 0.2
+_POLL = 0.25
 TOP_RECEIVERS = """
 SELECT receiver, sum(transfers)::BIGINT AS transfers, count(DISTINCT token) AS tokens
   FROM receivers
@@ -68,7 +71,7 @@ def demo(
     try:
         with playground(blocks, workers, rpc_url, keep=keep) as place:
             watch.note("stack up", f"{workers} worker{'s' if workers > 1 else ''}, {place.chain}")
-            _show(place.client, text, blocks, range_size, watch)
+            _show(place, text, blocks, range_size, watch)
             _print_times(watch)
             _print_next(place.home if keep else None, place.chain_pid)
     except StackError as refused:
@@ -91,12 +94,13 @@ def _dag_text(range_size: int) -> str:
     return text.replace(_SIZE_LINE, f"size: {range_size} ")
 
 
-def _show(client: Client, text: str, blocks: int, range_size: int, watch: Stopwatch) -> None:
+def _show(place: "Playground", text: str, blocks: int, range_size: int, watch: Stopwatch) -> None:
+    client = place.client
     client.post("/v1/dags", {"text": text, "filename": _EXAMPLE.name})
     body = {"dag": DAG, "job": SOURCE, "start": 0, "end": blocks - 1}
     client.post("/v1/triggers", body)
     typer.echo(f"Deployed {_EXAMPLE} and asked for blocks 0-{blocks - 1}.")
-    _wait(client, blocks, -(-blocks // range_size), watch)
+    _wait(place, blocks, -(-blocks // range_size), watch)
     watch.restart()
     answer = client.query(TOP_RECEIVERS)
     watch.note("final ranking", "one query, DuckDB")
@@ -104,37 +108,44 @@ def _show(client: Client, text: str, blocks: int, range_size: int, watch: Stopwa
     print_result(answer)
 
 
-def _wait(client: Client, blocks: int, ranges: int, watch: Stopwatch) -> None:
+def _wait(place: "Playground", blocks: int, ranges: int, watch: Stopwatch) -> None:
     """Follow both jobs until every range is done. Ends the program when a task fails for good."""
     from trace_etl.cli.progress import follow
 
     watch.restart()
     with follow(blocks, ranges) as progress:
         while True:
-            jobs = client.get("/v1/tasks/summary", dag=DAG)["jobs"]
+            place.check_workers()
+            jobs = place.client.get("/v1/tasks/summary", dag=DAG)["jobs"]
             tallies: dict[str, dict[str, Any]] = {job["job"]: job for job in jobs}
-            _stop_on_failure(client, tallies)
+            for line in _failures(place.client, tallies):
+                progress.tell(f"  {line}")
             progress.update(tallies[INGEST], tallies[RECEIVERS])
             if progress.began is not None and not watch.has("Spark start"):
                 watch.note("Spark start", "in the background, once per worker")
                 watch.restart()
             if tallies[INGEST]["completed"] >= ranges and not watch.has(INGEST):
                 watch.note(INGEST, f"{ranges} ranges, {number(int(progress.rate))} blocks/s")
+                watch.restart()
             if tallies[RECEIVERS]["completed"] >= ranges and watch.has(INGEST):
-                watch.note(RECEIVERS, "SQL on Spark, beside the ingest")
+                watch.note(RECEIVERS, "SQL on Spark, what was left after the last block")
                 return
             time.sleep(_POLL)
 
 
-def _stop_on_failure(client: Client, tallies: dict[str, dict[str, Any]]) -> None:
+def _failures(client: Client, tallies: dict[str, dict[str, Any]]) -> list[str]:
+    """What failed and will be tried again. Ends the program when something failed for good."""
     if not any(job["failed"] or job["canceled"] for job in tallies.values()):
-        return
+        return []
+    retrying: list[str] = []
     for status in ("Failed", "Canceled"):
         for task in client.get("/v1/tasks", dag=DAG, status=status, limit=1000)["items"]:
+            why = task["reason"] or task["error_message"] or status.lower()
+            line = f"{task['dag']}.{task['job']} of blocks {task['partition_key']}: {why}"
             if task["retry_at"] is None:
-                why = task["error_message"] or task["reason"] or "no reason was given"
-                what = f"{task['dag']}.{task['job']} of blocks {task['partition_key']}"
-                fail([f"{what} {status.lower()} at attempt {task['attempt']}: {why}"])
+                fail([line])
+            retrying.append(line)
+    return retrying
 
 
 def _print_times(watch: Stopwatch) -> None:

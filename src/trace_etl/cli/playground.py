@@ -17,14 +17,15 @@ import httpx
 import typer
 
 from trace_etl.cli.client import Client, fail, of_connection
-from trace_etl.lite import detached, kinship, stack
-from trace_etl.lite.errors import StackError
+from trace_etl.lite import detached, journal, kinship, record, stack
+from trace_etl.lite.errors import PartFailed, StackError
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 from trace_etl.lite.ports import LOOPBACK, free_port
 
 _CHAIN_WITHIN = 30.0
 _NODE_PATIENCE = 10.0
+_MOST_RESTARTS = 2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -37,6 +38,14 @@ class Playground:
     chain: str
     chain_pid: int | None
 
+    def check_workers(self) -> None:
+        """Raises PartFailed when a worker keeps dying: nothing would ever happen then."""
+        home = Home(self.home)
+        for part in record.read(home.record):
+            if part.name.startswith("worker") and part.restarts >= _MOST_RESTARTS:
+                log = home.logs / f"{part.name}.log"
+                raise PartFailed(f"the {part.name} does not stay up:\n{journal.tail(log)}")
+
 
 @contextmanager
 def playground(
@@ -46,15 +55,16 @@ def playground(
 
     An interruption always removes them. Raises StackError if the stack does not come up.
     """
+    if rpc_url is not None:
+        _check_node(rpc_url, blocks)
     with _interruptible():
         home = Home(Path(tempfile.mkdtemp(prefix="trace-demo-")))
         chain: _Chain | None = None
         keeping = False
         try:
             if rpc_url is None:
-                chain = _Chain.start(home.path, blocks, outlive_us=keep)
-            else:
-                _check_node(rpc_url, blocks)
+                home.open()
+                chain = _Chain.start(home, blocks, outlive_us=keep)
             place = _open(home, chain, rpc_url, workers)
             keeping = keep
             with place.client.http:
@@ -120,9 +130,9 @@ class _Chain:
         return self.process.pid
 
     @classmethod
-    def start(cls, directory: Path, blocks: int, *, outlive_us: bool) -> "_Chain":
+    def start(cls, home: Home, blocks: int, *, outlive_us: bool) -> "_Chain":
         # The port is chosen here, so that the stack need not wait for the chain.
-        port, ready_file, log = free_port(), directory / "devchain.url", directory / "devchain.log"
+        port, ready_file, log = free_port(), home.run / "devchain.url", home.logs / "devchain.log"
         command = [sys.executable, "-P", "-m", "trace_etl.devchain", "--length", str(blocks)]
         command += ["--port", str(port), "--ready-file", str(ready_file)]
         with log.open("wb") as output:

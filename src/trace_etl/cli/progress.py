@@ -3,7 +3,7 @@
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
@@ -18,7 +18,10 @@ Tally = dict[str, Any]
 
 
 class Display(Protocol):
+    """Shows counts, and says what is worth a line of its own."""
+
     def show(self, ingested: int, ranked: int, words: str) -> None: ...
+    def say(self, text: str) -> None: ...
 
 
 @dataclass
@@ -33,6 +36,13 @@ class Follower:
     rate: float = 0.0
     """Blocks per second since."""
     _is_over: bool = False
+    _told: set[str] = field(default_factory=set[str])
+
+    def tell(self, text: str) -> None:
+        """Say something, once."""
+        if text not in self._told:
+            self._told.add(text)
+            self.display.say(text)
 
     def update(self, ingest: Tally, receivers: Tally) -> None:
         """Take the newest tallies in."""
@@ -92,6 +102,9 @@ class _Bars:
         self._progress.update(self._ingest, completed=ingested, words=f"ranges  {words}")
         self._progress.update(self._receivers, completed=ranked)
 
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False)
+
 
 class _Lines:
     def __init__(self, ranges: int) -> None:
@@ -107,3 +120,6 @@ class _Lines:
         self._said = counts
         self._next = time.monotonic() + _LINE_EVERY
         typer.echo(f"  {counts}: {words}")
+
+    def say(self, text: str) -> None:
+        typer.echo(text)

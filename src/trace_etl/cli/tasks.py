@@ -89,7 +89,7 @@ def _print_tasks(answer: dict[str, Any]) -> None:
                 item["status"],
                 f"{item['attempt']}/{item['max_attempts']}",
                 item["worker_id"],
-                took(item["started_at"], item["finished_at"]),
+                _took(item),
                 _why(item),
             ]
             for item in items
@@ -99,8 +99,17 @@ def _print_tasks(answer: dict[str, Any]) -> None:
         typer.echo(f"More: trace tasks --after {answer['next']}", err=True)
 
 
+def _took(item: dict[str, Any]) -> str:
+    is_over = item["status"] != "Running"
+    return (
+        "-"
+        if is_over and not item["finished_at"]
+        else took(item["started_at"], item["finished_at"])
+    )
+
+
 def _why(item: dict[str, Any]) -> str:
-    words = " ".join(str(item.get("error_message") or item.get("reason") or "").split())
+    words = " ".join(str(item["reason"] or item["error_message"] or "").split())
     return words if len(words) <= _LINE else f"{words[: _LINE - 1]}…"
 
 

@@ -101,9 +101,9 @@ class Gate:
     def admit(self, sql: str) -> Admitted:
         """Check a query. Raises Invalid with every fault found."""
         nodes = list(_walk(self._parse(sql)))
-        faults = [fault for node in nodes for fault in _faults(sql, node)]
+        faults = {(f.line, f.column): f for node in reversed(nodes) for f in _faults(sql, node)}
         if faults:
-            raise Invalid(faults)
+            raise Invalid(list(faults.values())[::-1])
         tables = [_mention(sql, node) for node in nodes if node.get("type") == "BASE_TABLE"]
         return Admitted(sql, tuple(tables), frozenset(_own_names(nodes)))
 

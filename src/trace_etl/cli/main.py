@@ -2,7 +2,18 @@
 
 import typer
 
-from trace_etl.cli import dags, datasets, demo, devchain, history, query, stack, tasks
+from trace_etl.cli import (
+    dags,
+    datasets,
+    demo,
+    devchain,
+    history,
+    keys,
+    outbox,
+    query,
+    stack,
+    tasks,
+)
 
 app = typer.Typer(
     name="trace",
@@ -10,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (stack, dags, tasks, datasets, query, history, devchain, demo):
+for commands in (stack, dags, tasks, datasets, query, outbox, keys, history, devchain, demo):
     commands.register(app)
 
 

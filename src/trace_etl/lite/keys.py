@@ -2,7 +2,9 @@
 
 import secrets
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import jwt
@@ -15,18 +17,56 @@ LOCAL_ORG = "00000000-0000-0000-0000-000000000001"
 _USER_LIFE = timedelta(days=365)
 _RENEW_BEFORE = timedelta(days=90)
 _PUBLIC = ".pub.pem"
+_MOMENT = "%Y%m%dT%H%M%S%f"
+# No capability token lives longer than a day; the rest is for clocks that differ.
+TASK_KEY_KEPT = timedelta(hours=25)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What a rotation of the signing key did, by key ids."""
+
+    signs: str
+    verify: list[str]
+    """Superseded keys that are kept until their last token has expired."""
+    pruned: list[str]
 
 
 def ensure_task_key(directory: Path) -> None:
     """Make the first key that signs capability tokens."""
     if not _private_keys(directory):
-        _make_key(directory / f"{_new_id('task')}.pem")
+        _make_key(directory / f"{_id('task', datetime.now(UTC))}.pem")
+
+
+def rotate_task_key(directory: Path, *, now: datetime | None = None) -> Rotation:
+    """Make a new signing key; drop those whose last token has expired."""
+    now = now or datetime.now(UTC)
+    new = directory / f"{_id('task', now)}.pem"
+    _make_key(new)
+    known = _private_keys(directory)
+    spent = [old for old, successor in pairwise(known) if _is_spent(successor, now)]
+    for path in spent:
+        path.unlink()
+    return Rotation(
+        signs=known[-1].stem,
+        verify=[path.stem for path in known[:-1] if path not in spent],
+        pruned=[path.stem for path in spent],
+    )
+
+
+def _is_spent(successor: Path, now: datetime) -> bool:
+    """Whether a key signed its last token so long ago that the token has expired."""
+    try:
+        moment = datetime.strptime(successor.stem.rpartition("-")[2], _MOMENT)
+    except ValueError:
+        return False  # not a name of ours: nobody knows since when it signs
+    return moment.replace(tzinfo=UTC) + TASK_KEY_KEPT < now
 
 
 def ensure_user_key(directory: Path) -> Path:
     """Make the key pair of user tokens, if needed; return the newest private key's path."""
     known = _private_keys(directory)
-    private = known[-1] if known else directory / f"{_new_id('user')}.pem"
+    private = known[-1] if known else directory / f"{_id('user', datetime.now(UTC))}.pem"
     if not known:
         _make_key(private)
     public = private.with_suffix(_PUBLIC)
@@ -41,6 +81,12 @@ def ensure_worker_token(path: Path) -> None:
         private_files.write(path, f"{secrets.token_urlsafe(32)}\n")
 
 
+def rotate_worker_token(path: Path) -> None:
+    """Put a new token first; the one before stays valid until the next rotation."""
+    old = path.read_text().split()
+    private_files.write(path, "".join(f"{t}\n" for t in [secrets.token_urlsafe(32), *old[:1]]))
+
+
 def ensure_user_token(path: Path, key: Path, *, now: datetime | None = None) -> None:
     """Make or renew the local user's bearer token, where it is not good for some time yet."""
     now = now or datetime.now(UTC)
@@ -52,9 +98,9 @@ def _private_keys(directory: Path) -> list[Path]:
     return sorted(p for p in directory.glob("*.pem") if not p.name.endswith(_PUBLIC))
 
 
-def _new_id(purpose: str) -> str:
+def _id(purpose: str, moment: datetime) -> str:
     # Sortable: the newest by name is the one that signs.
-    return f"{purpose}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
+    return f"{purpose}-{moment:{_MOMENT}}"
 
 
 def _make_key(path: Path) -> None:

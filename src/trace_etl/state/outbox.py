@@ -1,7 +1,7 @@
 """The outbox: what a transaction wants done outside it."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -72,6 +72,36 @@ async def failed(
         },
     )
     return [row[0] for row in await cursor.fetchall() if row[1]]
+
+
+@dataclass(frozen=True)
+class OutboxView:
+    """A row as people see it."""
+
+    outbox_id: int
+    kind: str
+    target: str
+    subject: UUID
+    tries: int
+    next_try_at: datetime
+    failed_at: datetime | None
+    last_error: str | None
+    created_at: datetime
+
+
+_LIST = """
+SELECT outbox_id, kind, target, subject, tries, next_try_at, failed_at, last_error, created_at
+  FROM outbox
+ WHERE %(failed)s::boolean IS NULL OR (failed_at IS NOT NULL) = %(failed)s
+ ORDER BY outbox_id LIMIT %(limit)s
+"""
+
+
+async def listing(conn: Conn, *, failed: bool | None, limit: int) -> list[OutboxView]:
+    """What is still to be performed or failed for good, oldest first."""
+    async with conn.cursor(row_factory=class_row(OutboxView)) as cursor:
+        await cursor.execute(_LIST, {"failed": failed, "limit": limit})
+        return await cursor.fetchall()
 
 
 _REPLAY = """

@@ -192,5 +192,23 @@ class DatasetDetail(DatasetItem):
     gaps: list[tuple[int, int]]
 
 
+class OutboxItem(Reply):
+    """A side effect that is still to be performed, or that failed for good."""
+
+    outbox_id: int
+    kind: str
+    target: str
+    subject: UUID
+    tries: int
+    next_try_at: datetime
+    failed_at: datetime | None
+    last_error: str | None
+    created_at: datetime
+
+
+class OutboxList(Reply):
+    items: list[OutboxItem]
+
+
 class ReplayReply(Reply):
     replayed: int

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import structlog
 
 from trace_etl.dispatcher.inline import InlineRunner
+from trace_etl.model.errors import Unavailable
 from trace_etl.plan.retry import OUTBOX_RETRY
-from trace_etl.queues.pgqueue import Producer, wake_up_body
+from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer, wake_up_body
 from trace_etl.state import events, outbox, tasks
 from trace_etl.state.outbox import Intent
 from trace_etl.state.pool import Pool, transaction
@@ -50,27 +52,34 @@ class OutboxPublisher:
     async def _perform(self, perform: Perform, intents: list[Intent]) -> None:
         try:
             await perform(intents)
+        except Unavailable as error:
+            # Not the fault of any of them: asking for each would only wait for each.
+            await self._put_off(intents, error)
         except Exception as error:
-            if len(intents) > 1:  # find the one that cannot be done; the others must go out
-                for intent in intents:
-                    await self._perform(perform, [intent])
+            if len(intents) == 1:
+                await self._put_off(intents, error)
                 return
-            await self._put_off(intents[0], error)
+            for intent in intents:  # find the one that cannot be done; the others must go out
+                await self._perform(perform, [intent])
 
-    async def _put_off(self, intent: Intent, error: Exception) -> None:
-        _log.warning(
-            "outbox_failed", kind=intent.kind, subject=str(intent.subject), error=repr(error)
-        )
+    async def _put_off(self, intents: list[Intent], error: Exception) -> None:
+        kind = intents[0].kind
+        _log.warning("outbox_failed", kind=kind, rows=len(intents), error=repr(error))
+        by_tries: dict[int, list[Intent]] = {}
+        for intent in intents:
+            by_tries.setdefault(intent.tries, []).append(intent)
+        ended: list[int] = []
         async with transaction(self.pool) as conn:
-            ended = await outbox.failed(
-                conn,
-                [intent.outbox_id],
-                error=repr(error),
-                retry_after=OUTBOX_RETRY.after(intent.tries),
-                max_tries=self.max_tries,
-            )
+            for tries, alike in by_tries.items():
+                ended += await outbox.failed(
+                    conn,
+                    _ids(alike),
+                    error=repr(error),
+                    retry_after=OUTBOX_RETRY.after(tries),
+                    max_tries=self.max_tries,
+                )
         if ended:
-            _log.error("outbox_gave_up", kind=intent.kind, subject=str(intent.subject))
+            _log.error("outbox_gave_up", kind=kind, outbox_ids=ended)
 
     async def _route(self, intents: list[Intent]) -> None:
         async with transaction(self.pool) as conn:
@@ -79,12 +88,18 @@ class OutboxPublisher:
         _log.info("events_routed", events=len(intents), tasks=len(created))
 
     async def _wake(self, intents: list[Intent]) -> None:
-        await self.queue.send([(i.target, wake_up_body(i.subject)) for i in intents])
+        await self._send([(i.target, wake_up_body(i.subject)) for i in intents])
         await self._done(intents)
 
     async def _buffer(self, intents: list[Intent]) -> None:
-        await self.queue.send([(i.target, i.body or {}) for i in intents])
+        await self._send([(i.target, i.body or {}) for i in intents])
         await self._done(intents)
+
+    async def _send(self, messages: list[tuple[str, dict[str, Any]]]) -> None:
+        try:
+            await self.queue.send(messages)
+        except CONNECTION_LOST as error:
+            raise Unavailable(f"the queue does not answer: {error}") from error
 
     async def _wake_next(self, intents: list[Intent]) -> None:
         async with transaction(self.pool) as conn:

@@ -96,6 +96,19 @@ async def cancel_task(task_id: UUID, user: WriterDep, ctx: ContextDep) -> wire.C
     return wire.CancelReply.model_validate({"task_id": task_id, "status": status})
 
 
+@router.get("/outbox")
+async def list_outbox(
+    user: ReaderDep,
+    ctx: ContextDep,
+    failed: bool | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> wire.OutboxList:
+    """Side effects that are still to be performed, or that failed for good."""
+    async with ctx.pool.connection() as conn:
+        found = await outbox.listing(conn, failed=failed, limit=limit)
+    return wire.OutboxList(items=[wire.OutboxItem.model_validate(asdict(row)) for row in found])
+
+
 @router.post("/outbox/replay")
 async def replay_outbox(user: WriterDep, ctx: ContextDep) -> wire.ReplayReply:
     """Give every side effect that failed for good a new set of tries."""

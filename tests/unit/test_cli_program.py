@@ -19,7 +19,10 @@ from trace_etl.cli.progress import Follower
 from trace_etl.plan.dagfile import parse_dag
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
-HEAVY = ("pyspark", "duckdb", "pandas", "pyarrow", "psycopg", "fastapi", "uvicorn", "httpx")
+HEAVY = (
+    *("pyspark", "duckdb", "pandas", "pyarrow", "psycopg", "fastapi", "uvicorn", "httpx"),
+    *("structlog", "eth_hash", "pydantic", "rich"),
+)
 
 
 def test_help_imports_nothing_heavy() -> None:

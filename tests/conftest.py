@@ -4,10 +4,26 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, serving
-
 from trace_etl.lite.databases import Dsns
+
+# CI sees the same examples every time; `--hypothesis-profile=long` looks for new ones.
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=60,
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+settings.register_profile(
+    "long", settings.get_profile("ci"), derandomize=False, max_examples=3_000, print_blob=True
+)
+settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

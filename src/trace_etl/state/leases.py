@@ -95,7 +95,11 @@ WITH ended AS (
            finished_at = CASE WHEN %(retry_after)s::interval IS NULL THEN now() END,
            retry_at = now() + %(retry_after)s::interval
      WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND status = 'Running'
-    RETURNING task_id, attempt, worker_id, started_at, status
+    RETURNING task_id, attempt, worker_id, started_at, status, job_id, max_concurrency
+), asked AS (
+    -- Room under a concurrency cap: whoever was turned away must be told.
+    INSERT INTO outbox (kind, subject)
+    SELECT 'wake_next', job_id FROM ended WHERE max_concurrency IS NOT NULL
 )
 INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, cause, error_code,
                            error_message)

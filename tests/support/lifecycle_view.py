@@ -1,0 +1,132 @@
+"""Postgres state and the queue, read into the terms of the model."""
+
+from collections import Counter
+from dataclasses import asdict, replace
+from typing import Any
+
+import psycopg
+
+from support.lifecycle_model import Fence, Key, Model, Task, wake_subject
+
+_STATE = """
+SELECT json_build_object(
+    'tasks', (SELECT json_agg(json_build_object(
+        'id', t.task_id, 'job', j.name,
+        'scope', coalesce('p:' || t.partition_key, 'c:' || t.cursor_value),
+        'status', t.status, 'attempt', t.attempt, 'lease', t.lease_token,
+        'cancel', t.cancel_requested, 'reaped', t.cause IS NOT NULL,
+        'completed', t.completion_hash IS NOT NULL,
+        'retry', CASE WHEN t.retry_at <= now() THEN 'due'
+                      WHEN t.retry_at > now() THEN 'waiting' END,
+        'expired', t.status = 'Running' AND t.lease_expires_at < now(),
+        'overdue', t.status = 'Running' AND t.deadline_at < now()))
+        FROM tasks t JOIN jobs j USING (job_id)),
+    'attempts', (SELECT json_agg(json_build_array(task_id, attempt, outcome, cause))
+                   FROM task_attempts),
+    'events', (SELECT json_agg(json_build_array(event_id, producer_task_id, scope_key, attempt,
+                                                routed_at IS NOT NULL)) FROM events),
+    'outbox', (SELECT json_agg(json_build_array(kind, subject)) FROM outbox),
+    'jobs', (SELECT json_agg(json_build_array(job_id, name)) FROM jobs),
+    'partitions', (SELECT json_agg(json_build_array(j.name, p.partition_key, p.task_id, p.attempt,
+                                                    p.storage_ref ->> 'prefix'))
+                     FROM partitions p JOIN dataset_versions v USING (dataset_version)
+                     JOIN datasets d USING (dataset_uuid) JOIN jobs j USING (job_id)),
+    'buffers', (SELECT json_agg(json_build_array(publish_id, task_id, attempt, batch_uri))
+                  FROM buffer_publishes))
+"""
+_MESSAGES = "SELECT queue, body FROM queue.messages"
+CLEAN = (
+    "DELETE FROM tasks",
+    "DELETE FROM task_attempts",
+    "DELETE FROM events",
+    ("DELETE FROM outbox"),
+    "DELETE FROM partitions",
+    "DELETE FROM buffer_publishes",
+)
+
+Conn = psycopg.Connection[Any]
+
+
+class View:
+    """One look at both databases."""
+
+    def __init__(self, state: Conn, queue: Conn) -> None:
+        (self._rows,) = state.execute(_STATE).fetchone() or ({},)
+        self._messages = queue.execute(_MESSAGES).fetchall()
+        self.keys: dict[str, Key] = {t["id"]: (t["job"], t["scope"]) for t in self._all("tasks")}
+        self.ids: dict[Key, str] = {key: task_id for task_id, key in self.keys.items()}
+
+    def _all(self, name: str) -> list[Any]:
+        return self._rows[name] or []
+
+    def model(self) -> Model:
+        """What is there, as the model would have it."""
+        return Model(
+            tasks={(t["job"], t["scope"]): _task(t) for t in self._all("tasks")},
+            ended={(self.keys[t], n): (outcome, cause) for t, n, outcome, cause in self._ended()},
+            events={(self.keys[t], s): (n, routed) for _, t, s, n, routed in self._all("events")},
+            outbox=self._outbox(),
+            partitions=self._partitions(),
+            buffers={(self.keys[t], n, uri): i for i, t, n, uri in self._all("buffers")},
+            messages=self._sent(),
+        )
+
+    def _ended(self) -> list[Any]:
+        return self._all("attempts")
+
+    def _outbox(self) -> Counter[tuple[str, Any]]:
+        return Counter(
+            (kind, self._subject(kind, subject)) for kind, subject in self._all("outbox")
+        )
+
+    def _subject(self, kind: str, subject: str) -> Any:
+        if kind == "route_event":
+            events = {i: (self.keys[t], scope) for i, t, scope, _, _ in self._all("events")}
+            return events[subject]
+        if kind == "buffer_message":
+            return {i: (self.keys[t], n, u) for i, t, n, u in self._all("buffers")}[subject]
+        if kind == "wake_next":
+            return dict(self._all("jobs"))[subject]
+        return wake_subject(self.keys[subject])
+
+    def _partitions(self) -> dict[tuple[str, str], Fence]:
+        found: dict[tuple[str, str], Fence] = {}
+        for job, key, task_id, attempt, prefix in self._all("partitions"):
+            assert prefix.endswith(f"/{task_id}/{attempt}/"), "a pointer to another's files"
+            found[job, f"p:{key}"] = Fence(self.keys[task_id], attempt, "")
+        return found
+
+    def _sent(self) -> Counter[tuple[str, Any]]:
+        return Counter((queue, self._told(queue, body)) for queue, body in self._messages)
+
+    def _told(self, queue: str, body: dict[str, Any]) -> Any:
+        if queue != "buffer":
+            return wake_subject(self.keys[body["task_id"]])
+        producer = body["producer"]
+        return self.keys[producer["task_id"]], producer["attempt"], body["batch_uri"]
+
+
+def _task(row: dict[str, Any]) -> Task:
+    same = ("status", "attempt", "lease", "cancel", "reaped", "retry", "expired", "overdue")
+    return Task(**{name: row[name] for name in same}, content="" if row["completed"] else None)
+
+
+def differences(model: Model, seen: Model) -> list[str]:
+    """Where what is there is not what should be, in words; empty when all is as told."""
+    wanted, found = asdict(_comparable(model)), asdict(seen)
+    lines: list[str] = []
+    for part, should in wanted.items():
+        there = found[part]
+        for key in should.keys() | there.keys():
+            if should.get(key) != there.get(key):
+                lines.append(f"{part} {key}: should be {should.get(key)}, is {there.get(key)}")
+    return sorted(lines)
+
+
+def _comparable(model: Model) -> Model:
+    """Contents are hashed in the database: only whether there is one can be compared."""
+    tasks = {
+        key: replace(task, content=None if task.content is None else "")
+        for key, task in model.tasks.items()
+    }
+    return replace(model, tasks=tasks)

@@ -1,0 +1,205 @@
+"""Records what clients and loops do, so that any run can be put to the history checker."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+from psycopg.rows import dict_row
+
+from trace_etl.history.checker import check
+from trace_etl.history.lines import parse
+from trace_etl.history.verdict import Verdict
+from trace_etl.lite.databases import Dsns
+
+_CALLS = {
+    "/internal/task-claim": "claim",
+    "/internal/task-claim-many": "claim_many",
+    "/internal/task-fetch": "fetch",
+    "/v1/task/heartbeat": "heartbeat",
+    "/internal/heartbeat": "heartbeat",
+    "/v1/task/complete": "complete",
+    "/internal/task-complete": "complete",
+    "/v1/task/events": "events",
+    "/internal/events": "events",
+    "/v1/task/buffer-publish": "buffer_publish",
+    "/v1/triggers": "trigger",
+    "/v1/dags": "deploy",
+}
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_CONSUMERS = """
+SELECT i.dataset_uuid, j.job_id FROM job_inputs i JOIN jobs j USING (revision_id)
+  JOIN job_revisions r USING (revision_id) WHERE j.active AND r.activation = 'reactive'
+"""
+_STATE_TABLES = {
+    "tasks": "SELECT * FROM tasks",
+    "task_attempts": "SELECT * FROM task_attempts",
+    "events": "SELECT * FROM events",
+    "outbox": "SELECT * FROM outbox",
+    "partitions": "SELECT * FROM partitions",
+    "buffer_publishes": "SELECT * FROM buffer_publishes",
+    "datasets": "SELECT dataset_uuid, dataset_version FROM datasets",
+    "consumers": _CONSUMERS,
+}
+
+
+class Recorder:
+    """Lines of one history. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = [json.dumps({"history": 1})]
+        self._lock = threading.Lock()
+        self._anchor = time.time() - time.monotonic()
+
+    def clear(self) -> None:
+        """Begin another history."""
+        with self._lock:
+            self._lines = self._lines[:1]
+
+    def now(self) -> float:
+        """Unix time that never goes back."""
+        return self._anchor + time.monotonic()
+
+    def add(self, **line: Any) -> None:
+        text = json.dumps(line, default=str)
+        with self._lock:
+            self._lines.append(text)
+
+    # --- clients ----------------------------------------------------------------------------
+
+    def watch(self, client: httpx.Client, actor: str = "") -> httpx.Client:
+        """Record every call that this client makes from now on."""
+        client._transport = _Recording(client._transport, self, actor)
+        return client
+
+    # --- loops and the clock ----------------------------------------------------------------
+
+    def note(
+        self, call: str, step: Callable[[], Any], request: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a step of a loop and record it; a failing one may have happened or not."""
+        began = self.now()
+        try:
+            found = step()
+        except BaseException as error:
+            self._noted(call, request, began, error=repr(error))
+            raise
+        self._noted(call, request, began, answer={"status": 200, "body": {"found": found}})
+        return found
+
+    def _noted(self, call: str, request: dict[str, Any] | None, began: float, **end: Any) -> None:
+        self.add(call=call, request=request or {}, began=began, ended=self.now(), **end)
+
+    def expired(self, task_id: str) -> None:
+        """Somebody is about to move a task's lease or deadline into the past."""
+        now = self.now()
+        answer = {"status": 200, "body": {}}
+        self.add(call="expire", request={"task_id": task_id}, began=now, ended=now, answer=answer)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def dump(self, dsns: Dsns, *, messages: bool = True) -> None:
+        """Add the database as it is now. Leave out `messages` where workers consume them."""
+        with psycopg.connect(dsns.state) as state, psycopg.connect(dsns.queue) as queue:
+            self.dump_from(state, queue if messages else None)
+
+    def dump_from(
+        self, state: psycopg.Connection[Any], queue: psycopg.Connection[Any] | None
+    ) -> None:
+        """The same over connections that are open already."""
+        with state.transaction():
+            state.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            rows = {name: _rows(state, query) for name, query in _STATE_TABLES.items()}
+        if queue is not None:
+            rows["messages"] = _rows(queue, "SELECT queue, body FROM queue.messages")
+        self.add(dump=list(rows))
+        for table, found in rows.items():
+            for row in found:
+                self.add(table=table, row={k: v for k, v in row.items() if type(v) is not bytes})
+
+    @property
+    def lines(self) -> list[str]:
+        with self._lock:
+            return list(self._lines)
+
+    def verdict(self) -> Verdict:
+        return check(parse(self.lines))
+
+    def save(self, path: Path) -> Path:
+        path.write_text("\n".join(self.lines) + "\n")
+        return path
+
+
+def _rows(conn: psycopg.Connection[Any], query: str) -> list[dict[str, Any]]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query).fetchall()
+
+
+class _Recording(httpx.BaseTransport):
+    def __init__(self, inner: httpx.BaseTransport, recorder: Recorder, actor: str) -> None:
+        self._inner = inner
+        self._recorder = recorder
+        self._actor = actor
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        with self._recorded(request) as line:
+            response = self._inner.handle_request(request)
+            content = response.read()
+            line["answer"] = {"status": response.status_code, "body": _body(content)}
+        # Read and decoded already: hand out a copy that can be read again.
+        return httpx.Response(response.status_code, headers=_plain(response), content=content)
+
+    @contextmanager
+    def _recorded(self, request: httpx.Request) -> Generator[dict[str, Any]]:
+        line: dict[str, Any] = {
+            "at": f"{request.url.scheme}://{request.url.netloc.decode()}",
+            "actor": self._actor,
+            "call": _name(request.url.path),
+            "request": _asked(request),
+            "began": self._recorder.now(),
+        }
+        try:
+            yield line
+        except httpx.TransportError as error:
+            line |= {"error": repr(error), "sent": not isinstance(error, _NEVER_SENT)}
+            raise
+        finally:
+            if "answer" not in line and "error" not in line:
+                line["error"] = "interrupted"
+            self._recorder.add(**line, ended=self._recorder.now())
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _plain(response: httpx.Response) -> dict[str, str]:
+    return {k: v for k, v in response.headers.items() if k.lower() != "content-encoding"}
+
+
+def _name(path: str) -> str:
+    return "cancel" if path.endswith("/cancel") else _CALLS.get(path, path)
+
+
+def _asked(request: httpx.Request) -> dict[str, Any]:
+    if request.content:
+        return json.loads(request.content)
+    task_id = request.url.params.get("task_id") or request.url.path.split("/")[-2]
+    return {"task_id": task_id}
+
+
+def _body(content: bytes) -> dict[str, Any] | None:
+    """An answer without the tokens in it: a history is no place for secrets."""
+    try:
+        body = json.loads(content, object_hook=_without_token)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _without_token(value: dict[str, Any]) -> dict[str, Any]:
+    return {k: "…" if k == "capability_token" and v else v for k, v in value.items()}

@@ -1,0 +1,96 @@
+"""Dispatchers over one Postgres that a test can restart, with clients that are recorded."""
+
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import httpx
+import psycopg
+
+from support.dispatcher import Live, Secrets, live
+from support.lifecycle_view import CLEAN, View
+from support.recorder import Recorder
+from trace_etl.lite.databases import Dsns
+
+
+@dataclass
+class Replica:
+    """A Dispatcher whose loops stand still, and clients that keep their connections."""
+
+    name: str
+    start: Callable[[], Any]
+    recorder: Recorder
+    _exit: ExitStack = field(default_factory=ExitStack)
+
+    def up(self) -> "Replica":
+        self.live: Live = self._exit.enter_context(self.start())
+        self.internal = self._client(self.live.internal())
+        self.user = self._client(self.live.user())
+        return self
+
+    def _client(self, client: httpx.Client) -> httpx.Client:
+        return self.recorder.watch(self._exit.enter_context(client), self.name)
+
+    def down(self) -> None:
+        self._exit.close()
+
+
+@dataclass
+class Stage:
+    """Two replicas, and a look at the databases behind them."""
+
+    dsns: Dsns
+    recorder: Recorder
+    replicas: list[Replica]
+    state: psycopg.Connection[Any]
+    queue: psycopg.Connection[Any]
+    threads: ThreadPoolExecutor
+
+    def restart(self, n: int) -> None:
+        self.replicas[n].down()
+        self.replicas[n].up()
+
+    def view(self) -> View:
+        return View(self.state, self.queue)
+
+    def clean(self) -> None:
+        """Forget every task, keep the DAG: the next run starts on an empty stage."""
+        for statement in CLEAN:
+            self.state.execute(statement)
+        self.queue.execute("DELETE FROM queue.messages")
+        self.recorder.clear()
+
+    def at_once(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        """Let the calls loose together."""
+        barrier = Barrier(len(calls))
+
+        def run(call: Callable[[], Any]) -> Any:
+            barrier.wait(30)
+            return call()
+
+        return [f.result(60) for f in [self.threads.submit(run, call) for call in calls]]
+
+
+@contextmanager
+def stage(secrets: Secrets, dsns: Dsns, objects: Path, dag: str) -> Generator[Stage]:
+    """Two replicas with the DAG deployed. Retries wait an hour unless a test moves the clock."""
+    recorder, hour = Recorder(), timedelta(hours=1)
+
+    def start() -> Any:
+        return live(secrets, dsns, objects, retry_first=hour, retry_most=hour)
+
+    with ExitStack() as stack:
+        replicas = [Replica(f"r{n}", start, recorder).up() for n in (0, 1)]
+        for replica in replicas:
+            stack.callback(replica.down)
+        state = stack.enter_context(psycopg.connect(dsns.state, autocommit=True))
+        queue = stack.enter_context(psycopg.connect(dsns.queue, autocommit=True))
+        threads = stack.enter_context(ThreadPoolExecutor(4))
+        reply = replicas[0].user.post("/v1/dags", json={"text": dag})
+        assert reply.status_code == 200, reply.text
+        yield Stage(dsns, recorder, replicas, state, queue, threads)

@@ -22,7 +22,7 @@ async def _serve(cfg: DispatcherSettings) -> None:
         _log.info("dispatcher_ready", api_port=cfg.api_port, internal_port=cfg.internal_port)
         listeners = [
             Listener(service.user, cfg.api_host, cfg.api_port),
-            Listener(service.internal, cfg.internal_host, cfg.internal_port),
+            Listener(service.internal, cfg.internal_host, cfg.internal_port, lean=True),
         ]
         try:
             await serve(listeners, tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)

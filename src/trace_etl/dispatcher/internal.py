@@ -237,11 +237,12 @@ async def _body(headers: Headers, receive: Receive) -> bytes:
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > MAX_BODY:
         raise TooLarge(f"a body may have {MAX_BODY} bytes at most")
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body"):
+    body = b""
+    more = True
+    while more:
         message = await receive()
         body += message.get("body", b"")
+        more = message.get("more_body", False)
         if len(body) > MAX_BODY:
             raise TooLarge(f"a body may have {MAX_BODY} bytes at most")
     return body

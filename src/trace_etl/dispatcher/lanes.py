@@ -58,6 +58,8 @@ class Lane(Generic[T, R]):
 
     async def _flush(self) -> None:
         while self._waiting:
+            # Requests that arrived in the same turn of the event loop share the commit.
+            await asyncio.sleep(0)
             batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
             try:
                 results = await self._attempt([item for item, _ in batch])

@@ -3,9 +3,8 @@
 from uuid import UUID
 
 from trace_etl.dispatcher.settings import DispatcherSettings
-from trace_etl.dispatcher.tokens import Grant, TaskTokens, claims_of
+from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
 from trace_etl.model.storage import attempt_prefix
-from trace_etl.model.task import Fence
 from trace_etl.state import partitions, revisions
 from trace_etl.state.claims import ClaimedTask
 from trace_etl.state.pool import Conn
@@ -14,12 +13,12 @@ from trace_etl.wire.task import (
     Claimed,
     InputPartition,
     JobRef,
-    Scope,
     Storage,
     TaskInput,
     TaskOutput,
     TaskPayload,
 )
+from trace_etl.wire.task import Scope as TaskScope
 
 
 class Payloads:
@@ -70,7 +69,7 @@ class Payloads:
             job=JobRef(dag_name=revision.dag_name, name=revision.job_name),
             operator=revision.operator,
             config=revision.config,
-            scope=Scope(
+            scope=TaskScope(
                 partition_key=task.partition_key,
                 start=task.range_start,
                 end=task.range_end,
@@ -115,13 +114,7 @@ class Payloads:
             Grant(o.dataset_uuid, o.dataset_version, self._ref(o.storage_ref.prefix))
             for o in payload.outputs
         ]
-        scope = claims_of(
-            task.org_id,
-            Fence(task.task_id, task.attempt, task.lease_token),
-            [*reads, *writes],
-            [f"s3://{g.storage_ref['bucket']}/{g.storage_ref['prefix']}" for g in reads],
-            [f"s3://{g.storage_ref['bucket']}/{g.storage_ref['prefix']}" for g in writes],
-        )
+        scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes)
         life = task.timeout_seconds + int(self._cfg.token_grace.total_seconds())
         return self._tokens.mint(scope, min(life, int(self._cfg.token_life_most.total_seconds())))
 

@@ -48,7 +48,6 @@ class Capability:
     attempt: int
     issued_at: int
     expires_at: int
-    grants: tuple[Grant, ...]
     read_prefixes: tuple[str, ...]
     write_prefixes: tuple[str, ...]
     outputs: dict[UUID, Grant] = field(default_factory=dict[UUID, Grant])
@@ -139,31 +138,49 @@ def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
     return {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": kid, "x": x, "y": y}
 
 
-def claims_of(
-    org_id: UUID,
-    fence: Fence,
-    grants: list[Grant],
-    read_prefixes: list[str],
-    write_prefixes: list[str],
-) -> dict[str, Any]:
-    """The scope part of a token's claims."""
-    return {
-        "iss": ISSUER,
-        "aud": AUDIENCE,
-        "sub": f"task:{fence.task_id}",
-        "org_id": org_id,
-        "task_id": fence.task_id,
-        "attempt": fence.attempt,
-        "datasets": [
-            {
-                "dataset_uuid": g.dataset_uuid,
-                "dataset_version": g.dataset_version,
-                "storage_ref": g.storage_ref,
-            }
-            for g in grants
-        ],
-        "s3": {"read_prefixes": read_prefixes, "write_prefixes": write_prefixes},
-    }
+@dataclass(frozen=True)
+class Scope:
+    """What a token is to open: one attempt, datasets to read, datasets to write."""
+
+    org_id: UUID
+    task_id: UUID
+    attempt: int
+    reads: list[Grant]
+    writes: list[Grant]
+
+    def claims(self) -> dict[str, Any]:
+        return {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": f"task:{self.task_id}",
+            "org_id": self.org_id,
+            "task_id": self.task_id,
+            "attempt": self.attempt,
+            "datasets": [
+                {
+                    "dataset_uuid": g.dataset_uuid,
+                    "dataset_version": g.dataset_version,
+                    "storage_ref": g.storage_ref,
+                }
+                for g in (*self.reads, *self.writes)
+            ],
+            "s3": {
+                "read_prefixes": [_url(g) for g in self.reads],
+                "write_prefixes": [_url(g) for g in self.writes],
+            },
+        }
+
+    def capability(self, issued_at: int, expires_at: int) -> "Capability":
+        return Capability(
+            org_id=self.org_id,
+            task_id=self.task_id,
+            attempt=self.attempt,
+            issued_at=issued_at,
+            expires_at=expires_at,
+            read_prefixes=tuple(_url(g) for g in self.reads),
+            write_prefixes=tuple(_url(g) for g in self.writes),
+            outputs={g.dataset_uuid: g for g in self.writes},
+        )
 
 
 class TaskTokens:
@@ -175,15 +192,18 @@ class TaskTokens:
         self._known: OrderedDict[bytes, Capability] = OrderedDict()
         self._remember = remember
 
-    def mint(self, scope: dict[str, Any], life_seconds: int) -> str:
+    def mint(self, scope: Scope, life_seconds: int) -> str:
         """A token over this scope."""
         now = int(time.time())
-        claims = {**scope, "iat": now, "exp": now + life_seconds, "jti": token_hex(16)}
+        token = self._issue(scope.claims(), now, now + life_seconds)
+        self._store(token, scope.capability(now, now + life_seconds))
+        return token
+
+    def _issue(self, scope: dict[str, Any], issued_at: int, expires_at: int) -> str:
+        claims = {**scope, "iat": issued_at, "exp": expires_at, "jti": token_hex(16)}
         kid = self._signer.kid()
         message = _header(kid) + b"." + _base64(orjson.dumps(claims))
-        token = (message + b"." + _base64(self._signer.sign(kid, message))).decode()
-        self._store(token, _capability(claims))
-        return token
+        return (message + b"." + _base64(self._signer.sign(kid, message))).decode()
 
     def verify(self, token: str | None) -> Capability:
         """Who speaks. Raises Unauthenticated."""
@@ -204,8 +224,8 @@ class TaskTokens:
         """The same scope with a new life. The caller has verified the token and the fence."""
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
         life = claims["exp"] - claims["iat"]
-        scope = {key: value for key, value in claims.items() if key not in ("iat", "exp", "jti")}
-        return self.mint(scope, life)
+        now = int(time.time())
+        return self._issue(claims, now, now + life)
 
     def jwks(self) -> dict[str, Any]:
         return self._signer.jwks()
@@ -258,26 +278,20 @@ def _capability(claims: dict[str, Any]) -> Capability:
     if {type(claims["datasets"]), *(type(s3[k]) for k in _PREFIXES)} != {list}:
         raise ValueError("datasets and prefixes are lists")
     grants = tuple(
-        Grant(_uuid(d["dataset_uuid"]), _uuid(d["dataset_version"]), d["storage_ref"])
+        Grant(UUID(d["dataset_uuid"]), UUID(d["dataset_version"]), d["storage_ref"])
         for d in claims["datasets"]
     )
     writes = tuple(str(p) for p in s3["write_prefixes"])
     return Capability(
-        org_id=_uuid(claims["org_id"]),
-        task_id=_uuid(claims["task_id"]),
+        org_id=UUID(claims["org_id"]),
+        task_id=UUID(claims["task_id"]),
         attempt=claims["attempt"],
         issued_at=int(claims["iat"]),
         expires_at=int(claims["exp"]),
-        grants=grants,
         read_prefixes=tuple(str(p) for p in s3["read_prefixes"]),
         write_prefixes=writes,
         outputs={g.dataset_uuid: g for g in grants if _url(g) in writes},
     )
-
-
-def _uuid(value: UUID | str) -> UUID:
-    """Claims that we just made hold UUIDs, claims that came over the wire hold text."""
-    return value if isinstance(value, UUID) else UUID(value)
 
 
 def _url(grant: Grant) -> str:

@@ -13,6 +13,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from trace_etl.http.lean import LeanProtocol
 from trace_etl.model.errors import TraceError
 
 _GRACE = 4  # seconds for requests under way once we were asked to stop
@@ -39,6 +40,8 @@ class Listener:
     app: ASGIApp
     host: str
     port: int
+    lean: bool = False
+    """Serve small calls cheaply, without streaming."""
 
 
 class _Server(uvicorn.Server):
@@ -103,7 +106,7 @@ def _config(listener: Listener, tls: Tls) -> uvicorn.Config:
         listener.app,
         ssl_certfile=str(tls.cert),
         ssl_keyfile=str(tls.key),
-        http="httptools",
+        http=LeanProtocol if listener.lean else "httptools",
         ws="none",
         log_config=None,
         access_log=False,

@@ -1,0 +1,244 @@
+"""HTTP/1.1 for small calls: the whole body first, one task, the whole answer in one write.
+
+A protocol class for uvicorn, which keeps the listener, TLS and the shutdown. What it leaves out
+(streaming, upgrades, per-request machinery) is half of what a request costs.
+"""
+
+import asyncio
+from collections import deque
+from http import HTTPStatus
+from typing import Any, cast
+
+import httptools
+from starlette.types import ASGIApp, Message
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+MAX_HEADER_BYTES = 32 * 1024
+MAX_BODY_BYTES = 1024 * 1024
+_MAX_WAITING = 16
+_LINGER_SECONDS = 2.0
+_STATUS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+_CLOSE = b"connection: close\r\n\r\n"
+
+
+class _Request:
+    """What has arrived of a request."""
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "size", "url")
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.method = ""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body = b""
+        self.size = 0
+        self.keep_alive = True
+
+    def scope(self) -> dict[str, Any]:
+        path, _, query = self.url.partition(b"?")
+        return {
+            "type": "http",
+            "method": self.method,
+            "path": path.decode("latin-1"),
+            "query_string": query,
+            "headers": self.headers,
+        }
+
+
+class _TooMuch(Exception):
+    """Raised inside the parser to stop it."""
+
+
+class LeanProtocol(asyncio.Protocol):
+    """One connection. Pipelined requests are answered in order."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._app = cast("ASGIApp", config.loaded_app)  # pyright: ignore[reportUnknownMemberType]
+        self._state = server_state
+        self._idle_seconds = config.timeout_keep_alive
+        self._loop = _loop or asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._request = _Request()
+        self._waiting: deque[_Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._idle: asyncio.TimerHandle | None = None
+        self._deaf = False
+        self._closing = False
+
+    # --- the transport's side ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._state.connections.add(cast("Any", self))
+        self._rest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # A request under way goes on to its end: it may hold somebody's batch.
+        self._state.connections.discard(cast("Any", self))
+        self._transport = None
+        self._waiting.clear()
+        self._stir()
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._stir()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._deaf = True
+            if not isinstance(error.__context__, _TooMuch):
+                self._refuse(HTTPStatus.BAD_REQUEST)
+        except httptools.HttpParserUpgrade:
+            self._deaf = True
+            self._refuse(HTTPStatus.BAD_REQUEST)
+
+    def shutdown(self) -> None:
+        """Asked to stop: answer what is under way, then close."""
+        self._closing = True
+        if self._task is None:
+            self._close()
+
+    # --- the parser's side ------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._request = _Request()
+
+    def on_url(self, url: bytes) -> None:
+        self._request.url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self._request.headers.append((name, value))
+        self._count(len(name) + len(value))
+        if name == b"expect" and value.lower() == b"100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if name == b"content-length" and value.isdigit() and int(value) > MAX_BODY_BYTES:
+            self._too_large()
+
+    def on_body(self, body: bytes) -> None:
+        self._request.body += body
+        if len(self._request.body) > MAX_BODY_BYTES:
+            self._too_large()
+
+    def on_message_complete(self) -> None:
+        self._request.keep_alive = self._parser.should_keep_alive()
+        self._submit()
+
+    def _count(self, size: int) -> None:
+        self._request.size += size
+        if self._request.size > MAX_HEADER_BYTES:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            raise _TooMuch
+
+    def _too_large(self) -> None:
+        """Let the app refuse it in its own words; nothing more is read."""
+        self._request.keep_alive = False
+        self._request.method = self._parser.get_method().decode()
+        self._waiting.append(self._request)
+        self._start()
+        raise _TooMuch
+
+    # --- answering --------------------------------------------------------------------------
+
+    def _submit(self) -> None:
+        self._request.method = self._parser.get_method().decode()
+        self._waiting.append(self._request)
+        if len(self._waiting) > _MAX_WAITING and self._transport is not None:
+            self._transport.pause_reading()
+        self._start()
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = self._loop.create_task(self._answer_all())
+            self._state.tasks.add(self._task)
+            self._task.add_done_callback(self._state.tasks.discard)
+
+    async def _answer_all(self) -> None:
+        try:
+            while self._waiting:
+                request = self._waiting.popleft()
+                await self._answer(request)
+                if self._transport is not None:
+                    self._transport.resume_reading()
+                if self._closing or not request.keep_alive:
+                    self._close()
+                    return
+        finally:
+            self._task = None
+        self._rest()
+
+    async def _answer(self, request: _Request) -> None:
+        start: Message = {}
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": request.body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            close = self._closing or not request.keep_alive
+            await self._writable.wait()
+            self._write(start["status"], start["headers"], message["body"], close=close)
+
+        self._state.total_requests += 1
+        await self._app(request.scope(), receive, send)
+
+    def _write(
+        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, close: bool
+    ) -> None:
+        if self._transport is None:
+            return
+        lines = [_STATUS[status], *(b"%b: %b\r\n" % pair for pair in headers)]
+        self._transport.write(b"".join([*lines, _CLOSE if close else b"\r\n", body]))
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        """Not a request of ours: say so, read no more, close."""
+        self._deaf = True
+        body = status.phrase.encode()
+        headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
+        self._write(status.value, headers, body, close=True)
+        self._close()
+
+    def _close(self) -> None:
+        """End our side; wait a moment for the caller, whose answer a hard close could destroy."""
+        self._deaf = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._loop.call_later(_LINGER_SECONDS, self._drop)
+            self._transport.close()
+
+    def _drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- idling -----------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        if self._transport is not None:
+            self._stir()
+            self._idle = self._loop.call_later(self._idle_seconds, self._close)
+
+    def _stir(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None

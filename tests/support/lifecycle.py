@@ -1,6 +1,7 @@
 """Tasks to try the lifecycle on: a DAG per test, claims, fences, and rows to compare."""
 
 import json
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -314,3 +315,36 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     if failures:
         raise failures[0]
     return answers
+
+
+def held_up(dsn: str, lock: str, calls: list[Callable[[], Any]]) -> list[Any]:
+    """The same, behind a lock: let go when every call either waits or has answered."""
+    with psycopg.connect(dsn) as conn, psycopg.connect(dsn, autocommit=True) as watch:
+        conn.execute(lock)
+        answered: list[int] = []
+
+        def counted(call: Callable[[], Any]) -> Callable[[], Any]:
+            def run() -> Any:
+                answer = call()
+                answered.append(1)
+                return answer
+
+            return run
+
+        def let_go() -> None:
+            until = time.monotonic() + 30
+            while _waiting(watch) + len(answered) < len(calls):
+                assert time.monotonic() < until, "nobody waits: this is no race"
+                time.sleep(0.002)
+            conn.commit()
+
+        return at_once([*map(counted, calls), let_go])[:-1]
+
+
+def _waiting(conn: psycopg.Connection) -> int:
+    query = """
+        SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'
+    """
+    (row,) = conn.execute(query).fetchall()
+    return row[0]

@@ -1,0 +1,27 @@
+"""Two Dispatchers over one database, to move their loops by hand."""
+
+from collections.abc import Generator
+from contextlib import ExitStack
+
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Bench, bench
+from support.postgres import Templates, copied
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[list[Bench]]:
+    """Their loops stand still until a test moves them."""
+    objects = tmp_path_factory.mktemp("objects")
+    with ExitStack() as stack:
+        dsns = stack.enter_context(copied(templates))
+        running = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
+        yield [stack.enter_context(bench(one)) for one in running]
+
+
+@pytest.fixture
+def one(replicas: list[Bench]) -> Bench:
+    return replicas[0]

@@ -1,0 +1,153 @@
+"""History retention: forgets what ended long ago, but never what something still leans on."""
+
+from collections.abc import Generator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Attempt, Bench, Dag, at_once, bench
+from support.postgres import Templates, copied
+
+
+@pytest.fixture
+def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
+    """A database of its own: retention looks at everything."""
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, tmp_path / "objects") as running,
+        bench(running) as made,
+    ):
+        yield made
+
+
+def retain(bench: Bench, **changes: object) -> int:
+    return bench.live.run(replace(bench.live.service.retention, **changes).retain_once)
+
+
+def age(bench: Bench, days: int) -> None:
+    bench.rows("UPDATE tasks SET finished_at = finished_at - make_interval(days => %s)", days)
+
+
+def finished(bench: Bench, dag: Dag, count: int) -> list[Attempt]:
+    attempts = [bench.claimed(task_id) for task_id in bench.tasks(count, dag=dag)]
+    for attempt in attempts:
+        assert bench.complete(attempt, events=[attempt.event()]).status_code == 200
+    bench.live.drain()
+    return attempts
+
+
+def known(bench: Bench, attempts: list[Attempt]) -> int:
+    ids = [attempt.task_id for attempt in attempts]
+    return len(bench.rows("SELECT 1 FROM tasks WHERE task_id = ANY(%s::uuid[])", ids))
+
+
+def test_finished_tasks_of_old_generations_are_forgotten_with_their_history(alone: Bench) -> None:
+    dag = alone.dag()
+    old = finished(alone, dag, 4)
+    redeployed(alone, dag)
+    age(alone, 31)
+    before = alone.rows("SELECT 1 FROM task_attempts")
+    assert before
+    while retain(alone):
+        pass
+    assert known(alone, old) == 0
+    ids = [attempt.task_id for attempt in old]
+    for table, column in (("task_attempts", "task_id"), ("events", "producer_task_id")):
+        assert alone.rows(f"SELECT 1 FROM {table} WHERE {column} = ANY(%s::uuid[])", ids) == []
+
+
+def redeployed(bench: Bench, dag: Dag) -> None:
+    """Give every job of the DAG a new generation."""
+    text = f"""
+name: {dag.name}
+jobs:
+  - name: request
+    activation: source
+    source: {{kind: manual}}
+    outputs: [ranges]
+  - name: split
+    operator: range_splitter
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [ranges]
+    config: {{size: 7}}
+  - name: work
+    operator: sql
+    inputs: [{{from: {{job: split}}}}]
+    outputs: [out]
+    config: {{sql: "SELECT 2 FROM ranges"}}
+"""
+    assert bench.user.post("/v1/dags", json={"text": text}).status_code == 200
+
+
+def test_what_ended_lately_is_kept(alone: Bench) -> None:
+    dag = alone.dag()
+    old = finished(alone, dag, 2)
+    redeployed(alone, dag)
+    age(alone, 29)
+    assert retain(alone) == 0
+    assert known(alone, old) == 2
+
+
+def test_the_lineage_of_a_committed_partition_is_kept(alone: Bench) -> None:
+    dag = alone.dag()
+    first, second = (alone.claimed(task_id) for task_id in alone.tasks(2, dag=dag))
+    published = alone.write_output(first)
+    assert alone.complete(first, datasets_published=[published]).status_code == 200
+    assert alone.complete(second).status_code == 200
+    redeployed(alone, dag)
+    age(alone, 400)
+    while retain(alone):
+        pass
+    assert known(alone, [first]) == 1
+    assert known(alone, [second]) == 0
+    assert alone.rows("SELECT 1 FROM task_attempts WHERE task_id = %s", first.task_id)
+
+
+def test_the_word_on_a_scope_of_a_live_generation_is_kept_so_that_it_is_not_done_again(
+    alone: Bench,
+) -> None:
+    dag = alone.dag()
+    done = finished(alone, dag, 2)
+    age(alone, 400)
+    while retain(alone):
+        pass
+    assert known(alone, done) == 2
+    (event,) = alone.rows(
+        "SELECT e.event_id FROM events e JOIN tasks t ON t.task_id = e.producer_task_id"
+        " WHERE t.job_id = (SELECT job_id FROM jobs WHERE name = 'split') LIMIT 1"
+    )
+    alone.rows("INSERT INTO outbox (kind, subject) VALUES ('route_event', %s)", event["event_id"])
+    alone.live.drain()
+    assert alone.waiting(dag, "work") == []
+
+
+@pytest.mark.parametrize("state", ["Queued", "Running", "retry"])
+def test_what_has_not_ended_is_never_forgotten(alone: Bench, state: str) -> None:
+    dag = alone.dag()
+    (task_id,) = alone.tasks(1, dag=dag)
+    if state != "Queued":
+        attempt = alone.claimed(task_id)
+        if state == "retry":
+            alone.complete(attempt, "Failed")
+    alone.rows("UPDATE tasks SET created_at = now() - interval '9 years'")
+    alone.rows("UPDATE datasets SET dataset_version = NULL")  # nobody reads its generation
+    retain(alone, kept=timedelta(0))
+    assert alone.row(task_id)
+
+
+def test_a_pass_is_bounded_and_two_replicas_forget_each_task_once(
+    replicas: list[Bench],
+) -> None:
+    first, second = replicas
+    dag = first.dag()
+    old = finished(first, dag, 40)
+    redeployed(first, dag)
+    age(first, 31)
+    assert retain(first, batch_size=5) == 5
+    counts = at_once([lambda b=b: retain(b) for b in (first, second, first, second)])
+    total = sum(counts) + retain(first)
+    assert total >= 35
+    assert known(first, old) == 0

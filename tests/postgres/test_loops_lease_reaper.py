@@ -1,0 +1,157 @@
+"""The lease reaper: ends what fell silent, says why, and leaves a late word its chance."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from support.lifecycle import Attempt, Bench, held_up
+from trace_etl.queues.pgqueue import Consumer
+
+
+@contextmanager
+def listening(bench: Bench, worker: str) -> Generator[None]:
+    """A worker at its queue; it goes as killed ones do, without a word."""
+    consumer = Consumer(bench.live.dsns.queue, ["ecs_rust"], worker)
+    consumer.receive(limit=1, hidden=timedelta(seconds=1))
+    yield
+    consumer._connected().close()
+
+
+def let_deadline_pass(bench: Bench, attempt: Attempt) -> None:
+    late = "UPDATE tasks SET deadline_at = now() - interval '1 second' WHERE task_id = %s"
+    bench.rows(late, attempt.task_id)
+
+
+def ended(bench: Bench, attempt: Attempt) -> dict:
+    query = "SELECT * FROM task_attempts WHERE task_id = %s AND attempt = %s"
+    (record,) = bench.rows(query, attempt.task_id, attempt.number)
+    return record
+
+
+def claimed(bench: Bench, worker: str, options: str = "") -> Attempt:
+    (task_id,) = bench.tasks(1, options)
+    return bench.claimed(task_id, worker)
+
+
+def test_a_silent_worker_that_still_listens_let_its_lease_expire(one: Bench) -> None:
+    attempt = claimed(one, "alive")
+    one.let_lease_expire(attempt)
+    with listening(one, "alive"):
+        assert one.reap() == 1
+    row, record = one.row(attempt.task_id), ended(one, attempt)
+    assert (row["status"], row["cause"], record["cause"]) == ("Failed", *["lease_expired"] * 2)
+    assert (record["outcome"], record["worker_id"]) == ("Failed", "alive")
+    assert "alive" in record["error_message"]
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_worker_that_no_longer_listens_is_gone(one: Bench, was_there: bool) -> None:
+    attempt = claimed(one, f"dead-{was_there}")
+    if was_there:
+        with listening(one, f"dead-{was_there}"):
+            pass
+    one.let_lease_expire(attempt)
+    assert one.reap() == 1
+    assert ended(one, attempt)["cause"] == "worker_gone"
+
+
+def test_an_attempt_that_runs_too_long_is_ended_though_it_sends_heartbeats(one: Bench) -> None:
+    attempt = claimed(one, "busy")
+    let_deadline_pass(one, attempt)
+    with listening(one, "busy"):
+        assert one.heartbeat(attempt).status_code == 200
+        assert one.reap() == 1
+    assert ended(one, attempt)["cause"] == "hard_timeout"
+    assert one.heartbeat(attempt).status_code == 409
+
+
+def test_the_hard_timeout_is_the_jobs(one: Bench) -> None:
+    row = one.row(claimed(one, "w", "timeout: 7m").task_id)
+    assert row["deadline_at"] - row["started_at"] == timedelta(minutes=7)
+
+
+def test_a_reaped_attempt_waits_for_its_retry_and_keeps_its_lease(one: Bench) -> None:
+    attempt = claimed(one, "w")
+    one.let_lease_expire(attempt)
+    one.reap()
+    row, record = one.row(attempt.task_id), ended(one, attempt)
+    wait = row["retry_at"] - record["ended_at"]
+    assert timedelta(seconds=15) <= wait <= timedelta(seconds=45)
+    assert str(row["lease_token"]) == attempt.claimed["lease_token"]
+    assert row["finished_at"] is None
+
+
+def test_the_last_attempt_is_failed_for_good(one: Bench) -> None:
+    attempt = claimed(one, "w", "max_attempts: 1")
+    one.let_lease_expire(attempt)
+    one.reap()
+    row = one.row(attempt.task_id)
+    assert (row["status"], row["retry_at"]) == ("Failed", None)
+    assert row["finished_at"] is not None
+
+
+def test_a_silent_task_that_was_to_stop_is_canceled(one: Bench) -> None:
+    attempt = claimed(one, "w")
+    one.cancel(attempt.task_id)
+    one.let_lease_expire(attempt)
+    one.reap()
+    row = one.row(attempt.task_id)
+    assert (row["status"], row["retry_at"]) == ("Canceled", None)
+    assert ended(one, attempt)["outcome"] == "Canceled"
+
+
+def test_a_late_word_after_the_cancellation_is_heard(one: Bench) -> None:
+    attempt = claimed(one, "w")
+    one.cancel(attempt.task_id)
+    one.let_lease_expire(attempt)
+    one.reap()
+    assert one.complete(attempt, "Canceled").json()["task_status"] == "Canceled"
+
+
+def test_live_leases_are_left_alone(one: Bench) -> None:
+    attempt = claimed(one, "w")
+    before = one.row(attempt.task_id)
+    assert one.reap() == 0
+    assert one.row(attempt.task_id) == before
+
+
+def test_a_reaped_task_makes_room_under_its_cap_and_wakes_the_next(one: Bench) -> None:
+    first, second = one.tasks(2, "scaling: {max_concurrency: 1}")
+    attempt = one.claimed(first)
+    assert one.claim(second).json()["reason"] == "NotReady"
+    before = one.messages("ecs_python").count({"task_id": second})
+    one.let_lease_expire(attempt)
+    one.reap()
+    one.live.drain()
+    assert one.messages("ecs_python").count({"task_id": second}) == before + 1
+    assert one.claim(second).json()["status"] == "Claimed"
+
+
+def test_a_pass_is_bounded(one: Bench) -> None:
+    attempts = [one.claimed(task_id) for task_id in one.tasks(8)]
+    for attempt in attempts:
+        one.let_lease_expire(attempt)
+    small = replace(one.live.service.reaper, batch_size=3)
+    assert [one.live.run(small.reap_once) for _ in range(4)] == [3, 3, 2, 0]
+
+
+def test_reapers_of_two_replicas_end_each_attempt_once(replicas: list[Bench]) -> None:
+    first, second = replicas
+    attempts = [first.claimed(task_id) for task_id in first.tasks(60)]
+    for attempt in attempts:
+        first.let_lease_expire(attempt)
+    lock = "LOCK TABLE task_attempts IN SHARE MODE"  # they meet where they record the end
+    counts = held_up(first.live.dsns.state, lock, [first.reap, second.reap])
+    assert sum(counts) == 60
+    for attempt in attempts:
+        assert ended(first, attempt)["outcome"] == "Failed"
+
+
+def test_the_reaper_knows_when_the_next_lease_runs_out(one: Bench) -> None:
+    attempt = claimed(one, "w", "heartbeat_timeout: 20s")
+    due = one.live.run(one.live.service.reaper.next_due)
+    assert timedelta(0) < due <= timedelta(seconds=20)
+    one.complete(attempt)

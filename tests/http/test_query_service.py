@@ -404,6 +404,9 @@ ESCAPES = [
     'SELECT * FROM "{file}"',
     "SELECT * FROM glob('/*')",
     "SELECT * FROM sniff_csv('/etc/passwd')",
+    "SELECT * FROM blocks, parquet_metadata('{file}')",
+    "SELECT * FROM blocks, query('SELECT 1')",
+    "SELECT * FROM blocks, query_table('blocks')",
     "SELECT * FROM 'https://127.0.0.1/x.parquet'",
     "SELECT * FROM read_parquet('s3://bucket/x.parquet')",
     "SELECT 1 WHERE 'root' IN (SELECT content FROM read_text('/etc/passwd'))",
@@ -503,6 +506,11 @@ def test_nothing_but_published_datasets_can_be_reached(shop: Shop, text: str) ->
     if str(objects) not in asked:
         assert str(objects) not in answer.text
     assert sorted(objects.rglob("*")) == before
+
+
+@pytest.mark.parametrize("schema", ["information_schema", "pg_catalog", "system.main", "temp"])
+def test_a_dataset_in_a_schema_is_not_the_dataset(query: LiveQuery, schema: str) -> None:
+    assert "by their bare names" in query.refusal(f"SELECT * FROM {schema}.blocks")["detail"]
 
 
 @pytest.mark.parametrize("text", [t for t in ESCAPES if "/" in t and "{file}" not in t])

@@ -10,10 +10,10 @@ WORKERS ?= 2
 # Companies put their own authority into the system store; uv would look at its own list only.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test check format bench reference lock clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.runtime ## Run the main job end to end on an embedded stack
 	@$(BIN)/trace demo $(DEMO)
@@ -33,6 +33,11 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 
 bench: $(VENV)/.bench ## Measure what we claim [ONLY=name] [JSON=file]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
+
+reference: $(VENV)/.dev ## Write the generated reference pages anew
+	TERM=dumb $(BIN)/python -m typer trace_etl.cli.main utils docs --name trace > docs/reference/cli.md
+	$(BIN)/trace schema > docs/reference/dag.schema.json
+	$(BIN)/python -m trace_etl.dispatcher.openapi docs/reference
 
 lock: $(VENV)/.dev ## Pin the requirements anew from pyproject.toml
 	$(UV) pip compile $(LOCK) requirements/bootstrap.in -o requirements/bootstrap.txt

@@ -27,7 +27,7 @@ class Scratch:
         directory.mkdir(mode=0o700)
         sockets = directory / "sockets"
         if len(os.fsencode(sockets)) > _LONGEST_SOCKET_DIRECTORY:
-            return cls(directory, Path(tempfile.mkdtemp(prefix="trace-")))
+            return cls(directory, _short_directory())
         sockets.mkdir(mode=0o700)
         return cls(directory, sockets)
 
@@ -35,6 +35,13 @@ class Scratch:
         """Leave the log, drop the rest."""
         shutil.rmtree(self.sockets, ignore_errors=True)
         shutil.rmtree(self.directory / "local", ignore_errors=True)
+
+
+def _short_directory() -> Path:
+    """Somewhere a socket's path fits, even when TMPDIR is long."""
+    usual = tempfile.gettempdir()
+    short = len(os.fsencode(usual)) + 16 <= _LONGEST_SOCKET_DIRECTORY
+    return Path(tempfile.mkdtemp(prefix="trace-", dir=usual if short else "/tmp"))  # noqa: S108
 
 
 def _sweep(parent: Path) -> None:

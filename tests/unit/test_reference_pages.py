@@ -1,0 +1,26 @@
+"""The generated reference pages are as the code would write them now."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+COMMANDS = {
+    "cli.md": ["-m", "typer", "trace_etl.cli.main", "utils", "docs", "--name", "trace"],
+    "dag.schema.json": ["-c", "from trace_etl.cli.main import main; main()", "schema"],
+}
+
+
+@pytest.mark.parametrize("page", COMMANDS)
+def test_the_page_is_current(page: str) -> None:
+    fresh = subprocess.run(
+        [sys.executable, *COMMANDS[page]],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TERM": "dumb"},
+    ).stdout
+    assert (REFERENCE / page).read_text() == fresh, "stale: run `make reference`"

@@ -1,8 +1,7 @@
 """A state machine drives two Dispatchers over HTTPS and Postgres, and a model says what must be."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from itertools import permutations
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from support.dispatcher import Secrets
-from support.lifecycle_model import DAG, KEYS, RANGES, SCOPES, Answer, Key, Model, Report
+from support.lifecycle_model import DAG, RANGES, SCOPES, Key, Report
 from support.lifecycle_ops import (
     Cancel,
     Claim,
@@ -26,9 +25,7 @@ from support.lifecycle_ops import (
     Complete,
     Emit,
     Fetch,
-    Hand,
     Heartbeat,
-    Held,
     Pass,
     Publish,
     PublishBatch,
@@ -37,13 +34,13 @@ from support.lifecycle_ops import (
     Step,
     Trigger,
 )
-from support.lifecycle_view import differences
+from support.lifecycle_play import Play
 from support.postgres import Templates, copied
 from support.replicas import Stage, stage
 
 # Races end as they will, so what Hypothesis draws must not depend on the state: it draws wishes
 # ("complete the third newest attempt so"), and a step is made of each when its time comes.
-Wish = Callable[["LifecycleMachine"], Step]
+Wish = Callable[[Play], Step]
 
 REPLICA = st.integers(0, 1)
 ANY = st.integers(0, 7)
@@ -102,7 +99,7 @@ WANTED = {
 
 def wish(make: Callable[..., Step], **drawn: st.SearchStrategy) -> st.SearchStrategy[Wish]:
     """A step to be made when its time comes, from what is drawn now."""
-    return st.fixed_dictionaries(drawn).map(lambda values: lambda m: make(m, **values))
+    return st.fixed_dictionaries(drawn).map(lambda values: lambda play: make(play, **values))
 
 
 # --- wishes -------------------------------------------------------------------------------------
@@ -117,43 +114,41 @@ WHICH = {"n": ANY, "lively": LIVELY, "forged": FORGED}
 WHAT = {"report": REPORT, "scopes": SOME, "batch": BATCH}
 
 
-def of_an_attempt(
-    machine: "LifecycleMachine", call: str, n: int, lively: bool, forged: bool, **drawn: Any
-) -> Step:
-    held = machine.attempt(n, lively)
+def of_an_attempt(play: Play, call: str, n: int, lively: bool, forged: bool, **drawn: Any) -> Step:
+    held = play.attempt(n, lively)
     if held is None:
-        return Claim(machine.key(n))
+        return Claim(play.key(n))
     return CALLS[call](held.forged() if forged else held, **drawn)
 
 
-def of_a_task(machine: "LifecycleMachine", kind: Callable[[Key], Step], n: int) -> Step:
-    return kind(machine.key(n))
+def of_a_task(play: Play, kind: Callable[[Key], Step], n: int) -> Step:
+    return kind(play.key(n))
 
 
-def reap(machine: "LifecycleMachine") -> Step:
+def reap(play: Play) -> Step:
     """The reaper, if there is something to reap; or time passes, so that there is."""
-    running = [k for k, t in machine.model.tasks.items() if t.status == "Running"]
-    return Pass(running[-1], "expired") if running and not machine.model.overdue() else Reap()
+    running = [k for k, t in play.model.tasks.items() if t.status == "Running"]
+    return Pass(running[-1], "expired") if running and not play.model.overdue() else Reap()
 
 
-def retry(machine: "LifecycleMachine") -> Step:
-    waiting = [k for k, t in machine.model.tasks.items() if t.retry]
-    return Pass(waiting[-1], "retry") if waiting and not machine.model.due() else Retry()
+def retry(play: Play) -> Step:
+    waiting = [k for k, t in play.model.tasks.items() if t.retry]
+    return Pass(waiting[-1], "retry") if waiting and not play.model.due() else Retry()
 
 
-def claim_many(machine: "LifecycleMachine", places: int) -> Step:
+def claim_many(play: Play, places: int) -> Step:
     """As many as that; or another trigger, so that there is something to claim."""
-    missing = [scope for scope in RANGES if ("request", scope) not in machine.model.tasks]
-    return ClaimMany(places) if machine.model.claimable(1) or not missing else Trigger(missing[0])
+    missing = [scope for scope in RANGES if ("request", scope) not in play.model.tasks]
+    return ClaimMany(places) if play.model.claimable(1) or not missing else Trigger(missing[0])
 
 
 CALL = wish(of_an_attempt, call=st.sampled_from(list(CALLS)), **WHICH, **WHAT)
 COMPLETE = wish(of_an_attempt, call=st.just("complete"), **WHICH, report=REPORT)
 KEYED = wish(of_a_task, kind=st.sampled_from([Claim, Claim, Fetch, Cancel]), n=ANY)
-LOOP = wish(lambda machine, loop: loop(machine), loop=st.sampled_from([reap, retry]))
-PASS = wish(lambda machine, n, moment: Pass(machine.key(n), moment), n=ANY, moment=MOMENT)
+LOOP = wish(lambda play, loop: loop(play), loop=st.sampled_from([reap, retry]))
+PASS = wish(lambda play, n, moment: Pass(play.key(n), moment), n=ANY, moment=MOMENT)
 CLAIM_MANY = wish(claim_many, places=st.integers(1, 4))
-TRIGGER = wish(lambda machine, scope: Trigger(scope), scope=st.sampled_from(RANGES))
+TRIGGER = wish(lambda play, scope: Trigger(scope), scope=st.sampled_from(RANGES))
 ANYTHING = st.one_of(CALL, CALL, KEYED, LOOP, PASS, CLAIM_MANY, TRIGGER)
 
 
@@ -165,9 +160,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model()
-        self.held: list[Held] = []
-        self.ids: dict[Key, str] = {}
+        self.play = Play(self.stage)
         self.restarts = 0
 
     @initialize(
@@ -182,41 +175,41 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(replica=REPLICA, n=ANY)
     def claim(self, replica: int, n: int) -> None:
-        self.happen(Claim(self.key(n)), first=replica)
+        self.happen(Claim(self.play.key(n)), first=replica)
 
     @rule(replica=REPLICA, step=CLAIM_MANY)
     def claim_many(self, replica: int, step: Wish) -> None:
-        self.happen(step(self), first=replica)
+        self.happen(step(self.play), first=replica)
 
     @rule(replica=REPLICA, call=CALL)
     def an_attempt_says(self, replica: int, call: Wish) -> None:
-        self.happen(call(self), first=replica)
+        self.happen(call(self.play), first=replica)
 
     @rule(replica=REPLICA, complete=COMPLETE)
     def an_attempt_ends(self, replica: int, complete: Wish) -> None:
-        self.happen(complete(self), first=replica)
+        self.happen(complete(self.play), first=replica)
 
     @rule(replica=REPLICA, call=CALL)
     def an_attempt_repeats_itself(self, replica: int, call: Wish) -> None:
-        step = call(self)
+        step = call(self.play)
         self.happen(step, first=replica)
         self.happen(step, first=1 - replica)
 
     @rule(replica=REPLICA, step=KEYED)
     def somebody_asks(self, replica: int, step: Wish) -> None:
-        self.happen(step(self), first=replica)
+        self.happen(step(self.play), first=replica)
 
     @rule(replica=REPLICA, trigger=TRIGGER)
     def trigger(self, replica: int, trigger: Wish) -> None:
-        self.happen(trigger(self), first=replica)
+        self.happen(trigger(self.play), first=replica)
 
     @rule(time_passes=PASS)
     def time_passes(self, time_passes: Wish) -> None:
-        self.happen(time_passes(self))
+        self.happen(time_passes(self.play))
 
     @rule(replica=REPLICA, loop=LOOP)
     def loop(self, replica: int, loop: Wish) -> None:
-        self.happen(loop(self), first=replica)
+        self.happen(loop(self.play), first=replica)
 
     @rule(replica=REPLICA)
     def publish(self, replica: int) -> None:
@@ -225,13 +218,13 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(replica=REPLICA)
     def everything_falls_due(self, replica: int) -> None:
         """Dead attempts are reaped, and waiting ones start again."""
-        for key in [k for k, task in self.model.tasks.items() if task.status == "Running"]:
+        for key in [k for k, task in self.play.model.tasks.items() if task.status == "Running"]:
             self.happen(Pass(key, "expired"))
-        if self.model.overdue():
+        if self.play.model.overdue():
             self.happen(Reap(), first=replica)
-        for key in [k for k, task in self.model.tasks.items() if task.retry]:
+        for key in [k for k, task in self.play.model.tasks.items() if task.retry]:
             self.happen(Pass(key, "retry"))
-        if self.model.due():
+        if self.play.model.due():
             self.happen(Retry(), first=replica)
 
     @precondition(lambda self: self.restarts > 0)
@@ -244,134 +237,38 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(n=ANY)
     def many_claim_one_task(self, n: int) -> None:
-        step = Claim(self.key(n))
+        step = Claim(self.play.key(n))
         self.happen(step, step, step)
 
     @rule(step=CLAIM_MANY)
     def many_claim_many(self, step: Wish) -> None:
-        self.happen(step(self), step(self))
+        self.happen(step(self.play), step(self.play))
 
     @rule(call=CALL)
     def a_caller_loses_patience(self, call: Wish) -> None:
         """And repeats its call while the first try is still under way."""
-        step = call(self)
+        step = call(self.play)
         self.happen(step, step)
 
     @rule(one=CALL, other=CALL, moment=MOMENT, n=ANY, end=st.sampled_from([Reap, Retry, Cancel]))
     def an_attempt_races_its_end(
         self, one: Wish, other: Wish, moment: str, n: int, end: type[Step]
     ) -> None:
-        held = self.attempt(n, lively=True)
-        key = held.fence.key if held else self.key(n)
+        held = self.play.attempt(n, lively=True)
+        key = held.fence.key if held else self.play.key(n)
         self.happen(Pass(key, moment))
-        self.happen(one(self), other(self), end(key) if end is Cancel else end())
+        self.happen(one(self.play), other(self.play), end(key) if end is Cancel else end())
 
     @rule(wishes=st.lists(ANYTHING, min_size=2, max_size=3))
     def anything_at_once(self, wishes: list[Wish]) -> None:
-        self.happen(*(make(self) for make in wishes))
-
-    # --- which ------------------------------------------------------------------------------
-
-    def key(self, n: int) -> Key:
-        """The n-th newest task; past the oldest, one that may not exist yet."""
-        known = [key for key in reversed(self.model.tasks) if key[0] != "request"]
-        return [*known, KEYS[n]][n % (len(known) + 1)]
-
-    def attempt(self, n: int, lively: bool) -> Held | None:
-        """The n-th newest attempt, or any if there are fewer."""
-        running = [
-            held
-            for held in self.held
-            if self.model.tasks[held.fence.key].status == "Running"
-            and self.model.tasks[held.fence.key].lease == held.fence.lease
-        ]
-        found = running if lively and running else self.held
-        return found[-1 - n % len(found)] if found else None
-
-    # --- how steps are judged ---------------------------------------------------------------
+        self.happen(*(make(self.play) for make in wishes))
 
     def happen(self, *steps: Step, first: int = 0) -> None:
-        """Let the steps happen, all at once, and find the order that explains what came of it."""
-        hands = [self.hand(first + n) for n in range(len(steps))]
-        pairs = list(zip(steps, hands, strict=True))
-        if len(steps) == 1:
-            answers = [steps[0].run(hands[0])]
-        else:
-            answers = self.stage.at_once([lambda s=s, h=h: s.run(h) for s, h in pairs])
-        self.held += [held for hand in hands for held in hand.won]
-        happened = list(zip(steps, answers, strict=True))
+        happened = self.play.happen(*steps, first=first)
         self.tally.update(step.summary(answer) for step, answer in happened)
-        self.judge(happened)
-
-    def hand(self, n: int) -> Hand:
-        replica = self.stage.replicas[n % 2]
-        keys = {task_id: key for key, task_id in self.ids.items()}
-        execute = self.stage.state.execute
-        return Hand(
-            replica.live,
-            replica.internal,
-            replica.user,
-            self.stage.recorder,
-            self.ids,
-            keys,
-            execute,
-        )
-
-    def judge(self, happened: list[tuple[Step, Answer]]) -> None:
-        view = self.stage.view()
-        seen = view.model()
-        self.check_growth(seen)
-        why: list[str] = []
-        for after, doubts in explanations(self.model, happened):
-            doubts = doubts or differences(after, seen)
-            if not doubts:
-                self.model, self.ids = after, view.ids
-                return
-            why += [f"  {doubt}" for doubt in doubts] + ["  or:"]
-        said = "\n".join(f"{step} answered {answer}" for step, answer in happened)
-        raise AssertionError(f"nothing explains this:\n{said}\n" + "\n".join(why[:-1]))
-
-    def check_growth(self, seen: Model) -> None:
-        """What holds whatever the model thinks: nothing shrinks, and nothing is forgotten."""
-        for key, task in self.model.tasks.items():
-            assert seen.tasks[key].attempt >= task.attempt, f"{key} lost an attempt"
-        for part in ("ended", "events", "partitions", "buffers"):
-            lost = getattr(self.model, part).keys() - getattr(seen, part).keys()
-            assert not lost, f"{part} lost {lost}"
 
     def teardown(self) -> None:
-        recorder = self.stage.recorder
-        recorder.dump_from(self.stage.state, self.stage.queue)
-        verdict = recorder.verdict()
-        self.stage.clean()
-        assert verdict.proven, "\n".join(str(v) for v in verdict.violations)
-
-
-def explanations(
-    model: Model, happened: list[tuple[Step, Answer]]
-) -> Iterator[tuple[Model, list[str]]]:
-    """Every order of the steps, with what the model makes of it and what does not fit."""
-    alone = len(happened) == 1
-    for order in permutations(happened):
-        yield from _in_order(model, list(order), alone)
-
-
-def _in_order(
-    model: Model, steps: list[tuple[Step, Answer]], alone: bool
-) -> Iterator[tuple[Model, list[str]]]:
-    if not steps:
-        yield model, []
-        return
-    (step, actual), *rest = steps
-    possible = False
-    for expected, after in step.outcomes(model, actual, alone):
-        if expected == actual:
-            possible = True
-            yield from _in_order(after, rest, alone)
-        else:
-            yield model, [f"{step} should answer {expected}, not {actual}"]
-    if not possible:
-        yield model, [f"{step} should not answer {actual}"]
+        self.play.finish()
 
 
 @pytest.fixture

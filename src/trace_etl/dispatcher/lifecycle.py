@@ -43,6 +43,16 @@ class Parts:
     retry: Backoff
 
 
+@dataclass(eq=False)
+class _ManyWish:
+    """Somebody's wish for any tasks of a runtime. Its leases are drawn before, as for one task."""
+
+    runtime: str
+    worker_id: str
+    lease_tokens: list[UUID]
+    tried: bool = False
+
+
 class Lifecycle:
     """Every transition of a task, each fenced, each exactly as its transaction committed."""
 
@@ -82,29 +92,36 @@ class Lifecycle:
 
     async def claim_many(self, body: wire.ClaimMany) -> wire.ClaimedMany:
         """Claim up to `max_tasks` ready tasks of a runtime, oldest first."""
-        return wire.ClaimedMany(claimed=await self._ready_claims.submit(body))
+        wish = _ManyWish(body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)])
+        return wire.ClaimedMany(claimed=await self._ready_claims.submit(wish))
 
     async def _claim_many_batch(
-        self, conn: Conn, wishes: list[wire.ClaimMany]
+        self, conn: Conn, wishes: list[_ManyWish]
     ) -> list[list[wire.Claimed] | Exception]:
-        answers: list[list[wire.Claimed]] = [[] for _ in wishes]
+        won = await self._won_before(conn, wishes)
         for runtime in {w.runtime for w in wishes}:
-            owners = {
-                uuid4(): n
-                for n, w in enumerate(wishes)
-                if w.runtime == runtime
-                for _ in range(w.max_tasks)
-            }
-            places = [(wishes[n].worker_id, token) for token, n in owners.items()]
-            won = await claims.claim_ready(conn, runtime, places)
-            if len(won) < len(places):
-                taken = {task.lease_token for task in won}
-                won += await self._claim_capped(
-                    conn, runtime, [p for p in places if p[1] not in taken]
-                )
-            for answer in await self._parts.payloads.claimed(conn, won):
-                answers[owners[answer.lease_token]].append(answer)
-        return [*answers]
+            taken = {task.lease_token for task in won}
+            mine = [w for w in wishes if w.runtime == runtime]
+            places = [(w.worker_id, t) for w in mine for t in w.lease_tokens if t not in taken]
+            if places:
+                won += await self._claim_ready(conn, runtime, places)
+        answers = {a.lease_token: a for a in await self._parts.payloads.claimed(conn, won)}
+        return [[answers[t] for t in w.lease_tokens if t in answers] for w in wishes]
+
+    async def _won_before(self, conn: Conn, wishes: list[_ManyWish]) -> list[claims.ClaimedTask]:
+        """What an earlier try of these very claims committed before its answer was lost."""
+        again = [token for w in wishes if w.tried for token in w.lease_tokens]
+        for wish in wishes:
+            wish.tried = True
+        return await claims.held_by(conn, again) if again else []
+
+    async def _claim_ready(
+        self, conn: Conn, runtime: str, places: list[tuple[str, UUID]]
+    ) -> list[claims.ClaimedTask]:
+        won = await claims.claim_ready(conn, runtime, places)
+        taken = {task.lease_token for task in won}
+        left = [place for place in places if place[1] not in taken]
+        return won + (await self._claim_capped(conn, runtime, left) if left else [])
 
     async def _claim_capped(
         self, conn: Conn, runtime: str, places: list[tuple[str, UUID]]

@@ -249,6 +249,18 @@ async def held(conn: Conn, wish: ClaimRequest) -> list[ClaimedTask]:
     return await _run(conn, _HELD, {"lease_token": wish.lease_token, "task_id": wish.task_id})
 
 
+_HELD_BY = (
+    "SELECT "
+    + _COLUMNS
+    + " FROM tasks t WHERE t.status = 'Running' AND t.lease_token = ANY(%(lease_tokens)s)"
+)
+
+
+async def held_by(conn: Conn, lease_tokens: list[UUID]) -> list[ClaimedTask]:
+    """The running tasks claimed with these lease tokens, for claims that named no task."""
+    return await _run(conn, _HELD_BY, {"lease_tokens": lease_tokens})
+
+
 _BY_ID = "SELECT " + _COLUMNS + " FROM tasks t WHERE t.task_id = %(task_id)s"
 
 

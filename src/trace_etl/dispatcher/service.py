@@ -75,7 +75,7 @@ async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
     """Open the pools and put the parts together; close them at the end."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
     lanes = make_pool(cfg.state_dsn, size=12, checked=False)
-    queue = Producer(cfg.queue_dsn)
+    queue = Producer(cfg.queue_dsn, patience=cfg.queue_patience)
     async with pool, lanes:
         await queue.open()
         try:

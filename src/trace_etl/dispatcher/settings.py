@@ -34,4 +34,5 @@ class DispatcherSettings(BaseSettings):
     retry_most: timedelta = timedelta(minutes=10)
     outbox_max_tries: int = 20
     outbox_hold: timedelta = timedelta(seconds=30)
+    queue_patience: timedelta = timedelta(seconds=5)
     history_kept: timedelta = timedelta(days=30)

@@ -19,7 +19,8 @@ class Facts:
     paused_by: str | None
     max_concurrency: int | None
     running_in_job: int
-    runtime_has_workers: bool
+    runtime_has_workers: bool | None
+    """None: the queue, which knows, does not answer."""
     error_message: str | None
 
 
@@ -36,6 +37,8 @@ def reason(facts: Facts) -> str | None:
         return f"paused by {facts.paused_by} since {facts.paused_at:%Y-%m-%d %H:%M:%S}Z"
     if facts.max_concurrency is not None and facts.running_in_job >= facts.max_concurrency:
         return f"{since}: the job's max_concurrency of {facts.max_concurrency} is reached"
+    if facts.runtime_has_workers is None:
+        return f"{since}: the queue does not answer, so no worker can be woken"
     if not facts.runtime_has_workers:
         return f"{since}: no worker for runtime {facts.runtime}"
     return f"{since}: waiting for a free worker slot"

@@ -67,7 +67,7 @@ _NOTIFY = "SELECT pg_notify(c, '') FROM unnest(%s::text[]) AS c"
 class Producer:
     """The sending side, for services."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, patience: timedelta = timedelta(seconds=10)) -> None:
         self._pool: AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]] = AsyncConnectionPool(
             dsn,
             min_size=1,
@@ -75,7 +75,7 @@ class Producer:
             open=False,
             check=AsyncConnectionPool.check_connection,
             reconnect_timeout=float("inf"),
-            timeout=10.0,
+            timeout=patience.total_seconds(),
             name="queue",
         )
 

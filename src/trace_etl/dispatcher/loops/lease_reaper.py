@@ -7,7 +7,7 @@ import structlog
 
 from trace_etl.model.task import Cause
 from trace_etl.plan.retry import Backoff, retry_delay
-from trace_etl.queues.pgqueue import Producer
+from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer
 from trace_etl.state import leases
 from trace_etl.state.leases import ExpiredAttempt
 from trace_etl.state.pool import Pool, transaction
@@ -47,15 +47,20 @@ class LeaseReaper:
         async with self.pool.connection() as conn:
             return await leases.next_expiry(conn)
 
-    async def _alive(self) -> set[str]:
-        """Who still listens to any queue; asked outside the transaction."""
-        return await self.queue.all_consumers()
+    async def _alive(self) -> set[str] | None:
+        """Who still listens to any queue, asked outside the transaction; None: nobody knows."""
+        try:
+            return await self.queue.all_consumers()
+        except CONNECTION_LOST as error:
+            _log.warning("queue_unavailable", error=repr(error))
+            return None
 
 
-def _cause(gone: ExpiredAttempt, alive: set[str]) -> Cause:
+def _cause(gone: ExpiredAttempt, alive: set[str] | None) -> Cause:
     if gone.past_deadline:
         return Cause.HARD_TIMEOUT
-    return Cause.LEASE_EXPIRED if gone.worker_id in alive else Cause.WORKER_GONE
+    is_gone = alive is not None and gone.worker_id not in alive
+    return Cause.WORKER_GONE if is_gone else Cause.LEASE_EXPIRED
 
 
 def _message(gone: ExpiredAttempt, cause: Cause) -> str:
@@ -63,4 +68,4 @@ def _message(gone: ExpiredAttempt, cause: Cause) -> str:
         return "the attempt ran longer than the job's timeout"
     if cause == Cause.WORKER_GONE:
         return f"worker {gone.worker_id} is gone and its lease ran out"
-    return f"worker {gone.worker_id} is alive but sent no heartbeat before its lease ran out"
+    return f"worker {gone.worker_id} sent no heartbeat before its lease ran out"

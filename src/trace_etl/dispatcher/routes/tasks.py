@@ -5,17 +5,20 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
+import structlog
 from fastapi import APIRouter, Query
 
 from trace_etl.dispatcher.routes.context import Context, ContextDep, ReaderDep, WriterDep
 from trace_etl.model.errors import Conflict, Fault, Invalid
 from trace_etl.plan.waiting import Facts, reason
+from trace_etl.queues.pgqueue import CONNECTION_LOST
 from trace_etl.state import outbox, tasks
 from trace_etl.state.pool import transaction
 from trace_etl.state.tasks import TaskView
 from trace_etl.wire import user as wire
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
+_log = structlog.stdlib.get_logger()
 
 
 @router.get("/tasks")
@@ -118,13 +121,18 @@ async def replay_outbox(user: WriterDep, ctx: ContextDep) -> wire.ReplayReply:
     return wire.ReplayReply(replayed=replayed)
 
 
-async def _served(ctx: Context, views: list[TaskView]) -> set[str]:
-    """The runtimes, among those with waiting tasks here, that some worker serves."""
+async def _served(ctx: Context, views: list[TaskView]) -> dict[str, bool | None]:
+    """Whether some worker serves the runtimes that have waiting tasks here; None: nobody knows."""
     waiting = {v.runtime for v in views if v.status == "Queued"} - {"dispatcher"}
-    return {"dispatcher"} | {r for r in waiting if await ctx.queue.consumers(r)}
+    served: dict[str, bool | None] = {"dispatcher": True}
+    try:
+        return served | {r: bool(await ctx.queue.consumers(r)) for r in sorted(waiting)}
+    except CONNECTION_LOST as error:
+        _log.warning("queue_unavailable", error=repr(error))
+        return served
 
 
-def _item(view: TaskView, served: set[str]) -> dict[str, object]:
+def _item(view: TaskView, served: dict[str, bool | None]) -> dict[str, object]:
     facts = Facts(
         status=view.status,
         runtime=view.runtime,
@@ -137,7 +145,7 @@ def _item(view: TaskView, served: set[str]) -> dict[str, object]:
         paused_by=view.paused_by,
         max_concurrency=view.max_concurrency,
         running_in_job=view.running_in_job,
-        runtime_has_workers=view.runtime in served,
+        runtime_has_workers=served.get(view.runtime),
         error_message=view.error_message,
     )
     return {**asdict(view), "cursor": view.cursor_value, "reason": reason(facts)}

@@ -1,7 +1,7 @@
 """Why a task is not running: one place, in words."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def reason(facts: Facts) -> str | None:
         return "running, asked to stop"
     if facts.status != "Queued":
         return None
-    since = f"queued since {facts.queued_at:%Y-%m-%d %H:%M:%S}Z"
+    since = f"queued since {_utc(facts.queued_at)}"
     if facts.paused_at is not None:
-        return f"paused by {facts.paused_by} since {facts.paused_at:%Y-%m-%d %H:%M:%S}Z"
+        return f"paused by {facts.paused_by} since {_utc(facts.paused_at)}"
     if facts.max_concurrency is not None and facts.running_in_job >= facts.max_concurrency:
         return f"{since}: the job's max_concurrency of {facts.max_concurrency} is reached"
     if facts.runtime_has_workers is None:
@@ -48,4 +48,8 @@ def _failed(facts: Facts) -> str:
     why = facts.error_message or "no reason was given"
     if facts.retry_at is None:
         return f"failed for good at attempt {facts.attempt} of {facts.max_attempts}: {why}"
-    return f"retry at {facts.retry_at:%Y-%m-%d %H:%M:%S}Z (attempt {facts.attempt} failed: {why})"
+    return f"retry at {_utc(facts.retry_at)} (attempt {facts.attempt} failed: {why})"
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -1,0 +1,110 @@
+"""Every task that is not running says why: in the API, and in `trace task`."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from support.lifecycle import Bench
+from trace_etl.cli.main import app
+from trace_etl.lite import connection
+from trace_etl.lite.home import Home
+from trace_etl.queues.pgqueue import Consumer
+
+
+def reason(bench: Bench, task_id: str) -> str | None:
+    """What the API says, asked for the one task and in the listing."""
+    one = bench.user.get(f"/v1/tasks/{task_id}").json()
+    listed = bench.user.get("/v1/tasks", params={"dag": one["dag"], "limit": 1000}).json()["items"]
+    (found,) = [item["reason"] for item in listed if item["task_id"] == task_id]
+    assert found == one["reason"]
+    return found
+
+
+@contextmanager
+def serving(bench: Bench, runtime: str) -> Generator[None]:
+    """A worker that listens to a runtime's queue."""
+    consumer = Consumer(bench.live.dsns.queue, [runtime], "somebody")
+    consumer.receive(limit=1, hidden=timedelta(0))
+    yield
+    consumer.close()
+
+
+def test_a_task_without_any_worker_for_its_runtime_says_so(shared: Bench) -> None:
+    (task_id,) = shared.tasks()
+    queued = shared.row(task_id)["queued_at"]
+    since = f"queued since {queued:%Y-%m-%d %H:%M:%S}Z"
+    assert reason(shared, task_id) == f"{since}: no worker for runtime ecs_python"
+    with serving(shared, "ecs_python"):
+        assert reason(shared, task_id) == f"{since}: waiting for a free worker slot"
+    assert reason(shared, task_id) == f"{since}: no worker for runtime ecs_python"
+
+
+def test_a_task_of_a_paused_job_says_by_whom(shared: Bench) -> None:
+    (task_id,) = shared.tasks()
+    shared.rows(
+        "UPDATE jobs SET paused_at = now(), paused_by = 'backpressure of after'"
+        " WHERE job_id = (SELECT job_id FROM tasks WHERE task_id = %s)",
+        task_id,
+    )
+    assert str(reason(shared, task_id)).startswith("paused by backpressure of after since ")
+
+
+def test_a_task_turned_away_by_its_jobs_cap_says_so(shared: Bench) -> None:
+    first, second = shared.tasks(2, "scaling: {max_concurrency: 1}")
+    attempt = shared.claimed(first)
+    assert str(reason(shared, second)).endswith(": the job's max_concurrency of 1 is reached")
+    shared.complete(attempt)
+    assert "max_concurrency" not in str(reason(shared, second))
+
+
+def test_a_failed_task_says_when_it_is_tried_again(shared: Bench) -> None:
+    attempt = shared.attempt()
+    shared.complete(attempt, "Failed", error_message="the node is down")
+    at = shared.row(attempt.task_id)["retry_at"]
+    assert reason(shared, attempt.task_id) == (
+        f"retry at {at:%Y-%m-%d %H:%M:%S}Z (attempt 1 failed: the node is down)"
+    )
+
+
+def test_a_reaped_task_says_what_became_of_its_worker(shared: Bench) -> None:
+    attempt = shared.reaped()
+    said = str(reason(shared, attempt.task_id))
+    assert said.startswith("retry at ")
+    assert "worker w1 is gone and its lease ran out" in said
+
+
+def test_a_task_that_failed_for_good_says_so(shared: Bench) -> None:
+    attempt = shared.attempt()
+    shared.complete(attempt, "Failed", error_message="bad SQL", retryable=False)
+    assert reason(shared, attempt.task_id) == "failed for good at attempt 1 of 3: bad SQL"
+
+
+def test_a_running_task_that_is_to_stop_says_so(shared: Bench) -> None:
+    attempt = shared.attempt()
+    assert reason(shared, attempt.task_id) is None
+    shared.cancel(attempt.task_id)
+    assert reason(shared, attempt.task_id) == "running, asked to stop"
+
+
+def test_what_has_ended_well_has_no_reason(shared: Bench) -> None:
+    attempt = shared.attempt()
+    shared.complete(attempt)
+    assert reason(shared, attempt.task_id) is None
+
+
+def test_the_command_line_shows_the_same_words(shared: Bench, tmp_path: Path) -> None:
+    (task_id,) = shared.tasks()
+    home = Home(tmp_path)
+    cfg, secrets = shared.live.cfg, shared.live.secrets
+    described = connection.describe(
+        home, api=cfg.api_port, internal=cfg.internal_port, query=1, pid=1
+    )
+    own = replace(described, ca=str(secrets.ca), user_token=str(secrets.directory / "user.jwt"))
+    connection.write(home.connection, own)
+    shown = CliRunner().invoke(app, ["task", task_id, "--home", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert str(reason(shared, task_id)) in shown.output

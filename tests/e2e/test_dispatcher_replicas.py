@@ -1,0 +1,291 @@
+"""Two Dispatcher processes over one Postgres, all of them killed and restarted under load."""
+
+import json
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from support.dispatcher import Secrets
+from support.postgres import sql
+from support.processes import DispatcherProcess
+from support.recorder import Recorder
+from trace_etl.lite import databases
+from trace_etl.lite.databases import Dsns
+from trace_etl.lite.postgres import EmbeddedPostgres
+from trace_etl.queues import pgqueue
+from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer
+from trace_etl.state import migrations
+
+TASKS = 120
+"""Of each of two jobs: the second runs for what the first publishes."""
+KILLS = 3
+DAG = """
+name: replicas
+defaults: {max_attempts: 100, heartbeat_timeout: 2s}
+jobs:
+  - {name: request, activation: source, source: {kind: manual}, outputs: [ranges]}
+  - name: split
+    operator: range_splitter
+    inputs: [{from: {job: request}}]
+    outputs: [parts]
+    config: {size: 10}
+  - name: work
+    operator: sql
+    inputs: [{from: {job: split}}]
+    outputs: [out]
+    config: {sql: "SELECT 1 FROM parts"}
+  - name: after
+    operator: sql
+    inputs: [{from: {job: work}}]
+    outputs: [done]
+    scaling: {max_concurrency: 6}
+    config: {sql: "SELECT 1 FROM out"}
+"""
+SOURCE = {"dag": "replicas", "job": "request"}
+QUICK = {
+    "TRACE_RETRY_FIRST": "PT0.2S",
+    "TRACE_RETRY_MOST": "PT1S",
+    "TRACE_OUTBOX_HOLD": "PT1S",
+}
+
+
+@dataclass
+class World:
+    postgres: EmbeddedPostgres
+    dsns: Dsns
+    secrets: Secrets
+    replicas: list[DispatcherProcess]
+    recorder: Recorder = field(default_factory=Recorder)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def client(self, actor: str) -> httpx.Client:
+        context = ssl.create_default_context(cafile=str(self.secrets.ca))
+        client = httpx.Client(verify=context, timeout=5, trust_env=False)
+        return self.recorder.watch(client, actor)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Generator[World]:
+    (tmp_path / "pg").mkdir()
+    postgres = EmbeddedPostgres(tmp_path / "pg" / "cluster")
+    server = postgres.start()
+    secrets = Secrets.make(tmp_path / "secrets")
+    try:
+        dsns = databases.provision(server)
+        migrations.apply(dsns.state)
+        pgqueue.migrate(dsns.queue)
+        replicas = [
+            DispatcherProcess(secrets, dsns, tmp_path / "dispatcher", QUICK) for _ in range(2)
+        ]
+        for replica in replicas:
+            replica.start()
+        try:
+            yield World(postgres, dsns, secrets, [replica.up() for replica in replicas])
+        finally:
+            for replica in replicas:
+                replica.kill()
+    finally:
+        postgres.stop()
+        postgres.remove()
+
+
+class Worker(threading.Thread):
+    """Claims, heartbeats and completes; fails, dies and repeats itself now and then."""
+
+    def __init__(self, world: World, n: int) -> None:
+        super().__init__(name=f"w{n}")
+        self.world = world
+        self.chance = random.Random(n)
+        self.http = world.client(self.name)
+        self.error: BaseException | None = None
+        # Half of them wait for wake-ups, half ask for whatever is ready.
+        runtimes = ["ecs_python"]
+        self.consumer = Consumer(world.dsns.queue, runtimes, self.name) if n % 2 else None
+
+    def run(self) -> None:
+        try:
+            while not self.world.over.is_set():
+                for claimed in self.claims():
+                    self.work(claimed)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.http.close()
+            if self.consumer is not None:
+                self.consumer.close()
+
+    # --- calls ------------------------------------------------------------------------------
+
+    def post(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> httpx.Response:
+        """One try, at one of the replicas. Raises TransportError."""
+        replica = self.chance.choice(self.world.replicas)
+        return self.http.post(f"{replica.internal_url}{path}", json=body, headers=headers)
+
+    def until_heard(
+        self, path: str, headers: dict[str, str], body: dict[str, Any]
+    ) -> httpx.Response | None:
+        """As a worker does: again and again, until there is an answer. None: all is over."""
+        while not self.world.over.is_set():
+            try:
+                reply = self.post(path, headers, body)
+                if reply.status_code < 500:
+                    return reply
+                assert reply.status_code == 503, reply.text
+            except httpx.TransportError:
+                pass
+            self.world.over.wait(self.chance.uniform(0.02, 0.2))
+        return None
+
+    def claims(self) -> list[dict[str, Any]]:
+        headers = {"X-Trace-Worker-Token": self.world.secrets.worker_token}
+        if self.consumer is None:
+            body = {"runtime": "ecs_python", "worker_id": self.name, "max_tasks": 3}
+            reply = self.until_heard("/internal/task-claim-many", headers, body)
+            claimed = reply.json()["claimed"] if reply else []
+        else:
+            claimed = [won for task_id in self.woken() for won in self.claim(task_id, headers)]
+        if not claimed:
+            self.world.over.wait(0.05)
+        return claimed
+
+    def woken(self) -> list[str]:
+        assert self.consumer is not None
+        try:
+            messages = self.consumer.receive(limit=2, hidden=timedelta(seconds=2))
+            self.consumer.ack([message.message_id for message in messages])
+            return [message.body["task_id"] for message in messages]
+        except CONNECTION_LOST:
+            return []
+
+    def claim(self, task_id: str, headers: dict[str, str]) -> list[dict[str, Any]]:
+        body = {"task_id": task_id, "worker_id": self.name}
+        reply = self.until_heard("/internal/task-claim", headers, body)
+        won = reply is not None and reply.json()["status"] == "Claimed"
+        return [reply.json()] if reply is not None and won else []
+
+    # --- an attempt -------------------------------------------------------------------------
+
+    def work(self, claimed: dict[str, Any]) -> None:
+        headers = {"X-Trace-Task-Capability": claimed["capability_token"]}
+        fence = {
+            "task_id": claimed["task"]["task_id"],
+            "attempt": claimed["attempt"],
+            "lease_token": claimed["lease_token"],
+        }
+        fate = self.chance.random()
+        if fate < 0.04:
+            return  # died: the lease runs out
+        if fate < 0.3:
+            beat = self.until_heard("/v1/task/heartbeat", headers, fence)
+            if beat is None or beat.status_code == 409:
+                return
+        body = {**fence, **(self.failed() if fate > 0.9 else self.completed(claimed))}
+        reply = self.until_heard("/v1/task/complete", headers, body)
+        if reply is not None and self.chance.random() < 0.1:
+            again = self.until_heard("/v1/task/complete", headers, body)
+            assert again is None or again.status_code in (200, 409), again.text
+
+    def failed(self) -> dict[str, Any]:
+        return {"status": "Failed", "error_message": "boom"}
+
+    def completed(self, claimed: dict[str, Any]) -> dict[str, Any]:
+        output, scope = claimed["task"]["outputs"][0], claimed["task"]["scope"]
+        ref = output["storage_ref"]
+        objects = self.world.replicas[0].directory / "objects"
+        place = objects / ref["bucket"] / ref["prefix"]
+        place.mkdir(parents=True, exist_ok=True)
+        marker = {"files": [], "rows": 1, "bytes": 1, "schema": []}
+        (place / "_SUCCESS").write_text(json.dumps(marker))
+        dataset = {k: output[k] for k in ("dataset_uuid", "dataset_version")}
+        start, end = scope["start"], scope["end"]
+        event = {**dataset, "partition_key": f"{start}-{end}", "start": start, "end": end}
+        published = {**dataset, "storage_ref": ref, "range_start": start, "range_end": end}
+        return {"status": "Completed", "events": [event], "datasets_published": [published]}
+
+
+@contextmanager
+def at_work(world: World, count: int) -> Generator[None]:
+    workers = [Worker(world, n) for n in range(count)]
+    for worker in workers:
+        worker.start()
+    try:
+        yield
+    finally:
+        world.over.set()
+        for worker in workers:
+            worker.join(60)
+    for worker in workers:
+        if worker.error:
+            raise worker.error
+
+
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+
+
+def done(world: World, job: str) -> int:
+    """How many tasks of a job have completed; none can be told while Postgres is away."""
+    query = """
+        SELECT count(*) FROM tasks JOIN jobs USING (job_id)
+         WHERE jobs.name = %s AND status = 'Completed'
+    """
+    try:
+        return sql(world.dsns.state, query, (job,))[0][0]
+    except psycopg.OperationalError:
+        return -1
+
+
+def deploy_and_trigger(world: World) -> None:
+    headers = {"Authorization": f"Bearer {world.secrets.user_token}"}
+    with world.client("user") as http:
+        for path, body in (
+            ("/v1/dags", {"text": DAG}),
+            (
+                "/v1/triggers",
+                {"dag": "replicas", "job": "request", "start": 0, "end": TASKS * 10 - 1},
+            ),
+        ):
+            reply = http.post(f"{world.replicas[0].api_url}{path}", json=body, headers=headers)
+            assert reply.status_code == 200, reply.text
+
+
+def test_killing_dispatchers_and_postgres_loses_nothing_and_doubles_nothing(
+    world: World, tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    deploy_and_trigger(world)
+    with at_work(world, 6):
+        for n in range(KILLS):
+            share = TASKS * (n + 1) // (KILLS + 2)
+            eventually(lambda share=share: done(world, "work") >= share, f"{share} tasks done")
+            replica = chance.choice(world.replicas)
+            replica.kill()
+            if n == 1:
+                world.postgres.stop()
+                world.postgres.start()
+            replica.up()
+        eventually(lambda: done(world, "work") == TASKS, "every task of the first job done")
+        eventually(lambda: done(world, "after") == TASKS, "every task of the second job done")
+    world.recorder.dump(world.dsns, messages=False)
+    saved = world.recorder.save(tmp_path / "history.jsonl")
+    verdict = world.recorder.verdict()
+    assert verdict.proven, (saved, verdict.violations)
+    assert verdict.tasks == 2 * TASKS
+    assert verdict.attempts > verdict.tasks, "nobody tried again: this was no test"
+    assert verdict.unanswered > 0, "every call was answered: this was no test"
+    counts = "SELECT count(*), count(DISTINCT (dataset_version, range_start)) FROM partitions"
+    assert sql(world.dsns.state, counts) == [(2 * TASKS, 2 * TASKS)]

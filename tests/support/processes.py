@@ -1,0 +1,101 @@
+"""Dispatchers as processes of their own, to be killed and started again."""
+
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from support.dispatcher import Secrets
+from trace_etl.lite.databases import Dsns
+from trace_etl.lite.ports import free_port
+
+PATIENCE = 60.0
+
+
+@dataclass
+class DispatcherProcess:
+    """One replica. It keeps its ports through all its lives."""
+
+    secrets: Secrets
+    dsns: Dsns
+    directory: Path
+    """Its objects and its log."""
+    settings: dict[str, str] = field(default_factory=dict)
+    api_port: int = field(default_factory=free_port)
+    internal_port: int = field(default_factory=free_port)
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def internal_url(self) -> str:
+        return f"https://127.0.0.1:{self.internal_port}"
+
+    @property
+    def api_url(self) -> str:
+        return f"https://127.0.0.1:{self.api_port}"
+
+    def start(self) -> None:
+        """Start, without waiting until it answers."""
+        self.directory.mkdir(exist_ok=True)
+        with (self.directory / f"{self.internal_port}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trace_etl.dispatcher"],
+                env=self._environment(),
+                stdout=log,
+                stderr=log,
+            )
+
+    def up(self) -> "DispatcherProcess":
+        """Start and wait until it answers; one that dies on the way is started again."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.answers():
+            assert time.monotonic() < deadline, "the Dispatcher does not come up"
+            if self._process is None or self._process.poll() is not None:
+                self.start()
+            time.sleep(0.05)
+        return self
+
+    def answers(self) -> bool:
+        context = ssl.create_default_context(cafile=str(self.secrets.ca))
+        try:
+            with httpx.Client(verify=context, trust_env=False, timeout=5) as http:
+                return http.get(f"{self.internal_url}/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as an operator would."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, sent: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(sent)
+            self._process.wait(30)
+            self._process = None
+
+    def _environment(self) -> dict[str, str]:
+        secrets = self.secrets.directory
+        return {
+            "PATH": os.environ["PATH"],
+            "TRACE_STATE_DSN": self.dsns.state,
+            "TRACE_QUEUE_DSN": self.dsns.queue,
+            "TRACE_API_PORT": str(self.api_port),
+            "TRACE_INTERNAL_PORT": str(self.internal_port),
+            "TRACE_TLS_CERT": str(secrets / "tls" / "server.pem"),
+            "TRACE_TLS_KEY": str(secrets / "tls" / "server.key"),
+            "TRACE_TASK_KEYS_DIR": str(secrets / "task"),
+            "TRACE_USER_KEYS_DIR": str(secrets / "user"),
+            "TRACE_WORKER_TOKENS_FILE": str(secrets / "worker"),
+            "TRACE_OBJECTS_ROOT": str(self.directory / "objects"),
+            "TRACE_LOG_LEVEL": "warning",
+            **self.settings,
+        }

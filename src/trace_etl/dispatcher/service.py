@@ -104,7 +104,7 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         reaper=LeaseReaper(lanes, queue, retry, _BATCH),
         retries=RetryScheduler(lanes, kicks, _BATCH),
         sweeper=WakeUpSweeper(lanes, queue, kicks, older_seconds=20, batch_size=_BATCH),
-        retention=HistoryRetention(pool, cfg.history_kept, _BATCH),
+        retention=HistoryRetention(lanes, cfg.history_kept, _BATCH),
         kicks=kicks,
     )
 

@@ -5,18 +5,20 @@ from datetime import timedelta
 from trace_etl.state.pool import Conn
 
 # A task that a committed partition points at stays: it is the partition's lineage. So does the
-# newest word on a scope: its row is what keeps the same work from being created again.
+# word on a scope of a live generation: its row keeps the same work from being created again.
 _DROP = """
-WITH old AS (
-    SELECT t.task_id FROM tasks t
-     WHERE t.finished_at < now() - %(older_than)s
-       AND t.status IN ('Completed', 'Failed', 'Canceled')
-       AND NOT EXISTS (SELECT FROM partitions p WHERE p.task_id = t.task_id)
-       AND NOT EXISTS (SELECT FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
-                        WHERE v.dataset_version = t.dataset_version
-                          AND d.dataset_version = v.dataset_version)
-     ORDER BY t.finished_at LIMIT %(limit)s
-       FOR UPDATE SKIP LOCKED
+WITH abandoned AS MATERIALIZED (
+    SELECT v.dataset_version FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
+     WHERE d.dataset_version IS DISTINCT FROM v.dataset_version
+), old AS (
+    SELECT f.task_id FROM abandoned a CROSS JOIN LATERAL (
+        SELECT t.task_id FROM tasks t
+         WHERE t.dataset_version = a.dataset_version AND t.finished_at < now() - %(older_than)s
+           AND t.status IN ('Completed', 'Failed', 'Canceled')
+           AND NOT EXISTS (SELECT FROM partitions p WHERE p.task_id = t.task_id)
+         LIMIT %(limit)s
+           FOR UPDATE SKIP LOCKED
+    ) f LIMIT %(limit)s
 ), attempts AS (
     DELETE FROM task_attempts a USING old WHERE a.task_id = old.task_id
 ), happened AS (

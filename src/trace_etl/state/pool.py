@@ -17,7 +17,7 @@ BROKEN = (OperationalError, InterfaceError, PoolTimeout)
 
 # Every hot statement is a look-up by key or over a small partial index. The planner, which cannot
 # see how short our arrays are, must not fall for a scan of the table, nor plan each call anew.
-_OPTIONS = (
+HOT_OPTIONS = (
     "-c plan_cache_mode=force_generic_plan -c enable_hashjoin=off -c enable_mergejoin=off"
     " -c enable_seqscan=off"
 )
@@ -35,7 +35,7 @@ def make_pool(dsn: str, *, size: int, checked: bool = True) -> Pool:
     """
     return AsyncConnectionPool(
         dsn,
-        kwargs={"options": _OPTIONS} if not checked else None,
+        kwargs={"options": HOT_OPTIONS} if not checked else None,
         min_size=min(2, size),
         max_size=size,
         open=False,

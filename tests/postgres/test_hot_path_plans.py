@@ -1,0 +1,340 @@
+"""No hot statement reads a table from end to end, however much history there is."""
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg._queries import PostgresQuery
+from psycopg.adapt import Transformer
+from psycopg.sql import SQL, Literal
+
+from support.lifecycle import Attempt, Bench
+from trace_etl.model.task import Fence
+from trace_etl.queues import pgqueue
+from trace_etl.state import (
+    buffers,
+    claims,
+    completions,
+    datasets,
+    events,
+    history,
+    leases,
+    outbox,
+    partitions,
+    tasks,
+)
+from trace_etl.state.claims import ClaimRequest
+from trace_etl.state.completions import Completion, NewEvent
+from trace_etl.state.pool import HOT_OPTIONS, Conn
+
+HISTORY = 20_000
+LARGE = {
+    "tasks",
+    "task_attempts",
+    "events",
+    "partitions",
+    "outbox",
+    "buffer_publishes",
+    "messages",
+}
+# Rows that a statement may read in vain. History has thousands.
+IN_VAIN = 60
+
+_HISTORY = f"""
+INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, dataset_uuid, dataset_version,
+                   partition_key, range_start, range_end, status, max_attempts, timeout_seconds,
+                   lease_seconds, lease_token, lease_expires_at, worker_id, created_at, queued_at,
+                   started_at, finished_at)
+SELECT t.org_id, t.job_id, t.revision_id, t.runtime, 'history:' || n, t.dataset_uuid,
+       t.dataset_version, t.partition_key, t.range_start, t.range_end, 'Completed', 3, 3600, 120,
+       gen_random_uuid(), now() - interval '1 hour', 'w', now() - make_interval(secs => n),
+       now() - make_interval(secs => n), now() - make_interval(secs => n),
+       now() - make_interval(secs => n)
+  FROM (SELECT * FROM tasks WHERE status = 'Queued' LIMIT 1) t, generate_series(1, {HISTORY}) n;
+INSERT INTO task_attempts (task_id, attempt, outcome)
+SELECT task_id, 1, 'Completed' FROM tasks WHERE status = 'Completed'
+ON CONFLICT DO NOTHING;
+INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, cursor_value,
+                    producer_task_id, attempt, routed_at)
+SELECT org_id, dataset_uuid, dataset_version, 'c:1', 1, task_id, 1, now()
+  FROM tasks WHERE dedupe_key LIKE 'history:%';
+INSERT INTO outbox (kind, subject, tries, failed_at)
+SELECT 'route_event', gen_random_uuid(), 20, now() FROM generate_series(1, {HISTORY}) n;
+INSERT INTO buffer_publishes (org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
+                              content_type)
+SELECT org_id, task_id, 1, dataset_uuid, dataset_version, 's3://b/' || n, 'application/jsonl'
+  FROM (SELECT * FROM tasks WHERE status = 'Completed' LIMIT 1) t, generate_series(1, {HISTORY}) n;
+INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start, range_end,
+                        storage_ref, row_count, byte_count, columns, task_id, attempt)
+SELECT v.dataset_version, v.generation_no, n * 10 || '-' || n * 10 + 9, n * 10, n * 10 + 9,
+       '{{}}', 1, 1, '[]', gen_random_uuid(), 1
+  FROM dataset_versions v, generate_series(1, {HISTORY // 4}) n;
+"""
+
+
+@pytest.fixture(scope="module")
+def busy(replicas: list[Bench]) -> Bench:
+    """A database with a long past."""
+    one = replicas[0]
+    one.tasks(1)
+    with psycopg.connect(one.live.dsns.state, autocommit=True) as conn:
+        conn.execute(_HISTORY)
+        conn.execute("VACUUM ANALYZE")
+    with psycopg.connect(one.live.dsns.queue, autocommit=True) as conn:
+        conn.execute(
+            "INSERT INTO queue.messages (queue, body, visible_at)"
+            " SELECT 'ecs_rust', '{}', now() + interval '1 day' FROM generate_series(1, %s)",
+            (HISTORY,),
+        )
+        conn.execute("VACUUM ANALYZE queue.messages")
+    return one
+
+
+# --- seeing what is run -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ran:
+    query: Any
+    values: Any
+
+
+def recording(ran: list[Ran]) -> type[AsyncCursor]:
+    class Recorder(AsyncCursor):
+        async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            ran.append(Ran(query, params))
+            return await super().execute(query, params, **options)
+
+    return Recorder
+
+
+@asynccontextmanager
+async def spied(dsn: str, options: str, ran: list[Ran]) -> AsyncGenerator[Conn]:
+    """A connection as the pool makes them, that remembers its statements and undoes them."""
+    conn = await AsyncConnection.connect(
+        dsn, autocommit=True, options=options, cursor_factory=recording(ran)
+    )
+    async with conn, conn.transaction(force_rollback=True):
+        yield conn
+
+
+async def plans(dsn: str, options: str, ran: list[Ran]) -> list[tuple[str, dict[str, Any]]]:
+    """How Postgres performs each statement, performed once more and undone."""
+    conn = await AsyncConnection.connect(dsn, autocommit=True, options=options)
+    found: list[tuple[str, dict[str, Any]]] = []
+    async with conn:
+        for n, one in enumerate(ran):
+            query, types, values = converted(conn, one)
+            if not query.lstrip().upper().startswith(("SELECT", "WITH", "INSERT", "UPDATE", "DEL")):
+                continue
+            names = [await type_name(conn, oid) for oid in types]
+            typed = f"({', '.join(names)})" if names else ""
+            await conn.execute(f"PREPARE p{n} {typed} AS {query}".encode())
+            given = SQL(", ").join(
+                SQL("{}::{}").format(Literal(v), SQL(t)) for v, t in zip(values, names, strict=True)
+            )
+            call = SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {}").format(SQL(f"p{n}"))
+            if values:
+                call = SQL("{}({})").format(call, given)
+            async with conn.transaction(force_rollback=True):
+                (row,) = await (await conn.execute(call)).fetchall()
+            plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
+            found.append((query, plan[0]["Plan"]))
+    return found
+
+
+def converted(conn: Any, one: Ran) -> tuple[str, list[int], list[Any]]:
+    """A statement as psycopg sends it: `$1` for names, and the types of its values."""
+    prepared = PostgresQuery(Transformer(conn))
+    prepared.convert(one.query, one.values)
+    order = prepared._order
+    values = one.values or ()
+    picked = [values[name] for name in order] if order is not None else list(values)
+    return prepared.query.decode(), list(prepared.types), picked
+
+
+async def type_name(conn: Any, oid: int) -> str:
+    (row,) = await (await conn.execute("SELECT %s::oid::regtype::text", (oid or 25,))).fetchall()
+    return row[0]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def faults(query: str, plan: dict[str, Any]) -> list[str]:
+    found: list[str] = []
+    for node in nodes(plan):
+        table = node.get("Relation Name", "")
+        if not node["Actual Loops"]:
+            continue  # a branch that this call had no use for
+        if node["Node Type"] == "Seq Scan" and table in LARGE:
+            found.append(f"Seq Scan on {table} in {query}")
+        vain = node.get("Rows Removed by Filter", 0) * node.get("Actual Loops", 1)
+        if table in LARGE and vain > IN_VAIN:
+            found.append(f"{node['Node Type']} on {table} reads {vain} rows in vain in {query}")
+        if table in LARGE and node["Actual Rows"] > 1000:
+            found.append(f"{node['Node Type']} on {table} reads {node['Actual Rows']} in {query}")
+    return found
+
+
+# --- the statements ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the statements are about."""
+
+    queued: list[UUID]
+    attempt: Attempt
+    job_id: UUID
+    org_id: UUID
+
+    @property
+    def fence(self) -> Fence:
+        mine = self.attempt.fence
+        return Fence(UUID(mine["task_id"]), mine["attempt"], UUID(mine["lease_token"]))
+
+    def event(self) -> NewEvent:
+        output = self.attempt.output
+        version = UUID(output["dataset_version"])
+        return NewEvent(UUID(output["dataset_uuid"]), version, "p:0-9", "0-9", 0, 9, None)
+
+
+Statement = Callable[[Conn, Scene], Awaitable[object]]
+
+
+def wishes(scene: Scene) -> list[ClaimRequest]:
+    return [ClaimRequest(task_id, "w", uuid4()) for task_id in scene.queued]
+
+
+def stale(fence: Fence) -> Fence:
+    return Fence(fence.task_id, fence.attempt, uuid4())
+
+
+async def reap(conn: Conn, scene: Scene) -> None:
+    await conn.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
+    for gone in await leases.lock_expired(conn, limit=500):
+        wait = timedelta(seconds=1)
+        await leases.reap(conn, gone, cause="lease_expired", message="x", retry_after=wait)
+    await leases.start_next_attempts(conn, limit=500)
+
+
+async def batch(conn: Conn, scene: Scene) -> None:
+    output = scene.attempt.output
+    version = UUID(output["dataset_version"])
+    new = buffers.NewBatch(
+        scene.org_id, UUID(output["dataset_uuid"]), version, "s3://x/y", "t", 1, 1
+    )
+    await buffers.publish(conn, scene.fence, new)
+    await buffers.publish(conn, scene.fence, new)
+
+
+async def take_and_route(conn: Conn, scene: Scene) -> None:
+    await completions.record_events(conn, scene.fence, [scene.event()])
+    taken = await outbox.lease(conn, limit=500, hold=timedelta(seconds=30))
+    await events.route(conn, [i.subject for i in taken if i.kind == "route_event"])
+    ids = [i.outbox_id for i in taken]
+    wait = timedelta(seconds=1)
+    await outbox.failed(conn, ids, error="x", retry_after=wait, max_tries=20)
+    await outbox.done(conn, ids)
+
+
+def pins(scene: Scene) -> list[partitions.Pin]:
+    output = scene.attempt.output
+    known, version = UUID(output["dataset_uuid"]), UUID(output["dataset_version"])
+    return [partitions.Pin(known, None, 500, 509), partitions.Pin(known, version, 0, 9)]
+
+
+async def point(conn: Conn, scene: Scene) -> None:
+    version = UUID(scene.attempt.output["dataset_version"])
+    await partitions.point(
+        conn, scene.fence, partitions.NewPartition(version, "0-9", 0, 9, {}, 1, 1, [])
+    )
+
+
+HOT: dict[str, Statement] = {
+    "claim": lambda c, s: claims.claim(c, wishes(s)),
+    "claim_capped": lambda c, s: claims.claim_capped(c, wishes(s)),
+    "claim_ready": lambda c, s: claims.claim_ready(c, "ecs_python", [("w", uuid4())] * 20),
+    "capped_ready": lambda c, s: claims.capped_ready(c, "ecs_python", 20),
+    "standing": lambda c, s: claims.standing(c, s.queued),
+    "held": lambda c, s: claims.held(c, wishes(s)[0]),
+    "held_by": lambda c, s: claims.held_by(c, [uuid4() for _ in range(20)]),
+    "by_id": lambda c, s: claims.by_id(c, s.queued[0]),
+    "extend": lambda c, s: leases.extend(c, [s.fence, stale(s.fence)]),
+    "complete": lambda c, s: completions.complete(
+        c, [Completion(s.fence, "Completed", b"x", events=[s.event()])]
+    ),
+    "record_events": lambda c, s: completions.record_events(c, s.fence, [s.event()] * 3),
+    "fence_states": lambda c, s: completions.fence_states(c, s.queued),
+    "buffer_publish": batch,
+    "reap and retry": reap,
+    "next_retry": lambda c, s: leases.next_retry(c),
+    "next_expiry": lambda c, s: leases.next_expiry(c),
+    "outbox and route": take_and_route,
+    "next_due": lambda c, s: outbox.next_due(c),
+    "wake_next": lambda c, s: tasks.wake_next(c, s.job_id),
+    "wake_forgotten": lambda c, s: tasks.wake_forgotten(
+        c, "ecs_python", older_seconds=0, limit=500
+    ),
+    "queued_runtimes": lambda c, s: tasks.queued_runtimes(c),
+    "cancel": lambda c, s: tasks.cancel(c, s.org_id, s.queued[0]),
+    "pin": lambda c, s: partitions.pin(c, pins(s)),
+    "point": point,
+    "uuid_of": lambda c, s: datasets.uuid_of(c, s.org_id, "nobody"),
+}
+
+
+@pytest.fixture(scope="module")
+def scene(busy: Bench) -> Scene:
+    made = busy.tasks(30)
+    attempt = busy.claimed(made[0])
+    row = busy.row(made[0])
+    return Scene([UUID(t) for t in made[1:]], attempt, row["job_id"], row["org_id"])
+
+
+@pytest.mark.parametrize("name", HOT)
+@pytest.mark.parametrize("options", [HOT_OPTIONS, ""], ids=["lanes", "plain"])
+async def test_no_hot_statement_reads_history(
+    busy: Bench, scene: Scene, name: str, options: str
+) -> None:
+    ran: list[Ran] = []
+    async with spied(busy.live.dsns.state, options, ran) as conn:
+        await HOT[name](conn, scene)
+    seen = await plans(busy.live.dsns.state, options, ran)
+    assert seen
+    assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+
+
+async def test_retention_reads_only_the_generations_that_nobody_reads(
+    busy: Bench, scene: Scene
+) -> None:
+    ran: list[Ran] = []
+    async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+        assert await history.drop_finished(conn, older_than=timedelta(0), limit=500) == 0
+    ((query, plan),) = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
+    assert faults(query, plan) == []
+
+
+async def test_receiving_from_the_queue_does_not_read_what_is_hidden(busy: Bench) -> None:
+    values = {"queues": ["ecs_python"], "limit": 10, "hidden": timedelta(seconds=1)}
+    for queues in (["ecs_python"], ["ecs_python", "ecs_rust"]):
+        ran = [Ran(pgqueue._RECEIVE, {**values, "queues": queues})]
+        ((query, plan),) = await plans(busy.live.dsns.queue, "", ran)
+        assert faults(query, plan) == []
+
+
+async def test_this_test_sees_a_sequential_scan(busy: Bench) -> None:
+    ran = [Ran("SELECT 1 FROM tasks WHERE worker_id = %s", ("nobody",))]
+    ((query, plan),) = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
+    assert faults(query, plan)

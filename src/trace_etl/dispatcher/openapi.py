@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
@@ -29,7 +30,7 @@ _MEANING = {
     403: "A good token for another task or attempt, or for a scope it does not have.",
     404: "There is no such task.",
     409: "The fence, or a conflict that `code` names: nothing was changed.",
-    413: "The body is larger than 1 MiB.",
+    413: "The body is too large.",
     422: "Malformed; `errors` names each field.",
     503: "Postgres state does not answer; the same call may work later.",
 }
@@ -167,6 +168,46 @@ def _refusal(status: int, known: list[str]) -> Json:
 
 def _json(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
+
+
+# --- the user API -----------------------------------------------------------------------------
+
+_USER_REFUSALS = {"get": (401, 403, 404, 422, 503), "post": (401, 403, 404, 409, 413, 422, 503)}
+_USER_MEANING = {403: "The token's role does not allow it.", 404: "There is no such thing."}
+_BEARER = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
+
+
+def describe(app: FastAPI) -> None:
+    """Let an app's own document tell of bearer tokens and refusals too."""
+    framework = app.openapi
+
+    def described() -> Json:
+        if app.openapi_schema is None:
+            app.openapi_schema = _described(framework())
+        return app.openapi_schema
+
+    app.openapi = described
+
+
+def _described(made: Json) -> Json:
+    schemas: Json = made["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas |= {"Problem": _PROBLEM, "Fault": _FAULT}
+    made["components"]["securitySchemes"] = {"user": _BEARER}
+    for path, operations in made["paths"].items():
+        for method, operation in operations.items():
+            if path.startswith("/v1/"):
+                operation["security"] = [{"user": []}]
+                operation["responses"] |= {
+                    str(status): _user_refusal(status) for status in _USER_REFUSALS[method]
+                }
+    return made
+
+
+def _user_refusal(status: int) -> Json:
+    content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}Problem"}}}
+    return {"description": _USER_MEANING.get(status, _MEANING[status]), "content": content}
 
 
 # --- the reference pages ----------------------------------------------------------------------

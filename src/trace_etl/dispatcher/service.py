@@ -11,6 +11,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
+from trace_etl.dispatcher import openapi
 from trace_etl.dispatcher.inline import InlineRunner
 from trace_etl.dispatcher.internal import InternalApi
 from trace_etl.dispatcher.kicks import Kicks
@@ -117,6 +118,7 @@ def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
         app.add_exception_handler(kind, _state_unavailable)
     for router in (dags.router, tasks.router, datasets.router):
         app.include_router(router)
+    openapi.describe(app)
     return app
 
 

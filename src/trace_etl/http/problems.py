@@ -156,6 +156,8 @@ async def _on_plain_refusal(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = error.status_code
     detail = str(error.detail)
+    if status == 400:  # what FastAPI says of a body that is not even text, or too deep to read
+        return problem_response(Invalid([Fault("body", "is not JSON: it cannot be read")]))
     if status in (404, 405):
         detail = f"there is no {request.method} {request.url.path} here"
     code = _PLAIN_CODES.get(status, "bad_request" if status < 500 else "internal")

@@ -49,7 +49,10 @@ async def list_dags(user: ReaderDep, ctx: ContextDep) -> wire.DagList:
 
 @router.get("/jobs")
 async def list_jobs(
-    user: ReaderDep, ctx: ContextDep, dag: str | None = None, source_kind: str | None = None
+    user: ReaderDep,
+    ctx: ContextDep,
+    dag: wire.Name | None = None,
+    source_kind: wire.Name | None = None,
 ) -> wire.JobList:
     """The jobs of the deployed DAGs."""
     async with ctx.pool.connection() as conn:

@@ -24,7 +24,7 @@ async def list_datasets(user: ReaderDep, ctx: ContextDep) -> wire.DatasetList:
 
 
 @router.get("/datasets/{name}")
-async def get_dataset(name: str, user: ReaderDep, ctx: ContextDep) -> wire.DatasetDetail:
+async def get_dataset(name: wire.Name, user: ReaderDep, ctx: ContextDep) -> wire.DatasetDetail:
     """One published dataset, with its partitions and the gaps between them."""
     async with ctx.pool.connection() as conn:
         view = await datasets.get(conn, user.org_id, name)

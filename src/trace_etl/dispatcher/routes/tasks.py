@@ -25,8 +25,8 @@ _log = structlog.stdlib.get_logger()
 async def list_tasks(
     user: ReaderDep,
     ctx: ContextDep,
-    dag: str | None = None,
-    job: str | None = None,
+    dag: wire.Name | None = None,
+    job: wire.Name | None = None,
     status: wire.Status | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: str | None = None,
@@ -52,7 +52,9 @@ async def list_tasks(
 
 
 @router.get("/tasks/summary")
-async def summarise(user: ReaderDep, ctx: ContextDep, dag: str | None = None) -> wire.TaskSummary:
+async def summarise(
+    user: ReaderDep, ctx: ContextDep, dag: wire.Name | None = None
+) -> wire.TaskSummary:
     """Tasks by job and status."""
     async with ctx.pool.connection() as conn:
         pending = await outbox.pending(conn, "route_event")  # first: routing only adds tasks

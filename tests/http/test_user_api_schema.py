@@ -1,0 +1,181 @@
+"""The user API against its own OpenAPI document: no 5xx, no undocumented answer."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
+
+from support.lifecycle import Bench
+from trace_etl.dispatcher.openapi import describe
+from trace_etl.dispatcher.routes import dags, datasets, tasks
+from trace_etl.http.app import new_app
+
+load_all_checks()
+OURS = {
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+}
+NOT_OURS = [check for check in CHECKS.get_all() if check.__name__ not in OURS]
+bounded = settings(
+    max_examples=25,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def document() -> dict[str, Any]:
+    """What a Dispatcher serves, without one: parameters of tests are needed before it runs."""
+    app = new_app("Trace")
+    for router in (dags.router, tasks.router, datasets.router):
+        app.include_router(router)
+    describe(app)
+    return app.openapi()
+
+
+SCHEMA = schemathesis.openapi.from_dict(document())
+SCHEMA.config.generation.update(with_security_parameters=False)
+OPERATIONS = {op.ok().label: op.ok() for op in SCHEMA.get_all_operations()}
+
+
+def test_the_document_is_served_to_anybody_and_tells_of_tokens_and_refusals(
+    shared: Bench,
+) -> None:
+    reply = shared.user.get("/openapi.json", headers={"Authorization": ""})
+    assert reply.status_code == 200
+    served = reply.json()
+    assert served["paths"] == document()["paths"]
+    assert served["components"] == document()["components"]
+    for path, operations in served["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/v1/"):
+                assert operation["security"] == [{"user": []}]
+                assert {"401", "403", "422", "503"} < set(operation["responses"])
+
+
+class Caller:
+    """Sends generated cases as the local user, and counts what came back."""
+
+    def __init__(self, shared: Bench) -> None:
+        self._shared = shared
+        self._dag = shared.dag()
+        self._ids = shared.tasks(3, dag=self._dag)
+        self.seen: Counter[int] = Counter()
+
+    def send(self, case: Any, *, real: bool) -> None:
+        if real:
+            self._bring_home(case)
+        sent = case.as_transport_kwargs(base_url=str(self._shared.user.base_url))
+        reply = self._shared.user.request(
+            sent["method"],
+            sent["url"],
+            params=sent.get("params"),
+            headers=dict(sent["headers"] or {}),
+            content=json.dumps(sent["json"]) if "json" in sent else sent.get("data"),
+        )
+        self.seen[reply.status_code] += 1
+        case.validate_response(reply, excluded_checks=NOT_OURS)
+
+    def _bring_home(self, case: Any) -> None:
+        """The generated case, speaking of things that exist."""
+        known = {"task_id": self._ids[0], "name": self._dag.published, "dag": self._dag.name}
+        case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
+        if case.path == "/v1/triggers":
+            case.body = {"dag": self._dag.name, "job": "request", "start": 0, "end": 9}
+
+
+@pytest.fixture(scope="module")
+def caller(shared: Bench) -> Caller:
+    return Caller(shared)
+
+
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_well_formed_calls_get_documented_answers_of_the_user_api(
+    caller: Caller, label: str
+) -> None:
+    before = Counter(caller.seen)
+
+    @bounded
+    @given(OPERATIONS[label].as_strategy(GenerationMode.POSITIVE), st.booleans())
+    def call(case: Any, real: bool) -> None:
+        caller.send(case, real=real)
+
+    call()
+    answers = caller.seen - before
+    assert answers[200] or label == "POST /v1/dags", answers
+
+
+# Nearly every word is a well-formed name: the odd ones have a test below.
+MALFORMABLE = [
+    label
+    for label, op in OPERATIONS.items()
+    if (op.body or op.query or op.path_parameters) and "{name}" not in label
+]
+
+
+@pytest.mark.parametrize("label", MALFORMABLE)
+def test_malformed_calls_are_refused_as_documented_by_the_user_api(
+    caller: Caller, label: str
+) -> None:
+    @bounded
+    @given(OPERATIONS[label].as_strategy(GenerationMode.NEGATIVE))
+    def call(case: Any) -> None:
+        caller.send(case, real=False)
+
+    call()
+
+
+@pytest.mark.parametrize("label", [name for name in OPERATIONS if "/v1/" in name])
+def test_no_call_of_the_user_api_answers_without_a_good_token(shared: Bench, label: str) -> None:
+    method, path = label.split(" ")
+    path = path.replace("{task_id}", "00000000-0000-0000-0000-000000000000").replace("{name}", "x")
+    before = shared.dump()
+    for token in ("", "Bearer", "Bearer x", f"Basic {shared.live.secrets.user_token}"):
+        reply = shared.user.request(method, path, headers={"Authorization": token}, json={})
+        assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
+    assert shared.dump() == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/tasks?dag=%00",
+        "/v1/tasks?job=%00",
+        "/v1/tasks?status=Queued%00",
+        "/v1/tasks?after=%00",
+        "/v1/tasks?after=2026-01-01T00:00:00/00000000-0000-0000-0000-000000000000%00",
+        "/v1/tasks?limit=99999999999999999999999",
+        "/v1/tasks/summary?dag=%00",
+        "/v1/tasks/%00",
+        "/v1/jobs?dag=%00",
+        "/v1/jobs?source_kind=%00",
+        "/v1/datasets/%00",
+        "/v1/datasets/%ff",
+        "/v1/outbox?failed=%00",
+        "/v1/dags?x=%00",
+    ],
+)
+def test_odd_words_in_a_query_or_a_path_are_no_failure(shared: Bench, path: str) -> None:
+    reply = shared.user.get(path)
+    assert reply.status_code in (200, 404, 422), reply.text
+    if "after=" in path or "limit=" in path:
+        assert reply.status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/v1/dags", "/v1/triggers"])
+@pytest.mark.parametrize("body", [b"\xff", b"{", b"", b"[" * 100_000, b'{"text": "\\u0000"}'])
+def test_a_body_that_cannot_be_read_is_malformed(shared: Bench, path: str, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    reply = shared.user.post(path, content=body, headers=headers)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
+    assert reply.json()["errors"]

@@ -127,6 +127,10 @@ class Recorder:
         with self._lock:
             return list(self._lines)
 
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls so far."""
+        return [line for line in map(json.loads, self.lines) if "call" in line]
+
     def verdict(self) -> Verdict:
         return check(parse(self.lines))
 

@@ -37,6 +37,8 @@ class Attempt:
     _over: threading.Event = field(default_factory=threading.Event)
     _fate: str | None = None
     """Why the operator was interrupted: lost, canceled, timeout or stopped."""
+    _unheard: int = 0
+    """Heartbeats since one was answered."""
 
     def __post_init__(self) -> None:
         self._token = self.claimed.capability_token
@@ -57,7 +59,8 @@ class Attempt:
         body = self._outcome()
         self._over.set()
         heart.join()
-        if self._fate == "lost":
+        # What was finished all the same is reported: it counts until the next attempt starts.
+        if self._fate == "lost" and body.status != "Completed":
             log.warning("attempt_abandoned")
             return
         self._report(body)
@@ -136,23 +139,27 @@ class Attempt:
             elif time.monotonic() >= deadline:
                 self._interrupt("timeout")
             elif time.monotonic() >= next_beat:
-                next_beat = time.monotonic() + self.claimed.task.heartbeat_seconds
-                self._heartbeat()
+                next_beat = time.monotonic() + self._heartbeat()
 
-    def _heartbeat(self) -> None:
+    def _heartbeat(self) -> float:
+        """Extend the lease. Returns the seconds until the next beat: soon, if nobody heard it."""
+        usual = self.claimed.task.heartbeat_seconds
         try:
-            reply = self.client.heartbeat(self._fence, self._token)
+            reply = self.client.heartbeat(self._fence, self._token, patience=max(1.0, usual))
         except Unreachable as error:
             # The lease may outlive the outage: go on, and let the fence decide.
+            self._unheard += 1
             _log.warning("heartbeat_not_heard", task_id=str(self._fence.task_id), error=str(error))
-            return
+            return min(usual, self.client.pause_after(self._unheard))
         except Refused as refusal:
             _log.warning("lease_lost", task_id=str(self._fence.task_id), code=refusal.refusal)
             self._interrupt("lost")
-            return
+            return usual
+        self._unheard = 0
         self._token = reply.capability_token or self._token
         if reply.cancel_requested:
             self._interrupt("canceled")
+        return usual
 
     def _interrupt(self, fate: str) -> None:
         self._fate = fate

@@ -18,6 +18,7 @@ _log = structlog.stdlib.get_logger()
 _CLAIM_REPLY: TypeAdapter[wire.Claimed | wire.NotClaimed] = TypeAdapter(
     wire.Claimed | wire.NotClaimed
 )
+_PATIENCE = 30.0
 _TRANSIENT = {429, 500, 502, 503, 504}
 
 
@@ -44,45 +45,57 @@ class DispatcherClient:
         self, url: str, ca: Path, worker_token: Callable[[], str], backoff: Backoff
     ) -> None:
         context = ssl.create_default_context(cafile=str(ca))
-        self._http = httpx.Client(base_url=url, verify=context, timeout=30.0, trust_env=False)
+        self._http = httpx.Client(base_url=url, verify=context, trust_env=False)
         self._worker_token = worker_token
         self._backoff = backoff
 
     def close(self) -> None:
         self._http.close()
 
-    def claim(self, task_id: UUID, worker_id: str) -> wire.Claimed | wire.NotClaimed:
-        """Try to win a task, once. Raises Unreachable, Refused."""
-        body = wire.Claim(task_id=task_id, worker_id=worker_id)
-        headers = {"X-Trace-Worker-Token": self._worker_token()}
-        reply = self._post("/internal/task-claim", body.model_dump_json(), headers)
-        return _CLAIM_REPLY.validate_json(reply)
+    def claim(self, task_id: UUID, worker_id: str, stop: Event) -> wire.Claimed | wire.NotClaimed:
+        """Try to win a task, until there is an answer. Raises Refused, Unreachable."""
+        body = wire.Claim(task_id=task_id, worker_id=worker_id).model_dump_json()
 
-    def heartbeat(self, fence: wire.Fenced, token: str) -> wire.HeartbeatAccepted:
-        """Extend the lease, once. Raises Unreachable, Refused."""
+        def claim() -> bytes:
+            headers = {"X-Trace-Worker-Token": self._worker_token()}
+            return self._post("/internal/task-claim", body, headers)
+
+        return _CLAIM_REPLY.validate_json(self._until_heard(claim, stop))
+
+    def heartbeat(self, fence: wire.Fenced, token: str, patience: float) -> wire.HeartbeatAccepted:
+        """Extend the lease, once, waiting so many seconds. Raises Unreachable, Refused."""
         headers = {"X-Trace-Task-Capability": token}
-        reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers)
+        reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers, patience)
         return wire.HeartbeatAccepted.model_validate_json(reply)
 
     def complete(self, body: wire.Complete, token: str, stop: Event) -> wire.CompleteAccepted:
         """Report the end of an attempt until it is heard. Raises Refused, Unreachable."""
         headers = {"X-Trace-Task-Capability": token}
-        tries = 0
+        text = body.model_dump_json()
+        reply = self._until_heard(lambda: self._post("/v1/task/complete", text, headers), stop)
+        return wire.CompleteAccepted.model_validate_json(reply)
+
+    def pause_after(self, failures: int) -> float:
+        """How many seconds to wait before the next try."""
+        return self._backoff.after(failures).total_seconds()
+
+    def _until_heard(self, call: Callable[[], bytes], stop: Event) -> bytes:
+        failures = 0
         while True:
             try:
-                reply = self._post("/v1/task/complete", body.model_dump_json(), headers)
-                return wire.CompleteAccepted.model_validate_json(reply)
+                return call()
             except Unreachable as error:
-                tries += 1
-                _log.warning("complete_not_heard", tries=tries, error=str(error))
-                if stop.wait(self._backoff.after(tries).total_seconds()):
+                failures += 1
+                _log.warning("dispatcher_unreachable", failures=failures, error=str(error))
+                if stop.wait(self.pause_after(failures)):
                     raise
 
-    def _post(self, path: str, body: str, headers: dict[str, str]) -> bytes:
+    def _post(
+        self, path: str, body: str, headers: dict[str, str], patience: float = _PATIENCE
+    ) -> bytes:
+        headers = {**headers, "Content-Type": "application/json"}
         try:
-            reply = self._http.post(
-                path, content=body, headers={**headers, "Content-Type": "application/json"}
-            )
+            reply = self._http.post(path, content=body, headers=headers, timeout=patience)
         except httpx.TransportError as error:
             raise Unreachable(f"{path}: {error!r}") from error
         if reply.status_code in _TRANSIENT:

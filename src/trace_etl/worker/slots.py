@@ -65,17 +65,19 @@ class Slots:
         """Claim what the message names. Whatever the answer, the message has done its work."""
         task_id = UUID(str(message.body["task_id"]))
         try:
-            answer = self._client.claim(task_id, self._worker_id)
+            answer = self._client.claim(task_id, self._worker_id, self._stop)
         except Refused as refusal:
             # Ours to mend (a wrong token, say); the message stays for whoever can claim.
             _log.error("claim_refused", code=refusal.refusal, detail=refusal.detail)
             self._stop.wait(5.0)
             return
-        self._consumer.ack([message.message_id])
         if isinstance(answer, wire.Claimed):
-            self._start(answer)
+            self._start(
+                answer
+            )  # before the message: should that fail, the task is ours all the same
         else:
             _log.debug("not_claimed", task_id=str(task_id), reason=answer.reason)
+        self._consumer.ack([message.message_id])
 
     def _start(self, claimed: wire.Claimed) -> None:
         attempt = Attempt(claimed, self._client, self._runner, self._stop)

@@ -1,0 +1,269 @@
+"""A worker whose Dispatcher goes away and comes back, with real processes and no Spark."""
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import psycopg
+import pytest
+
+from support.dispatcher import Secrets
+from support.postgres import sql
+from support.processes import DispatcherProcess
+from support.recorder import Recorder
+from trace_etl.lite.databases import Dsns
+from trace_etl.model.errors import TraceError
+from trace_etl.plan.retry import Backoff
+from trace_etl.queues.pgqueue import Consumer
+from trace_etl.wire import task as wire
+from trace_etl.worker.client import DispatcherClient
+from trace_etl.worker.slots import Slots
+
+DAG = """
+name: patient
+jobs:
+  - {{name: request, activation: source, source: {{kind: manual}}, outputs: [ranges]}}
+  - name: work
+    operator: sql
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [out]
+    heartbeat_timeout: {lease}
+    config: {{sql: "SELECT 1 FROM ranges"}}
+"""
+QUICK = {
+    "TRACE_RETRY_FIRST": "PT0.2S",
+    "TRACE_RETRY_MOST": "PT1S",
+    "TRACE_OUTBOX_HOLD": "PT1S",
+}
+INSISTENCE = Backoff(timedelta(seconds=0.1), timedelta(seconds=0.5))
+
+
+class Interrupted(TraceError):
+    code = "interrupted"
+
+
+@dataclass
+class HeldBack:
+    """A runner whose operator takes as long as the test wants."""
+
+    started: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+    canceled: threading.Event = field(default_factory=threading.Event)
+    runs: list[int] = field(default_factory=list)
+
+    def run(self, task: wire.TaskPayload) -> wire.TaskResult:
+        self.runs.append(task.attempt)
+        self.started.set()
+        while not self.released.wait(0.02):
+            if self.canceled.is_set():
+                self.canceled.clear()
+                raise Interrupted("asked to stop")
+        return wire.TaskResult()
+
+    def cancel(self, task_id: UUID) -> None:
+        self.canceled.set()
+
+
+@dataclass
+class Scene:
+    dispatcher: DispatcherProcess
+    dsns: Dsns
+    secrets: Secrets
+    recorder: Recorder = field(default_factory=Recorder)
+    runner: HeldBack = field(default_factory=HeldBack)
+    consumer_type: Callable[[str, list[str], str], Consumer] = Consumer
+
+    def queue_task(self, lease: str = "20s") -> None:
+        """One task of `work`, with its wake-up in the queue."""
+        headers = {"Authorization": f"Bearer {self.secrets.user_token}"}
+        url, ca = self.dispatcher.api_url, str(self.secrets.ca)
+        with httpx.Client(verify=_context(ca), headers=headers, trust_env=False) as http:
+            for path, body in (
+                ("/v1/dags", {"text": DAG.format(lease=lease)}),
+                ("/v1/triggers", {"dag": "patient", "job": "request", "start": 0, "end": 9}),
+            ):
+                assert http.post(f"{url}{path}", json=body).status_code == 200
+        eventually(lambda: self.messages() == 1, "the wake-up is in the queue")
+
+    def messages(self) -> int:
+        return sql(self.dsns.queue, "SELECT count(*) FROM queue.messages")[0][0]
+
+    def task(self) -> tuple[str, int]:
+        query = "SELECT status, attempt FROM tasks JOIN jobs USING (job_id) WHERE name = 'work'"
+        return sql(self.dsns.state, query)[0]
+
+    @contextmanager
+    def worker(self) -> Generator[None]:
+        """A worker with one slot, in threads of this process."""
+        stop = threading.Event()
+        token = self.secrets.worker_token
+        ca = self.secrets.ca
+        client = DispatcherClient(self.dispatcher.internal_url, ca, lambda: token, INSISTENCE)
+        self.recorder.watch(client._http, "w")
+        consumer = self.consumer_type(self.dsns.queue, ["ecs_python"], "w")
+        slots = Slots(consumer, client, self.runner, worker_id="w", size=1, stop=stop)
+        thread = threading.Thread(target=slots.run, name="worker")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(30)
+            consumer.close()
+            client.close()
+            assert not thread.is_alive()
+
+    def calls(self, name: str, *, answered: bool) -> int:
+        """How many calls of a kind were answered with 200, or not at all."""
+        found = [call for call in self.recorder.calls() if call["call"] == name]
+        return sum((c.get("answer", {}).get("status") == 200) == answered for c in found)
+
+    def refused(self, name: str) -> bool:
+        found = [call for call in self.recorder.calls() if call["call"] == name]
+        return any(c.get("answer", {}).get("status") == 409 for c in found)
+
+    def prove(self) -> None:
+        self.recorder.dump(self.dsns)
+        verdict = self.recorder.verdict()
+        assert verdict.proven, verdict.violations
+
+
+@pytest.fixture
+def scene(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Scene]:
+    dispatcher = DispatcherProcess(secrets, dsns, tmp_path / "dispatcher", dict(QUICK)).up()
+    try:
+        yield Scene(dispatcher, dsns, secrets)
+    finally:
+        dispatcher.kill()
+
+
+def _context(ca: str) -> Any:
+    import ssl
+
+    return ssl.create_default_context(cafile=ca)
+
+
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
+
+
+def test_what_ends_during_an_outage_is_reported_when_the_dispatcher_is_back(scene: Scene) -> None:
+    scene.queue_task()
+    with scene.worker():
+        assert scene.runner.started.wait(30)
+        scene.dispatcher.kill()
+        scene.runner.released.set()
+        eventually(lambda: scene.calls("complete", answered=False) >= 2, "it insists")
+        scene.dispatcher.up()
+        eventually(lambda: scene.task() == ("Completed", 1), "the same attempt is completed")
+    assert scene.runner.runs == [1]
+    scene.prove()
+
+
+def test_an_attempt_outlives_an_outage_shorter_than_its_lease(scene: Scene) -> None:
+    scene.queue_task(lease="16s")
+    with scene.worker():
+        assert scene.runner.started.wait(30)
+        scene.dispatcher.stop()
+        eventually(lambda: scene.calls("heartbeat", answered=False) >= 2, "its heart beats on")
+        scene.dispatcher.up()
+        eventually(lambda: scene.calls("heartbeat", answered=True) >= 1, "it is heard again")
+        scene.runner.released.set()
+        eventually(lambda: scene.task() == ("Completed", 1), "the same attempt is completed")
+    assert scene.runner.runs == [1]
+    scene.prove()
+
+
+def test_an_attempt_that_lost_its_lease_in_an_outage_stops_and_the_next_one_runs(
+    scene: Scene,
+) -> None:
+    scene.queue_task(lease="4s")
+    with scene.worker():
+        assert scene.runner.started.wait(30)
+        scene.dispatcher.kill()
+        scene.recorder.expired(sql(scene.dsns.state, "SELECT task_id FROM tasks LIMIT 1")[0][0])
+        sql(scene.dsns.state, "UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
+        scene.dispatcher.up()
+        eventually(lambda: scene.runner.runs[-1] > 1, "the next attempt runs")
+        scene.runner.released.set()
+        eventually(lambda: scene.task()[0] == "Completed", "it is completed")
+    ended = sql(scene.dsns.state, "SELECT cause FROM task_attempts WHERE attempt = 1")
+    assert ended == [("lease_expired",)]  # its worker is alive, and still listens
+    scene.prove()
+
+
+class Stubborn(HeldBack):
+    """Cannot be interrupted."""
+
+    def cancel(self, task_id: UUID) -> None:
+        pass
+
+
+def test_what_a_lost_attempt_finishes_all_the_same_counts_until_the_next_one_starts(
+    scene: Scene,
+) -> None:
+    scene.runner = Stubborn()
+    scene.queue_task(lease="4s")
+    with scene.worker():
+        assert scene.runner.started.wait(30)
+        scene.dispatcher.kill()
+        scene.recorder.expired(sql(scene.dsns.state, "SELECT task_id FROM tasks LIMIT 1")[0][0])
+        sql(scene.dsns.state, "UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
+        scene.dispatcher.settings["TRACE_RETRY_FIRST"] = "PT1H"
+        scene.dispatcher.settings["TRACE_RETRY_MOST"] = "PT1H"
+        scene.dispatcher.up()
+        eventually(lambda: scene.refused("heartbeat"), "its heart is told to stop")
+        assert scene.task() == ("Failed", 1)
+        scene.runner.released.set()
+        eventually(lambda: scene.task() == ("Completed", 1), "its late reply counts")
+    scene.prove()
+
+
+def test_a_task_that_was_announced_before_an_outage_is_claimed_right_after_it(
+    scene: Scene,
+) -> None:
+    scene.queue_task()
+    scene.runner.released.set()
+    scene.dispatcher.kill()
+    with scene.worker():
+        eventually(lambda: scene.calls("claim", answered=False) >= 2, "it insists")
+        scene.dispatcher.up()
+        back = time.monotonic()
+        eventually(lambda: scene.task() == ("Completed", 1), "it is claimed and completed")
+        assert time.monotonic() - back < 15, "it waited for the message to come back"
+    scene.prove()
+
+
+class Unlucky(Consumer):
+    """Loses its connection between the claim and the removal of the message, once."""
+
+    lost = False
+
+    def ack(self, message_ids: list[int]) -> None:
+        if not self.lost:
+            self.lost = True
+            pid = self._connected().info.backend_pid
+            with psycopg.connect(self._dsn, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        super().ack(message_ids)
+
+
+def test_a_claimed_task_runs_even_if_its_message_cannot_be_removed(scene: Scene) -> None:
+    scene.queue_task()
+    scene.runner.released.set()
+    scene.consumer_type = Unlucky
+    with scene.worker():
+        eventually(lambda: scene.task() == ("Completed", 1), "it is completed")
+    assert scene.runner.runs == [1]
+    assert scene.messages() == 1  # it comes back, finds the task Completed, and goes
+    scene.prove()

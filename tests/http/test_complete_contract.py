@@ -81,7 +81,8 @@ def test_a_failure_that_no_retry_would_help_is_the_last(shared: Bench) -> None:
     row = shared.row(attempt.task_id)
     assert (row["status"], row["retry_at"]) == ("Failed", None)
     assert row["finished_at"] is not None
-    assert shared.start_retries() == 0
+    shared.start_retries()
+    assert shared.row(attempt.task_id)["status"] == "Failed"
     assert shared.row(attempt.task_id) == row
 
 
@@ -212,7 +213,8 @@ def test_the_late_reply_of_a_reaped_attempt_is_accepted(shared: Bench) -> None:
     row = shared.row(attempt.task_id)
     assert (row["status"], row["retry_at"], row["cause"]) == ("Completed", None, None)
     assert len(events_of(shared, attempt)) == 1
-    assert shared.start_retries() == 0
+    shared.start_retries()
+    assert shared.row(attempt.task_id)["status"] == "Completed"
     (record,) = ended(shared, attempt)
     assert record["outcome"] == "Completed"
 

@@ -1,5 +1,6 @@
 """Fault points: the connection breaks before and after every statement and every commit."""
 
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ from support.lifecycle_ops import (
 )
 from support.lifecycle_play import Play
 from support.lifecycle_view import differences
-from support.postgres import Templates, copied
+from support.postgres import Templates, copied, sql
 from support.replicas import Stage, stage
 
 WORK: Key = ("work", "p:0-9")
@@ -120,11 +121,23 @@ def once(play: Play, step: Step) -> Answer | None:
 
 def until_heard(play: Play, step: Step) -> Answer:
     """Try again until there is an answer, as every caller does."""
+    _wait_for_rollbacks(play)
     for _ in range(20):
         answer = once(play, step)
         if answer is not None:
             return answer
     raise AssertionError(f"{step} is never answered")
+
+
+def _wait_for_rollbacks(play: Play) -> None:
+    """A loop skips rows that a session is still letting go of; it would come by again."""
+    busy = """
+        SELECT FROM pg_stat_activity WHERE datname = current_database()
+           AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+    """
+    deadline = time.monotonic() + 20
+    while sql(play.stage.dsns.state, busy):
+        assert time.monotonic() < deadline, "a session never let go"
 
 
 def settle(play: Play, step: Step, answer: Answer) -> None:

@@ -109,9 +109,7 @@ def test_a_triggered_range_is_split_ingested_committed_and_passed_on(dispatcher:
     assert claimed["task"]["operator"] == "cryo_ingest"
     assert [o["name"] for o in claimed["task"]["outputs"]] == ["blocks", "transactions", "logs"]
     published = write_outputs(dispatcher, claimed)
-    reply = complete(
-        dispatcher, claimed, datasets_published=published, events=events_of(claimed)
-    )
+    reply = complete(dispatcher, claimed, datasets_published=published, events=events_of(claimed))
     assert reply.status_code == 200, reply.text
     dispatcher.drain()
 
@@ -162,9 +160,7 @@ def test_a_range_that_cuts_through_a_committed_partition_is_refused(dispatcher: 
     whole, part = by_key["0-99"], by_key["50-99"]
     published = write_outputs(dispatcher, whole)
     assert complete(dispatcher, whole, datasets_published=published).status_code == 200
-    reply = complete(
-        dispatcher, part, datasets_published=write_outputs(dispatcher, part)
-    )
+    reply = complete(dispatcher, part, datasets_published=write_outputs(dispatcher, part))
     assert reply.status_code == 409
     assert reply.json()["code"] == "partition_overlap"
     rows = sql(dispatcher.dsns.state, "SELECT partition_key FROM partitions")

@@ -120,9 +120,12 @@ class PemSigner:
             return
         keys: dict[str, ec.EllipticCurvePrivateKey] = {}
         for path in self._directory.glob("*.pem"):
-            key = load_pem_private_key(path.read_bytes(), password=None)
-            if not isinstance(key, ec.EllipticCurvePrivateKey):
-                raise ValueError(f"{path.name} is not an EC key")
+            try:
+                key = load_pem_private_key(path.read_bytes(), password=None)
+            except FileNotFoundError:
+                continue  # dropped by a rotation this very moment
+            if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
+                raise ValueError(f"{path.name} is not a P-256 key")
             keys[path.stem] = key
         if not keys:
             raise ValueError(f"no signing key in {self._directory}")

@@ -438,3 +438,22 @@ def test_a_caller_that_goes_away_in_the_middle_changes_nothing(
     ):
         sock.sendall(head + body[:-1])
     assert shared.http.get("/healthz").status_code == 200
+
+
+def test_no_token_reaches_the_log(
+    shared: Bench, attempt: Attempt, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = shared.live.secrets.worker_token
+    bad = foreign_key(shared, attempt)
+    for token in (attempt.token, bad):
+        shared.heartbeat(attempt, token=token)
+        shared.heartbeat(attempt, token=token, attempt="x")
+    for given in (worker, worker[:-1]):
+        headers = {"X-Trace-Worker-Token": given}
+        shared.http.get(f"/internal/task-fetch?task_id={uuid4()}", headers=headers)
+    shared.complete(shared.attempt(), "Failed", error_message="x")
+    shared.live.drain()
+    out, err = capfd.readouterr()
+    assert "events_routed" in out + err  # the log is where we look for it
+    for secret in (attempt.token, bad, worker, worker[:-1], attempt.claimed["lease_token"]):
+        assert secret not in out + err

@@ -1,0 +1,104 @@
+"""Postgres state goes away under a Dispatcher and comes back: calls go on, nothing is doubled."""
+
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Attempt, Bench, at_once, bench
+from support.postgres import Templates, copied
+
+
+@pytest.fixture
+def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, tmp_path / "objects") as running,
+        bench(running) as made,
+    ):
+        yield made
+
+
+def end_every_session(bench: Bench) -> int:
+    """What a restart of Postgres looks like to those who are connected."""
+    query = """
+        SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid()
+    """
+    with psycopg.connect(bench.live.dsns.state, autocommit=True) as conn:
+        return conn.execute(query).fetchall()[0][0]
+
+
+def fill_the_pools(bench: Bench, ids: list[str]) -> list[Attempt]:
+    """Have many connections opened, by many calls at once."""
+    replies = at_once([lambda t=t: bench.claim(t, http=None) for t in ids])
+    return [Attempt(reply.json()) for reply in replies]
+
+
+def test_every_call_is_answered_after_all_sessions_were_ended(alone: Bench) -> None:
+    dag = alone.dag()
+    ids = alone.tasks(34, dag=dag)
+    attempts = fill_the_pools(alone, ids[:32])
+    one, two, *rest = attempts
+    target = {"dataset_uuid": one.output["dataset_uuid"], "batch_uri": "s3://b/1"}
+    for call in (
+        lambda: alone.claim(ids[32]),
+        lambda: alone.heartbeat(one),
+        lambda: alone.events(one, one.event()),
+        lambda: alone.publish(one, **target),
+        lambda: alone.fetch(ids[33]),
+        lambda: alone.complete(one, datasets_published=[alone.write_output(one)]),
+        lambda: alone.complete(two),
+        lambda: alone.user.get("/v1/tasks"),
+    ):
+        assert end_every_session(alone) > 0
+        reply = call()
+        assert reply.status_code == 200, reply.text
+    statuses = Counter(r["status"] for r in alone.rows("SELECT status FROM tasks"))
+    assert statuses["Running"] == len(rest) + 1
+    assert len(alone.rows("SELECT 1 FROM events WHERE producer_task_id = %s", one.task_id)) == 1
+
+
+def test_sessions_that_end_in_the_middle_lose_nothing_and_double_nothing(alone: Bench) -> None:
+    ids = alone.tasks(60)
+
+    def claim_and_complete(task_id: str) -> tuple[int, int]:
+        claimed = alone.claim(task_id)
+        if claimed.status_code != 200 or claimed.json()["status"] != "Claimed":
+            return claimed.status_code, 0
+        attempt = Attempt(claimed.json())
+        return 200, alone.complete(attempt, events=[attempt.event()]).status_code
+
+    def disturb() -> tuple[int, int]:
+        for _ in range(5):
+            end_every_session(alone)
+        return 0, 0
+
+    calls = [lambda t=t: claim_and_complete(t) for t in ids]
+    answers = at_once([*calls, disturb])[:-1]
+    assert {status for pair in answers for status in pair} <= {0, 200, 503}
+    for task_id, (claimed, completed) in zip(ids, answers, strict=True):
+        row = alone.row(task_id)
+        events = alone.rows("SELECT 1 FROM events WHERE producer_task_id = %s", task_id)
+        if completed == 200:
+            assert (row["status"], len(events)) == ("Completed", 1)
+        elif claimed == 200:
+            assert row["status"] in ("Running", "Completed")
+            assert len(events) == (row["status"] == "Completed")
+
+
+def test_the_loops_go_on_after_all_sessions_were_ended(alone: Bench) -> None:
+    dag = alone.dag()
+    attempt = alone.attempt(dag=dag)
+    alone.let_lease_expire(attempt)
+    end_every_session(alone)
+    for _ in range(20):  # a pass may fail; the loop logs it and tries again
+        try:
+            if alone.reap():
+                break
+        except psycopg.OperationalError:
+            continue
+    assert alone.status(attempt.task_id) == "Failed"

@@ -44,6 +44,9 @@ KEYS: tuple[Key, ...] = (
     *(("after", scope) for scope in SCOPES),
 )
 
+# A worker that fell silent. Whether it is gone as well depends on whether the queue could be asked.
+SILENT = "silent"
+
 
 @dataclass
 class Task:
@@ -237,7 +240,7 @@ class Model:
             again = self._attempts_left(key) and not task.cancel
             task.status = "Canceled" if task.cancel else "Failed"
             task.reaped, task.retry = True, "waiting" if again else None
-            cause = "worker_gone" if task.expired else "hard_timeout"
+            cause = SILENT if task.expired else "hard_timeout"
             self.ended[key, task.attempt] = (task.status, cause)
             task.expired = task.overdue = False
             self._made_room(key[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from support.lifecycle_model import Fence, Key, Model, Task, wake_subject
+from support.lifecycle_model import SILENT, Fence, Key, Model, Task, wake_subject
 
 _STATE = """
 SELECT json_build_object(
@@ -63,7 +63,9 @@ class View:
         """What is there, as the model would have it."""
         return Model(
             tasks={(t["job"], t["scope"]): _task(t) for t in self._all("tasks")},
-            ended={(self.keys[t], n): (outcome, cause) for t, n, outcome, cause in self._ended()},
+            ended={
+                (self.keys[t], n): (outcome, _seen(cause)) for t, n, outcome, cause in self._ended()
+            },
             events={(self.keys[t], s): (n, routed) for _, t, s, n, routed in self._all("events")},
             outbox=self._outbox(),
             partitions=self._partitions(),
@@ -130,3 +132,7 @@ def _comparable(model: Model) -> Model:
         for key, task in model.tasks.items()
     }
     return replace(model, tasks=tasks)
+
+
+def _seen(cause: str | None) -> str | None:
+    return SILENT if cause in ("worker_gone", "lease_expired") else cause

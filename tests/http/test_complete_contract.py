@@ -314,6 +314,28 @@ def test_only_the_attempts_own_prefix_can_be_published(shared: Bench, change: di
     assert shared.dump() == before
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, 99), (5, 14), (20, 29)])
+def test_blocks_outside_the_tasks_range_cannot_be_published(
+    shared: Bench, start: int, end: int
+) -> None:
+    neighbour, attempt = (shared.claimed(task_id) for task_id in shared.tasks(2))
+    if attempt.scope["start"] == 0:
+        neighbour, attempt = attempt, neighbour
+    kept = shared.write_output(neighbour)
+    assert shared.complete(neighbour, datasets_published=[kept]).status_code == 200
+    before = shared.dump()
+    wide = {**shared.write_output(attempt), "range_start": start, "range_end": end}
+    reply = shared.complete(attempt, datasets_published=[wide], events=[attempt.event()])
+    assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+    assert shared.dump() == before
+
+
+def test_a_part_of_the_tasks_range_can_be_published(shared: Bench) -> None:
+    attempt = shared.attempt()
+    part = {**shared.write_output(attempt), "range_start": 2, "range_end": 7}
+    assert shared.complete(attempt, datasets_published=[part]).status_code == 200
+
+
 def test_another_version_of_the_dataset_is_forbidden(shared: Bench) -> None:
     attempt = shared.attempt()
     published = {**shared.write_output(attempt), "dataset_version": str(uuid4())}

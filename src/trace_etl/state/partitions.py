@@ -9,7 +9,7 @@ from psycopg.errors import ExclusionViolation
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from trace_etl.model.errors import PartitionOverlap
+from trace_etl.model.errors import Forbidden, PartitionOverlap
 from trace_etl.model.task import Fence
 from trace_etl.state.pool import Conn
 
@@ -37,7 +37,11 @@ INSERT INTO partitions (dataset_version, generation_no, partition_key, range_sta
                         storage_ref, row_count, byte_count, columns, task_id, attempt)
 SELECT v.dataset_version, v.generation_no, %(partition_key)s, %(range_start)s, %(range_end)s,
        %(storage_ref)s, %(row_count)s, %(byte_count)s, %(columns)s, %(task_id)s, %(attempt)s
-  FROM dataset_versions v WHERE v.dataset_version = %(dataset_version)s
+  FROM dataset_versions v JOIN tasks t ON t.task_id = %(task_id)s
+ WHERE v.dataset_version = %(dataset_version)s
+   -- A task of a range writes inside it: nobody's token covers its neighbours.
+   AND (t.range_start IS NULL OR %(range_start)s::bigint IS NULL
+        OR (%(range_start)s >= t.range_start AND %(range_end)s <= t.range_end))
 ON CONFLICT (dataset_version, partition_key) DO UPDATE
    SET storage_ref = EXCLUDED.storage_ref, row_count = EXCLUDED.row_count,
        byte_count = EXCLUDED.byte_count, columns = EXCLUDED.columns,
@@ -46,7 +50,7 @@ ON CONFLICT (dataset_version, partition_key) DO UPDATE
 
 
 async def point(conn: Conn, fence: Fence, new: NewPartition) -> None:
-    """Point a partition at an attempt's prefix. Raises PartitionOverlap."""
+    """Point a partition at an attempt's prefix. Raises PartitionOverlap, Forbidden."""
     values = {
         "dataset_version": new.dataset_version,
         "partition_key": new.partition_key,
@@ -62,12 +66,14 @@ async def point(conn: Conn, fence: Fence, new: NewPartition) -> None:
     if new.range_start is not None:
         await conn.execute(_REPLACE_COVERED, values)
     try:
-        await conn.execute(_POINT, values)
+        pointed = (await conn.execute(_POINT, values)).rowcount
     except ExclusionViolation as error:
         raise PartitionOverlap(
             f"blocks {new.partition_key} cut through a partition that is already committed; "
             "use the ranges it was split into, or one that covers them whole"
         ) from error
+    if not pointed:
+        raise Forbidden(f"blocks {new.partition_key} are not this task's to publish")
 
 
 @dataclass(frozen=True)

@@ -186,17 +186,17 @@ class LifecycleMachine(RuleBasedStateMachine):
     def publish(self, replica: int) -> None:
         self.happen(Publish(), first=replica)
 
-    @rule(replica=REPLICA)
-    def everything_falls_due(self, replica: int) -> None:
-        """Dead attempts are reaped, and waiting ones start again."""
+    @rule()
+    def everything_falls_due(self) -> None:
+        """Dead attempts are reaped and waiting ones start again, on both replicas at once."""
         for key in [k for k, task in self.play.model.tasks.items() if task.status == "Running"]:
             self.happen(Pass(key, "expired"))
         if self.play.model.overdue():
-            self.happen(Reap(), first=replica)
+            self.happen(Reap(), Reap())
         for key in [k for k, task in self.play.model.tasks.items() if task.retry]:
             self.happen(Pass(key, "retry"))
         if self.play.model.due():
-            self.happen(Retry(), first=replica)
+            self.happen(Retry(), Retry())
 
     @precondition(lambda self: self.restarts > 0)
     @rule(replica=REPLICA)
@@ -318,7 +318,11 @@ TOUR: list[tuple[Step | Callable[[Play], Step], str]] = [
     (last(lambda held: Complete(held, DONE)), "Complete 200 Completed"),
     (Claim(A), "Claim NotClaimed Completed"),
     (Cancel(A), "Cancel 409"),
+    (Publish(), "Publish 5"),
     (Claim(B), "Claim Claimed 1"),
+    (last(lambda held: Emit(held, ("c:1",))), "Emit 200 1"),
+    (Publish(), "Publish 4"),
+    (Publish(), "Publish 0"),
     (Cancel(B), "Cancel 200 Running"),
     (last(Heartbeat), "Heartbeat 200 True"),
     (Fetch(B), "Fetch 200 Canceled"),
@@ -328,12 +332,13 @@ TOUR: list[tuple[Step | Callable[[Play], Step], str]] = [
     (Claim(B), "Claim NotClaimed Canceled"),
     (Claim(CAPPED), "Claim Claimed 1"),
     (Claim(("capped", "p:10-19")), "Claim NotClaimed NotReady"),
+    (ClaimMany(4), "ClaimMany 3 of 4"),
     (ClaimMany(4), "ClaimMany 0 of 4"),
-    (last(lambda held: Complete(held, BOOM)), "Complete 200 Failed"),
+    (last(lambda held: Complete(held, BOOM), 3), "Complete 200 Failed"),
     (Cancel(CAPPED), "Cancel 200 Canceled"),
-    (last(lambda held: Complete(held, BOOM)), "Complete 200 Canceled"),
-    (Publish(), "Publish 6"),
-    (ClaimMany(4), "ClaimMany 4 of 4"),
+    (last(lambda held: Complete(held, BOOM), 3), "Complete 200 Canceled"),
+    (Publish(), "Publish 1"),
+    (ClaimMany(4), "ClaimMany 1 of 4"),
     (last(lambda held: Complete(held, Report("Failed", retryable=False))), "Complete 200 Failed"),
 ]
 

@@ -191,10 +191,11 @@ class Complete(Step):
         """Leave the attempt's files and marker behind, and say how they are published."""
         ref = self.held.output["storage_ref"]
         place = Path(hand.live.cfg.objects_root) / ref["bucket"] / ref["prefix"]
-        if not (place / "_SUCCESS").exists():
-            place.mkdir(parents=True, exist_ok=True)
-            marker = {"files": [], "rows": 0, "bytes": 0, "schema": []}
-            (place / "_SUCCESS").write_text(json.dumps(marker))
+        place.mkdir(parents=True, exist_ok=True)
+        marker = {"files": [], "rows": 0, "bytes": 0, "schema": []}
+        fresh = place / f"{uuid4()}.new"  # the same attempt may be completed by many at once
+        fresh.write_text(json.dumps(marker))
+        fresh.replace(place / "_SUCCESS")
         scope = self.held.claimed["task"]["scope"]
         return {
             "dataset_uuid": self.held.output["dataset_uuid"],

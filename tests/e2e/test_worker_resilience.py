@@ -41,6 +41,7 @@ QUICK = {
     "TRACE_RETRY_FIRST": "PT0.2S",
     "TRACE_RETRY_MOST": "PT1S",
     "TRACE_OUTBOX_HOLD": "PT1S",
+    "TRACE_REAPER_GRACE": "PT0S",
 }
 INSISTENCE = Backoff(timedelta(seconds=0.1), timedelta(seconds=0.5))
 
@@ -175,9 +176,29 @@ def test_an_attempt_outlives_an_outage_shorter_than_its_lease(scene: Scene) -> N
     with scene.worker():
         assert scene.runner.started.wait(30)
         scene.dispatcher.stop()
+        heard = scene.calls("heartbeat", answered=True)
         eventually(lambda: scene.calls("heartbeat", answered=False) >= 2, "its heart beats on")
         scene.dispatcher.up()
-        eventually(lambda: scene.calls("heartbeat", answered=True) >= 1, "it is heard again")
+        eventually(lambda: scene.calls("heartbeat", answered=True) > heard, "it is heard again")
+        scene.runner.released.set()
+        eventually(lambda: scene.task() == ("Completed", 1), "the same attempt is completed")
+    assert scene.runner.runs == [1]
+    scene.prove()
+
+
+def test_an_attempt_outlives_an_outage_longer_than_its_lease_if_nobody_else_took_over(
+    scene: Scene,
+) -> None:
+    scene.queue_task(lease="4s")
+    with scene.worker():
+        assert scene.runner.started.wait(30)
+        scene.dispatcher.kill()
+        scene.recorder.expired(sql(scene.dsns.state, "SELECT task_id FROM tasks LIMIT 1")[0][0])
+        sql(scene.dsns.state, "UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
+        heard = scene.calls("heartbeat", answered=True)
+        scene.dispatcher.settings["TRACE_REAPER_GRACE"] = "PT20S"
+        scene.dispatcher.up()
+        eventually(lambda: scene.calls("heartbeat", answered=True) > heard, "it is heard again")
         scene.runner.released.set()
         eventually(lambda: scene.task() == ("Completed", 1), "the same attempt is completed")
     assert scene.runner.runs == [1]

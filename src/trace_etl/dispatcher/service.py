@@ -53,6 +53,7 @@ class Service:
     sweeper: WakeUpSweeper
     retention: HistoryRetention
     kicks: Kicks
+    reaper_grace: float
 
     def loops(self) -> list[Loop]:
         """The background agents, by name."""
@@ -64,7 +65,14 @@ class Service:
                 self.kicks.outbox,
                 self.publisher.next_due,
             ),
-            Loop("lease_reaper", self.reaper.reap_once, 5.0, next_due=self.reaper.next_due),
+            # After an outage workers are heard first: an attempt that lives is not reaped.
+            Loop(
+                "lease_reaper",
+                self.reaper.reap_once,
+                5.0,
+                next_due=self.reaper.next_due,
+                grace=self.reaper_grace,
+            ),
             Loop("retry_scheduler", self.retries.retry_once, 5.0, next_due=self.retries.next_due),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("history_retention", self.retention.retain_once, 600.0),
@@ -107,6 +115,7 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         sweeper=WakeUpSweeper(lanes, queue, kicks, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(lanes, cfg.history_kept, _BATCH),
         kicks=kicks,
+        reaper_grace=cfg.reaper_grace.total_seconds(),
     )
 
 

@@ -32,6 +32,7 @@ class DispatcherSettings(BaseSettings):
     token_life_most: timedelta = timedelta(hours=24)
     retry_first: timedelta = timedelta(seconds=30)
     retry_most: timedelta = timedelta(minutes=10)
+    reaper_grace: timedelta = timedelta(seconds=20)  # a worker insists at least that often
     outbox_max_tries: int = 20
     outbox_hold: timedelta = timedelta(seconds=30)
     queue_patience: timedelta = timedelta(seconds=5)

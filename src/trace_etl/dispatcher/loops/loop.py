@@ -19,9 +19,13 @@ class Loop:
     idle: float
     kick: asyncio.Event | None = None
     next_due: Callable[[], Awaitable[timedelta | None]] | None = None
+    grace: float = 0.0
+    """Seconds before the first pass."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`. A failing pass is logged and tried again, ever more slowly."""
+        if self.grace:
+            await self._sleep(self.grace, stop)
         failures = 0
         while not stop.is_set():
             if self.kick is not None:

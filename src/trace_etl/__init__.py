@@ -1,3 +1,3 @@
-"""Trace: a Dispatcher that decides, workers that run, Spark that computes, Postgres that remembers."""
+"""Trace: a Dispatcher decides, workers run, Spark computes, Postgres remembers."""
 
 __version__ = "0.1.0"

@@ -83,6 +83,10 @@ class Scene:
 
     def queue_task(self, lease: str = "20s") -> None:
         """One task of `work`, with its wake-up in the queue."""
+        self.ask_for_task(lease)
+        eventually(lambda: self.messages() == 1, "the wake-up is in the queue")
+
+    def ask_for_task(self, lease: str = "20s") -> None:
         headers = {"Authorization": f"Bearer {self.secrets.user_token}"}
         url, ca = self.dispatcher.api_url, str(self.secrets.ca)
         with httpx.Client(verify=_context(ca), headers=headers, trust_env=False) as http:
@@ -91,7 +95,6 @@ class Scene:
                 ("/v1/triggers", {"dag": "patient", "job": "request", "start": 0, "end": 9}),
             ):
                 assert http.post(f"{url}{path}", json=body).status_code == 200
-        eventually(lambda: self.messages() == 1, "the wake-up is in the queue")
 
     def messages(self) -> int:
         return sql(self.dsns.queue, "SELECT count(*) FROM queue.messages")[0][0]
@@ -288,3 +291,17 @@ def test_a_claimed_task_runs_even_if_its_message_cannot_be_removed(scene: Scene)
     assert scene.runner.runs == [1]
     assert scene.messages() == 1  # it comes back, finds the task Completed, and goes
     scene.prove()
+
+
+def test_a_message_that_is_no_wake_up_is_dropped_and_the_worker_goes_on(scene: Scene) -> None:
+    scene.runner.released.set()
+    sql(
+        scene.dsns.queue,
+        """INSERT INTO queue.messages (queue, body) VALUES ('ecs_python', '{"task": 1}')""",
+    )
+    with scene.worker():
+        eventually(lambda: scene.messages() == 0, "it is dropped")
+        scene.ask_for_task()
+        query = "SELECT status FROM tasks JOIN jobs USING (job_id) WHERE name = 'work'"
+        done = [("Completed",)]
+        eventually(lambda: sql(scene.dsns.state, query) == done, "the next one is run")

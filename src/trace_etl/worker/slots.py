@@ -3,9 +3,9 @@
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from uuid import UUID
 
 import structlog
+from pydantic import ValidationError
 
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer, Message
 from trace_etl.wire import task as wire
@@ -63,7 +63,12 @@ class Slots:
 
     def _take(self, message: Message) -> None:
         """Claim what the message names. Whatever the answer, the message has done its work."""
-        task_id = UUID(str(message.body["task_id"]))
+        try:
+            task_id = wire.WakeUp.model_validate(message.body).task_id
+        except ValidationError as error:
+            _log.error("not_a_wake_up", message_id=message.message_id, error=str(error))
+            self._consumer.ack([message.message_id])
+            return
         try:
             answer = self._client.claim(task_id, self._worker_id, self._stop)
         except Refused as refusal:
@@ -72,9 +77,8 @@ class Slots:
             self._stop.wait(5.0)
             return
         if isinstance(answer, wire.Claimed):
-            self._start(
-                answer
-            )  # before the message: should that fail, the task is ours all the same
+            # Before the message goes: should that fail, the task is ours all the same.
+            self._start(answer)
         else:
             _log.debug("not_claimed", task_id=str(task_id), reason=answer.reason)
         self._consumer.ack([message.message_id])

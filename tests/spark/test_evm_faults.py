@@ -190,7 +190,9 @@ def _set(name: str, value: Any) -> Any:
         ),
         ("eth_getBlockByNumber", _set("extraData", "0xabc"), "blocks of blocks"),
         ("eth_getBlockByNumber", _set("gasUsed", "0xffffffffffffffff"), "OverflowError"),
-        ("eth_getBlockByNumber", lambda result: result.pop("hash"), "unknown shape"),
+        ("eth_getBlockByNumber", lambda result: result.pop("hash"), "has no hash"),
+        ("eth_getBlockByNumber", lambda result: result.pop("miner"), "a value is missing"),
+        ("eth_getBlockByNumber", _set("transactions", {"a": 1}), "unknown shape"),
     ],
 )
 def test_a_lying_node_is_caught(
@@ -218,6 +220,18 @@ def test_logs_held_back_are_missed_by_the_blocks_bloom_filter(node: FaultyNode) 
         _read(node.url, tables=("logs",))
 
 
+def test_a_log_from_beyond_the_range_is_caught(node: FaultyNode) -> None:
+    def after(calls: Calls, items: Calls) -> Calls:
+        for call, item in zip(calls, items, strict=True):
+            if call["method"] == "eth_getLogs":
+                item["result"][0]["blockNumber"] = "0x63"
+        return items
+
+    node.after = after
+    with pytest.raises(ChainMismatch, match="told a log of block 99"):
+        _read(node.url, tables=("logs",))
+
+
 def test_logs_of_another_fork_are_caught(node: FaultyNode) -> None:
     def after(calls: Calls, items: Calls) -> Calls:
         for call, item in zip(calls, items, strict=True):
@@ -226,5 +240,5 @@ def test_logs_of_another_fork_are_caught(node: FaultyNode) -> None:
         return items
 
     node.after = after
-    with pytest.raises(ChainMismatch, match="which is not the block we read"):
+    with pytest.raises(ChainMismatch, match="has a log of another block"):
         _read(node.url, tables=("logs",))

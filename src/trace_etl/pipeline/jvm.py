@@ -138,7 +138,6 @@ def _command(home: Path, memory: str, scratch: Path) -> list[str]:
 def _environment(answer: Path) -> dict[str, str]:
     return {
         **os.environ,
-        "SPARK_HOME": str(_spark_home()),
         "SPARK_ENV_LOADED": "1",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,

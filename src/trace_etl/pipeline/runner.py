@@ -25,13 +25,18 @@ from trace_etl.plan.operators import OPERATORS, IngestConfig, OperatorConfig, Sp
 from trace_etl.wire.task import TaskPayload, TaskResult
 
 
-@dataclass
+@dataclass(eq=False)
 class _Run:
     """A task under way: the Spark job group its jobs carry, and whether to stop."""
 
+    task_id: UUID
+    attempt: int
     group: str
     pool: str
     is_canceled: bool = False
+
+    def is_of(self, task_id: UUID, attempt: int | None) -> bool:
+        return self.task_id == task_id and attempt in (None, self.attempt)
 
     def check(self) -> None:
         if self.is_canceled:
@@ -43,7 +48,7 @@ class SparkRunner:
     """One per worker process; `run` may be called from several threads at once."""
 
     settings: PipelineSettings
-    _runs: dict[UUID, _Run] = field(default_factory=dict[UUID, _Run], init=False)
+    _runs: list[_Run] = field(default_factory=list[_Run], init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
 
@@ -71,17 +76,16 @@ class SparkRunner:
                 run.check()
                 raise failure from error
 
-    def cancel(self, task_id: UUID) -> None:
-        """Stop a task that runs here; its `run` raises TaskCanceled. Others are not touched."""
+    def cancel(self, task_id: UUID, attempt: int | None = None) -> None:
+        """Stop a task that runs here, or one attempt of it; its `run` raises TaskCanceled."""
         with self._lock:
-            run = self._runs.get(task_id)
-        if run is None:
-            return
-        run.is_canceled = True
-        if self.session.is_alive:
-            context = cast("Any", self.session.get().sparkContext)
-            # Future jobs too: the task may be between two of them.
-            context._jsc.sc().cancelJobGroupAndFutureJobs(run.group)
+            runs = [run for run in self._runs if run.is_of(task_id, attempt)]
+        for run in runs:
+            run.is_canceled = True
+            if self.session.is_alive:
+                context = cast("Any", self.session.get().sparkContext)
+                # Future jobs too: the task may be between two of them.
+                context._jsc.sc().cancelJobGroupAndFutureJobs(run.group)
 
     def close(self) -> None:
         """Stop Spark and its JVM."""
@@ -91,8 +95,9 @@ class SparkRunner:
         self, spark: SparkSession, task: TaskPayload, config: OperatorConfig, run: _Run
     ) -> TaskResult:
         targets = self._targets(task)
-        with _jobs_named(spark, task, run):
-            result = self._operate(spark, task, config)
+        views = [given.name for given in task.inputs]
+        with _jobs_named(spark, task, run), self.session.lease(spark, views) as own:
+            result = self._operate(own, task, config)
             written = result.write(targets)
         run.check()
         for name, schema in result.schemas().items():
@@ -104,10 +109,9 @@ class SparkRunner:
         if isinstance(config, IngestConfig):
             return cryo_ingest.read(spark, config, task.scope, names, self.settings.rpc_pools)
         assert isinstance(config, SqlConfig)
-        own = spark.newSession()  # its views are this task's alone
         root = self.settings.objects_root
-        frames = [inputs.load(own, given, task.scope, root) for given in task.inputs]
-        return sql.select(own, config.sql, frames, names[0])
+        frames = [inputs.load(spark, given, task.scope, root) for given in task.inputs]
+        return sql.select(spark, config.sql, frames, names[0])
 
     def _targets(self, task: TaskPayload) -> dict[str, Target]:
         root = self.settings.objects_root
@@ -121,17 +125,18 @@ class SparkRunner:
     @contextmanager
     def _registered(self, task: TaskPayload) -> Generator[_Run]:
         with self._lock:
-            used = {run.pool for run in self._runs.values()}
+            used = {run.pool for run in self._runs}
             pool = next(
                 name for name in map("slot-{}".format, itertools.count()) if name not in used
             )
-            run = _Run(f"{task.task_id}-{task.attempt}-{next(self._numbers)}", pool)
-            self._runs[task.task_id] = run
+            group = f"{task.task_id}-{task.attempt}-{next(self._numbers)}"
+            run = _Run(task.task_id, task.attempt, group, pool)
+            self._runs.append(run)
         try:
             yield run
         finally:
             with self._lock:
-                del self._runs[task.task_id]
+                self._runs.remove(run)
 
 
 def _checked_config(task: TaskPayload) -> OperatorConfig:

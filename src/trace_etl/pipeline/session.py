@@ -5,8 +5,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from py4j.protocol import Py4JError
@@ -37,6 +38,7 @@ class WarmSession:
         self._jvm: jvm.Jvm | None = None
         self._spark: SparkSession | None = None
         self._scratch: Scratch | None = None
+        self._idle: list[SparkSession] = []
 
     def get(self) -> SparkSession:
         """The live session; starts or restarts Spark if need be. Raises SparkNotStarted."""
@@ -48,6 +50,24 @@ class WarmSession:
                 self._start()
             assert self._spark is not None
             return self._spark
+
+    @contextmanager
+    def lease(self, spark: SparkSession, views: Sequence[str]) -> Generator[SparkSession]:
+        """A session of the same application for one task, in which it may make these views.
+
+        Sessions are used again, because Spark's threads hold on to every one there ever was.
+        """
+        with self._lock:
+            own = self._idle.pop() if self._idle and self._spark is spark else None
+        own = own or _register_sources(spark.newSession())
+        try:
+            yield own
+        finally:
+            for view in views:
+                own.catalog.dropTempView(view)
+            with self._lock:
+                if self._spark is spark:
+                    self._idle.append(own)
 
     @property
     def is_alive(self) -> bool:
@@ -95,6 +115,7 @@ class WarmSession:
     def _discard(self) -> None:
         """Forget a session and end its JVM, so that the next start finds a clean process."""
         self._spark = None
+        self._idle.clear()
         if self._jvm is not None:
             self._jvm.stop()
             self._jvm = None
@@ -112,9 +133,14 @@ def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": settings.memory,
+        "spark.authenticate": "true",  # other users of the machine can reach the loopback too
         "spark.local.dir": str(scratch.directory / "local"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Kept in memory with or without a page to show them on.
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.sql.ui.retainedExecutions": "20",
         "spark.scheduler.mode": "FAIR",
         "spark.python.worker.reuse": "true",
         # Over TCP each hand-over to a Python worker waits 40 ms for a delayed acknowledgement.
@@ -161,7 +187,10 @@ def _open_session(process: jvm.Jvm, conf: dict[str, str]) -> SparkSession:
     context.pythonExec = sys.executable
     context.setLogLevel("WARN")
     _drop_functions(gateway)
-    spark = SparkSession(context)
+    return _register_sources(SparkSession(context))
+
+
+def _register_sources(spark: SparkSession) -> SparkSession:
     spark.dataSource.register(EvmDataSource)
     return spark
 

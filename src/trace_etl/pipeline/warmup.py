@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
+from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.session import cores
 from trace_etl.pipeline.settings import PipelineSettings
 
@@ -26,6 +27,7 @@ def _start_workers(spark: SparkSession, count: int) -> None:
 
 
 def _pass(batches: Iterator[Any]) -> Iterator[Any]:
+    settle()
     yield from batches
 
 

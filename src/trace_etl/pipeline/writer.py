@@ -13,13 +13,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from trace_etl.model.storage import SUCCESS_MARKER
+from trace_etl.pipeline.evm.source import unpack
+from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.parquet import ParquetFile, Written, make_durable, named_errors
 
 _SORTED_BY = ("block_number", "transaction_index", "log_index")
 _REPORT: Any = pa.schema(
     [("output", pa.string()), ("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())]
 )
-_REPORT_DDL = "output string, name string, rows bigint, bytes bigint"
+_REPORT_TYPE = from_arrow_schema(_REPORT)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Frame:
     def write(self, targets: Mapping[str, Target]) -> dict[str, Written]:
         target, schema = targets[self.output], self.schemas()[self.output]
         work = _FrameWriter(self.output, target, schema)
-        reports = _reports(self._single().mapInArrow(work, _REPORT_DDL))
+        reports = _reports(self._single().mapInArrow(work, _REPORT_TYPE))
         # Spark drops the whole plan when it can prove that there are no rows.
         return reports or {self.output: _write_file(target, schema, iter(()), attempt=0)}
 
@@ -79,7 +81,7 @@ class Bundle:
         if self.is_parallel:
             gathered = frame.repartition(len(self.tables), "table")
             frame = gathered.sortWithinPartitions("table", "first_block")
-        return _reports(frame.mapInArrow(_BundleWriter(targets, self.tables), _REPORT_DDL))
+        return _reports(frame.mapInArrow(_BundleWriter(targets, self.tables), _REPORT_TYPE))
 
     def schemas(self) -> dict[str, Any]:
         return dict(self.tables)
@@ -117,6 +119,7 @@ class _FrameWriter:
     schema: Any
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        settle()
         written = _write_file(self.target, self.schema, batches, attempt=_attempt())
         yield _report([(self.output, written)])
 
@@ -129,6 +132,7 @@ class _BundleWriter:
     schemas: Mapping[str, Any]
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        settle()
         attempt = _attempt()
         with ExitStack() as stack:
             files: dict[str, ParquetFile] = {}
@@ -138,7 +142,7 @@ class _BundleWriter:
                         self.targets[table].path, self.schemas[table], attempt=attempt
                     )
                     files[table] = stack.enter_context(file)
-                files[table].write(pa.ipc.read_record_batch(piece, self.schemas[table]))
+                files[table].write(unpack(piece))
             written = [(table, file.finish()) for table, file in files.items()]
         yield _report(written)
 

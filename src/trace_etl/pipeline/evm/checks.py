@@ -1,64 +1,96 @@
 """Does a node's answer agree with itself? A provider that lags or lies is caught here."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from trace_etl.pipeline.errors import ChainMismatch
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-_Json = dict[str, Any]
+from trace_etl.pipeline.errors import ChainMismatch
+from trace_etl.pipeline.evm.columns import repeated
+
+_Array = Any  # pyarrow ships no types
 _NO_LOGS = "0x" + "00" * 256
 
 
-def check_numbers(blocks: Sequence[_Json], numbers: range) -> None:
-    """Every block is the one that was asked for. Raises ChainMismatch."""
-    for number, block in zip(numbers, blocks, strict=True):
-        if int(block["number"], 16) != number:
-            raise ChainMismatch(
-                f"eth_getBlockByNumber of block {number} answered with block {block['number']}"
-            )
+def check_numbers(blocks: _Array, numbers: range) -> None:
+    """Every block is the one that was asked for, and sealed. Raises ChainMismatch."""
+    told = blocks.field("number")
+    at = _first_difference(told, pa.array([hex(number) for number in numbers], pa.string()))
+    if at is not None:
+        raise ChainMismatch(
+            f"eth_getBlockByNumber of block {numbers[at]} answered with block {told[at]}"
+        )
+    for name in ("hash", "parentHash"):
+        absent = np.flatnonzero(np.asarray(blocks.field(name).is_null()))
+        if len(absent):
+            raise ChainMismatch(f"block {numbers[int(absent[0])]} has no {name}: it is not final")
 
 
-def check_links(blocks: Sequence[_Json], parent: str | None) -> None:
+def check_links(blocks: _Array, parent: str | None) -> None:
     """Every block names the one before it as its parent. Raises ChainMismatch."""
-    for block in blocks:
-        if parent is not None and block["parentHash"] != parent:
-            number = int(block["number"], 16)
-            raise ChainMismatch(
-                f"block {number} has parent {block['parentHash']}, "
-                f"but block {number - 1} is {parent}: the chain changed while we read it"
-            )
-        parent = block["hash"]
+    hashes, parents = blocks.field("hash"), blocks.field("parentHash")
+    first = parents[0].as_py() if parent is None else parent
+    before = pa.concat_arrays([pa.array([first], pa.string()), hashes[:-1]])
+    at = _first_difference(parents, before)
+    if at is not None:
+        number = _number(blocks, at)
+        raise ChainMismatch(
+            f"block {number} has parent {parents[at]}, but block {number - 1} is {before[at]}: "
+            "the chain changed while we read it"
+        )
 
 
-def check_receipts(blocks: Sequence[_Json], receipts: Sequence[Sequence[_Json]]) -> None:
-    """One receipt per transaction, in order, of this block; and so its logs."""
-    for block, answers in zip(blocks, receipts, strict=True):
-        block_hash, rows = block["hash"], block["transactions"]
-        if len(rows) != len(answers):
-            raise _mismatch(block, f"{len(rows)} transactions but {len(answers)} receipts")
-        for row, receipt in zip(rows, answers, strict=True):
-            if receipt["transactionHash"] != row["hash"] or receipt["blockHash"] != block_hash:
-                raise _mismatch(block, f"a receipt that is not of transaction {row['hash']}")
-            for log in receipt["logs"]:
-                if log["blockHash"] != block_hash or log["blockNumber"] != block["number"]:
-                    raise _mismatch(block, f"a log of another block ({log['blockHash']})")
+def check_receipts(blocks: _Array, wanted: Any, receipts: _Array, counts: Any) -> None:
+    """One receipt per transaction, in order, and of its block. Raises ChainMismatch."""
+    unequal = np.flatnonzero(wanted != counts)
+    if len(unequal):
+        at = int(unequal[0])
+        raise _mismatch(blocks, at, f"{wanted[at]} transactions but {counts[at]} receipts")
+    hashes = blocks.field("transactions").flatten().field("hash")
+    of_blocks = repeated(blocks.field("hash"), counts)
+    for mine, theirs in ((hashes, "transactionHash"), (of_blocks, "blockHash")):
+        at = _first_difference(mine, receipts.field(theirs))
+        if at is not None:
+            what = f"a receipt that is not of transaction {hashes[at]}"
+            raise _mismatch(blocks, _owner(counts, at), what)
 
 
-def check_logs(blocks: Sequence[_Json], logs: Sequence[_Json]) -> None:
-    """Logs fetched by range belong to these blocks, and none of them is left out whole."""
-    hashes = {block["number"]: block["hash"] for block in blocks}
-    told: set[str] = set()
-    for log in logs:
-        if hashes.get(log["blockNumber"]) != log["blockHash"]:
-            raise ChainMismatch(
-                f"eth_getLogs told a log of block {int(log['blockNumber'], 16)} "
-                f"({log['blockHash']}), which is not the block we read"
-            )
-        told.add(log["blockNumber"])
-    for block in blocks:
-        if block["number"] not in told and block.get("logsBloom", _NO_LOGS) != _NO_LOGS:
-            raise _mismatch(block, "a bloom filter with logs in it, but eth_getLogs told none")
+def check_logs(blocks: _Array, logs: _Array, counts: Any) -> None:
+    """The logs, so many per block, are of these blocks. Raises ChainMismatch."""
+    for mine, theirs in (("hash", "blockHash"), ("number", "blockNumber")):
+        at = _first_difference(repeated(blocks.field(mine), counts), logs.field(theirs))
+        if at is not None:
+            what = f"a log of another block ({logs.field('blockHash')[at]})"
+            raise _mismatch(blocks, _owner(counts, at), what)
 
 
-def _mismatch(block: _Json, what: str) -> ChainMismatch:
-    return ChainMismatch(f"block {int(block['number'], 16)} ({block['hash']}) has {what}")
+def check_silence(blocks: _Array, counts: Any) -> None:
+    """Blocks without logs have nothing in their bloom filter. Raises ChainMismatch."""
+    silent = np.flatnonzero(counts == 0)
+    blooms = pc.fill_null(blocks.field("logsBloom").take(pa.array(silent)), _NO_LOGS)
+    at = _first_difference(blooms, pa.array([_NO_LOGS] * len(silent), pa.string()))
+    if at is not None:
+        what = "a bloom filter with logs in it, but eth_getLogs told none"
+        raise _mismatch(blocks, int(silent[at]), what)
+
+
+def _first_difference(left: _Array, right: _Array) -> int | None:
+    if left.equals(right):
+        return None
+    differs = pc.fill_null(pc.not_equal(left, right), True)
+    found = np.flatnonzero(np.asarray(differs))
+    return int(found[0]) if len(found) else None
+
+
+def _owner(counts: Any, at: int) -> int:
+    """The block that the row at that place belongs to."""
+    return int(np.searchsorted(np.cumsum(counts), at, side="right"))
+
+
+def _number(blocks: _Array, at: int) -> int:
+    return int(blocks.field("number")[at].as_py(), 16)
+
+
+def _mismatch(blocks: _Array, at: int, what: str) -> ChainMismatch:
+    return ChainMismatch(f"block {_number(blocks, at)} ({blocks.field('hash')[at]}) has {what}")

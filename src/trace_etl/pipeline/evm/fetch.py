@@ -1,16 +1,31 @@
 """Ranges of blocks from a node, fetched ahead in batches, checked before anybody sees them."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock, local
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from trace_etl.pipeline.errors import ChainMismatch
-from trace_etl.pipeline.evm.checks import check_links, check_logs, check_numbers, check_receipts
-from trace_etl.pipeline.evm.client import Call, Client, MethodNotFound
-from trace_etl.pipeline.evm.tables import Chunk, Json
+from trace_etl.pipeline.evm import shapes
+from trace_etl.pipeline.evm.answers import Call, MethodNotFound
+from trace_etl.pipeline.evm.checks import (
+    check_links,
+    check_logs,
+    check_numbers,
+    check_receipts,
+    check_silence,
+)
+from trace_etl.pipeline.evm.client import Client
+from trace_etl.pipeline.evm.columns import counts, integers
+from trace_etl.pipeline.evm.tables import Chunk
 
+_Array = Any  # pyarrow ships no types
 _FIRST_BATCH = 10
 _WANTED_BYTES = 4_000_000  # an answer this large hides the round trip and still parses quickly
 
@@ -28,10 +43,10 @@ class Source:
 
 
 class Pace:
-    """How many blocks the next batch asks for: fewer after trouble, more after success."""
+    """How many blocks the next batch asks for: what fits a good answer, fewer after trouble."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self._most = self._allowed = most
         self._size = min(most, _FIRST_BATCH)
         self._lock = Lock()
 
@@ -43,10 +58,11 @@ class Pace:
         """Learn from a batch."""
         with self._lock:
             if troubles:
-                self._size = max(1, self._size // 2)
-                return
+                self._allowed = max(1, self._size // 2)
+            else:
+                self._allowed = min(self._most, self._allowed * 2)
             fitting = _WANTED_BYTES * blocks // max(bytes_read, 1)
-            self._size = max(1, min(self._most, self._size * 2, fitting))
+            self._size = max(1, min(self._allowed, fitting))
 
 
 class RangeReader:
@@ -75,8 +91,7 @@ class RangeReader:
 
     def chain_id(self) -> int:
         """What chain the pool serves."""
-        [answer] = self._client.batch([Call("eth_chainId", ())])
-        return int(answer, 16)
+        return int(self._client.value(Call("eth_chainId", ())), 16)
 
     def chunks(self, start: int, end: int) -> Iterator[Chunk]:
         """Every block from `start` to `end`, in order, each linked to the one before."""
@@ -89,7 +104,7 @@ class RangeReader:
                 start = stop + 1
             chunk = waiting.popleft().result()
             check_links(chunk.blocks, parent)
-            parent = chunk.blocks[-1]["hash"]
+            parent = chunk.blocks.field("hash")[-1].as_py()
             yield chunk
 
     @property
@@ -111,65 +126,79 @@ class RangeReader:
         client = self._client
         before = client.bytes_read, client.troubles
         read = self._full_blocks if self._wants_transactions else self._headers
-        try:
+        with _named_mismatch(client, start, end):
             chunk = read(client, range(start, end + 1))
-        except ChainMismatch as error:
-            raise ChainMismatch(f"{error}, at {client.label}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ChainMismatch(
-                f"blocks {start} to {end} at {client.label}: an answer of unknown shape "
-                f"({type(error).__name__}: {error})"
-            ) from error
         self._pace.record(
             end - start + 1, client.bytes_read - before[0], client.troubles - before[1]
         )
         return chunk
 
     def _full_blocks(self, client: Client, numbers: range) -> Chunk:
-        bodies = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
+        calls = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
+        blocks = client.columns(calls, shapes.BLOCK)
+        check_numbers(blocks, numbers)
+        transactions = blocks.field("transactions")
+        wanted = counts(transactions)
+        receipts, told = self._receipts(client, numbers, transactions.flatten(), wanted)
+        check_receipts(blocks, wanted, receipts, told)
+        logs = receipts.field("logs")
+        starts = np.concatenate([[0], np.cumsum(counts(logs))])
+        edges = starts[np.concatenate([[0], np.cumsum(wanted)])]
+        check_logs(blocks, logs.flatten(), np.diff(edges))
+        return Chunk(blocks, transactions.flatten(), receipts, logs.flatten())
+
+    def _receipts(
+        self, client: Client, numbers: range, transactions: _Array, wanted: Any
+    ) -> tuple[_Array, Any]:
+        """The receipts of all blocks in a row, and how many each block has."""
         if self._has_block_receipts:
-            tails = [Call("eth_getBlockReceipts", (hex(number),)) for number in numbers]
+            calls = [Call("eth_getBlockReceipts", (hex(number),)) for number in numbers]
             try:
-                answers = client.batch(bodies + tails)
-                return _assemble(numbers, answers[: len(bodies)], answers[len(bodies) :])
+                lists = client.columns(calls, shapes.RECEIPTS)
+                return lists.flatten(), counts(lists)
             except MethodNotFound:
                 self._has_block_receipts = False
-        blocks = client.batch(bodies)
-        return _assemble(numbers, blocks, _receipts_one_by_one(client, blocks))
+        hashes = transactions.field("hash").to_pylist()
+        calls = [Call("eth_getTransactionReceipt", (name,)) for name in hashes]
+        return client.columns(calls, shapes.RECEIPT), wanted
 
     def _headers(self, client: Client, numbers: range) -> Chunk:
         calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
-        if not self._wants_logs:
-            blocks = client.batch(calls)
-            return _assemble(numbers, blocks, None)
-        span = {"fromBlock": hex(numbers[0]), "toBlock": hex(numbers[-1])}
-        *blocks, logs = client.batch([*calls, Call("eth_getLogs", (span,))])
+        blocks = client.columns(calls, shapes.HEADER)
         check_numbers(blocks, numbers)
-        check_logs(blocks, logs)
-        logs.sort(key=_position)
-        return Chunk(blocks, [], logs)
+        nothing = pa.array([], shapes.LOG)
+        if not self._wants_logs:
+            return Chunk(blocks, nothing, nothing, nothing)
+        span = {"fromBlock": hex(numbers[0]), "toBlock": hex(numbers[-1])}
+        told = client.columns([Call("eth_getLogs", (span,))], shapes.LOGS).flatten()
+        logs, per_block = _sorted_by_position(told, numbers)
+        check_logs(blocks, logs, per_block)
+        check_silence(blocks, per_block)
+        return Chunk(blocks, nothing, nothing, logs)
 
 
-def _assemble(numbers: range, blocks: list[Json], receipts: list[list[Json]] | None) -> Chunk:
-    """One chunk of answers that belong together. Raises ChainMismatch."""
-    check_numbers(blocks, numbers)
-    if receipts is None:
-        return Chunk(blocks)
-    check_receipts(blocks, receipts)
-    flat = [receipt for answer in receipts for receipt in answer]
-    return Chunk(blocks, flat, [log for receipt in flat for log in receipt["logs"]])
+def _sorted_by_position(logs: _Array, numbers: range) -> tuple[_Array, Any]:
+    """Logs by block and index, and how many each block has. Raises ChainMismatch."""
+    blocks = np.asarray(integers(logs.field("blockNumber")))
+    outside = np.flatnonzero((blocks < numbers[0]) | (blocks > numbers[-1]))
+    if len(outside):
+        raise ChainMismatch(
+            f"eth_getLogs of blocks {numbers[0]} to {numbers[-1]} told a log of block "
+            f"{blocks[outside[0]]}"
+        )
+    order = np.lexsort((np.asarray(integers(logs.field("logIndex"))), blocks))
+    per_block = np.bincount(blocks - numbers[0], minlength=len(numbers))
+    return logs.take(pa.array(order)), per_block
 
 
-def _position(log: Json) -> tuple[int, int]:
-    return int(log["blockNumber"], 16), int(log["logIndex"], 16)
-
-
-def _receipts_one_by_one(client: Client, blocks: list[Json]) -> list[list[Json]]:
-    """For nodes without `eth_getBlockReceipts`."""
-    calls = [
-        Call("eth_getTransactionReceipt", (row["hash"],))
-        for block in blocks
-        for row in block["transactions"]
-    ]
-    answers = iter(client.batch(calls))
-    return [[next(answers) for _ in block["transactions"]] for block in blocks]
+@contextmanager
+def _named_mismatch(client: Client, start: int, end: int) -> Generator[None]:
+    """Say which endpoint it was that contradicted itself, or answered in a strange shape."""
+    try:
+        yield
+    except ChainMismatch as error:
+        raise ChainMismatch(f"{error}, at {client.label}") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ChainMismatch(
+            f"blocks {start} to {end} at {client.label}: an answer of unknown shape ({error})"
+        ) from error

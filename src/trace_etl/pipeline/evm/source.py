@@ -8,9 +8,7 @@ Options: `rpc_url` (several separated by commas), `dataset`, `start` and `end` (
 optionally `partition_size`, `batch`, `concurrency`, `timeout` (seconds), `tries`.
 """
 
-import gc
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +19,7 @@ from pyspark.sql.types import StructType
 from trace_etl.pipeline.evm.fetch import RangeReader
 from trace_etl.pipeline.evm.options import BUNDLE, EvmOptions
 from trace_etl.pipeline.evm.tables import SCHEMAS, Chunk, build
+from trace_etl.pipeline.executors import settle
 from trace_etl.plan.ranges import split
 
 _DDL = {
@@ -31,7 +30,8 @@ _DDL = {
     "bool": "boolean",
 }
 
-# Several tables from one fetch: each row is one table's slice of a few blocks, as Arrow IPC.
+# Several tables from one fetch: each row is one table's slice of a few blocks, as Arrow IPC,
+# compressed because every byte is copied five times on its way through the JVM.
 BUNDLE_SCHEMA: Any = pa.schema(
     [("table", pa.string()), ("first_block", pa.int64()), ("slice", pa.binary())]
 )
@@ -58,6 +58,7 @@ class EvmDataSource(DataSource):
         return "evm"
 
     def schema(self) -> str:
+        settle()
         options = EvmOptions.parse(self.options)
         return ddl(BUNDLE_SCHEMA if options.dataset == BUNDLE else SCHEMAS[options.dataset])
 
@@ -72,6 +73,7 @@ class EvmReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[BlockRange]:
+        settle()
         options = self._options
         cuts = split(options.start, options.end, options.partition_size)
         return [BlockRange(start, end) for start, end in cuts]
@@ -79,7 +81,8 @@ class EvmReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, BlockRange)
         options = self._options
-        with _collector_paused(), RangeReader(options.source, options.tables) as reader:
+        settle()
+        with RangeReader(options.source, options.tables) as reader:
             chain_id = reader.chain_id()
             for chunk in reader.chunks(partition.start, partition.end):
                 if options.dataset == BUNDLE:
@@ -88,9 +91,22 @@ class EvmReader(DataSourceReader):
                     yield build(options.dataset, chunk, chain_id)
 
 
+def unpack(piece: Any) -> Any:
+    """The record batch in a slice."""
+    return pa.ipc.open_stream(piece).read_next_batch()
+
+
+def _pack(batch: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
 def _bundle(tables: Sequence[str], chunk: Chunk, chain_id: int) -> Any:
-    first = int(chunk.blocks[0]["number"], 16)
-    slices = [build(table, chunk, chain_id).serialize().to_pybytes() for table in tables]
+    first = int(chunk.blocks.field("number")[0].as_py(), 16)
+    slices = [_pack(build(table, chunk, chain_id)) for table in tables]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(list(tables), pa.string()),
@@ -99,15 +115,3 @@ def _bundle(tables: Sequence[str], chunk: Chunk, chain_id: int) -> Any:
         ],
         schema=BUNDLE_SCHEMA,
     )
-
-
-@contextmanager
-def _collector_paused() -> Generator[None]:
-    """Parsed JSON has no cycles, and looking for them costs as much as parsing it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -1,16 +1,20 @@
 """The tables of a chain: cryo's column names, types every reader agrees on."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trace_etl.pipeline.errors import ChainMismatch
-from trace_etl.pipeline.evm.columns import binary, constant, integers, lengths, wide_integers
-
-Json = dict[str, Any]
-_Batch = Any  # pyarrow ships no types
+from trace_etl.pipeline.evm.columns import (
+    binary,
+    constant,
+    integers,
+    nth,
+    sizes,
+    wide_integers,
+)
 
 _LONG, _BYTES, _TEXT, _DOUBLE, _FLAG = (
     pa.int64(),
@@ -81,89 +85,80 @@ SCHEMAS: dict[str, Any] = {
 class Chunk:
     """Consecutive blocks as the node told them, checked; receipts match the transactions."""
 
-    blocks: Sequence[Json]
-    receipts: Sequence[Json] = field(default_factory=list[Json])
-    logs: Sequence[Json] = field(default_factory=list[Json])
+    blocks: Any
+    transactions: Any
+    receipts: Any
+    logs: Any
 
 
-def build(table: str, chunk: Chunk, chain_id: int) -> _Batch:
+def build(table: str, chunk: Chunk, chain_id: int) -> Any:
     """One table of a chunk. Raises ChainMismatch when a value is not what its column holds."""
     try:
         columns = _BUILDERS[table](chunk, chain_id)
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMAS[table])
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        first, last = (int(chunk.blocks[index]["number"], 16) for index in (0, -1))
+    except (ValueError, TypeError, OverflowError) as error:
+        first, last = (int(chunk.blocks.field("number")[at].as_py(), 16) for at in (0, -1))
         raise ChainMismatch(
             f"{table} of blocks {first} to {last}: {type(error).__name__}: {error}"
         ) from error
 
 
 def _blocks(chunk: Chunk, chain_id: int) -> list[Any]:
-    rows = chunk.blocks
+    column = chunk.blocks.field
     return [
-        binary([row["hash"] for row in rows]),
-        binary([row["miner"] for row in rows]),
-        integers([row["number"] for row in rows]),
-        integers([row["gasUsed"] for row in rows]),
-        binary([row["extraData"] for row in rows]),
-        integers([row["timestamp"] for row in rows]),
-        integers([row.get("baseFeePerGas") for row in rows]),
-        constant(chain_id, len(rows)),
+        binary(column("hash")),
+        binary(column("miner")),
+        integers(column("number")),
+        integers(column("gasUsed")),
+        binary(column("extraData")),
+        integers(column("timestamp")),
+        integers(column("baseFeePerGas"), optional=True),
+        constant(chain_id, len(chunk.blocks)),
     ]
 
 
 def _transactions(chunk: Chunk, chain_id: int) -> list[Any]:
-    rows = [row for block in chunk.blocks for row in block["transactions"]]
-    receipts = chunk.receipts
-    data = binary([row["input"] for row in rows])
-    n_bytes, n_zero = lengths(data)
+    column, receipt = chunk.transactions.field, chunk.receipts.field
+    data = binary(column("input"))
+    n_bytes, n_zero = sizes(data)
     return [
-        integers([row["blockNumber"] for row in rows]),
-        integers([row["transactionIndex"] for row in rows]),
-        binary([row["hash"] for row in rows]),
-        integers([row["nonce"] for row in rows]),
-        binary([row["from"] for row in rows]),
-        binary([row["to"] for row in rows]),
-        *wide_integers([row["value"] for row in rows]),
+        integers(column("blockNumber")),
+        integers(column("transactionIndex")),
+        binary(column("hash")),
+        integers(column("nonce")),
+        binary(column("from")),
+        binary(column("to"), optional=True),
+        *wide_integers(column("value")),
         data,
-        integers([row["gas"] for row in rows]),
-        integers([receipt["gasUsed"] for receipt in receipts]),
-        integers([row.get("gasPrice") for row in rows]),
-        integers([row.get("type", "0x0") for row in rows]),
-        integers([row.get("maxPriorityFeePerGas") for row in rows]),
-        integers([row.get("maxFeePerGas") for row in rows]),
-        # Before Byzantium a receipt told a state root, not a status.
-        pa.array([_succeeded(receipt.get("status")) for receipt in receipts], _FLAG),
+        integers(column("gas")),
+        integers(receipt("gasUsed")),
+        integers(column("gasPrice"), optional=True),
+        integers(pc.fill_null(column("type"), "0x0")),
+        integers(column("maxPriorityFeePerGas"), optional=True),
+        integers(column("maxFeePerGas"), optional=True),
+        # Before Byzantium a receipt told a state root, not a status: null.
+        pc.equal(receipt("status"), "0x1"),
         n_bytes,
         n_zero,
-        pa.array(n_bytes.to_numpy() - n_zero.to_numpy()),
-        constant(chain_id, len(rows)),
+        pc.subtract(n_bytes, n_zero),
+        constant(chain_id, len(chunk.transactions)),
     ]
 
 
 def _logs(chunk: Chunk, chain_id: int) -> list[Any]:
-    rows = chunk.logs
-    topics = [row["topics"] for row in rows]
-    data = binary([row["data"] for row in rows])
+    column = chunk.logs.field
+    data = binary(column("data"))
     return [
-        integers([row["blockNumber"] for row in rows]),
-        integers([row["transactionIndex"] for row in rows]),
-        integers([row["logIndex"] for row in rows]),
-        binary([row["transactionHash"] for row in rows]),
-        binary([row["address"] for row in rows]),
-        *(binary([_nth(topic, index) for topic in topics]) for index in range(4)),
+        integers(column("blockNumber")),
+        integers(column("transactionIndex")),
+        integers(column("logIndex")),
+        binary(column("transactionHash")),
+        binary(column("address")),
+        *(binary(nth(column("topics"), index), optional=True) for index in range(4)),
         data,
-        lengths(data)[0],
-        constant(chain_id, len(rows)),
+        sizes(data)[0],
+        constant(chain_id, len(chunk.logs)),
     ]
-
-
-def _nth(topics: list[str], index: int) -> str | None:
-    return topics[index] if index < len(topics) else None
-
-
-def _succeeded(status: str | None) -> bool | None:
-    return None if status is None else status == "0x1"
 
 
 _BUILDERS = {"blocks": _blocks, "transactions": _transactions, "logs": _logs}

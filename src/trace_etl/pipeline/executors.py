@@ -1,0 +1,13 @@
+"""What our code does once in every Python process that Spark runs it in."""
+
+import gc
+from functools import cache
+
+
+@cache
+def settle() -> None:
+    """Keep the collector off everything imported by now.
+
+    PySpark runs it after every task, and going through pandas takes longer than a small task.
+    """
+    gc.freeze()

@@ -48,3 +48,13 @@ def dispatcher(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
     """A Dispatcher whose loops stand still until a test moves them."""
     with live(secrets, dsns, tmp_path / "objects") as running:
         yield running
+
+
+# Each needs a JVM of its own or the shared one: one process runs them all, the others run the rest.
+_JVM_TESTS = ("tests/spark/", "e2e/test_demo", "e2e/test_quickstart", "e2e/test_stack_services")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(part in item.nodeid for part in _JVM_TESTS):
+            item.add_marker(pytest.mark.xdist_group("jvm"))

@@ -17,7 +17,7 @@ from trace_etl.devchain.server import start_server
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"

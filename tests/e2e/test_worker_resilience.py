@@ -196,7 +196,9 @@ def test_an_attempt_outlives_an_outage_longer_than_its_lease_if_nobody_else_took
     with scene.worker():
         assert scene.runner.started.wait(30)
         scene.dispatcher.kill()
-        scene.recorder.expired(sql(scene.dsns.state, "SELECT task_id FROM tasks LIMIT 1")[0][0])
+        scene.recorder.expired(
+            sql(scene.dsns.state, "SELECT task_id FROM tasks WHERE status = 'Running'")[0][0]
+        )
         sql(scene.dsns.state, "UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
         heard = scene.calls("heartbeat", answered=True)
         scene.dispatcher.settings["TRACE_REAPER_GRACE"] = "PT20S"
@@ -215,7 +217,9 @@ def test_an_attempt_that_lost_its_lease_in_an_outage_stops_and_the_next_one_runs
     with scene.worker():
         assert scene.runner.started.wait(30)
         scene.dispatcher.kill()
-        scene.recorder.expired(sql(scene.dsns.state, "SELECT task_id FROM tasks LIMIT 1")[0][0])
+        scene.recorder.expired(
+            sql(scene.dsns.state, "SELECT task_id FROM tasks WHERE status = 'Running'")[0][0]
+        )
         sql(scene.dsns.state, "UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
         scene.dispatcher.up()
         eventually(lambda: scene.runner.runs[-1] > 1, "the next attempt runs")
@@ -241,7 +245,9 @@ def test_what_a_lost_attempt_finishes_all_the_same_counts_until_the_next_one_sta
     with scene.worker():
         assert scene.runner.started.wait(30)
         scene.dispatcher.kill()
-        scene.recorder.expired(sql(scene.dsns.state, "SELECT task_id FROM tasks LIMIT 1")[0][0])
+        scene.recorder.expired(
+            sql(scene.dsns.state, "SELECT task_id FROM tasks WHERE status = 'Running'")[0][0]
+        )
         sql(scene.dsns.state, "UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
         scene.dispatcher.settings["TRACE_RETRY_FIRST"] = "PT1H"
         scene.dispatcher.settings["TRACE_RETRY_MOST"] = "PT1H"

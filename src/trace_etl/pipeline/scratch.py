@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-_LONGEST_SOCKET_DIRECTORY = 64  # a socket's path has 108 bytes, of which its name takes 43
+_LONGEST_SOCKET_DIRECTORY = 60  # Spark refuses longer ones: its sockets' names need the rest
 _PREFIX = "run-"
 
 

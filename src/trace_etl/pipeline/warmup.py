@@ -1,6 +1,5 @@
 """What the first tasks would wait for, done ahead: worker processes and the source's planner."""
 
-import importlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -28,9 +27,8 @@ def _start_workers(spark: SparkSession, count: int) -> None:
 
 
 def _pass(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
-    importlib.import_module("pandas")  # pyarrow wants it as soon as it makes an array
     settle()
+    yield from batches
 
 
 def _plan_a_read(spark: SparkSession) -> None:
@@ -42,4 +40,4 @@ def _plan_a_read(spark: SparkSession) -> None:
         .option("end", 0)
         .load()
     )
-    cast("Any", frame)._jdf.queryExecution().toRdd().getNumPartitions()
+    cast("Any", frame)._jdf.queryExecution().executedPlan()

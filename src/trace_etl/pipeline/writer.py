@@ -119,8 +119,8 @@ class _FrameWriter:
     schema: Any
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        written = _write_file(self.target, self.schema, batches, attempt=_attempt())
         settle()
+        written = _write_file(self.target, self.schema, batches, attempt=_attempt())
         yield _report([(self.output, written)])
 
 
@@ -132,6 +132,7 @@ class _BundleWriter:
     schemas: Mapping[str, Any]
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        settle()
         attempt = _attempt()
         with ExitStack() as stack:
             files: dict[str, ParquetFile] = {}
@@ -143,7 +144,6 @@ class _BundleWriter:
                     files[table] = stack.enter_context(file)
                 files[table].write(unpack(piece))
             written = [(table, file.finish()) for table, file in files.items()]
-        settle()
         yield _report(written)
 
 

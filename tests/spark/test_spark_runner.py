@@ -230,6 +230,24 @@ def test_an_unwritable_prefix_is_named(runner: SparkRunner, objects: Path) -> No
         runner.run(payload)
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"scheme": "s3"}, "storage scheme s3"),
+        ({"prefix": "../../etc/"}, "leads out of its bucket"),
+        ({"prefix": "/etc/"}, "leads out of its bucket"),
+    ],
+)
+def test_a_place_that_is_not_ours_is_refused(
+    runner: SparkRunner, change: dict[str, str], complaint: str
+) -> None:
+    given = select("SELECT 1 AS one")
+    place = given.outputs[0].storage_ref.model_copy(update=change)
+    output = given.outputs[0].model_copy(update={"storage_ref": place})
+    with pytest.raises(BadTask, match=complaint):
+        runner.run(given.model_copy(update={"outputs": [output]}))
+
+
 def test_a_failed_task_does_not_spoil_the_next(runner: SparkRunner, objects: Path) -> None:
     with pytest.raises(ChainMismatch):
         runner.run(ingest(59, 60))

@@ -120,6 +120,19 @@ def test_the_users_order_is_kept(
     assert len(keys) == 5 and keys == sorted(keys)
 
 
+def test_the_users_order_survives_many_partitions(
+    runner: SparkRunner,
+    objects: Path,
+    ingested: list[TaskPayload],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inputs, "_SMALL_BYTES", 0)
+    sql = "SELECT block_number, sha2(data, 256) AS digest FROM logs ORDER BY digest DESC, log_index"
+    found = _answer(runner, objects, select(sql, as_input(*ingested, name="logs")))
+    digests = [row["digest"] for row in found]
+    assert len(digests) > 200 and digests == sorted(digests, reverse=True)
+
+
 @pytest.mark.parametrize(
     "sql",
     [

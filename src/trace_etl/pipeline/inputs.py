@@ -12,6 +12,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 
 from trace_etl.model.storage import SUCCESS_MARKER
 from trace_etl.pipeline.errors import BadTask, InputMissing
+from trace_etl.pipeline.storage import directory
 from trace_etl.wire.task import InputPartition, Scope, SuccessMarker, TaskInput
 
 _BLOCK = "block_number"
@@ -36,7 +37,7 @@ def load(spark: SparkSession, given: TaskInput, scope: Scope | None, root: Path)
     markers = [_marker(given.name, part, root) for part in wanted or given.partitions[:1]]
     schema = _schema(given.name, markers)
     paths = [
-        str(part.storage_ref.ref().path(root) / file.name)
+        str(directory(part.storage_ref, root) / file.name)
         for part, marker in zip(wanted, markers, strict=False)
         for file in marker.files
     ]
@@ -55,7 +56,7 @@ def _overlaps(partition: InputPartition, scope: Scope | None) -> bool:
 
 
 def _marker(name: str, partition: InputPartition, root: Path) -> SuccessMarker:
-    path = partition.storage_ref.ref().path(root) / SUCCESS_MARKER
+    path = directory(partition.storage_ref, root) / SUCCESS_MARKER
     try:
         return SuccessMarker.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
 from py4j.protocol import Py4JError
@@ -19,6 +19,7 @@ from trace_etl.pipeline.failures import translated
 from trace_etl.pipeline.operators import cryo_ingest, range_splitter, sql
 from trace_etl.pipeline.session import WarmSession
 from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.pipeline.storage import directory
 from trace_etl.pipeline.warmup import warm_up
 from trace_etl.pipeline.writer import Result, Target, mark_success
 from trace_etl.plan.operators import OPERATORS, IngestConfig, OperatorConfig, SplitConfig, SqlConfig
@@ -82,10 +83,7 @@ class SparkRunner:
             runs = [run for run in self._runs if run.is_of(task_id, attempt)]
         for run in runs:
             run.is_canceled = True
-            if self.session.is_alive:
-                context = cast("Any", self.session.get().sparkContext)
-                # Future jobs too: the task may be between two of them.
-                context._jsc.sc().cancelJobGroupAndFutureJobs(run.group)
+            self.session.cancel_jobs(run.group)
 
     def close(self) -> None:
         """Stop Spark and its JVM."""
@@ -117,7 +115,7 @@ class SparkRunner:
         root = self.settings.objects_root
         return {
             output.name: Target(
-                output.storage_ref.ref().path(root), reports.file_name(output.name, task.scope)
+                directory(output.storage_ref, root), reports.file_name(output.name, task.scope)
             )
             for output in task.outputs
         }

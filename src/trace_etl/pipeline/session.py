@@ -69,6 +69,12 @@ class WarmSession:
                 if self._spark is spark:
                     self._idle.append(own)
 
+    def cancel_jobs(self, group: str) -> None:
+        """Stop the jobs of a group, and those it may yet start."""
+        spark = self._spark
+        if spark is not None and self.is_alive:
+            cast("Any", spark.sparkContext)._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
     @property
     def is_alive(self) -> bool:
         """Whether there is a session with a live JVM behind it."""
@@ -92,9 +98,7 @@ class WarmSession:
         if self._jvm is not None and self._spark is None:
             self._jvm.kill()
         with self._lock:
-            if self.is_alive and self._spark is not None:
-                self._spark.stop()
-            self._discard()
+            self._discard()  # its shutdown hooks stop the application
 
     def _start(self) -> None:
         settings = self._settings

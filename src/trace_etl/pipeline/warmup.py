@@ -1,5 +1,6 @@
 """What the first tasks would wait for, done ahead: worker processes and the source's planner."""
 
+import importlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -27,8 +28,9 @@ def _start_workers(spark: SparkSession, count: int) -> None:
 
 
 def _pass(batches: Iterator[Any]) -> Iterator[Any]:
-    settle()
     yield from batches
+    importlib.import_module("pandas")  # pyarrow wants it as soon as it makes an array
+    settle()
 
 
 def _plan_a_read(spark: SparkSession) -> None:
@@ -40,4 +42,4 @@ def _plan_a_read(spark: SparkSession) -> None:
         .option("end", 0)
         .load()
     )
-    cast("Any", frame)._jdf.queryExecution().executedPlan()
+    cast("Any", frame)._jdf.queryExecution().toRdd().getNumPartitions()

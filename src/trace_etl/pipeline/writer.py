@@ -119,8 +119,8 @@ class _FrameWriter:
     schema: Any
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        settle()
         written = _write_file(self.target, self.schema, batches, attempt=_attempt())
+        settle()
         yield _report([(self.output, written)])
 
 
@@ -132,7 +132,6 @@ class _BundleWriter:
     schemas: Mapping[str, Any]
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        settle()
         attempt = _attempt()
         with ExitStack() as stack:
             files: dict[str, ParquetFile] = {}
@@ -144,6 +143,7 @@ class _BundleWriter:
                     files[table] = stack.enter_context(file)
                 files[table].write(unpack(piece))
             written = [(table, file.finish()) for table, file in files.items()]
+        settle()
         yield _report(written)
 
 

@@ -46,7 +46,7 @@ class EvmOptions:
 
 
 def _source(options: Mapping[str, str]) -> Source:
-    urls = tuple(options.get("rpc_url", "").replace(",", " ").split())
+    urls = tuple(options.get("rpc_url", "").split())  # the one thing that no URL contains
     if not urls:
         raise BadTask("evm option rpc_url: is missing")
     usual = Source(urls)

@@ -4,7 +4,7 @@
     spark.read.format("evm").option("rpc_url", "http://127.0.0.1:8545").option("dataset", "logs")
         .option("start", 0).option("end", 999).load()
 
-Options: `rpc_url` (several separated by commas), `dataset`, `start` and `end` (inclusive), and
+Options: `rpc_url` (several separated by spaces), `dataset`, `start` and `end` (inclusive), and
 optionally `partition_size`, `batch`, `concurrency`, `timeout` (seconds), `tries`.
 """
 
@@ -58,8 +58,8 @@ class EvmDataSource(DataSource):
         return "evm"
 
     def schema(self) -> str:
-        settle()
         options = EvmOptions.parse(self.options)
+        settle()
         return ddl(BUNDLE_SCHEMA if options.dataset == BUNDLE else SCHEMAS[options.dataset])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -73,15 +73,14 @@ class EvmReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[BlockRange]:
-        settle()
         options = self._options
         cuts = split(options.start, options.end, options.partition_size)
+        settle()
         return [BlockRange(start, end) for start, end in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, BlockRange)
         options = self._options
-        settle()
         with RangeReader(options.source, options.tables) as reader:
             chain_id = reader.chain_id()
             for chunk in reader.chunks(partition.start, partition.end):
@@ -89,6 +88,7 @@ class EvmReader(DataSourceReader):
                     yield _bundle(options.tables, chunk, chain_id)
                 else:
                     yield build(options.dataset, chunk, chain_id)
+        settle()
 
 
 def unpack(piece: Any) -> Any:

@@ -33,7 +33,7 @@ def read(
         raise BadTask(f"cryo_ingest: no RPC pool is called {config.rpc}")
     frame = (
         spark.read.format("evm")
-        .option("rpc_url", ",".join(pools[config.rpc]))
+        .option("rpc_url", " ".join(pools[config.rpc]))
         .option("dataset", BUNDLE)
         .option("tables", ",".join(outputs))
         .option("start", scope.start)

@@ -132,7 +132,9 @@ def test_the_terminal_shows_one_tidy_log(home: Path) -> None:
     words = [line.split() for line in lines]
     assert {word[1] for word in words} == PARTS - {"postgres"} | {"supervisor"}
     assert all(len(word[0].split(":")) == 3 for word in words)
-    assert [word[2] for word in words][-2:] == ["stack_stopping", "stack_stopped"]
+    own = [word[2] for word in words if word[1] == "supervisor"]
+    assert own[-2:] == ["stack_stopping", "stack_stopped"]
+    assert words[-1][2] == "stack_stopped"
     assert '{"event": "standing_in"' in (home / "logs" / "worker.log").read_text()
 
 
@@ -307,7 +309,9 @@ def test_a_port_taken_meanwhile_is_replaced_unless_the_user_chose_it(home: Path)
         with running(home, ports={"api": port}) as stack:
             assert stack.process.wait() == 1
             stack.end()
-            assert stack.first_words.startswith(f"port_taken: port {port} (api) is taken by python")
+            taken = f"port_taken: port {port} (api) is taken by "
+            assert stack.first_words.startswith(taken)
+            assert f"(pid {os.getpid()})" in stack.first_words
             assert "--api-port" in stack.first_words
 
 

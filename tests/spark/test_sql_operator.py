@@ -1,5 +1,6 @@
 """A SELECT over inputs: what it sees, what it may not do, and what it leaves behind."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +214,20 @@ def test_a_select_reaches_nothing_but_its_inputs(
         runner.run(select(sql, as_input(*ingested, name="logs")))
 
 
-def test_variables_in_the_text_stay_text(runner: SparkRunner, objects: Path) -> None:
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["main_thread", "fresh_thread"])
+def test_variables_in_the_text_stay_text(
+    runner: SparkRunner, objects: Path, is_fresh: bool
+) -> None:
     payload = select("SELECT '${env:HOME}' AS a, '${system:java.home}' AS b;")
-    assert _answer(runner, objects, payload) == [{"a": "${env:HOME}", "b": "${system:java.home}"}]
+    with ThreadPoolExecutor(1) as fresh:
+        fresh.submit(runner.run, payload).result() if is_fresh else runner.run(payload)
+    wanted = [{"a": "${env:HOME}", "b": "${system:java.home}"}]
+    assert rows(objects, payload, "answer") == wanted
+
+
+def test_a_fresh_thread_reads_no_files_by_path_either(runner: SparkRunner) -> None:
+    with ThreadPoolExecutor(1) as fresh, pytest.raises(BadSql, match="inputs: none"):
+        fresh.submit(runner.run, select("SELECT * FROM text.`/etc/passwd`")).result()
 
 
 def test_a_select_that_fails_on_its_rows_fails_for_good(runner: SparkRunner) -> None:

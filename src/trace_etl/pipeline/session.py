@@ -60,9 +60,13 @@ class WarmSession:
         with self._lock:
             own = self._idle.pop() if self._idle and self._spark is spark else None
         own = own or _register_sources(spark.newSession())
+        # Without an active session of its own a thread parses SQL by Spark's defaults, not ours.
+        active = cast("Any", own)._jvm.org.apache.spark.sql.classic.SparkSession
+        active.setActiveSession(cast("Any", own)._jsparkSession)
         try:
             yield own
         finally:
+            active.clearActiveSession()
             for view in views:
                 own.catalog.dropTempView(view)
             with self._lock:

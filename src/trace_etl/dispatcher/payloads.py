@@ -120,9 +120,10 @@ class Payloads:
 
 
 def _pin(task: ClaimedTask, item: RevisionInput) -> partitions.Pin:
-    # The input that woke the task is read in the version the event was about; others as they are.
+    # An edge inside the DAG reads the generation its revision was made for. One across DAGs reads
+    # what the event was about, if it woke the task, and else what is current.
     woke = item.dataset_uuid == task.dataset_uuid
-    version = task.dataset_version if woke else None
+    version = item.dataset_version or (task.dataset_version if woke else None)
     return partitions.Pin(item.dataset_uuid, version, task.range_start, task.range_end)
 
 

@@ -98,8 +98,9 @@ SELECT revision_id FROM job_revisions
 """
 _ADOPT = "UPDATE jobs SET revision_id = %(revision_id)s WHERE job_id = %(job_id)s"
 _INPUT = """
-INSERT INTO job_inputs (revision_id, input_index, name, dataset_uuid, where_map)
-VALUES (%(revision_id)s, %(input_index)s, %(name)s, %(dataset_uuid)s, %(where_map)s)
+INSERT INTO job_inputs (revision_id, input_index, name, dataset_uuid, dataset_version, where_map)
+VALUES (%(revision_id)s, %(input_index)s, %(name)s, %(dataset_uuid)s, %(dataset_version)s,
+        %(where_map)s)
 """
 _OUTPUT = """
 INSERT INTO job_outputs (revision_id, output_index, name, dataset_uuid, dataset_version)
@@ -190,13 +191,15 @@ class _Deployment:
 
     async def _edges(self, revision_id: UUID, job: Job) -> None:
         for n, item in enumerate(job.inputs):
+            dataset_uuid, version = await self._upstream(job, n, item)
             await self.conn.execute(
                 _INPUT,
                 {
                     "revision_id": revision_id,
                     "input_index": n,
                     "name": item.name,
-                    "dataset_uuid": await self._upstream(job, n, item),
+                    "dataset_uuid": dataset_uuid,
+                    "dataset_version": version,
                     "where_map": Jsonb(item.where) if item.where else None,
                 },
             )
@@ -213,15 +216,15 @@ class _Deployment:
                 },
             )
 
-    async def _upstream(self, job: Job, n: int, item: Input) -> UUID:
+    async def _upstream(self, job: Job, n: int, item: Input) -> tuple[UUID, UUID | None]:
         if item.job is not None and item.output is not None:
-            return self.datasets[item.job, item.output][0]
+            return self.datasets[item.job, item.output]
         by_name = {"org_id": self.org_id, "name": item.dataset}
         row = await (await self.conn.execute(_BY_NAME, by_name)).fetchone()
         if row is None:
             where = f"job {job.name}, inputs[{n}].from.dataset"
             raise Invalid([Fault(where, f"no published dataset {item.dataset!r}")])
-        return row[0]
+        return row[0], None
 
     async def _publish(self) -> None:
         await self.conn.execute(_UNPUBLISH, {"dag_id": self.dag_id})

@@ -80,27 +80,34 @@ async def trigger(conn: Conn, org_id: UUID, dag: str, job: str, span: Range) -> 
 
 # One task per consumer and scope, with its wake-up, in one statement. The source of the event may
 # be routed any number of times: the second time finds every task there.
+#
+# An edge inside a DAG reads one generation, an edge across DAGs the current one. So an unchanged
+# upstream feeds a job's live revision and the one that is built beside it, a generation that is
+# being built feeds the latter only, and an abandoned one feeds nobody.
 _ROUTE = """
 WITH event AS (
     UPDATE events e SET routed_at = now()
       FROM datasets d
      WHERE e.event_id = ANY(%(event_ids)s) AND d.dataset_uuid = e.dataset_uuid
-       AND d.dataset_version = e.dataset_version
-    RETURNING e.*
+       AND e.dataset_version IN (d.dataset_version, d.building_version)
+    RETURNING e.*, d.dataset_version AS current_version
 ), created AS (
     INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
                        dataset_version, partition_key, range_start, range_end, cursor_value,
                        max_attempts, max_concurrency, timeout_seconds, lease_seconds)
-    SELECT DISTINCT ON (j.job_id, e.event_id)
-           e.org_id, j.job_id, r.revision_id, r.runtime, r.priority = 'bulk',
+    SELECT DISTINCT ON (r.revision_id, e.event_id)
+           e.org_id, j.job_id, r.revision_id, r.runtime,
+           r.priority = 'bulk' OR r.revision_id = j.building_revision_id IS TRUE,
            concat_ws(':', e.dataset_uuid, e.dataset_version, r.generation_hash, e.scope_key),
            e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start, e.range_end,
            e.cursor_value, r.max_attempts, r.max_concurrency, r.timeout_seconds,
            r.heartbeat_timeout_seconds
       FROM event e
       JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid
-      JOIN jobs j ON j.revision_id = i.revision_id AND j.active AND j.org_id = e.org_id
-      JOIN job_revisions r ON r.revision_id = j.revision_id AND r.activation = 'reactive'
+       AND coalesce(i.dataset_version, e.current_version) = e.dataset_version
+      JOIN job_revisions r ON r.revision_id = i.revision_id AND r.activation = 'reactive'
+      JOIN jobs j ON j.job_id = r.job_id AND j.active AND j.org_id = e.org_id
+       AND r.revision_id IN (j.revision_id, j.building_revision_id)
     ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
     RETURNING task_id, runtime
 ), woken AS (
@@ -113,6 +120,6 @@ SELECT task_id FROM created
 
 
 async def route(conn: Conn, event_ids: list[UUID]) -> list[UUID]:
-    """Create the tasks that events ask for. An event of an old generation creates none."""
+    """Create the tasks that events ask for. An event of an abandoned generation creates none."""
     cursor = await conn.execute(_ROUTE, {"event_ids": event_ids})
     return [row[0] for row in await cursor.fetchall()]

@@ -10,6 +10,7 @@ _DROP = """
 WITH abandoned AS MATERIALIZED (
     SELECT v.dataset_version FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
      WHERE d.dataset_version IS DISTINCT FROM v.dataset_version
+       AND d.building_version IS DISTINCT FROM v.dataset_version
 ), old AS (
     SELECT f.task_id FROM abandoned a CROSS JOIN LATERAL (
         SELECT t.task_id FROM tasks t

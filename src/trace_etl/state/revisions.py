@@ -13,6 +13,8 @@ class RevisionInput:
     name: str
     dataset_uuid: UUID
     where: dict[str, Any] | None
+    dataset_version: UUID | None
+    """The generation an edge inside the DAG reads; None: whatever is current."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ SELECT g.name, j.name, r.operator, r.config, r.update_strategy
  WHERE r.revision_id = %(revision_id)s
 """
 _INPUTS = """
-SELECT input_index, name, dataset_uuid, where_map FROM job_inputs
+SELECT input_index, name, dataset_uuid, where_map, dataset_version FROM job_inputs
  WHERE revision_id = %(revision_id)s ORDER BY input_index
 """
 _OUTPUTS = """

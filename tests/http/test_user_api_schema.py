@@ -12,8 +12,9 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from support.lifecycle import Bench
+from support.users import person
 from trace_etl.dispatcher.openapi import describe
-from trace_etl.dispatcher.routes import dags, datasets, tasks
+from trace_etl.dispatcher.routes.all import ROUTERS
 from trace_etl.http.app import new_app
 
 load_all_checks()
@@ -37,7 +38,7 @@ bounded = settings(
 def document() -> dict[str, Any]:
     """What a Dispatcher serves, without one: parameters of tests are needed before it runs."""
     app = new_app("Trace")
-    for router in (dags.router, tasks.router, datasets.router):
+    for router in ROUTERS:
         app.include_router(router)
     describe(app)
     return app.openapi()
@@ -70,6 +71,8 @@ class Caller:
         self._shared = shared
         self._dag = shared.dag()
         self._ids = shared.tasks(3, dag=self._dag)
+        with person(shared, "reader") as reader:
+            self._user = reader.get("/v1/me").json()["name"]
         self.seen: Counter[int] = Counter()
 
     def send(self, case: Any, *, real: bool) -> None:
@@ -88,7 +91,12 @@ class Caller:
 
     def _bring_home(self, case: Any) -> None:
         """The generated case, speaking of things that exist."""
-        known = {"task_id": self._ids[0], "name": self._dag.published, "dag": self._dag.name}
+        known = {
+            "task_id": self._ids[0],
+            "name": self._dag.published,
+            "dag": self._dag.name,
+            "user": self._user,
+        }
         case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
         if case.path == "/v1/triggers":
             case.body = {"dag": self._dag.name, "job": "request", "start": 0, "end": 9}
@@ -119,7 +127,9 @@ def test_well_formed_calls_get_documented_answers_of_the_user_api(
 MALFORMABLE = [
     label
     for label, op in OPERATIONS.items()
-    if (op.body or op.query or op.path_parameters) and "{name}" not in label
+    if (op.body or op.query or op.path_parameters)
+    and "{name}" not in label
+    and "{user}" not in label
 ]
 
 

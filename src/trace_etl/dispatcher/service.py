@@ -23,8 +23,9 @@ from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.payloads import Payloads
-from trace_etl.dispatcher.routes import dags, datasets, tasks
+from trace_etl.dispatcher.routes.all import ROUTERS
 from trace_etl.dispatcher.routes.context import Context
+from trace_etl.dispatcher.routes.roles import check_declared
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import PemSigner, TaskTokens
 from trace_etl.dispatcher.workers import WorkerTokens
@@ -125,7 +126,8 @@ def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
     app.state.context = context
     for kind in BROKEN:
         app.add_exception_handler(kind, _state_unavailable)
-    for router in (dags.router, tasks.router, datasets.router):
+    check_declared(ROUTERS)
+    for router in ROUTERS:
         app.include_router(router)
     openapi.describe(app)
     return app

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from trace_etl.lite import private_files
 
 LOCAL_ORG = "00000000-0000-0000-0000-000000000001"
+LOCAL_USER = "local"
 _USER_LIFE = timedelta(days=365)
 _RENEW_BEFORE = timedelta(days=90)
 _PUBLIC = ".pub.pem"
@@ -91,7 +92,21 @@ def ensure_user_token(path: Path, key: Path, *, now: datetime | None = None) -> 
     """Make or renew the local user's bearer token, where it is not good for some time yet."""
     now = now or datetime.now(UTC)
     if not _is_good(path, key, now):
-        private_files.write(path, f"{_sign(key, now)}\n")
+        private_files.write(path, f"{sign_user_token(key, LOCAL_USER, now=now)}\n")
+
+
+def sign_user_token(key: Path, name: str, *, now: datetime, life: timedelta = _USER_LIFE) -> str:
+    """A bearer token that says who its holder is; what they may do is in Postgres state."""
+    claims = {
+        "iss": "trace",
+        "aud": "trace.user",
+        "sub": f"user:{name}",
+        "org_id": LOCAL_ORG,
+        "iat": now,
+        "exp": now + life,
+        "jti": str(uuid.uuid4()),
+    }
+    return jwt.encode(claims, key.read_bytes(), algorithm="ES256", headers={"kid": key.stem})
 
 
 def _private_keys(directory: Path) -> list[Path]:
@@ -120,20 +135,6 @@ def _public_pem(private: Path) -> bytes:
     return key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-
-
-def _sign(key: Path, now: datetime) -> str:
-    claims = {
-        "iss": "trace",
-        "aud": "trace.user",
-        "sub": "user:local",
-        "org_id": LOCAL_ORG,
-        "role": "admin",
-        "iat": now,
-        "exp": now + _USER_LIFE,
-        "jti": str(uuid.uuid4()),
-    }
-    return jwt.encode(claims, key.read_bytes(), algorithm="ES256", headers={"kid": key.stem})
 
 
 def _is_good(path: Path, key: Path, now: datetime) -> bool:

@@ -23,13 +23,13 @@ from trace_etl.query.errors import QueryTimedOut
 from trace_etl.query.gate import Gate
 from trace_etl.query.pins import Files, Pin, pin
 from trace_etl.query.settings import QuerySettings
+from trace_etl.state import users
 from trace_etl.state.pool import BROKEN, Pool, make_pool
 from trace_etl.wire.query import QueryReply, QueryRequest
 
 _INTERRUPT_EVERY = 0.05
 _MAX_BODY = 1024 * 1024
 _CLIENT_GONE = 499
-_ROLES = ("reader", "writer", "admin")
 T = TypeVar("T")
 _log = structlog.stdlib.get_logger()
 
@@ -166,7 +166,7 @@ def make_app(cfg: QuerySettings, queries: Queries) -> FastAPI:
     @app.post("/v1/query", response_model=QueryReply, tags=["query"])
     async def query(body: QueryRequest, user: UserDep, request: Request) -> Response:
         """Run one SELECT over the published datasets as they are committed now."""
-        _check_caller(user, cfg.org_id)
+        await _check_caller(queries.pool, user, cfg.org_id)
         try:
             return Response(await queries.answer(body, request), media_type="application/json")
         except ClientGone:
@@ -175,11 +175,13 @@ def make_app(cfg: QuerySettings, queries: Queries) -> FastAPI:
     return app
 
 
-def _check_caller(user: User, org_id: UUID) -> None:
+async def _check_caller(pool: Pool, user: User, org_id: UUID) -> None:
+    """Any role may query. Raises Forbidden."""
     if user.org_id != org_id:
         raise Forbidden("this Query Service serves another organisation")
-    if user.role not in _ROLES:
-        raise Forbidden(f"role {user.role!r} is not one of {', '.join(_ROLES)}")
+    async with pool.connection() as conn:
+        if await users.role_of(conn, user.org_id, user.name) is None:
+            raise Forbidden(f"user {user.name!r} is unknown here, or was disabled")
 
 
 async def _state_unavailable(request: Request, error: Exception) -> JSONResponse:

@@ -1,17 +1,18 @@
-"""What the user API's handlers may reach."""
+"""What the user API's handlers may reach, and who calls."""
 
 from dataclasses import dataclass
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import Depends, Request
 
 from trace_etl.dispatcher.kicks import Kicks
-from trace_etl.http.users import User, UserDep
+from trace_etl.dispatcher.routes.roles import ROLES, require
+from trace_etl.http.users import UserDep
 from trace_etl.model.errors import Forbidden
 from trace_etl.queues.pgqueue import Producer
+from trace_etl.state import users
 from trace_etl.state.pool import Pool
-
-_RANK = {"reader": 0, "writer": 1, "admin": 2}
 
 
 @dataclass(frozen=True)
@@ -21,23 +22,31 @@ class Context:
     kicks: Kicks
 
 
+@dataclass(frozen=True)
+class Caller:
+    """A user whose token verified, with the role that the database gives in the token's org."""
+
+    org_id: UUID
+    name: str
+    role: str
+
+
 def _context(request: Request) -> Context:
     return request.app.state.context
 
 
-async def _writer(user: UserDep) -> User:
-    """A caller who may change things. Raises Forbidden."""
-    if _RANK.get(user.role, -1) < _RANK["writer"]:
-        raise Forbidden(f"role {user.role!r} may read, but not change anything")
-    return user
-
-
-async def _reader(user: UserDep) -> User:
-    if user.role not in _RANK:
-        raise Forbidden(f"role {user.role!r} is not one of reader, writer, admin")
-    return user
+async def _caller(request: Request, user: UserDep) -> Caller:
+    """The caller, if the route's line in `roles.ROLES` lets their role in. Raises Forbidden."""
+    context = _context(request)
+    async with context.pool.connection() as conn:
+        role = await users.role_of(conn, user.org_id, user.name)
+    if role is None:
+        raise Forbidden(f"user {user.name!r} is unknown here, or was disabled")
+    require(ROLES[f"{request.method} {request.scope['route'].path}"], role)
+    return Caller(user.org_id, user.name, role)
 
 
 ContextDep = Annotated[Context, Depends(_context)]
-WriterDep = Annotated[User, Depends(_writer)]
-ReaderDep = Annotated[User, Depends(_reader)]
+CallerDep = Annotated[Caller, Depends(_caller)]
+# The names that handlers used before the table: the same check.
+ReaderDep = WriterDep = CallerDep

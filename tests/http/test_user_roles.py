@@ -1,0 +1,132 @@
+"""Who may call what: roles from Postgres state, route by route."""
+
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from support.lifecycle import Bench
+from support.users import new_org, person
+from trace_etl.dispatcher.routes.all import ROUTERS
+from trace_etl.dispatcher.routes.roles import ROLES, SIGNED, labels
+from trace_etl.lite import keys
+
+RANK = ["reader", "writer", "admin"]
+CALLS = [label for label, needed in ROLES.items() if needed != SIGNED]
+
+
+@pytest.fixture(scope="module")
+def people(shared: Bench) -> Generator[dict[str, httpx.Client]]:
+    made = {role: person(shared, role) for role in RANK}
+    yield made
+    for client in made.values():
+        client.close()
+
+
+def call(client: httpx.Client, label: str) -> httpx.Response:
+    """Something that passes the door and is refused right behind it, or reads."""
+    method, path = label.split(" ")
+    for name in (
+        "task_id",
+        "name",
+        "user",
+        "dag",
+        "job",
+        "backfill_id",
+        "invalidation_id",
+        "partition",
+    ):
+        path = path.replace(f"{{{name}}}", str(uuid4()))
+    if path == "/v1/changes":
+        path += "?limit=nonsense"
+    return client.request(method, path, json={"nobody_knows": True} if method == "POST" else None)
+
+
+def test_every_route_has_a_line_in_the_table_and_every_line_a_route() -> None:
+    assert sorted(ROLES) == sorted(label for router in ROUTERS for label in labels(router))
+
+
+@pytest.mark.parametrize("role", RANK)
+@pytest.mark.parametrize("label", CALLS)
+def test_a_role_passes_exactly_the_routes_it_may(
+    people: dict[str, httpx.Client], label: str, role: str
+) -> None:
+    reply = call(people[role], label)
+    may = RANK.index(role) >= RANK.index(ROLES[label])
+    assert (reply.status_code == 403) is not may, reply.text
+    if not may:
+        assert reply.json()["code"] == "forbidden"
+        assert ROLES[label] in reply.json()["detail"]
+
+
+def test_the_token_says_who_and_never_what(shared: Bench) -> None:
+    with person(shared, "reader") as reader:
+        me = reader.get("/v1/me").json()
+        assert me["role"] == "reader"
+        shared.user.post(f"/v1/users/{me['name']}/role", json={"role": "writer"})
+        assert reader.get("/v1/me").json()["role"] == "writer"
+
+
+def test_a_user_nobody_added_is_refused_with_a_good_token(shared: Bench) -> None:
+    token = keys.sign_user_token(_key(shared), "nobody", now=datetime.now(UTC))
+    reply = shared.user.get("/v1/dags", headers={"Authorization": f"Bearer {token}"})
+    assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+
+
+def test_a_disabled_user_is_refused_at_once_and_let_in_again(shared: Bench) -> None:
+    with person(shared, "writer") as writer:
+        name = writer.get("/v1/me").json()["name"]
+        assert shared.user.post(f"/v1/users/{name}/disable").json()["disabled_at"] is not None
+        assert writer.get("/v1/dags").status_code == 403
+        assert shared.user.post(f"/v1/users/{name}/enable").json()["disabled_at"] is None
+        assert writer.get("/v1/dags").status_code == 200
+
+
+def test_an_expired_token_is_not_accepted(shared: Bench) -> None:
+    past = datetime.now(UTC) - timedelta(days=2)
+    token = keys.sign_user_token(_key(shared), "local", now=past, life=timedelta(days=1))
+    reply = shared.user.get("/v1/dags", headers={"Authorization": f"Bearer {token}"})
+    assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
+
+
+def test_the_last_admin_can_neither_be_disabled_nor_demoted(shared: Bench) -> None:
+    org = new_org(shared)
+    with person(shared, "admin", org_id=org) as only:
+        name = only.get("/v1/me").json()["name"]
+        assert only.post(f"/v1/users/{name}/disable").status_code == 409
+        assert only.post(f"/v1/users/{name}/role", json={"role": "reader"}).status_code == 409
+        with person(shared, "admin", org_id=org):
+            assert only.post(f"/v1/users/{name}/role", json={"role": "reader"}).status_code == 200
+            assert only.get("/v1/users").status_code == 403
+
+
+def test_users_are_listed_page_by_page_and_by_role(shared: Bench) -> None:
+    org = new_org(shared)
+    with person(shared, "admin", org_id=org) as admin:
+        for n in range(5):
+            body = {"name": f"r{n}", "role": "reader"}
+            assert admin.post("/v1/users", json=body).status_code == 200
+        assert admin.post("/v1/users", json=body).status_code == 409
+        seen, after = [], None
+        while True:
+            params = {"limit": 2, "role": "reader"} | ({"after": after} if after else {})
+            page = admin.get("/v1/users", params=params).json()
+            seen += [item["name"] for item in page["items"]]
+            after = page["next"]
+            if after is None:
+                break
+        assert seen == [f"r{n}" for n in range(5)]
+
+
+def test_users_of_another_org_cannot_be_seen_or_changed(shared: Bench) -> None:
+    with person(shared, "admin", org_id=new_org(shared)) as other:
+        assert "local" not in [u["name"] for u in other.get("/v1/users").json()["items"]]
+        assert other.post("/v1/users/local/disable").status_code == 404
+        assert shared.user.get("/v1/me").status_code == 200
+
+
+def _key(shared: Bench) -> Path:
+    return keys.ensure_user_key(shared.live.secrets.directory / "user")

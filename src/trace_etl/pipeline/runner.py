@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 from uuid import UUID
@@ -13,16 +13,18 @@ from pydantic import ValidationError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from trace_etl.pipeline import inputs, reports
+from trace_etl.pipeline import reports
+from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadTask, SparkLost, TaskCanceled
 from trace_etl.pipeline.failures import translated
-from trace_etl.pipeline.operators import cryo_ingest, range_splitter, sql
+from trace_etl.pipeline.link import Link
+from trace_etl.pipeline.operators import Run, implementation
 from trace_etl.pipeline.session import WarmSession
 from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.pipeline.storage import directory
 from trace_etl.pipeline.warmup import warm_up
-from trace_etl.pipeline.writer import Result, Target, mark_success
-from trace_etl.plan.operators import OPERATORS, IngestConfig, OperatorConfig, SplitConfig, SqlConfig
+from trace_etl.pipeline.writer import Target, mark_success
+from trace_etl.plan.operators import OPERATORS, OperatorConfig
 from trace_etl.wire.task import TaskPayload, TaskResult
 
 
@@ -34,13 +36,14 @@ class _Run:
     attempt: int
     group: str
     pool: str
-    is_canceled: bool = False
+    spark: SparkSession | None = None
+    canceled: threading.Event = field(default_factory=threading.Event)
 
     def is_of(self, task_id: UUID, attempt: int | None) -> bool:
         return self.task_id == task_id and attempt in (None, self.attempt)
 
     def check(self) -> None:
-        if self.is_canceled:
+        if self.canceled.is_set():
             raise TaskCanceled("the task was canceled")
 
 
@@ -60,20 +63,20 @@ class SparkRunner:
         """Start Spark and run what the first tasks would wait for. Raises SparkNotStarted."""
         warm_up(self.session.get(), self.settings)
 
-    def run(self, task: TaskPayload) -> TaskResult:
+    def run(self, task: TaskPayload, link: Link | None = None) -> TaskResult:
         """Do the task's work and tell what was made. Raises PipelineError."""
+        operate = implementation(task.operator)
         config = _checked_config(task)
-        if isinstance(config, SplitConfig):
-            return range_splitter.run(task, config)
         with self._registered(task) as run:
-            spark = self.session.get()
-            run.check()
             try:
-                return self._run_on_spark(spark, task, config, run)
+                # What an operator leases is given back in here: a dead JVM shows itself there too.
+                with ExitStack() as leases:
+                    context = self._context(task, run, leases, link)
+                    return self._operate(operate, context, config)
             except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
                 failure = translated(error, is_alive=self.session.is_alive)
-                if isinstance(failure, SparkLost):
-                    self.session.abandon(spark)
+                if isinstance(failure, SparkLost) and run.spark is not None:
+                    self.session.abandon(run.spark)
                 run.check()
                 raise failure from error
 
@@ -82,34 +85,37 @@ class SparkRunner:
         with self._lock:
             runs = [run for run in self._runs if run.is_of(task_id, attempt)]
         for run in runs:
-            run.is_canceled = True
+            run.canceled.set()
             self.session.cancel_jobs(run.group)
 
     def close(self) -> None:
         """Stop Spark and its JVM."""
         self.session.close()
 
-    def _run_on_spark(
-        self, spark: SparkSession, task: TaskPayload, config: OperatorConfig, run: _Run
+    def _context(
+        self, task: TaskPayload, run: _Run, leases: ExitStack, link: Link | None
+    ) -> OperatorContext:
+        def lease() -> SparkSession:
+            run.spark = spark = self.session.get()
+            run.check()
+            leases.enter_context(_jobs_named(spark, task, run))
+            views = [given.name for given in task.inputs]
+            return leases.enter_context(self.session.lease(spark, views))
+
+        return OperatorContext(task, self.settings, lease, run.canceled, link)
+
+    def _operate(
+        self, operate: Run, context: OperatorContext, config: OperatorConfig
     ) -> TaskResult:
-        targets = self._targets(task)
-        views = [given.name for given in task.inputs]
-        with _jobs_named(spark, task, run), self.session.lease(spark, views) as own:
-            result = self._operate(own, task, config)
-            written = result.write(targets)
-        run.check()
+        targets = self._targets(context.task)
+        result = operate(context, config)
+        if isinstance(result, TaskResult):
+            return result
+        written = result.write(targets)
+        context.check()
         for name, schema in result.schemas().items():
             mark_success(targets[name], written[name], schema)
-        return reports.result(task, written)
-
-    def _operate(self, spark: SparkSession, task: TaskPayload, config: OperatorConfig) -> Result:
-        names = [output.name for output in task.outputs]
-        if isinstance(config, IngestConfig):
-            return cryo_ingest.read(spark, config, task.scope, names, self.settings.rpc_pools)
-        assert isinstance(config, SqlConfig)
-        root = self.settings.objects_root
-        frames = [inputs.load(spark, given, task.scope, root) for given in task.inputs]
-        return sql.select(spark, config.sql, frames, names[0])
+        return reports.result(context.task, written)
 
     def _targets(self, task: TaskPayload) -> dict[str, Target]:
         root = self.settings.objects_root
@@ -139,12 +145,11 @@ class SparkRunner:
 
 def _checked_config(task: TaskPayload) -> OperatorConfig:
     """The operator's config. Raises BadTask naming the field."""
-    operator = OPERATORS.get(task.operator)
-    if operator is None or operator.config not in (SplitConfig, IngestConfig, SqlConfig):
-        raise BadTask(f"operator {task.operator}: this worker does not run it")
-    wrong = operator.check_outputs(tuple(output.name for output in task.outputs))
-    if wrong:
+    operator = OPERATORS[task.operator]
+    if wrong := operator.check_outputs(tuple(output.name for output in task.outputs)):
         raise BadTask(f"operator {task.operator}, outputs: {wrong}")
+    if wrong := operator.check_inputs(tuple(given.name for given in task.inputs)):
+        raise BadTask(f"operator {task.operator}, inputs: {wrong}")
     for output in task.outputs:
         if output.update_strategy != "replace":
             raise BadTask(f"output {output.name}: update_strategy {output.update_strategy}")

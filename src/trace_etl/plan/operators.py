@@ -27,6 +27,9 @@ class SqlConfig(OperatorConfig):
     sql: str = Field(min_length=1, description="One SELECT over the inputs, by their names.")
 
 
+WORKERS = ("ecs_python", "ecs_platform")
+
+
 @dataclass(frozen=True)
 class Operator:
     """A declared operator: its config, where it runs, and what outputs it can have."""
@@ -35,6 +38,14 @@ class Operator:
     config: type[OperatorConfig]
     runtimes: tuple[str, ...]
     check_outputs: Callable[[tuple[str, ...]], str | None]
+    """What is wrong with the outputs' names, if anything."""
+    check_inputs: Callable[[tuple[str, ...]], str | None] = lambda inputs: None
+    """What is wrong with the inputs' names, if anything."""
+
+    @property
+    def is_for_workers(self) -> bool:
+        """Whether there is a `pipeline.operators` module of its name."""
+        return any(runtime in WORKERS for runtime in self.runtimes)
 
 
 _CHAIN = ("blocks", "transactions", "logs")
@@ -53,14 +64,12 @@ def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
     return None
 
 
-_WORKERS = ("ecs_python", "ecs_platform")
-
 OPERATORS: dict[str, Operator] = {
     op.name: op
     for op in (
         Operator("source", NoConfig, ("dispatcher",), _one_output),
-        Operator("range_splitter", SplitConfig, ("dispatcher", *_WORKERS), _one_output),
-        Operator("cryo_ingest", IngestConfig, _WORKERS, _chain_outputs),
-        Operator("sql", SqlConfig, _WORKERS, _one_output),
+        Operator("range_splitter", SplitConfig, ("dispatcher", *WORKERS), _one_output),
+        Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs),
+        Operator("sql", SqlConfig, WORKERS, _one_output),
     )
 }

@@ -2,13 +2,15 @@
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
 
 from trace_etl.model.errors import TraceError
+from trace_etl.pipeline.link import Link
 from trace_etl.wire import task as wire
 from trace_etl.worker.client import DispatcherClient, Refused, Unreachable
 
@@ -19,7 +21,7 @@ _MESSAGE_LIMIT = 8000
 class Runner(Protocol):
     """Whatever runs operators: Spark here, a sandboxed child elsewhere."""
 
-    def run(self, task: wire.TaskPayload) -> wire.TaskResult: ...
+    def run(self, task: wire.TaskPayload, link: Link | None = None) -> wire.TaskResult: ...
 
     def cancel(self, task_id: UUID) -> None: ...
 
@@ -70,7 +72,8 @@ class Attempt:
 
     def _outcome(self) -> wire.Complete:
         try:
-            result = self.runner.run(self.claimed.task)
+            link = Link(self._fence.lease_token, self._emit)
+            result = self.runner.run(self.claimed.task, link)
         except Exception as error:  # the operator is somebody's code: every failure is reported
             return self._failure(error)
         return self._body(
@@ -79,6 +82,14 @@ class Attempt:
             datasets_published=result.datasets_published,
             events=result.events,
         )
+
+    def _emit(
+        self, events: Sequence[wire.Event], invalidations: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Events while the operator runs. Raises Refused when the lease is lost."""
+        told = {"invalidations": list(invalidations)} if invalidations else {}
+        body = {**self._fence.model_dump(), "events": list(events), **told}
+        self.client.events(wire.Events.model_validate(body), self._token, self.stopping)
 
     def _failure(self, error: Exception) -> wire.Complete:
         if self._fate == "canceled":

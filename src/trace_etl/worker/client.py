@@ -75,6 +75,13 @@ class DispatcherClient:
         reply = self._until_heard(lambda: self._post("/v1/task/complete", text, headers), stop)
         return wire.CompleteAccepted.model_validate_json(reply)
 
+    def events(self, body: wire.Events, token: str, stop: Event) -> wire.EventsAccepted:
+        """Tell of changes while the attempt runs, until heard. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Task-Capability": token}
+        text = body.model_dump_json(exclude_unset=True)
+        reply = self._until_heard(lambda: self._post("/v1/task/events", text, headers), stop)
+        return wire.EventsAccepted.model_validate_json(reply)
+
     def pause_after(self, failures: int) -> float:
         """How many seconds to wait before the next try."""
         return self._backoff.after(failures).total_seconds()

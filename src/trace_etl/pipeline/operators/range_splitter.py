@@ -1,17 +1,14 @@
 """Cuts a range of blocks into partitions; its only product is events."""
 
-from trace_etl.pipeline.errors import BadTask
+from trace_etl.pipeline.context import OperatorContext
 from trace_etl.plan.operators import SplitConfig
 from trace_etl.plan.ranges import split
-from trace_etl.wire.task import Event, TaskPayload, TaskResult
+from trace_etl.wire.task import Event, TaskResult
 
 
-def run(task: TaskPayload, config: SplitConfig) -> TaskResult:
+def run(context: OperatorContext, config: SplitConfig) -> TaskResult:
     """One event per partition, for each output. Raises BadTask without a range."""
-    scope = task.scope
-    if scope is None or scope.start is None or scope.end is None:
-        raise BadTask("range_splitter: the task has no block range")
-    cuts = split(scope.start, scope.end, config.size)
+    cuts = split(*context.block_range(), config.size)
     return TaskResult(
         events=[
             Event(
@@ -21,7 +18,7 @@ def run(task: TaskPayload, config: SplitConfig) -> TaskResult:
                 start=start,
                 end=end,
             )
-            for output in task.outputs
+            for output in context.task.outputs
             for start, end in cuts
         ]
     )

@@ -16,12 +16,19 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadSql
 from trace_etl.pipeline.inputs import Input
 from trace_etl.pipeline.writer import Frame
+from trace_etl.plan.operators import SqlConfig
 
 _NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
 _ORDERED = ("Sort", "GlobalLimit", "LocalLimit", "Offset")
+
+
+def run(context: OperatorContext, config: SqlConfig) -> Frame:
+    """The rows of the SELECT as the only output. Raises BadSql."""
+    return select(context.spark, config.sql, context.inputs, context.outputs[0])
 
 
 def select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str) -> Frame:

@@ -249,12 +249,6 @@ async def take_and_route(conn: Conn, scene: Scene) -> None:
     await outbox.done(conn, ids)
 
 
-def pins(scene: Scene) -> list[partitions.Pin]:
-    output = scene.attempt.output
-    known, version = UUID(output["dataset_uuid"]), UUID(output["dataset_version"])
-    return [partitions.Pin(known, None, 500, 509), partitions.Pin(known, version, 0, 9)]
-
-
 async def point(conn: Conn, scene: Scene) -> None:
     version = UUID(scene.attempt.output["dataset_version"])
     await partitions.point(
@@ -289,7 +283,6 @@ HOT: dict[str, Statement] = {
     ),
     "queued_runtimes": lambda c, s: tasks.queued_runtimes(c),
     "cancel": lambda c, s: tasks.cancel(c, s.org_id, s.queued[0]),
-    "pin": lambda c, s: partitions.pin(c, pins(s)),
     "point": point,
     "uuid_of": lambda c, s: datasets.uuid_of(c, s.org_id, "nobody"),
 }

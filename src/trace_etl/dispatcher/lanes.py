@@ -48,13 +48,17 @@ class Lane(Generic[T, R]):
 
     async def submit(self, item: T) -> R:
         """Hand an item in and wait for its own answer. Raises what `perform` answered for it."""
+        return await self.enter(item)
+
+    def enter(self, item: T) -> "asyncio.Future[R]":
+        """Hand an item in; its answer comes later."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         if len(self._flushes) < self._parallel:
             flush = asyncio.create_task(self._flush(), name=f"lane:{self._name}")
             self._flushes.add(flush)
             flush.add_done_callback(self._flushes.discard)
-        return await answer
+        return answer
 
     async def _flush(self) -> None:
         while self._waiting:

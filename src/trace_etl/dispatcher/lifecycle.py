@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -141,7 +142,7 @@ class Lifecycle:
         async with self._parts.pool.connection() as conn:
             view = await tasks.get(conn, None, task_id)
             row = await claims.by_id(conn, task_id)
-            (payload,) = await self._parts.payloads.payloads(conn, [row])
+            payload = await self._parts.payloads.payload(conn, row)
         to_stop = view.cancel_requested and view.status == "Running"
         status = "Canceled" if to_stop else view.status
         return wire.Fetched.model_validate(
@@ -202,9 +203,14 @@ class Lifecycle:
             content_hash=hashlib.sha256(content.encode()).digest(),
             error_code=body.error_code,
             error_message=body.error_message,
-            retry_after=self._parts.retry.after(body.attempt) if body.retryable else None,
+            retry_after=self._retry_after(body),
             events=await self._events(body.events, caller),
         )
+
+    def _retry_after(self, body: wire.Complete) -> timedelta | None:
+        if body.status != "Failed" or not body.retryable:
+            return None
+        return self._parts.retry.after(body.attempt)
 
     async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:
         # One of each task at a time: a stale fence must not stand in the way of the current one.

@@ -1,11 +1,12 @@
 """From a claimed row to what its worker is handed: payload and token."""
 
+from typing import Any
 from uuid import UUID
 
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
 from trace_etl.model.storage import attempt_prefix
-from trace_etl.state import partitions, revisions
+from trace_etl.state import revisions
 from trace_etl.state.claims import ClaimedTask
 from trace_etl.state.pool import Conn
 from trace_etl.state.revisions import Revision, RevisionInput
@@ -38,8 +39,7 @@ class Payloads:
 
     async def claimed(self, conn: Conn, tasks: list[ClaimedTask]) -> list[Claimed]:
         """The answers to won claims."""
-        payloads = await self.payloads(conn, tasks)
-        return [self._claimed(*pair) for pair in zip(tasks, payloads, strict=True)]
+        return [self._claimed(task, await self.payload(conn, task)) for task in tasks]
 
     def _claimed(self, task: ClaimedTask, payload: TaskPayload) -> Claimed:
         return Claimed(
@@ -50,19 +50,9 @@ class Payloads:
             task=payload,
         )
 
-    async def payloads(self, conn: Conn, tasks: list[ClaimedTask]) -> list[TaskPayload]:
-        """Everything the workers need, pinned now, with one look at the registry for all."""
-        known = [(task, await self.revision(conn, task.revision_id)) for task in tasks]
-        wanted = [(task, i) for task, revision in known for i in revision.inputs]
-        pinned = await partitions.pin(conn, [_pin(*w) for w in wanted]) if wanted else []
-        inputs: dict[UUID, list[TaskInput]] = {task.task_id: [] for task in tasks}
-        for (task, item), found in zip(wanted, pinned, strict=True):
-            inputs[task.task_id].append(_input(item, found))
-        return [self._payload(task, revision, inputs[task.task_id]) for task, revision in known]
-
-    def _payload(
-        self, task: ClaimedTask, revision: Revision, inputs: list[TaskInput]
-    ) -> TaskPayload:
+    async def payload(self, conn: Conn, task: ClaimedTask) -> TaskPayload:
+        """Everything a worker needs, as pinned when its task's row was read."""
+        revision = await self.revision(conn, task.revision_id)
         return TaskPayload(
             task_id=task.task_id,
             attempt=task.attempt,
@@ -75,7 +65,7 @@ class Payloads:
                 end=task.range_end,
                 cursor=task.cursor_value,
             ),
-            inputs=inputs,
+            inputs=_inputs(revision, task.pins or []),
             outputs=[self._output(task, revision, n) for n in range(len(revision.outputs))],
             timeout_seconds=task.timeout_seconds,
             heartbeat_seconds=max(0.05, task.lease_seconds / 4),
@@ -119,25 +109,24 @@ class Payloads:
         return self._tokens.mint(scope, min(life, int(self._cfg.token_life_most.total_seconds())))
 
 
-def _pin(task: ClaimedTask, item: RevisionInput) -> partitions.Pin:
-    # An edge inside the DAG reads the generation its revision was made for. One across DAGs reads
-    # what the event was about, if it woke the task, and else what is current.
-    woke = item.dataset_uuid == task.dataset_uuid
-    version = item.dataset_version or (task.dataset_version if woke else None)
-    return partitions.Pin(item.dataset_uuid, version, task.range_start, task.range_end)
+def _inputs(revision: Revision, pins: list[list[Any]]) -> list[TaskInput]:
+    found: dict[int, tuple[str, list[InputPartition]]] = {}
+    for index, version, key, start, end, ref in pins:
+        _, partitions = found.setdefault(index, (version, []))
+        if key is not None:
+            storage = Storage.model_validate(ref)
+            partitions.append(
+                InputPartition(partition_key=key, start=start, end=end, storage_ref=storage)
+            )
+    return [_input(item, *found[item.input_index]) for item in revision.inputs]
 
 
-def _input(item: RevisionInput, found: partitions.Pinned) -> TaskInput:
+def _input(item: RevisionInput, version: str, partitions: list[InputPartition]) -> TaskInput:
     return TaskInput(
         input_index=item.input_index,
         name=item.name,
         dataset_uuid=item.dataset_uuid,
-        dataset_version=found.dataset_version,
+        dataset_version=UUID(version),
         where=item.where,
-        partitions=[
-            InputPartition(
-                partition_key=key, start=start, end=end, storage_ref=Storage.model_validate(ref)
-            )
-            for key, start, end, ref in found.partitions
-        ],
+        partitions=partitions,
     )

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ AUDIENCE = "trace.task"
 _PREFIXES = ("read_prefixes", "write_prefixes")
 _ES256 = ec.ECDSA(SHA256())
 _TICK = 50_000_000  # nanoseconds
+_LOOK_EVERY = 0.02  # seconds between two looks at the key directory
 _SKEW = 60  # seconds that the clocks of two replicas may differ; expiry is checked to the second
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
 
@@ -89,6 +91,8 @@ class PemSigner:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._seen = -1
+        self._looked = float("-inf")
+        self._newest = ""
         self._generation = 0
         self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
         self._refresh()
@@ -99,7 +103,7 @@ class PemSigner:
 
     def kid(self) -> str:
         self._refresh()
-        return max(self._keys)
+        return self._newest
 
     def sign(self, kid: str, message: bytes) -> bytes:
         r, s = decode_dss_signature(self._keys[kid].sign(message, _ES256))
@@ -115,9 +119,15 @@ class PemSigner:
         return {"keys": [_jwk(kid, key.public_key()) for kid, key in sorted(self._keys.items())]}
 
     def _refresh(self) -> None:
-        changed = self._directory.stat().st_mtime_ns
-        if changed == self._seen:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY:
             return
+        changed = self._directory.stat().st_mtime_ns
+        if changed != self._seen:
+            self._load(changed)
+        self._looked = now
+
+    def _load(self, changed: int) -> None:
         keys: dict[str, ec.EllipticCurvePrivateKey] = {}
         for path in self._directory.glob("*.pem"):
             try:
@@ -131,6 +141,7 @@ class PemSigner:
             raise ValueError(f"no signing key in {self._directory}")
         self._generation += keys.keys() != self._keys.keys()
         self._keys = keys
+        self._newest = max(keys)
         # Within one tick of the file system's clock, a second change would not show.
         self._seen = changed if time.time_ns() - changed > _TICK else -1
 
@@ -194,6 +205,9 @@ class TaskTokens:
         self._generation = signer.generation()
         self._known: OrderedDict[bytes, Capability] = OrderedDict()
         self._remember = remember
+        # Unique, which is all that a `jti` must be; what is secret about a token is its signature.
+        self._series = token_hex(12)
+        self._numbers = itertools.count()
 
     def mint(self, scope: Scope, life_seconds: int) -> str:
         """A token over this scope."""
@@ -203,7 +217,12 @@ class TaskTokens:
         return token
 
     def _issue(self, scope: dict[str, Any], issued_at: int, expires_at: int) -> str:
-        claims = {**scope, "iat": issued_at, "exp": expires_at, "jti": token_hex(16)}
+        claims = {
+            **scope,
+            "iat": issued_at,
+            "exp": expires_at,
+            "jti": f"{self._series}{next(self._numbers):08x}",
+        }
         kid = self._signer.kid()
         message = _header(kid) + b"." + _base64(orjson.dumps(claims))
         return (message + b"." + _base64(self._signer.sign(kid, message))).decode()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import LiteralString
+from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -40,12 +40,39 @@ class ClaimedTask:
     range_start: int | None
     range_end: int | None
     cursor_value: int | None
+    pins: list[list[Any]] | None
+    """For each input partition: input index, dataset version, key, first, last, storage."""
 
 
 _COLUMNS: LiteralString = """
     t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
     t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
     t.range_start, t.range_end, t.cursor_value
+"""
+
+# What the inputs hold at this moment, pinned by the statement that starts the task. An edge inside
+# the DAG reads the generation its revision was made for; one across DAGs reads what the event was
+# about, if it woke the task, and else what is current.
+_PINS: LiteralString = """
+    (SELECT json_agg(json_build_array(i.input_index, v.dataset_version, p.partition_key,
+                                      p.range_start, p.range_end, p.storage_ref)
+                     ORDER BY i.input_index, p.range_start, p.partition_key)
+       FROM job_inputs i
+       JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+       JOIN dataset_versions v ON v.dataset_version = coalesce(
+            i.dataset_version,
+            CASE WHEN i.dataset_uuid = t.dataset_uuid THEN t.dataset_version END,
+            d.dataset_version)
+       LEFT JOIN LATERAL (
+            SELECT partition_key, range_start, range_end, storage_ref FROM partitions
+             WHERE t.range_start IS NOT NULL AND dataset_version = v.dataset_version
+               AND box(point(generation_no, range_start), point(generation_no, range_end))
+                   && box(point(v.generation_no, t.range_start), point(v.generation_no, t.range_end))
+             UNION ALL
+            SELECT partition_key, range_start, range_end, storage_ref FROM partitions
+             WHERE t.range_start IS NULL AND dataset_version = v.dataset_version
+       ) p ON true
+      WHERE i.revision_id = t.revision_id) AS pins
 """
 
 _START: LiteralString = """
@@ -76,7 +103,9 @@ WITH want AS (
     + _START
     + _COLUMNS
     + """)
-SELECT * FROM won
+SELECT t.*, """
+    + _PINS
+    + """ FROM won t
 """
 )
 
@@ -119,7 +148,9 @@ WITH want AS (
     + _START
     + _COLUMNS
     + """)
-SELECT * FROM won
+SELECT t.*, """
+    + _PINS
+    + """ FROM won t
 """
 )
 
@@ -169,7 +200,9 @@ WITH next AS (
     + _START
     + _COLUMNS
     + """)
-SELECT * FROM won
+SELECT t.*, """
+    + _PINS
+    + """ FROM won t
 """
 )
 
@@ -240,6 +273,8 @@ async def standing(conn: Conn, task_ids: list[UUID]) -> dict[UUID, Standing]:
 _HELD = (
     "SELECT "
     + _COLUMNS
+    + ", "
+    + _PINS
     + " FROM tasks t WHERE t.lease_token = %(lease_token)s AND t.task_id = %(task_id)s"
 )
 
@@ -252,6 +287,8 @@ async def held(conn: Conn, wish: ClaimRequest) -> list[ClaimedTask]:
 _HELD_BY = (
     "SELECT "
     + _COLUMNS
+    + ", "
+    + _PINS
     + " FROM tasks t WHERE t.status = 'Running' AND t.lease_token = ANY(%(lease_tokens)s)"
 )
 
@@ -261,7 +298,7 @@ async def held_by(conn: Conn, lease_tokens: list[UUID]) -> list[ClaimedTask]:
     return await _run(conn, _HELD_BY, {"lease_tokens": lease_tokens})
 
 
-_BY_ID = "SELECT " + _COLUMNS + " FROM tasks t WHERE t.task_id = %(task_id)s"
+_BY_ID = "SELECT " + _COLUMNS + ", " + _PINS + " FROM tasks t WHERE t.task_id = %(task_id)s"
 
 
 async def by_id(conn: Conn, task_id: UUID) -> ClaimedTask:

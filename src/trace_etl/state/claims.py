@@ -70,6 +70,7 @@ WITH want AS (
       FROM tasks t JOIN want w USING (task_id) JOIN jobs j USING (job_id)
      WHERE t.status = 'Queued' AND NOT t.cancel_requested AND t.max_concurrency IS NULL
        AND j.paused_at IS NULL
+       AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
      ORDER BY t.task_id
        FOR UPDATE OF t
 ), won AS ("""
@@ -100,6 +101,7 @@ SELECT t.task_id, t.job_id, t.max_concurrency
   FROM tasks t JOIN jobs j USING (job_id)
  WHERE t.task_id = ANY(%(task_ids)s) AND t.status = 'Queued' AND NOT t.cancel_requested
    AND t.max_concurrency IS NOT NULL AND j.paused_at IS NULL
+   AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
  ORDER BY t.job_id, t.task_id
 """
 
@@ -156,6 +158,7 @@ WITH next AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
        AND t.max_concurrency IS NULL AND j.paused_at IS NULL
+       AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
      ORDER BY t.bulk, t.queued_at
      LIMIT %(limit)s
        FOR UPDATE OF t SKIP LOCKED
@@ -191,6 +194,7 @@ _CAPPED_READY = """
 SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
  WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
    AND t.max_concurrency IS NOT NULL AND j.paused_at IS NULL
+   AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
  ORDER BY t.bulk, t.queued_at
  LIMIT %(limit)s
 """

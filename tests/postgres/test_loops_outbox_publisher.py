@@ -171,6 +171,7 @@ async def taken(publisher) -> None:
 
 def test_an_inline_job_that_may_not_run_now_is_asked_again_later(alone: Bench) -> None:
     trigger(alone, 10)
+    publish(alone)  # routes; the split itself is still to be run
     pause = "UPDATE jobs SET paused_at = %s, paused_by = %s WHERE name = 'split'"
     alone.rows(pause, "2026-01-01", "somebody")
     alone.live.drain()

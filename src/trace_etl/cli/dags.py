@@ -75,6 +75,11 @@ def trigger(
         answer = client.post("/v1/triggers", body)
     if as_json:
         print_json(answer)
+    elif answer["created"] and answer.get("deferred_by"):
+        typer.echo(
+            f"Kept the trigger of {dag}.{job} for blocks {asked.key}: the job is paused by "
+            f"{answer['deferred_by']}, and takes it up when it goes on."
+        )
     elif answer["created"]:
         typer.echo(f"Triggered {dag}.{job} for blocks {asked.key}. Watch it with: trace tasks")
     else:

@@ -97,6 +97,7 @@ WITH want AS (
       FROM tasks t JOIN want w USING (task_id) JOIN jobs j USING (job_id)
      WHERE t.status = 'Queued' AND NOT t.cancel_requested AND t.max_concurrency IS NULL
        AND j.paused_at IS NULL
+       AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
      ORDER BY t.task_id
        FOR UPDATE OF t
 ), won AS ("""
@@ -129,6 +130,7 @@ SELECT t.task_id, t.job_id, t.max_concurrency
   FROM tasks t JOIN jobs j USING (job_id)
  WHERE t.task_id = ANY(%(task_ids)s) AND t.status = 'Queued' AND NOT t.cancel_requested
    AND t.max_concurrency IS NOT NULL AND j.paused_at IS NULL
+   AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
  ORDER BY t.job_id, t.task_id
 """
 
@@ -187,6 +189,7 @@ WITH next AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
        AND t.max_concurrency IS NULL AND j.paused_at IS NULL
+       AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
      ORDER BY t.bulk, t.queued_at
      LIMIT %(limit)s
        FOR UPDATE OF t SKIP LOCKED
@@ -224,6 +227,7 @@ _CAPPED_READY = """
 SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
  WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
    AND t.max_concurrency IS NOT NULL AND j.paused_at IS NULL
+   AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
  ORDER BY t.bulk, t.queued_at
  LIMIT %(limit)s
 """

@@ -9,19 +9,20 @@ from trace_etl.state.pool import Conn
 
 _SOURCE = """
 SELECT j.job_id, j.revision_id, r.activation, r.source ->> 'kind', o.dataset_uuid,
-       o.dataset_version, j.active
+       o.dataset_version, j.active, r.priority = 'bulk', j.paused_by, j.bulk_paused_by
   FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r USING (revision_id)
   JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
  WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s
 """
 
 # The trigger is a finished task of the source job: the producer that the event is attributed to.
+# The event of a paused source is routed when the source goes on.
 _TRIGGER = """
 WITH producer AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, dataset_uuid,
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
                        dataset_version, partition_key, range_start, range_end, status,
                        max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
-    VALUES (%(org_id)s, %(job_id)s, %(revision_id)s, 'dispatcher', %(dedupe_key)s,
+    VALUES (%(org_id)s, %(job_id)s, %(revision_id)s, 'dispatcher', %(bulk)s, %(dedupe_key)s,
             %(dataset_uuid)s, %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s,
             'Completed', 1, 1, 1, now(), now())
     ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
@@ -34,7 +35,11 @@ WITH producer AS (
       FROM producer
     RETURNING event_id
 ), asked AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+    INSERT INTO outbox (kind, subject)
+    SELECT 'route_event', event_id FROM happened WHERE NOT %(paused)s
+), deferred AS (
+    INSERT INTO deferred_events (event_id, job_id, bulk)
+    SELECT event_id, %(job_id)s, %(bulk)s FROM happened WHERE %(paused)s
 )
 SELECT event_id FROM happened
 """
@@ -48,20 +53,27 @@ SELECT e.event_id FROM events e JOIN tasks t ON t.task_id = e.producer_task_id
 class Trigger:
     event_id: UUID
     created: bool
+    deferred_by: str | None
+    """Who paused the source: its event waits until it goes on."""
 
 
-async def trigger(conn: Conn, org_id: UUID, dag: str, job: str, span: Range) -> Trigger:
+async def trigger(
+    conn: Conn, org_id: UUID, dag: str, job: str, span: Range, *, bulk: bool = False
+) -> Trigger:
     """Emit a source's event for a range, once. Raises NotFound, Conflict."""
     row = await (await conn.execute(_SOURCE, {"org_id": org_id, "dag": dag, "job": job})).fetchone()
     if row is None or not row[6]:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
-    job_id, revision_id, activation, kind, dataset_uuid, dataset_version, _ = row
+    job_id, revision_id, activation, kind, dataset_uuid, dataset_version, _, is_bulk = row[:8]
     if activation != "source" or kind not in ("manual", "cron"):
         raise Conflict(f"job {job!r} is not a manual source: only those can be triggered")
+    deferred_by = row[8] or (row[9] if bulk or is_bulk else None)
     values = {
         "org_id": org_id,
         "job_id": job_id,
         "revision_id": revision_id,
+        "bulk": bulk or is_bulk,
+        "paused": deferred_by is not None,
         "dedupe_key": f"trigger:{dataset_version}:{span.key}",
         "dataset_uuid": dataset_uuid,
         "dataset_version": dataset_version,
@@ -71,11 +83,11 @@ async def trigger(conn: Conn, org_id: UUID, dag: str, job: str, span: Range) -> 
     }
     created = await (await conn.execute(_TRIGGER, values)).fetchone()
     if created is not None:
-        return Trigger(created[0], True)
+        return Trigger(created[0], True, deferred_by)
     known = await (await conn.execute(_TRIGGERED, values)).fetchone()
     if known is None:
         raise NotFound(f"the trigger for {span.key} was there before, but its event has expired")
-    return Trigger(known[0], False)
+    return Trigger(known[0], False, deferred_by)
 
 
 # One task per consumer and scope, with its wake-up, in one statement. The source of the event may
@@ -84,6 +96,9 @@ async def trigger(conn: Conn, org_id: UUID, dag: str, job: str, span: Range) -> 
 # An edge inside a DAG reads one generation, an edge across DAGs the current one. So an unchanged
 # upstream feeds a job's live revision and the one that is built beside it, a generation that is
 # being built feeds the latter only, and an abandoned one feeds nobody.
+#
+# A paused job gets its tasks when it goes on: until then the event is noted down for it. Work that
+# is bulk beyond its job's own priority (a backfill, a rebuild) makes bulk work downstream.
 _ROUTE = """
 WITH event AS (
     UPDATE events e SET routed_at = now()
@@ -91,23 +106,39 @@ WITH event AS (
      WHERE e.event_id = ANY(%(event_ids)s) AND d.dataset_uuid = e.dataset_uuid
        AND e.dataset_version IN (d.dataset_version, d.building_version)
     RETURNING e.*, d.dataset_version AS current_version
-), created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       max_attempts, max_concurrency, timeout_seconds, lease_seconds)
+), wanted AS (
     SELECT DISTINCT ON (r.revision_id, e.event_id)
-           e.org_id, j.job_id, r.revision_id, r.runtime,
-           r.priority = 'bulk' OR r.revision_id = j.building_revision_id IS TRUE,
-           concat_ws(':', e.dataset_uuid, e.dataset_version, r.generation_hash, e.scope_key),
+           e.event_id, e.org_id, j.job_id, r.revision_id, r.runtime, w.bulk,
+           concat_ws(':', e.dataset_uuid, e.dataset_version, r.generation_hash, e.scope_key)
+               AS dedupe_key,
            e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start, e.range_end,
            e.cursor_value, r.max_attempts, r.max_concurrency, r.timeout_seconds,
-           r.heartbeat_timeout_seconds
+           r.heartbeat_timeout_seconds,
+           j.paused_at IS NOT NULL OR (w.bulk AND j.bulk_paused_at IS NOT NULL) AS paused
       FROM event e
       JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid
        AND coalesce(i.dataset_version, e.current_version) = e.dataset_version
       JOIN job_revisions r ON r.revision_id = i.revision_id AND r.activation = 'reactive'
       JOIN jobs j ON j.job_id = r.job_id AND j.active AND j.org_id = e.org_id
        AND r.revision_id IN (j.revision_id, j.building_revision_id)
+      LEFT JOIN tasks p ON p.task_id = e.producer_task_id
+      LEFT JOIN job_revisions pr ON pr.revision_id = p.revision_id
+     CROSS JOIN LATERAL (
+           SELECT r.priority = 'bulk' OR r.revision_id = j.building_revision_id IS TRUE
+               OR (p.bulk AND pr.priority <> 'bulk') IS TRUE
+     ) AS w (bulk)
+), deferred AS (
+    INSERT INTO deferred_events (event_id, job_id, bulk)
+    SELECT event_id, job_id, bulk FROM wanted WHERE paused
+    ON CONFLICT DO NOTHING
+), created AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, cursor_value,
+                       max_attempts, max_concurrency, timeout_seconds, lease_seconds)
+    SELECT org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid, dataset_version,
+           partition_key, range_start, range_end, cursor_value, max_attempts, max_concurrency,
+           timeout_seconds, heartbeat_timeout_seconds
+      FROM wanted WHERE NOT paused
     ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
     RETURNING task_id, runtime
 ), woken AS (

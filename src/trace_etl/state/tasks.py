@@ -178,9 +178,10 @@ WITH job AS (
 )
 INSERT INTO outbox (kind, target, subject)
 SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-  FROM tasks
- WHERE job_id = %(job_id)s AND status = 'Queued'
- ORDER BY queued_at LIMIT (SELECT n FROM room)
+  FROM tasks t JOIN jobs j USING (job_id)
+ WHERE t.job_id = %(job_id)s AND t.status = 'Queued'
+   AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+ ORDER BY t.bulk, t.queued_at LIMIT (SELECT n FROM room)
 """
 
 
@@ -192,9 +193,11 @@ async def wake_next(conn: Conn, job_id: UUID) -> None:
 _WAKE_FORGOTTEN = """
 INSERT INTO outbox (kind, target, subject)
 SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-  FROM tasks
- WHERE runtime = %(runtime)s AND status = 'Queued' AND queued_at < now() - %(older)s::interval
- ORDER BY bulk, queued_at LIMIT %(limit)s
+  FROM tasks t JOIN jobs j USING (job_id)
+ WHERE t.runtime = %(runtime)s AND t.status = 'Queued'
+   AND t.queued_at < now() - %(older)s::interval
+   AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+ ORDER BY t.bulk, t.queued_at LIMIT %(limit)s
 """
 
 

@@ -85,6 +85,8 @@ class TriggerReply(Reply):
     partition_key: str
     created: bool
     """False: the same range was triggered before, and nothing new was asked for."""
+    deferred_by: str | None = None
+    """Who paused the source: the event is kept, and routed when the source goes on."""
 
 
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]

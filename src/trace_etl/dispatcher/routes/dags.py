@@ -73,4 +73,5 @@ async def trigger(body: wire.TriggerRequest, user: WriterDep, ctx: ContextDep) -
         job=body.job,
         partition_key=span.key,
         created=done.created,
+        deferred_by=done.deferred_by,
     )

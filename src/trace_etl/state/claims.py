@@ -67,7 +67,8 @@ _PINS: LiteralString = """
             SELECT partition_key, range_start, range_end, storage_ref FROM partitions
              WHERE t.range_start IS NOT NULL AND dataset_version = v.dataset_version
                AND box(point(generation_no, range_start), point(generation_no, range_end))
-                   && box(point(v.generation_no, t.range_start), point(v.generation_no, t.range_end))
+                   && box(point(v.generation_no, t.range_start),
+                          point(v.generation_no, t.range_end))
              UNION ALL
             SELECT partition_key, range_start, range_end, storage_ref FROM partitions
              WHERE t.range_start IS NULL AND dataset_version = v.dataset_version

@@ -25,6 +25,24 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Bootstrap:
+    """Blocks that a source asks for by itself when it is first deployed, in pieces of `chunk`."""
+
+    start: int
+    end: int
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Udf:
+    """A user's function: an immutable bundle, pinned by its hash."""
+
+    bundle: str
+    sha256: str
+    handler: str
+
+
+@dataclass(frozen=True)
 class Job:
     """A node of the DAG."""
 
@@ -46,6 +64,18 @@ class Job:
     max_concurrency: int | None
     max_queue_depth: int | None
     max_queue_age: int | None
+    bootstrap: Bootstrap | None = None
+    secrets: tuple[str, ...] = ()
+    udf: Udf | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a published dataset promises."""
+
+    name: str
+    type: str
+    nullable: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,6 +86,9 @@ class Publication:
     job: str
     output: str
     description: str = ""
+    storage: str = "parquet"
+    write_mode: str = "replace"
+    columns: tuple[Column, ...] | None = None
 
 
 @dataclass(frozen=True)

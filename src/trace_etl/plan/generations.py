@@ -6,12 +6,31 @@ from dataclasses import asdict
 from typing import Any
 
 from trace_etl.model.dag import Dag, Job
+from trace_etl.plan.cycles import in_order
+
+# What shapes a job's rows, in the job's own words. The rest says how the work is done.
+SHAPING = (
+    "runtime",
+    "operator",
+    "config",
+    "inputs",
+    "outputs",
+    "execution_strategy",
+    "update_strategy",
+    "unique_key",
+    "udf",
+)
 
 
 def digest(value: object) -> str:
     """A stable hash of plain data."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def definition(job: Job) -> dict[str, Any]:
+    """Everything the file says of a job, as plain data."""
+    return json.loads(json.dumps(asdict(job)))
 
 
 def definition_hash(job: Job) -> str:
@@ -21,27 +40,14 @@ def definition_hash(job: Job) -> str:
 
 def generation_hashes(dag: Dag) -> dict[str, str]:
     """One hash per job: its output-affecting definition and, through its inputs, all upstream."""
+    jobs = {job.name: job for job in dag.jobs}
     hashes: dict[str, str] = {}
-
-    def of(name: str) -> str:
-        if name not in hashes:
-            job = dag.job(name)
-            hashes[name] = digest(_shape(job, {i.job: of(i.job) for i in job.inputs if i.job}))
-        return hashes[name]
-
-    for job in dag.jobs:
-        of(job.name)
+    for name in in_order({job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}):
+        hashes[name] = digest(_shape(jobs[name], hashes))
     return hashes
 
 
 def _shape(job: Job, upstream: dict[str, str]) -> dict[str, Any]:
-    return {
-        "runtime": job.runtime,
-        "operator": job.operator,
-        "config": job.config,
-        "inputs": [
-            [i.name, i.output, i.dataset, i.where, upstream.get(i.job or "")] for i in job.inputs
-        ],
-        "execution_strategy": job.execution_strategy,
-        "update_strategy": job.update_strategy,
-    }
+    whole = asdict(job)
+    inputs = [[i.name, i.output, i.dataset, i.where, upstream.get(i.job or "")] for i in job.inputs]
+    return {**{field: whole[field] for field in SHAPING}, "inputs": inputs}

@@ -41,6 +41,9 @@ class Operator:
     """What is wrong with the outputs' names, if anything."""
     check_inputs: Callable[[tuple[str, ...]], str | None] = lambda inputs: None
     """What is wrong with the inputs' names, if anything."""
+    update_strategies: tuple[str, ...] = ("replace",)
+    needs_udf: bool = False
+    """Whether it runs a user's function, named in the job's `udf`."""
 
     @property
     def is_for_workers(self) -> bool:

@@ -1,5 +1,6 @@
 """YAML as data that remembers where each value stood."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,6 +18,8 @@ class Located:
 
     data: object
     marks: dict[Path, tuple[int, int]]
+    faults: list[Fault]
+    """Keys given twice, and values that are no plain data."""
 
     def fault(self, path: Path, message: str) -> Fault:
         """A fault at a path, or at the nearest thing around it that is really there."""
@@ -35,13 +38,13 @@ def _dotted(path: Path) -> str:
 
 
 def locate(text: str) -> Located:
-    """Parse YAML. Raises Invalid with the position of a syntax error or a key given twice."""
+    """Parse YAML. Raises Invalid with the position of a syntax error."""
     try:
         node = cast(yaml.Node | None, yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
         if node is None:
             raise Invalid([Fault("", "the file is empty", 1, 1)])
         walk = _Walk()
-        return Located(walk.value(node, ()), walk.marks)
+        return Located(walk.value(node, ()), walk.marks, walk.faults)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -55,6 +58,7 @@ def locate(text: str) -> Located:
 class _Walk:
     def __init__(self) -> None:
         self.marks: dict[Path, tuple[int, int]] = {}
+        self.faults: list[Fault] = []
         self.scalars = yaml.SafeLoader("")
 
     def value(self, node: yaml.Node, path: Path) -> Any:
@@ -66,7 +70,14 @@ class _Walk:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*path, n)) for n, item in enumerate(node.value)]
-        return self.scalars.construct_object(node)  # pyright: ignore[reportUnknownMemberType]
+        return self._scalar(node, path)
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        found = cast(object, self.scalars.construct_object(node))  # pyright: ignore[reportUnknownMemberType]
+        if wrong := _not_plain(found):
+            self.faults.append(Fault(_dotted(path), wrong, *self.marks[path]))
+            return None
+        return found
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -75,10 +86,23 @@ class _Walk:
             if key in found:
                 mark = key_node.start_mark
                 fault = Fault(_dotted((*path, key)), "given twice", mark.line + 1, mark.column + 1)
-                raise Invalid([fault])
+                self.faults.append(fault)
+                continue
             found[key] = self.value(value_node, (*path, key))
             self.marks[(*path, key)] = (
                 key_node.start_mark.line + 1,
                 key_node.start_mark.column + 1,
             )
         return found
+
+
+def _not_plain(value: object) -> str | None:
+    """Why a value cannot be kept as JSON, if it cannot."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "is not a finite number"
+    if isinstance(value, str):
+        unusable = any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
+        return "holds a character that is no text" if unusable else None
+    if value is None or isinstance(value, bool | int | float):
+        return None
+    return f"is a {type(value).__name__} to YAML, which is no plain value; put it in quotes"

@@ -1,0 +1,203 @@
+"""The sections of a DAG file: what each field may be."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic_core import PydanticCustomError
+
+from trace_etl.model.errors import Invalid
+from trace_etl.model.scope import MAX_BLOCK
+from trace_etl.plan.complaints import shown
+from trace_etl.plan.where import check_where
+
+NAME = r"^[a-z][a-z0-9_]{0,127}$"
+_LONGEST = 30 * 86400
+
+
+def _seconds(value: object) -> object:
+    """`90`, `"90s"`, `"15m"`, `"2h"`, `"1d"` → seconds."""
+    if isinstance(value, str) and value[:-1].isdecimal() and value[-1:] in "smhd":
+        value = int(value[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[value[-1]]
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LONGEST:
+        return value
+    rule = "must be a time from 1s to 30d, such as 90, 90s, 15m, 2h or 1d"
+    raise PydanticCustomError("seconds", "{m}", {"m": f"{rule}, not {shown(value)}"})
+
+
+def _where(value: object) -> object:
+    if value is None:
+        return None
+    try:
+        return check_where(value)
+    except Invalid as error:
+        raise PydanticCustomError("where", "{m}", {"m": error.faults[0].message}) from error
+
+
+def _output(value: object) -> object:
+    """An output's name, or its index."""
+    if isinstance(value, str) or (type(value) is int and value >= 0):
+        return value
+    rule = f"must be an output's name or its index from 0, not {shown(value)}"
+    raise PydanticCustomError("output", "{m}", {"m": rule})
+
+
+Text = StrictStr
+Name = Annotated[StrictStr, Field(pattern=NAME)]
+Secret = Annotated[StrictStr, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+Count = Annotated[StrictInt, Field(ge=1)]
+Block = Annotated[StrictInt, Field(ge=0, le=MAX_BLOCK)]
+Attempts = Annotated[StrictInt, Field(ge=1, le=100)]
+Seconds = Annotated[
+    int,
+    BeforeValidator(_seconds, json_schema_input_type=int | str),
+    Field(description="Seconds, or a text such as 90s, 15m, 2h, 1d."),
+]
+Priority = Literal["normal", "bulk"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class FromSection(Section):
+    """Where rows come from: an output of a job of this file, or a published dataset."""
+
+    job: Name | None = None
+    output: Annotated[str | int | None, BeforeValidator(_output)] = Field(
+        None, description="The output's name or index. Needed when the job has several."
+    )
+    dataset: Name | None = Field(None, description="A dataset that some DAG publishes.")
+
+
+class InputSection(Section):
+    from_: FromSection = Field(alias="from")
+    name: Name | None = Field(None, description="What the operator calls this input.")
+    where: Annotated[
+        dict[str, Any] | None, BeforeValidator(_where, json_schema_input_type=dict[str, Any] | str)
+    ] = Field(None, description="Rows to read: column to value, or to a list of values.")
+
+
+class SourceSection(Section):
+    kind: Literal["manual", "cron", "webhook", "always_on"]
+    schedule: Text | None = Field(None, description="cron: five fields, in UTC.")
+    missed: Literal["skip", "last", "all"] | None = Field(
+        None, description="cron: what to do about ticks that nobody fired."
+    )
+    secret: Secret | None = Field(None, description="webhook: the secret that signs deliveries.")
+    max_bytes: Annotated[StrictInt, Field(ge=1, le=1024 * 1024)] | None = Field(
+        None, description="webhook: the largest delivery."
+    )
+
+
+class BootstrapSection(Section):
+    """Blocks to ask for by itself, once, when the job is first deployed."""
+
+    start: Block
+    end: Block
+    chunk: Count | None = Field(None, description="Blocks per request.")
+
+
+class ScalingSection(Section):
+    max_concurrency: Count | None = Field(None, description="Tasks that run at once.")
+
+
+class UdfSection(Section):
+    """User code: an immutable bundle, verified before it runs."""
+
+    bundle: Annotated[StrictStr, Field(min_length=1)]
+    sha256: Annotated[StrictStr, Field(pattern=r"^[0-9a-f]{64}$")]
+    handler: Annotated[StrictStr, Field(min_length=1)] = "handler"
+
+
+class Defaults(Section):
+    """What jobs have unless they say otherwise."""
+
+    runtime: Text | None = None
+    max_attempts: Attempts = 3
+    timeout: Seconds = 3600
+    heartbeat_timeout: Seconds = 120
+    priority: Priority = "normal"
+    max_queue_depth: Count | None = None
+    max_queue_age: Seconds | None = None
+
+
+class JobSection(Section):
+    name: Name
+    activation: Literal["source", "reactive"] | None = Field(
+        None, description="`source` with a `source:`, else `reactive`."
+    )
+    runtime: Text | None = Field(
+        None, description="Where it runs; the operator's own if not given."
+    )
+    operator: Text | None = None
+    inputs: list[InputSection] = []
+    outputs: list[Name] = Field(min_length=1)
+    config: dict[str, Any] = Field({}, description="The operator's own settings.")
+    source: SourceSection | None = None
+    bootstrap: BootstrapSection | None = None
+    execution_strategy: Literal["PerPartition", "PerUpdate"] = "PerPartition"
+    update_strategy: Literal["replace", "append"] = "replace"
+    unique_key: list[Secret] = Field([], description="What makes a row unique; `append` needs it.")
+    scaling: ScalingSection = Field(default_factory=lambda: ScalingSection(max_concurrency=None))
+    max_attempts: Attempts | None = None
+    timeout: Seconds | None = None
+    heartbeat_timeout: Seconds | None = None
+    priority: Priority | None = Field(None, description="`bulk` gives way to `normal`.")
+    max_queue_depth: Count | None = Field(
+        None, description="Tasks that may wait before the producers upstream are paused."
+    )
+    max_queue_age: Seconds | None = Field(
+        None, description="How long the oldest may wait before the producers upstream are paused."
+    )
+    secrets: list[Secret] = Field([], description="Names of secrets that the operator is given.")
+    udf: UdfSection | None = None
+
+
+class ColumnSection(Section):
+    name: Secret
+    type: Literal[
+        "boolean", "int", "long", "double", "decimal", "string", "binary", "date", "timestamp"
+    ]
+    nullable: StrictBool = True
+
+
+class PublishSection(Section):
+    name: Name
+    from_: FromSection = Field(alias="from")
+    storage: Literal["parquet", "postgres"] | None = Field(
+        None, description="`postgres` for buffered datasets, else `parquet`."
+    )
+    write_mode: Literal["replace", "append", "buffered"] | None = Field(
+        None, description="The job's update strategy if not given."
+    )
+    schema_: list[ColumnSection] | None = Field(None, alias="schema", min_length=1)
+    description: Text = ""
+
+
+class DagFile(Section):
+    name: Name
+    description: Text = ""
+    defaults: Defaults = Defaults()
+    jobs: list[JobSection] = Field(min_length=1)
+    publish: list[PublishSection] = []
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "jobs": JobSection,
+    "publish": PublishSection,
+    "inputs": InputSection,
+    "from": FromSection,
+    "source": SourceSection,
+    "bootstrap": BootstrapSection,
+    "scaling": ScalingSection,
+    "defaults": Defaults,
+    "udf": UdfSection,
+    "schema": ColumnSection,
+}
+
+
+def fields_at(path: tuple[int | str, ...]) -> list[str]:
+    """The fields that a section has, by its path in the file."""
+    named = [part for part in path if isinstance(part, str)]
+    model = SECTIONS[named[-1]] if named else DagFile
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -26,11 +26,15 @@ class Reply:
 
 @dataclass
 class FaultyNode:
-    """Forwards to a chain's URL. `before` may answer itself; `after` may change the items."""
+    """Forwards to a chain's URL. `before` may answer itself; `after` may change the items.
+
+    `change` may alter the calls that are passed on.
+    """
 
     upstream: str
     before: Callable[[Calls], Reply | None] = lambda calls: None
     after: Callable[[Calls, Calls], Calls] = lambda calls, items: items
+    change: Callable[[Calls], None] = lambda calls: None
     requests: list[Calls] = field(default_factory=list[Calls])
 
     def __enter__(self) -> "FaultyNode":
@@ -76,6 +80,7 @@ class FaultyNode:
         self._send(handler, reply)
 
     def _forward(self, calls: Calls, *, is_batch: bool) -> Reply:
+        self.change(calls)
         parts = urlsplit(self.upstream)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
         connection.request("POST", "/", orjson.dumps(calls), {"Content-Type": "application/json"})

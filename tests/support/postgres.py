@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import psycopg
 
+from trace_etl.data import migrations as data_migrations
 from trace_etl.lite import databases
 from trace_etl.lite.postgres import EmbeddedPostgres, Server
 from trace_etl.queues import pgqueue
@@ -32,6 +33,7 @@ def serving(directory: Path) -> Generator[Templates]:
     try:
         dsns = databases.provision(server, state="template_state", data="template_data")
         migrations.apply(dsns.state)
+        data_migrations.apply(dsns.data)
         pgqueue.migrate(dsns.queue)
         yield Templates(server, "template_state", "template_data")
     finally:

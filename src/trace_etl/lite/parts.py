@@ -143,6 +143,7 @@ def _worker(plan: Blueprint, number: int) -> Part:
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
         "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
         "TRACE_QUEUE_DSN": plan.dsns.queue,
+        "TRACE_DATA_DSN": plan.dsns.data,
         "TRACE_OBJECTS_ROOT": str(home.objects),
         "TRACE_SPARK_DIR": str(home.spark / name),
         "TRACE_JAVA_HOME": str(plan.jvm.home),

@@ -29,3 +29,13 @@ class StorageRef:
 def attempt_prefix(dataset_uuid: UUID, dataset_version: UUID, task_id: UUID, attempt: int) -> str:
     """The one prefix that this attempt of this task may write this dataset under."""
     return f"cold/datasets/{dataset_uuid}/{dataset_version}/{task_id}/{attempt}/"
+
+
+def hot_table(dataset_uuid: UUID, dataset_version: UUID) -> str:
+    """The table in Postgres data that holds the newest rows of one generation of a dataset."""
+    return f"dataset_{dataset_uuid.hex}_{dataset_version.hex[:16]}"
+
+
+def hot_location(table: str) -> str:
+    """A hot table on the wire."""
+    return f"postgres_table:{table}"

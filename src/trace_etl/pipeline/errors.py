@@ -42,6 +42,13 @@ class ChainMismatch(PipelineError):
     code = "chain_mismatch"
 
 
+class FinalityBroken(PipelineError):
+    """The node contradicts a block that it had called final. Somebody must look."""
+
+    code = "finality_broken"
+    retryable = False
+
+
 class StorageError(PipelineError):
     """An output's place does not take it."""
 

@@ -17,5 +17,7 @@ class PipelineSettings:
     memory: str = "1g"
     slots: int = 2
     rpc_pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    data_dsn: str | None = None
+    """Postgres data; None on workers that do not serve hot tables."""
     spark_conf: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings of the deployment; they win over ours."""

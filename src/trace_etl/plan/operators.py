@@ -23,6 +23,26 @@ class IngestConfig(OperatorConfig):
     batch: int = Field(50, ge=1, le=1000, description="Blocks per JSON-RPC batch request.")
 
 
+class FollowConfig(OperatorConfig):
+    rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
+    start_block: int | None = Field(
+        None, ge=0, description="First block; by default the tip, when it is first followed."
+    )
+    batch: int = Field(50, ge=1, le=1000, description="Blocks per JSON-RPC batch request.")
+    blocks_per_commit: int = Field(
+        100, ge=1, le=10_000, description="Blocks per transaction while catching up."
+    )
+    poll_seconds: float = Field(
+        1.0, ge=0.05, le=60, description="How often to look for a new block."
+    )
+    finality_depth_blocks: int = Field(
+        2048, ge=1, le=100_000, description="What counts as final where the node does not say."
+    )
+    patience_seconds: float = Field(
+        600, ge=1, le=86_400, description="How long the nodes may be away before it gives up."
+    )
+
+
 class SqlConfig(OperatorConfig):
     sql: str = Field(min_length=1, description="One SELECT over the inputs, by their names.")
 
@@ -67,12 +87,21 @@ def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
     return None
 
 
+def _hot_outputs(outputs: tuple[str, ...]) -> str | None:
+    known = [f"hot_{name}" for name in _CHAIN]
+    wrong = [name for name in outputs if name not in known]
+    if wrong or not outputs:
+        return f"must be one or more of {', '.join(known)}" + (f", not {wrong[0]}" if wrong else "")
+    return None
+
+
 OPERATORS: dict[str, Operator] = {
     op.name: op
     for op in (
         Operator("source", NoConfig, ("dispatcher",), _one_output),
         Operator("range_splitter", SplitConfig, ("dispatcher", *WORKERS), _one_output),
         Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs),
+        Operator("block_follower", FollowConfig, WORKERS, _hot_outputs),
         Operator("sql", SqlConfig, WORKERS, _one_output),
     )
 }

@@ -12,8 +12,10 @@ from pathlib import Path
 from types import FrameType
 
 import structlog
+from prometheus_client import start_http_server
 
 from trace_etl import logs
+from trace_etl.data import migrations
 from trace_etl.plan.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
 from trace_etl.worker.attempt import Runner
@@ -43,9 +45,15 @@ def main() -> int:
             java_home=cfg.java_home,
             slots=cfg.slots,
             rpc_pools={name: tuple(urls) for name, urls in cfg.rpc_pools.items()},
+            data_dsn=cfg.data_dsn,
         )
     )
     try:
+        if cfg.metrics_port is not None:
+            start_http_server(cfg.metrics_port, "127.0.0.1")
+        if cfg.data_dsn is not None:
+            for name in migrations.apply(cfg.data_dsn):
+                _log.info("migration_applied", name=name)
         runner.warm()
         stop = _stop_on_signals()
         _say(cfg.ready_file, "ready")

@@ -19,6 +19,8 @@ class WorkerSettings(BaseSettings):
     spark_master: str = "local[2]"
     spark_dir: Path
     java_home: Path | None = None
+    data_dsn: str | None = None
+    metrics_port: int | None = None
     rpc_pools: dict[str, list[str]] = {}
     ready_file: Path | None = None
     log_level: str = "info"

@@ -24,7 +24,7 @@ class Call:
 
     def __str__(self) -> str:
         subject = self.params[0] if self.params else None
-        if isinstance(subject, str) and 2 < len(subject) <= 18:
+        if isinstance(subject, str) and subject.startswith("0x") and 2 < len(subject) <= 18:
             return f"{self.method} of block {int(subject, 16)}"
         return f"{self.method} of {subject}" if isinstance(subject, str) else self.method
 

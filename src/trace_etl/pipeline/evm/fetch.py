@@ -91,21 +91,29 @@ class RangeReader:
 
     def chain_id(self) -> int:
         """What chain the pool serves."""
-        return int(self._client.value(Call("eth_chainId", ())), 16)
+        return int(self.value(Call("eth_chainId", ())), 16)
+
+    def value(self, call: Call) -> Any:
+        """The result of one call, from the caller's thread."""
+        return self._client.value(call)
 
     def chunks(self, start: int, end: int) -> Iterator[Chunk]:
         """Every block from `start` to `end`, in order, each linked to the one before."""
         waiting: deque[Future[Chunk]] = deque()
         parent: str | None = None
-        while start <= end or waiting:
-            while start <= end and len(waiting) < self._source.concurrency:
-                stop = min(end, start + self._pace.size - 1)
-                waiting.append(self._pool.submit(self._fetch, start, stop))
-                start = stop + 1
-            chunk = waiting.popleft().result()
-            check_links(chunk.blocks, parent)
-            parent = chunk.blocks.field("hash")[-1].as_py()
-            yield chunk
+        try:
+            while start <= end or waiting:
+                while start <= end and len(waiting) < self._source.concurrency:
+                    stop = min(end, start + self._pace.size - 1)
+                    waiting.append(self._pool.submit(self._fetch, start, stop))
+                    start = stop + 1
+                chunk = waiting.popleft().result()
+                check_links(chunk.blocks, parent)
+                parent = chunk.blocks.field("hash")[-1].as_py()
+                yield chunk
+        finally:
+            for future in waiting:  # the reader lost interest
+                future.cancel()
 
     @property
     def _client(self) -> Client:

@@ -1,0 +1,61 @@
+"""Hot tables: the newest rows of a chain's datasets, rewritten by range."""
+
+from collections.abc import Sequence
+from typing import Any, LiteralString
+
+from psycopg import sql
+
+from trace_etl.data import encoding
+from trace_etl.data.connection import Conn
+
+_TYPES: dict[str, LiteralString] = {
+    "int64": "bigint",
+    "binary": "bytea",
+    "string": "text",
+    "double": "double precision",
+    "bool": "boolean",
+}
+_KEY = ("block_number", "transaction_index", "log_index")
+
+
+def ensure(conn: Conn, table: str, schema: Any) -> None:
+    """Make the table of an Arrow schema if it is missing. Its key forbids a row twice."""
+    columns = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_TYPES[str(field.type)]))
+        for field in schema
+    )
+    key = sql.SQL(", ").join(sql.Identifier(name) for name in _KEY if name in schema.names)
+    conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (table,))
+    conn.execute("SET LOCAL client_min_messages = warning")
+    conn.execute(
+        sql.SQL("CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY ({}))").format(
+            sql.Identifier(table), columns, key
+        )
+    )
+
+
+def delete_from(conn: Conn, table: str, first: int) -> int:
+    """Take away every row from a block on; how many there were."""
+    query = sql.SQL("DELETE FROM {} WHERE block_number >= %s").format(sql.Identifier(table))
+    return conn.execute(query, (first,)).rowcount
+
+
+def delete_range(conn: Conn, table: str, start: int, end: int) -> int:
+    """Take away the rows of a range of blocks, both ends included; how many there were."""
+    query = sql.SQL("DELETE FROM {} WHERE block_number BETWEEN %s AND %s")
+    return conn.execute(query.format(sql.Identifier(table)), (start, end)).rowcount
+
+
+def copy_in(conn: Conn, table: str, batches: Sequence[Any]) -> int:
+    """Add rows by binary COPY; how many there were."""
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return 0
+    names = sql.SQL(", ").join(map(sql.Identifier, filled[0].schema.names))
+    query = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(sql.Identifier(table), names)
+    with conn.cursor().copy(query) as copy:
+        copy.write(encoding.HEADER)
+        for batch in filled:
+            copy.write(encoding.rows(batch))
+        copy.write(encoding.TRAILER)
+    return sum(batch.num_rows for batch in filled)

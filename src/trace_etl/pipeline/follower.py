@@ -1,0 +1,201 @@
+"""Following a chain into hot tables: one transaction per batch, told afterwards, fenced always."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Event as Signal
+from uuid import UUID
+
+import structlog
+
+from trace_etl.data import followers, hot_tables
+from trace_etl.data.connection import Conn, transaction
+from trace_etl.data.followers import Writer
+from trace_etl.pipeline.errors import ChainMismatch, RpcRefused, RpcUnreachable
+from trace_etl.pipeline.evm.tables import SCHEMAS, build
+from trace_etl.pipeline.evm.tip import Advance, TipReader
+from trace_etl.pipeline.evm.trail import Mark, Trail
+from trace_etl.pipeline.follower_metrics import METRICS
+from trace_etl.pipeline.link import Emit
+from trace_etl.wire.task import Event
+
+_log = structlog.stdlib.get_logger()
+_TROUBLES = (ChainMismatch, RpcRefused, RpcUnreachable)
+_LONGEST_PAUSE = 15.0
+
+
+@dataclass(frozen=True)
+class HotOutput:
+    """One output: which of the chain's tables it holds, and where."""
+
+    kind: str
+    table: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to follow, and how."""
+
+    name: str
+    """What metrics call it: DAG and job."""
+    writer: Writer
+    outputs: Sequence[HotOutput]
+    start: int | None = None
+    """The first block; None means the tip as it is when the stream is first followed."""
+    batch: int = 100
+    poll: float = 1.0
+    finality_depth: int = 2048
+    """Blocks behind the tip that count as final where the node does not say."""
+    patience: float = 600.0
+    """How long a node may be unusable before the attempt is given up."""
+
+
+@dataclass
+class Follower:
+    """One attempt at following. Everything it knows it reads from Postgres data first."""
+
+    plan: Plan
+    reader: TipReader
+    conn: Conn
+    emit: Emit
+    stop: Signal
+    _trail: Trail = field(default_factory=Trail, init=False)
+    _final: int = field(default=-1, init=False)
+    _start: int = field(default=0, init=False)
+    _chain_id: int = field(default=0, init=False)
+
+    def run(self) -> None:
+        """Follow until told to stop. Raises StaleWriter, FinalityBroken, or what stays broken."""
+        is_open, failures, since = False, 0, time.monotonic()
+        while not self.stop.is_set():
+            try:
+                if not is_open:
+                    self.open()
+                    is_open = True
+                pause = 0.0 if self.step() else self.plan.poll
+                failures, since = 0, time.monotonic()
+            except _TROUBLES as error:
+                # A chain that changes while it is read, or a node that is away: both pass.
+                failures += 1
+                _log.warning("follower_waits", job=self.plan.name, error=str(error))
+                if time.monotonic() - since > self.plan.patience:
+                    raise
+                pause = min(_LONGEST_PAUSE, self.plan.poll * 2 ** min(failures - 1, 6))
+            self.stop.wait(pause)
+
+    def open(self) -> None:
+        """Take the stream over and tell what the attempt before could not."""
+        plan = self.plan
+        self._chain_id = self.reader.chain_id()
+        with transaction(self.conn):
+            for output in plan.outputs:
+                hot_tables.ensure(self.conn, output.table, SCHEMAS[output.kind])
+            standing = followers.take(self.conn, plan.writer, self._chain_id)
+            marks = followers.trail(self.conn, plan.writer.stream)
+        self._trail = Trail(Mark(*mark) for mark in marks)
+        self._final = standing.finalized
+        if standing.number is None:
+            self._start = self.reader.head().number if plan.start is None else plan.start
+        _log.info("follower_started", job=plan.name, block=standing.number)
+        METRICS.begin(plan.name)
+        self._announce()
+
+    def step(self) -> bool:
+        """Write the next blocks, if there are any. Whether there may be more at once."""
+        head = self.reader.head()
+        advance = self.reader.advance(
+            self._trail, start=self._start, final=self._final, limit=self.plan.batch, head=head
+        )
+        if advance is None:
+            self._measure(head)
+            return False
+        rows = {output: self._rows(output, advance) for output in self.plan.outputs}
+        final = self._finality(advance)
+        old = self._trail.last
+        self._write(advance, rows, final)
+        self._trail = self._trail.replaced(advance.marks, keep_from=final)
+        self._final = max(self._final, final)
+        self._log_step(advance, old)
+        self._announce()
+        self._measure(head)
+        return advance.marks[-1].number < head.number
+
+    def _rows(self, output: HotOutput, advance: Advance) -> list[object]:
+        return [build(output.kind, chunk, self._chain_id) for chunk in advance.chunks]
+
+    def _finality(self, advance: Advance) -> int:
+        """Up to where nothing changes any more, of what is held after this step."""
+        told, last = self.reader.finalized(), advance.marks[-1].number
+        if told is None or told.number > last:
+            # Nothing to compare hashes with: only what lies deep counts as settled.
+            return max(self._final, last - self.plan.finality_depth)
+        held = self._trail.replaced(advance.marks, keep_from=0).at(told.number)
+        # Another block than ours is final: ours is about to be replaced, and must be allowed to.
+        return max(self._final, told.number) if held == told else self._final
+
+    def _write(
+        self, advance: Advance, rows: Mapping[HotOutput, Sequence[object]], final: int
+    ) -> None:
+        stream, old = self.plan.writer.stream, self._trail.last
+        with transaction(self.conn):
+            followers.fence(self.conn, self.plan.writer)
+            for output, batches in rows.items():
+                if advance.orphaned:
+                    hot_tables.delete_from(self.conn, output.table, advance.first)
+                hot_tables.copy_in(self.conn, output.table, batches)
+            marks = [(mark.number, mark.hash) for mark in advance.marks]
+            followers.move(self.conn, stream, marks, finalized=final, depth=advance.orphaned)
+            if advance.orphaned and old is not None:
+                reason = f"reorganisation of {advance.orphaned} blocks at {advance.first}"
+                followers.note_rewrite(self.conn, stream, advance.first, old.number, reason)
+
+    def _announce(self) -> None:
+        """Tell the Dispatcher how far we are, and of every rewrite, until it has heard it."""
+        with transaction(self.conn):
+            standing = followers.read(self.conn, self.plan.writer.stream)
+            rewrites = followers.pending_rewrites(self.conn, self.plan.writer.stream)
+        assert standing is not None
+        if standing.number is None or (standing.announced == standing.number and not rewrites):
+            return
+        self.emit(
+            [_event(output, standing.number) for output in self.plan.outputs],
+            [_invalidation(output, one) for one in rewrites for output in self.plan.outputs],
+        )
+        with transaction(self.conn):
+            followers.announced(self.conn, self.plan.writer, standing.number, rewrites)
+
+    def _log_step(self, advance: Advance, old: Mark | None) -> None:
+        if advance.orphaned:
+            METRICS.reorganised(self.plan.name, advance.orphaned)
+            _log.warning(
+                "chain_reorganised",
+                job=self.plan.name,
+                depth=advance.orphaned,
+                first=advance.first,
+                old=str(old),
+            )
+        last = advance.marks[-1].number
+        _log.debug("blocks_written", job=self.plan.name, first=advance.first, last=last)
+
+    def _measure(self, head: Mark) -> None:
+        last = self._trail.last
+        METRICS.at(self.plan.name, last.number if last else None, head.number)
+
+
+def _event(output: HotOutput, cursor: int) -> Event:
+    return Event(
+        dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, cursor=cursor
+    )
+
+
+def _invalidation(output: HotOutput, rewrite: followers.Rewrite) -> dict[str, object]:
+    return {
+        "dataset_uuid": str(output.dataset_uuid),
+        "dataset_version": str(output.dataset_version),
+        "kind": "row_range",
+        "start": rewrite.range_start,
+        "end": rewrite.range_end,
+        "reason": rewrite.reason,
+    }

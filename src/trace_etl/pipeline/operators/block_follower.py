@@ -1,0 +1,53 @@
+"""Follows the tip of a chain into hot tables, through every reorganisation. Runs until stopped."""
+
+from trace_etl.data import connection
+from trace_etl.data.followers import Writer
+from trace_etl.model.storage import hot_table
+from trace_etl.pipeline.context import OperatorContext
+from trace_etl.pipeline.errors import BadTask
+from trace_etl.pipeline.evm.fetch import Source
+from trace_etl.pipeline.evm.tip import TipReader
+from trace_etl.pipeline.follower import Follower, HotOutput, Plan
+from trace_etl.plan.operators import FollowConfig
+from trace_etl.wire.task import TaskResult
+
+# Above all it must notice soon that a block has gone: the loop around it is patient enough.
+_TRIES = 3
+
+
+def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
+    """Follow until the attempt shall end. Raises TaskCanceled then, or what stays broken."""
+    dsn = context.settings.data_dsn
+    if dsn is None:
+        raise BadTask("block_follower: this worker knows no Postgres data (TRACE_DATA_DSN)")
+    plan = _plan(context, config)
+    source = Source(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
+    kinds = [output.kind for output in plan.outputs]
+    with TipReader(source, kinds) as reader, connection.connect(dsn) as conn:
+        Follower(plan, reader, conn, context.emit, context.canceled).run()
+    context.check()
+    return TaskResult()
+
+
+def _plan(context: OperatorContext, config: FollowConfig) -> Plan:
+    task = context.task
+    outputs = [
+        HotOutput(
+            kind=output.name.removeprefix("hot_"),
+            table=hot_table(output.dataset_uuid, output.dataset_version),
+            dataset_uuid=output.dataset_uuid,
+            dataset_version=output.dataset_version,
+        )
+        for output in task.outputs
+    ]
+    return Plan(
+        name=f"{task.job.dag_name}.{task.job.name}",
+        # The generation's identity: a new one begins a stream of its own, the old one stands.
+        writer=Writer(outputs[0].dataset_version, task.task_id, task.attempt),
+        outputs=outputs,
+        start=config.start_block,
+        batch=config.blocks_per_commit,
+        poll=config.poll_seconds,
+        finality_depth=config.finality_depth_blocks,
+        patience=config.patience_seconds,
+    )

@@ -1,0 +1,309 @@
+"""Following a chain into hot tables: through reorganisations, ends of processes, and bad nodes."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from support.chain_rows import expected
+from support.faulty_node import Calls, FaultyNode, Reply
+from support.following import Stream, catch_up, new_stream
+from support.postgres import Templates, copied, sql
+from trace_etl.data.errors import OtherChain, StaleWriter
+from trace_etl.devchain import DevChain, start_server
+from trace_etl.devchain.chain import ReorgAt
+from trace_etl.devchain.server import RunningServer
+from trace_etl.pipeline.errors import ChainMismatch, FinalityBroken
+
+
+class Growing:
+    """A served chain, and a twin that makes the same moves, to look things up in."""
+
+    def __init__(self, server: RunningServer, twin: DevChain) -> None:
+        self._server, self.twin = server, twin
+        self.url = server.url
+
+    def mine(self, blocks: int) -> None:
+        self._server.mine(blocks)
+        self.twin.mine(blocks)
+
+    def reorg(self, depth: int) -> None:
+        self._server.reorg(depth)
+        self.twin.reorg(depth)
+
+    def rows(self, start: int = 0) -> dict[str, list[dict[str, Any]]]:
+        return expected(self.twin, start, self.twin.head)
+
+
+def _chain(seed: int = 7, initial: int = 90, **how: Any) -> DevChain:
+    return DevChain(seed, 1000, initial=initial, txs_per_block=2, **how)
+
+
+@pytest.fixture
+def chain() -> Generator[Growing]:
+    with start_server(_chain()) as server:
+        yield Growing(server, _chain())
+
+
+@pytest.fixture(scope="module")
+def data(templates: Templates) -> Generator[str]:
+    """One database for all: every stream has tables of its own."""
+    with copied(templates) as fresh:
+        yield fresh.data
+
+
+@pytest.fixture
+def stream(data: str) -> Stream:
+    return new_stream(data)
+
+
+def test_the_hot_tables_hold_the_chain_and_the_cursor_is_told(
+    chain: Growing, stream: Stream
+) -> None:
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+        assert stream.rows() == chain.rows()
+        chain.mine(1)
+        assert not follower.step()
+    assert stream.rows() == chain.rows()
+    told = [(event.dataset_uuid, event.cursor) for event in stream.events]
+    assert told[-3:] == [(output.dataset_uuid, 90) for output in stream.outputs]
+    assert not stream.invalidations
+
+
+@pytest.mark.parametrize("depth", [1, 2, 17, 64])
+def test_a_reorganisation_is_rewritten_and_told(chain: Growing, stream: Stream, depth: int) -> None:
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+        before = stream.rows()
+        chain.reorg(depth)
+        catch_up(follower)
+    assert stream.rows() == chain.rows() != before
+    assert stream.told_ranges() == [(90 - depth, 89)]
+    assert {one["kind"] for one in stream.invalidations} == {"row_range"}
+    query = "SELECT reorganisations, deepest FROM followers WHERE stream = %s"
+    assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(1, depth)]
+
+
+def test_a_planned_reorganisation_on_the_way_is_followed(data: str) -> None:
+    stream, plan = new_stream(data), ReorgAt(40, 5)
+    with start_server(_chain(initial=39, reorg_at=plan)) as server:
+        chain = Growing(server, _chain(initial=39, reorg_at=plan))
+        with stream.attempt(1, chain.url) as follower:
+            catch_up(follower)
+            chain.mine(30)
+            catch_up(follower)
+        assert stream.rows() == chain.rows()
+        assert stream.told_ranges() == [(36, 38)]
+
+
+def test_a_reorganisation_that_happened_while_nobody_followed_is_found(
+    chain: Growing, stream: Stream
+) -> None:
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+    chain.reorg(30)
+    chain.mine(100)  # our last block is below what is final by now
+    with stream.attempt(2, chain.url) as follower:
+        catch_up(follower)
+    assert stream.rows() == chain.rows()
+    assert stream.told_ranges() == [(60, 89)]
+
+
+def test_a_stream_that_begins_at_the_tip_has_no_gap_after_it(data: str, chain: Growing) -> None:
+    stream = new_stream(data, start=None)
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+    chain.mine(250)
+    with stream.attempt(2, chain.url) as follower:
+        catch_up(follower)
+    assert stream.rows() == chain.rows(start=89)
+
+
+def test_all_that_is_held_may_be_replaced_when_nothing_of_it_was_final(
+    data: str, chain: Growing
+) -> None:
+    stream = new_stream(data, start=80)
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+        chain.reorg(20)
+        catch_up(follower)
+    assert stream.rows() == chain.rows(start=80)
+    assert stream.told_ranges() == [(80, 89)]
+
+
+class _Died(Exception):
+    pass
+
+
+def test_what_was_written_but_not_told_is_told_by_the_next_attempt(
+    chain: Growing, stream: Stream
+) -> None:
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+        chain.reorg(3)
+
+        def die(*args: Any) -> None:
+            raise _Died
+
+        follower.emit = die
+        with pytest.raises(_Died):
+            follower.step()
+    assert stream.rows() == chain.rows()
+    assert stream.told_ranges() == []
+    with stream.attempt(2, chain.url) as follower:
+        assert not follower.step()
+    assert stream.told_ranges() == [(87, 89)]
+    with stream.attempt(3, chain.url):
+        pass
+    assert stream.told_ranges() == [(87, 89)]  # and once is enough
+
+
+def test_an_attempt_that_dies_in_its_transaction_leaves_nothing(
+    chain: Growing, stream: Stream
+) -> None:
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+    before = stream.rows()
+    chain.reorg(5)
+    lock = "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$"
+    sql(stream.dsn, lock)
+    sql(
+        stream.dsn,
+        "CREATE TRIGGER t BEFORE UPDATE OF number ON followers EXECUTE FUNCTION fail()",
+    )
+    with stream.attempt(2, chain.url) as follower, pytest.raises(Exception, match="no"):
+        follower.step()
+    assert stream.rows() == before
+    sql(stream.dsn, "DROP TRIGGER t ON followers")
+    with stream.attempt(3, chain.url) as follower:
+        catch_up(follower)
+    assert stream.rows() == chain.rows()
+    assert stream.told_ranges() == [(85, 89)]
+
+
+def test_a_stale_attempt_writes_nothing(chain: Growing, stream: Stream) -> None:
+    with stream.attempt(1, chain.url) as old:
+        catch_up(old)
+        with stream.attempt(2, chain.url):
+            before = stream.rows()
+            chain.reorg(4)
+            with pytest.raises(StaleWriter):
+                old.step()
+            assert stream.rows() == before
+    with stream.unopened(1, chain.url) as late, pytest.raises(StaleWriter):
+        late.open()
+
+
+def test_a_task_that_was_followed_by_another_never_comes_back(
+    chain: Growing, stream: Stream
+) -> None:
+    with stream.attempt(7, chain.url):
+        pass
+    other = new_stream(stream.dsn).task_id
+    with stream.attempt(1, chain.url, task_id=other) as follower:
+        catch_up(follower)
+    with stream.unopened(8, chain.url) as late, pytest.raises(StaleWriter):
+        late.open()
+    assert stream.rows() == chain.rows()
+
+
+def test_a_block_that_was_final_is_not_rewritten(chain: Growing, stream: Stream) -> None:
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+    before = stream.rows()
+    with (
+        start_server(_chain(seed=8, initial=200)) as other,
+        stream.attempt(2, other.url) as follower,
+        pytest.raises(FinalityBroken, match=r"block 25 .* was final"),
+    ):
+        catch_up(follower)
+    assert stream.rows() == before
+
+
+def test_another_chain_is_refused(chain: Growing, stream: Stream) -> None:
+    with stream.attempt(1, chain.url):
+        pass
+    with (
+        start_server(_chain(chain_id=5)) as other,
+        stream.unopened(2, other.url) as follower,
+        pytest.raises(OtherChain, match="chain 31337, not 5"),
+    ):
+        follower.open()
+
+
+def test_a_head_that_goes_backwards_changes_nothing(chain: Growing, stream: Stream) -> None:
+    with FaultyNode(chain.url) as node, stream.attempt(1, node.url) as follower:
+        catch_up(follower)
+        before = stream.rows()
+
+        def lag(calls: Calls) -> None:
+            for call in calls:
+                if call["params"][:1] == ["latest"]:
+                    call["params"][0] = "0x50"
+
+        node.change = lag
+        assert not follower.step()
+        assert stream.rows() == before and not stream.invalidations
+
+
+def test_a_chain_that_changes_while_it_is_read_is_read_again(
+    chain: Growing, stream: Stream
+) -> None:
+    with FaultyNode(chain.url) as node, stream.attempt(1, node.url, batch=5) as follower:
+        catch_up(follower)
+        chain.mine(30)
+        moves = iter([3, 31])
+
+        def before(calls: Calls) -> Reply | None:
+            if calls[0]["method"] == "eth_getBlockReceipts" and (depth := next(moves, None)):
+                chain.reorg(depth)
+            return None
+
+        node.before = before
+        for _ in range(20):
+            try:
+                if not follower.step():
+                    break
+            except ChainMismatch:
+                continue
+        else:
+            raise AssertionError("it never settled")
+    assert stream.rows() == chain.rows()
+    assert stream.told_ranges() == [(89, 89)]  # the rest was never ours
+
+
+def test_a_follower_waits_for_a_node_that_is_away_and_stops_when_told(
+    chain: Growing, stream: Stream
+) -> None:
+    with FaultyNode(chain.url) as node, stream.unopened(1, node.url, tries=1) as follower:
+        refused: list[int] = []
+
+        def flap(calls: Calls) -> Reply | None:
+            if len(node.requests) % 2 and len(refused) < 10:
+                refused.append(1)
+                return Reply(503)
+            return None
+
+        node.before = flap
+        told = follower.emit
+
+        def tell_and_stop(events: Any, invalidations: Any = ()) -> None:
+            told(events, invalidations)
+            if events[0].cursor == 89:
+                follower.stop.set()
+
+        follower.emit = tell_and_stop
+        follower.run()
+    assert stream.rows() == chain.rows()
+    assert len(refused) > 1
+
+
+def test_a_giant_block_passes(data: str) -> None:
+    stream = new_stream(data)
+    with (
+        start_server(DevChain(3, 3, txs_per_block=200)) as server,
+        stream.attempt(1, server.url) as follower,
+    ):
+        catch_up(follower)
+    assert stream.rows() == expected(DevChain(3, 3, txs_per_block=200), 0, 2)

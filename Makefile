@@ -10,16 +10,22 @@ WORKERS ?= 2
 # Companies put their own authority into the system store; uv would look at its own list only.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: help demo test check format bench reference lock clean
+.PHONY: help demo test test-chain test-peers check format bench reference lock clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.runtime ## Run the main job end to end on an embedded stack
 	@$(BIN)/trace demo $(DEMO)
 
 test: $(VENV)/.dev ## Run the tests
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(TESTS)
+
+test-chain: $(VENV)/.dev tests/chain/node_modules/.installed ## Run the tests against a real node (needs npm)
+	$(BIN)/pytest -n 0 tests/chain $(TESTS)
+
+test-peers: $(VENV)/.bench ## Compare with the tools people use today (needs Python 3.11)
+	$(BIN)/pytest -n 0 tests/peers $(TESTS)
 
 check: $(VENV)/.dev ## Lint, types, import contracts
 	$(BIN)/ruff check .
@@ -47,8 +53,13 @@ lock: $(VENV)/.dev ## Pin the requirements anew from pyproject.toml
 
 LOCK := --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
+tests/chain/node_modules/.installed: tests/chain/package-lock.json
+	@test -z "$$TRACE_ANVIL" || exit 0; command -v npm >/dev/null || { echo "make test-chain needs npm, which brings anvil, a real node (for Linux on x86-64; elsewhere: TRACE_ANVIL=path make test-chain)" >&2; exit 1; }
+	npm ci --prefix tests/chain --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse tests/chain/node_modules
 
 # --- the environment: each stamp holds what the one before it has, and more ---------------------
 

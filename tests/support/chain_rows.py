@@ -12,17 +12,24 @@ Row = dict[str, Any]
 
 def expected(chain: DevChain, start: int, end: int) -> dict[str, list[Row]]:
     chain.seal_to(end)
-    blocks: list[Row] = []
-    transactions: list[Row] = []
-    logs: list[Row] = []
+    pairs: list[tuple[Row, list[Row]]] = []
     for number in range(start, end + 1):
         found = chain.block(number)
         assert found is not None
-        block, receipts = orjson.loads(found.full()), orjson.loads(found.all_receipts())
-        blocks.append(_block(block, chain.chain_id))
-        pairs = zip(block["transactions"], receipts, strict=True)
-        transactions += [_transaction(tx, receipt, chain.chain_id) for tx, receipt in pairs]
-        logs += [_log(log, chain.chain_id) for log in _logs(receipts)]
+        pairs.append((orjson.loads(found.full()), orjson.loads(found.all_receipts())))
+    return rows_of(pairs, chain.chain_id)
+
+
+def rows_of(pairs: Iterable[tuple[Row, list[Row]]], chain_id: int) -> dict[str, list[Row]]:
+    """The rows of blocks with their receipts, from any node."""
+    blocks: list[Row] = []
+    transactions: list[Row] = []
+    logs: list[Row] = []
+    for block, receipts in pairs:
+        blocks.append(_block(block, chain_id))
+        both = zip(block["transactions"], receipts, strict=True)
+        transactions += [_transaction(tx, receipt, chain_id) for tx, receipt in both]
+        logs += [_log(log, chain_id) for log in _logs(receipts)]
     return {"blocks": blocks, "transactions": transactions, "logs": logs}
 
 

@@ -1,0 +1,43 @@
+"""A follower in a process of its own, to be killed: `python follow_process.py PLAN.json ATTEMPT`.
+
+It tells by appending lines to a file, as the Dispatcher would record them.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Event as Signal
+from typing import Any
+from uuid import UUID
+
+from trace_etl.data import connection
+from trace_etl.data.followers import Writer
+from trace_etl.pipeline.evm.fetch import Source
+from trace_etl.pipeline.evm.tip import TipReader
+from trace_etl.pipeline.follower import Follower, HotOutput, Plan
+from trace_etl.wire.task import Event
+
+
+def main() -> None:
+    given, attempt = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
+    outputs = [
+        HotOutput(one["kind"], one["table"], UUID(one["dataset"]), UUID(one["version"]))
+        for one in given["outputs"]
+    ]
+    writer = Writer(outputs[0].dataset_version, UUID(given["task_id"]), attempt)
+    plan = Plan("test.follow", writer, outputs, start=0, batch=given["batch"], poll=0.01)
+
+    def tell(events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()) -> None:
+        with Path(given["told"]).open("a") as file:
+            ranges = [[one["start"], one["end"]] for one in invalidations]
+            file.write(json.dumps({"cursor": events[0].cursor, "ranges": ranges}) + "\n")
+
+    source = Source((given["url"],), tries=2, first_wait=0.01)
+    kinds = [output.kind for output in outputs]
+    with TipReader(source, kinds) as reader, connection.connect(given["dsn"]) as conn:
+        Follower(plan, reader, conn, tell, Signal()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """Who may call what: roles from Postgres state, route by route."""
 
+import re
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,19 +30,9 @@ def people(shared: Bench) -> Generator[dict[str, httpx.Client]]:
 def call(client: httpx.Client, label: str) -> httpx.Response:
     """Something that passes the door and is refused right behind it, or reads."""
     method, path = label.split(" ")
-    for name in (
-        "task_id",
-        "name",
-        "user",
-        "dag",
-        "job",
-        "backfill_id",
-        "invalidation_id",
-        "partition",
-    ):
-        path = path.replace(f"{{{name}}}", str(uuid4()))
+    path = re.sub(r"\{\w+\}", lambda _: str(uuid4()), path)
     if path == "/v1/changes":
-        path += "?limit=nonsense"
+        path += "?kind=nonsense"
     return client.request(method, path, json={"nobody_knows": True} if method == "POST" else None)
 
 

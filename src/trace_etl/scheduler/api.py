@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 
 from trace_etl.model.errors import Conflict, Unavailable
-from trace_etl.wire.user import JobItem, JobList, TaskList, TriggerReply
+from trace_etl.wire.jobs import JobItem, JobList
+from trace_etl.wire.user import TaskList, TriggerReply
 
 _PATIENCE = 10.0
 

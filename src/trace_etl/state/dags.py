@@ -9,7 +9,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from trace_etl.model.dag import Dag, Input, Job
-from trace_etl.model.errors import Fault, Invalid, NameTaken
+from trace_etl.model.errors import Fault, Invalid, NameTaken, NotFound
 from trace_etl.plan.generations import definition_hash, generation_hashes
 from trace_etl.state.pool import Conn
 
@@ -291,13 +291,29 @@ async def _one(conn: Conn, query: Any, values: dict[str, Any]) -> Any:
     return row[0]
 
 
-_LIST = """
+_VIEW = """
 SELECT d.name, d.dag_version, d.deployed_at,
-       (SELECT count(*) FROM jobs j WHERE j.dag_id = d.dag_id AND j.active)
-  FROM dags d WHERE d.org_id = %(org_id)s AND d.dag_version IS NOT NULL ORDER BY d.name
+       (SELECT count(*) FROM jobs j WHERE j.dag_id = d.dag_id AND j.active), v.text
+  FROM dags d JOIN dag_versions v USING (dag_version)
+ WHERE d.org_id = %(org_id)s
 """
+_LIST = _VIEW + " AND d.name > %(after)s ORDER BY d.name LIMIT %(limit)s"
 
 
-async def list_dags(conn: Conn, org_id: UUID) -> list[tuple[Any, ...]]:
-    """Name, version, when deployed and number of jobs of every deployed DAG."""
-    return await (await conn.execute(_LIST, {"org_id": org_id})).fetchall()
+async def list_dags(
+    conn: Conn, org_id: UUID, *, after: str = "", limit: int
+) -> list[tuple[Any, ...]]:
+    """Name, version, when deployed and number of jobs of the deployed DAGs, one page."""
+    values = {"org_id": org_id, "after": after, "limit": limit}
+    return [row[:4] for row in await (await conn.execute(_LIST, values)).fetchall()]
+
+
+_GET = _VIEW + " AND d.name = %(name)s"
+
+
+async def get(conn: Conn, org_id: UUID, name: str) -> tuple[tuple[Any, ...], str]:
+    """One deployed DAG as in the list, and its text. Raises NotFound."""
+    row = await (await conn.execute(_GET, {"org_id": org_id, "name": name})).fetchone()
+    if row is None:
+        raise NotFound(f"no deployed DAG {name!r}; `trace dags` lists them")
+    return row[:4], row[4]

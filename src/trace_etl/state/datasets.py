@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -25,33 +26,69 @@ class DatasetView:
     range_end: int | None
     updated_at: datetime | None
 
+    @property
+    def position(self) -> tuple[int, str, str, str, str]:
+        """Where the listing has it."""
+        return int(self.name is None), self.name or "", self.dag, self.job, self.output
 
+
+@dataclass(frozen=True)
+class DatasetFilter:
+    """What a listing is about; None: any."""
+
+    name: str | None = None
+    dag: str | None = None
+    job: str | None = None
+    published: bool | None = None
+
+
+# A page is chosen first: only its datasets have their partitions added up.
 _VIEW = """
-SELECT p.name, g.name AS dag, j.name AS job, d.output_name AS output, d.dataset_uuid,
-       d.dataset_version, count(c.partition_key) AS partitions,
-       coalesce(sum(c.row_count), 0)::bigint AS row_count,
-       coalesce(sum(c.byte_count), 0)::bigint AS byte_count,
-       min(c.range_start) AS range_start, max(c.range_end) AS range_end,
-       max(c.committed_at) AS updated_at
-  FROM datasets d JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
-  LEFT JOIN publications p USING (dataset_uuid)
-  LEFT JOIN partitions c ON c.dataset_version = d.dataset_version
- WHERE d.org_id = %(org_id)s AND j.active AND (%(name)s::text IS NULL OR p.name = %(name)s)
- GROUP BY p.name, g.name, j.name, d.output_name, d.dataset_uuid, d.dataset_version
- ORDER BY p.name NULLS LAST, g.name, j.name, d.output_name
+WITH page AS (
+    SELECT p.name, g.name AS dag, j.name AS job, d.output_name AS output, d.dataset_uuid,
+           d.dataset_version
+      FROM datasets d JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+      LEFT JOIN publications p USING (dataset_uuid)
+     WHERE d.org_id = %(org_id)s AND j.active AND d.dataset_version IS NOT NULL
+       AND (%(name)s::text IS NULL OR p.name = %(name)s)
+       AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
+       AND (%(job)s::text IS NULL OR j.name = %(job)s)
+       AND (%(published)s::boolean IS NULL OR (p.name IS NOT NULL) = %(published)s)
+       AND ((p.name IS NULL)::int, coalesce(p.name, ''), g.name, j.name, d.output_name)
+         > (%(rank)s, %(after_name)s, %(after_dag)s, %(after_job)s, %(after_output)s)
+     ORDER BY (p.name IS NULL)::int, coalesce(p.name, ''), g.name, j.name, d.output_name
+     LIMIT %(limit)s
+)
+SELECT page.name, dag, job, output, dataset_uuid, dataset_version, c.*
+  FROM page CROSS JOIN LATERAL (
+       SELECT count(*) AS partitions, coalesce(sum(row_count), 0)::bigint AS row_count,
+              coalesce(sum(byte_count), 0)::bigint AS byte_count, min(range_start) AS range_start,
+              max(range_end) AS range_end, max(committed_at) AS updated_at
+         FROM partitions WHERE dataset_version = page.dataset_version
+  ) c
+ ORDER BY (page.name IS NULL)::int, coalesce(page.name, ''), dag, job, output
 """
 
 
-async def listing(conn: Conn, org_id: UUID, name: str | None = None) -> list[DatasetView]:
-    """Every dataset of the current jobs; published ones first, by name."""
+async def listing(
+    conn: Conn,
+    org_id: UUID,
+    which: DatasetFilter,
+    *,
+    after: tuple[Any, ...] | None = None,
+    limit: int,
+) -> list[DatasetView]:
+    """The datasets of the current jobs, one page; published ones first, by name."""
+    names = ("rank", "after_name", "after_dag", "after_job", "after_output")
+    position = dict(zip(names, after or (-1, "", "", "", ""), strict=True))
     async with conn.cursor(row_factory=class_row(DatasetView)) as cursor:
-        await cursor.execute(_VIEW, {"org_id": org_id, "name": name})
+        await cursor.execute(_VIEW, {"org_id": org_id, **vars(which), **position, "limit": limit})
         return await cursor.fetchall()
 
 
 async def get(conn: Conn, org_id: UUID, name: str) -> DatasetView:
     """One published dataset. Raises NotFound."""
-    found = await listing(conn, org_id, name)
+    found = await listing(conn, org_id, DatasetFilter(name=name), limit=1)
     if not found:
         raise NotFound(f"no published dataset {name!r}; `trace datasets` lists them")
     return found[0]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -89,29 +89,48 @@ class OutboxView:
     created_at: datetime
 
 
-_LIST = """
-SELECT outbox_id, kind, target, subject, tries, next_try_at, failed_at, last_error, created_at
-  FROM outbox
- WHERE %(failed)s::boolean IS NULL OR (failed_at IS NOT NULL) = %(failed)s
- ORDER BY outbox_id LIMIT %(limit)s
+# Whose row it is: that of what it is about. Rows are short-lived, so they hold no org themselves.
+_OF_ORG: LiteralString = """
+    coalesce((SELECT t.org_id FROM tasks t WHERE t.task_id = o.subject),
+             (SELECT e.org_id FROM events e WHERE e.event_id = o.subject),
+             (SELECT j.org_id FROM jobs j WHERE j.job_id = o.subject),
+             (SELECT b.org_id FROM buffer_publishes b WHERE b.publish_id = o.subject)
+    ) = %(org_id)s
 """
+_LIST = (
+    """
+SELECT outbox_id, kind, target, subject, tries, next_try_at, failed_at, last_error, created_at
+  FROM outbox o
+ WHERE outbox_id > %(after)s
+   AND (%(failed)s::boolean IS NULL OR (failed_at IS NOT NULL) = %(failed)s)
+   AND (%(kind)s::text IS NULL OR kind = %(kind)s)
+   AND """
+    + _OF_ORG
+    + " ORDER BY outbox_id LIMIT %(limit)s"
+)
 
 
-async def listing(conn: Conn, *, failed: bool | None, limit: int) -> list[OutboxView]:
-    """What is still to be performed or failed for good, oldest first."""
+async def listing(
+    conn: Conn, org_id: UUID, *, failed: bool | None, kind: str | None, after: int, limit: int
+) -> list[OutboxView]:
+    """An org's rows that are still to be performed or failed for good, oldest first, one page."""
+    values = {"org_id": org_id, "failed": failed, "kind": kind, "after": after, "limit": limit}
     async with conn.cursor(row_factory=class_row(OutboxView)) as cursor:
-        await cursor.execute(_LIST, {"failed": failed, "limit": limit})
+        await cursor.execute(_LIST, values)
         return await cursor.fetchall()
 
 
-_REPLAY = """
-UPDATE outbox SET failed_at = NULL, tries = 0, next_try_at = now() WHERE failed_at IS NOT NULL
-"""
+_REPLAY = (
+    """
+UPDATE outbox o SET failed_at = NULL, tries = 0, next_try_at = now()
+ WHERE failed_at IS NOT NULL AND """
+    + _OF_ORG
+)
 
 
-async def replay(conn: Conn) -> int:
-    """Give every failed row a new set of tries. Returns how many there were."""
-    return (await conn.execute(_REPLAY)).rowcount
+async def replay(conn: Conn, org_id: UUID) -> int:
+    """Give every failed row of an org a new set of tries. Returns how many there were."""
+    return (await conn.execute(_REPLAY, {"org_id": org_id})).rowcount
 
 
 _NEXT_DUE = "SELECT min(next_try_at) - now() FROM outbox WHERE failed_at IS NULL"
@@ -123,11 +142,13 @@ async def next_due(conn: Conn) -> timedelta | None:
     return row[0] if row else None
 
 
-async def pending(conn: Conn, kind: str) -> int:
-    """How many rows of a kind are still to be performed."""
-    row = await (
-        await conn.execute(
-            "SELECT count(*) FROM outbox WHERE kind = %s AND failed_at IS NULL", (kind,)
-        )
-    ).fetchone()
+_UNROUTED = """
+SELECT count(*) FROM outbox o JOIN events e ON e.event_id = o.subject
+ WHERE o.kind = 'route_event' AND o.failed_at IS NULL AND e.org_id = %(org_id)s
+"""
+
+
+async def unrouted(conn: Conn, org_id: UUID) -> int:
+    """How many events of an org are still to be routed."""
+    row = await (await conn.execute(_UNROUTED, {"org_id": org_id})).fetchone()
     return row[0] if row else 0

@@ -53,6 +53,20 @@ SELECT t.task_id, g.name AS dag, j.name AS job, r.operator, t.runtime, t.status,
   FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
   JOIN job_revisions r ON r.revision_id = t.revision_id
 """
+
+
+@dataclass(frozen=True)
+class TaskFilter:
+    """What a listing is about; None: any."""
+
+    dag: str | None = None
+    job: str | None = None
+    status: str | None = None
+    operator: str | None = None
+    runtime: str | None = None
+    worker: str | None = None
+
+
 _LIST = (
     _VIEW
     + """
@@ -60,6 +74,9 @@ _LIST = (
    AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
    AND (%(job)s::text IS NULL OR j.name = %(job)s)
    AND (%(status)s::text IS NULL OR t.status = %(status)s)
+   AND (%(operator)s::text IS NULL OR r.operator = %(operator)s)
+   AND (%(runtime)s::text IS NULL OR t.runtime = %(runtime)s)
+   AND (%(worker)s::text IS NULL OR t.worker_id = %(worker)s)
    AND (%(before)s::timestamptz IS NULL OR (t.created_at, t.task_id) < (%(before)s, %(before_id)s))
  ORDER BY t.created_at DESC, t.task_id DESC
  LIMIT %(limit)s
@@ -70,23 +87,15 @@ _LIST = (
 async def listing(
     conn: Conn,
     org_id: UUID,
+    which: TaskFilter,
     *,
-    dag: str | None,
-    job: str | None,
-    status: str | None,
-    limit: int,
     after: tuple[datetime, UUID] | None,
+    limit: int,
 ) -> list[TaskView]:
     """Newest first, one page, continuing after the last row of the page before."""
-    values = {
-        "org_id": org_id,
-        "dag": dag,
-        "job": job,
-        "status": status,
-        "limit": limit,
-        "before": after[0] if after else None,
-        "before_id": after[1] if after else None,
-    }
+    before, before_id = after or (None, None)
+    page = {"before": before, "before_id": before_id, "limit": limit}
+    values = {"org_id": org_id, **vars(which), **page}
     async with conn.cursor(row_factory=class_row(TaskView)) as cursor:
         await cursor.execute(_LIST, values)
         return await cursor.fetchall()

@@ -7,6 +7,7 @@ from uuid import UUID
 from pydantic import StringConstraints, model_validator
 
 from trace_etl.wire.body import Block, Reply, Request
+from trace_etl.wire.jobs import JobItem
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00]*$")]
 
@@ -48,21 +49,12 @@ class DagItem(Reply):
 
 class DagList(Reply):
     items: list[DagItem]
+    next: str | None
 
 
-class JobItem(Reply):
-    dag: str
-    job: str
-    activation: str
-    operator: str
-    runtime: str
-    source_kind: str | None
-    schedule: str | None
-    paused_by: str | None
-
-
-class JobList(Reply):
-    items: list[JobItem]
+class DagDetail(DagItem):
+    text: str
+    job_list: list[JobItem]
 
 
 class TriggerRequest(Request):
@@ -175,6 +167,7 @@ class DatasetItem(Reply):
 
 class DatasetList(Reply):
     items: list[DatasetItem]
+    next: str | None
 
 
 class PartitionItem(Reply):
@@ -210,6 +203,7 @@ class OutboxItem(Reply):
 
 class OutboxList(Reply):
     items: list[OutboxItem]
+    next: str | None
 
 
 class ReplayReply(Reply):

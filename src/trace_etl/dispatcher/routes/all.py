@@ -1,5 +1,12 @@
 """Every router of the user API."""
 
-from trace_etl.dispatcher.routes import dags, datasets, tasks, users
+from trace_etl.dispatcher.routes import dags, datasets, events, jobs, tasks, users
 
-ROUTERS = (dags.router, tasks.router, datasets.router, users.router)
+ROUTERS = (
+    dags.router,
+    jobs.router,
+    events.router,
+    tasks.router,
+    datasets.router,
+    users.router,
+)

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.routes.roles import ROLES, require
 from trace_etl.http.users import UserDep
-from trace_etl.model.errors import Forbidden
+from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.queues.pgqueue import Producer
 from trace_etl.state import users
 from trace_etl.state.pool import Pool
@@ -42,8 +42,20 @@ async def _caller(request: Request, user: UserDep) -> Caller:
         role = await users.role_of(conn, user.org_id, user.name)
     if role is None:
         raise Forbidden(f"user {user.name!r} is unknown here, or was disabled")
-    require(ROLES[f"{request.method} {request.scope['route'].path}"], role)
+    path: str = request.scope["route"].path
+    require(ROLES[f"{request.method} {path}"], role)
+    if request.query_params:
+        _check_parameters(path, request)
     return Caller(user.org_id, user.name, role)
+
+
+def _check_parameters(path: str, request: Request) -> None:
+    """A misspelt filter must not find everything. Raises Invalid."""
+    described = request.app.openapi()["paths"][path][request.method.lower()].get("parameters", [])
+    known = {parameter["name"] for parameter in described if parameter["in"] == "query"}
+    if unknown := sorted(set(request.query_params) - known):
+        words = f"unknown parameter; known are {', '.join(sorted(known)) or 'none'}"
+        raise Invalid([Fault(name, words) for name in unknown])
 
 
 ContextDep = Annotated[Context, Depends(_context)]

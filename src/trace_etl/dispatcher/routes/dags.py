@@ -1,21 +1,24 @@
-"""DAGs, jobs and triggers."""
+"""DAGs."""
 
 from dataclasses import asdict
+from typing import Any
 
 from fastapi import APIRouter
 
-from trace_etl.dispatcher.routes.context import ContextDep, ReaderDep, WriterDep
-from trace_etl.model.scope import Range
+from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
+from trace_etl.dispatcher.routes.pages import PageDep
 from trace_etl.plan.dagfile import parse_dag
-from trace_etl.state import dags, events, jobs
+from trace_etl.state import dags, jobs
+from trace_etl.state.jobs import JobFilter
 from trace_etl.state.pool import transaction
 from trace_etl.wire import user as wire
+from trace_etl.wire.jobs import JobItem
 
 router = APIRouter(prefix="/v1", tags=["dags"])
 
 
 @router.post("/dags")
-async def deploy(body: wire.DeployRequest, user: WriterDep, ctx: ContextDep) -> wire.DeployReply:
+async def deploy(body: wire.DeployRequest, user: CallerDep, ctx: ContextDep) -> wire.DeployReply:
     """Make a file's text the DAG it names. The same text again changes nothing."""
     dag = parse_dag(body.text)
     async with transaction(ctx.pool) as conn:
@@ -38,40 +41,24 @@ async def deploy(body: wire.DeployRequest, user: WriterDep, ctx: ContextDep) -> 
 
 
 @router.get("/dags")
-async def list_dags(user: ReaderDep, ctx: ContextDep) -> wire.DagList:
-    """The deployed DAGs."""
+async def list_dags(user: CallerDep, ctx: ContextDep, page: PageDep) -> wire.DagList:
+    """The deployed DAGs, by name."""
+    (after,) = page.after(str) or ("",)
     async with ctx.pool.connection() as conn:
-        rows = await dags.list_dags(conn, user.org_id)
-    return wire.DagList(
-        items=[wire.DagItem(dag=r[0], dag_version=r[1], deployed_at=r[2], jobs=r[3]) for r in rows]
-    )
+        found = await dags.list_dags(conn, user.org_id, after=after, limit=page.fetch)
+    rows, following = page.cut(found, lambda row: (row[0],))
+    return wire.DagList(items=[_item(row) for row in rows], next=following)
 
 
-@router.get("/jobs")
-async def list_jobs(
-    user: ReaderDep,
-    ctx: ContextDep,
-    dag: wire.Name | None = None,
-    source_kind: wire.Name | None = None,
-) -> wire.JobList:
-    """The jobs of the deployed DAGs."""
+@router.get("/dags/{name}")
+async def get_dag(name: wire.Name, user: CallerDep, ctx: ContextDep) -> wire.DagDetail:
+    """One deployed DAG, with the text it was deployed from and its jobs."""
     async with ctx.pool.connection() as conn:
-        found = await jobs.listing(conn, user.org_id, dag=dag, source_kind=source_kind)
-    return wire.JobList(items=[wire.JobItem.model_validate(asdict(job)) for job in found])
+        row, text = await dags.get(conn, user.org_id, name)
+        found = await jobs.listing(conn, user.org_id, JobFilter(dag=name), after=None, limit=10_000)
+    listed = [JobItem.model_validate(asdict(view)) for view in found]
+    return wire.DagDetail(**_item(row).model_dump(), text=text, job_list=listed)
 
 
-@router.post("/triggers")
-async def trigger(body: wire.TriggerRequest, user: WriterDep, ctx: ContextDep) -> wire.TriggerReply:
-    """Emit a source's event for a block range, once."""
-    span = Range.checked(body.start, body.end)
-    async with transaction(ctx.pool) as conn:
-        done = await events.trigger(conn, user.org_id, body.dag, body.job, span)
-    ctx.kicks.outbox.set()
-    return wire.TriggerReply(
-        event_id=done.event_id,
-        dag=body.dag,
-        job=body.job,
-        partition_key=span.key,
-        created=done.created,
-        deferred_by=done.deferred_by,
-    )
+def _item(row: tuple[Any, ...]) -> wire.DagItem:
+    return wire.DagItem(dag=row[0], dag_version=row[1], deployed_at=row[2], jobs=row[3])

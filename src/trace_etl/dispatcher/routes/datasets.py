@@ -5,10 +5,12 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from trace_etl.dispatcher.routes.context import ContextDep, ReaderDep
+from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
+from trace_etl.dispatcher.routes.pages import PageDep
 from trace_etl.model.scope import Range
 from trace_etl.plan.ranges import gaps
 from trace_etl.state import datasets, partitions
+from trace_etl.state.datasets import DatasetFilter
 from trace_etl.state.partitions import Partition
 from trace_etl.wire import user as wire
 
@@ -16,15 +18,28 @@ router = APIRouter(prefix="/v1", tags=["datasets"])
 
 
 @router.get("/datasets")
-async def list_datasets(user: ReaderDep, ctx: ContextDep) -> wire.DatasetList:
-    """Every dataset of the deployed DAGs; published ones first."""
+async def list_datasets(
+    user: CallerDep,
+    ctx: ContextDep,
+    page: PageDep,
+    name: wire.Name | None = None,
+    dag: wire.Name | None = None,
+    job: wire.Name | None = None,
+    published: bool | None = None,
+) -> wire.DatasetList:
+    """The datasets of the deployed DAGs: published ones first, by name, then the others."""
+    which = DatasetFilter(name, dag, job, published)
+    after = page.after(int, str, str, str, str)
     async with ctx.pool.connection() as conn:
-        found = await datasets.listing(conn, user.org_id)
-    return wire.DatasetList(items=[wire.DatasetItem.model_validate(asdict(d)) for d in found])
+        found = await datasets.listing(conn, user.org_id, which, after=after, limit=page.fetch)
+    items, following = page.cut(found, lambda d: d.position)
+    return wire.DatasetList(
+        items=[wire.DatasetItem.model_validate(asdict(d)) for d in items], next=following
+    )
 
 
 @router.get("/datasets/{name}")
-async def get_dataset(name: wire.Name, user: ReaderDep, ctx: ContextDep) -> wire.DatasetDetail:
+async def get_dataset(name: wire.Name, user: CallerDep, ctx: ContextDep) -> wire.DatasetDetail:
     """One published dataset, with its partitions and the gaps between them."""
     async with ctx.pool.connection() as conn:
         view = await datasets.get(conn, user.org_id, name)

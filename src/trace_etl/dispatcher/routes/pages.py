@@ -85,3 +85,9 @@ def _page(
 
 
 PageDep = Annotated[Page, Depends(_page)]
+
+
+def newest(page: Page) -> tuple[datetime, UUID] | None:
+    """The position in a list that is sorted by time and id, newest first."""
+    after = page.after(datetime, UUID)
+    return (after[0], after[1]) if after else None

@@ -18,8 +18,13 @@ _RANK = {READER: 0, WRITER: 1, ADMIN: 2}
 
 ROLES: Mapping[str, str] = {
     "GET /v1/dags": READER,
+    "GET /v1/dags/{name}": READER,
     "POST /v1/dags": WRITER,
     "GET /v1/jobs": READER,
+    "GET /v1/jobs/{dag}/{job}": READER,
+    "GET /v1/events": READER,
+    "GET /v1/events/{event_id}": READER,
+    "GET /v1/triggers": READER,
     "POST /v1/triggers": WRITER,
     "GET /v1/tasks": READER,
     "GET /v1/tasks/summary": READER,

@@ -1,20 +1,19 @@
 """Tasks, and what waits in the outbox."""
 
 from dataclasses import asdict
-from datetime import datetime
-from typing import Annotated
 from uuid import UUID
 
 import structlog
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
-from trace_etl.dispatcher.routes.context import Context, ContextDep, ReaderDep, WriterDep
-from trace_etl.model.errors import Conflict, Fault, Invalid
+from trace_etl.dispatcher.routes.context import CallerDep, Context, ContextDep
+from trace_etl.dispatcher.routes.pages import PageDep, newest
+from trace_etl.model.errors import Conflict
 from trace_etl.plan.waiting import Facts, reason
 from trace_etl.queues.pgqueue import CONNECTION_LOST
 from trace_etl.state import outbox, tasks
 from trace_etl.state.pool import transaction
-from trace_etl.state.tasks import TaskView
+from trace_etl.state.tasks import TaskFilter, TaskView
 from trace_etl.wire import user as wire
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
@@ -23,41 +22,35 @@ _log = structlog.stdlib.get_logger()
 
 @router.get("/tasks")
 async def list_tasks(
-    user: ReaderDep,
+    user: CallerDep,
     ctx: ContextDep,
+    page: PageDep,
     dag: wire.Name | None = None,
     job: wire.Name | None = None,
     status: wire.Status | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    after: str | None = None,
+    operator: wire.Name | None = None,
+    runtime: wire.Name | None = None,
+    worker: wire.Name | None = None,
 ) -> wire.TaskList:
     """Tasks, newest first."""
+    which = TaskFilter(dag, job, status, operator, runtime, worker)
     async with ctx.pool.connection() as conn:
-        found = await tasks.listing(
-            conn,
-            user.org_id,
-            dag=dag,
-            job=job,
-            status=status,
-            limit=limit + 1,
-            after=_position(after),
-        )
-    page = found[:limit]
-    served = await _served(ctx, page)
-    last = page[-1] if len(found) > limit else None
+        found = await tasks.listing(conn, user.org_id, which, after=newest(page), limit=page.fetch)
+    items, following = page.cut(found, lambda view: (view.created_at, view.task_id))
+    served = await _served(ctx, items)
     return wire.TaskList(
-        items=[wire.TaskItem.model_validate(_item(task, served)) for task in page],
-        next=f"{last.created_at.isoformat()}/{last.task_id}" if last else None,
+        items=[wire.TaskItem.model_validate(_item(task, served)) for task in items],
+        next=following,
     )
 
 
 @router.get("/tasks/summary")
 async def summarise(
-    user: ReaderDep, ctx: ContextDep, dag: wire.Name | None = None
+    user: CallerDep, ctx: ContextDep, dag: wire.Name | None = None
 ) -> wire.TaskSummary:
     """Tasks by job and status."""
     async with ctx.pool.connection() as conn:
-        pending = await outbox.pending(conn, "route_event")  # first: routing only adds tasks
+        pending = await outbox.unrouted(conn, user.org_id)  # first: routing only adds tasks
         rows = await tasks.summary(conn, user.org_id, dag)
     return wire.TaskSummary(
         jobs=[
@@ -77,7 +70,7 @@ async def summarise(
 
 
 @router.get("/tasks/{task_id}")
-async def get_task(task_id: UUID, user: ReaderDep, ctx: ContextDep) -> wire.TaskDetail:
+async def get_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> wire.TaskDetail:
     """One task, with every attempt that ended."""
     async with ctx.pool.connection() as conn:
         view = await tasks.get(conn, user.org_id, task_id)
@@ -89,7 +82,7 @@ async def get_task(task_id: UUID, user: ReaderDep, ctx: ContextDep) -> wire.Task
 
 
 @router.post("/tasks/{task_id}/cancel")
-async def cancel_task(task_id: UUID, user: WriterDep, ctx: ContextDep) -> wire.CancelReply:
+async def cancel_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> wire.CancelReply:
     """Cancel a waiting task, or ask a running one to stop."""
     async with transaction(ctx.pool) as conn:
         status = await tasks.cancel(conn, user.org_id, task_id)
@@ -103,22 +96,29 @@ async def cancel_task(task_id: UUID, user: WriterDep, ctx: ContextDep) -> wire.C
 
 @router.get("/outbox")
 async def list_outbox(
-    user: ReaderDep,
+    user: CallerDep,
     ctx: ContextDep,
+    page: PageDep,
     failed: bool | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    kind: wire.Name | None = None,
 ) -> wire.OutboxList:
-    """Side effects that are still to be performed, or that failed for good."""
+    """Side effects that are still to be performed, or that failed for good, oldest first."""
+    (after,) = page.after(int) or (-1,)
     async with ctx.pool.connection() as conn:
-        found = await outbox.listing(conn, failed=failed, limit=limit)
-    return wire.OutboxList(items=[wire.OutboxItem.model_validate(asdict(row)) for row in found])
+        found = await outbox.listing(
+            conn, user.org_id, failed=failed, kind=kind, after=after, limit=page.fetch
+        )
+    items, following = page.cut(found, lambda row: (row.outbox_id,))
+    return wire.OutboxList(
+        items=[wire.OutboxItem.model_validate(asdict(row)) for row in items], next=following
+    )
 
 
 @router.post("/outbox/replay")
-async def replay_outbox(user: WriterDep, ctx: ContextDep) -> wire.ReplayReply:
+async def replay_outbox(user: CallerDep, ctx: ContextDep) -> wire.ReplayReply:
     """Give every side effect that failed for good a new set of tries."""
     async with transaction(ctx.pool) as conn:
-        replayed = await outbox.replay(conn)
+        replayed = await outbox.replay(conn, user.org_id)
     ctx.kicks.outbox.set()
     return wire.ReplayReply(replayed=replayed)
 
@@ -151,13 +151,3 @@ def _item(view: TaskView, served: dict[str, bool | None]) -> dict[str, object]:
         error_message=view.error_message,
     )
     return {**asdict(view), "cursor": view.cursor_value, "reason": reason(facts)}
-
-
-def _position(after: str | None) -> tuple[datetime, UUID] | None:
-    if after is None:
-        return None
-    moment, _, task_id = after.partition("/")
-    try:
-        return datetime.fromisoformat(moment), UUID(task_id)
-    except ValueError as error:
-        raise Invalid([Fault("after", "pass the `next` of the page before")]) from error

@@ -1,0 +1,50 @@
+"""Jobs."""
+
+from dataclasses import asdict
+
+from fastapi import APIRouter
+
+from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
+from trace_etl.dispatcher.routes.pages import PageDep
+from trace_etl.state import jobs
+from trace_etl.state.jobs import JobFilter
+from trace_etl.wire import jobs as wire
+from trace_etl.wire.user import Name
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+
+@router.get("/jobs")
+async def list_jobs(
+    user: CallerDep,
+    ctx: ContextDep,
+    page: PageDep,
+    dag: Name | None = None,
+    activation: wire.Activation | None = None,
+    operator: Name | None = None,
+    runtime: Name | None = None,
+    source_kind: wire.SourceKind | None = None,
+    paused: bool | None = None,
+) -> wire.JobList:
+    """The jobs of the deployed DAGs, by name."""
+    which = JobFilter(dag, activation, operator, runtime, source_kind, paused)
+    after = page.after(str, str)
+    async with ctx.pool.connection() as conn:
+        found = await jobs.listing(
+            conn,
+            user.org_id,
+            which,
+            after=(after[0], after[1]) if after else None,
+            limit=page.fetch,
+        )
+    items, following = page.cut(found, lambda view: (view.dag, view.job))
+    return wire.JobList(
+        items=[wire.JobItem.model_validate(asdict(view)) for view in items], next=following
+    )
+
+
+@router.get("/jobs/{dag}/{job}")
+async def get_job(dag: Name, job: Name, user: CallerDep, ctx: ContextDep) -> wire.JobDetail:
+    """One job: its settings, its edges, and what of it waits and runs."""
+    async with ctx.pool.connection() as conn:
+        return wire.JobDetail.model_validate(asdict(await jobs.get(conn, user.org_id, dag, job)))

@@ -1,0 +1,63 @@
+"""The user API: jobs."""
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from trace_etl.wire.body import Reply
+
+Activation = Literal["source", "reactive"]
+SourceKind = Literal["manual", "cron", "webhook", "always_on"]
+
+
+class JobItem(Reply):
+    dag: str
+    job: str
+    activation: Activation
+    operator: str
+    runtime: str
+    source_kind: SourceKind | None
+    schedule: str | None
+    source_options: dict[str, Any] | None = None
+    paused_by: str | None
+
+
+class JobList(Reply):
+    items: list[JobItem]
+    next: str | None
+
+
+class JobInput(Reply):
+    name: str
+    dataset_uuid: UUID
+    dag: str
+    job: str
+    output: str
+    where: dict[str, Any] | None
+
+
+class JobOutput(Reply):
+    name: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    published: str | None
+
+
+class JobDetail(JobItem):
+    revision_id: UUID
+    execution_strategy: str
+    update_strategy: str
+    config: dict[str, Any]
+    max_attempts: int
+    timeout_seconds: int
+    heartbeat_timeout_seconds: int
+    priority: Literal["normal", "bulk"]
+    max_concurrency: int | None
+    max_queue_depth: int | None
+    max_queue_age: int | None
+    paused_at: datetime | None
+    queued: int
+    running: int
+    oldest_queued_at: datetime | None
+    inputs: list[JobInput]
+    outputs: list[JobOutput]

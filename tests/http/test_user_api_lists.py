@@ -1,0 +1,224 @@
+"""Every list of the user API: pages, filters, and nothing of another org."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Bench, Dag, bench
+from support.postgres import Templates, copied
+from support.users import new_org, person
+
+LISTS = {
+    "/v1/dags": "dag",
+    "/v1/jobs": "job",
+    "/v1/tasks": "task_id",
+    "/v1/datasets": "dataset_uuid",
+    "/v1/triggers": "event_id",
+    "/v1/events": "event_id",
+    "/v1/outbox": "outbox_id",
+}
+
+
+@dataclass(frozen=True)
+class Org:
+    """Somebody's org with a DAG, tasks, events and a row that waits in the outbox."""
+
+    user: httpx.Client
+    dag: Dag
+
+
+@pytest.fixture(scope="module")
+def alone(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Bench]:
+    """A Dispatcher whose outbox nobody else empties."""
+    objects = tmp_path_factory.mktemp("objects")
+    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def orgs(alone: Bench) -> Generator[list[Org]]:
+    with person(alone, "admin", org_id=new_org(alone)) as other:
+        made = [_fill(alone, user) for user in (alone.user, other)]
+        for org in made:
+            for start in (100, 200, 300):
+                _trigger(org, start)
+        yield made
+
+
+def _fill(alone: Bench, user: httpx.Client) -> Org:
+    theirs = Bench(alone.live, alone.http, user)
+    dag = theirs.dag()
+    theirs.tasks(3, dag=dag)
+    return Org(user, dag)
+
+
+def _trigger(org: Org, start: int) -> None:
+    body = {"dag": org.dag.name, "job": "request", "start": start, "end": start + 9}
+    assert org.user.post("/v1/triggers", json=body).status_code == 200
+
+
+def pages(user: httpx.Client, path: str, limit: int, **filters: Any) -> list[list[dict[str, Any]]]:
+    found: list[list[dict[str, Any]]] = []
+    after: dict[str, str] = {}
+    while True:
+        reply = user.get(path, params={"limit": limit, **filters, **after})
+        assert reply.status_code == 200, reply.text
+        found.append(reply.json()["items"])
+        if reply.json()["next"] is None:
+            return found
+        after = {"after": reply.json()["next"]}
+
+
+def listed(user: httpx.Client, path: str, **filters: Any) -> list[dict[str, Any]]:
+    return [item for page in pages(user, path, 1000, **filters) for item in page]
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_small_pages_hold_the_same_as_a_large_one_in_the_same_order(
+    orgs: list[Org], path: str
+) -> None:
+    user = orgs[1].user
+    whole = listed(user, path)
+    small = pages(user, path, 1)
+    assert [len(page) for page in small] == [1] * len(whole)
+    assert [item for page in small for item in page] == whole
+    assert len(whole) >= (1 if path == "/v1/dags" else 3)
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "99999999999999999999"])
+def test_a_limit_out_of_bounds_is_refused(shared: Bench, path: str, limit: str) -> None:
+    reply = shared.user.get(path, params={"limit": limit})
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, "limit")
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize("after", ["x", "bnVsbA", "W10", "Wzk5OTk5OTk5OTk5OTk5OTk5OTk5OV0", "é"])
+def test_a_position_nobody_handed_out_is_refused(shared: Bench, path: str, after: str) -> None:
+    reply = shared.user.get(path, params={"after": after})
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, "after"), reply.text
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_shows_nothing_of_another_org(orgs: list[Org], path: str) -> None:
+    key = LISTS[path]
+    theirs = {str(item[key]) + str(item.get("dag")) for item in listed(orgs[1].user, path)}
+    ours = {str(item[key]) + str(item.get("dag")) for item in listed(orgs[0].user, path)}
+    assert theirs and ours and not theirs & ours
+
+
+@pytest.mark.parametrize("path", [path for path in LISTS if path not in ("/v1/dags", "/v1/outbox")])
+def test_a_filter_by_the_dag_of_another_org_finds_nothing(orgs: list[Org], path: str) -> None:
+    assert listed(orgs[0].user, path, dag=orgs[0].dag.name)
+    assert listed(orgs[1].user, path, dag=orgs[0].dag.name) == []
+
+
+def test_nothing_of_another_org_is_found_by_its_id_or_name(orgs: list[Org], alone: Bench) -> None:
+    mine, other = orgs
+    dag = mine.dag.name
+    task = listed(mine.user, "/v1/tasks", dag=dag)[0]["task_id"]
+    event = listed(mine.user, "/v1/events", dag=dag)[0]["event_id"]
+    things = [
+        f"/v1/dags/{dag}",
+        f"/v1/jobs/{dag}/work",
+        f"/v1/tasks/{task}",
+        f"/v1/events/{event}",
+        f"/v1/datasets/{mine.dag.published}",
+    ]
+    for path in things:
+        assert mine.user.get(path).status_code == 200, path
+        hidden = other.user.get(path)
+        assert (hidden.status_code, hidden.json()["code"]) == (404, "not_found"), path
+    body = {"dag": dag, "job": "request", "start": 0, "end": 9}
+    assert other.user.post("/v1/triggers", json=body).status_code == 404
+    assert other.user.post(f"/v1/tasks/{task}/cancel").status_code == 404
+    assert alone.row(task)["cancel_requested"] is False
+
+
+def test_two_orgs_may_use_the_same_names(orgs: list[Org], alone: Bench) -> None:
+    theirs = Bench(alone.live, alone.http, orgs[1].user)
+    twin = theirs.dag(name=orgs[0].dag.name)
+    assert twin.datasets["work"]["dataset_uuid"] != orgs[0].dag.datasets["work"]["dataset_uuid"]
+    assert len([d for d in listed(orgs[1].user, "/v1/dags") if d["dag"] == twin.name]) == 1
+
+
+def test_the_summary_counts_the_callers_org_only(orgs: list[Org]) -> None:
+    for org, other in (orgs, orgs[::-1]):
+        tally = org.user.get("/v1/tasks/summary").json()
+        assert org.dag.name in {job["dag"] for job in tally["jobs"]}
+        assert all(job["dag"] != other.dag.name or not job["queued"] for job in tally["jobs"]) or (
+            org.dag.name == other.dag.name
+        )
+    assert orgs[1].user.get("/v1/tasks/summary").json()["pending_events"] == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "filters", "field"),
+    [
+        ("/v1/tasks", {"status": "Queued"}, "status"),
+        ("/v1/tasks", {"operator": "sql"}, "operator"),
+        ("/v1/tasks", {"job": "split"}, "job"),
+        ("/v1/jobs", {"operator": "sql"}, "operator"),
+        ("/v1/jobs", {"activation": "source"}, "activation"),
+        ("/v1/jobs", {"source_kind": "manual"}, "source_kind"),
+        ("/v1/datasets", {"job": "work"}, "job"),
+        ("/v1/events", {"job": "split"}, "job"),
+        ("/v1/triggers", {"source_kind": "manual"}, "source_kind"),
+        ("/v1/outbox", {"kind": "route_event"}, "kind"),
+    ],
+    ids=str,
+)
+def test_a_filter_keeps_exactly_what_it_names(
+    orgs: list[Org], path: str, filters: dict[str, str], field: str
+) -> None:
+    user = orgs[1].user
+    kept = listed(user, path, **filters)
+    (wanted,) = filters.values()
+    assert kept and kept == [item for item in listed(user, path) if item[field] == wanted]
+
+
+def test_yes_and_no_filters_part_a_list_in_two(orgs: list[Org]) -> None:
+    user = orgs[1].user
+    for path, name in (("/v1/datasets", "published"), ("/v1/events", "routed")):
+        yes, no = (listed(user, path, **{name: str(value)}) for value in (True, False))
+        assert yes and no and len(yes) + len(no) == len(listed(user, path))
+    assert listed(user, "/v1/jobs", paused="true") == []
+
+
+def test_a_misspelt_filter_is_refused_instead_of_finding_everything(shared: Bench) -> None:
+    reply = shared.user.get("/v1/tasks", params={"stats": "Failed"})
+    assert reply.status_code == 422
+    assert reply.json()["errors"][0]["field"] == "stats"
+    assert "status" in reply.json()["errors"][0]["message"]
+
+
+def test_rows_that_come_while_paging_shift_nothing(orgs: list[Org]) -> None:
+    user, query = orgs[1].user, {"dag": orgs[1].dag.name, "limit": 2}
+    before = [item["task_id"] for item in listed(user, "/v1/tasks", dag=orgs[1].dag.name)]
+    page = user.get("/v1/tasks", params=query).json()
+    _trigger(orgs[1], 500)  # a new row at the front of the list
+    seen = [item["task_id"] for item in page["items"]]
+    while page["next"]:
+        page = user.get("/v1/tasks", params={**query, "after": page["next"]}).json()
+        seen += [item["task_id"] for item in page["items"]]
+    assert seen == before
+
+
+def test_a_dag_and_a_job_tell_what_they_are_made_of(orgs: list[Org]) -> None:
+    user, dag = orgs[0].user, orgs[0].dag
+    whole = user.get(f"/v1/dags/{dag.name}").json()
+    assert f"name: {dag.name}" in whole["text"]
+    assert [job["job"] for job in whole["job_list"]] == ["after", "request", "split", "work"]
+    work = user.get(f"/v1/jobs/{dag.name}/work").json()
+    assert (work["queued"], work["running"], work["operator"]) == (3, 0, "sql")
+    assert [(i["job"], i["output"]) for i in work["inputs"]] == [("split", "ranges")]
+    assert [o["published"] for o in work["outputs"]] == [dag.published]
+    missing = user.get(f"/v1/jobs/{dag.name}/{uuid4().hex}")
+    assert missing.status_code == 404

@@ -146,19 +146,24 @@ class SparkRunner:
 def _checked_config(task: TaskPayload) -> OperatorConfig:
     """The operator's config. Raises BadTask naming the field."""
     operator = OPERATORS[task.operator]
-    if wrong := operator.check_outputs(tuple(output.name for output in task.outputs)):
+    outputs = tuple(output.name for output in task.outputs)
+    inputs = tuple(given.name for given in task.inputs)
+    if wrong := operator.check_outputs(outputs):
         raise BadTask(f"operator {task.operator}, outputs: {wrong}")
-    if wrong := operator.check_inputs(tuple(given.name for given in task.inputs)):
+    if wrong := operator.check_inputs(inputs):
         raise BadTask(f"operator {task.operator}, inputs: {wrong}")
     for output in task.outputs:
         if output.update_strategy != "replace":
             raise BadTask(f"output {output.name}: update_strategy {output.update_strategy}")
     try:
-        return operator.config.model_validate(task.config)
+        config = operator.config.model_validate(task.config)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise BadTask(f"operator {task.operator}, config.{where}: {first['msg']}") from error
+    if wrong := config.check_job(inputs, outputs):
+        raise BadTask(f"operator {task.operator}, config: {wrong}")
+    return config
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Writing is done here, once, for every operator: files, names, counts, the success marker."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +62,7 @@ class Frame:
         if self.is_ordered:
             return self.frame.coalesce(1)
         single = self.frame.repartition(1) if self.is_large else self.frame.coalesce(1)
-        columns = [name for name in _SORTED_BY if name in self.frame.columns]
-        return single.sortWithinPartitions(*columns) if _SORTED_BY[0] in columns else single
+        return _ordered(single)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,30 @@ class Bundle:
         return dict(self.tables)
 
 
-Result = Frame | Bundle
+@dataclass(frozen=True)
+class Split:
+    """One pass over a frame, batch by batch where its rows are, into one or several outputs."""
+
+    frame: DataFrame
+    work: Callable[[Any], Iterable[tuple[str, Any]]]
+    """From a batch of the frame to batches of the outputs."""
+    tables: Mapping[str, Any]
+    """The Arrow schema of each output."""
+
+    def write(self, targets: Mapping[str, Target]) -> dict[str, Written]:
+        work = _SplitWriter(self.work, targets, self.tables)
+        reports = _reports(_ordered(self.frame.coalesce(1)).mapInArrow(work, _REPORT_TYPE))
+        # Spark drops the whole plan when it can prove that there are no rows.
+        return reports or {
+            name: _write_file(targets[name], schema, iter(()), attempt=0)
+            for name, schema in self.tables.items()
+        }
+
+    def schemas(self) -> dict[str, Any]:
+        return dict(self.tables)
+
+
+Result = Frame | Bundle | Split
 
 
 def mark_success(target: Target, written: Written, schema: Any) -> None:
@@ -125,6 +147,31 @@ class _FrameWriter:
 
 
 @dataclass(frozen=True)
+class _SplitWriter:
+    """Runs on an executor: one partition of rows to one file per output."""
+
+    work: Callable[[Any], Iterable[tuple[str, Any]]]
+    targets: Mapping[str, Target]
+    schemas: Mapping[str, Any]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        attempt = _attempt()
+        with ExitStack() as stack:
+            files = {
+                table: stack.enter_context(
+                    ParquetFile(self.targets[table].path, schema, attempt=attempt)
+                )
+                for table, schema in self.schemas.items()
+            }
+            for batch in batches:
+                for table, piece in self.work(batch):
+                    files[table].write(piece)
+            written = [(table, file.finish()) for table, file in files.items()]
+        settle()
+        yield _report(written)
+
+
+@dataclass(frozen=True)
 class _BundleWriter:
     """Runs on an executor: one partition of slices to one file per table."""
 
@@ -145,6 +192,12 @@ class _BundleWriter:
             written = [(table, file.finish()) for table, file in files.items()]
         settle()
         yield _report(written)
+
+
+def _ordered(frame: DataFrame) -> DataFrame:
+    """The rows of each partition by block, if they have one."""
+    columns = [name for name in _SORTED_BY if name in frame.columns]
+    return frame.sortWithinPartitions(*columns) if _SORTED_BY[0] in columns else frame
 
 
 def _slices(batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:

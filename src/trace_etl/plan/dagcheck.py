@@ -214,7 +214,10 @@ class Checker:
     def _fit(self, at: Path, job: JobSection, op: Operator, inputs: tuple[Input, ...]) -> None:
         """Whether the job is one that its operator can run."""
         try:
-            op.config.model_validate(job.config)
+            config = op.config.model_validate(job.config)
+            names = tuple(i.name for i in inputs)
+            if wrong := config.check_job(names, tuple(job.outputs)):
+                self._fault((*at, "config"), f"of {op.name}: {wrong}")
         except ValidationError as error:
             known = [f.alias or name for name, f in op.config.model_fields.items()]
             for e in error.errors():

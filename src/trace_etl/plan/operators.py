@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-
-class OperatorConfig(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from trace_etl.plan.operator_configs import (
+    DecodeConfig,
+    OperatorConfig,
+    TransfersConfig,
+)
 
 
 class NoConfig(OperatorConfig):
@@ -78,6 +80,14 @@ def _one_output(outputs: tuple[str, ...]) -> str | None:
     return None if len(outputs) == 1 else "must be exactly one"
 
 
+def _some_outputs(outputs: tuple[str, ...]) -> str | None:
+    return None if outputs else "must be at least one"
+
+
+def _one_input(inputs: tuple[str, ...]) -> str | None:
+    return None if len(inputs) == 1 else "must be exactly one"
+
+
 def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
     wrong = [name for name in outputs if name not in _CHAIN]
     if wrong or not outputs:
@@ -102,6 +112,8 @@ OPERATORS: dict[str, Operator] = {
         Operator("range_splitter", SplitConfig, ("dispatcher", *WORKERS), _one_output),
         Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs),
         Operator("block_follower", FollowConfig, WORKERS, _hot_outputs),
+        Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),
+        Operator("erc20_transfers", TransfersConfig, WORKERS, _one_output, _one_input),
         Operator("sql", SqlConfig, WORKERS, _one_output),
     )
 }

@@ -1,0 +1,329 @@
+"""Event ABIs: from a human-readable signature or a JSON entry to types. No Spark, no hashing."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+_TOKEN = re.compile(r"\s*([A-Za-z_$][A-Za-z0-9_$]*|\[[0-9]*\]|[(),;])")
+_SIZED = re.compile(r"^(u?int|bytes)([0-9]+)$")
+_ALIASES = {"uint": "uint256", "int": "int256", "function": "bytes24", "byte": "bytes1"}
+_MOST_ELEMENTS = 1 << 20
+_MOST_DEPTH = 16
+_MOST_INDEXED = {False: 3, True: 4}
+
+
+class BadAbi(ValueError):
+    """Not an event ABI we can decode by; the text says which part is wrong."""
+
+
+@dataclass(frozen=True)
+class Elementary:
+    """`uint256`, `address`, `bytes`: `kind` without the size, `bits` of the value where fixed."""
+
+    kind: str
+    bits: int = 0
+
+    @property
+    def canonical(self) -> str:
+        if self.kind in ("uint", "int"):
+            return f"{self.kind}{self.bits}"
+        return f"bytes{self.bits // 8}" if self.kind == "fixed_bytes" else self.kind
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self.kind in ("bytes", "string")
+
+    @property
+    def head_size(self) -> int:
+        return 32
+
+
+@dataclass(frozen=True)
+class ArrayOf:
+    """`T[]`, or `T[n]` when it has a length."""
+
+    item: "AbiType"
+    length: int | None = None
+
+    @property
+    def canonical(self) -> str:
+        return f"{self.item.canonical}[{'' if self.length is None else self.length}]"
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self.length is None or self.item.is_dynamic
+
+    @property
+    def head_size(self) -> int:
+        """Bytes in the enclosing tuple's head."""
+        return 32 if self.is_dynamic else self.item.head_size * (self.length or 0)
+
+
+@dataclass(frozen=True)
+class TupleOf:
+    names: tuple[str, ...]
+    items: tuple["AbiType", ...]
+
+    @property
+    def canonical(self) -> str:
+        return f"({','.join(item.canonical for item in self.items)})"
+
+    @property
+    def is_dynamic(self) -> bool:
+        return any(item.is_dynamic for item in self.items)
+
+    @property
+    def head_size(self) -> int:
+        return 32 if self.is_dynamic else sum(item.head_size for item in self.items)
+
+
+AbiType = Elementary | ArrayOf | TupleOf
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    type: AbiType
+    indexed: bool = False
+
+
+@dataclass(frozen=True)
+class EventAbi:
+    """One event. Parameters without a name are called `arg0`, `arg1` …, by their place."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    anonymous: bool = False
+
+    @property
+    def canonical(self) -> str:
+        """What is hashed into topic 0."""
+        return f"{self.name}({','.join(p.type.canonical for p in self.parameters)})"
+
+    @property
+    def topics(self) -> int:
+        """How many topics a log of it has."""
+        return sum(p.indexed for p in self.parameters) + (not self.anonymous)
+
+
+def parse_event(given: str | Mapping[str, Any]) -> EventAbi:
+    """An event by its signature or its JSON ABI entry. Raises BadAbi."""
+    event = _Reader(given).event() if isinstance(given, str) else _from_json(given)
+    _check(event)
+    return event
+
+
+def find_event(abi: Sequence[Mapping[str, Any]], name: str) -> EventAbi:
+    """The event of that name, or that canonical signature, in a JSON ABI. Raises BadAbi."""
+    events = [parse_event(entry) for entry in abi if entry.get("type") == "event"]
+    found = [event for event in events if name in (event.name, event.canonical)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise BadAbi(f"the ABI has {len(found)} events {name}; name one by its whole signature")
+    known = ", ".join(event.canonical for event in events) or "none"
+    raise BadAbi(f"the ABI has no event {name} (events: {known})")
+
+
+def _check(event: EventAbi) -> None:
+    indexed = sum(p.indexed for p in event.parameters)
+    most = _MOST_INDEXED[event.anonymous]
+    if indexed > most:
+        raise BadAbi(f"event {event.name}: {indexed} indexed parameters, at most {most} can be")
+    names = [p.name.lower() for p in event.parameters]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadAbi(f"event {event.name}: two parameters are called {name}")
+    for parameter in event.parameters:
+        _check_size(event.name, parameter.type, 0)
+
+
+def _check_size(event: str, kind: AbiType, depth: int) -> int:
+    """The elements a value has at least: small data must not unfold without bound."""
+    if depth > _MOST_DEPTH:
+        raise BadAbi(f"event {event}: types nested more than {_MOST_DEPTH} deep")
+    if isinstance(kind, Elementary):
+        return 1
+    if isinstance(kind, TupleOf):
+        size = sum(_check_size(event, item, depth + 1) for item in kind.items)
+    else:
+        size = _check_size(event, kind.item, depth + 1) * (kind.length or 1)
+    if size > _MOST_ELEMENTS:
+        raise BadAbi(f"event {event}: {kind.canonical} has more than {_MOST_ELEMENTS} elements")
+    return size
+
+
+def elementary(text: str) -> Elementary:
+    """A type without brackets. Raises BadAbi."""
+    name = _ALIASES.get(text, text)
+    if name in ("bytes", "string"):
+        return Elementary(name)
+    if name == "bool":
+        return Elementary("bool", 8)
+    if name == "address":
+        return Elementary("address", 160)
+    sized = _SIZED.match(name)
+    if sized is None:
+        raise BadAbi(f"unknown type {text!r}")
+    size = int(sized[2])
+    if sized[1] == "bytes":
+        if not 1 <= size <= 32:
+            raise BadAbi(f"unknown type {text!r}: bytes1 to bytes32")
+        return Elementary("fixed_bytes", 8 * size)
+    if size % 8 or not 8 <= size <= 256:
+        raise BadAbi(f"unknown type {text!r}: 8 to 256 bits, in steps of 8")
+    return Elementary(sized[1], size)
+
+
+def _arrays(kind: AbiType, suffixes: Sequence[str]) -> AbiType:
+    for suffix in suffixes:
+        length = suffix[1:-1]
+        if length and int(length) == 0:
+            raise BadAbi(f"an array of no elements: {kind.canonical}[0]")
+        kind = ArrayOf(kind, int(length) if length else None)
+    return kind
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def _from_json(entry: Mapping[str, Any]) -> EventAbi:
+    if entry.get("type", "event") != "event" or not isinstance(entry.get("name"), str):
+        raise BadAbi("not an event: a JSON ABI entry has `type: event`, a name and inputs")
+    inputs = _entries(entry, "inputs")
+    return EventAbi(
+        entry["name"],
+        tuple(
+            Parameter(
+                str(item.get("name") or f"arg{n}"), _json_type(item), bool(item.get("indexed"))
+            )
+            for n, item in enumerate(inputs)
+        ),
+        bool(entry.get("anonymous", False)),
+    )
+
+
+def _entries(entry: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
+    found = entry.get(field, [])
+    if not isinstance(found, list):
+        raise BadAbi(f"`{field}` must be a list")
+    items = cast("list[Any]", found)
+    for item in items:
+        if not isinstance(item, dict) or not isinstance(item.get("type"), str):  # pyright: ignore
+            raise BadAbi(f"every entry of `{field}` needs a `type`")
+    return items
+
+
+def _json_type(item: Mapping[str, Any]) -> AbiType:
+    base, _, _ = item["type"].partition("[")
+    suffixes = re.findall(r"\[[0-9]*\]", item["type"][len(base) :])
+    if "".join([base, *suffixes]) != item["type"]:
+        raise BadAbi(f"unknown type {item['type']!r}")
+    if base != "tuple":
+        return _arrays(elementary(base), suffixes)
+    components = _entries(item, "components")
+    if not components:
+        raise BadAbi("a tuple without components")
+    names = tuple(str(part.get("name") or f"f{n}") for n, part in enumerate(components))
+    return _arrays(_tuple(names, tuple(map(_json_type, components))), suffixes)
+
+
+def _tuple(names: tuple[str, ...], items: tuple[AbiType, ...]) -> TupleOf:
+    if len({name.lower() for name in names}) < len(names):
+        raise BadAbi(f"a tuple with two components of one name: {', '.join(names)}")
+    return TupleOf(names, items)
+
+
+# --- human-readable -----------------------------------------------------------------------------
+
+
+class _Reader:
+    """`event Transfer(address indexed from, …) anonymous`, token by token."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def event(self) -> EventAbi:
+        name = self._word("the event's name")
+        if name == "event":
+            name = self._word("the event's name")
+        self._expect("(")
+        parameters = self._parameters()
+        anonymous = self._accept("anonymous")
+        self._accept(";")
+        if self._peek():
+            raise self._wrong("the end")
+        return EventAbi(name, parameters, anonymous)
+
+    def _parameters(self) -> tuple[Parameter, ...]:
+        found: list[Parameter] = []
+        while not self._accept(")"):
+            if found:
+                self._expect(",")
+            kind = self._type()
+            indexed = self._accept("indexed")
+            found.append(Parameter(self._name() or f"arg{len(found)}", kind, indexed))
+        return tuple(found)
+
+    def _type(self) -> AbiType:
+        word = self._word("a type") if self._peek() != "(" else "tuple"
+        if word == "tuple":
+            self._expect("(")
+            kind: AbiType = self._components()
+        else:
+            kind = elementary(word)
+            if word == "address":
+                self._accept("payable")
+        suffixes: list[str] = []
+        while (token := self._peek()) and token.startswith("["):
+            suffixes.append(self._next())
+        return _arrays(kind, suffixes)
+
+    def _components(self) -> TupleOf:
+        names: list[str] = []
+        items: list[AbiType] = []
+        while not self._accept(")"):
+            if items:
+                self._expect(",")
+            items.append(self._type())
+            names.append(self._name() or f"f{len(names)}")
+        if not items:
+            raise BadAbi("a tuple without components")
+        return _tuple(tuple(names), tuple(items))
+
+    def _name(self) -> str:
+        return "" if self._peek() in (",", ")") else self._word("a name")
+
+    def _word(self, what: str) -> str:
+        token = self._peek()
+        if not token or not (token[0].isalpha() or token[0] in "_$"):
+            raise self._wrong(what)
+        return self._next()
+
+    def _accept(self, token: str) -> bool:
+        if self._peek() != token:
+            return False
+        self._next()
+        return True
+
+    def _expect(self, token: str) -> None:
+        if not self._accept(token):
+            raise self._wrong(repr(token))
+
+    def _peek(self) -> str:
+        found = _TOKEN.match(self._text, self._at)
+        return found[1] if found else self._text[self._at :].strip()[:1]
+
+    def _next(self) -> str:
+        found = _TOKEN.match(self._text, self._at)
+        assert found is not None
+        self._at = found.end()
+        return found[1]
+
+    def _wrong(self, wanted: str) -> BadAbi:
+        rest = self._text[self._at :].strip()[:20] or "the end"
+        return BadAbi(
+            f"not an event signature at character {self._at + 1}: {wanted} expected, not {rest!r}"
+        )

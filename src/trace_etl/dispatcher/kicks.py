@@ -9,3 +9,4 @@ class Kicks:
     outbox: asyncio.Event = field(default_factory=asyncio.Event)
     retries: asyncio.Event = field(default_factory=asyncio.Event)
     leases: asyncio.Event = field(default_factory=asyncio.Event)
+    pressure: asyncio.Event = field(default_factory=asyncio.Event)

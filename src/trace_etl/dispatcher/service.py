@@ -16,6 +16,7 @@ from trace_etl.dispatcher.inline import InlineRunner
 from trace_etl.dispatcher.internal import InternalApi
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.lifecycle import Lifecycle, Parts
+from trace_etl.dispatcher.loops.backpressure import Backpressure
 from trace_etl.dispatcher.loops.history_retention import HistoryRetention
 from trace_etl.dispatcher.loops.lease_reaper import LeaseReaper
 from trace_etl.dispatcher.loops.loop import Loop
@@ -53,6 +54,7 @@ class Service:
     retries: RetryScheduler
     sweeper: WakeUpSweeper
     retention: HistoryRetention
+    backpressure: Backpressure
     kicks: Kicks
     reaper_grace: float
 
@@ -77,6 +79,14 @@ class Service:
             Loop("retry_scheduler", self.retries.retry_once, 5.0, next_due=self.retries.next_due),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("history_retention", self.retention.retain_once, 600.0),
+            Loop(
+                "backpressure",
+                self.backpressure.balance_once,
+                5.0,
+                self.kicks.pressure,
+                self.backpressure.next_due,
+                rest=0.1,
+            ),
         ]
 
 
@@ -109,12 +119,13 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         user=_user_app(cfg, Context(pool, queue, kicks)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
-            lanes, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries
+            lanes, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, kicks
         ),
         reaper=LeaseReaper(lanes, queue, retry, _BATCH),
         retries=RetryScheduler(lanes, kicks, _BATCH),
         sweeper=WakeUpSweeper(lanes, queue, kicks, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(lanes, cfg.history_kept, _BATCH),
+        backpressure=Backpressure(lanes, kicks, cfg.pressure_patience, _BATCH),
         kicks=kicks,
         reaper_grace=cfg.reaper_grace.total_seconds(),
     )

@@ -21,6 +21,8 @@ class Loop:
     next_due: Callable[[], Awaitable[timedelta | None]] | None = None
     grace: float = 0.0
     """Seconds before the first pass."""
+    rest: float = 0.0
+    """Seconds between passes, however often it is kicked."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`. A failing pass is logged and tried again, ever more slowly."""
@@ -38,8 +40,17 @@ class Loop:
                 failures += 1
                 pause = min(10.0, 0.1 * 2 ** min(failures, 10))
                 _log.warning("loop_failed", loop=self.name, failures=failures, error=repr(error))
+            if self.rest:
+                await self._rest(stop)
             if pause:
                 await self._sleep(pause, stop)
+
+    async def _rest(self, stop: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(self.rest):
+                await stop.wait()
+        except TimeoutError:
+            return
 
     async def _pause(self) -> float:
         due = await self.next_due() if self.next_due else None

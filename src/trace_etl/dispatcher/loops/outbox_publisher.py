@@ -8,10 +8,11 @@ from typing import Any
 import structlog
 
 from trace_etl.dispatcher.inline import InlineRunner
+from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.model.errors import Unavailable
 from trace_etl.plan.retry import OUTBOX_RETRY
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer, wake_up_body
-from trace_etl.state import events, outbox, tasks
+from trace_etl.state import events, outbox, releases, tasks
 from trace_etl.state.outbox import Intent
 from trace_etl.state.pool import Pool, transaction
 
@@ -27,6 +28,7 @@ class OutboxPublisher:
     batch_size: int
     hold: timedelta
     max_tries: int
+    kicks: Kicks
 
     async def publish_once(self) -> int:
         """One bounded pass. Safe on every replica at once: rows are leased, not locked."""
@@ -34,6 +36,7 @@ class OutboxPublisher:
             intents = await outbox.lease(conn, limit=self.batch_size, hold=self.hold)
         kinds: dict[str, Perform] = {
             "route_event": self._route,
+            "release": self._release,
             "wake_up": self._wake,
             "wake_next": self._wake_next,
             "run_inline": self._run_inline,
@@ -85,7 +88,16 @@ class OutboxPublisher:
         async with transaction(self.pool) as conn:
             created = await events.route(conn, [intent.subject for intent in intents])
             await outbox.done(conn, _ids(intents), wait_for_disk=True)
+        self.kicks.pressure.set()
         _log.info("events_routed", events=len(intents), tasks=len(created))
+
+    async def _release(self, intents: list[Intent]) -> None:
+        for intent in intents:
+            position = releases.Position.of(intent.body)
+            async with transaction(self.pool) as conn:
+                await releases.release(conn, intent.subject, after=position, limit=self.batch_size)
+                await outbox.done(conn, _ids([intent]), wait_for_disk=True)
+        self.kicks.pressure.set()
 
     async def _wake(self, intents: list[Intent]) -> None:
         await self._send([(i.target, wake_up_body(i.subject)) for i in intents])

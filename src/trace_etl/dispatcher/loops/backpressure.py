@@ -1,0 +1,80 @@
+"""Looks at the queues that have limits, and pauses or releases what is upstream of them."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+import structlog
+
+from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.plan.backpressure import Trip, decide, pauses
+from trace_etl.state import events, pressure, releases
+from trace_etl.state.pool import Conn, Pool, transaction
+from trace_etl.state.pressure import Measured, NewPause
+
+_log = structlog.stdlib.get_logger()
+_LIMITED = timedelta(seconds=1)
+_PRESSED = timedelta(seconds=0.25)
+
+
+@dataclass(frozen=True)
+class Backpressure:
+    pool: Pool
+    kicks: Kicks
+    patience: timedelta
+    batch_size: int
+
+    async def balance_once(self) -> int:
+        """One pass over all queues with limits. On any number of replicas, one at a time looks."""
+        async with transaction(self.pool) as conn:
+            if not await pressure.try_lock(conn):
+                return 0
+            seen = await pressure.measure(conn)
+            changed, decided = await self._balance(conn, seen)
+        for queue in seen:
+            _tell(queue, decided[queue.job_id])
+        if await self._give_overlooked() or changed:
+            self.kicks.outbox.set()
+        return 0  # a queue moves one level a pass; the next look comes in a moment
+
+    async def next_due(self) -> timedelta | None:
+        """Queues with limits are looked at often: they age and drain without anybody telling."""
+        async with self.pool.connection() as conn:
+            limited, pressed = await pressure.state(conn)
+        return _PRESSED if pressed else _LIMITED if limited else None
+
+    async def _balance(
+        self, conn: Conn, seen: list[Measured]
+    ) -> tuple[int, dict[UUID, Trip | None]]:
+        decided = {
+            m.job_id: decide(m.trip, m.limits, m.load, now=m.at, patience=self.patience)
+            for m in seen
+        }
+        trips = {job_id: trip for job_id, trip in decided.items() if trip}
+        before = {m.job_id: m.trip for m in seen if m.trip}
+        if not trips and not before:
+            return 0, decided
+        if trips != before:
+            await pressure.keep_trips(conn, trips)
+        names = {m.job_id: m.name for m in seen}
+        found = pauses(trips, await pressure.edges(conn))  # a deploy may have changed them
+        wanted = [
+            NewPause(job, by, f"backpressure of {names[by]}", tier, trips[by].words)
+            for (job, by), tier in found.items()
+        ]
+        return len(await pressure.keep_pauses(conn, wanted)), decided
+
+    async def _give_overlooked(self) -> int:
+        async with transaction(self.pool) as conn:
+            late = await releases.overlooked(conn, limit=self.batch_size)
+            for job_id in late:
+                owed = await releases.take_deferred(conn, job_id, limit=self.batch_size)
+                await events.route(conn, owed)
+        return len(late)
+
+
+def _tell(queue: Measured, trip: Trip | None) -> None:
+    if trip is None and queue.trip is not None:
+        _log.info("queue_cleared", job=queue.name)
+    elif trip is not None and (queue.trip is None or trip.level != queue.trip.level):
+        _log.info("queue_pushes_back", job=queue.name, sheds=trip.tier, why=trip.words)

@@ -1,0 +1,319 @@
+"""Backpressure on real queues: who waits for whom, what is kept, and how it goes on."""
+
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Bench, at_once, bench
+from support.postgres import Templates, copied
+from support.pressure import balance, graph
+
+
+@pytest.fixture(scope="module")
+def pressed(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Bench]:
+    """A database of its own: the loop looks at every queue."""
+    objects = tmp_path_factory.mktemp("objects")
+    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
+        yield made
+
+
+@pytest.fixture
+def alone(pressed: Bench) -> Bench:
+    """The same, with nothing left of the test before."""
+    pressed.rows("TRUNCATE tasks, task_attempts, events, outbox, trips, pauses, deferred_events")
+    pressed.rows(
+        "UPDATE jobs SET active = false, paused_at = NULL, paused_by = NULL,"
+        " bulk_paused_at = NULL, bulk_paused_by = NULL"
+    )
+    forget_messages(pressed)
+    return pressed
+
+
+def test_a_queue_at_its_limit_sheds_bulk_work_upstream_then_all_work_then_lets_go(
+    alone: Bench,
+) -> None:
+    g = graph(alone, {"work": "split; max_queue_depth: 4", "after": "work"})
+    g.feed(3)
+    balance(alone)
+    assert g.paused() == {}
+    g.feed(2, first=3)
+    balance(alone)
+    assert g.paused() == {"request": "bulk", "split": "bulk"}
+    balance(alone)
+    assert g.paused() == {"request": "bulk", "split": "bulk"}
+    balance(alone, patience=0)
+    assert g.paused() == {"request": "normal", "split": "normal"}
+    g.work_off("work", 2)
+    balance(alone, patience=0)
+    assert g.paused() == {"request": "normal", "split": "normal"}  # three are more than half
+    g.work_off("work", 1)
+    balance(alone)
+    assert g.paused() == {"request": "bulk", "split": "bulk"}
+    balance(alone)
+    assert g.paused() == {}
+    assert alone.rows("SELECT 1 FROM trips") == []
+
+
+def test_who_paused_whom_and_why_stands_in_the_rows(alone: Bench) -> None:
+    g = graph(alone, {"work": "split; max_queue_depth: 2"})
+    g.feed(2)
+    balance(alone)
+    balance(alone, patience=0)
+    (row,) = alone.rows(
+        "SELECT p.by_name, p.tier, p.reason, j.paused_by, j.paused_at = p.since AS same"
+        "  FROM pauses p JOIN jobs j USING (job_id) WHERE j.name = 'split'"
+    )
+    assert row == {
+        "by_name": f"backpressure of {g.name}.work",
+        "tier": "normal",
+        "reason": "queue depth 2, limit 2",
+        "paused_by": f"backpressure of {g.name}.work (queue depth 2, limit 2)",
+        "same": True,
+    }
+
+
+def test_a_trigger_of_a_paused_source_is_kept_and_takes_effect_on_release(alone: Bench) -> None:
+    g = graph(alone, {"work": "split; max_queue_depth: 2"})
+    g.feed(2)
+    balance(alone, patience=0)
+    balance(alone, patience=0)
+    kept = g.trigger(3, first=2)
+    assert kept["created"]
+    assert kept["deferred_by"].startswith(f"backpressure of {g.name}.work (")
+    alone.live.drain()
+    assert len(g.queued("work")) == 2
+    assert alone.rows("SELECT 1 FROM outbox") == []  # nothing is tried again and again
+    assert alone.rows("SELECT count(*) AS n FROM deferred_events") == [{"n": 1}]
+    g.work_off("work", 2)
+    balance(alone)
+    balance(alone)
+    alone.live.drain()
+    assert len(g.queued("work")) == 3
+    assert alone.rows("SELECT 1 FROM deferred_events") == []
+
+
+def test_a_paused_consumer_gets_its_events_on_release_and_others_at_once(alone: Bench) -> None:
+    limits = "max_queue_depth: 2"
+    g = graph(alone, {"work": "split", "mid": "work", "last": f"mid; {limits}", "side": "work"})
+    g.feed(4)
+    g.work_off("work", 2)
+    alone.live.drain()
+    g.work_off("mid", 2)
+    alone.live.drain()
+    balance(alone, patience=0)
+    balance(alone, patience=0)
+    assert g.paused() == dict.fromkeys(["request", "split", "work", "mid"], "normal")
+    # What ran on goes on, and tells: `side` hears of it, `mid` later.
+    running = [alone.row(task)["status"] for task in g.queued("work")]
+    assert running == ["Queued", "Queued"]
+    assert {alone.claim(task).json()["reason"] for task in g.queued("work")} == {"NotReady"}
+    g.work_off("last", 2)
+    for _ in range(2):
+        balance(alone)
+    alone.live.drain()
+    g.work_off("work", 2)
+    alone.live.drain()
+    assert len(g.queued("side")) == 4
+    assert len(g.queued("mid")) == 2
+
+
+def test_an_attempt_that_runs_while_its_job_is_paused_may_finish(alone: Bench) -> None:
+    g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
+    g.feed(3)
+    running = alone.claimed(g.queued("work")[0])
+    g.work_off("work", 1)
+    alone.live.drain()
+    balance(alone, patience=0)
+    balance(alone, patience=0)
+    assert g.paused()["work"] == "normal"
+    assert alone.heartbeat(running).status_code == 200
+    g.finish(running)
+    alone.live.drain()
+    assert len(g.queued("last")) == 2  # the tripped job itself is never paused
+
+
+def test_bulk_tasks_of_a_job_are_held_and_its_normal_ones_go_on(alone: Bench) -> None:
+    g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
+    g.feed(2)
+    g.make_bulk("work")
+    held = g.queued("work")
+    g.feed(2, first=2)
+    free = [task for task in g.queued("work") if task not in held]
+    g.finish(alone.claimed(free[0]))
+    alone.live.drain()
+    balance(alone)
+    assert g.paused()["work"] == "bulk"
+    assert alone.claim(held[0]).json()["reason"] == "NotReady"
+    alone.claimed(free[1])
+    many = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 10}
+    reply = alone.http.post("/internal/task-claim-many", json=many, headers=alone.worker_headers)
+    assert [c["task"]["job"]["name"] for c in reply.json()["claimed"]] == ["last"]
+
+
+def test_release_wakes_what_was_turned_away(alone: Bench) -> None:
+    g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
+    g.feed(3)
+    g.work_off("work", 1)
+    alone.live.drain()
+    balance(alone, patience=0)
+    balance(alone, patience=0)
+    alone.rows("UPDATE tasks SET queued_at = queued_at - interval '1 hour'")
+    forget_messages(alone)
+    alone.live.run(alone.live.service.sweeper.sweep_once)
+    alone.live.drain()
+    waiting = set(g.queued("work"))
+    assert not waiting & set(woken(alone))  # nobody is woken in vain
+    g.work_off("last", 1)
+    balance(alone)
+    balance(alone)
+    alone.live.drain()
+    assert set(woken(alone)) >= waiting
+
+
+def test_a_release_larger_than_a_batch_goes_on_step_by_step(alone: Bench) -> None:
+    g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
+    g.feed(8)
+    g.work_off("work", 1)
+    alone.live.drain()
+    balance(alone, patience=0)
+    balance(alone, patience=0)
+    forget_messages(alone)
+    for n in range(5):
+        g.trigger(1, first=8 + n)
+    g.work_off("last", 1)
+    balance(alone)
+    balance(alone)
+    small = replace(alone.live.service.publisher, batch_size=2)
+    while alone.live.run(small.publish_once):
+        pass
+    assert len(g.queued("work")) == 12
+    assert set(woken(alone)) == set(g.queued("work"))
+
+
+def test_an_event_deferred_while_its_job_was_released_is_found(alone: Bench) -> None:
+    g = graph(alone, {"work": "split"})
+    g.trigger(2)
+    alone.rows(
+        "INSERT INTO deferred_events (event_id, job_id, bulk)"
+        " SELECT event_id, job_id, false FROM events, jobs WHERE name = 'split' AND active"
+    )
+    alone.rows("DELETE FROM outbox")
+    balance(alone)
+    alone.live.drain()
+    assert len(g.queued("work")) == 2
+
+
+def test_an_old_queue_pushes_back_and_is_clear_once_it_is_young(alone: Bench) -> None:
+    g = graph(alone, {"work": "split; max_queue_age: 60s"})
+    g.feed(2)
+    balance(alone)
+    assert g.paused() == {}
+    alone.rows("UPDATE tasks SET queued_at = now() - interval '61 s' WHERE status = 'Queued'")
+    balance(alone)
+    assert g.paused() == {"request": "bulk", "split": "bulk"}
+    assert alone.rows("SELECT reason, threshold FROM trips") == [{"reason": "age", "threshold": 60}]
+    g.work_off("work", 2)
+    balance(alone)
+    assert g.paused() == {}
+
+
+def test_on_a_diamond_all_of_the_way_up_is_paused_once_and_drains(alone: Bench) -> None:
+    g = graph(
+        alone,
+        {"top": "split", "left": "top", "right": "top", "end": "left right; max_queue_depth: 3"},
+    )
+    g.feed(2)
+    for job in ("top", "left", "right"):
+        g.work_off(job, 2)
+        alone.live.drain()
+    assert len(g.queued("end")) == 4
+    balance(alone, patience=0)
+    balance(alone, patience=0)
+    everybody = ["request", "split", "top", "left", "right"]
+    assert g.paused() == dict.fromkeys(everybody, "normal")
+    g.work_off("end", 4)
+    balance(alone)
+    balance(alone)
+    assert g.paused() == {}
+
+
+def test_a_loop_across_dags_never_waits_for_itself(alone: Bench) -> None:
+    first = graph(alone, {"a": "split; max_queue_depth: 1"}, name="one")
+    second = graph(alone, {"b": "@one_a; max_queue_depth: 1"}, name="two")
+    graph(alone, {"a": "split @two_b; max_queue_depth: 1"}, name="one")
+    first.feed(2)
+    first.work_off("a", 1)
+    alone.live.drain()
+    assert (len(first.queued("a")), len(second.queued("b"))) == (1, 1)
+    balance(alone, patience=0)
+    balance(alone, patience=0)
+    assert first.paused() == {"request": "normal", "split": "normal"}
+    assert second.paused() == {}
+    assert alone.rows("SELECT count(*) AS n FROM trips") == [{"n": 2}]
+    alone.claimed(first.queued("a")[0])
+    alone.claimed(second.queued("b")[0])
+    for _ in range(2):
+        balance(alone)
+    assert first.paused() == {}
+
+
+def test_limits_that_a_deploy_takes_away_let_go(alone: Bench) -> None:
+    g = graph(alone, {"work": "split; max_queue_depth: 1"})
+    g.feed(2)
+    balance(alone, patience=0)
+    balance(alone, patience=0)
+    assert g.paused() == {"request": "normal", "split": "normal"}
+    graph(alone, {"work": "split"}, name=g.name)
+    balance(alone)
+    balance(alone)
+    assert g.paused() == {}
+    assert alone.rows("SELECT 1 FROM jobs WHERE paused_at IS NOT NULL") == []
+
+
+def test_without_limits_the_loop_sleeps_and_writes_nothing(alone: Bench) -> None:
+    g = graph(alone, {"work": "split"})
+    g.feed(50)
+    loop = alone.live.service.backpressure
+    before = alone.dump()
+    assert alone.live.run(loop.balance_once) == 0
+    assert alone.live.run(loop.next_due) is None
+    assert alone.dump() == before
+    limited = graph(alone, {"work": "split; max_queue_depth: 1"})
+    assert alone.live.run(loop.next_due).total_seconds() == 1
+    limited.feed(1)
+    balance(alone)
+    assert alone.live.run(loop.next_due).total_seconds() < 1
+
+
+def test_loops_of_two_replicas_agree(replicas: list[Bench]) -> None:
+    first, second = replicas
+    g = graph(first, {"work": "split; max_queue_depth: 2"})
+    g.feed(3)
+    for _ in range(3):
+        at_once([lambda b=b: balance(b, patience=0) for b in (first, second)])
+    assert g.paused() == {"request": "normal", "split": "normal"}
+    g.work_off("work", 3)
+    for _ in range(3):
+        at_once([lambda b=b: balance(b, patience=0) for b in (first, second)])
+    assert g.paused() == {}
+    released = first.rows(
+        "SELECT j.name, count(*) AS n FROM outbox o JOIN jobs j ON j.job_id = o.subject"
+        " JOIN dags g USING (dag_id) WHERE o.kind = 'release' AND g.name = %s GROUP BY j.name",
+        g.name,
+    )
+    assert {row["name"]: row["n"] for row in released} == {"request": 2, "split": 2}  # each tier
+
+
+def forget_messages(bench: Bench) -> None:
+    with psycopg.connect(bench.live.dsns.queue, autocommit=True) as conn:
+        conn.execute("DELETE FROM queue.messages")
+
+
+def woken(bench: Bench) -> Counter[str]:
+    return Counter(message["task_id"] for message in bench.messages("ecs_python"))

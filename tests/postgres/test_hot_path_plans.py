@@ -27,7 +27,7 @@ from trace_etl.state import (
     history,
     leases,
     outbox,
-    partitions,
+    pointers,
     tasks,
 )
 from trace_etl.state.claims import ClaimRequest
@@ -251,9 +251,9 @@ async def take_and_route(conn: Conn, scene: Scene) -> None:
 
 async def point(conn: Conn, scene: Scene) -> None:
     version = UUID(scene.attempt.output["dataset_version"])
-    await partitions.point(
-        conn, scene.fence, partitions.NewPartition(version, "0-9", 0, 9, {}, 1, 1, [])
-    )
+    new = [pointers.NewPartition(version, f"{n}-{n + 9}", n, n + 9, {}, 1, 1, []) for n in (0, 50)]
+    await conn.execute("UPDATE tasks SET range_end = 99 WHERE task_id = %s", (scene.fence.task_id,))
+    await pointers.publish(conn, scene.fence, new)
 
 
 HOT: dict[str, Statement] = {

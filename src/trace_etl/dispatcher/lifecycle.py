@@ -8,10 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from trace_etl.dispatcher import reported
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.lanes import Lane
 from trace_etl.dispatcher.payloads import Payloads
-from trace_etl.dispatcher.tokens import Capability, Grant, TaskTokens
+from trace_etl.dispatcher.tokens import Capability, TaskTokens
 from trace_etl.model.errors import (
     CompletionMismatch,
     Fault,
@@ -19,16 +20,30 @@ from trace_etl.model.errors import (
     Invalid,
     LeaseLost,
     NotFound,
+    PartitionOverlap,
     TraceError,
 )
 from trace_etl.model.task import Fence, NotClaimedReason
 from trace_etl.objects.files import read_marker
 from trace_etl.plan.retry import Backoff
-from trace_etl.state import buffers, claims, completions, datasets, leases, partitions, tasks
+from trace_etl.state import (
+    buffers,
+    claims,
+    completions,
+    datasets,
+    invalidations,
+    leases,
+    pointers,
+    tasks,
+)
 from trace_etl.state.claims import ClaimRequest
 from trace_etl.state.completions import Completion, FenceState, NewEvent
+from trace_etl.state.invalidations import NewInvalidation
+from trace_etl.state.pointers import NewPartition
 from trace_etl.state.pool import Conn, Pool, transaction
 from trace_etl.wire import task as wire
+
+_RACES = 3
 
 
 @dataclass(frozen=True)
@@ -184,9 +199,11 @@ class Lifecycle:
         """End the caller's attempt; outputs, events and publications commit with it."""
         caller.require(body.fence())
         completion = await self._completion(body, caller)
-        if body.datasets_published:
+        if body.datasets_published or body.invalidations:
             published = await asyncio.to_thread(self._published, body, caller)
-            status = await self._complete_and_publish(completion, published)
+            invalid = await self._invalidations(body.invalidations, caller)
+            status = await self._complete_and_publish(completion, published, invalid, caller)
+            self._parts.kicks.outbox.set()
         else:
             status = await self._completions.submit(completion)
         if completion.events:
@@ -195,7 +212,7 @@ class Lifecycle:
 
     async def _completion(self, body: wire.Complete, caller: Capability) -> Completion:
         for output in body.outputs:
-            _granted(caller, output.dataset_uuid, output.dataset_version)
+            reported.granted(caller, output.dataset_uuid, output.dataset_version)
         content = body.model_dump_json(exclude={"task_id", "attempt", "lease_token"})
         return Completion(
             fence=body.fence(),
@@ -234,31 +251,43 @@ class Lifecycle:
         }
 
     async def _complete_and_publish(
-        self, completion: Completion, published: list[partitions.NewPartition]
+        self,
+        completion: Completion,
+        published: list[NewPartition],
+        invalid: list[NewInvalidation],
+        caller: Capability,
     ) -> str:
-        task_id = completion.fence.task_id
-        async with transaction(self._parts.pool) as conn:
-            done = await completions.complete(conn, [completion])
-            if task_id in done:
-                for new in published:
-                    await partitions.point(conn, completion.fence, new)
-                return done[task_id]
-            states = await completions.fence_states(conn, [task_id])
-        answer = _repeat_or_refusal(completion, states.get(task_id))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        fence = completion.fence
+        for left in reversed(range(_RACES)):
+            try:
+                async with transaction(self._parts.pool) as conn:
+                    done = await completions.complete(conn, [completion])
+                    if fence.task_id in done:
+                        if published:
+                            await pointers.publish(conn, fence, published)
+                        if invalid:
+                            await _invalidate(conn, caller.org_id, fence, invalid)
+                        return done[fence.task_id]
+                    states = await completions.fence_states(conn, [fence.task_id])
+                answer = _repeat_or_refusal(completion, states.get(fence.task_id))
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+            except pointers.Raced as race:
+                if not left:
+                    raise PartitionOverlap("other attempts commit overlapping blocks") from race
+        raise AssertionError("unreachable")
 
-    def _published(self, body: wire.Complete, caller: Capability) -> list[partitions.NewPartition]:
+    def _published(self, body: wire.Complete, caller: Capability) -> list[NewPartition]:
         return [self._partition(item, caller) for item in body.datasets_published]
 
-    def _partition(self, item: wire.Published, caller: Capability) -> partitions.NewPartition:
-        grant = _granted(caller, item.dataset_uuid, item.dataset_version)
+    def _partition(self, item: wire.Published, caller: Capability) -> NewPartition:
+        grant = reported.granted(caller, item.dataset_uuid, item.dataset_version)
         ref = item.storage_ref
         if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
             raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
         marker = read_marker(self._parts.objects_root, ref.ref())
-        return partitions.NewPartition(
+        return NewPartition(
             dataset_version=item.dataset_version,
             partition_key=item.partition_key,
             range_start=item.range_start,
@@ -275,7 +304,11 @@ class Lifecycle:
         """Record events of a running attempt and have them routed."""
         caller.require(body.fence())
         events = await self._events(body.events, caller)
-        accepted = await self._event_records.submit((body.fence(), events))
+        if body.invalidations:
+            invalid = await self._invalidations(body.invalidations, caller)
+            accepted = await self._record(body.fence(), events, invalid, caller)
+        else:
+            accepted = await self._event_records.submit((body.fence(), events))
         self._parts.kicks.outbox.set()
         return wire.EventsAccepted(accepted=accepted)
 
@@ -292,10 +325,31 @@ class Lifecycle:
             for n, (fence, _) in enumerate(batch)
         ]
 
+    async def _record(
+        self,
+        fence: Fence,
+        events: list[NewEvent],
+        invalid: list[NewInvalidation],
+        caller: Capability,
+    ) -> int:
+        async with transaction(self._parts.pool) as conn:
+            accepted = await completions.record_events(conn, fence, events)
+            if accepted is None:
+                raise await _why(conn, fence)
+            await _invalidate(conn, caller.org_id, fence, invalid)
+        return accepted
+
     async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:
-        named = {e.dataset: f"events.{n}.dataset" for n, e in enumerate(events) if e.dataset}
-        known = await self._uuids(caller.org_id, named) if named else {}
-        return [_new_event(event, caller, known) for event in events]
+        names = reported.named(events, "events")
+        known = await self._uuids(caller.org_id, names) if names else {}
+        return [reported.new_event(event, caller, known) for event in events]
+
+    async def _invalidations(
+        self, items: list[wire.Invalidation], caller: Capability
+    ) -> list[NewInvalidation]:
+        names = reported.named(items, "invalidations")
+        known = await self._uuids(caller.org_id, names) if names else {}
+        return [reported.new_invalidation(item, caller, known) for item in items]
 
     async def _uuids(self, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
         """Datasets by published name; the values say which field to blame for an unknown one."""
@@ -317,7 +371,7 @@ class Lifecycle:
             dataset_uuid = named[body.dedupe_scope]
         if dataset_uuid is None:
             raise Invalid([Fault("dataset_uuid", "is required and missing")])
-        grant = _granted(caller, dataset_uuid, body.dataset_version)
+        grant = reported.granted(caller, dataset_uuid, body.dataset_version)
         async with transaction(self._parts.pool) as conn:
             publish_id = await buffers.publish(
                 conn,
@@ -347,29 +401,11 @@ def _is_capped(now: claims.Standing | None) -> bool:
     return now is not None and now.capped and now.status == "Queued"
 
 
-def _new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
-    dataset_uuid = event.dataset_uuid or known[event.dataset or ""]
-    grant = _granted(caller, dataset_uuid, event.dataset_version)
-    return NewEvent(
-        dataset_uuid=dataset_uuid,
-        # Not named: the one this attempt writes. After a redeploy that is not the current one any
-        # more, and nobody may say of a generation that it changed without having written it.
-        dataset_version=grant.dataset_version,
-        scope_key=event.scope_key,
-        partition_key=event.partition_key,
-        range_start=event.start,
-        range_end=event.end,
-        cursor_value=event.cursor,
-    )
-
-
-def _granted(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
-    grant = caller.outputs.get(dataset_uuid)
-    if grant is None:
-        raise Forbidden(f"dataset {dataset_uuid} is not an output of this task")
-    if version is not None and version != grant.dataset_version:
-        raise Forbidden(f"the token is for another version of dataset {dataset_uuid}")
-    return grant
+async def _invalidate(
+    conn: Conn, org_id: UUID, fence: Fence, invalid: list[NewInvalidation]
+) -> None:
+    made_by = f"task:{fence.task_id}"
+    await invalidations.record(conn, org_id, invalid, made_by=made_by, fence=fence)
 
 
 def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str | TraceError:

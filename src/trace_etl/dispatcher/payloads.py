@@ -1,18 +1,20 @@
 """From a claimed row to what its worker is handed: payload and token."""
 
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
 from trace_etl.model.storage import attempt_prefix
-from trace_etl.state import revisions
+from trace_etl.state import cursors, invalidations, revisions
 from trace_etl.state.claims import ClaimedTask
 from trace_etl.state.pool import Conn
 from trace_etl.state.revisions import Revision, RevisionInput
 from trace_etl.wire.task import (
     Claimed,
     InputPartition,
+    Invalid,
     JobRef,
     Storage,
     TaskInput,
@@ -64,7 +66,9 @@ class Payloads:
                 start=task.range_start,
                 end=task.range_end,
                 cursor=task.cursor_value,
+                after=await _after(conn, task, revision),
             ),
+            invalidation=await _invalid(conn, task),
             inputs=_inputs(revision, task.pins or []),
             outputs=[self._output(task, revision, n) for n in range(len(revision.outputs))],
             timeout_seconds=task.timeout_seconds,
@@ -107,6 +111,24 @@ class Payloads:
         scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes)
         life = task.timeout_seconds + int(self._cfg.token_grace.total_seconds())
         return self._tokens.mint(scope, min(life, int(self._cfg.token_life_most.total_seconds())))
+
+
+async def _after(conn: Conn, task: ClaimedTask, revision: Revision) -> int | None:
+    # A task that makes something good reads its scope again, whatever was read since.
+    if task.cursor_value is None or task.invalidation_id is not None:
+        return None
+    if revision.execution_strategy != "PerUpdate":
+        return None
+    return await cursors.reached(conn, task.task_id)
+
+
+async def _invalid(conn: Conn, task: ClaimedTask) -> Invalid | None:
+    if task.invalidation_id is None:
+        return None
+    found = (await invalidations.by_ids(conn, [task.invalidation_id]))[task.invalidation_id]
+    return Invalid.model_validate(
+        {**asdict(found), "start": found.range_start, "end": found.range_end}
+    )
 
 
 def _inputs(revision: Revision, pins: list[list[Any]]) -> list[TaskInput]:

@@ -40,6 +40,7 @@ class ClaimedTask:
     range_start: int | None
     range_end: int | None
     cursor_value: int | None
+    invalidation_id: UUID | None
     pins: list[list[Any]] | None
     """For each input partition: input index, dataset version, key, first, last, storage."""
 
@@ -47,7 +48,7 @@ class ClaimedTask:
 _COLUMNS: LiteralString = """
     t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
     t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
-    t.range_start, t.range_end, t.cursor_value
+    t.range_start, t.range_end, t.cursor_value, t.invalidation_id
 """
 
 # What the inputs hold at this moment, pinned by the statement that starts the task. An edge inside
@@ -79,7 +80,7 @@ _PINS: LiteralString = """
 _START: LiteralString = """
     UPDATE tasks t
        SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,
-           started_at = now(),
+           started_at = now(), pinned_snapshot = pg_current_snapshot(),
            lease_expires_at = now() + make_interval(secs => t.lease_seconds),
            deadline_at = now() + make_interval(secs => t.timeout_seconds)
       FROM locked l

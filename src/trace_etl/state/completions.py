@@ -65,7 +65,8 @@ WITH want AS (
       FROM locked l
      WHERE t.task_id = l.task_id
     RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
-              t.error_code, t.error_message, t.max_concurrency
+              t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
+              t.dataset_version, t.cursor_value, t.invalidation_id
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
                                error_message)
@@ -94,6 +95,25 @@ WITH want AS (
      UNION ALL
     -- Room under a concurrency cap: whoever was turned away must be told.
     SELECT 'wake_next', job_id FROM done WHERE max_concurrency IS NOT NULL
+), advanced AS (
+    -- Also when nothing matched: what was read need not be read again.
+    INSERT INTO consumer_cursors AS c (job_id, generation_hash, dataset_uuid, dataset_version,
+                                       cursor_value, task_id)
+    SELECT DISTINCT ON (done.job_id, r.generation_hash, done.dataset_version)
+           done.job_id, r.generation_hash, done.dataset_uuid, done.dataset_version,
+           done.cursor_value, done.task_id
+      FROM done JOIN job_revisions r ON r.revision_id = done.revision_id
+     WHERE done.cursor_value IS NOT NULL AND done.status = 'Completed'
+       AND done.dataset_version IS NOT NULL
+     ORDER BY done.job_id, r.generation_hash, done.dataset_version, done.cursor_value DESC
+    ON CONFLICT (job_id, generation_hash, dataset_version) DO UPDATE
+       SET cursor_value = EXCLUDED.cursor_value, task_id = EXCLUDED.task_id, advanced_at = now()
+     WHERE c.cursor_value < EXCLUDED.cursor_value
+), processed AS (
+    UPDATE invalidation_consumers c SET processed_at = now()
+      FROM done
+     WHERE done.invalidation_id IS NOT NULL AND done.status = 'Completed'
+       AND c.invalidation_id = done.invalidation_id AND c.task_id = done.task_id
 )
 SELECT task_id, status FROM done
 """

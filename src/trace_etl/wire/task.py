@@ -33,6 +33,23 @@ class Scope(Reply):
     start: int | None = None
     end: int | None = None
     cursor: int | None = None
+    after: int | None = None
+    """`PerUpdate`: the cursor this job has read up to; what is new lies behind it."""
+
+
+class Invalid(Reply):
+    """Why a task runs again: what changed in one of its inputs. Its scope covers that, and more
+    where an output must be replaced whole."""
+
+    invalidation_id: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
+    kind: Literal["partition", "row_range"]
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+    filter: dict[str, Any] | None = None
+    reason: str = ""
 
 
 class Storage(Request):
@@ -85,6 +102,8 @@ class TaskPayload(Reply):
     operator: str
     config: Json
     scope: Scope | None = None
+    invalidation: Invalid | None = None
+    """Extension: what this task is to make good, if it is the answer to an invalidation."""
     inputs: list[TaskInput] = []
     outputs: list[TaskOutput] = []
     timeout_seconds: int = 3600
@@ -229,14 +248,114 @@ class Event(Request):
         return f"c:{self.cursor}" if self.partition_key is None else f"p:{self.partition_key}"
 
 
+Scalar = str | int | float | bool
+Filter = Annotated[
+    dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)],
+        Scalar | Annotated[list[Scalar], Field(min_length=1, max_length=1_000)],
+    ],
+    Field(min_length=1, max_length=64, json_schema_extra={"additionalProperties": False}),
+]
+
+
+class Invalidation(Request):
+    """Extension: what was published before in this scope is not what it was.
+
+    A `partition`, by its key, or a `row_range`: the rows of some blocks, narrowed by a `filter` of
+    the shape of an input's `where`. Whoever read it does that scope again.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [either("dataset_uuid", "dataset")],
+            "oneOf": [
+                {
+                    "properties": {
+                        "kind": {"const": "partition"},
+                        "partition_key": {"type": "string"},
+                        "start": {"type": "null"},
+                        "end": {"type": "null"},
+                        "filter": {"type": "null"},
+                    },
+                    "required": ["partition_key"],
+                },
+                {
+                    "properties": {
+                        "kind": {"const": "row_range"},
+                        "partition_key": {"type": "null"},
+                        "start": {"type": "integer"},
+                        "end": {"type": "integer"},
+                    },
+                    "required": ["start", "end"],
+                },
+            ],
+        }
+    )
+
+    kind: Literal["partition", "row_range"]
+    dataset_uuid: UUID | None = None
+    dataset: DatasetName | None = None
+    dataset_version: UUID | None = None
+    partition_key: Key | None = None
+    start: Block | None = None
+    end: Block | None = None
+    filter: Filter | None = None
+    reason: Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00]*$")] = ""
+    key: Key | None = None
+    """The same key of the same task again is the same invalidation; without one, a call that is
+    repeated records another, and the scope is done once more."""
+
+    @model_validator(mode="after")
+    def _is_one_scope_of_one_dataset(self) -> "Invalidation":
+        if (self.dataset_uuid is None) == (self.dataset is None):
+            raise ValueError("name the dataset by `dataset_uuid` or by `dataset`, one of them")
+        check_invalid_scope(self.kind, self.partition_key, self.start, self.end, self.filter)
+        return self
+
+
+def check_invalid_scope(
+    kind: str, partition_key: str | None, start: int | None, end: int | None, rows: object
+) -> None:
+    """Raises ValueError when the fields do not make one scope."""
+    if (start is None) != (end is None):
+        raise ValueError("`start` and `end` go together")
+    if start is not None and end is not None and end < start:
+        raise ValueError("`end` must not be before `start`")
+    if kind == "row_range" and (start is None or partition_key is not None):
+        raise ValueError("a `row_range` has `start` and `end`, and no `partition_key`")
+    if kind == "partition" and partition_key is None:
+        raise ValueError("a `partition` has a `partition_key`")
+    if kind == "partition" and start is not None and partition_key != f"{start}-{end}":
+        raise ValueError("`partition_key` of a block range is `{start}-{end}`")
+    if kind == "partition" and rows is not None:
+        raise ValueError("`filter` goes with a `row_range`")
+
+
 class Events(Fenced):
-    events: Annotated[list[Event], Field(min_length=1, max_length=5_000)]
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"properties": {"events": {"minItems": 1}}, "required": ["events"]},
+                {"properties": {"invalidations": {"minItems": 1}}, "required": ["invalidations"]},
+            ]
+        }
+    )
+
+    events: Annotated[list[Event], Field(max_length=5_000)] = []
+    invalidations: Annotated[list[Invalidation], Field(max_length=1_000)] = []
+    """Extension: what this attempt rewrote, or found to be wrong, in its own outputs."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Events":
+        if not self.events and not self.invalidations:
+            raise ValueError("give `events` or `invalidations`, at least one")
+        return self
 
 
 class EventsAccepted(Reply):
     status: Literal["Accepted"] = "Accepted"
     accepted: int
-    """How many were new; the rest had been accepted before."""
+    """How many events were new; the rest had been accepted before."""
 
 
 class Output(Request):
@@ -286,6 +405,9 @@ class Complete(Fenced):
     events: Annotated[list[Event], Field(max_length=5_000)] = []
     outputs: Annotated[list[Output], Field(max_length=1_000)] = []
     datasets_published: Annotated[list[Published], Field(max_length=1_000)] = []
+    invalidations: Annotated[list[Invalidation], Field(max_length=1_000)] = []
+    """Extension: what this attempt rewrote, or found to be wrong, in its own outputs. A partition
+    that is published a second time needs no word: the Dispatcher sees it."""
     error_message: Text | None = None
     error_code: Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z0-9_]*$")] | None = (
         None
@@ -296,9 +418,11 @@ class Complete(Fenced):
 
     @model_validator(mode="after")
     def _only_success_publishes(self) -> "Complete":
-        if self.status != "Completed" and (self.events or self.outputs or self.datasets_published):
+        said = self.events or self.outputs or self.datasets_published or self.invalidations
+        if self.status != "Completed" and said:
             raise ValueError(
-                "only `Completed` may carry `events`, `outputs` or `datasets_published`"
+                "only `Completed` may carry `events`, `outputs`, `datasets_published` or "
+                "`invalidations`"
             )
         return self
 

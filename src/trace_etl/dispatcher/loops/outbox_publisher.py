@@ -12,7 +12,7 @@ from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.model.errors import Unavailable
 from trace_etl.plan.retry import OUTBOX_RETRY
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer, wake_up_body
-from trace_etl.state import events, outbox, releases, tasks
+from trace_etl.state import events, invalidations, outbox, releases, tasks
 from trace_etl.state.outbox import Intent
 from trace_etl.state.pool import Pool, transaction
 
@@ -36,6 +36,7 @@ class OutboxPublisher:
             intents = await outbox.lease(conn, limit=self.batch_size, hold=self.hold)
         kinds: dict[str, Perform] = {
             "route_event": self._route,
+            "route_invalidation": self._route_invalidations,
             "release": self._release,
             "wake_up": self._wake,
             "wake_next": self._wake_next,
@@ -90,6 +91,13 @@ class OutboxPublisher:
             await outbox.done(conn, _ids(intents), wait_for_disk=True)
         self.kicks.pressure.set()
         _log.info("events_routed", events=len(intents), tasks=len(created))
+
+    async def _route_invalidations(self, intents: list[Intent]) -> None:
+        async with transaction(self.pool) as conn:
+            created = await invalidations.route(conn, [intent.subject for intent in intents])
+            await outbox.done(conn, _ids(intents), wait_for_disk=True)
+        self.kicks.pressure.set()
+        _log.info("invalidations_routed", invalidations=len(intents), tasks=len(created))
 
     async def _release(self, intents: list[Intent]) -> None:
         for intent in intents:

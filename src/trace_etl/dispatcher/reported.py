@@ -1,0 +1,73 @@
+"""What an attempt reports of its outputs, checked against its token."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from trace_etl.dispatcher.tokens import Capability, Grant
+from trace_etl.model.errors import Forbidden, Invalid
+from trace_etl.model.scope import Range
+from trace_etl.state.completions import NewEvent
+from trace_etl.state.invalidations import NewInvalidation
+from trace_etl.wire import task as wire
+
+
+def granted(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
+    """The output that a token opens. Raises Forbidden."""
+    grant = caller.outputs.get(dataset_uuid)
+    if grant is None:
+        raise Forbidden(f"dataset {dataset_uuid} is not an output of this task")
+    if version is not None and version != grant.dataset_version:
+        raise Forbidden(f"the token is for another version of dataset {dataset_uuid}")
+    return grant
+
+
+def new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
+    """An event about one of the caller's outputs. Raises Forbidden."""
+    dataset_uuid = event.dataset_uuid or known[event.dataset or ""]
+    grant = granted(caller, dataset_uuid, event.dataset_version)
+    return NewEvent(
+        dataset_uuid=dataset_uuid,
+        # Not named: the one this attempt writes. After a redeploy that is not the current one any
+        # more, and nobody may say of a generation that it changed without having written it.
+        dataset_version=grant.dataset_version,
+        scope_key=event.scope_key,
+        partition_key=event.partition_key,
+        range_start=event.start,
+        range_end=event.end,
+        cursor_value=event.cursor,
+    )
+
+
+def new_invalidation(
+    item: wire.Invalidation, caller: Capability, known: dict[str, UUID]
+) -> NewInvalidation:
+    """An invalidation of one of the caller's outputs. Raises Forbidden."""
+    dataset_uuid = item.dataset_uuid or known[item.dataset or ""]
+    grant = granted(caller, dataset_uuid, item.dataset_version)
+    span = invalid_span(item.partition_key, item.start, item.end)
+    return NewInvalidation(
+        dataset_uuid=dataset_uuid,
+        dataset_version=grant.dataset_version,
+        kind=item.kind,
+        partition_key=item.partition_key,
+        range_start=span.start if span else None,
+        range_end=span.end if span else None,
+        filter=item.filter,
+        reason=item.reason,
+        once_key=item.key,
+    )
+
+
+def invalid_span(partition_key: str | None, start: int | None, end: int | None) -> Range | None:
+    """The blocks of an invalid scope; those of a partition are in its key."""
+    if start is not None and end is not None:
+        return Range(start, end)
+    try:
+        return Range.parse(partition_key or "")
+    except Invalid:
+        return None
+
+
+def named(items: Sequence[wire.Event | wire.Invalidation], field: str) -> dict[str, str]:
+    """The published names that items use, each with the field to blame for it."""
+    return {item.dataset: f"{field}.{n}.dataset" for n, item in enumerate(items) if item.dataset}

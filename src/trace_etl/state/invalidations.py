@@ -1,0 +1,277 @@
+"""What was published and is not what it was: recorded, and given to whoever read it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from trace_etl.model.task import Fence
+from trace_etl.state.pool import Conn
+
+
+@dataclass(frozen=True)
+class NewInvalidation:
+    """A scope of a generation that changed: a partition, or rows of a range."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    kind: str
+    partition_key: str | None
+    range_start: int | None
+    range_end: int | None
+    filter: dict[str, Any] | None
+    reason: str
+    once_key: str | None = None
+    """The same key of the same task again is the same invalidation."""
+
+
+_RECORD = """
+WITH made AS (
+    INSERT INTO invalidations (org_id, dataset_uuid, dataset_version, kind, partition_key,
+                               range_start, range_end, filter, reason, once_key, made_by, task_id,
+                               attempt)
+    SELECT %(org_id)s, n.dataset_uuid, n.dataset_version, n.kind, n.partition_key, n.range_start,
+           n.range_end, n.filter, n.reason, n.once_key, %(made_by)s, %(task_id)s, %(attempt)s
+      FROM unnest(%(datasets)s::uuid[], %(versions)s::uuid[], %(kinds)s::text[], %(keys)s::text[],
+                  %(starts)s::bigint[], %(ends)s::bigint[], %(filters)s::jsonb[],
+                  %(reasons)s::text[], %(once_keys)s::text[])
+           AS n (dataset_uuid, dataset_version, kind, partition_key, range_start, range_end,
+                 filter, reason, once_key)
+    ON CONFLICT ON CONSTRAINT invalidations_once DO NOTHING
+    RETURNING invalidation_id
+), asked AS (
+    INSERT INTO outbox (kind, subject) SELECT 'route_invalidation', invalidation_id FROM made
+)
+SELECT invalidation_id FROM made
+"""
+
+
+async def record(
+    conn: Conn, org_id: UUID, new: list[NewInvalidation], *, made_by: str, fence: Fence | None
+) -> list[UUID]:
+    """Remember what is invalid and ask for its routing. Returns those that are new."""
+    values = {
+        "org_id": org_id,
+        "made_by": made_by,
+        "task_id": fence.task_id if fence else None,
+        "attempt": fence.attempt if fence else None,
+        "datasets": [n.dataset_uuid for n in new],
+        "versions": [n.dataset_version for n in new],
+        "kinds": [n.kind for n in new],
+        "keys": [n.partition_key for n in new],
+        "starts": [n.range_start for n in new],
+        "ends": [n.range_end for n in new],
+        "filters": [Jsonb(n.filter) if n.filter else None for n in new],
+        "reasons": [n.reason for n in new],
+        "once_keys": [n.once_key for n in new],
+    }
+    return [row[0] for row in await (await conn.execute(_RECORD, values)).fetchall()]
+
+
+# What a consumer must do again, from four sides: the tasks of the partitions that changed, the
+# tasks that made what overlaps them, those that read them by another name, and those that run now
+# (and may have pinned what is gone). What waits reads the change when it is claimed. Scopes that
+# overlap become one, since each must be able to replace what stands. Jobs that keep no partitions
+# (in-process relays, upserts) are handed the invalid scope itself.
+_ROUTE = """
+WITH told AS (
+    UPDATE invalidations i SET routed_at = now()
+     WHERE i.invalidation_id = ANY(%(invalidation_ids)s)
+    RETURNING i.*
+), consumer AS (
+    SELECT DISTINCT ON (i.invalidation_id, c.revision_id)
+           i.invalidation_id, i.dataset_uuid, i.dataset_version, i.partition_key,
+           i.range_start AS first, i.range_end AS last, v.generation_no, c.org_id, c.job_id,
+           c.revision_id, c.generation_hash, c.runtime, c.bulk, c.max_attempts, c.max_concurrency,
+           c.timeout_seconds, c.heartbeat_timeout_seconds,
+           c.runtime = 'dispatcher' OR c.update_strategy = 'append' AS relays
+      FROM told i
+      JOIN dataset_versions v ON v.dataset_version = i.dataset_version
+      JOIN consumers c ON c.dataset_uuid = i.dataset_uuid
+       AND c.dataset_version = i.dataset_version AND c.org_id = i.org_id
+), changed AS (
+    SELECT i.invalidation_id, i.partition_key FROM told i WHERE i.partition_key IS NOT NULL
+     UNION
+    SELECT i.invalidation_id, p.partition_key
+      FROM told i
+      JOIN dataset_versions v ON v.dataset_version = i.dataset_version
+      JOIN partitions p ON p.dataset_version = i.dataset_version
+       AND box(point(p.generation_no, p.range_start), point(p.generation_no, p.range_end))
+           && box(point(v.generation_no, i.range_start), point(v.generation_no, i.range_end))
+     WHERE i.range_start IS NOT NULL
+), touched AS (
+    SELECT c.invalidation_id, c.revision_id, c.partition_key, c.first, c.last,
+           NULL::bigint AS cursor_value
+      FROM consumer c WHERE c.relays
+     UNION ALL
+    SELECT c.invalidation_id, c.revision_id, t.partition_key, t.range_start, t.range_end,
+           t.cursor_value
+      FROM consumer c
+      JOIN changed k ON k.invalidation_id = c.invalidation_id
+      JOIN tasks t ON t.job_id = c.job_id
+       AND t.dedupe_key = concat_ws(':', c.dataset_uuid, c.dataset_version, c.generation_hash,
+                                    'p:' || k.partition_key)
+     WHERE NOT c.relays AND (t.status IN ('Running', 'Completed')
+                             OR (t.status = 'Failed' AND t.retry_at IS NULL))
+     UNION ALL
+    SELECT c.invalidation_id, c.revision_id, coalesce(t.partition_key, q.partition_key),
+           coalesce(t.range_start, q.range_start), coalesce(t.range_end, q.range_end), NULL
+      FROM consumer c
+      JOIN job_outputs o ON o.revision_id = c.revision_id
+      JOIN dataset_versions v ON v.dataset_version = o.dataset_version
+      JOIN partitions q ON q.dataset_version = o.dataset_version
+       AND box(point(q.generation_no, q.range_start), point(q.generation_no, q.range_end))
+           && box(point(v.generation_no, c.first), point(v.generation_no, c.last))
+      JOIN tasks t ON t.task_id = q.task_id
+     WHERE NOT c.relays AND c.first IS NOT NULL
+     UNION ALL
+    SELECT c.invalidation_id, c.revision_id, t.partition_key,
+           coalesce(t.range_start, q.range_start), coalesce(t.range_end, q.range_end),
+           CASE WHEN q.range_start IS NULL THEN t.cursor_value END
+      FROM consumer c
+      JOIN (SELECT invalidation_id, partition_key FROM changed
+             UNION ALL
+            SELECT invalidation_id, '*' FROM told) k ON k.invalidation_id = c.invalidation_id
+      JOIN partition_inputs l
+        ON l.input_version = c.dataset_version AND l.input_key = k.partition_key
+      JOIN job_outputs o
+        ON o.revision_id = c.revision_id AND o.dataset_version = l.dataset_version
+      JOIN partitions q ON q.dataset_version = l.dataset_version
+       AND q.partition_key = l.partition_key AND q.task_id = l.task_id
+      JOIN tasks t ON t.task_id = q.task_id
+     WHERE NOT c.relays
+     UNION ALL
+    SELECT c.invalidation_id, c.revision_id, t.partition_key, t.range_start, t.range_end,
+           t.cursor_value
+      FROM consumer c
+      JOIN tasks t ON t.job_id = c.job_id AND t.status = 'Running'
+      JOIN job_revisions r
+        ON r.revision_id = t.revision_id AND r.generation_hash = c.generation_hash
+     WHERE NOT c.relays AND (c.first IS NULL OR t.range_start IS NULL
+                             OR (t.range_start <= c.last AND c.first <= t.range_end))
+), begins AS (
+    SELECT *, first > max(last) OVER earlier IS NOT FALSE AS is_first
+      FROM touched WHERE first IS NOT NULL
+    WINDOW earlier AS (PARTITION BY invalidation_id, revision_id ORDER BY first, last
+                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+), islands AS (
+    SELECT *, count(*) FILTER (WHERE is_first) OVER (
+                  PARTITION BY invalidation_id, revision_id ORDER BY first, last) AS island
+      FROM begins
+), scope AS (
+    SELECT invalidation_id, revision_id, concat(min(first), '-', max(last)) AS partition_key,
+           min(first) AS first, max(last) AS last, NULL::bigint AS cursor_value
+      FROM islands GROUP BY invalidation_id, revision_id, island
+     UNION ALL
+    SELECT invalidation_id, revision_id, partition_key, NULL, NULL, max(cursor_value)
+      FROM touched WHERE first IS NULL GROUP BY invalidation_id, revision_id, partition_key
+), created AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, cursor_value,
+                       max_attempts, max_concurrency, timeout_seconds, lease_seconds,
+                       invalidation_id)
+    SELECT c.org_id, c.job_id, c.revision_id, c.runtime, c.bulk,
+           concat_ws(':', 'i', c.invalidation_id, c.generation_hash,
+                     coalesce('p:' || s.partition_key, 'c:' || s.cursor_value)),
+           c.dataset_uuid, c.dataset_version, s.partition_key, s.first, s.last, s.cursor_value,
+           c.max_attempts, c.max_concurrency, c.timeout_seconds, c.heartbeat_timeout_seconds,
+           c.invalidation_id
+      FROM scope s JOIN consumer c USING (invalidation_id, revision_id)
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id, job_id, runtime, invalidation_id
+), noted AS (
+    INSERT INTO invalidation_consumers (invalidation_id, job_id, task_id)
+    SELECT invalidation_id, job_id, task_id FROM created
+), woken AS (
+    INSERT INTO outbox (kind, target, subject)
+    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+      FROM created
+)
+SELECT task_id FROM created
+"""
+
+
+async def route(conn: Conn, invalidation_ids: list[UUID]) -> list[UUID]:
+    """Create the tasks that invalidations ask for, for all consumers in one statement."""
+    cursor = await conn.execute(_ROUTE, {"invalidation_ids": invalidation_ids})
+    return [row[0] for row in await cursor.fetchall()]
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """What a task is to make good."""
+
+    invalidation_id: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
+    kind: str
+    partition_key: str | None
+    range_start: int | None
+    range_end: int | None
+    filter: dict[str, Any] | None
+    reason: str
+
+
+_GET = """
+SELECT invalidation_id, dataset_uuid, dataset_version, kind, partition_key, range_start, range_end,
+       filter, reason
+  FROM invalidations WHERE invalidation_id = ANY(%(invalidation_ids)s)
+"""
+
+
+async def by_ids(conn: Conn, invalidation_ids: list[UUID]) -> dict[UUID, Invalid]:
+    """What these invalidations are about."""
+    async with conn.cursor(row_factory=class_row(Invalid)) as cursor:
+        await cursor.execute(_GET, {"invalidation_ids": invalidation_ids})
+        return {row.invalidation_id: row for row in await cursor.fetchall()}
+
+
+@dataclass(frozen=True)
+class InvalidationView:
+    """An invalidation as people see it."""
+
+    invalidation_id: UUID
+    dataset: str | None
+    dag: str
+    job: str
+    output: str
+    kind: str
+    partition_key: str | None
+    range_start: int | None
+    range_end: int | None
+    filter: dict[str, Any] | None
+    reason: str
+    made_by: str
+    made_at: datetime
+    routed_at: datetime | None
+    tasks: int
+    processed: int
+
+
+_LIST = """
+SELECT i.invalidation_id, p.name AS dataset, g.name AS dag, j.name AS job,
+       d.output_name AS output, i.kind, i.partition_key, i.range_start, i.range_end, i.filter,
+       i.reason, i.made_by, i.made_at, i.routed_at,
+       (SELECT count(*) FROM invalidation_consumers c
+         WHERE c.invalidation_id = i.invalidation_id) AS tasks,
+       (SELECT count(*) FROM invalidation_consumers c
+         WHERE c.invalidation_id = i.invalidation_id AND c.processed_at IS NOT NULL) AS processed
+  FROM datasets d JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+  LEFT JOIN publications p USING (dataset_uuid)
+ CROSS JOIN LATERAL (SELECT * FROM invalidations i WHERE i.dataset_uuid = d.dataset_uuid
+                      ORDER BY i.made_at DESC LIMIT %(limit)s) i
+ WHERE d.org_id = %(org_id)s AND (%(name)s::text IS NULL OR p.name = %(name)s)
+ ORDER BY i.made_at DESC, i.invalidation_id LIMIT %(limit)s
+"""
+
+
+async def listing(
+    conn: Conn, org_id: UUID, *, name: str | None, limit: int
+) -> list[InvalidationView]:
+    """The newest invalidations, and how far their consumers have got."""
+    async with conn.cursor(row_factory=class_row(InvalidationView)) as cursor:
+        await cursor.execute(_LIST, {"org_id": org_id, "name": name, "limit": limit})
+        return await cursor.fetchall()

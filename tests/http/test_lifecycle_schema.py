@@ -129,8 +129,9 @@ class Caller:
         home = {name: self._attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
         lists = {
             name: [
-                {**item, **home, "dataset": None} if "dataset" in item else {**item, **home}
-                # No schema can say that `end` is not before `start`: few items, few such faults.
+                in_step(
+                    {**item, **home, "dataset": None} if "dataset" in item else {**item, **home}
+                )
                 for item in body[name][:1]
             ]
             for name in ("events", "outputs", "datasets_published", "invalidations")
@@ -139,6 +140,14 @@ class Caller:
         if body.get("status", "Completed") != "Completed":
             lists = dict.fromkeys(lists, [])  # as a sentence, not as a rule, in the schema
         return {**lists, **({**home, "dedupe_scope": None} if "batch_uri" in body else {})}
+
+
+def in_step(item: dict[str, Any]) -> dict[str, Any]:
+    """The key of a block range says the range: a rule beyond JSON Schema."""
+    if item.get("partition_key") is None or item.get("start") is None:
+        return item
+    start, end = sorted((int(item["start"]), int(item["end"])))
+    return {**item, "start": start, "end": end, "partition_key": f"{start}-{end}"}
 
 
 def whole(value: Any) -> Any:

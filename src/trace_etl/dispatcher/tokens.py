@@ -27,7 +27,6 @@ AUDIENCE = "trace.task"
 _PREFIXES = ("read_prefixes", "write_prefixes")
 _ES256 = ec.ECDSA(SHA256())
 _TICK = 50_000_000  # nanoseconds
-_LOOK_EVERY = 0.02  # seconds between two looks at the key directory
 _SKEW = 60  # seconds that the clocks of two replicas may differ; expiry is checked to the second
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
 
@@ -91,7 +90,6 @@ class PemSigner:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._seen = -1
-        self._looked = float("-inf")
         self._newest = ""
         self._generation = 0
         self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
@@ -119,13 +117,9 @@ class PemSigner:
         return {"keys": [_jwk(kid, key.public_key()) for kid, key in sorted(self._keys.items())]}
 
     def _refresh(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < _LOOK_EVERY:
-            return
         changed = self._directory.stat().st_mtime_ns
         if changed != self._seen:
             self._load(changed)
-        self._looked = now
 
     def _load(self, changed: int) -> None:
         keys: dict[str, ec.EllipticCurvePrivateKey] = {}

@@ -49,6 +49,12 @@ class FinalityBroken(PipelineError):
     retryable = False
 
 
+class NotFinal(PipelineError):
+    """The chain may still change the blocks in question: another time."""
+
+    code = "not_final"
+
+
 class StorageError(PipelineError):
     """An output's place does not take it."""
 

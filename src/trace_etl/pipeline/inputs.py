@@ -104,11 +104,11 @@ def _where(given: TaskInput, schema: StructType) -> list[Column]:
             raise BadTask(f"input {given.name}, where: there is no column {name}")
         kind = schema[name].dataType
         items = cast("list[Any]", value if isinstance(value, list) else [value])
-        conditions.append(F.col(f"`{name}`").isin([_literal(item, kind) for item in items]))
+        conditions.append(F.col(f"`{name}`").isin([literal(item, kind) for item in items]))
     return conditions
 
 
-def _literal(value: Any, kind: DataType) -> Column:
+def literal(value: Any, kind: DataType) -> Column:
     """Hashes and addresses are written as 0x… and stored as bytes."""
     if isinstance(kind, BinaryType) and isinstance(value, str) and value.startswith("0x"):
         try:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 import orjson
@@ -16,6 +16,7 @@ from trace_etl.model.storage import SUCCESS_MARKER
 from trace_etl.pipeline.evm.source import unpack
 from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.parquet import ParquetFile, Written, make_durable, named_errors
+from trace_etl.pipeline.textfile import TextFile
 
 _SORTED_BY = ("block_number", "transaction_index", "log_index")
 _REPORT: Any = pa.schema(
@@ -35,6 +36,10 @@ class Target:
     def path(self) -> Path:
         return self.directory / self.file_name
 
+    def as_file(self, suffix: str) -> "Target":
+        """The same place, for a file of another format."""
+        return replace(self, file_name=str(PurePath(self.file_name).with_suffix(f".{suffix}")))
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -46,10 +51,14 @@ class Frame:
     """The rows' order is the user's wish; otherwise they are sorted by block."""
     is_large: bool = False
     """Worth computing on every core before one of them writes."""
+    is_archive: bool = False
+    """Written once and read often: time is spent on size."""
+    suffix: str = "parquet"
+    """Or `csv`, or `json` for a single column of JSON texts."""
 
     def write(self, targets: Mapping[str, Target]) -> dict[str, Written]:
-        target, schema = targets[self.output], self.schemas()[self.output]
-        work = _FrameWriter(self.output, target, schema)
+        target, schema = targets[self.output].as_file(self.suffix), self.schemas()[self.output]
+        work = _FrameWriter(self.output, target, schema, self.is_archive)
         reports = _reports(self._single().mapInArrow(work, _REPORT_TYPE))
         # Spark drops the whole plan when it can prove that there are no rows.
         return reports or {self.output: _write_file(target, schema, iter(()), attempt=0)}
@@ -139,9 +148,12 @@ class _FrameWriter:
     output: str
     target: Target
     schema: Any
+    is_archive: bool
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        written = _write_file(self.target, self.schema, batches, attempt=_attempt())
+        written = _write_file(
+            self.target, self.schema, batches, attempt=_attempt(), is_archive=self.is_archive
+        )
         settle()
         yield _report([(self.output, written)])
 
@@ -206,8 +218,20 @@ def _slices(batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
             yield table.as_py(), piece.as_buffer()
 
 
-def _write_file(target: Target, schema: Any, batches: Iterator[Any], *, attempt: int) -> Written:
-    with ParquetFile(target.path, schema, attempt=attempt) as file:
+def _write_file(
+    target: Target,
+    schema: Any,
+    batches: Iterator[Any],
+    *,
+    attempt: int,
+    is_archive: bool = False,
+) -> Written:
+    is_text = target.path.suffix != ".parquet"
+    with (
+        TextFile(target.path, schema, attempt=attempt)
+        if is_text
+        else ParquetFile(target.path, schema, attempt=attempt, is_archive=is_archive)
+    ) as file:
         for batch in batches:
             file.write(batch)
         return file.finish()

@@ -1,7 +1,7 @@
 """What operators over tables may be told: decode, enrich, query, check, compact."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
@@ -81,3 +81,67 @@ def _signatures(abi: list[dict[str, Any]]) -> list[str]:
 
 class TransfersConfig(OperatorConfig):
     tokens: list[Address] = Field([], description="Only transfers of these tokens; all if empty.")
+
+
+class EnrichConfig(OperatorConfig):
+    on: dict[Column, Column] = Field(
+        min_length=1, description="What must match: column of the first input to one of the second."
+    )
+    columns: list[Column] = Field(
+        [], description="Columns to take from the second input; all but those matched if empty."
+    )
+    prefix: str = Field("", max_length=64, description="Put before the names of what is taken.")
+    how: Literal["left", "inner"] = Field(
+        "left", description="`inner` drops rows of the first input without a match."
+    )
+    matches: Literal["one", "all"] = Field(
+        "one", description="With several matches: the least of them, or a row for each."
+    )
+    labels: dict[str, str] = Field(
+        {}, description="Instead of a second input: value (0x… for bytes) to label."
+    )
+
+    def check_job(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str | None:
+        wanted = 1 if self.labels else 2
+        if len(inputs) != wanted:
+            rest = "with `labels`" if self.labels else "the second is what rows are looked up in"
+            return f"needs {wanted} input{'s' * (wanted > 1)}, not {len(inputs)}: {rest}"
+        if self.labels and list(self.on.values()) != ["value"]:
+            return "`labels` are looked up by one column: `on: {your_column: value}`"
+        return None
+
+
+class QueryConfig(OperatorConfig):
+    sql: str = Field(min_length=1, description="One SELECT over the inputs, by their names.")
+    format: Literal["parquet", "csv", "json"] = Field(
+        "parquet",
+        description="Of the result. Bytes become 0x… in `csv` and `json`; only `parquet` can be "
+        "another job's input.",
+    )
+
+
+class IntegrityConfig(OperatorConfig):
+    table: Literal["blocks", "transactions", "logs"] = Field(
+        description="What the input holds: the columns are compared with the chain's own."
+    )
+    rpc: str = Field("default", min_length=1, description="Name of the RPC pool to compare with.")
+    sample_blocks: int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="Compare so many blocks, evenly spread; all of them by default. Gaps and "
+        "duplicates are always looked for everywhere.",
+    )
+    most_findings: int = Field(
+        1000, ge=1, le=100_000, description="How many findings to report, lowest blocks first."
+    )
+
+
+class CompactConfig(OperatorConfig):
+    finality_depth_blocks: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000,
+        description="Wait until the range is so many blocks behind the chain's head.",
+    )
+    rpc: str = Field("default", min_length=1, description="RPC pool to ask for the head.")

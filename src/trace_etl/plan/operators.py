@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from trace_etl.plan.operator_configs import (
+    CompactConfig,
     DecodeConfig,
+    EnrichConfig,
     OperatorConfig,
+    QueryConfig,
     TransfersConfig,
 )
 
@@ -114,6 +117,9 @@ OPERATORS: dict[str, Operator] = {
         Operator("block_follower", FollowConfig, WORKERS, _hot_outputs),
         Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),
         Operator("erc20_transfers", TransfersConfig, WORKERS, _one_output, _one_input),
+        Operator("enrich", EnrichConfig, WORKERS, _one_output),
         Operator("sql", SqlConfig, WORKERS, _one_output),
+        Operator("query", QueryConfig, WORKERS, _one_output),
+        Operator("parquet_compact", CompactConfig, WORKERS, _one_output, _one_input),
     )
 }

@@ -1,0 +1,225 @@
+"""Operators over tables: enrich, query, compact."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from support.chain_rows import expected
+from support.spark_tasks import (
+    as_input,
+    directory,
+    ingest,
+    marker,
+    range_scope,
+    rows,
+    select,
+    task,
+)
+from trace_etl.devchain import DevChain
+from trace_etl.pipeline.errors import BadTask, NotFinal
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.wire.task import TaskPayload
+
+SCOPE = range_scope(0, 29)
+
+
+@pytest.fixture(scope="module")
+def ingested(runner: SparkRunner) -> list[TaskPayload]:
+    payloads = [ingest(a, a + 9, outputs=["blocks", "logs"]) for a in (0, 10, 20)]
+    for payload in payloads:
+        runner.run(payload)
+    return payloads
+
+
+def _made(runner: SparkRunner, sql: str, name: str) -> dict[str, Any]:
+    """A little dataset of one partition, as an input."""
+    payload = task("sql", {"sql": sql}, [name], scope={"partition_key": "all"})
+    runner.run(payload)
+    return as_input(payload, name=name)
+
+
+def _enrich(base: dict[str, Any], known: dict[str, Any] | None, **config: Any) -> TaskPayload:
+    given = [base, known] if known else [base]
+    return task("enrich", config, ["answer"], scope={"partition_key": "all"}, inputs=given)
+
+
+@pytest.fixture(scope="module")
+def base(runner: SparkRunner) -> dict[str, Any]:
+    values = "VALUES (1, X'aa'), (2, X'bb'), (3, CAST(NULL AS BINARY))"
+    return _made(runner, f"SELECT * FROM {values} AS t(id, who)", "base")
+
+
+@pytest.fixture(scope="module")
+def known(runner: SparkRunner) -> dict[str, Any]:
+    values = "VALUES (X'aa', 'zoe', 1), (X'aa', 'ann', 9), (X'cc', 'bob', 2), (NULL, 'nobody', 3)"
+    return _made(runner, f"SELECT * FROM {values} AS t(address, name, rank)", "known")
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({}, [(1, "ann", 9), (2, None, None), (3, None, None)]),
+        ({"how": "inner"}, [(1, "ann", 9)]),
+        (
+            {"matches": "all"},
+            [(1, "ann", 9), (1, "zoe", 1), (2, None, None), (3, None, None)],
+        ),
+    ],
+    ids=["left", "inner", "all"],
+)
+def test_rows_are_looked_up_in_another_dataset(
+    runner: SparkRunner,
+    objects: Path,
+    base: dict[str, Any],
+    known: dict[str, Any],
+    config: dict[str, Any],
+    wanted: list[tuple[Any, ...]],
+) -> None:
+    payload = _enrich(base, known, on={"who": "address"}, **config)
+    runner.run(payload)
+    found = [(row["id"], row["name"], row["rank"]) for row in rows(objects, payload, "answer")]
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+
+
+def test_only_the_columns_asked_for_are_taken_under_their_prefix(
+    runner: SparkRunner, objects: Path, base: dict[str, Any], known: dict[str, Any]
+) -> None:
+    payload = _enrich(base, known, on={"who": "address"}, columns=["name"], prefix="who_")
+    runner.run(payload)
+    assert set(rows(objects, payload, "answer")[0]) == {"id", "who", "who_name"}
+
+
+def test_labels_may_stand_in_the_config(
+    runner: SparkRunner, objects: Path, base: dict[str, Any]
+) -> None:
+    payload = _enrich(base, None, on={"who": "value"}, labels={"0xBB": "bee", "0xdd": "dee"})
+    runner.run(payload)
+    found = {row["id"]: row["label"] for row in rows(objects, payload, "answer")}
+    assert found == {1: None, 2: "bee", 3: None}
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"on": {"whom": "address"}}, "the first input has no column whom"),
+        ({"on": {"who": "adress"}}, "looked up in has no column adress"),
+        ({"on": {"who": "address"}, "labels": {"0xaa": "a"}}, "needs 1 input, not 2"),
+    ],
+)
+def test_an_enrichment_that_cannot_be_says_why(
+    runner: SparkRunner,
+    base: dict[str, Any],
+    known: dict[str, Any],
+    config: dict[str, Any],
+    complaint: str,
+) -> None:
+    with pytest.raises(BadTask, match=complaint):
+        runner.run(_enrich(base, known, **config))
+
+
+QUERY = """
+SELECT id, X'0aFF' AS b, named_struct('k', X'01', 'n', array(1, 2)) AS s,
+       CAST(NULL AS STRING) AS nothing, 'a,"b' AS t
+  FROM range(3) ORDER BY id DESC
+"""
+
+
+def _query(sql: str, form: str) -> TaskPayload:
+    return task("query", {"sql": sql, "format": form}, ["answer"], scope={"partition_key": "all"})
+
+
+def test_a_query_gives_json_lines(runner: SparkRunner, objects: Path) -> None:
+    payload = _query(QUERY, "json")
+    runner.run(payload)
+    text = (directory(objects, payload, "answer") / "answer_all.json").read_text()
+    found = [json.loads(line) for line in text.splitlines()]
+    assert [row["id"] for row in found] == [2, 1, 0]
+    assert found[0] == {
+        "id": 2,
+        "b": "0x0aff",
+        "s": {"k": "0x01", "n": [1, 2]},
+        "nothing": None,
+        "t": 'a,"b',
+    }
+    assert marker(objects, payload, "answer")["rows"] == 3
+
+
+def test_a_query_gives_csv(runner: SparkRunner, objects: Path) -> None:
+    payload = _query(QUERY, "csv")
+    runner.run(payload)
+    text = (directory(objects, payload, "answer") / "answer_all.csv").read_text()
+    found = list(csv.DictReader(io.StringIO(text)))
+    assert [row["id"] for row in found] == ["2", "1", "0"]
+    assert (found[0]["b"], found[0]["t"], found[0]["nothing"]) == ("0x0aff", 'a,"b', "")
+    assert json.loads(found[0]["s"]) == {"k": "0x01", "n": [1, 2]}
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+def test_a_query_without_rows_has_a_result_all_the_same(
+    runner: SparkRunner, objects: Path, form: str
+) -> None:
+    payload = _query("SELECT 1 AS one WHERE false", form)
+    runner.run(payload)
+    [file] = marker(objects, payload, "answer")["files"]
+    assert (file["name"], file["rows"]) == (f"answer_all.{form}", 0)
+    assert (directory(objects, payload, "answer") / file["name"]).exists()
+
+
+def _compact(scope: dict[str, Any], given: dict[str, Any], **config: Any) -> TaskPayload:
+    return task("parquet_compact", config, ["answer"], scope=scope, inputs=[given])
+
+
+def test_small_files_become_one_with_the_same_rows_in_order(
+    runner: SparkRunner, objects: Path, chain: DevChain, ingested: list[TaskPayload]
+) -> None:
+    payload = _compact(range_scope(5, 24), as_input(*reversed(ingested), name="logs"))
+    runner.run(payload)
+    assert rows(objects, payload, "answer") == expected(chain, 5, 24)["logs"]
+    [file] = marker(objects, payload, "answer")["files"]
+    assert file["name"] == "answer_5_24.parquet"
+    group = pq.ParquetFile(directory(objects, payload, "answer") / file["name"]).metadata.row_group(
+        0
+    )
+    encodings = {group.column(i).path_in_schema: group.column(i).encodings for i in range(12)}
+    assert "RLE_DICTIONARY" in encodings["address"]  # contracts repeat
+
+
+def test_the_same_range_compacted_twice_gives_the_same_bytes(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    given = as_input(*ingested, name="logs")
+    both = [_compact(SCOPE, given), _compact(SCOPE, given)]
+    for payload in both:
+        runner.run(payload)
+    files = [directory(objects, one, "answer") / "answer_0_29.parquet" for one in both]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_blocks_that_are_not_final_wait(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    given = as_input(*ingested, name="blocks")
+    runner.run(_compact(SCOPE, given, finality_depth_blocks=30))  # the head is block 59
+    young = _compact(SCOPE, given, finality_depth_blocks=31)
+    with pytest.raises(NotFinal, match="block 29 is not yet 31 blocks behind the head") as caught:
+        runner.run(young)
+    assert caught.value.retryable
+    assert not directory(objects, young, "answer").exists()
+
+
+def test_a_select_over_compacted_rows_is_the_same(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    whole = _compact(SCOPE, as_input(*ingested, name="logs"))
+    runner.run(whole)
+    compacted = {**as_input(whole, name="answer"), "name": "logs"}
+    sql = "SELECT address, count(*) AS n FROM logs GROUP BY address ORDER BY address"
+    both = [select(sql, given) for given in (compacted, as_input(*ingested, name="logs"))]
+    for payload in both:
+        runner.run(payload)
+    assert rows(objects, both[0], "answer") == rows(objects, both[1], "answer")

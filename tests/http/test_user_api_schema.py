@@ -105,6 +105,8 @@ class Caller:
         case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
         if case.path == "/v1/triggers":
             case.body = {"dag": self._dag.name, "job": "request", "start": 0, "end": 9}
+        if case.path.startswith("/v1/pauses") and case.method == "POST":
+            case.body = {"dag": self._dag.name, "job": "after"}
 
 
 @pytest.fixture(scope="module")

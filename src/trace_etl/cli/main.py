@@ -10,6 +10,7 @@ from trace_etl.cli import (
     history,
     keys,
     outbox,
+    pressure,
     query,
     stack,
     tasks,
@@ -21,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (stack, dags, tasks, datasets, query, outbox, keys, history, devchain, demo):
+for commands in (stack, dags, tasks, pressure, datasets, query, outbox, keys, history, devchain, demo):
     commands.register(app)
 
 

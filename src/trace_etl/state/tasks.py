@@ -46,7 +46,9 @@ _VIEW = """
 SELECT t.task_id, g.name AS dag, j.name AS job, r.operator, t.runtime, t.status, t.attempt,
        t.max_attempts, t.partition_key, t.cursor_value, t.worker_id, t.created_at, t.queued_at,
        t.started_at, t.finished_at, t.retry_at, t.lease_expires_at, t.cancel_requested, t.cause,
-       t.error_code, t.error_message, t.max_concurrency, j.paused_at, j.paused_by, t.revision_id,
+       t.error_code, t.error_message, t.max_concurrency, t.revision_id,
+       coalesce(j.paused_at, CASE WHEN t.bulk THEN j.bulk_paused_at END) AS paused_at,
+       coalesce(j.paused_by, CASE WHEN t.bulk THEN j.bulk_paused_by END) AS paused_by,
        CASE WHEN t.max_concurrency IS NULL OR t.status <> 'Queued' THEN 0
             ELSE (SELECT count(*) FROM tasks o WHERE o.job_id = t.job_id AND o.status = 'Running')
         END AS running_in_job

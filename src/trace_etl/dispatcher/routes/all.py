@@ -1,6 +1,6 @@
 """Every router of the user API."""
 
-from trace_etl.dispatcher.routes import dags, datasets, events, jobs, tasks, users
+from trace_etl.dispatcher.routes import dags, datasets, events, jobs, pressure, tasks, users
 
 ROUTERS = (
     dags.router,
@@ -8,5 +8,6 @@ ROUTERS = (
     events.router,
     tasks.router,
     datasets.router,
+    pressure.router,
     users.router,
 )

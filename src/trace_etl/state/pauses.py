@@ -1,0 +1,115 @@
+"""Pauses by people, and who waits for whom."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.errors import NotFound
+from trace_etl.plan.backpressure import Tier
+from trace_etl.state import pressure
+from trace_etl.state.pool import Conn
+
+_JOBS = """
+SELECT j.job_id, j.name FROM jobs j JOIN dags g USING (dag_id)
+ WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.active
+   AND (%(job)s::text IS NULL OR j.name = %(job)s)
+ ORDER BY j.name
+"""
+_PAUSE = """
+INSERT INTO pauses (job_id, by_name, tier, reason)
+SELECT unnest(%(job_ids)s::uuid[]), %(by)s, %(tier)s, %(reason)s
+ON CONFLICT ON CONSTRAINT pauses_once DO UPDATE
+   SET by_name = EXCLUDED.by_name, tier = EXCLUDED.tier, reason = EXCLUDED.reason,
+       since = CASE pauses.tier WHEN EXCLUDED.tier THEN pauses.since ELSE now() END
+"""
+_RESUME = """
+DELETE FROM pauses WHERE job_id = ANY(%(job_ids)s) AND by_job_id IS NULL RETURNING job_id
+"""
+
+
+async def pause(
+    conn: Conn, org_id: UUID, dag: str, job: str | None, *, by: str, reason: str, tier: Tier
+) -> list[str]:
+    """Pause a job, or every job of a DAG, until somebody resumes it. Raises NotFound."""
+    await pressure.lock(conn)
+    found = await _jobs(conn, org_id, dag, job)
+    job_ids = list(found)
+    values = {"job_ids": job_ids, "by": by, "reason": reason, "tier": tier}
+    await conn.execute(_PAUSE, values)
+    await pressure.settle(conn, job_ids)
+    return list(found.values())
+
+
+async def resume(conn: Conn, org_id: UUID, dag: str, job: str | None) -> list[str]:
+    """Take people's pauses of a job or a DAG back. Returns whose. Raises NotFound."""
+    await pressure.lock(conn)
+    found = await _jobs(conn, org_id, dag, job)
+    cursor = await conn.execute(_RESUME, {"job_ids": list(found)})
+    resumed = [row[0] for row in await cursor.fetchall()]
+    await pressure.settle(conn, resumed)
+    return sorted(found[job_id] for job_id in resumed)
+
+
+async def _jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dict[UUID, str]:
+    values = {"org_id": org_id, "dag": dag, "job": job}
+    found = {row[0]: row[1] for row in await (await conn.execute(_JOBS, values)).fetchall()}
+    if not found:
+        what = f"job {job!r} in a deployed DAG {dag!r}" if job else f"deployed DAG {dag!r}"
+        raise NotFound(f"no {what}; `trace dags` lists them")
+    return found
+
+
+@dataclass(frozen=True)
+class PauseView:
+    """Why a job waits, one row for each who makes it wait."""
+
+    dag: str
+    job: str
+    tier: str
+    by: str
+    by_dag: str | None
+    by_job: str | None
+    reason: str
+    since: datetime
+
+
+_LIST = """
+SELECT g.name AS dag, j.name AS job, p.tier, p.by_name AS by, bg.name AS by_dag, bj.name AS by_job,
+       p.reason, p.since
+  FROM pauses p JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+  LEFT JOIN jobs bj ON bj.job_id = p.by_job_id LEFT JOIN dags bg ON bg.dag_id = bj.dag_id
+ WHERE j.org_id = %(org_id)s
+   AND (%(dag)s::text IS NULL OR g.name = %(dag)s) AND (%(job)s::text IS NULL OR j.name = %(job)s)
+   AND (%(after_dag)s::text IS NULL
+        OR (g.name, j.name, p.by_name) > (%(after_dag)s, %(after_job)s, %(after_by)s))
+ ORDER BY g.name, j.name, p.by_name
+ LIMIT %(limit)s
+"""
+
+
+async def listing(
+    conn: Conn,
+    org_id: UUID,
+    *,
+    dag: str | None,
+    job: str | None,
+    limit: int,
+    after: tuple[Any, ...] | None,
+) -> list[PauseView]:
+    """Every pause that stands, one page."""
+    after_dag, after_job, after_by = after or (None, None, None)
+    values = {
+        "org_id": org_id,
+        "dag": dag,
+        "job": job,
+        "limit": limit,
+        "after_dag": after_dag,
+        "after_job": after_job,
+        "after_by": after_by,
+    }
+    async with conn.cursor(row_factory=class_row(PauseView)) as cursor:
+        await cursor.execute(_LIST, values)
+        return await cursor.fetchall()

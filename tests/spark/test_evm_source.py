@@ -86,7 +86,7 @@ def test_blocks_alone_ask_for_no_receipts_and_logs_alone_for_no_transactions(
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"dataset": "traces"}, "option dataset"),
+        ({"dataset": "receipts"}, "option dataset"),
         ({"start": "x"}, "option start"),
         ({"end": "-1"}, "option end"),
         ({"start": "9", "end": "3"}, "option end: 3 is before start 9"),

@@ -65,6 +65,23 @@ def check_logs(blocks: _Array, logs: _Array, counts: Any) -> None:
             raise _mismatch(blocks, _owner(counts, at), what)
 
 
+def check_traces(blocks: _Array, traces: _Array, counts: Any) -> None:
+    """The traces are of these blocks, and every transaction has its own. Raises ChainMismatch."""
+    at = _first_difference(repeated(blocks.field("hash"), counts), traces.field("blockHash"))
+    if at is not None:
+        what = f"a trace of another block ({traces.field('blockHash')[at]})"
+        raise _mismatch(blocks, _owner(counts, at), what)
+    depths = np.diff(np.asarray(traces.field("traceAddress").offsets))
+    is_root = (depths == 0) & np.asarray(traces.field("transactionPosition").is_valid())
+    owners = np.repeat(np.arange(len(blocks)), counts)
+    roots = np.bincount(owners[is_root], minlength=len(blocks))
+    wanted = np.diff(np.asarray(blocks.field("transactions").offsets))
+    unequal = np.flatnonzero(roots != wanted)
+    if len(unequal):
+        at = int(unequal[0])
+        raise _mismatch(blocks, at, f"{wanted[at]} transactions but traces of {roots[at]}")
+
+
 def check_silence(blocks: _Array, counts: Any) -> None:
     """Blocks without logs have nothing in their bloom filter. Raises ChainMismatch."""
     silent = np.flatnonzero(counts == 0)

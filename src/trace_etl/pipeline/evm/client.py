@@ -25,12 +25,18 @@ class Client:
     """
 
     def __init__(
-        self, urls: Sequence[str], *, timeout: float, tries: int, first_wait: float
+        self,
+        urls: Sequence[str],
+        *,
+        timeout: float,
+        tries: int,
+        first_wait: float,
+        first: int = 0,
     ) -> None:
         self._endpoints = [Endpoint(url, timeout=timeout) for url in urls]
         self._tries = tries
         self._first_wait = first_wait
-        self._turn = 0
+        self._turn = first
         self._stopping = Event()
         self.bytes_read = 0
         self.troubles = 0
@@ -55,6 +61,10 @@ class Client:
     def label(self) -> str:
         """The endpoint in use, in the form that may be shown."""
         return self._endpoints[self._turn % len(self._endpoints)].label
+
+    def move_on(self) -> None:
+        """Ask the next endpoint from now on."""
+        self._turn += 1
 
     def interrupt(self) -> None:
         """Make a call that is under way in another thread fail soon."""
@@ -88,6 +98,7 @@ class Client:
 
     def _send(self, endpoint: Endpoint, calls: Sequence[Call]) -> bytes:
         where = f"{calls[0]} at {endpoint.label}"
+        endpoint.wait_for_turn(len(calls), self._stopping)
         try:
             answer = endpoint.post(encode(calls))
         except TimeoutError as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _Array = Any  # pyarrow ships no types
 _MISSING = "a value is missing"
@@ -91,6 +92,12 @@ def nth(lists: _Array, index: int) -> _Array:
 def repeated(column: _Array, counts: Any) -> _Array:
     """Every value as often as its count says."""
     return column.take(pa.array(np.repeat(np.arange(len(column)), counts)))
+
+
+def joined(lists: _Array, separator: str) -> _Array:
+    """The numbers of every list as one text."""
+    texts = pa.ListArray.from_arrays(lists.offsets, lists.values.cast(pa.string()))
+    return pc.binary_join(texts, separator)
 
 
 def counts(lists: _Array) -> Any:

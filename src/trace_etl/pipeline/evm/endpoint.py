@@ -2,13 +2,16 @@
 
 import base64
 import http.client
+import re
 import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from threading import Event
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from trace_etl.pipeline.errors import BadTask
+from trace_etl.pipeline.evm.quota import Quota, quota_of
 
 _CONNECT_SECONDS = 5.0
 
@@ -25,7 +28,8 @@ class Answer:
 class Endpoint:
     """A URL and the connection to it. Not shared between threads.
 
-    Keys hide in user info, path and query; `label` is the only form that may be shown.
+    Keys hide in user info, path and query; `label` is the only form that may be shown. The part
+    after # is ours and never sent: `#calls_per_second=25` paces what this process asks for.
     """
 
     def __init__(self, url: str, *, timeout: float) -> None:
@@ -37,12 +41,18 @@ class Endpoint:
         self._port = parts.port or (443 if self._tls else 80)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._timeout = timeout
+        self._quota = _quota(url, parts.fragment)
         self._headers = {"Content-Type": "application/json", **_authorization(parts)}
         self._connection: http.client.HTTPConnection | None = None
 
     @property
     def label(self) -> str:
         return f"{self._host}:{self._port}"
+
+    def wait_for_turn(self, calls: int, stop: Event) -> None:
+        """Return when so many calls may be sent, or when `stop` is set."""
+        if self._quota is not None:
+            self._quota.wait(calls, stop)
 
     def post(self, body: bytes) -> Answer:
         """Send one request and read the whole answer. Raises OSError or HTTPException."""
@@ -92,6 +102,17 @@ class Endpoint:
         connection.sock.settimeout(self._timeout)
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def _quota(url: str, fragment: str) -> Quota | None:
+    told = dict(parse_qsl(fragment, keep_blank_values=True))
+    limit = told.pop("calls_per_second", None)
+    if told or (limit is not None and not re.fullmatch(r"[0-9]*[.]?[0-9]*[1-9][0-9]*", limit)):
+        raise BadTask(
+            "an RPC endpoint's URL may end in #calls_per_second=N with N above 0, and in "
+            "nothing else after its #"
+        )
+    return None if limit is None else quota_of(url, float(limit))
 
 
 def _authorization(parts: object) -> dict[str, str]:

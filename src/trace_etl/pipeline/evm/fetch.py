@@ -4,14 +4,14 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock, local
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from trace_etl.pipeline.errors import ChainMismatch
+from trace_etl.pipeline.errors import ChainMismatch, RpcRefused
 from trace_etl.pipeline.evm import shapes
 from trace_etl.pipeline.evm.answers import Call, MethodNotFound
 from trace_etl.pipeline.evm.checks import (
@@ -20,6 +20,7 @@ from trace_etl.pipeline.evm.checks import (
     check_numbers,
     check_receipts,
     check_silence,
+    check_traces,
 )
 from trace_etl.pipeline.evm.client import Client
 from trace_etl.pipeline.evm.columns import counts, integers
@@ -40,6 +41,8 @@ class Source:
     timeout: float = 30.0
     tries: int = 5
     first_wait: float = 0.2
+    spread: bool = True
+    """Ask all endpoints at once; at the tip, where they may differ, one after another."""
 
 
 class Pace:
@@ -72,6 +75,12 @@ class RangeReader:
         self._source = source
         self._wants_transactions = "transactions" in tables
         self._wants_logs = "logs" in tables
+        self._wants_traces = "traces" in tables
+        self._shape = shapes.block(
+            transactions=self._wants_transactions,
+            hashes=self._wants_traces,
+            withdrawals="withdrawals" in tables,
+        )
         self._pace = Pace(source.batch)
         self._pool = ThreadPoolExecutor(source.concurrency, "evm-fetch")
         self._here = local()
@@ -125,6 +134,7 @@ class RangeReader:
                 timeout=source.timeout,
                 tries=source.tries,
                 first_wait=source.first_wait,
+                first=len(self._clients) if source.spread else 0,
             )
             self._here.client = client
             self._clients.append(client)
@@ -133,17 +143,32 @@ class RangeReader:
     def _fetch(self, start: int, end: int) -> Chunk:
         client = self._client
         before = client.bytes_read, client.troubles
-        read = self._full_blocks if self._wants_transactions else self._headers
-        with _named_mismatch(client, start, end):
-            chunk = read(client, range(start, end + 1))
+        chunk = self._agreed(client, range(start, end + 1))
         self._pace.record(
             end - start + 1, client.bytes_read - before[0], client.troubles - before[1]
         )
         return chunk
 
+    def _agreed(self, client: Client, numbers: range) -> Chunk:
+        """What one endpoint says without contradicting itself; the last one's error if none."""
+        for others in reversed(range(len(self._source.urls))):
+            try:
+                with _named_mismatch(client, numbers[0], numbers[-1]):
+                    return self._told(client, numbers)
+            except ChainMismatch:
+                if not others:
+                    raise
+                client.move_on()
+        raise AssertionError("there is at least one endpoint")
+
+    def _told(self, client: Client, numbers: range) -> Chunk:
+        read = self._full_blocks if self._wants_transactions else self._headers
+        chunk = read(client, numbers)
+        return self._with_traces(client, numbers, chunk) if self._wants_traces else chunk
+
     def _full_blocks(self, client: Client, numbers: range) -> Chunk:
         calls = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
-        blocks = client.columns(calls, shapes.BLOCK)
+        blocks = client.columns(calls, self._shape)
         check_numbers(blocks, numbers)
         transactions = blocks.field("transactions")
         wanted = counts(transactions)
@@ -170,9 +195,18 @@ class RangeReader:
         calls = [Call("eth_getTransactionReceipt", (name,)) for name in hashes]
         return client.columns(calls, shapes.RECEIPT), wanted
 
+    def _with_traces(self, client: Client, numbers: range, chunk: Chunk) -> Chunk:
+        calls = [Call("trace_block", (hex(number),)) for number in numbers]
+        try:
+            lists = client.columns(calls, shapes.TRACES)
+        except MethodNotFound as error:
+            raise RpcRefused(f"{error}: the node offers no traces") from error
+        check_traces(chunk.blocks, lists.flatten(), counts(lists))
+        return replace(chunk, traces=lists.flatten())
+
     def _headers(self, client: Client, numbers: range) -> Chunk:
         calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
-        blocks = client.columns(calls, shapes.HEADER)
+        blocks = client.columns(calls, self._shape)
         check_numbers(blocks, numbers)
         nothing = pa.array([], shapes.LOG)
         if not self._wants_logs:

@@ -9,6 +9,8 @@ from trace_etl.pipeline.evm.tables import SCHEMAS
 
 BUNDLE = "bundle"
 _DEFAULT_PARTITION = 1000
+_DEFAULT_BLOCKS_PER_BATCH = 1000
+_DEFAULT_REORG_DEPTH = 64
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,11 @@ class EvmOptions:
     dataset: str
     tables: tuple[str, ...]
     start: int
-    end: int
+    end: int | None
+    """None where the chain is followed."""
     partition_size: int
+    blocks_per_batch: int = _DEFAULT_BLOCKS_PER_BATCH
+    reorg_depth: int = _DEFAULT_REORG_DEPTH
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "EvmOptions":
@@ -32,8 +37,10 @@ class EvmOptions:
                 raise BadTask(
                     f'evm option dataset: must be one of {", ".join(SCHEMAS)}, not "{table}"'
                 )
-        start, end = _number(options, "start"), _number(options, "end")
-        if end < start:
+        start, end = _number(options, "start"), None
+        if "end" in options:
+            end = _number(options, "end")
+        if end is not None and end < start:
             raise BadTask(f"evm option end: {end} is before start {start}")
         return cls(
             source=_source(options),
@@ -42,6 +49,10 @@ class EvmOptions:
             start=start,
             end=end,
             partition_size=_number(options, "partition_size", _DEFAULT_PARTITION, least=1),
+            blocks_per_batch=_number(
+                options, "blocks_per_batch", _DEFAULT_BLOCKS_PER_BATCH, least=1
+            ),
+            reorg_depth=_number(options, "reorg_depth", _DEFAULT_REORG_DEPTH, least=1),
         )
 
 

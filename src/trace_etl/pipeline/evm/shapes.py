@@ -22,10 +22,32 @@ LOG: Any = pa.struct(
         ("topics", pa.list_(pa.string())),
     ]
 )
-HEADER: Any = pa.struct(_HEADER)
-BLOCK: Any = pa.struct([*_HEADER, ("transactions", pa.list_(_TRANSACTION))])
+_WITHDRAWAL: Any = pa.struct(_texts("index validatorIndex address amount"))
 RECEIPT: Any = pa.struct(
     [*_texts("transactionHash blockHash gasUsed status"), ("logs", pa.list_(LOG))]
 )
 RECEIPTS: Any = pa.list_(RECEIPT)
 LOGS: Any = pa.list_(LOG)
+_ACTION = "from to value gas input callType init author rewardType address refundAddress balance"
+TRACE: Any = pa.struct(
+    [
+        *_texts("blockHash transactionHash error type"),
+        ("action", pa.struct(_texts(_ACTION))),
+        ("result", pa.struct(_texts("gasUsed output code address"))),
+        ("blockNumber", pa.int64()),
+        ("transactionPosition", pa.int64()),
+        ("subtraces", pa.int64()),
+        ("traceAddress", pa.list_(pa.int64())),
+    ]
+)
+TRACES: Any = pa.list_(TRACE)
+
+
+def block(*, transactions: bool = False, hashes: bool = False, withdrawals: bool = False) -> Any:
+    """A block with whole transactions, with their hashes, or without; and what was withdrawn."""
+    parts = list(_HEADER)
+    if transactions or hashes:
+        parts.append(("transactions", pa.list_(_TRANSACTION if transactions else pa.string())))
+    if withdrawals:
+        parts.append(("withdrawals", pa.list_(_WITHDRAWAL)))
+    return pa.struct(parts)

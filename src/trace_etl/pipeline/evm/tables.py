@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,7 +12,9 @@ from trace_etl.pipeline.evm.columns import (
     binary,
     constant,
     integers,
+    joined,
     nth,
+    repeated,
     sizes,
     wide_integers,
 )
@@ -78,6 +81,45 @@ SCHEMAS: dict[str, Any] = {
             ("chain_id", _LONG),
         ]
     ),
+    "traces": pa.schema(
+        [
+            ("action_from", _BYTES),
+            ("action_to", _BYTES),
+            ("action_value", _TEXT),
+            ("action_gas", _LONG),
+            ("action_input", _BYTES),
+            ("action_call_type", _TEXT),
+            ("action_init", _BYTES),
+            ("action_reward_type", _TEXT),
+            ("action_type", _TEXT),
+            ("result_gas_used", _LONG),
+            ("result_output", _BYTES),
+            ("result_code", _BYTES),
+            ("result_address", _BYTES),
+            ("trace_address", _TEXT),
+            ("subtraces", _LONG),
+            ("transaction_index", _LONG),
+            ("transaction_hash", _BYTES),
+            ("block_number", _LONG),
+            ("block_hash", _BYTES),
+            ("error", _TEXT),
+            ("chain_id", _LONG),
+            ("action_value_binary", _BYTES),
+            ("action_value_f64", _DOUBLE),
+        ]
+    ),
+    # cryo knows no withdrawals; the words are the node's.
+    "withdrawals": pa.schema(
+        [
+            ("block_number", _LONG),
+            ("block_hash", _BYTES),
+            ("withdrawal_index", _LONG),
+            ("validator_index", _LONG),
+            ("address", _BYTES),
+            ("amount_gwei", _LONG),
+            ("chain_id", _LONG),
+        ]
+    ),
 }
 
 
@@ -89,6 +131,7 @@ class Chunk:
     transactions: Any
     receipts: Any
     logs: Any
+    traces: Any = None
 
 
 def build(table: str, chunk: Chunk, chain_id: int) -> Any:
@@ -161,4 +204,59 @@ def _logs(chunk: Chunk, chain_id: int) -> list[Any]:
     ]
 
 
-_BUILDERS = {"blocks": _blocks, "transactions": _transactions, "logs": _logs}
+def _traces(chunk: Chunk, chain_id: int) -> list[Any]:
+    column = chunk.traces.field
+    action, result = column("action").field, column("result").field
+    # A contract that ends itself says the same things in other words.
+    value = pc.coalesce(action("value"), action("balance"))
+    exact, decimal, double = wide_integers(value)
+    return [
+        binary(pc.coalesce(action("from"), action("author"), action("address")), optional=True),
+        binary(pc.coalesce(action("to"), action("refundAddress")), optional=True),
+        decimal,
+        integers(action("gas"), optional=True),
+        binary(action("input"), optional=True),
+        action("callType"),
+        binary(action("init"), optional=True),
+        action("rewardType"),
+        column("type"),
+        integers(result("gasUsed"), optional=True),
+        binary(result("output"), optional=True),
+        binary(result("code"), optional=True),
+        binary(result("address"), optional=True),
+        joined(column("traceAddress"), "_"),
+        column("subtraces"),
+        column("transactionPosition"),
+        binary(column("transactionHash"), optional=True),
+        column("blockNumber"),
+        binary(column("blockHash")),
+        column("error"),
+        constant(chain_id, len(chunk.traces)),
+        exact,
+        double,
+    ]
+
+
+def _withdrawals(chunk: Chunk, chain_id: int) -> list[Any]:
+    lists = chunk.blocks.field("withdrawals")
+    held = pc.fill_null(pc.list_value_length(lists), 0)  # before Shanghai there were none
+    numbers = np.asarray(held).astype(np.int64)
+    rows = lists.flatten()
+    return [
+        integers(repeated(chunk.blocks.field("number"), numbers)),
+        binary(repeated(chunk.blocks.field("hash"), numbers)),
+        integers(rows.field("index")),
+        integers(rows.field("validatorIndex")),
+        binary(rows.field("address")),
+        integers(rows.field("amount")),
+        constant(chain_id, len(rows)),
+    ]
+
+
+_BUILDERS = {
+    "blocks": _blocks,
+    "transactions": _transactions,
+    "logs": _logs,
+    "traces": _traces,
+    "withdrawals": _withdrawals,
+}

@@ -1,7 +1,7 @@
 """The tip of a chain: what is new, and where the node left the chain that we hold."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trace_etl.pipeline.errors import ChainMismatch, FinalityBroken, RpcRefused
@@ -32,6 +32,7 @@ class TipReader:
     """Follows one chain. Used in a `with`; not shared between threads."""
 
     def __init__(self, source: Source, tables: Sequence[str]) -> None:
+        source = replace(source, spread=False)
         self._blocks = RangeReader(source, tables)
         self._headers = RangeReader(source, ("blocks",))
         self._tells_finality = True

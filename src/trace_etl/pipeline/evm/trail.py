@@ -1,6 +1,6 @@
 """The blocks we hold that may still be replaced. Pure: it knows no node and no database."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -20,6 +20,12 @@ class Trail:
 
     def __init__(self, marks: Iterable[Mark] = ()) -> None:
         self._marks = list(marks)
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def __iter__(self) -> Iterator[Mark]:
+        return iter(self._marks)
 
     @property
     def last(self) -> Mark | None:

@@ -1,0 +1,232 @@
+"""Pools of endpoints, traces and withdrawals: who lies or lags is left, and the key is kept."""
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from support.chain_rows import expected
+from support.faulty_node import Calls, FaultyNode, Reply
+from trace_etl.devchain import DevChain, start_server
+from trace_etl.pipeline.errors import BadTask, ChainMismatch, PipelineError, RpcRefused
+from trace_etl.pipeline.evm.endpoint import Endpoint
+from trace_etl.pipeline.evm.fetch import RangeReader, Source
+from trace_etl.pipeline.evm.tables import SCHEMAS, build
+
+ALL = ("blocks", "transactions", "logs")
+
+
+def _read(*urls: str, tables: tuple[str, ...] = ALL, end: int = 29, **how: Any) -> dict[str, Any]:
+    found: dict[str, list[Any]] = {table: [] for table in tables}
+    with RangeReader(Source(urls, **{"first_wait": 0.01, **how}), tables) as reader:
+        chain_id = reader.chain_id()
+        for chunk in reader.chunks(0, end):
+            for table in tables:
+                found[table] += build(table, chunk, chain_id).to_pylist()
+    return found
+
+
+@pytest.fixture
+def node(rpc_url: str) -> Generator[FaultyNode]:
+    with FaultyNode(rpc_url) as made:
+        yield made
+
+
+def _answers(method: str, change: Any) -> Any:
+    """Change every result of a method."""
+
+    def after(calls: Calls, items: Calls) -> Calls:
+        for call, item in zip(calls, items, strict=True):
+            if call["method"] == method and item.get("result"):
+                change(item["result"])
+        return items
+
+    return after
+
+
+def test_a_pool_is_asked_all_at_once(node: FaultyNode, rpc_url: str, chain: DevChain) -> None:
+    with FaultyNode(rpc_url) as second:
+        assert _read(node.url, second.url, batch=2) == expected(chain, 0, 29)
+        assert "eth_getBlockReceipts" in node.methods()
+        assert "eth_getBlockReceipts" in second.methods()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        _answers("eth_getBlockReceipts", lambda told: told.clear()),
+        _answers("eth_getBlockReceipts", lambda told: told.reverse()),
+        _answers("eth_getBlockByNumber", lambda told: told.update(number="0x63")),
+    ],
+    ids=["missing_receipts", "mixed_up_receipts", "another_block"],
+)
+def test_a_pool_leaves_an_endpoint_that_contradicts_itself(
+    node: FaultyNode, rpc_url: str, chain: DevChain, after: Any
+) -> None:
+    node.after = after
+    assert _read(node.url, rpc_url, spread=False) == expected(chain, 0, 29)
+    assert "eth_getBlockReceipts" in node.methods() or "eth_getBlockByNumber" in node.methods()
+
+
+def test_a_pool_leaves_an_endpoint_that_lags(
+    node: FaultyNode, rpc_url: str, chain: DevChain
+) -> None:
+    def lag(calls: Calls, items: Calls) -> Calls:
+        for call, item in zip(calls, items, strict=True):
+            if call["method"] == "eth_getBlockByNumber" and int(call["params"][0], 16) > 20:
+                item["result"] = None
+        return items
+
+    node.after = lag
+    assert _read(node.url, rpc_url, spread=False) == expected(chain, 0, 29)
+
+
+def test_a_limit_told_inside_a_batch_makes_batches_smaller(
+    node: FaultyNode, chain: DevChain
+) -> None:
+    def limit(calls: Calls, items: Calls) -> Calls:
+        if len(calls) <= 4:
+            return items
+        refusal = {"code": -32005, "message": "limit exceeded"}
+        return [*items[:-1], {"id": calls[-1]["id"], "error": refusal}]
+
+    node.after = limit
+    assert _read(node.url) == expected(chain, 0, 29)
+
+
+def test_a_slow_endpoint_is_left_for_another(
+    node: FaultyNode, rpc_url: str, chain: DevChain
+) -> None:
+    def slow(calls: Calls) -> Reply | None:
+        time.sleep(0.5)
+        return None
+
+    node.before = slow
+    assert _read(node.url, rpc_url, spread=False, timeout=0.2, tries=6) == expected(chain, 0, 29)
+
+
+def test_a_quota_paces_the_calls(rpc_url: str) -> None:
+    began = time.monotonic()
+    _read(f"{rpc_url}#calls_per_second=200", end=29)  # 1 + 30 + 30 calls
+    assert time.monotonic() - began > 0.2
+
+
+@pytest.mark.parametrize("part", ["calls_per_second=0", "calls_per_second=x", "speed=3"])
+def test_a_wrong_quota_is_refused(part: str) -> None:
+    with pytest.raises(BadTask, match="calls_per_second"):
+        Endpoint(f"http://127.0.0.1:1/#{part}", timeout=1)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(401), Reply(500), Reply(200, b"{"), Reply(200, b'{"id":0,"error":{"code":-32000}}')],
+    ids=["unauthorized", "failing", "truncated", "refused"],
+)
+def test_no_error_tells_the_key(node: FaultyNode, reply: Reply) -> None:
+    node.before = lambda calls: reply
+    url = node.url.replace("://", "://user:hunter2@") + "/v3/secretkey?token=alsosecret"
+    with pytest.raises(PipelineError) as caught:
+        _read(url, tries=2)
+    told = f"{caught.value!r} {caught.value.__cause__!r}"
+    assert node.label in told
+    assert not any(secret in told for secret in ("hunter2", "secretkey", "alsosecret"))
+
+
+def _with_traces(calls: Calls, items: Calls) -> Calls:
+    """A node that traces: every transaction is one call with one call inside."""
+    for call, item in zip(calls, items, strict=True):
+        if call["method"] == "trace_block":
+            item.pop("error")
+            item["result"] = _TRACES[int(call["params"][0], 16)]
+    return items
+
+
+_TRACES: dict[int, list[dict[str, Any]]] = {}
+
+
+@pytest.fixture
+def traced(node: FaultyNode, chain: DevChain) -> FaultyNode:
+    for row in expected(chain, 0, 29)["blocks"]:
+        _TRACES[row["block_number"]] = []
+    blocks = {row["block_number"]: row for row in expected(chain, 0, 29)["blocks"]}
+    for row in expected(chain, 0, 29)["transactions"]:
+        common = {
+            "blockHash": "0x" + blocks[row["block_number"]]["block_hash"].hex(),
+            "blockNumber": row["block_number"],
+            "transactionHash": "0x" + row["transaction_hash"].hex(),
+            "transactionPosition": row["transaction_index"],
+        }
+        call = {"from": "0x" + "aa" * 20, "to": "0x" + "bb" * 20, "gas": "0x5", "input": "0x01"}
+        outer = {"action": {**call, "value": hex(2**200), "callType": "call"}, "type": "call"}
+        suicide = {"address": "0x" + "cc" * 20, "refundAddress": "0x" + "dd" * 20, "balance": "0x7"}
+        inner = {"action": suicide, "type": "suicide", "result": None}
+        _TRACES[row["block_number"]] += [
+            {**common, **outer, "result": None, "error": "Reverted", "subtraces": 1}
+            | {"traceAddress": []},
+            {**common, **inner, "subtraces": 0, "traceAddress": [0, 2]},
+        ]
+    node.after = _with_traces
+    return node
+
+
+def test_traces_have_the_columns_of_cryo(traced: FaultyNode, chain: DevChain) -> None:
+    rows = _read(traced.url, tables=("traces",))["traces"]
+    transactions = expected(chain, 0, 29)["transactions"]
+    assert len(rows) == 2 * len(transactions)
+    outer, inner = rows[:2]
+    assert outer["action_value"] == str(2**200) and outer["action_value_f64"] == float(2**200)
+    assert outer["trace_address"] == "" and inner["trace_address"] == "0_2"
+    assert outer["error"] == "Reverted" and outer["result_gas_used"] is None
+    assert (inner["action_from"], inner["action_to"]) == (b"\xcc" * 20, b"\xdd" * 20)
+    assert inner["action_value"] == "7" and inner["action_type"] == "suicide"
+    assert [row["transaction_hash"] for row in rows[::2]] == [
+        row["transaction_hash"] for row in transactions
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda told: told.pop(), "transactions but traces of"),
+        (lambda told: told[0].update(blockHash="0x" + "11" * 32), "a trace of another block"),
+    ],
+    ids=["held_back", "of_another_block"],
+)
+def test_traces_that_do_not_fit_are_caught(
+    traced: FaultyNode, chain: DevChain, change: Any, complaint: str
+) -> None:
+    number = expected(chain, 0, 29)["transactions"][0]["block_number"]
+    change(_TRACES[number])
+    if complaint.startswith("transactions"):
+        change(_TRACES[number])  # the inner one, then the outer one
+    with pytest.raises(ChainMismatch, match=complaint):
+        _read(traced.url, tables=("traces",), tries=1)
+
+
+def test_a_node_without_traces_says_so(rpc_url: str) -> None:
+    with pytest.raises(RpcRefused, match="the node offers no traces"):
+        _read(rpc_url, tables=("traces",), tries=1)
+
+
+def test_withdrawals_come_with_their_blocks(node: FaultyNode) -> None:
+    given = {"index": "0x5", "validatorIndex": "0x9", "address": "0x" + "ee" * 20, "amount": "0x64"}
+
+    def add(block: dict[str, Any]) -> None:
+        if int(block["number"], 16) >= 3:  # before, the chain knew none
+            block["withdrawals"] = [given] * (int(block["number"], 16) - 3)
+
+    node.after = _answers("eth_getBlockByNumber", add)
+    rows = _read(node.url, tables=("withdrawals",), end=5)["withdrawals"]
+    assert [row["block_number"] for row in rows] == [4, 5, 5]
+    assert rows[0]["amount_gwei"] == 100 and rows[0]["address"] == b"\xee" * 20
+
+
+def test_types_are_the_same_when_nothing_is_there() -> None:
+    with (
+        start_server(DevChain(length=3, txs_per_block=0)) as server,
+        RangeReader(Source((server.url,)), (*ALL, "withdrawals")) as reader,
+    ):
+        for chunk in reader.chunks(0, 2):
+            for table in (*ALL, "withdrawals"):
+                assert build(table, chunk, 1).schema == SCHEMAS[table]

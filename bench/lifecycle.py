@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import uvloop
@@ -51,11 +50,12 @@ def seed(made: Stand, count: int) -> list[str]:
     """Queued tasks, ready to be claimed."""
     rows = made.execute(_SEED, {"mark": uuid4().hex, "count": count})
     made.execute("ANALYZE tasks")
+    made.settle()
     return [str(row[0]) for row in rows]
 
 
 class Worker:
-    """A worker with ten slots: claims for the free ones, completes each task on its own."""
+    """A worker with twenty slots: while ten tasks are reported, it claims the next ten."""
 
     def __init__(self, made: Stand, name: str) -> None:
         self._made = made
@@ -63,35 +63,20 @@ class Worker:
 
     async def connect(self) -> None:
         self._claimer = await load.connect(self._made.internal_port, self._made.ca)
-        self._slots = [
-            await load.connect(self._made.internal_port, self._made.ca) for _ in range(BATCH)
-        ]
+        self._reporter = await load.connect(self._made.internal_port, self._made.ca)
 
     async def drain(self) -> None:
         """Work until there is nothing left to claim."""
-        free = list(self._slots)
-        running: set[asyncio.Task[None]] = set()
-        more = True
-        while more or running:
-            if more and len(free) >= BATCH // 2:
-                token = self._made.worker_token
-                won = await load.claim_many(
-                    self._claimer, token, "ecs_python", self._name, len(free)
-                )
-                more = bool(won)
-                for task in won:
-                    running.add(asyncio.create_task(self._finish(free.pop(), task, free)))
-            if running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-
-    async def _finish(self, slot: load.Connection, task: Any, free: list[load.Connection]) -> None:
-        await load.complete(slot, task)
-        free.append(slot)
+        token = self._made.worker_token
+        won = await load.claim_many(self._claimer, token, "ecs_python", self._name, BATCH)
+        while won:
+            _, won = await asyncio.gather(
+                load.complete_many(self._reporter, token, won),
+                load.claim_many(self._claimer, token, "ecs_python", self._name, BATCH),
+            )
 
     def close(self) -> None:
-        for conn in (self._claimer, *self._slots):
+        for conn in (self._claimer, self._reporter):
             conn.close()
 
 
@@ -176,7 +161,7 @@ COMMIT;
 
 def pgbench(made: Stand, clients: int) -> float:
     """The floor: two fenced updates and an outbox row, straight from C."""
-    made.execute(_PGBENCH_SETUP)
+    made.settle()
     with tempfile.NamedTemporaryFile("w", suffix=".sql", delete=False) as script:
         script.write(_PGBENCH_SCRIPT)
     try:
@@ -205,6 +190,7 @@ def run() -> list[Result]:
     results: list[Result] = []
     with stand() as made:
         deploy(made)
+        made.execute(_PGBENCH_SETUP)
         ours_many(made, 4)  # warm plans and caches
         for workers in WORKERS:
             results.append(

@@ -47,6 +47,11 @@ class Stand:
             cursor = conn.execute(query, values)
             return cursor.fetchall() if cursor.description else []
 
+    def settle(self) -> None:
+        """Write out what was changed before, so that the next measurement does not pay for it."""
+        with psycopg.connect(self.server.admin_dsn(), autocommit=True) as conn:
+            conn.execute("CHECKPOINT")
+
     def post(self, path: str, body: dict[str, object]) -> None:
         """A call of the user API."""
         context = ssl.create_default_context(cafile=str(self.ca))

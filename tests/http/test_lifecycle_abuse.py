@@ -337,7 +337,12 @@ BAD_BODIES = {
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("kind", BAD_BODIES)
 def test_a_bad_body_is_refused_everywhere(shared: Bench, attempt: Attempt, kind: str) -> None:
-    for path in [*TASK_SCOPED, "/internal/task-claim", "/internal/task-claim-many"]:
+    for path in [
+        *TASK_SCOPED,
+        "/internal/task-claim",
+        "/internal/task-claim-many",
+        "/internal/task-complete-many",
+    ]:
         reply = send(shared, attempt, path, BAD_BODIES[kind])
         refused(reply, 422, "invalid")
         assert reply.json()["errors"]

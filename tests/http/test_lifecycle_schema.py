@@ -138,7 +138,7 @@ class Caller:
             if name in body
         }
         if body.get("status", "Completed") != "Completed":
-            lists = dict.fromkeys(lists, [])  # as a sentence, not as a rule, in the schema
+            lists = {key: [] for key in lists}  # as a sentence, not as a rule, in the schema
         return {**lists, **({**home, "dedupe_scope": None} if "batch_uri" in body else {})}
 
 

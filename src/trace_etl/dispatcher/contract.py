@@ -112,6 +112,16 @@ CALLS = (
         aliases=("/internal/task-complete",),
     ),
     Call(
+        "complete_many",
+        "POST",
+        "/internal/task-complete-many",
+        "Extension: end several attempts in one call, each with its own capability token.",
+        "worker",
+        (wire.CompletedMany,),
+        wire.CompleteMany,
+        refusals=_WORKER,
+    ),
+    Call(
         "events",
         "POST",
         "/v1/task/events",

@@ -80,6 +80,7 @@ class InternalApi:
             "jwks": self._jwks,
             "heartbeat": self._heartbeat,
             "complete": self._complete,
+            "complete_many": self._complete_many,
             "events": self._events,
             "buffer_publish": self._buffer_publish,
         }
@@ -123,6 +124,11 @@ class InternalApi:
     async def _complete(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         caller = self._tokens.verify(_capability_token(headers))
         return _json(await self._lifecycle.complete(_parse(wire.Complete, body), caller))
+
+    async def _complete_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        given = _parse(wire.CompleteMany, body).completions
+        return _json(wire.CompletedMany(results=await self._lifecycle.complete_many(given)))
 
     async def _events(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         caller = self._tokens.verify(_capability_token(headers))

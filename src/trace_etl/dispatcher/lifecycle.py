@@ -13,6 +13,7 @@ from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.lanes import Lane
 from trace_etl.dispatcher.payloads import Payloads
 from trace_etl.dispatcher.tokens import Capability, TaskTokens
+from trace_etl.http.problems import problem
 from trace_etl.model.errors import (
     CompletionMismatch,
     Fault,
@@ -57,6 +58,10 @@ class Parts:
     kicks: Kicks
     objects_root: Path
     retry: Backoff
+
+
+# Who says it, not what is said: a repeat with a renewed token is the same completion.
+_NOT_CONTENT = {"task_id", "attempt", "lease_token", "capability_token"}
 
 
 @dataclass(eq=False)
@@ -210,10 +215,24 @@ class Lifecycle:
             self._parts.kicks.outbox.set()
         return wire.CompleteAccepted.model_validate({"task_status": status})
 
+    async def complete_many(
+        self, bodies: list[wire.CompleteWithToken]
+    ) -> list[wire.CompleteAccepted | wire.CompleteRefused]:
+        """Several completions, each as if it had come alone; those that can share a commit."""
+        return await asyncio.gather(*(self._complete_or_refuse(body) for body in bodies))
+
+    async def _complete_or_refuse(
+        self, body: wire.CompleteWithToken
+    ) -> wire.CompleteAccepted | wire.CompleteRefused:
+        try:
+            return await self.complete(body, self._parts.tokens.verify(body.capability_token))
+        except TraceError as error:
+            return wire.CompleteRefused(problem=problem(error)[1])
+
     async def _completion(self, body: wire.Complete, caller: Capability) -> Completion:
         for output in body.outputs:
             reported.granted(caller, output.dataset_uuid, output.dataset_version)
-        content = body.model_dump_json(exclude={"task_id", "attempt", "lease_token"})
+        content = body.model_dump_json(exclude=_NOT_CONTENT)
         return Completion(
             fence=body.fence(),
             status=body.status,

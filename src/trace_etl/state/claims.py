@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 
 from trace_etl.model.errors import NotFound
 from trace_etl.model.task import NotClaimedReason, TaskStatus
-from trace_etl.state.pool import Conn
+from trace_etl.state.pool import Conn, rows_as_json
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ _START: LiteralString = """
 _CLAIM = (
     """
 WITH want AS (
-    SELECT * FROM unnest(%(task_ids)s::uuid[], %(worker_ids)s::text[], %(lease_tokens)s::uuid[])
-        AS w (task_id, worker_id, lease_token)
+    SELECT * FROM json_to_recordset(%(wishes)s::json) AS w (
+           task_id uuid, worker_id text, lease_token uuid)
 ), locked AS (
     SELECT t.task_id, w.worker_id, w.lease_token
       FROM tasks t JOIN want w USING (task_id) JOIN jobs j USING (job_id)
@@ -113,17 +113,18 @@ SELECT t.*, """
 )
 
 
+def _as_json(wishes: list[ClaimRequest]) -> str:
+    return rows_as_json(
+        [
+            {"task_id": w.task_id, "worker_id": w.worker_id, "lease_token": w.lease_token}
+            for w in wishes
+        ]
+    )
+
+
 async def claim(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
     """Start every wished task that may start now. Answers by lease token; a loser has no entry."""
-    won = await _run(
-        conn,
-        _CLAIM,
-        {
-            "task_ids": [w.task_id for w in wishes],
-            "worker_ids": [w.worker_id for w in wishes],
-            "lease_tokens": [w.lease_token for w in wishes],
-        },
-    )
+    won = await _run(conn, _CLAIM, {"wishes": _as_json(wishes)})
     return {task.lease_token: task for task in won}
 
 
@@ -142,8 +143,8 @@ _RUNNING = "SELECT count(*) FROM tasks WHERE job_id = %(job_id)s AND status = 'R
 _CLAIM_CAPPED = (
     """
 WITH want AS (
-    SELECT * FROM unnest(%(task_ids)s::uuid[], %(worker_ids)s::text[], %(lease_tokens)s::uuid[])
-        AS w (task_id, worker_id, lease_token)
+    SELECT * FROM json_to_recordset(%(wishes)s::json) AS w (
+           task_id uuid, worker_id text, lease_token uuid)
 ), locked AS (
     SELECT t.task_id, w.worker_id, w.lease_token FROM tasks t JOIN want w USING (task_id)
      WHERE t.status = 'Queued' AND NOT t.cancel_requested
@@ -172,15 +173,7 @@ async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, Cla
         running = await (await conn.execute(_RUNNING, {"job_id": job_id})).fetchone()
         room = max(0, cap - (running[0] if running else 0))
         chosen = [by_task[task_id] for task_id in task_ids[:room]]
-        started = await _run(
-            conn,
-            _CLAIM_CAPPED,
-            {
-                "task_ids": [w.task_id for w in chosen],
-                "worker_ids": [w.worker_id for w in chosen],
-                "lease_tokens": [w.lease_token for w in chosen],
-            },
-        )
+        started = await _run(conn, _CLAIM_CAPPED, {"wishes": _as_json(chosen)})
         won |= {task.lease_token: task for task in started}
     return won
 
@@ -199,8 +192,8 @@ WITH next AS (
     SELECT task_id, row_number() OVER () AS n FROM next
 ), locked AS (
     SELECT task_id, w.worker_id, w.lease_token
-      FROM numbered JOIN unnest(%(worker_ids)s::text[], %(lease_tokens)s::uuid[])
-           WITH ORDINALITY AS w (worker_id, lease_token, n) USING (n)
+      FROM numbered JOIN json_to_recordset(%(places)s::json)
+           AS w (n bigint, worker_id text, lease_token uuid) USING (n)
 ), won AS ("""
     + _START
     + _COLUMNS
@@ -219,8 +212,12 @@ async def claim_ready(
     values = {
         "runtime": runtime,
         "limit": len(places),
-        "worker_ids": [worker for worker, _ in places],
-        "lease_tokens": [token for _, token in places],
+        "places": rows_as_json(
+            [
+                {"n": n, "worker_id": worker, "lease_token": token}
+                for n, (worker, token) in enumerate(places, 1)
+            ]
+        ),
     }
     return await _run(conn, _CLAIM_READY, values)
 

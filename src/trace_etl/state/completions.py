@@ -1,13 +1,15 @@
 """`Running → Completed | Failed | Canceled`: many completions, one statement, one commit."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from psycopg.rows import class_row
 
 from trace_etl.model.task import Fence
-from trace_etl.state.pool import Conn
+from trace_etl.state.pool import Conn, rows_as_json
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class Completion:
 # next attempt starts.
 _COMPLETE = """
 WITH want AS (
-    SELECT * FROM unnest(%(task_ids)s::uuid[], %(attempts)s::int[], %(lease_tokens)s::uuid[],
-                         %(statuses)s::text[], %(hashes)s::bytea[], %(error_codes)s::text[],
-                         %(error_messages)s::text[], %(retry_afters)s::interval[])
-        AS w (task_id, attempt, lease_token, status, content_hash, error_code, error_message,
-              retry_after)
+    SELECT task_id, attempt, lease_token, status, decode(content_hash, 'hex') AS content_hash,
+           error_code, error_message, make_interval(secs => retry_seconds) AS retry_after
+      FROM json_to_recordset(%(completions)s::json) AS w (
+           task_id uuid, attempt int, lease_token uuid, status text, content_hash text,
+           error_code text, error_message text, retry_seconds float8)
 ), locked AS (
     SELECT t.task_id, w.status, w.content_hash, w.error_code, w.error_message,
            CASE WHEN w.status = 'Failed' AND t.attempt < t.max_attempts AND NOT t.cancel_requested
@@ -80,11 +82,9 @@ WITH want AS (
     SELECT done.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
            e.scope_key, e.partition_key, e.range_start, e.range_end, e.cursor_value,
            done.task_id, done.attempt
-      FROM unnest(%(event_tasks)s::uuid[], %(event_datasets)s::uuid[], %(event_versions)s::uuid[],
-                  %(scope_keys)s::text[], %(partition_keys)s::text[], %(range_starts)s::bigint[],
-                  %(range_ends)s::bigint[], %(cursors)s::bigint[])
-           AS e (task_id, dataset_uuid, dataset_version, scope_key, partition_key,
-                 range_start, range_end, cursor_value)
+      FROM json_to_recordset(%(events)s::json) AS e (
+           task_id uuid, dataset_uuid uuid, dataset_version uuid, scope_key text,
+           partition_key text, range_start bigint, range_end bigint, cursor_value bigint)
       JOIN done ON done.task_id = e.task_id AND done.status = 'Completed'
       JOIN datasets d ON d.dataset_uuid = e.dataset_uuid
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
@@ -124,35 +124,46 @@ async def complete(conn: Conn, completions: list[Completion]) -> dict[UUID, str]
 
     At most one completion of a task per call: the caller keeps them apart.
     """
-    events = [(c.fence.task_id, e) for c in completions for e in c.events]
     cursor = await conn.execute(
         _COMPLETE,
         {
-            "task_ids": [c.fence.task_id for c in completions],
-            "attempts": [c.fence.attempt for c in completions],
-            "lease_tokens": [c.fence.lease_token for c in completions],
-            "statuses": [c.status for c in completions],
-            "hashes": [c.content_hash for c in completions],
-            "error_codes": [c.error_code for c in completions],
-            "error_messages": [c.error_message for c in completions],
-            "retry_afters": [c.retry_after for c in completions],
-            **_event_columns(events),
+            "completions": rows_as_json([_completion_row(c) for c in completions]),
+            "events": _events_as_json((c.fence, c.events) for c in completions if c.events),
         },
     )
     return {row[0]: row[1] for row in await cursor.fetchall()}
 
 
-def _event_columns(events: list[tuple[UUID, NewEvent]]) -> dict[str, object]:
+def _completion_row(c: Completion) -> dict[str, Any]:
     return {
-        "event_tasks": [task_id for task_id, _ in events],
-        "event_datasets": [e.dataset_uuid for _, e in events],
-        "event_versions": [e.dataset_version for _, e in events],
-        "scope_keys": [e.scope_key for _, e in events],
-        "partition_keys": [e.partition_key for _, e in events],
-        "range_starts": [e.range_start for _, e in events],
-        "range_ends": [e.range_end for _, e in events],
-        "cursors": [e.cursor_value for _, e in events],
+        "task_id": c.fence.task_id,
+        "attempt": c.fence.attempt,
+        "lease_token": c.fence.lease_token,
+        "status": c.status,
+        "content_hash": c.content_hash.hex(),
+        "error_code": c.error_code,
+        "error_message": c.error_message,
+        "retry_seconds": c.retry_after.total_seconds() if c.retry_after else None,
     }
+
+
+def _events_as_json(given: Iterable[tuple[Fence, list[NewEvent]]]) -> str:
+    return rows_as_json(
+        [
+            {
+                "task_id": fence.task_id,
+                "dataset_uuid": e.dataset_uuid,
+                "dataset_version": e.dataset_version,
+                "scope_key": e.scope_key,
+                "partition_key": e.partition_key,
+                "range_start": e.range_start,
+                "range_end": e.range_end,
+                "cursor_value": e.cursor_value,
+            }
+            for fence, events in given
+            for e in events
+        ]
+    )
 
 
 _RECORD_EVENTS = """
@@ -167,11 +178,9 @@ WITH producer AS (
     SELECT p.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
            e.scope_key, e.partition_key, e.range_start, e.range_end, e.cursor_value,
            p.task_id, p.attempt
-      FROM unnest(%(event_datasets)s::uuid[], %(event_versions)s::uuid[],
-                  %(scope_keys)s::text[], %(partition_keys)s::text[], %(range_starts)s::bigint[],
-                  %(range_ends)s::bigint[], %(cursors)s::bigint[])
-           AS e (dataset_uuid, dataset_version, scope_key, partition_key,
-                 range_start, range_end, cursor_value)
+      FROM json_to_recordset(%(events)s::json) AS e (
+           dataset_uuid uuid, dataset_version uuid, scope_key text, partition_key text,
+           range_start bigint, range_end bigint, cursor_value bigint)
       JOIN datasets d ON d.dataset_uuid = e.dataset_uuid
      CROSS JOIN producer p
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
@@ -185,15 +194,13 @@ SELECT (SELECT count(*) FROM producer), (SELECT count(*) FROM happened)
 
 async def record_events(conn: Conn, fence: Fence, events: list[NewEvent]) -> int | None:
     """Record events of a running attempt. Returns how many were new; None: the fence is stale."""
-    values = _event_columns([(fence.task_id, e) for e in events])
-    del values["event_tasks"]
     cursor = await conn.execute(
         _RECORD_EVENTS,
         {
             "task_id": fence.task_id,
             "attempt": fence.attempt,
             "lease_token": fence.lease_token,
-            **values,
+            "events": _events_as_json([(fence, events)]),
         },
     )
     row = await cursor.fetchone()

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
 from psycopg import AsyncConnection, InterfaceError, OperationalError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
@@ -21,6 +22,11 @@ HOT_OPTIONS = (
     "-c plan_cache_mode=force_generic_plan -c enable_hashjoin=off -c enable_mergejoin=off"
     " -c enable_seqscan=off"
 )
+
+
+def rows_as_json(rows: list[dict[str, Any]]) -> str:
+    """Many rows as one parameter, for `json_to_recordset`: cheaper to send than an array each."""
+    return orjson.dumps(rows).decode()
 
 
 async def _configure(conn: Conn) -> None:

@@ -427,9 +427,36 @@ class Complete(Fenced):
         return self
 
 
+class CompleteWithToken(Complete):
+    """A completion that brings its own capability token."""
+
+    capability_token: Annotated[
+        str, StringConstraints(min_length=1, max_length=65536, pattern=r"^[!-~]*$")
+    ]
+
+
+class CompleteMany(Request):
+    """Extension: a worker that runs many small tasks reports several in one call."""
+
+    completions: Annotated[list[CompleteWithToken], Field(min_length=1, max_length=100)]
+
+
 class CompleteAccepted(Reply):
     status: Literal["Accepted"] = "Accepted"
     task_status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+
+
+class CompleteRefused(Reply):
+    """What the single call would have been refused with."""
+
+    status: Literal["Refused"] = "Refused"
+    problem: Json
+
+
+class CompletedMany(Reply):
+    """One answer for each completion, in their order; one that is refused spoils no other."""
+
+    results: list[CompleteAccepted | CompleteRefused]
 
 
 class BufferPublish(Fenced):

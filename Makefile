@@ -10,7 +10,7 @@ WORKERS ?= 2
 # Companies put their own authority into the system store; uv would look at its own list only.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: help demo test test-chain test-peers check format bench reference lock clean
+.PHONY: help demo test test-chain test-cluster test-peers check format bench reference lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ test: $(VENV)/.dev ## Run the tests
 
 test-chain: $(VENV)/.dev $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed) ## Run the tests against a real node (needs npm)
 	$(BIN)/pytest -n 0 tests/chain $(TESTS)
+
+test-cluster: $(VENV)/.dev ## Run the quickstart on a real standalone Spark cluster
+	$(BIN)/pytest -n 0 tests/cluster $(TESTS)
 
 test-peers: $(VENV)/.bench ## Compare with the tools people use today (needs Python 3.11)
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)

@@ -37,7 +37,7 @@ _OPENED = (
     "sun.nio.cs",
     "sun.util.calendar",
 )
-_FLAGS = (
+FLAGS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
     "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
@@ -45,7 +45,7 @@ _FLAGS = (
     "-Djava.net.preferIPv4Stack=true",
     "-XX:+UseParallelGC",
 )
-_FLAGS_SINCE_24 = ("--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED")
+FLAGS_SINCE_24 = ("--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED")
 _IMPORTED = (
     "org.apache.spark.SparkConf",
     "org.apache.spark.api.java.*",
@@ -91,7 +91,7 @@ class Jvm:
             self.process.wait()
 
 
-def launch(java_home: Path | None, *, memory: str, scratch: Path) -> Jvm:
+def launch(java_home: Path | None, *, memory: str, scratch: Path, is_local: bool = True) -> Jvm:
     """Start a JVM; it takes a second to listen. Raises SparkNotStarted."""
     home = java_home or wheel_java_home()
     log, answer = scratch / "spark.log", scratch / _ANSWER
@@ -103,7 +103,7 @@ def launch(java_home: Path | None, *, memory: str, scratch: Path) -> Jvm:
                 stdin=subprocess.PIPE,  # PythonGatewayServer exits when this reaches its end
                 stdout=stderr,
                 stderr=stderr,
-                env=_environment(answer),
+                env=_environment(answer, is_local=is_local),
                 process_group=0,  # Ctrl-C is for us; we stop the JVM in our own order
             )
         except OSError as error:
@@ -123,8 +123,8 @@ def _command(home: Path, memory: str, scratch: Path) -> list[str]:
     jars = sorted(str(jar) for jar in (_spark_home() / "jars").glob("*.jar"))
     return [
         f"{home}/bin/java",
-        *_FLAGS,
-        *(_FLAGS_SINCE_24 if _major(home) >= 24 else ()),
+        *FLAGS,
+        *(FLAGS_SINCE_24 if _major(home) >= 24 else ()),
         f"-Xmx{memory}",
         f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
@@ -135,11 +135,12 @@ def _command(home: Path, memory: str, scratch: Path) -> list[str]:
     ]
 
 
-def _environment(answer: Path) -> dict[str, str]:
+def _environment(answer: Path, *, is_local: bool) -> dict[str, str]:
     return {
         **os.environ,
         "SPARK_ENV_LOADED": "1",
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        # A cluster's executors must be able to call us back.
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local else {}),
         "PYSPARK_PYTHON": sys.executable,
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
     }

@@ -106,9 +106,17 @@ class WarmSession:
 
     def _start(self) -> None:
         settings = self._settings
+        if settings.master.startswith("sc://"):
+            raise SparkNotStarted(
+                "Spark Connect hides the JVM, by which a SELECT is kept to its inputs; give a "
+                "local, spark://, k8s:// or yarn master"
+            )
         self._scratch = Scratch.make(settings.spark_dir)
         self._jvm = jvm.launch(
-            settings.java_home, memory=settings.memory, scratch=self._scratch.directory
+            settings.java_home,
+            memory=settings.memory,
+            scratch=self._scratch.directory,
+            is_local=is_local(settings.master),
         )
         conf = spark_conf(settings, self._scratch)
         try:
@@ -138,11 +146,7 @@ def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
     return {
         "spark.app.name": "trace",
         "spark.master": settings.master,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": settings.memory,
-        "spark.authenticate": "true",  # other users of the machine can reach the loopback too
-        "spark.local.dir": str(scratch.directory / "local"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Kept in memory with or without a page to show them on.
@@ -151,9 +155,6 @@ def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
         "spark.sql.ui.retainedExecutions": "20",
         "spark.scheduler.mode": "FAIR",
         "spark.python.worker.reuse": "true",
-        # Over TCP each hand-over to a Python worker waits 40 ms for a delayed acknowledgement.
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(scratch.sockets),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(scratch.directory / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
@@ -166,7 +167,26 @@ def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
         # A SELECT reads its inputs: no files by path, no ${env:…} in its text.
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.variable.substitute": "false",
+        **(_on_this_machine(scratch) if is_local(settings.master) else {}),
         **settings.spark_conf,
+    }
+
+
+def is_local(master: str) -> bool:
+    """Whether executors are threads of our own JVM."""
+    return master.startswith("local")
+
+
+def _on_this_machine(scratch: Scratch) -> dict[str, str]:
+    """What a cluster decides for itself: addresses, secrets, directories of its machines."""
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.authenticate": "true",  # other users of the machine can reach the loopback too
+        "spark.local.dir": str(scratch.directory / "local"),
+        # Over TCP each hand-over to a Python worker waits 40 ms for a delayed acknowledgement.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(scratch.sockets),
     }
 
 
@@ -191,8 +211,9 @@ def _open_session(process: jvm.Jvm, conf: dict[str, str]) -> SparkSession:
     context = SparkContext(
         conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
     )
-    # PySpark reads this from an environment variable; workers must be the Python that we are.
-    context.pythonExec = sys.executable
+    # PySpark reads this from an environment variable; workers must be the Python that we are,
+    # unless the cluster's machines have theirs elsewhere.
+    context.pythonExec = conf.get("spark.pyspark.python", sys.executable)
     context.setLogLevel("WARN")
     _drop_functions(gateway)
     return _register_sources(SparkSession(context))

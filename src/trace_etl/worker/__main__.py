@@ -41,6 +41,8 @@ def main() -> int:
         PipelineSettings(
             objects_root=cfg.objects_root,
             master=cfg.spark_master,
+            memory=cfg.spark_memory,
+            spark_conf=cfg.spark_conf,
             spark_dir=cfg.spark_dir,
             java_home=cfg.java_home,
             slots=cfg.slots,

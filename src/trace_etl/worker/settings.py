@@ -17,6 +17,9 @@ class WorkerSettings(BaseSettings):
     slots: int = 2
     objects_root: Path
     spark_master: str = "local[2]"
+    spark_memory: str = "1g"
+    spark_conf: dict[str, str] = {}
+    """Spark's own settings; they win over ours."""
     spark_dir: Path
     java_home: Path | None = None
     data_dsn: str | None = None

@@ -1,0 +1,102 @@
+"""A real standalone cluster out of PySpark's own jars: one master, some workers, loopback only."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+
+from trace_etl.pipeline import jvm
+
+_DEADLINE = 120.0
+_SECRET = "loopback-only"
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
+    "spark.authenticate.secret": _SECRET,
+    "spark.executor.memory": "512m",
+}
+
+
+@contextmanager
+def standalone_cluster(scratch: Path, *, workers: int) -> Generator[str]:
+    """Yields the master's URL once every worker is registered with it."""
+    home = _java_home(scratch)
+    with ExitStack() as stack:
+        master = "org.apache.spark.deploy.master.Master"
+        log = stack.enter_context(
+            _daemon(home, scratch / "master", master, "--port", "0", "--webui-port", "0")
+        )
+        url = _awaited(log, r"Starting Spark master at (spark://\S+)", 1)[0]
+        for n in range(workers):
+            place = scratch / f"worker{n}"
+            options = ("--cores", "1", "--memory", "600m", "--webui-port", "0", url)
+            stack.enter_context(
+                _daemon(home, place, "org.apache.spark.deploy.worker.Worker", *options)
+            )
+        _awaited(log, r"Registering worker (\S+)", workers)
+        yield url
+
+
+def _java_home(scratch: Path) -> Path:
+    """The wheel's Java behind a script: workers start executors with a module that it lacks."""
+    home, real = scratch / "java", jvm.wheel_java_home()
+    (home / "bin").mkdir(parents=True)
+    script = home / "bin" / "java"
+    script.write_text(
+        "#!/bin/bash\n"
+        "args=()\n"
+        'for one in "$@"; do\n'
+        '  [[ $one == --add-modules=jdk.incubator.vector ]] || args+=("$one")\n'
+        "done\n"
+        f'exec "{real}/bin/java" "${{args[@]}}"\n'
+    )
+    script.chmod(0o755)
+    (home / "release").write_bytes((real / "release").read_bytes())
+    return home
+
+
+@contextmanager
+def _daemon(home: Path, place: Path, main: str, *options: str) -> Generator[Path]:
+    place.mkdir(parents=True)
+    spark = Path(pyspark.__file__).parent
+    log = place / "log"
+    command = [f"{home}/bin/java", *jvm.FLAGS, *jvm.FLAGS_SINCE_24, "-Xmx256m"]
+    secured = {name: SETTINGS[name] for name in SETTINGS if "authenticate" in name}
+    command += [f"-D{name}={value}" for name, value in secured.items()]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, "-cp", f"{spark}/jars/*", main, "--host", "127.0.0.1", *options],
+            env={
+                **os.environ,
+                "JAVA_HOME": str(home),
+                "SPARK_HOME": str(spark),
+                "SPARK_ENV_LOADED": "1",
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_SCALA_VERSION": "2.13",
+                "SPARK_WORKER_DIR": str(place / "work"),
+                "SPARK_LOCAL_DIRS": str(place / "local"),
+                "PYSPARK_PYTHON": sys.executable,
+            },
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        yield log
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _awaited(log: Path, pattern: str, count: int) -> list[str]:
+    end = time.monotonic() + _DEADLINE
+    while len(found := re.findall(pattern, log.read_text(errors="replace"))) < count:
+        assert time.monotonic() < end, log.read_text(errors="replace")[-3000:]
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,43 @@
+"""What the master decides about Spark's settings, without starting it."""
+
+from pathlib import Path
+
+import pytest
+
+from trace_etl.pipeline.errors import SparkNotStarted
+from trace_etl.pipeline.scratch import Scratch
+from trace_etl.pipeline.session import WarmSession, spark_conf
+from trace_etl.pipeline.settings import PipelineSettings
+
+
+def _conf(tmp_path: Path, master: str, **given: str) -> dict[str, str]:
+    settings = PipelineSettings(tmp_path, tmp_path, master=master, spark_conf=given)
+    return spark_conf(settings, Scratch(tmp_path, tmp_path / "sockets"))
+
+
+def test_threads_of_our_own_stay_on_the_loopback(tmp_path: Path) -> None:
+    conf = _conf(tmp_path, "local[2]")
+    assert conf["spark.driver.host"] == "127.0.0.1" and conf["spark.authenticate"] == "true"
+
+
+def test_a_cluster_keeps_its_own_addresses_secrets_and_directories(tmp_path: Path) -> None:
+    conf = _conf(tmp_path, "spark://10.0.0.5:7077", **{"spark.driver.host": "10.0.0.9"})
+    assert conf["spark.master"] == "spark://10.0.0.5:7077"
+    assert conf["spark.driver.host"] == "10.0.0.9"
+    ours = ("authenticate", "local.dir", "socket", "bindAddress")
+    assert not [name for name in conf if any(part in name for part in ours)]
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://10.0.0.5:7077"])
+def test_slots_share_cores_fairly_and_a_select_reads_no_files_anywhere(
+    tmp_path: Path, master: str
+) -> None:
+    conf = _conf(tmp_path, master)
+    assert conf["spark.scheduler.mode"] == "FAIR"
+    assert conf["spark.sql.runSQLOnFiles"] == "false"
+
+
+def test_spark_connect_is_refused_with_the_reason(tmp_path: Path) -> None:
+    session = WarmSession(PipelineSettings(tmp_path, tmp_path, master="sc://127.0.0.1:15002"))
+    with pytest.raises(SparkNotStarted, match="Spark Connect hides the JVM"):
+        session.get()

@@ -96,7 +96,7 @@ class Caller:
         """The generated case, speaking of things that exist."""
         known = {
             "task_id": self._ids[0],
-            "name": self._dag.name if case.path == "/v1/dags/{name}" else self._dag.published,
+            "name": self._dag.name if case.path.startswith("/v1/dags/") else self._dag.published,
             "dag": self._dag.name,
             "job": "work",
             "event_id": self._event,
@@ -114,6 +114,15 @@ def caller(shared: Bench) -> Caller:
     return Caller(shared)
 
 
+# No generated text is a DAG, and a DAG's first version has nothing before it or beside it.
+NEVER_WELL = {
+    "POST /v1/dags",
+    "POST /v1/plans",
+    "POST /v1/dags/{name}/rollback",
+    "POST /v1/dags/{name}/promote",
+}
+
+
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_well_formed_calls_get_documented_answers_of_the_user_api(
     caller: Caller, label: str
@@ -127,7 +136,7 @@ def test_well_formed_calls_get_documented_answers_of_the_user_api(
 
     call()
     answers = caller.seen - before
-    assert answers[200] or label == "POST /v1/dags", answers
+    assert answers[200] or label in NEVER_WELL, answers
 
 
 # Nearly every word is a well-formed name: the odd ones have a test below.

@@ -25,7 +25,7 @@ from trace_etl.model.storage import attempt_prefix
 from trace_etl.plan.dagfile import parse_dag
 from trace_etl.query.service import running
 from trace_etl.query.settings import QuerySettings
-from trace_etl.state import dags
+from trace_etl.state import dags, deploys
 
 ORG = UUID("00000000-0000-0000-0000-000000000001")
 
@@ -40,7 +40,9 @@ class Warehouse:
     def deploy(self, text: str, org_id: UUID = ORG) -> None:
         async def run() -> None:
             async with await psycopg.AsyncConnection.connect(self.dsns.state) as conn:
-                await dags.deploy(conn, org_id, parse_dag(text), text)
+                dag = parse_dag(text)
+                base = await dags.version_of(conn, org_id, dag.name)
+                await deploys.deploy(conn, org_id, dag, text, base=base)
 
         asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""`trace deploy`, `trace dags`, `trace trigger`, `trace schema`."""
+"""`trace plan`, `trace deploy`, `trace rollback`, `trace dags`, `trace trigger` and the like."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,31 +8,100 @@ import typer
 from trace_etl.cli.client import fail, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import local_time, print_json, print_rows
+from trace_etl.cli.plans import print_plan, print_rollout
+from trace_etl.cli.plans import wait as follow
 
 DagArgument = Annotated[str, typer.Argument(metavar="DAG", help="The DAG's name.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
+    app.command()(plan)
     app.command()(deploy)
+    app.command()(rollout)
+    app.command()(rollback)
+    app.command()(promote)
     app.command()(dags)
     app.command()(trigger)
     app.command()(schema)
 
 
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A DAG file (YAML).")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Follow it until the new generations are complete.")
+]
+
+
+def plan(file: FileArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Show what a deploy of a DAG file would do. Changes nothing."""
+    text = _read(file)
+    with session(home, file=str(file)) as client:
+        answer = client.post("/v1/plans", {"text": text, "filename": file.name})
+    if as_json:
+        print_json(answer)
+    elif answer["is_deployed"]:
+        typer.echo(f"{answer['dag']} is deployed like this already.")
+    else:
+        base = answer["base_version"]
+        typer.echo(f"Plan for {answer['dag']}" + (f" (at version {base})" if base else " (new)"))
+        print_plan(answer["plan"])
+
+
 def deploy(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A DAG file (YAML).")],
+    file: FileArgument,
+    wait: WaitOption = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
     """Deploy a DAG file. The same text again changes nothing."""
     text = _read(file)
+    body = {"text": text, "filename": file.name}
     with session(home, file=str(file)) as client:
-        answer = client.post("/v1/dags", {"text": text, "filename": file.name})
+        planned = client.post("/v1/plans", body)
+        answer = client.post("/v1/dags", {**body, "base_version": planned["base_version"]})
+        if not as_json:
+            _print_deployed(answer)
+        if wait:
+            dag, version = answer["dag"], answer["dag_version"]
+            answer["rollout"] = follow(client, dag, version, quiet=as_json)
+    if as_json:
+        print_json(answer)
+    if wait:
+        _end(answer["rollout"], quiet=as_json)
+
+
+def rollout(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Show how far the last deploy of a DAG is, and what it waits for."""
+    with session(home) as client:
+        answer = client.get(f"/v1/dags/{dag}/rollout")
     if as_json:
         print_json(answer)
     else:
-        _print_deployed(answer)
+        print_rollout(answer)
+
+
+def rollback(
+    dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+) -> None:
+    """Go back to the version of a DAG before this one, at once."""
+    with session(home) as client:
+        answer = client.post(f"/v1/dags/{dag}/rollback")
+    if as_json:
+        print_json(answer)
+        return
+    typer.echo(f"{dag} is at version {answer['dag_version']} again.")
+    if answer["canceled"]:
+        typer.echo(f"{answer['canceled']} tasks of {answer['from_version']} canceled or told.")
+
+
+def promote(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Make the new generations of a DAG current now, whatever they lack."""
+    with session(home) as client:
+        answer = client.post(f"/v1/dags/{dag}/promote")
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(f"{dag}: the new generations are current (version {answer['dag_version']}).")
 
 
 def dags(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
@@ -102,6 +171,17 @@ def _read(file: Path) -> str:
         fail([f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}"])
 
 
+def _end(rollout: dict[str, Any], *, quiet: bool) -> None:
+    """Say how waiting ended; anything but complete is a failure."""
+    if rollout["state"] == "complete":
+        if not quiet:
+            typer.echo("Complete: the new generations are current.")
+        return
+    if rollout["state"] == "building":
+        fail([f"stuck: {rollout['reason']}"])
+    fail([f"the deploy was {rollout['state'].replace('_', ' ')} meanwhile"])
+
+
 def _print_deployed(answer: dict[str, Any]) -> None:
     what = "Deployed" if answer["changed"] else "Unchanged:"
     typer.echo(f"{what} {answer['dag']} (version {answer['dag_version']}).")
@@ -117,3 +197,5 @@ def _print_deployed(answer: dict[str, Any]) -> None:
             [job["name"], job["activation"], job["operator"], job["runtime"], ", ".join(outputs)]
         )
     print_rows(["job", "activation", "operator", "runtime", "outputs"], rows)
+    if answer["changed"]:
+        print_plan(answer["plan"])

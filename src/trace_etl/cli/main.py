@@ -22,7 +22,19 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (stack, dags, tasks, pressure, datasets, query, outbox, keys, history, devchain, demo):
+for commands in (
+    stack,
+    dags,
+    tasks,
+    pressure,
+    datasets,
+    query,
+    outbox,
+    keys,
+    history,
+    devchain,
+    demo,
+):
     commands.register(app)
 
 

@@ -17,6 +17,7 @@ from trace_etl.dispatcher.internal import InternalApi
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.lifecycle import Lifecycle, Parts
 from trace_etl.dispatcher.loops.backpressure import Backpressure
+from trace_etl.dispatcher.loops.generation_swapper import GenerationSwapper
 from trace_etl.dispatcher.loops.history_retention import HistoryRetention
 from trace_etl.dispatcher.loops.lease_reaper import LeaseReaper
 from trace_etl.dispatcher.loops.loop import Loop
@@ -54,6 +55,7 @@ class Service:
     retries: RetryScheduler
     sweeper: WakeUpSweeper
     retention: HistoryRetention
+    swapper: GenerationSwapper
     backpressure: Backpressure
     kicks: Kicks
     reaper_grace: float
@@ -79,6 +81,13 @@ class Service:
             Loop("retry_scheduler", self.retries.retry_once, 5.0, next_due=self.retries.next_due),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("history_retention", self.retention.retain_once, 600.0),
+            Loop(
+                "generation_swapper",
+                self.swapper.swap_once,
+                5.0,
+                self.kicks.generations,
+                self.swapper.next_due,
+            ),
             Loop(
                 "backpressure",
                 self.backpressure.balance_once,
@@ -125,6 +134,7 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         retries=RetryScheduler(lanes, kicks, _BATCH),
         sweeper=WakeUpSweeper(lanes, queue, kicks, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(lanes, cfg.history_kept, _BATCH),
+        swapper=GenerationSwapper(pool, kicks, cfg.swap_every),
         backpressure=Backpressure(lanes, kicks, cfg.pressure_patience, _BATCH),
         kicks=kicks,
         reaper_grace=cfg.reaper_grace.total_seconds(),

@@ -37,4 +37,5 @@ class DispatcherSettings(BaseSettings):
     outbox_hold: timedelta = timedelta(seconds=30)
     queue_patience: timedelta = timedelta(seconds=5)
     history_kept: timedelta = timedelta(days=30)
+    swap_every: timedelta = timedelta(seconds=0.5)
     pressure_patience: timedelta = timedelta(seconds=5)  # with bulk shed, before normal work is

@@ -85,6 +85,18 @@ class NameTaken(Conflict):
     code = "name_taken"
 
 
+class DeployConflict(Conflict):
+    """The DAG is not the one that the plan was made for: somebody else deployed."""
+
+    code = "deploy_conflict"
+
+
+class NothingToRollBack(Conflict):
+    """There is no version of the DAG before this one, or none that could come back."""
+
+    code = "nothing_to_roll_back"
+
+
 @dataclass(frozen=True)
 class Fault:
     """One thing wrong with an input: where, what, and what would be right."""

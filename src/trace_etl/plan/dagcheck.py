@@ -17,6 +17,7 @@ from trace_etl.model.dag import (
     Udf,
 )
 from trace_etl.model.errors import Fault
+from trace_etl.model.scope import MAX_BLOCK
 from trace_etl.plan.complaints import complaint, suggest
 from trace_etl.plan.cycles import find_cycle
 from trace_etl.plan.operators import OPERATORS, Operator
@@ -40,6 +41,7 @@ RUNTIMES: tuple[str, ...] = (
     "ecs_udf_ts",
     "ecs_udf_rust",
 )
+_MOST_PIECES = 100_000
 _UNTRUSTED = ("lambda", "ecs_udf_python", "ecs_udf_ts", "ecs_udf_rust")
 _SOURCE_FIELDS = {"cron": ("schedule", "missed"), "webhook": ("secret", "max_bytes")}
 
@@ -195,6 +197,9 @@ class Checker:
             self._fault(at, "goes with a `manual` or `cron` source: only those ask for blocks")
         if job.bootstrap.end < job.bootstrap.start:
             self._fault((*at, "end"), f"must not be before start ({job.bootstrap.start})")
+        pieces = (job.bootstrap.end - job.bootstrap.start) // (job.bootstrap.chunk or MAX_BLOCK)
+        if pieces >= _MOST_PIECES:
+            self._fault((*at, "chunk"), f"makes more than {_MOST_PIECES:,} requests; ask for more")
 
     def _passes_on(self, job: JobSection) -> bool:
         """Whether the job is a source that only passes on what it is told."""

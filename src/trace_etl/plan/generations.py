@@ -43,11 +43,11 @@ def generation_hashes(dag: Dag) -> dict[str, str]:
     jobs = {job.name: job for job in dag.jobs}
     hashes: dict[str, str] = {}
     for name in in_order({job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}):
-        hashes[name] = digest(_shape(jobs[name], hashes))
+        upstream = [hashes.get(i.job or "") for i in jobs[name].inputs]
+        hashes[name] = digest([shape(definition(jobs[name])), upstream])
     return hashes
 
 
-def _shape(job: Job, upstream: dict[str, str]) -> dict[str, Any]:
-    whole = asdict(job)
-    inputs = [[i.name, i.output, i.dataset, i.where, upstream.get(i.job or "")] for i in job.inputs]
-    return {**{field: whole[field] for field in SHAPING}, "inputs": inputs}
+def shape(whole: dict[str, Any]) -> dict[str, Any]:
+    """The part of a definition that shapes the job's rows."""
+    return {field: whole.get(field) for field in SHAPING}

@@ -8,13 +8,20 @@ from pydantic import StringConstraints, model_validator
 
 from trace_etl.wire.body import Block, Reply, Request
 from trace_etl.wire.jobs import JobItem
+from trace_etl.wire.rollouts import DagPlan
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00]*$")]
 
 
-class DeployRequest(Request):
+class PlanRequest(Request):
     text: Annotated[str, StringConstraints(max_length=1024 * 1024, pattern=r"^[^\x00]*$")]
     filename: Annotated[str, StringConstraints(max_length=1024)] = "dag.yaml"
+
+
+class DeployRequest(PlanRequest):
+    base_version: UUID | None = None
+    """The version that the plan was made for; null: there was no such DAG. Not given: whatever the
+    DAG is at when the request arrives. When it is another by then: 409 `deploy_conflict`."""
 
 
 class DeployedJob(Reply):
@@ -29,6 +36,9 @@ class DeployedDataset(Reply):
     output: str
     dataset_uuid: UUID
     dataset_version: UUID
+    """What readers see."""
+    building_version: UUID | None
+    """What is being built beside it, and becomes current when the rollout is complete."""
     published: str | None
 
 
@@ -36,8 +46,12 @@ class DeployReply(Reply):
     dag: str
     dag_version: UUID
     changed: bool
+    is_building: bool
+    """Whether new generations are built beside the old: `GET /v1/dags/{name}/rollout` tells."""
     jobs: list[DeployedJob]
     datasets: list[DeployedDataset]
+    plan: DagPlan
+    """What was done."""
 
 
 class DagItem(Reply):

@@ -1,9 +1,19 @@
 """Every router of the user API."""
 
-from trace_etl.dispatcher.routes import dags, datasets, events, jobs, pressure, tasks, users
+from trace_etl.dispatcher.routes import (
+    dags,
+    datasets,
+    events,
+    jobs,
+    pressure,
+    rollouts,
+    tasks,
+    users,
+)
 
 ROUTERS = (
     dags.router,
+    rollouts.router,
     jobs.router,
     events.router,
     tasks.router,

@@ -7,10 +7,11 @@ from fastapi import APIRouter
 
 from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
 from trace_etl.dispatcher.routes.pages import PageDep
+from trace_etl.dispatcher.routes.rollouts import described
+from trace_etl.model.dag import Job
 from trace_etl.plan.dagfile import parse_dag
-from trace_etl.state import dags, jobs
+from trace_etl.state import dags, deploys, jobs
 from trace_etl.state.jobs import JobFilter
-from trace_etl.state.pool import transaction
 from trace_etl.wire import user as wire
 from trace_etl.wire.jobs import JobItem
 
@@ -21,23 +22,33 @@ router = APIRouter(prefix="/v1", tags=["dags"])
 async def deploy(body: wire.DeployRequest, user: CallerDep, ctx: ContextDep) -> wire.DeployReply:
     """Make a file's text the DAG it names. The same text again changes nothing."""
     dag = parse_dag(body.text)
-    async with transaction(ctx.pool) as conn:
-        done = await dags.deploy(conn, user.org_id, dag, body.text)
+    async with ctx.pool.connection() as conn:
+        base = body.base_version
+        if "base_version" not in body.model_fields_set:
+            base = await dags.version_of(conn, user.org_id, dag.name)
+        async with conn.transaction():
+            done = await deploys.deploy(conn, user.org_id, dag, body.text, base=base)
+            datasets = await dags.datasets_of(conn, done.dag_id)
+    ctx.kicks.outbox.set()
+    ctx.kicks.generations.set()
     return wire.DeployReply(
         dag=dag.name,
         dag_version=done.dag_version,
         changed=done.changed,
-        jobs=[
-            wire.DeployedJob(
-                name=job.name,
-                operator=job.operator,
-                runtime=job.runtime,
-                activation=job.activation,
-            )
-            for job in dag.jobs
-        ],
-        datasets=[wire.DeployedDataset.model_validate(asdict(d)) for d in done.datasets],
+        is_building=any(d.building_version for d in datasets) or done.plan.builds,
+        jobs=[wire.DeployedJob.model_validate(_job(job)) for job in dag.jobs],
+        datasets=[wire.DeployedDataset.model_validate(asdict(d)) for d in datasets],
+        plan=described(done.plan),
     )
+
+
+def _job(job: Job) -> dict[str, str]:
+    return {
+        "name": job.name,
+        "operator": job.operator,
+        "runtime": job.runtime,
+        "activation": job.activation,
+    }
 
 
 @router.get("/dags")

@@ -1,0 +1,58 @@
+"""Moves a rollout's pointers, all at once, when its new generations cover the old."""
+
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.model.errors import Conflict
+from trace_etl.state import fills, rollouts
+from trace_etl.state.pool import Pool, transaction
+from trace_etl.state.rollouts import Building
+
+_log = structlog.stdlib.get_logger()
+_SHARE = 10  # of the time at most, looking at what large generations cover
+
+
+@dataclass
+class GenerationSwapper:
+    pool: Pool
+    kicks: Kicks
+    every: timedelta
+    """How often to look while something is being built."""
+    _pause: timedelta | None = field(default=None, init=False)
+
+    async def swap_once(self) -> int:
+        """Look at every rollout once. Safe on every replica at once: one of them moves it."""
+        began = time.monotonic()
+        async with self.pool.connection() as conn:
+            found = await rollouts.building(conn)
+        swapped = [await self._swap(one) for one in found]
+        took = timedelta(seconds=time.monotonic() - began)
+        left = swapped.count(False)
+        self._pause = max(self.every, took * _SHARE) if left else None
+        return sum(swapped)
+
+    async def next_due(self) -> timedelta | None:
+        """When to look again; None: nothing is being built, as far as this replica knows."""
+        return self._pause
+
+    async def _swap(self, one: Building) -> bool:
+        async with transaction(self.pool) as conn:
+            emitted = await fills.emit_again(conn, one.dag_id)
+            covered = not emitted and await rollouts.is_covered(conn, one.rollout_id)
+        if emitted:
+            self.kicks.outbox.set()
+        if not covered:
+            return False
+        try:
+            async with transaction(self.pool) as conn:
+                await rollouts.swap(conn, one)
+        except Conflict as error:  # another replica did it, or there is something new to cover
+            _log.info("generations_not_swapped", dag=one.dag, reason=error.detail)
+            return False
+        self.kicks.outbox.set()
+        _log.info("generations_swapped", dag=one.dag, dag_version=str(one.dag_version))
+        return True

@@ -1,0 +1,110 @@
+"""Plans of deploys, how far the last one is, and the way back."""
+
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter
+
+from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
+from trace_etl.plan import stuck
+from trace_etl.plan.changes import Plan
+from trace_etl.plan.dagfile import parse_dag
+from trace_etl.state import deploys, rollout_progress, rollouts
+from trace_etl.state.pool import transaction
+from trace_etl.state.rollout_progress import Progress, Target
+from trace_etl.state.snapshots import snapshot
+from trace_etl.wire import rollouts as wire
+from trace_etl.wire.user import Name, PlanRequest
+
+router = APIRouter(prefix="/v1", tags=["dags"])
+
+
+@router.post("/plans")
+async def plan(body: PlanRequest, user: CallerDep, ctx: ContextDep) -> wire.PlanReply:
+    """What a deploy of a file's text would do now. Changes nothing."""
+    dag = parse_dag(body.text)
+    async with snapshot(ctx.pool) as conn:
+        made = await deploys.plan(conn, user.org_id, dag, body.text)
+    return wire.PlanReply(
+        dag=dag.name,
+        base_version=made.dag_version,
+        is_deployed=made.is_deployed,
+        plan=described(made.plan),
+    )
+
+
+def described(plan: Plan) -> wire.DagPlan:
+    """A plan as the API tells it."""
+    held = [stock for job in plan.jobs for stock in job.rebuild.values()]
+    held += [name.rebuild for name in plan.names if name.rebuild]
+    told: dict[str, Any] = asdict(plan)
+    rebuilt = sum(stock.partitions for stock in held)
+    return wire.DagPlan.model_validate({**told, "builds": plan.builds, "partitions": rebuilt})
+
+
+@router.get("/dags/{name}/rollout")
+async def rollout(
+    name: Name, user: CallerDep, ctx: ContextDep, dag_version: UUID | None = None
+) -> wire.RolloutReply:
+    """The last rollout of a DAG, or of one version: what is covered, and what it waits for."""
+    async with snapshot(ctx.pool) as conn:
+        found = await rollout_progress.progress(conn, user.org_id, name, dag_version)
+    return wire.RolloutReply.model_validate(
+        {
+            **asdict(found.rollout),
+            "targets": [asdict(target) for target in found.targets],
+            "jobs": [asdict(job) for job in found.jobs],
+            "failures": [asdict(task) for task in found.failures],
+            "reason": stuck.reason(_facts(found)),
+        }
+    )
+
+
+@router.post("/dags/{name}/rollback")
+async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> wire.RollbackReply:
+    """Go back to the version before, at once."""
+    async with transaction(ctx.pool) as conn:
+        done = await rollouts.roll_back(conn, user.org_id, name)
+    ctx.kicks.outbox.set()
+    return wire.RollbackReply(dag=name, **asdict(done))
+
+
+@router.post("/dags/{name}/promote")
+async def promote(name: Name, user: CallerDep, ctx: ContextDep) -> wire.RolloutReply:
+    """Make the new generations current now, whatever they lack."""
+    async with transaction(ctx.pool) as conn:
+        one = await rollouts.building_of(conn, user.org_id, name)
+        await rollouts.swap(conn, one, anyway=True)
+    ctx.kicks.outbox.set()
+    return await rollout(name, user, ctx, one.dag_version)
+
+
+def _facts(found: Progress) -> stuck.Facts:
+    first = found.failures[0] if found.failures else None
+    return stuck.Facts(
+        dag=found.rollout.dag,
+        queued=sum(job.queued for job in found.jobs),
+        running=sum(job.running for job in found.jobs),
+        retrying=sum(job.retrying for job in found.jobs),
+        failed=sum(job.failed for job in found.jobs),
+        canceled=sum(job.canceled for job in found.jobs),
+        first_failure=f"{first.job} {first.partition_key or ''} ({first.task_id}): "
+        f"{first.error_message}"
+        if first
+        else None,
+        lacks=[told for target in found.targets if (told := _lacks(target))],
+    )
+
+
+def _lacks(target: Target) -> str | None:
+    place = f"{target.job}.{target.output} lacks"
+    if target.missing:
+        start, end = target.missing[0]
+        more = f" and {len(target.missing) - 1} ranges more" if len(target.missing) > 1 else ""
+        return f"{place} blocks {start}-{end}{more}"
+    if target.missing_keys:
+        return f"{place} {len(target.missing_keys)} partitions, {target.missing_keys[0]} first"
+    if target.cursor is not None and (target.new_cursor or -1) < target.cursor:
+        return f"{place} what comes after {target.new_cursor}, up to {target.cursor}"
+    return None

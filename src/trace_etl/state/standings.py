@@ -1,0 +1,84 @@
+"""Reading how a DAG is deployed: what a plan starts from."""
+
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from psycopg.types.multirange import Multirange
+
+from trace_etl.model.dag import Dag
+from trace_etl.plan.changes import Standing, Stock, stock_matters
+from trace_etl.state.pool import Conn
+
+_DAG = "SELECT dag_id, dag_version FROM dags WHERE org_id = %(org_id)s AND name = %(name)s"
+_JOBS = """
+SELECT j.name, coalesce(r.definition, '{}'), r.generation_hash, j.active, b.generation_hash
+  FROM jobs j JOIN job_revisions r USING (revision_id)
+  LEFT JOIN job_revisions b ON b.revision_id = j.building_revision_id
+ WHERE j.dag_id = %(dag_id)s
+"""
+_PUBLISHED = """
+SELECT p.name, j.name || '.' || d.output_name
+  FROM publications p JOIN datasets d USING (dataset_uuid) JOIN jobs j USING (job_id)
+ WHERE j.dag_id = %(dag_id)s
+"""
+# Partitions, or the scopes of events where there are none: sources and splitters write no rows.
+_STOCK = """
+SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_count, p.byte_count,
+       coalesce(p.ranges, e.ranges)
+  FROM jobs j JOIN job_outputs o ON o.revision_id = j.revision_id
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS partitions, coalesce(sum(row_count), 0)::bigint AS row_count,
+              coalesce(sum(byte_count), 0)::bigint AS byte_count,
+              range_agg(int8range(range_start, range_end, '[]'))
+                  FILTER (WHERE range_start IS NOT NULL) AS ranges
+         FROM partitions WHERE dataset_version = o.dataset_version
+ ) p
+ CROSS JOIN LATERAL (
+       SELECT count(DISTINCT scope_key) AS scopes,
+              range_agg(int8range(range_start, range_end, '[]'))
+                  FILTER (WHERE range_start IS NOT NULL) AS ranges
+         FROM events WHERE p.partitions = 0 AND dataset_version = o.dataset_version
+ ) e
+ WHERE j.dag_id = %(dag_id)s AND j.name = ANY(%(names)s)
+"""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A DAG as it stands. Without a `dag_id` there is none yet."""
+
+    dag_id: UUID | None
+    dag_version: UUID | None
+    jobs: dict[str, Standing]
+    published: dict[str, str]
+
+
+async def deployed(conn: Conn, org_id: UUID, dag: Dag) -> Deployed:
+    """What is deployed under a DAG's name, and what of it the new file would replace."""
+    found = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
+    if found is None:
+        return Deployed(None, None, {}, {})
+    key = {"dag_id": found[0]}
+    rows = await (await conn.execute(_JOBS, key)).fetchall()
+    jobs = {r[0]: Standing(r[1], r[2], r[3], {}, r[4]) for r in rows}
+    published = {r[0]: r[1] for r in await (await conn.execute(_PUBLISHED, key)).fetchall()}
+    stock = await _stock(conn, found[0], stock_matters(jobs, published, dag))
+    known = {name: replace(job, stock=stock.get(name, {})) for name, job in jobs.items()}
+    return Deployed(found[0], found[1], known, published)
+
+
+async def _stock(conn: Conn, dag_id: UUID, names: list[str]) -> dict[str, dict[str, Stock]]:
+    found: dict[str, dict[str, Stock]] = {}
+    if names:
+        cursor = await conn.execute(_STOCK, {"dag_id": dag_id, "names": names})
+        for job, output, scopes, partitions, rows, size, ranges in await cursor.fetchall():
+            stock = Stock(scopes, partitions, rows, size, blocks(ranges))
+            found.setdefault(job, {})[output] = stock
+    return found
+
+
+def blocks(ranges: Multirange[int] | None) -> list[tuple[int, int]]:
+    """A multirange as first and last blocks."""
+    return [
+        (r.lower, r.upper - 1) for r in ranges or () if r.lower is not None and r.upper is not None
+    ]

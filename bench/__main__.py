@@ -16,6 +16,7 @@ GROUPS = {
     "small_task_vs_spark": "bench.small_task",
     "ingest": "bench.ingest",
     "lifecycle": "bench.lifecycle",
+    "idle": "bench.idle",
 }
 
 

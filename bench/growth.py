@@ -35,6 +35,7 @@ def claim_p99(made: Stand) -> float:
     """Milliseconds of the 99th percentile of single claims, one after the other."""
     rows = made.execute(_SEED, {"mark": uuid4().hex, "count": CLAIMS})
     ids = [str(row[0]) for row in rows]
+    made.settle()
 
     async def run() -> list[float]:
         conn = await load.connect(made.internal_port, made.ca)

@@ -111,6 +111,8 @@ def measure(made: Stand) -> list[Result]:
     made.post("/v1/dags", {"text": _DAG})
     made.post("/v1/triggers", {"dag": "latency", "job": "request", "start": 0, "end": 0})
     producer = uvloop.run(_producer(made))
+    made.execute("VACUUM ANALYZE tasks, events, outbox")
+    made.settle()
     worker = WaitingWorker(made)
     worker.thread.start()
     accepted = uvloop.run(_emit(made, producer))

@@ -74,6 +74,8 @@ class Caller:
         self._ids = shared.tasks(3, dag=self._dag)
         query = {"dag": self._dag.name}
         self._event = shared.user.get("/v1/events", params=query).json()["items"][0]["event_id"]
+        body = {"dag": self._dag.name, "job": "work", "start": 0, "end": 99}
+        self._backfill = shared.user.post("/v1/backfills", json=body).json()["backfill_id"]
         with person(shared, "reader") as reader:
             self._user = reader.get("/v1/me").json()["name"]
         self.seen: Counter[int] = Counter()
@@ -100,6 +102,7 @@ class Caller:
             "dag": self._dag.name,
             "job": "work",
             "event_id": self._event,
+            "backfill_id": self._backfill,
             "user": self._user,
         }
         case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
@@ -107,6 +110,8 @@ class Caller:
             case.body = {"dag": self._dag.name, "job": "request", "start": 0, "end": 9}
         if case.path.startswith("/v1/pauses") and case.method == "POST":
             case.body = {"dag": self._dag.name, "job": "after"}
+        if case.path in ("/v1/backfills", "/v1/backfills/preview") and case.method == "POST":
+            case.body = {"dag": self._dag.name, "job": "work", "start": 0, "end": 9}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import typer
 
 from trace_etl.cli import (
+    backfills,
     dags,
     datasets,
     demo,
@@ -26,6 +27,7 @@ for commands in (
     stack,
     dags,
     tasks,
+    backfills,
     pressure,
     datasets,
     query,

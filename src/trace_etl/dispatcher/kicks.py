@@ -10,4 +10,5 @@ class Kicks:
     retries: asyncio.Event = field(default_factory=asyncio.Event)
     leases: asyncio.Event = field(default_factory=asyncio.Event)
     pressure: asyncio.Event = field(default_factory=asyncio.Event)
+    backfills: asyncio.Event = field(default_factory=asyncio.Event)
     generations: asyncio.Event = field(default_factory=asyncio.Event)

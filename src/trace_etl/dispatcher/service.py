@@ -16,6 +16,7 @@ from trace_etl.dispatcher.inline import InlineRunner
 from trace_etl.dispatcher.internal import InternalApi
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.lifecycle import Lifecycle, Parts
+from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
 from trace_etl.dispatcher.loops.generation_swapper import GenerationSwapper
 from trace_etl.dispatcher.loops.history_retention import HistoryRetention
@@ -57,6 +58,7 @@ class Service:
     retention: HistoryRetention
     swapper: GenerationSwapper
     backpressure: Backpressure
+    feeder: BackfillFeeder
     kicks: Kicks
     reaper_grace: float
 
@@ -95,6 +97,13 @@ class Service:
                 self.kicks.pressure,
                 self.backpressure.next_due,
                 rest=0.1,
+            ),
+            Loop(
+                "backfill_feeder",
+                self.feeder.feed_once,
+                5.0,
+                self.kicks.backfills,
+                self.feeder.next_due,
             ),
         ]
 
@@ -136,6 +145,7 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         retention=HistoryRetention(lanes, cfg.history_kept, _BATCH),
         swapper=GenerationSwapper(pool, kicks, cfg.swap_every),
         backpressure=Backpressure(lanes, kicks, cfg.pressure_patience, _BATCH),
+        feeder=BackfillFeeder(lanes, kicks, cfg.backfill_window),
         kicks=kicks,
         reaper_grace=cfg.reaper_grace.total_seconds(),
     )

@@ -39,3 +39,4 @@ class DispatcherSettings(BaseSettings):
     history_kept: timedelta = timedelta(days=30)
     swap_every: timedelta = timedelta(seconds=0.5)
     pressure_patience: timedelta = timedelta(seconds=5)  # with bulk shed, before normal work is
+    backfill_window: int = 200  # tasks of one backfill at once

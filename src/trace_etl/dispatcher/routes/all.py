@@ -1,6 +1,7 @@
 """Every router of the user API."""
 
 from trace_etl.dispatcher.routes import (
+    backfills,
     dags,
     datasets,
     events,
@@ -19,5 +20,6 @@ ROUTERS = (
     tasks.router,
     datasets.router,
     pressure.router,
+    backfills.router,
     users.router,
 )

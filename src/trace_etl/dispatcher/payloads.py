@@ -7,6 +7,7 @@ from uuid import UUID
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
 from trace_etl.model.storage import attempt_prefix
+from trace_etl.plan.operators import OPERATORS
 from trace_etl.state import cursors, invalidations, revisions
 from trace_etl.state.claims import ClaimedTask
 from trace_etl.state.pool import Conn
@@ -108,7 +109,8 @@ class Payloads:
             Grant(o.dataset_uuid, o.dataset_version, self._ref(o.storage_ref.prefix))
             for o in payload.outputs
         ]
-        scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes)
+        may_doubt = payload.operator in OPERATORS and OPERATORS[payload.operator].doubts_inputs
+        scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes, may_doubt)
         life = task.timeout_seconds + int(self._cfg.token_grace.total_seconds())
         return self._tokens.mint(scope, min(life, int(self._cfg.token_life_most.total_seconds())))
 

@@ -41,9 +41,11 @@ def new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> 
 def new_invalidation(
     item: wire.Invalidation, caller: Capability, known: dict[str, UUID]
 ) -> NewInvalidation:
-    """An invalidation of one of the caller's outputs. Raises Forbidden."""
+    """An invalidation of the caller's output, or of what it checks. Raises Forbidden."""
     dataset_uuid = item.dataset_uuid or known[item.dataset or ""]
-    grant = granted(caller, dataset_uuid, item.dataset_version)
+    grant = caller.doubted.get(dataset_uuid)
+    if grant is None or item.dataset_version not in (None, grant.dataset_version):
+        grant = granted(caller, dataset_uuid, item.dataset_version)
     span = invalid_span(item.partition_key, item.start, item.end)
     return NewInvalidation(
         dataset_uuid=dataset_uuid,

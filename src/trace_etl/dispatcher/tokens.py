@@ -53,6 +53,8 @@ class Capability:
     write_prefixes: tuple[str, ...]
     outputs: dict[UUID, Grant] = field(default_factory=dict[UUID, Grant])
     """The grants it may write: events and publications are about these and no others."""
+    doubted: dict[UUID, Grant] = field(default_factory=dict[UUID, Grant])
+    """Inputs that it may invalidate: what a checker reads, it may find to be wrong."""
 
     def require(self, fence: Fence) -> None:
         """Raises Forbidden when the body speaks for another task or attempt."""
@@ -155,6 +157,8 @@ class Scope:
     attempt: int
     reads: list[Grant]
     writes: list[Grant]
+    may_doubt: bool = False
+    """Whether it may invalidate what it reads."""
 
     def claims(self) -> dict[str, Any]:
         return {
@@ -176,6 +180,7 @@ class Scope:
                 "read_prefixes": [_url(g) for g in self.reads],
                 "write_prefixes": [_url(g) for g in self.writes],
             },
+            **({"doubts": [g.dataset_uuid for g in self.reads]} if self.may_doubt else {}),
         }
 
     def capability(self, issued_at: int, expires_at: int) -> "Capability":
@@ -188,6 +193,7 @@ class Scope:
             read_prefixes=tuple(_url(g) for g in self.reads),
             write_prefixes=tuple(_url(g) for g in self.writes),
             outputs={g.dataset_uuid: g for g in self.writes},
+            doubted={g.dataset_uuid: g for g in self.reads if self.may_doubt},
         )
 
 
@@ -298,6 +304,7 @@ def _capability(claims: dict[str, Any]) -> Capability:
         for d in claims["datasets"]
     )
     writes = tuple(str(p) for p in s3["write_prefixes"])
+    doubts = {UUID(one) for one in claims.get("doubts", [])}
     return Capability(
         org_id=UUID(claims["org_id"]),
         task_id=UUID(claims["task_id"]),
@@ -307,6 +314,7 @@ def _capability(claims: dict[str, Any]) -> Capability:
         read_prefixes=tuple(str(p) for p in s3["read_prefixes"]),
         write_prefixes=writes,
         outputs={g.dataset_uuid: g for g in grants if _url(g) in writes},
+        doubted={g.dataset_uuid: g for g in grants if g.dataset_uuid in doubts},
     )
 
 

@@ -1,10 +1,19 @@
 """What a finished task tells the Dispatcher, in the shapes of the completion call."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trace_etl.pipeline.parquet import Written
-from trace_etl.wire.task import Event, Output, Published, Scope, TaskOutput, TaskPayload, TaskResult
+from trace_etl.wire.task import (
+    Event,
+    Invalidation,
+    Output,
+    Published,
+    Scope,
+    TaskOutput,
+    TaskPayload,
+    TaskResult,
+)
 
 _WHOLE = "all"  # the partition of an output that is not cut into ranges
 
@@ -19,13 +28,16 @@ def file_name(output: str, scope: Scope | None) -> str:
     return f"{output}_{re.sub(r'[^A-Za-z0-9.-]', '_', str(part))}.parquet"
 
 
-def result(task: TaskPayload, written: Mapping[str, Written]) -> TaskResult:
+def result(
+    task: TaskPayload, written: Mapping[str, Written], invalidations: Sequence[Invalidation] = ()
+) -> TaskResult:
     """Every output with its counts, its prefix to point at, and the event it causes."""
     scope = task.scope or Scope()
     return TaskResult(
         outputs=[_output(output, scope, written[output.name]) for output in task.outputs],
         datasets_published=[_published(output, scope) for output in task.outputs],
         events=[_event(output, scope) for output in task.outputs],
+        invalidations=list(invalidations),
     )
 
 

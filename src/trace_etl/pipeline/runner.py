@@ -23,7 +23,7 @@ from trace_etl.pipeline.session import WarmSession
 from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.pipeline.storage import directory
 from trace_etl.pipeline.warmup import warm_up
-from trace_etl.pipeline.writer import Target, mark_success
+from trace_etl.pipeline.writer import Frame, Target, mark_success
 from trace_etl.plan.operators import OPERATORS, OperatorConfig
 from trace_etl.wire.task import TaskPayload, TaskResult
 
@@ -115,7 +115,8 @@ class SparkRunner:
         context.check()
         for name, schema in result.schemas().items():
             mark_success(targets[name], written[name], schema)
-        return reports.result(context.task, written)
+        told = result.invalidations if isinstance(result, Frame) else ()
+        return reports.result(context.task, written, told)
 
     def _targets(self, task: TaskPayload) -> dict[str, Target]:
         root = self.settings.objects_root

@@ -17,6 +17,7 @@ from trace_etl.pipeline.evm.source import unpack
 from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.parquet import ParquetFile, Written, make_durable, named_errors
 from trace_etl.pipeline.textfile import TextFile
+from trace_etl.wire.task import Invalidation
 
 _SORTED_BY = ("block_number", "transaction_index", "log_index")
 _REPORT: Any = pa.schema(
@@ -55,6 +56,8 @@ class Frame:
     """Written once and read often: time is spent on size."""
     suffix: str = "parquet"
     """Or `csv`, or `json` for a single column of JSON texts."""
+    invalidations: Sequence[Invalidation] = ()
+    """What was found to be wrong on the way, to be told with the completion."""
 
     def write(self, targets: Mapping[str, Target]) -> dict[str, Written]:
         target, schema = targets[self.output].as_file(self.suffix), self.schemas()[self.output]

@@ -9,6 +9,7 @@ from trace_etl.plan.operator_configs import (
     CompactConfig,
     DecodeConfig,
     EnrichConfig,
+    IntegrityConfig,
     OperatorConfig,
     QueryConfig,
     TransfersConfig,
@@ -69,6 +70,8 @@ class Operator:
     update_strategies: tuple[str, ...] = ("replace",)
     needs_udf: bool = False
     """Whether it runs a user's function, named in the job's `udf`."""
+    doubts_inputs: bool = False
+    """Whether it may find its inputs to be wrong, and invalidate them."""
 
     @property
     def is_for_workers(self) -> bool:
@@ -120,6 +123,14 @@ OPERATORS: dict[str, Operator] = {
         Operator("enrich", EnrichConfig, WORKERS, _one_output),
         Operator("sql", SqlConfig, WORKERS, _one_output),
         Operator("query", QueryConfig, WORKERS, _one_output),
+        Operator(
+            "integrity_check",
+            IntegrityConfig,
+            WORKERS,
+            _one_output,
+            _one_input,
+            doubts_inputs=True,
+        ),
         Operator("parquet_compact", CompactConfig, WORKERS, _one_output, _one_input),
     )
 }

@@ -497,6 +497,7 @@ class TaskResult(Request):
     outputs: list[Output] = []
     datasets_published: list[Published] = []
     events: list[Event] = []
+    invalidations: list[Invalidation] = []
 
 
 # --- queue messages ---------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class Attempt:
             outputs=result.outputs,
             datasets_published=result.datasets_published,
             events=result.events,
+            invalidations=result.invalidations,
         )
 
     def _emit(

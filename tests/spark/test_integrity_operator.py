@@ -1,0 +1,130 @@
+"""Cold data against the chain: what was tampered with is found, and its partition is doubted."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.spark_tasks import as_input, ingest, range_scope, rows, task
+from trace_etl.pipeline.errors import BadTask
+from trace_etl.pipeline.operators.integrity_check import sample
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.wire.task import TaskPayload
+
+TABLES = ("blocks", "transactions", "logs")
+
+
+@pytest.fixture(scope="module")
+def ingested(runner: SparkRunner) -> list[TaskPayload]:
+    payloads = [ingest(0, 9), ingest(10, 19)]
+    for payload in payloads:
+        runner.run(payload)
+    return payloads
+
+
+def _tampered(
+    runner: SparkRunner, ingested: list[TaskPayload], table: str, sql: str
+) -> dict[str, Any]:
+    """The table with its second partition rewritten by a SELECT."""
+    given = as_input(*ingested, name=table)
+    payload = task("sql", {"sql": sql}, [table], scope=range_scope(10, 19), inputs=[given])
+    runner.run(payload)
+    fresh = as_input(payload, name=table)
+    return {**given, "partitions": [given["partitions"][0], *fresh["partitions"]]}
+
+
+def _check(table: str, given: dict[str, Any], **config: Any) -> TaskPayload:
+    return task(
+        "integrity_check",
+        {"table": table, **config},
+        ["findings"],
+        scope=range_scope(0, 19),
+        inputs=[given],
+    )
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_what_the_chain_has_is_found_to_be_right(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload], table: str
+) -> None:
+    payload = _check(table, as_input(*ingested, name=table))
+    result = runner.run(payload)
+    assert rows(objects, payload, "findings") == [] and result.invalidations == []
+
+
+@pytest.mark.parametrize(
+    ("table", "sql", "wanted"),
+    [
+        ("blocks", "SELECT * FROM blocks WHERE block_number <> 12", (12, "missing", 1, 0)),
+        (
+            "blocks",
+            "SELECT CASE WHEN block_number = 13 THEN X'00' ELSE block_hash END AS block_hash, "
+            "* EXCEPT (block_hash) FROM blocks",
+            (13, "other rows", 1, 1),
+        ),
+        (
+            "blocks",
+            "SELECT * FROM blocks UNION ALL SELECT * FROM blocks WHERE block_number = 14",
+            (14, "another number of rows", 1, 2),
+        ),
+    ],
+    ids=["gap", "hash", "duplicate"],
+)
+def test_what_was_tampered_with_is_found_and_its_partition_doubted(
+    runner: SparkRunner,
+    objects: Path,
+    ingested: list[TaskPayload],
+    table: str,
+    sql: str,
+    wanted: tuple[Any, ...],
+) -> None:
+    given = _tampered(runner, ingested, table, sql)
+    payload = _check(table, given)
+    result = runner.run(payload)
+    found = [tuple(row.values()) for row in rows(objects, payload, "findings")]
+    assert wanted in found and {row[0] for row in found} == {wanted[0]}
+    [doubt] = result.invalidations
+    assert (doubt.kind, doubt.partition_key) == ("partition", "10-19")
+    assert (doubt.start, doubt.end) == (10, 19)
+    assert doubt.dataset_uuid == given["dataset_uuid"] and f"block {wanted[0]}" in doubt.reason
+
+
+def test_a_sample_finds_gaps_and_duplicates_everywhere(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    sql = (
+        "SELECT * FROM blocks WHERE block_number <> 12 "
+        "UNION ALL SELECT * FROM blocks WHERE block_number = 14"
+    )
+    payload = _check("blocks", _tampered(runner, ingested, "blocks", sql), sample_blocks=2)
+    runner.run(payload)
+    found = [(row["block_number"], row["problem"]) for row in rows(objects, payload, "findings")]
+    assert found == [(12, "missing"), (14, "duplicates")]
+
+
+def test_another_table_is_refused(runner: SparkRunner, ingested: list[TaskPayload]) -> None:
+    with pytest.raises(BadTask, match="no column log_index of logs"):
+        runner.run(_check("logs", as_input(*ingested, name="transactions")))
+
+
+@pytest.mark.parametrize(
+    ("span", "count", "wanted"),
+    [
+        ((0, 9), None, [(0, 9)]),
+        ((0, 9), 10, [(0, 9)]),
+        ((5, 105), 2, [(5, 5), (105, 105)]),
+        ((0, 99), 1, [(0, 0)]),
+    ],
+)
+def test_a_sample_is_spread_over_the_range(
+    span: tuple[int, int], count: int | None, wanted: list[tuple[int, int]]
+) -> None:
+    assert sample(*span, count) == wanted
+
+
+def test_a_large_sample_stays_inside_the_range_and_apart() -> None:
+    runs = sample(1000, 1999, 100)
+    assert sum(end - start + 1 for start, end in runs) == 100
+    assert runs[0][0] == 1000 and runs[-1][1] == 1999
+    assert all(one[1] < other[0] for one, other in pairwise(runs))

@@ -1,0 +1,44 @@
+"""Only a checker's token may invalidate what the task reads."""
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from trace_etl.dispatcher.reported import new_invalidation
+from trace_etl.dispatcher.tokens import Capability, Grant, Scope
+from trace_etl.model.errors import Forbidden
+from trace_etl.wire.task import Invalidation
+
+READ, READ_VERSION = UUID(int=1), UUID(int=2)
+
+
+def _grant(dataset: UUID, version: UUID) -> Grant:
+    return Grant(dataset, version, {"scheme": "file", "bucket": "b", "prefix": f"{dataset}/"})
+
+
+def _capability(*, may_doubt: bool) -> Capability:
+    writes = [_grant(UUID(int=3), UUID(int=4))]
+    scope = Scope(uuid4(), uuid4(), 1, [_grant(READ, READ_VERSION)], writes, may_doubt)
+    return scope.capability(0, 1)
+
+
+def _doubt(version: UUID = READ_VERSION) -> Invalidation:
+    return Invalidation(
+        kind="partition", dataset_uuid=READ, dataset_version=version, partition_key="0-9"
+    )
+
+
+def test_a_checker_may_doubt_its_input() -> None:
+    found = new_invalidation(_doubt(), _capability(may_doubt=True), {})
+    assert (found.dataset_uuid, found.dataset_version) == (READ, READ_VERSION)
+    assert (found.range_start, found.range_end) == (0, 9)
+
+
+def test_nobody_else_may() -> None:
+    with pytest.raises(Forbidden, match="is not an output"):
+        new_invalidation(_doubt(), _capability(may_doubt=False), {})
+
+
+def test_not_even_a_checker_may_doubt_a_generation_it_does_not_read() -> None:
+    with pytest.raises(Forbidden):
+        new_invalidation(_doubt(uuid4()), _capability(may_doubt=True), {})

@@ -118,7 +118,7 @@ def live(
             if loops:
                 group.create_task(run_loops(service, stop))
             listeners = [
-                Listener(service.user, cfg.api_host, cfg.api_port),
+                Listener(service.user, cfg.api_host, cfg.api_port, on_stop=service.changes.close),
                 Listener(service.internal, cfg.internal_host, cfg.internal_port, lean=True),
             ]
             serving = group.create_task(

@@ -64,7 +64,7 @@ class Client:
         except httpx.HTTPError as error:
             raise Refused(0, {"detail": f"{url} did not answer: {error!r}"}) from error
         if answer.is_error:
-            raise Refused(answer.status_code, _problem(answer))
+            raise Refused(answer.status_code, problem_of(answer))
         return cast(dict[str, Any], answer.json())
 
 
@@ -133,7 +133,8 @@ def _fault_line(fault: Mapping[str, Any], file: str) -> str:
     return f"{':'.join(place)}{': ' if place else ''}{field}{fault['message']}"
 
 
-def _problem(answer: "httpx.Response") -> Mapping[str, Any]:
+def problem_of(answer: "httpx.Response") -> Mapping[str, Any]:
+    """The problem document of a refusal."""
     try:
         return cast(dict[str, Any], answer.json())
     except json.JSONDecodeError:

@@ -128,6 +128,9 @@ def trigger(
     blocks: Annotated[
         str, typer.Option("--range", metavar="START-END", help="Blocks, both ends included.")
     ],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow the DAG until it has nothing left to do.")
+    ] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
@@ -142,8 +145,14 @@ def trigger(
     body = {"dag": dag, "job": job, "start": asked.start, "end": asked.end}
     with session(home) as client:
         answer = client.post("/v1/triggers", body)
+        if wait:
+            from trace_etl.cli.settling import wait_until_settled
+
+            wait_until_settled(client, dag)
     if as_json:
         print_json(answer)
+    elif wait:
+        typer.echo(f"Done: {dag}.{job} for blocks {asked.key}.")
     elif answer["created"] and answer.get("deferred_by"):
         typer.echo(
             f"Kept the trigger of {dag}.{job} for blocks {asked.key}: the job is paused by "

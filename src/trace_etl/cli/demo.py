@@ -18,7 +18,6 @@ DAG, SOURCE, INGEST, RECEIVERS = "quickstart", "request", "ingest", "receivers"
 EXIT_INTERRUPTED = 130
 _EXAMPLE = Path("examples", "quickstart", "dag.yaml")
 _SIZE_LINE = "size: 500 "
-_POLL = 0.25
 TOP_RECEIVERS = """
 SELECT receiver, sum(transfers)::BIGINT AS transfers, count(DISTINCT token) AS tokens
   FROM receivers
@@ -110,11 +109,12 @@ def _show(place: "Playground", text: str, blocks: int, range_size: int, watch: S
 
 def _wait(place: "Playground", blocks: int, ranges: int, watch: Stopwatch) -> None:
     """Follow both jobs until every range is done. Ends the program when a task fails for good."""
+    from trace_etl.cli.changes import signals
     from trace_etl.cli.progress import follow
 
     watch.restart()
-    with follow(blocks, ranges) as progress:
-        while True:
+    with follow(blocks, ranges) as progress, signals(place.client, DAG) as news:
+        for _ in news:
             place.check_workers()
             jobs = place.client.get("/v1/tasks/summary", dag=DAG)["jobs"]
             tallies: dict[str, dict[str, Any]] = {job["job"]: job for job in jobs}
@@ -130,7 +130,6 @@ def _wait(place: "Playground", blocks: int, ranges: int, watch: Stopwatch) -> No
             if tallies[RECEIVERS]["completed"] >= ranges and watch.has(INGEST):
                 watch.note(RECEIVERS, "SQL on Spark, what was left after the last block")
                 return
-            time.sleep(_POLL)
 
 
 def _failures(client: Client, tallies: dict[str, dict[str, Any]]) -> list[str]:

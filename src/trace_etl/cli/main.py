@@ -4,6 +4,7 @@ import typer
 
 from trace_etl.cli import (
     backfills,
+    changes,
     dags,
     datasets,
     demo,
@@ -15,6 +16,7 @@ from trace_etl.cli import (
     query,
     stack,
     tasks,
+    users,
 )
 
 app = typer.Typer(
@@ -28,10 +30,12 @@ for commands in (
     dags,
     tasks,
     backfills,
+    changes,
     pressure,
     datasets,
     query,
     outbox,
+    users,
     keys,
     history,
     devchain,

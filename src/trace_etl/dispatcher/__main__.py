@@ -21,7 +21,7 @@ async def _serve(cfg: DispatcherSettings) -> None:
         group.create_task(run_loops(service, stop))
         _log.info("dispatcher_ready", api_port=cfg.api_port, internal_port=cfg.internal_port)
         listeners = [
-            Listener(service.user, cfg.api_host, cfg.api_port),
+            Listener(service.user, cfg.api_host, cfg.api_port, on_stop=service.changes.close),
             Listener(service.internal, cfg.internal_host, cfg.internal_port, lean=True),
         ]
         try:

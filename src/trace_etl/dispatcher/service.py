@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from trace_etl.dispatcher import openapi
+from trace_etl.dispatcher.changes import ChangeFeed
 from trace_etl.dispatcher.inline import InlineRunner
 from trace_etl.dispatcher.internal import InternalApi
 from trace_etl.dispatcher.kicks import Kicks
@@ -59,6 +60,7 @@ class Service:
     swapper: GenerationSwapper
     backpressure: Backpressure
     feeder: BackfillFeeder
+    changes: ChangeFeed
     kicks: Kicks
     reaper_grace: float
 
@@ -129,12 +131,13 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
     retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
     parts = Parts(pool, lanes, tokens, payloads, kicks, cfg.objects_root, retry)
     lifecycle = Lifecycle(parts)
+    changes = ChangeFeed(pool, every=cfg.changes_every, most=cfg.changes_clients)
     inline = InlineRunner(
         lanes, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )
     return Service(
         internal=InternalApi(lifecycle, tokens, WorkerTokens(cfg.worker_tokens_file)),
-        user=_user_app(cfg, Context(pool, queue, kicks)),
+        user=_user_app(cfg, Context(pool, queue, kicks, changes)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
             lanes, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, kicks
@@ -146,6 +149,7 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         swapper=GenerationSwapper(pool, kicks, cfg.swap_every),
         backpressure=Backpressure(lanes, kicks, cfg.pressure_patience, _BATCH),
         feeder=BackfillFeeder(lanes, kicks, cfg.backfill_window),
+        changes=changes,
         kicks=kicks,
         reaper_grace=cfg.reaper_grace.total_seconds(),
     )

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from trace_etl.http.event_stream import ABORT
 from trace_etl.http.lean import LeanProtocol
 from trace_etl.model.errors import TraceError
 
@@ -42,6 +44,17 @@ class Listener:
     port: int
     lean: bool = False
     """Serve small calls cheaply, without streaming."""
+    on_stop: Callable[[], None] | None = None
+    """Called when the process is asked to stop: answers that would never end end now."""
+
+
+class _Protocol(HttpToolsProtocol):
+    """Lets an endless answer drop a reader that does not read."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        extensions = {**self.scope.get("extensions", {}), ABORT: self.transport.abort}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
 
 class _Server(uvicorn.Server):
@@ -74,7 +87,7 @@ async def serve(listeners: list[Listener], *, tls: Tls, stop: asyncio.Event) -> 
     sockets = [_bind(listener.host, listener.port) for listener in listeners]
     servers = [_Server(_config(listener, tls)) for listener in listeners]
     async with asyncio.TaskGroup() as group:
-        stopper = group.create_task(_stop_when_asked(servers, stop))
+        stopper = group.create_task(_stop_when_asked(listeners, servers, stop))
         serving = [
             group.create_task(server.serve(sockets=[sock]))
             for server, sock in zip(servers, sockets, strict=True)
@@ -83,8 +96,13 @@ async def serve(listeners: list[Listener], *, tls: Tls, stop: asyncio.Event) -> 
         stopper.cancel()
 
 
-async def _stop_when_asked(servers: list[_Server], stop: asyncio.Event) -> None:
+async def _stop_when_asked(
+    listeners: list[Listener], servers: list[_Server], stop: asyncio.Event
+) -> None:
     await stop.wait()
+    for listener in listeners:
+        if listener.on_stop is not None:
+            listener.on_stop()
     for server in servers:
         server.should_exit = True
 
@@ -106,7 +124,7 @@ def _config(listener: Listener, tls: Tls) -> uvicorn.Config:
         listener.app,
         ssl_certfile=str(tls.cert),
         ssl_keyfile=str(tls.key),
-        http=LeanProtocol if listener.lean else "httptools",
+        http=LeanProtocol if listener.lean else _Protocol,
         ws="none",
         log_config=None,
         access_log=False,

@@ -2,6 +2,7 @@
 
 from trace_etl.dispatcher.routes import (
     backfills,
+    changes,
     dags,
     datasets,
     events,
@@ -22,4 +23,5 @@ ROUTERS = (
     pressure.router,
     backfills.router,
     users.router,
+    changes.router,
 )

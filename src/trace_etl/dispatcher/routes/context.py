@@ -6,6 +6,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
+from trace_etl.dispatcher.changes import ChangeFeed
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.routes.roles import ROLES, require
 from trace_etl.http.users import UserDep
@@ -20,6 +21,7 @@ class Context:
     pool: Pool
     queue: Producer
     kicks: Kicks
+    changes: ChangeFeed
 
 
 @dataclass(frozen=True)

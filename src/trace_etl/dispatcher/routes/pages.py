@@ -16,7 +16,7 @@ import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 from uuid import UUID
 
 import orjson
@@ -51,10 +51,8 @@ class Page:
         if self.token is None:
             return None
         try:
-            padded = self.token + "=" * (-len(self.token) % 4)
-            values = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-            return tuple(_read(*pair) for pair in zip(kinds, values, strict=True))
-        except (ValueError, TypeError) as error:
+            return decode(self.token, kinds)
+        except ValueError as error:
             raise Invalid([Fault("after", "pass the `next` of the page before")]) from error
 
     def cut(
@@ -64,7 +62,21 @@ class Page:
         shown = list(found[: self.limit])
         if len(found) <= self.limit:
             return shown, None
-        return shown, base64.urlsafe_b64encode(orjson.dumps(key(shown[-1]))).decode().rstrip("=")
+        return shown, encode(key(shown[-1]))
+
+
+def encode(key: Sequence[object]) -> str:
+    """A key as callers see it: a word without meaning to them."""
+    return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
+
+
+def decode(token: str, kinds: Sequence[type]) -> tuple[Any, ...]:
+    """The key again. Raises ValueError for a word that nobody handed out."""
+    padded = token + "=" * (-len(token) % 4)
+    values = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    if not isinstance(values, list):
+        raise ValueError("not a key")
+    return tuple(_read(*pair) for pair in zip(kinds, cast(list[Any], values), strict=True))
 
 
 def _read(kind: type, value: Any) -> object:

@@ -49,6 +49,7 @@ ROLES: Mapping[str, str] = {
     "POST /v1/backfills/{backfill_id}/resume": WRITER,
     "GET /v1/outbox": READER,
     "POST /v1/outbox/replay": WRITER,
+    "GET /v1/changes": READER,
     "GET /v1/me": READER,
     "GET /v1/users": ADMIN,
     "POST /v1/users": ADMIN,

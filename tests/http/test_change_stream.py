@@ -1,0 +1,312 @@
+"""GET /v1/changes: what happens, in order, without gaps, to everybody who may know."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from support.changes import following, wait_until
+from support.dispatcher import Secrets, live
+from support.lifecycle import Attempt, Bench, bench
+from support.postgres import Templates, copied
+from support.users import new_org, person
+from trace_etl.dispatcher.routes import changes as route
+from trace_etl.dispatcher.routes.pages import encode
+from trace_etl.lite.databases import Dsns
+
+
+def statuses(events: list[Any], task_id: str) -> list[str]:
+    return [e.data["status"] for e in events if e.kind == "task" and e.data["task_id"] == task_id]
+
+
+def test_a_task_is_told_of_from_its_creation_to_its_end_with_its_partition(shared: Bench) -> None:
+    dag = shared.dag()
+    with following(shared.user, dag=dag.name) as stream:
+        assert next(stream).kind == "ready"
+        (task_id,) = shared.tasks(1, dag=dag)
+        seen = stream.until("task", task_id=task_id, status="Queued")
+        attempt = shared.claimed(task_id)
+        seen += stream.until("task", task_id=task_id, status="Running")
+        published = shared.write_output(attempt)
+        reply = shared.complete(attempt, datasets_published=[published])
+        assert reply.status_code == 200, reply.text
+        seen += stream.until("dataset", dataset=dag.published)
+    assert statuses(seen, task_id) == ["Queued", "Running", "Completed"]
+    commit = seen[-1].data
+    assert (commit["partition_key"], commit["row_count"], commit["task_id"]) == ("0-9", 3, task_id)
+    assert {e.data["dag"] for e in seen} == {dag.name}
+
+
+def test_a_failure_tells_why_and_when_it_is_tried_again(shared: Bench) -> None:
+    dag = shared.dag()
+    attempt = shared.attempt(dag=dag)
+    with following(shared.user, dag=dag.name) as stream:
+        next(stream)
+        shared.complete(attempt, "Failed", error_code="x", error_message="bad day", retryable=True)
+        told = stream.until("task", status="Failed")[-1].data
+    assert (told["error_code"], told["error_message"]) == ("x", "bad day")
+    assert told["retry_at"] is not None
+
+
+def test_a_reconnecting_client_misses_nothing_and_hears_nothing_twice(shared: Bench) -> None:
+    dag = shared.dag()
+    with following(shared.user, dag=dag.name, kind="task") as stream:
+        next(stream)
+        first = shared.tasks(3, dag=dag)
+        heard = [next(stream) for _ in range(3)]
+        position = stream.last_id
+    attempts = [shared.claimed(task_id) for task_id in first]  # nobody listens
+    with following(shared.user, position, dag=dag.name, kind="task") as stream:
+        assert next(stream).kind == "ready"
+        heard += stream.until("task", task_id=attempts[-1].task_id, status="Running")
+        shared.complete(attempts[0])
+        heard += stream.until("task", status="Completed")
+    told = [(e.data["task_id"], e.data["status"]) for e in heard]
+    assert len(told) == len(set(told))
+    for task_id in first:
+        assert (task_id, "Running") in told
+
+
+def test_every_event_is_a_place_to_go_on_from(shared: Bench) -> None:
+    """Even in the middle of one transaction's changes."""
+    dag = shared.dag()
+    with following(shared.user, dag=dag.name) as stream:
+        start = next(stream)
+        shared.tasks(7, dag=dag)
+        whole = [next(stream) for _ in range(9)]  # the trigger, the split, and seven
+    for n, event in enumerate([start, *whole[:-1]]):
+        with following(shared.user, event.id, dag=dag.name) as stream:
+            next(stream)
+            assert [next(stream).id for _ in whole[n:]] == [e.id for e in whole[n:]]
+
+
+def test_nothing_of_another_org_or_dag_is_told(shared: Bench) -> None:
+    dag, other_dag = shared.dag(), shared.dag()
+    with person(shared, "admin", org_id=new_org(shared)) as stranger:
+        theirs = Bench(shared.live, shared.http, stranger)
+        with following(stranger) as foreign, following(shared.user, dag=dag.name) as mine:
+            next(foreign), next(mine)
+            shared.tasks(1, dag=other_dag)
+            shared.tasks(1, dag=dag)
+            assert {e.data["dag"] for e in mine.until("task", job="work")} == {dag.name}
+            their_dag = theirs.dag()
+            theirs.tasks(1, dag=their_dag)
+            heard = foreign.until("task", job="work")
+            assert {e.data["dag"] for e in heard} == {their_dag.name}
+
+
+def test_deploys_and_pauses_are_told(shared: Bench) -> None:
+    with following(shared.user, kind=["deploy", "pause"]) as stream:
+        next(stream)
+        dag = shared.dag()
+        told = stream.until("deploy", dag=dag.name)[-1].data
+        current = shared.user.get(f"/v1/dags/{dag.name}").json()["dag_version"]
+        assert told["dag_version"] == current
+        job = "(SELECT job_id FROM jobs JOIN dags g USING (dag_id) WHERE g.name = %s"
+        job += " AND jobs.name = 'work')"
+        shared.rows(
+            "INSERT INTO pauses (job_id, by_name, tier, reason)"
+            f" VALUES ({job}, 'ada', 'normal', 'manual')",
+            dag.name,
+        )
+        told = stream.until("pause", dag=dag.name)[-1].data
+        assert (told["job"], told["paused"], told["by"]) == ("work", True, "ada")
+        shared.rows(f"DELETE FROM pauses WHERE job_id = {job}", dag.name)
+        assert stream.until("pause", dag=dag.name)[-1].data["paused"] is False
+
+
+def test_changes_of_a_slow_transaction_are_not_lost_behind_a_fast_one(shared: Bench) -> None:
+    """A number drawn early and committed late: the stream waits for it."""
+    dag = shared.dag()
+    early, late = shared.tasks(2, dag=dag)
+    cancel = "UPDATE tasks SET status = 'Canceled', finished_at = now() WHERE task_id = %s"
+    with following(shared.user, dag=dag.name) as stream:
+        next(stream)
+        with psycopg.connect(shared.live.dsns.state) as slow:
+            slow.execute(cancel, (early,))
+            shared.rows(cancel, late)
+            position = stream.last_id
+            head, _ = shared.live.run(shared.live.service.changes.head)
+            assert head.xid < int(slow.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
+        heard = stream.until("task", task_id=late)
+    assert [e.data["task_id"] for e in heard] == [early, late]
+    assert position
+
+
+@pytest.mark.parametrize("bad", ["x", "W10", "bnVsbA", "WzEsMiwzLDRd"])
+def test_an_id_nobody_handed_out_is_refused(shared: Bench, bad: str) -> None:
+    for reply in (
+        shared.user.get("/v1/changes", headers={"Last-Event-ID": bad}),
+        shared.user.get("/v1/changes", params={"after": bad}),
+    ):
+        assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+
+
+def test_a_position_that_retention_forgot_is_told_as_a_reset(shared: Bench) -> None:
+    with following(shared.user) as stream:
+        old = next(stream).id
+    dag = shared.dag()
+    with following(shared.user) as stream:  # the deploy is below the end of the stream
+        next(stream)
+    shared.rows("DELETE FROM changes WHERE dag = %s", dag.name)
+    with following(shared.user, old) as stream:
+        assert next(stream).kind == "reset"
+        assert next(stream).kind == "ready"
+
+
+def test_a_position_of_another_database_is_told_as_a_reset(shared: Bench) -> None:
+    ahead = encode((2**60, 3, "ffffffff-ffff-ffff-ffff-ffffffffffff", ""))
+    with following(shared.user, ahead) as stream:
+        assert [next(stream).kind for _ in range(2)] == ["reset", "ready"]
+
+
+def test_a_quiet_stream_says_that_it_lives(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "HEARTBEAT", 0.05)
+    with shared.user.stream("GET", "/v1/changes", params={"dag": "none_such"}) as reply:
+        lines = reply.iter_lines()
+        assert next(line for line in lines if line.startswith(":")) == ": still here"
+
+
+def test_a_stream_ends_when_its_user_is_disabled(
+    shared: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "HEARTBEAT", 0.05)
+    with person(shared, "reader") as reader:
+        name = reader.get("/v1/me").json()["name"]
+        with reader.stream("GET", "/v1/changes") as reply:
+            lines = reply.iter_lines()
+            next(lines)
+            assert shared.user.post(f"/v1/users/{name}/disable").status_code == 200
+            for _ in lines:  # ends by itself
+                pass
+
+
+@pytest.fixture
+def lonely(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
+    objects = tmp_path / "objects"
+    with live(secrets, dsns, objects, changes_clients=2) as running, bench(running) as made:
+        yield made
+
+
+def test_more_clients_than_allowed_are_told_to_come_back(lonely: Bench) -> None:
+    with following(lonely.user) as one, following(lonely.user) as two:
+        next(one), next(two)
+        reply = lonely.user.get("/v1/changes")
+        assert (reply.status_code, reply.json()["code"]) == (503, "unavailable")
+    wait_until(lambda: lonely.live.service.changes.listeners == 0)
+    with following(lonely.user) as again:
+        assert next(again).kind == "ready"
+
+
+def test_a_stop_ends_the_streams_at_once(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> None:
+    ready, left = threading.Event(), []
+
+    def listen(client: httpx.Client) -> None:
+        with client, following(client) as stream:
+            next(stream)
+            ready.set()
+            left.extend(stream.events)
+
+    with live(secrets, dsns, tmp_path / "objects") as running:
+        thread = threading.Thread(target=listen, args=(running.user(),))
+        thread.start()
+        assert ready.wait(10)
+    thread.join(10)
+    assert not thread.is_alive() and left == []
+
+
+def test_a_client_that_does_not_read_is_dropped_and_the_others_go_on(
+    lonely: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "SLOW_AFTER", 0.3)
+    cfg = lonely.live.cfg
+    context = ssl.create_default_context(cafile=str(lonely.live.secrets.ca))
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.connect(("127.0.0.1", cfg.api_port))
+    with context.wrap_socket(raw, server_hostname="127.0.0.1") as deaf:
+        token = lonely.live.secrets.user_token
+        request = f"GET /v1/changes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+        deaf.sendall(request.encode())
+        wait_until(lambda: lonely.live.service.changes.listeners == 1)
+        with following(lonely.user) as good:
+            next(good)
+            dag = lonely.dag()
+            (task_id,) = lonely.tasks(1, dag=dag)
+            # More than every buffer between here and there can hold.
+            fill = """
+                INSERT INTO changes (org_id, kind, dag, body)
+                SELECT org_id, 'deploy', 'noise', jsonb_build_object('x', repeat('y', 20000))
+                  FROM orgs CROSS JOIN generate_series(1, 1000)
+                 WHERE orgs.name = 'local'
+            """
+            lonely.rows(fill)
+            lonely.claimed(task_id)
+            good.until("task", task_id=task_id, status="Running")
+            wait_until(lambda: lonely.live.service.changes.listeners == 1)
+
+
+@pytest.fixture(scope="module")
+def two(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[list[Bench]]:
+    objects = tmp_path_factory.mktemp("objects")
+    with ExitStack() as stack:
+        dsns = stack.enter_context(copied(templates))
+        lives = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
+        yield [stack.enter_context(bench(one)) for one in lives]
+
+
+def test_any_replica_tells_of_what_another_did_and_takes_over_a_stream(two: list[Bench]) -> None:
+    here, there = two
+    dag = here.dag()
+    with following(there.user, dag=dag.name) as stream:
+        next(stream)
+        (task_id,) = here.tasks(1, dag=dag)
+        heard = stream.until("task", task_id=task_id, status="Queued")
+        position = stream.last_id
+    attempt = there.claimed(task_id)
+    with following(here.user, position, dag=dag.name) as stream:
+        next(stream)
+        heard += stream.until("task", task_id=task_id, status="Running")
+        there.complete(attempt)
+        heard += stream.until("task", task_id=task_id, status="Completed")
+    assert statuses(heard, task_id) == ["Queued", "Running", "Completed"]
+
+
+def test_many_writers_at_once_lose_nothing(two: list[Bench]) -> None:
+    here, there = two
+    dag = here.dag()
+    tasks = here.tasks(40, dag=dag)
+    half = len(tasks) // 2
+
+    def work(bench: Bench, mine: list[str]) -> None:
+        with bench.live.internal() as http:
+            for task_id in mine:
+                reply = bench.claim(task_id, http=http).json()
+                bench.complete(Attempt(reply), http=http)
+
+    with following(here.user, dag=dag.name, kind="task") as stream:
+        next(stream)
+        threads = [
+            threading.Thread(target=work, args=pair)
+            for pair in ((here, tasks[:half]), (there, tasks[half:]))
+        ]
+        for thread in threads:
+            thread.start()
+        ended: set[str] = set()
+        while len(ended) < len(tasks):
+            told = next(stream)
+            if told.data["status"] == "Completed":
+                assert told.data["task_id"] not in ended
+                ended.add(told.data["task_id"])
+        for thread in threads:
+            thread.join()
+    assert ended == set(tasks)

@@ -1,0 +1,70 @@
+"""A client of the change stream, as a browser would be one."""
+
+import json
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Event:
+    kind: str
+    data: dict[str, Any]
+    id: str
+
+
+@dataclass
+class Stream:
+    """Events one after another; the last id is what a reconnecting client sends."""
+
+    events: Iterator[Event]
+    last_id: str = ""
+
+    def __next__(self) -> Event:
+        found = next(self.events)
+        self.last_id = found.id
+        return found
+
+    def until(self, wanted: str, **fields: Any) -> list[Event]:
+        """Everything up to the first event of a kind with these fields."""
+        seen: list[Event] = []
+        while True:
+            seen.append(next(self))
+            last = seen[-1]
+            if last.kind == wanted and all(last.data.get(k) == v for k, v in fields.items()):
+                return seen
+
+
+@contextmanager
+def following(client: httpx.Client, last_id: str = "", **params: Any) -> Generator[Stream]:
+    """Follow changes; the stream is ready when the block begins."""
+    headers = {"Last-Event-ID": last_id} if last_id else {}
+    with client.stream("GET", "/v1/changes", params=params, headers=headers) as reply:
+        assert reply.status_code == 200, reply.read()
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        yield Stream(_events(reply.iter_lines()))
+
+
+def _events(lines: Iterator[str]) -> Iterator[Event]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "data" in fields:
+            yield Event(fields["event"], json.loads(fields["data"]), fields["id"])
+            fields = {}
+        else:
+            fields = {}
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    """Look until something holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)

@@ -59,7 +59,7 @@ def test_a_yaml_typo_is_told_with_line_and_column():
 
 def test_a_key_given_twice_is_refused():
     (fault,) = faults(QUICKSTART.replace("jobs:", "name: b\njobs:"))
-    assert (fault.field, fault.line, fault.message) == ("name", 3, "given twice")
+    assert (fault.field, fault.line, fault.message) == ("name", 3, "given twice; keep one")
 
 
 def test_several_faults_come_at_once():

@@ -70,7 +70,10 @@ class Checker:
         self.located = located
         self.defaults = drafts.defaults or Defaults()
         self.faults: list[Fault] = []
-        self.sections = {job.name: job for job in drafts.jobs if job}
+        self.sections: dict[str, JobSection] = {}
+        for job in drafts.jobs:
+            if job:
+                self.sections.setdefault(job.name, job)
         self.published = {p.name: p.from_ for p in drafts.publish if p and p.from_.job}
 
     def dag(self) -> Dag:
@@ -116,7 +119,7 @@ class Checker:
         activation = job.activation or ("source" if job.source else "reactive")
         if not self.drafts.is_broken(at, "activation", "source", "inputs"):
             self._activation(at, job, activation)
-        named = job.operator or ("source" if self._passes_on(job) else "")
+        named = job.operator or ("source" if self._passes_on(job, activation) else "")
         operator = self._operator(at, job, named)
         inputs = tuple(self._input((*at, "inputs", n), i) for n, i in enumerate(job.inputs))
         if operator:
@@ -185,10 +188,13 @@ class Checker:
             self._cron((*at, "schedule"), source.schedule)
 
     def _cron(self, at: Path, schedule: str | None) -> None:
+        right = "five fields, such as '*/5 * * * *' for every five minutes"
+        if schedule is None:
+            self._fault(at, f"is required and missing; write {right}")
+            return
         try:
-            CronSim(schedule or "", datetime.now(UTC))
+            CronSim(schedule, datetime.now(UTC))
         except CronSimError as error:
-            right = "five fields, such as '*/5 * * * *' for every five minutes"
             self._fault(at, f"is not a cron expression ({error}); write {right}")
 
     def _bootstrap(self, at: Path, job: JobSection) -> None:
@@ -201,9 +207,9 @@ class Checker:
         if pieces >= _MOST_PIECES:
             self._fault((*at, "chunk"), f"makes more than {_MOST_PIECES:,} requests; ask for more")
 
-    def _passes_on(self, job: JobSection) -> bool:
+    def _passes_on(self, job: JobSection, activation: str) -> bool:
         """Whether the job is a source that only passes on what it is told."""
-        return job.source is not None and job.source.kind != "always_on"
+        return activation == "source" and (job.source is None or job.source.kind != "always_on")
 
     # --- operators --------------------------------------------------------------------------
 
@@ -211,10 +217,13 @@ class Checker:
         self._runtime((*at, "runtime"), job.runtime)
         found = OPERATORS.get(name)
         if found is None and not self.drafts.is_broken(at, "operator", "source"):
-            known = OPERATORS.keys() - {"source"}
-            what = f"unknown operator {name!r}" if name else "is required and missing"
-            self._fault((*at, "operator"), what + suggest(name, known))
+            self._fault((*at, "operator"), self._no_operator(name))
         return found
+
+    def _no_operator(self, name: str) -> str:
+        if not name:
+            return "is required and missing; name one, such as `sql`"
+        return f"unknown operator {name!r}" + suggest(name, OPERATORS.keys() - {"source"})
 
     def _fit(self, at: Path, job: JobSection, op: Operator, inputs: tuple[Input, ...]) -> None:
         """Whether the job is one that its operator can run."""
@@ -297,7 +306,7 @@ class Checker:
         """The output's name, however it was named."""
         producer = self.sections.get(origin.job or "")
         if producer is None:
-            known = [name for name in self.drafts.job_names if name]
+            known = {name for name in self.drafts.job_names if name}
             if origin.job not in known:
                 self._fault(
                     (*at, "job"), f"no job {origin.job!r}" + suggest(origin.job or "", known)
@@ -320,7 +329,10 @@ class Checker:
         return origin.output
 
     def _cycle(self, jobs: tuple[Job, ...]) -> None:
-        upstream = {job.name: [i.job for i in job.inputs if i.job] for job in jobs}
+        upstream: dict[str, list[str]] = {}
+        for job in jobs:
+            if job.activation == "reactive":
+                upstream.setdefault(job.name, [i.job for i in job.inputs if i.job])
         for loop in find_cycle(upstream):
             n = self.drafts.job_names.index(loop[0])
             told = " → ".join([*loop, loop[0]])

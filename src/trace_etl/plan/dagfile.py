@@ -28,13 +28,14 @@ def parse_dag(text: str) -> Dag:
     """The DAG that a file describes. Raises Invalid with every fault, each with its position."""
     located = locate(text)
     errors = _schema_errors(located.data)
-    faults = [*located.faults, *_schema_faults(located, errors)]
+    faults = _schema_faults(located, errors)
     data: object = located.data
     if not isinstance(data, dict):
         raise Invalid(faults)
     checker = Checker(_drafts(cast(_Raw, data), errors), located)
     dag = checker.dag()
-    faults += checker.faults
+    told = {fault.field for fault in located.faults}
+    faults = [f for f in [*faults, *checker.faults] if f.field not in told] + located.faults
     if faults:
         raise Invalid(sorted(faults, key=lambda f: (f.line or 0, f.column or 0)))
     return dag
@@ -49,14 +50,11 @@ def _schema_errors(data: object) -> list[ErrorDetails]:
 
 
 def _schema_faults(located: Located, errors: list[ErrorDetails]) -> list[Fault]:
-    broken = {fault.field for fault in located.faults}  # told already
     found: list[Fault] = []
     for error in errors:
         path: Path = error["loc"]
         known = fields_at(path[:-1]) if error["type"] == "extra_forbidden" else []
-        fault = located.fault(path, complaint(error, known))
-        if fault.field not in broken:
-            found.append(fault)
+        found.append(located.fault(path, complaint(error, known)))
     return found
 
 
@@ -116,7 +114,10 @@ def _config_rule(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
     """`config` is what the operator declares, once the operator is named."""
     config = OPERATORS[name].config.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions.update(config.pop("$defs", {}))
+    then: dict[str, Any] = {"properties": {"config": config}}
+    if config.get("required"):
+        then["required"] = ["config"]
     return {
         "if": {"properties": {"operator": {"const": name}}, "required": ["operator"]},
-        "then": {"properties": {"config": config}},
+        "then": then,
     }

@@ -48,7 +48,10 @@ def locate(text: str) -> Located:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise Invalid([Fault("", f"not YAML: {error.problem}", *where)]) from error
+        what = error.problem or "malformed"
+        if error.context and what.startswith("but "):
+            what = f"{error.context}, {what}"
+        raise Invalid([Fault("", f"not YAML: {what}", *where)]) from error
     except yaml.YAMLError as error:
         raise Invalid([Fault("", f"not YAML: {error}", 1, 1)]) from error
     except RecursionError as error:
@@ -85,8 +88,8 @@ class _Walk:
             key = str(key_node.value)
             if key in found:
                 mark = key_node.start_mark
-                fault = Fault(_dotted((*path, key)), "given twice", mark.line + 1, mark.column + 1)
-                self.faults.append(fault)
+                place = (mark.line + 1, mark.column + 1)
+                self.faults.append(Fault(_dotted((*path, key)), "given twice; keep one", *place))
                 continue
             found[key] = self.value(value_node, (*path, key))
             self.marks[(*path, key)] = (

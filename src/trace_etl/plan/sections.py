@@ -16,10 +16,11 @@ _LONGEST = 30 * 86400
 
 def _seconds(value: object) -> object:
     """`90`, `"90s"`, `"15m"`, `"2h"`, `"1d"` → seconds."""
+    seconds = value
     if isinstance(value, str) and value[:-1].isdecimal() and value[-1:] in "smhd":
-        value = int(value[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[value[-1]]
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LONGEST:
-        return value
+        seconds = int(value[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[value[-1]]
+    if isinstance(seconds, int) and not isinstance(seconds, bool) and 1 <= seconds <= _LONGEST:
+        return seconds
     rule = "must be a time from 1s to 30d, such as 90, 90s, 15m, 2h or 1d"
     raise PydanticCustomError("seconds", "{m}", {"m": f"{rule}, not {shown(value)}"})
 
@@ -30,7 +31,10 @@ def _where(value: object) -> object:
     try:
         return check_where(value)
     except Invalid as error:
-        raise PydanticCustomError("where", "{m}", {"m": error.faults[0].message}) from error
+        fault = error.faults[0]
+        column = fault.field.removeprefix("where").removeprefix(".")
+        told = f"{column!r} {fault.message}" if column else fault.message
+        raise PydanticCustomError("where", "{m}", {"m": told}) from error
 
 
 def _output(value: object) -> object:

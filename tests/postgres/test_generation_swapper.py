@@ -1,0 +1,158 @@
+"""The swapper: nobody sees half of it, many may try it, and dying in it changes nothing."""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from support.lifecycle import Bench, at_once, held_up
+from support.rollouts import Story
+
+# Two datasets that move together, and what is committed to each, as one reader sees them.
+_LOOK = """
+SELECT p.name, d.dataset_version, count(c.partition_key)
+  FROM publications p JOIN datasets d USING (dataset_uuid)
+  LEFT JOIN partitions c ON c.dataset_version = d.dataset_version
+ WHERE p.name = ANY(%s) GROUP BY p.name, d.dataset_version ORDER BY p.name
+"""
+
+
+@pytest.fixture
+def story(one: Bench) -> Story:
+    return Story(one)
+
+
+def ready(story: Story) -> None:
+    """Everything that the new generations need is committed; no pointer has moved."""
+    story.built()
+    story.deploy(column=2)
+    story.work_off("work", "after")
+
+
+@contextmanager
+def watched(story: Story) -> Generator[Callable[[], set]]:
+    """Looks at both datasets all the time. The answer to the call: every state seen so far."""
+    names = [f"{story.name}_out", f"{story.name}_done"]
+    stop, began = threading.Event(), threading.Event()
+    seen: set = set()
+
+    def look() -> None:
+        with psycopg.connect(story.bench.live.dsns.state, autocommit=True) as conn:
+            while not stop.is_set():
+                seen.add(tuple(conn.execute(_LOOK, (names,)).fetchall()))
+                began.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        assert began.wait(30)
+        yield lambda: seen
+    finally:
+        stop.set()
+        thread.join(30)
+
+
+def test_a_reader_sees_all_of_the_old_or_all_of_the_new(story: Story) -> None:
+    ready(story)
+    with watched(story) as seen:
+        (old,) = set(seen())
+        assert story.swap()
+        assert story.roll_back().status_code == 200
+        story.deploy(column=2)
+        assert story.swap()
+        (new,) = {state for state in seen() if state != old} or {None}
+    assert [count for _, _, count in old] == [3, 3]
+    assert [count for _, _, count in new] == [3, 3]
+    assert {version for _, version, _ in old}.isdisjoint(version for _, version, _ in new)
+    assert seen() == {old, new}
+
+
+def test_of_two_replicas_one_moves_the_pointers(story: Story, replicas: list[Bench]) -> None:
+    ready(story)
+    swaps = [bench.live.service.swapper.swap_once for bench in replicas]
+    calls = [
+        lambda bench=bench, swap=swap: bench.live.run(swap)
+        for bench, swap in zip(replicas, swaps, strict=True)
+    ]
+    key = f"deploy:00000000-0000-0000-0000-000000000001:{story.name}"
+    lock = f"SELECT pg_advisory_xact_lock(hashtextextended('{key}', 0))"
+    assert sorted(held_up(story.bench.live.dsns.state, lock, calls)) == [0, 1]
+    assert story.rollout()["state"] == "complete"
+    assert at_once(calls) == [0, 0]
+
+
+def test_a_swapper_that_dies_in_the_middle_has_moved_nothing(story: Story) -> None:
+    ready(story)
+    before = story.bench.dump()
+    swap = story.bench.live.service.swapper.swap_once
+    dsn = story.bench.live.dsns.state
+    with psycopg.connect(dsn) as holder, psycopg.connect(dsn, autocommit=True) as killer:
+        holder.execute("LOCK TABLE partitions IN ROW EXCLUSIVE MODE")
+        died: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                story.bench.live.run(swap)
+            except psycopg.OperationalError as error:
+                died.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        query = """
+            SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event_type = 'Lock'
+               AND query LIKE 'LOCK TABLE partitions%'
+        """
+        while not killer.execute(query).fetchall():
+            assert thread.is_alive()
+        thread.join(30)
+    assert len(died) == 1
+    assert story.bench.dump() == before
+    assert story.rollout()["state"] == "building"
+    assert story.swap()
+
+
+def test_what_is_committed_while_the_pointers_move_is_not_lost(story: Story) -> None:
+    """A partition of the old generation, committed after the first look, keeps it from moving."""
+    ready(story)
+    story.trigger(30, 39)
+    live, building = story.queued("work")
+    if story.bench.row(live)["bulk"]:
+        live, building = building, live
+    dsn = story.bench.live.dsns.state
+    with psycopg.connect(dsn) as late:
+        # As a completion would: a row of the old generation that is not committed yet.
+        late.execute(
+            """INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start,
+                   range_end, storage_ref, row_count, byte_count, columns, task_id, attempt)
+               SELECT v.dataset_version, v.generation_no, '30-39', 30, 39, '{}', 1, 1, '[]', %s, 1
+                 FROM publications p JOIN datasets d USING (dataset_uuid)
+                 JOIN dataset_versions v USING (dataset_version) WHERE p.name = %s""",
+            (live, f"{story.name}_out"),
+        )
+        swapping = threading.Thread(
+            target=story.bench.live.run, args=(story.bench.live.service.swapper.swap_once,)
+        )
+        swapping.start()
+        with psycopg.connect(dsn, autocommit=True) as watch:
+            waits = """
+                SELECT FROM pg_stat_activity
+                 WHERE datname = current_database() AND wait_event_type = 'Lock'
+                   AND query LIKE 'LOCK TABLE partitions%'
+            """
+            while not watch.execute(waits).fetchall():
+                assert swapping.is_alive()
+        late.commit()
+        swapping.join(30)
+    assert story.rollout()["state"] == "building"
+    assert story.rollout()["targets"][-1]["missing"] == [[30, 39]]
+
+
+def test_a_rollback_ends_what_the_swapper_was_about_to_do(story: Story) -> None:
+    ready(story)
+    before = story.seen("out")
+    assert story.roll_back().status_code == 200
+    assert not story.swap()
+    assert story.seen("out") == before

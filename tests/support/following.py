@@ -16,7 +16,7 @@ from trace_etl.model.storage import hot_table
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tip import TipReader
 from trace_etl.pipeline.follower import Follower, HotOutput, Plan
-from trace_etl.wire.task import Event
+from trace_etl.wire.task import Event, Events
 
 KINDS = ("blocks", "transactions", "logs")
 _ORDER = {
@@ -59,6 +59,8 @@ class Stream:
     def tell(
         self, events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()
     ) -> None:
+        fence = {"task_id": self.task_id, "attempt": 1, "lease_token": uuid4()}
+        Events.model_validate({**fence, "events": list(events), "invalidations": invalidations})
         self.events += events
         self.invalidations += invalidations
 

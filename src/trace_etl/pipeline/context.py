@@ -7,12 +7,12 @@ from functools import cached_property
 
 from pyspark.sql import SparkSession
 
-from trace_etl.pipeline import inputs
+from trace_etl.pipeline import hot, inputs
 from trace_etl.pipeline.errors import BadTask, TaskCanceled
 from trace_etl.pipeline.inputs import Input
 from trace_etl.pipeline.link import Emit, Link
 from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.task import Scope, TaskPayload
+from trace_etl.wire.task import Scope, TaskInput, TaskPayload
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,13 @@ class OperatorContext:
     @cached_property
     def inputs(self) -> list[Input]:
         """Every input, pinned, cut to the scope and filtered. Raises InputMissing or BadTask."""
-        root = self.settings.objects_root
-        return [inputs.load(self.spark, one, self.task.scope, root) for one in self.task.inputs]
+        return [self._input(given) for given in self.task.inputs]
+
+    def _input(self, given: TaskInput) -> Input:
+        scope, settings = self.task.scope, self.settings
+        if given.partitions:
+            return inputs.load(self.spark, given, scope, settings.objects_root)
+        return hot.load(self.spark, given, scope, settings.data_dsn)
 
     def input(self, name: str) -> Input:
         """The input of that name. Raises BadTask."""

@@ -198,4 +198,5 @@ def _invalidation(output: HotOutput, rewrite: followers.Rewrite) -> dict[str, ob
         "start": rewrite.range_start,
         "end": rewrite.range_end,
         "reason": rewrite.reason,
+        "key": f"rewrite-{rewrite.rewrite_id}-{output.kind}",  # told twice, it counts once
     }

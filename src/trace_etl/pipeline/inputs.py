@@ -1,5 +1,6 @@
 """Inputs as DataFrames: pinned to the listed files, cut to the task's scope, filtered."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 
 from trace_etl.model.storage import SUCCESS_MARKER
 from trace_etl.pipeline.errors import BadTask, InputMissing
+from trace_etl.pipeline.reports import blocks
 from trace_etl.pipeline.storage import directory
 from trace_etl.wire.task import InputPartition, Scope, SuccessMarker, TaskInput
 
@@ -42,17 +44,16 @@ def load(spark: SparkSession, given: TaskInput, scope: Scope | None, root: Path)
         for file in marker.files
     ]
     is_small = sum(marker.bytes for marker in markers) <= _SMALL_BYTES
-    conditions = [*_in_scope(schema, scope), *_where(given, schema)]
+    conditions = [*_in_scope(schema, scope), *where_columns(given, schema)]
     frame = _filtered(_read(spark, schema, paths), conditions)
     return Input(given.name, frame.coalesce(1) if is_small else frame, is_small)
 
 
 def _overlaps(partition: InputPartition, scope: Scope | None) -> bool:
-    if scope is None or scope.start is None or scope.end is None:
+    span = blocks(scope) if scope else None
+    if span is None or partition.start is None or partition.end is None:
         return True
-    if partition.start is None or partition.end is None:
-        return True
-    return partition.start <= scope.end and partition.end >= scope.start
+    return partition.start <= span[1] and partition.end >= span[0]
 
 
 def _marker(name: str, partition: InputPartition, root: Path) -> SuccessMarker:
@@ -91,12 +92,20 @@ def _filtered(frame: DataFrame, conditions: list[Column]) -> DataFrame:
 
 
 def _in_scope(schema: StructType, scope: Scope | None) -> list[Column]:
-    if scope is None or scope.start is None or scope.end is None or _BLOCK not in schema.names:
+    if scope is None or _BLOCK not in schema.names:
         return []
-    return [F.col(_BLOCK).between(scope.start, scope.end)]
+    told = {"start": scope.start, "end": scope.end, "after": scope.after, "cursor": scope.cursor}
+    block = F.col(_BLOCK)
+    limits: dict[str, Callable[[int], Column]] = {
+        "start": block.__ge__,
+        "end": block.__le__,
+        "after": block.__gt__,
+        "cursor": block.__le__,
+    }
+    return [limits[name](value) for name, value in told.items() if value is not None]
 
 
-def _where(given: TaskInput, schema: StructType) -> list[Column]:
+def where_columns(given: TaskInput, schema: StructType) -> list[Column]:
     """The edge's filter: AND over columns, a list means IN."""
     conditions: list[Column] = []
     for name, value in (given.where or {}).items():

@@ -1,0 +1,82 @@
+"""Hot tables into Arrow: one statement, so that a reader sees one state of the chain."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import adbc_driver_postgresql.dbapi as _adbc  # pyright: ignore[reportMissingTypeStubs]
+from psycopg import sql
+
+from trace_etl.data.connection import connect
+
+_OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", "<", "<=", "IN")}
+_driver: Any = _adbc  # it ships no types
+IS_NOT_NULL = "IS NOT NULL"
+_SHAPE = """
+SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
+ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison of a column with a value; with a tuple of values for IN, with none for null."""
+
+    column: str
+    operator: str
+    value: Any
+
+
+def shape(dsn: str, table: str) -> list[tuple[str, str]]:
+    """The columns with their Postgres types; none if there is no such table."""
+    with connect(dsn) as conn:
+        return [(row[0], row[1]) for row in conn.execute(_SHAPE, (_quoted(table),))]
+
+
+def is_longer_than(dsn: str, table: str, conditions: Sequence[Condition], rows: int) -> bool:
+    """Whether more rows than that meet the conditions; looks at no more of them."""
+    inner = sql.SQL("SELECT 1 FROM {} {} LIMIT {}").format(
+        sql.Identifier(table), _where(conditions), sql.Literal(rows + 1)
+    )
+    with connect(dsn) as conn:
+        found = conn.execute(sql.SQL("SELECT count(*) FROM ({}) AS found").format(inner)).fetchone()
+    return found is not None and found[0] > rows
+
+
+def batches(
+    dsn: str, table: str, columns: Sequence[str], conditions: Sequence[Condition]
+) -> Iterator[Any]:
+    """The rows that meet all conditions, as record batches."""
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    query = sql.SQL("SELECT {} FROM {} {}").format(names, sql.Identifier(table), _where(conditions))
+    # Values are quoted by psycopg, not bound: with parameters the driver goes row by row.
+    text = query.as_string(None)
+    with _driver.connect(dsn) as conn, conn.cursor() as cursor:
+        cursor.execute(text)
+        yield from cursor.fetch_record_batch()
+
+
+def _where(conditions: Sequence[Condition]) -> sql.Composable:
+    if not conditions:
+        return sql.SQL("")
+    return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(map(_condition, conditions)))
+
+
+def _condition(one: Condition) -> sql.Composable:
+    if one.operator == IS_NOT_NULL:
+        return sql.SQL("{} IS NOT NULL").format(sql.Identifier(one.column))
+    operator = _OPERATORS[one.operator]
+    if operator == "IN":
+        values = sql.SQL(", ").join(map(_literal, one.value))
+        return sql.SQL("{} IN ({})").format(sql.Identifier(one.column), values)
+    return sql.SQL("{} {} {}").format(
+        sql.Identifier(one.column), sql.SQL(operator), _literal(one.value)
+    )
+
+
+def _literal(value: Any) -> sql.Composable:
+    return sql.Literal(bytes(value) if isinstance(value, bytearray) else value)
+
+
+def _quoted(table: str) -> str:
+    return sql.Identifier(table).as_string(None)

@@ -1,0 +1,101 @@
+"""Hot tables as inputs: read in one statement, with scope and filters pushed down to Postgres."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.chain_rows import expected
+from support.following import Stream, catch_up, new_stream
+from support.postgres import Templates, copied
+from support.spark_tasks import rows, select
+from trace_etl.devchain import DevChain
+from trace_etl.pipeline import hot
+from trace_etl.pipeline.errors import InputMissing
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.wire.task import Scope, TaskInput
+
+
+@pytest.fixture(scope="module")
+def stream(templates: Templates, rpc_url: str) -> Generator[Stream]:
+    with copied(templates) as dsns:
+        made = new_stream(dsns.data)
+        with made.attempt(1, rpc_url) as follower:
+            catch_up(follower)
+        yield made
+
+
+def _input(stream: Stream, kind: str, where: dict[str, Any] | None = None) -> dict[str, Any]:
+    [output] = [one for one in stream.outputs if one.kind == kind]
+    return {
+        "input_index": 0,
+        "name": f"hot_{kind}",
+        "dataset_uuid": output.dataset_uuid,
+        "dataset_version": output.dataset_version,
+        "where": where,
+    }
+
+
+def _load(spark: SparkSession, stream: Stream, kind: str, **how: Any) -> hot.Input:
+    scope = Scope(**{key: how.pop(key) for key in list(how) if key != "where"})
+    given = TaskInput.model_validate(_input(stream, kind, **how))
+    return hot.load(spark.newSession(), given, scope, stream.dsn)
+
+
+@pytest.mark.parametrize("kind", ["blocks", "transactions", "logs"])
+def test_every_value_comes_back_as_it_is_on_the_chain(
+    spark: SparkSession, stream: Stream, chain: DevChain, kind: str
+) -> None:
+    table = _load(spark, stream, kind, start=5, end=20).frame.toArrow()
+    order = [(name, "ascending") for name in table.column_names if name in _KEYS]
+    assert table.sort_by(order).to_pylist() == expected(chain, 5, 20)[kind]
+
+
+_KEYS = ("block_number", "transaction_index", "log_index")
+
+
+def test_what_is_new_since_the_last_cursor_is_read(
+    spark: SparkSession, stream: Stream, chain: DevChain
+) -> None:
+    found = _load(spark, stream, "blocks", after=30, cursor=33).frame.collect()
+    assert sorted(row["block_number"] for row in found) == [31, 32, 33]
+
+
+def test_scope_and_filter_are_pushed_down_to_postgres(
+    spark: SparkSession, stream: Stream, chain: DevChain
+) -> None:
+    log = expected(chain, 5, 20)["logs"][0]
+    wanted = "0x" + log["address"].hex()
+    frame = _load(spark, stream, "logs", start=5, end=20, where={"address": wanted}).frame
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "Filter" not in plan.split("BatchScan")[0], plan  # nothing is left for Spark to do
+    found = frame.toArrow().to_pylist()
+    assert found and all(row["address"] == log["address"] for row in found)
+    assert stream.dsn not in plan
+
+
+def test_a_task_reads_a_hot_table_like_any_input(
+    stream: Stream, chain: DevChain, tmp_path: Path, runner: SparkRunner
+) -> None:
+    settings = PipelineSettings(tmp_path, tmp_path / "spark", data_dsn=stream.dsn)
+    mine = SparkRunner(settings)
+    mine.session = runner.session
+    task = select(
+        "SELECT count(*) AS n, max(block_number) AS last FROM hot_logs",
+        _input(stream, "logs"),
+        scope={"partition_key": "0-9", "start": 0, "end": 9},
+    )
+    mine.run(task)
+    logs = expected(chain, 0, 9)["logs"]
+    assert rows(tmp_path, task, "answer") == [
+        {"n": len(logs), "last": max(log["block_number"] for log in logs)}
+    ]
+
+
+def test_a_table_that_is_not_there_is_a_missing_input(spark: SparkSession, stream: Stream) -> None:
+    given = TaskInput.model_validate(_input(new_stream(stream.dsn), "logs"))
+    with pytest.raises(InputMissing, match="input hot_logs"):
+        hot.load(spark, given, None, stream.dsn)

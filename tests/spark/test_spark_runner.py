@@ -4,8 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +25,7 @@ from support.spark_tasks import (
     task,
 )
 from trace_etl.devchain import DevChain
-from trace_etl.pipeline import parquet
+from trace_etl.pipeline import inputs, parquet
 from trace_etl.pipeline.errors import (
     BadTask,
     ChainMismatch,
@@ -35,7 +36,7 @@ from trace_etl.pipeline.errors import (
     TaskCanceled,
 )
 from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.task import TaskPayload, TaskResult
 
 TABLES = ("blocks", "transactions", "logs")
 DEADLINE = 60.0
@@ -311,3 +312,49 @@ def test_row_groups_have_one_size_however_the_rows_arrive(
     groups = [stored.row_group(i).num_rows for i in range(stored.num_row_groups)]
     assert groups == [parquet.ROW_GROUP_ROWS, parquet.ROW_GROUP_ROWS, 5]
     assert output_of(payload, "answer").name == "answer"
+
+
+def test_a_cursor_reads_what_is_new_and_publishes_it_as_a_partition(
+    runner: SparkRunner, objects: Path
+) -> None:
+    source = ingest(0, 29, outputs=["blocks"])
+    runner.run(source)
+    sql = "SELECT min(block_number) AS first, max(block_number) AS last FROM blocks"
+    scopes = ({"cursor": 11}, {"cursor": 19, "after": 11})
+    for scope, wanted in zip(scopes, ((0, 11), (12, 19)), strict=True):
+        payload = select(sql, as_input(source, name="blocks"), scope=scope)
+        result = runner.run(payload)
+        assert rows(objects, payload, "answer") == [{"first": wanted[0], "last": wanted[1]}]
+        [published], [event] = result.datasets_published, result.events
+        assert (published.range_start, published.range_end) == wanted
+        assert event.partition_key == f"{wanted[0]}-{wanted[1]}" and event.cursor is None
+        assert result.outputs[0].cursor == scope["cursor"]
+
+
+def test_a_cursor_that_a_later_one_has_read_already_gives_nothing(runner: SparkRunner) -> None:
+    source = ingest(0, 9, outputs=["blocks"])
+    given = as_input(source, name="blocks")  # not even looked at
+    payload = select("SELECT * FROM blocks", given, scope={"cursor": 5, "after": 7})
+    assert runner.run(payload) == TaskResult()
+
+
+def test_scope_and_where_reach_the_files(runner: SparkRunner) -> None:
+    source = ingest(0, 29, outputs=["logs"])
+    runner.run(source)
+    topic = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+    given = as_input(source, name="logs", where={"topic0": topic, "transaction_index": [1, 2]})
+    payload = select("SELECT * FROM logs", given, scope=range_scope(3, 7))
+    with ExitStack() as leases:
+        spark = leases.enter_context(runner.session.lease(runner.session.get(), []))
+        spark.conf.set("spark.sql.maxMetadataStringLength", "10000")  # or the plan is cut short
+        root = runner.settings.objects_root
+        loaded = inputs.load(spark, payload.inputs[0], payload.scope, root)
+        plan = cast("Any", loaded.frame)._jdf.queryExecution().executedPlan().toString()
+    pushed = plan[plan.index("PushedFilters:") :]
+    for part in (
+        "GreaterThanOrEqual(block_number,3)",
+        "LessThanOrEqual(block_number,7)",
+        "EqualTo(topic0,",
+        "In(transaction_index, [1,2])",
+    ):
+        assert part in pushed, pushed

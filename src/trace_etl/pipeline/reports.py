@@ -22,10 +22,20 @@ def file_name(output: str, scope: Scope | None) -> str:
     """`logs_0_499.parquet`: the range stays readable in the name."""
     if scope is None:
         return f"{output}.parquet"
+    span = blocks(scope)
+    if span is not None:
+        return f"{output}_{span[0]}_{span[1]}.parquet"
+    part = scope.partition_key or _WHOLE
+    return f"{output}_{re.sub(r'[^A-Za-z0-9.-]', '_', part)}.parquet"
+
+
+def blocks(scope: Scope) -> tuple[int, int] | None:
+    """The blocks that a scope is about: its range, or what is new up to its cursor."""
     if scope.start is not None and scope.end is not None:
-        return f"{output}_{scope.start}_{scope.end}.parquet"
-    part = scope.cursor if scope.cursor is not None else scope.partition_key or _WHOLE
-    return f"{output}_{re.sub(r'[^A-Za-z0-9.-]', '_', str(part))}.parquet"
+        return scope.start, scope.end
+    if scope.cursor is not None:
+        return (0 if scope.after is None else scope.after + 1), scope.cursor
+    return None
 
 
 def result(
@@ -55,25 +65,28 @@ def _output(output: TaskOutput, scope: Scope, written: Written) -> Output:
 
 
 def _published(output: TaskOutput, scope: Scope) -> Published:
+    span = blocks(scope)
     return Published(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
         storage_ref=output.storage_ref,
-        range_start=scope.start,
-        range_end=scope.end,
+        range_start=span[0] if span else None,
+        range_end=span[1] if span else None,
     )
 
 
 def _event(output: TaskOutput, scope: Scope) -> Event:
+    span = blocks(scope)
     return Event(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
-        cursor=scope.cursor,
         partition_key=_partition_key(scope),
-        start=scope.start,
-        end=scope.end,
+        start=span[0] if span else None,
+        end=span[1] if span else None,
     )
 
 
-def _partition_key(scope: Scope) -> str | None:
-    return None if scope.cursor is not None else scope.partition_key or _WHOLE
+def _partition_key(scope: Scope) -> str:
+    """What a cursor's task writes is a partition too: the blocks since the last one."""
+    span = blocks(scope)
+    return scope.partition_key or (f"{span[0]}-{span[1]}" if span else _WHOLE)

@@ -25,7 +25,7 @@ from trace_etl.pipeline.storage import directory
 from trace_etl.pipeline.warmup import warm_up
 from trace_etl.pipeline.writer import Frame, Target, mark_success
 from trace_etl.plan.operators import OPERATORS, OperatorConfig
-from trace_etl.wire.task import TaskPayload, TaskResult
+from trace_etl.wire.task import Scope, TaskPayload, TaskResult
 
 
 @dataclass(eq=False)
@@ -107,6 +107,8 @@ class SparkRunner:
     def _operate(
         self, operate: Run, context: OperatorContext, config: OperatorConfig
     ) -> TaskResult:
+        if _is_read_already(context.task.scope):
+            return TaskResult()
         targets = self._targets(context.task)
         result = operate(context, config)
         if isinstance(result, TaskResult):
@@ -142,6 +144,13 @@ class SparkRunner:
         finally:
             with self._lock:
                 self._runs.remove(run)
+
+
+def _is_read_already(scope: Scope | None) -> bool:
+    """Cursors may arrive out of order: a later one has read what this one is about."""
+    if scope is None or scope.cursor is None or scope.after is None:
+        return False
+    return scope.after >= scope.cursor
 
 
 def _checked_config(task: TaskPayload) -> OperatorConfig:

@@ -81,6 +81,9 @@ class Caller:
         self._backfill = shared.user.post("/v1/backfills", json=body).json()["backfill_id"]
         with person(shared, "reader") as reader:
             self._user = reader.get("/v1/me").json()["name"]
+        made = shared.claimed(self._ids[2])
+        shared.complete(made, datasets_published=[shared.write_output(made)])
+        self._partition = made.scope["partition_key"]
         self.seen: Counter[int] = Counter()
 
     def send(self, case: Any, *, real: bool) -> None:
@@ -107,10 +110,13 @@ class Caller:
             "event_id": self._event,
             "backfill_id": self._backfill,
             "user": self._user,
+            "partition_key": self._partition,
         }
         case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
         if case.path == "/v1/triggers":
             case.body = {"dag": self._dag.name, "job": "request", "start": 0, "end": 9}
+        if case.path.endswith("/invalidations") and case.method == "POST":
+            case.body = {"partition_key": self._partition, "reason": "it is wrong"}
         if case.path.startswith("/v1/pauses") and case.method == "POST":
             case.body = {"dag": self._dag.name, "job": "after"}
         if case.path in ("/v1/backfills", "/v1/backfills/preview") and case.method == "POST":

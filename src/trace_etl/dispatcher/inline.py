@@ -7,19 +7,16 @@ from uuid import UUID, uuid4
 import structlog
 
 from trace_etl.dispatcher.payloads import Payloads
-from trace_etl.model.errors import Fault, Invalid, TraceError
+from trace_etl.dispatcher.relays import Told, operate
+from trace_etl.model.errors import TraceError
 from trace_etl.model.task import Fence
-from trace_etl.plan.operators import SplitConfig
-from trace_etl.plan.ranges import split
 from trace_etl.plan.retry import Backoff
-from trace_etl.state import claims, completions
+from trace_etl.state import claims, completions, invalidations
 from trace_etl.state.claims import ClaimedTask, ClaimRequest
-from trace_etl.state.completions import Completion, NewEvent
-from trace_etl.state.pool import Pool, transaction
-from trace_etl.state.revisions import Revision
+from trace_etl.state.completions import Completion
+from trace_etl.state.pool import Conn, Pool, transaction
 
 _log = structlog.stdlib.get_logger()
-_MOST_PARTITIONS = 100_000
 
 
 @dataclass(frozen=True)
@@ -37,39 +34,28 @@ class InlineRunner:
             if not won:
                 return
             task = won[wish.lease_token]
-            revision = await self.payloads.revision(conn, task.revision_id)
-            completion = self._completion(task, revision)
+            completion, told = await self._outcome(conn, task)
             await completions.complete(conn, [completion])
+            if told.invalidations:
+                by = f"task:{task_id}"
+                found, fence = told.invalidations, completion.fence
+                await invalidations.record(conn, task.org_id, found, made_by=by, fence=fence)
         _log.info(
             "inline_task_done",
             task_id=str(task_id),
             status=completion.status,
             events=len(completion.events),
+            invalidations=len(told.invalidations),
         )
 
-    def _completion(self, task: ClaimedTask, revision: Revision) -> Completion:
+    async def _outcome(self, conn: Conn, task: ClaimedTask) -> tuple[Completion, Told]:
         fence = Fence(task.task_id, task.attempt, task.lease_token)
         digest = hashlib.sha256(task.lease_token.bytes).digest()
+        revision = await self.payloads.revision(conn, task.revision_id)
         try:
-            events = run_operator(task, revision)
-            return Completion(fence, "Completed", digest, events=events)
+            async with conn.transaction():  # a failure takes back what the operator noted down
+                told = await operate(conn, task, revision)
+            return Completion(fence, "Completed", digest, events=told.events), told
         except TraceError as error:
             wait = self.retry.after(task.attempt) if error.retryable else None
-            return Completion(fence, "Failed", digest, error.code, error.detail, wait)
-
-
-def run_operator(task: ClaimedTask, revision: Revision) -> list[NewEvent]:
-    """The events an in-process operator emits. Raises TraceError."""
-    if revision.operator != "range_splitter":
-        raise Invalid([Fault("operator", f"{revision.operator} does not run in the Dispatcher")])
-    if task.range_start is None or task.range_end is None:
-        raise Invalid([Fault("scope", "range_splitter needs a block range to split")])
-    size = SplitConfig.model_validate(revision.config).size
-    count = (task.range_end - task.range_start) // size + 1
-    if count > _MOST_PARTITIONS:
-        raise Invalid([Fault("config.size", f"{count} partitions are too many; split larger")])
-    out = revision.outputs[0]
-    return [
-        NewEvent(out.dataset_uuid, out.dataset_version, f"p:{a}-{b}", f"{a}-{b}", a, b, None)
-        for a, b in split(task.range_start, task.range_end, size)
-    ]
+            return Completion(fence, "Failed", digest, error.code, error.detail, wait), Told()

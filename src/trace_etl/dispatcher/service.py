@@ -24,6 +24,7 @@ from trace_etl.dispatcher.loops.history_retention import HistoryRetention
 from trace_etl.dispatcher.loops.lease_reaper import LeaseReaper
 from trace_etl.dispatcher.loops.loop import Loop
 from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
+from trace_etl.dispatcher.loops.reconciler import Reconciler
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.payloads import Payloads
@@ -61,6 +62,7 @@ class Service:
     backpressure: Backpressure
     feeder: BackfillFeeder
     changes: ChangeFeed
+    reconciler: Reconciler
     kicks: Kicks
     reaper_grace: float
 
@@ -84,6 +86,7 @@ class Service:
             ),
             Loop("retry_scheduler", self.retries.retry_once, 5.0, next_due=self.retries.next_due),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
+            Loop("reconciler", self.reconciler.reconcile_once, 15.0),
             Loop("history_retention", self.retention.retain_once, 600.0),
             Loop(
                 "generation_swapper",
@@ -150,6 +153,7 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         backpressure=Backpressure(lanes, kicks, cfg.pressure_patience, _BATCH),
         feeder=BackfillFeeder(lanes, kicks, cfg.backfill_window),
         changes=changes,
+        reconciler=Reconciler(lanes, kicks, cfg.reconcile_grace, _BATCH),
         kicks=kicks,
         reaper_grace=cfg.reaper_grace.total_seconds(),
     )

@@ -42,3 +42,4 @@ class DispatcherSettings(BaseSettings):
     changes_clients: int = 256
     pressure_patience: timedelta = timedelta(seconds=5)  # with bulk shed, before normal work is
     backfill_window: int = 200  # tasks of one backfill at once
+    reconcile_grace: timedelta = timedelta(seconds=30)  # the outbox has the first go

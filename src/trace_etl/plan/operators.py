@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
+from trace_etl.model.scope import MAX_BLOCK
 from trace_etl.plan.operator_configs import (
     CompactConfig,
     DecodeConfig,
@@ -22,6 +23,13 @@ class NoConfig(OperatorConfig):
 
 class SplitConfig(OperatorConfig):
     size: int = Field(1000, ge=1, le=10_000_000, description="Blocks per partition.")
+
+
+class AggregateConfig(OperatorConfig):
+    size: int = Field(10_000, ge=1, le=10_000_000, description="Blocks per range.")
+    start: int = Field(
+        0, ge=0, le=MAX_BLOCK, description="The first block of an input that moves by cursors."
+    )
 
 
 class IngestConfig(OperatorConfig):
@@ -116,6 +124,7 @@ OPERATORS: dict[str, Operator] = {
     for op in (
         Operator("source", NoConfig, ("dispatcher",), _one_output),
         Operator("range_splitter", SplitConfig, ("dispatcher", *WORKERS), _one_output),
+        Operator("range_aggregator", AggregateConfig, ("dispatcher",), _one_output, _one_input),
         Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs),
         Operator("block_follower", FollowConfig, WORKERS, _hot_outputs),
         Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),

@@ -262,16 +262,30 @@ SELECT i.invalidation_id, p.name AS dataset, g.name AS dag, j.name AS job,
   FROM datasets d JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
   LEFT JOIN publications p USING (dataset_uuid)
  CROSS JOIN LATERAL (SELECT * FROM invalidations i WHERE i.dataset_uuid = d.dataset_uuid
-                      ORDER BY i.made_at DESC LIMIT %(limit)s) i
+                        AND (%(before)s::timestamptz IS NULL
+                             OR (i.made_at, i.invalidation_id) < (%(before)s, %(before_id)s))
+                      ORDER BY i.made_at DESC, i.invalidation_id DESC LIMIT %(limit)s) i
  WHERE d.org_id = %(org_id)s AND (%(name)s::text IS NULL OR p.name = %(name)s)
- ORDER BY i.made_at DESC, i.invalidation_id LIMIT %(limit)s
+ ORDER BY i.made_at DESC, i.invalidation_id DESC LIMIT %(limit)s
 """
 
 
 async def listing(
-    conn: Conn, org_id: UUID, *, name: str | None, limit: int
+    conn: Conn,
+    org_id: UUID,
+    *,
+    name: str | None,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
 ) -> list[InvalidationView]:
-    """The newest invalidations, and how far their consumers have got."""
+    """The newest invalidations, one page, and how far their consumers have got."""
+    values = {
+        "org_id": org_id,
+        "name": name,
+        "limit": limit,
+        "before": after[0] if after else None,
+        "before_id": after[1] if after else None,
+    }
     async with conn.cursor(row_factory=class_row(InvalidationView)) as cursor:
-        await cursor.execute(_LIST, {"org_id": org_id, "name": name, "limit": limit})
+        await cursor.execute(_LIST, values)
         return await cursor.fetchall()

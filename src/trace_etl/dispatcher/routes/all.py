@@ -6,7 +6,9 @@ from trace_etl.dispatcher.routes import (
     dags,
     datasets,
     events,
+    invalidations,
     jobs,
+    lineage,
     pressure,
     rollouts,
     tasks,
@@ -22,6 +24,8 @@ ROUTERS = (
     datasets.router,
     pressure.router,
     backfills.router,
+    lineage.router,
+    invalidations.router,
     users.router,
     changes.router,
 )

@@ -1,0 +1,64 @@
+"""Heals what a lost event left out: work that upstream should have made, and did not."""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.state import events, invalidations, reconciling
+from trace_etl.state.pool import Conn, Pool, transaction
+
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    pool: Pool
+    kicks: Kicks
+    grace: timedelta
+    """How long the outbox has the first go."""
+    batch_size: int
+    _horizons: deque[tuple[float, str]] = field(default_factory=deque[tuple[float, str]])
+
+    async def reconcile_once(self) -> int:
+        """One bounded pass over what is new since the last. One replica at a time does it."""
+        async with transaction(self.pool) as conn:
+            if not await reconciling.lock(conn):
+                return 0
+            looked, healed = await self._events(conn)
+            horizon = self._settled(await reconciling.horizon(conn))
+            if horizon is not None:
+                found = await reconciling.compare_partitions(
+                    conn, horizon=horizon, limit=self.batch_size
+                )
+                looked += found.partitions
+                healed += found.tasks
+            healed += await self._invalidations(conn)
+        if healed:
+            _log.warning("lost_work_healed", tasks=healed)
+            self.kicks.outbox.set()
+        return looked + healed
+
+    async def _events(self, conn: Conn) -> tuple[int, int]:
+        looked, lost = await reconciling.next_events(conn, grace=self.grace, limit=self.batch_size)
+        return looked, len(await events.route(conn, lost)) if lost else 0
+
+    async def _invalidations(self, conn: Conn) -> int:
+        lost = await reconciling.unrouted_invalidations(
+            conn, grace=self.grace, limit=self.batch_size
+        )
+        return len(await invalidations.route(conn, lost)) if lost else 0
+
+    def _settled(self, horizon: str) -> str | None:
+        """The newest horizon that is older than the grace."""
+        now = time.monotonic()
+        self._horizons.append((now, horizon))
+        settled: str | None = None
+        while self._horizons and now - self._horizons[0][0] >= self.grace.total_seconds():
+            settled = self._horizons.popleft()[1]
+        if settled is not None:
+            self._horizons.appendleft((now - self.grace.total_seconds(), settled))
+        return settled

@@ -1,7 +1,7 @@
 """Cron sources through a real Dispatcher: every tick once, none lost, none doubled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from trace_etl.model.errors import Unavailable
 from trace_etl.scheduler import ticks
 from trace_etl.scheduler.api import DispatcherApi
 from trace_etl.scheduler.cron_trigger import CronTrigger
+from trace_etl.scheduler.ticks import Schedule
 
 T = TypeVar("T")
 DAG = """
@@ -25,6 +26,7 @@ WITHOUT_CRON = "\n".join(line for line in DAG.splitlines() if "hourly" not in li
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
 
 
 def deploy(live: Live, text: str = DAG) -> None:
@@ -37,7 +39,7 @@ def with_scheduler(live: Live, use: Callable[[CronTrigger], Awaitable[T]]) -> T:
         url = f"https://127.0.0.1:{live.cfg.api_port}"
         token = live.secrets.directory / "user.jwt"
         async with DispatcherApi(url, live.secrets.ca, token) as api:
-            return await use(CronTrigger(api, timedelta(seconds=30), HOUR * 3))
+            return await use(CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90)))
 
     return asyncio.run(main())
 
@@ -66,15 +68,64 @@ def test_a_job_seen_for_the_first_time_fires_from_its_next_tick_on(dispatcher: L
     with_scheduler(dispatcher, use)
 
 
-def test_ticks_that_passed_while_busy_are_all_fired(dispatcher: Live) -> None:
+@pytest.mark.parametrize(
+    ("policy", "made_up_for"),
+    [
+        ("", [100]),
+        (", missed: last", [100]),
+        (", missed: skip", []),
+        (", missed: all", range(1, 101)),
+        (", missed: all, most_missed: 3", [98, 99, 100]),
+    ],
+    ids=["default", "last", "skip", "all", "bounded"],
+)
+@pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "asleep"])
+def test_missed_ticks_are_made_up_for_as_the_source_says(
+    dispatcher: Live, policy: str, made_up_for: Sequence[int], restarted: bool
+) -> None:
+    deploy(dispatcher, DAG.replace('"0 * * * *"', f'"0 * * * *"{policy}'))
+
+    async def first(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON)
+        if not restarted:
+            await trigger.fire_once(NOON + 100 * HOUR + 10 * MINUTE)
+
+    async def second(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON + 100 * HOUR + 10 * MINUTE)
+        await trigger.fire_once(NOON + 101 * HOUR)
+
+    with_scheduler(dispatcher, first)
+    with_scheduler(dispatcher, second)
+    assert fired(dispatcher) == [key(NOON + n * HOUR) for n in (0, *made_up_for, 101)]
+
+
+def test_a_tick_on_time_stands_for_those_missed_before_it(dispatcher: Live) -> None:
     deploy(dispatcher)
 
     async def use(trigger: CronTrigger) -> None:
-        await trigger.fire_once(NOON + SECOND)
-        await trigger.fire_once(NOON + 5 * HOUR)
+        await trigger.fire_once(NOON)
+        await trigger.fire_once(NOON + 5 * HOUR + SECOND)
 
     with_scheduler(dispatcher, use)
-    assert fired(dispatcher) == [key(NOON + n * HOUR) for n in range(1, 6)]
+    assert fired(dispatcher) == [key(NOON), key(NOON + 5 * HOUR)]
+
+
+def test_a_schedule_follows_the_clock_of_its_time_zone(dispatcher: Live) -> None:
+    """Noon in Berlin is 11:00 UTC in winter, 10:00 in summer."""
+    options = '"0 12 * * *", timezone: Europe/Berlin, missed: all'
+    deploy(dispatcher, DAG.replace('"0 * * * *"', options))
+    saturday = datetime(2026, 3, 28, 11, 0, tzinfo=UTC)
+
+    async def use(trigger: CronTrigger) -> None:
+        await trigger.fire_once(saturday)
+        await trigger.fire_once(saturday + 48 * HOUR)
+
+    with_scheduler(dispatcher, use)
+    assert fired(dispatcher) == [
+        key(saturday),
+        key(saturday + 23 * HOUR),
+        key(saturday + 47 * HOUR),
+    ]
 
 
 def test_a_restarted_scheduler_goes_on_where_the_last_one_stopped(dispatcher: Live) -> None:
@@ -84,36 +135,33 @@ def test_a_restarted_scheduler_goes_on_where_the_last_one_stopped(dispatcher: Li
         await trigger.fire_once(NOON)
 
     async def second(trigger: CronTrigger) -> None:
-        await trigger.fire_once(NOON + 2 * HOUR + SECOND)
+        await trigger.fire_once(NOON + HOUR + SECOND)
 
     with_scheduler(dispatcher, first)
     with_scheduler(dispatcher, second)
-    assert fired(dispatcher) == [key(NOON + n * HOUR) for n in range(3)]
+    assert fired(dispatcher) == [key(NOON), key(NOON + HOUR)]
 
 
-def test_ticks_of_a_long_pause_are_not_all_made_up_for(dispatcher: Live) -> None:
-    deploy(dispatcher)
-
-    async def first(trigger: CronTrigger) -> None:
-        await trigger.fire_once(NOON)
-
-    async def second(trigger: CronTrigger) -> None:
-        await trigger.fire_once(NOON + 100 * HOUR + SECOND)
-
-    with_scheduler(dispatcher, first)
-    with_scheduler(dispatcher, second)
-    assert fired(dispatcher) == [key(NOON), *(key(NOON + n * HOUR) for n in (98, 99, 100))]
-
-
-def test_two_schedulers_fire_a_tick_once(dispatcher: Live) -> None:
-    deploy(dispatcher)
+def test_two_schedulers_race_and_fire_every_tick_once(dispatcher: Live) -> None:
+    deploy(dispatcher, DAG.replace('"0 * * * *"', '"0 * * * *", missed: all'))
 
     async def use(trigger: CronTrigger) -> None:
-        other = CronTrigger(trigger.api, trigger.refresh, trigger.catch_up)
-        await asyncio.gather(trigger.fire_once(NOON), other.fire_once(NOON))
+        others = [CronTrigger(trigger.api, trigger.refresh, trigger.tolerance) for _ in range(3)]
+        everybody = [trigger, *others]
+        for hours in (0, 1, 30):
+            now = NOON + hours * HOUR
+            await asyncio.gather(*(one.fire_once(now) for one in everybody))
+        fired_by_us = [count(one, "us") for one in everybody]
+        assert sum(fired_by_us) == 31
+        assert sum(count(one, "another") for one in everybody) > 0
 
     with_scheduler(dispatcher, use)
-    assert fired(dispatcher) == [key(NOON)]
+    assert fired(dispatcher) == [key(NOON + n * HOUR) for n in range(31)]
+
+
+def count(trigger: CronTrigger, who: str) -> float:
+    labels = {"fired_by": who}
+    return trigger.figures.registry.get_sample_value("trace_scheduler_ticks_total", labels) or 0
 
 
 def test_a_changed_schedule_and_a_removed_job_count_after_the_refresh(dispatcher: Live) -> None:
@@ -170,7 +218,13 @@ def test_the_agent_fires_by_the_clock_and_stops_when_told(dispatcher: Live) -> N
 
 
 def test_ticks_lie_after_the_start_and_up_to_the_end() -> None:
-    found = list(ticks.between("*/15 * * * *", NOON, NOON + HOUR))
+    found = list(ticks.between(Schedule("*/15 * * * *"), NOON, NOON + HOUR))
     assert [tick.minute for tick in found] == [15, 30, 45, 0]
-    assert ticks.following("0 0 30 2 *", NOON) is None
-    assert ticks.following("nonsense", NOON) is None
+    assert ticks.following(Schedule("0 0 30 2 *"), NOON) is None
+    assert ticks.following(Schedule("nonsense"), NOON) is None
+
+
+def test_a_schedule_of_seconds_after_a_year_is_not_counted_up() -> None:
+    every_second = Schedule("* * * * * */1", missed="all", most_missed=3)
+    found = ticks.due(every_second, NOON, NOON + 24 * 365 * HOUR, tolerance=2 * SECOND)
+    assert found == [NOON + 24 * 365 * HOUR - n * SECOND for n in (4, 3, 2, 1, 0)]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
@@ -43,7 +44,11 @@ RUNTIMES: tuple[str, ...] = (
 )
 _MOST_PIECES = 100_000
 _UNTRUSTED = ("lambda", "ecs_udf_python", "ecs_udf_ts", "ecs_udf_rust")
-_SOURCE_FIELDS = {"cron": ("schedule", "missed"), "webhook": ("secret", "max_bytes")}
+_SOURCE_FIELDS = {
+    "cron": ("schedule", "timezone", "missed", "most_missed"),
+    "webhook": ("secret", "max_bytes", "scope"),
+}
+_SOURCE_OPTIONS = ("timezone", "missed", "most_missed", "secret", "max_bytes")
 
 
 @dataclass(frozen=True)
@@ -186,6 +191,15 @@ class Checker:
             self._fault((*at, "secret"), "a webhook needs the name of the secret that signs it")
         if source.kind == "cron":
             self._cron((*at, "schedule"), source.schedule)
+        if source.timezone is not None and source.timezone not in available_timezones():
+            words = f"no time zone {source.timezone!r}; write one such as Europe/Berlin"
+            self._fault((*at, "timezone"), words)
+        if source.most_missed is not None and source.missed != "all":
+            self._fault((*at, "most_missed"), "goes with `missed: all`")
+        if source.scope is not None:
+            given = source.scope.model_dump(exclude_none=True).keys()
+            if given not in ({"start", "end"}, {"cursor"}):
+                self._fault((*at, "scope"), "name `start` and `end`, or `cursor` alone")
 
     def _cron(self, at: Path, schedule: str | None) -> None:
         right = "five fields, such as '*/5 * * * *' for every five minutes"
@@ -385,8 +399,8 @@ class Checker:
 
 def _source(source: SourceSection) -> Source:
     options = {
-        name: value
-        for name in ("missed", "secret", "max_bytes")
-        if (value := getattr(source, name)) is not None
+        name: value for name in _SOURCE_OPTIONS if (value := getattr(source, name)) is not None
     }
+    if source.scope is not None:
+        options["scope"] = source.scope.model_dump(exclude_none=True)
     return Source(source.kind, source.schedule, options)

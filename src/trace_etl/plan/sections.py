@@ -56,6 +56,7 @@ Seconds = Annotated[
     BeforeValidator(_seconds, json_schema_input_type=int | str),
     Field(description="Seconds, or a text such as 90s, 15m, 2h, 1d."),
 ]
+Dotted = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=256)]
 Priority = Literal["normal", "bulk"]
 
 
@@ -81,11 +82,28 @@ class InputSection(Section):
     ] = Field(None, description="Rows to read: column to value, or to a list of values.")
 
 
+class ScopeSection(Section):
+    """Where a delivery says what it is about: fields by name, nested ones with dots."""
+
+    start: Dotted | None = None
+    end: Dotted | None = None
+    cursor: Dotted | None = None
+
+
 class SourceSection(Section):
     kind: Literal["manual", "cron", "webhook", "always_on"]
-    schedule: Text | None = Field(None, description="cron: five fields, in UTC.")
+    schedule: Text | None = Field(None, description="cron: five fields, in `timezone`.")
+    timezone: Text | None = Field(
+        None, description="cron: such as Europe/Berlin; UTC if not given."
+    )
     missed: Literal["skip", "last", "all"] | None = Field(
-        None, description="cron: what to do about ticks that nobody fired."
+        None, description="cron: which ticks to make up for that nobody fired; `last` if not given."
+    )
+    most_missed: Annotated[StrictInt, Field(ge=1, le=1000)] | None = Field(
+        None, description="cron: with `missed: all`, how many at most; 100 if not given."
+    )
+    scope: ScopeSection | None = Field(
+        None, description="webhook: `start` and `end`, or `cursor`; fields of the body."
     )
     secret: Secret | None = Field(None, description="webhook: the secret that signs deliveries.")
     max_bytes: Annotated[StrictInt, Field(ge=1, le=1024 * 1024)] | None = Field(
@@ -192,6 +210,7 @@ SECTIONS: dict[str, type[Section]] = {
     "inputs": InputSection,
     "from": FromSection,
     "source": SourceSection,
+    "scope": ScopeSection,
     "bootstrap": BootstrapSection,
     "scaling": ScalingSection,
     "defaults": Defaults,

@@ -15,7 +15,7 @@ async def _schedule(cfg: SchedulerSettings) -> None:
     stop = stop_on_signals()
     async with DispatcherApi(cfg.api_url, cfg.tls_ca, cfg.user_token_file) as api:
         _log.info("scheduler_ready")
-        await CronTrigger(api, cfg.scheduler_refresh, cfg.scheduler_catch_up).run(stop)
+        await CronTrigger(api, cfg.scheduler_refresh, cfg.scheduler_tolerance).run(stop)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from trace_etl.model.errors import Conflict, Unavailable
+from trace_etl.scheduler.ticks import Schedule
 from trace_etl.wire.jobs import JobItem, JobList
 from trace_etl.wire.user import TaskList, TriggerReply
 
@@ -22,7 +23,7 @@ class CronJob:
 
     dag: str
     job: str
-    schedule: str
+    schedule: Schedule
 
 
 class DispatcherApi:
@@ -50,9 +51,15 @@ class DispatcherApi:
 
     async def cron_jobs(self) -> list[CronJob]:
         """The cron sources that are deployed and not paused."""
-        answer = await self._send("GET", "/v1/jobs", params={"source_kind": "cron"})
-        jobs = JobList.model_validate_json(answer).items
-        return [CronJob(j.dag, j.job, j.schedule or "") for j in jobs if _runs(j)]
+        found: list[JobItem] = []
+        wanted: dict[str, str | int] = {"source_kind": "cron", "limit": 1000}
+        while True:
+            page = JobList.model_validate_json(await self._send("GET", "/v1/jobs", params=wanted))
+            found += page.items
+            if page.next is None:
+                break
+            wanted["after"] = page.next
+        return [CronJob(j.dag, j.job, _schedule(j)) for j in found if _runs(j)]
 
     async def last_tick(self, job: CronJob) -> datetime | None:
         """The newest tick that the job was triggered for."""
@@ -83,6 +90,16 @@ class DispatcherApi:
         if answer.is_error:
             raise Unavailable(f"HTTP {answer.status_code}: {answer.text}")
         return answer.content
+
+
+def _schedule(job: JobItem) -> Schedule:
+    options = job.source_options or {}
+    return Schedule(
+        expression=job.schedule or "",
+        timezone=options.get("timezone", "UTC"),
+        missed=options.get("missed", "last"),
+        most_missed=options.get("most_missed", 100),
+    )
 
 
 def _runs(job: JobItem) -> bool:

@@ -10,6 +10,7 @@ from trace_etl.model.errors import Conflict, Unavailable
 from trace_etl.plan.retry import Backoff
 from trace_etl.scheduler import ticks
 from trace_etl.scheduler.api import CronJob, DispatcherApi
+from trace_etl.scheduler.figures import Figures
 
 _RETRY = Backoff(timedelta(seconds=0.5), timedelta(seconds=15), jitter=0.3)
 _log = structlog.stdlib.get_logger()
@@ -21,7 +22,9 @@ class CronTrigger:
 
     api: DispatcherApi
     refresh: timedelta
-    catch_up: timedelta
+    tolerance: timedelta
+    """A tick that is fired later than this was missed."""
+    figures: Figures = field(default_factory=Figures)
     _done: dict[CronJob, datetime] = field(default_factory=dict[CronJob, datetime])
     _refreshed: datetime | None = None
 
@@ -36,6 +39,7 @@ class CronTrigger:
             except Unavailable as error:
                 failures += 1
                 pause = _RETRY.after(failures)
+                self.figures.failures.inc()
                 _log.warning("dispatcher_unavailable", error=str(error), failures=failures)
             await _sleep(stop, pause)
 
@@ -45,30 +49,37 @@ class CronTrigger:
             await self._learn(now)
             self._refreshed = now
         for job in self._done:
-            for tick in list(ticks.between(job.schedule, self._done[job], now)):
-                await self._fire(job, tick)
-                self._done[job] = tick
+            await self._fire_due(job, now)
         return min([self._refreshed + self.refresh, *self._upcoming(now)])
+
+    async def _fire_due(self, job: CronJob, now: datetime) -> None:
+        for tick in ticks.due(job.schedule, self._done[job], now, tolerance=self.tolerance):
+            await self._fire(job, tick, now)
+            self._done[job] = tick
+        # Ticks that the policy left out are past: they are not looked at again.
+        self._done[job] = max(self._done[job], now - self.tolerance)
 
     async def _learn(self, now: datetime) -> None:
         known: dict[CronJob, datetime] = {}
         for job in await self.api.cron_jobs():
             known[job] = self._done.get(job) or await self._start_of(job, now)
         self._done = known
+        self.figures.jobs.set(len(known))
 
     async def _start_of(self, job: CronJob, now: datetime) -> datetime:
-        """Where a job's ticks begin: after the last one fired, if that is not long ago."""
+        """Where a job's ticks begin: after the last one fired; a new job has missed none."""
         last = await self.api.last_tick(job)
         # The tick being due this very second is not in the past yet.
-        fresh = now - timedelta(seconds=1)
-        return fresh if last is None else min(max(last, now - self.catch_up), now)
+        return now - timedelta(seconds=1) if last is None else min(last, now)
 
-    async def _fire(self, job: CronJob, tick: datetime) -> None:
+    async def _fire(self, job: CronJob, tick: datetime, now: datetime) -> None:
         try:
             created = await self.api.trigger(job, tick)
         except Conflict as error:
+            self.figures.refused.inc()
             _log.warning("tick_refused", dag=job.dag, job=job.job, error=str(error))
             return
+        self.figures.fired(by_us=created, late=now - tick)
         _log.info("tick_fired", dag=job.dag, job=job.job, tick=tick.isoformat(), by_us=created)
 
     def _upcoming(self, now: datetime) -> list[datetime]:

@@ -15,4 +15,5 @@ class SchedulerSettings(BaseSettings):
     log_level: str = "info"
 
     scheduler_refresh: timedelta = timedelta(seconds=30)
-    scheduler_catch_up: timedelta = timedelta(hours=1)
+    scheduler_tolerance: timedelta = timedelta(seconds=90)
+    """A tick that is fired later than this was missed; its source's policy decides about it."""

@@ -21,8 +21,11 @@ ALTER TABLE partitions ADD COLUMN IF NOT EXISTS
 CREATE INDEX IF NOT EXISTS partitions_commit
     ON partitions (dataset_version, commit_xid, partition_key);
 
+CREATE SEQUENCE change_numbers;
 CREATE TABLE changes (
-    change_id    uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    -- A number in the guise of the other keys: changes of one transaction are told in their order.
+    change_id    uuid PRIMARY KEY
+                 DEFAULT lpad(to_hex(nextval('change_numbers')), 32, '0')::uuid,
     org_id       uuid NOT NULL,
     changed_xid  xid8 NOT NULL DEFAULT pg_current_xact_id(),
     kind         text NOT NULL CHECK (kind IN ('deploy', 'rollout', 'pause')),

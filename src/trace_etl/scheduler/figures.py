@@ -1,0 +1,43 @@
+"""What a scheduler counts."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+@dataclass
+class Figures:
+    """Counters of one scheduler process."""
+
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        self.jobs = Gauge(
+            "trace_scheduler_jobs", "Cron sources that are deployed.", registry=self.registry
+        )
+        self.ticks = Counter(
+            "trace_scheduler_ticks",
+            "Ticks, by who fired them first.",
+            ["fired_by"],
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "trace_scheduler_ticks_refused", "Ticks nobody wanted.", registry=self.registry
+        )
+        self.failures = Counter(
+            "trace_scheduler_failures",
+            "Passes that could not reach the Dispatcher.",
+            registry=self.registry,
+        )
+        self.late = Histogram(
+            "trace_scheduler_tick_lateness_seconds",
+            "How late a tick was fired.",
+            buckets=(0.1, 0.5, 1, 5, 15, 60, 600, 3600, 86400),
+            registry=self.registry,
+        )
+
+    def fired(self, *, by_us: bool, late: timedelta) -> None:
+        """Count a tick that was fired, or had been."""
+        self.ticks.labels("us" if by_us else "another").inc()
+        self.late.observe(max(0.0, late.total_seconds()))

@@ -17,7 +17,7 @@ def _run(master: str, root: Path, rpc_url: str, conf: dict[str, str]) -> dict[st
     objects = root / "objects"
     arguments = [master, str(objects), str(root / "spark"), rpc_url, json.dumps(conf)]
     done = subprocess.run(
-        [sys.executable, "-m", "support.quickstart_run", *arguments],
+        [sys.executable, "-m", "support.dag_runs", *arguments],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,

@@ -23,6 +23,7 @@ IDENTITY = (
     "transaction_hash",
     "address",
     "chain_id",
+    "timestamp",  # logs have none of their own, but people add their block's
 )
 ERROR = "decode_error"
 _HASH = pa.binary()

@@ -1,4 +1,4 @@
-"""The quickstart DAG, job by job, on any Spark: `python -m support.quickstart_run MASTER …`."""
+"""The quickstart DAG, job by job, on any Spark: `python -m support.dag_runs MASTER …`."""
 
 import json
 import sys
@@ -12,23 +12,26 @@ from trace_etl.plan.dagfile import parse_dag
 from trace_etl.plan.ranges import split
 from trace_etl.wire.task import TaskPayload
 
+_RELAYS = ("source", "range_splitter")
 DAG = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
 
 
-def run_dag(runner: SparkRunner, start: int, end: int, size: int) -> dict[str, str]:
-    """Run every job that has rows for every partition; where each output of each lies."""
-    jobs = {job.name: job for job in parse_dag(DAG.read_text()).jobs}
-    places: dict[str, str] = {}
+def run_dag(
+    runner: SparkRunner, dag: Path, start: int, end: int, size: int
+) -> dict[tuple[str, int], TaskPayload]:
+    """Run every job that makes rows of a range, for every partition; by job and first block."""
+    jobs = parse_dag(dag.read_text()).jobs
+    relays = {job.name for job in jobs if job.operator in _RELAYS}
+    found: dict[tuple[str, int], TaskPayload] = {}
     for cut in split(start, end, size):
         done: dict[str, TaskPayload] = {}
-        for job in jobs.values():
-            if job.operator in ("source", "range_splitter"):
+        for job in jobs:
+            fed = [item.job in done or item.job in relays for item in job.inputs]
+            if job.name in relays or not fed or not all(fed):
                 continue
-            done[job.name] = payload = _payload(job, done, *cut)
+            found[job.name, cut[0]] = done[job.name] = payload = _payload(job, done, *cut)
             runner.run(payload)
-            for output in payload.outputs:
-                places[f"{job.name}.{output.name}.{cut[0]}"] = output.storage_ref.prefix
-    return places
+    return found
 
 
 def _payload(job: Job, done: dict[str, TaskPayload], start: int, end: int) -> TaskPayload:
@@ -52,9 +55,14 @@ def main() -> None:
     runner = SparkRunner(settings)
     try:
         runner.warm()
-        places = run_dag(runner, 0, 59, 20)
+        done = run_dag(runner, DAG, 0, 59, 20)
     finally:
         runner.close()
+    places = {
+        f"{job}.{output.name}.{start}": output.storage_ref.prefix
+        for (job, start), payload in done.items()
+        for output in payload.outputs
+    }
     print(json.dumps(places))
 
 

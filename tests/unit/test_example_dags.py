@@ -1,0 +1,14 @@
+"""Every example deploys."""
+
+from pathlib import Path
+
+import pytest
+
+from trace_etl.plan.dagfile import parse_dag
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("name", sorted(one.parent.name for one in EXAMPLES.glob("*/dag.yaml")))
+def test_an_example_is_a_dag_without_faults(name: str) -> None:
+    assert parse_dag((EXAMPLES / name / "dag.yaml").read_text()).name == name

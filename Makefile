@@ -27,7 +27,7 @@ test-chain: $(VENV)/.dev $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installe
 test-cluster: $(VENV)/.dev ## Run the quickstart on a real standalone Spark cluster
 	$(BIN)/pytest -n 0 tests/cluster $(TESTS)
 
-test-peers: $(VENV)/.bench ## Compare with the tools people use today (needs Python 3.11)
+test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the tools people use today (needs Python 3.11)
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)
 
 check: $(VENV)/.dev ## Lint, types, import contracts
@@ -40,7 +40,7 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench ## Measure what we claim [ONLY=name] [JSON=file]
+bench: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Measure what we claim [ONLY=name] [JSON=file]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 reference: $(VENV)/.dev ## Write the generated reference pages anew
@@ -53,8 +53,15 @@ lock: $(VENV)/.dev ## Pin the requirements anew from pyproject.toml
 	$(UV) pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt
 	$(UV) pip compile $(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt
 	$(UV) pip compile $(LOCK) pyproject.toml --group dev --group bench -c requirements/dev.txt -o requirements/bench.txt
+	$(UV) pip compile $(LOCK) requirements/ethereum-etl.in --override requirements/ethereum-etl.overrides -o requirements/ethereum-etl.txt
 
 LOCK := --universal --python-version 3.11 --generate-hashes --no-header --quiet
+
+# A peer with dependencies of its own time; what they ask of each other cannot all be had.
+$(VENV)/ethereum-etl/.installed: requirements/ethereum-etl.txt | $(VENV)/.bootstrap
+	$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/ethereum-etl
+	$(UV) pip install --quiet --python $(VENV)/ethereum-etl/bin/python --no-deps --require-hashes -r requirements/ethereum-etl.txt
+	@touch $@
 
 tests/chain/node_modules/.installed: tests/chain/package-lock.json
 	@command -v npm >/dev/null || { echo "make test-chain needs npm, which brings anvil, a real node (for Linux on x86-64; elsewhere: TRACE_ANVIL=path make test-chain)" >&2; exit 1; }

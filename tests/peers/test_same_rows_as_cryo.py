@@ -1,0 +1,74 @@
+"""The same chain, read by cryo and by us: every field of every row is the same."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.spark_tasks import directory, ingest
+from trace_etl.pipeline.evm.tables import SCHEMAS
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+
+LENGTH = 200
+TABLES = ("blocks", "transactions", "logs")
+_CRYO = """
+import sys, cryo
+cryo.freeze(sys.argv[3].split(","), blocks=[f"0:{sys.argv[4]}"], rpc=sys.argv[1],
+            output_dir=sys.argv[2], chunk_size=75, verbose=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def theirs(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("cryo")
+    subprocess.run(
+        [sys.executable, "-c", _CRYO, rpc_url, out, ",".join(TABLES), str(LENGTH)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "HOME": str(out)},
+    )
+    return {table: _whole(out.glob(f"*__{table}__*.parquet")) for table in TABLES}
+
+
+@pytest.fixture(scope="module")
+def ours(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
+    root = tmp_path_factory.mktemp("objects")
+    settings = PipelineSettings(
+        root, tmp_path_factory.mktemp("spark"), rpc_pools={"default": (rpc_url,)}
+    )
+    runner = SparkRunner(settings)
+    try:
+        tasks = [ingest(start, min(start + 74, LENGTH - 1)) for start in range(0, LENGTH, 75)]
+        for one in tasks:
+            runner.run(one)
+    finally:
+        runner.close()
+    yield {
+        table: _whole(f for one in tasks for f in directory(root, one, table).glob("*.parquet"))
+        for table in TABLES
+    }
+
+
+def _whole(files: Any) -> Any:
+    """All rows of some files in the chain's order."""
+    table = pa.concat_tables([pq.read_table(file) for file in sorted(files)])
+    keys = ("block_number", "transaction_index", "log_index")
+    return table.sort_by([(name, "ascending") for name in keys if name in table.column_names])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_field_is_the_same(ours: dict[str, Any], theirs: dict[str, Any], table: str) -> None:
+    mine, other = ours[table], theirs[table]
+    assert mine.num_rows == other.num_rows > 0
+    assert set(other.column_names) <= set(mine.column_names)
+    for name in other.column_names:
+        wanted = SCHEMAS[table].field(name).type
+        assert mine[name].combine_chunks().equals(other[name].cast(wanted).combine_chunks()), (
+            f"{table}.{name}"
+        )

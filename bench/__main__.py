@@ -17,6 +17,7 @@ GROUPS = {
     "ingest": "bench.ingest",
     "lifecycle": "bench.lifecycle",
     "idle": "bench.idle",
+    "deploy": "bench.deploy",
 }
 
 

@@ -58,7 +58,9 @@ class Reading:
     position: Position
 
 
-_HEAD = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, changed_xid::text FROM change_horizon"
+_HEAD = (
+    "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, changed_xid::text FROM change_horizon"
+)
 
 
 async def head(conn: Conn) -> tuple[Position, int]:

@@ -1,5 +1,6 @@
 """DAGs."""
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +22,7 @@ router = APIRouter(prefix="/v1", tags=["dags"])
 @router.post("/dags")
 async def deploy(body: wire.DeployRequest, user: CallerDep, ctx: ContextDep) -> wire.DeployReply:
     """Make a file's text the DAG it names. The same text again changes nothing."""
-    dag = parse_dag(body.text)
+    dag = await asyncio.to_thread(parse_dag, body.text)  # a large file takes its time
     async with ctx.pool.connection() as conn:
         base = body.base_version
         if "base_version" not in body.model_fields_set:

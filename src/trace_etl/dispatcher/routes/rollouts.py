@@ -1,5 +1,6 @@
 """Plans of deploys, how far the last one is, and the way back."""
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,7 @@ router = APIRouter(prefix="/v1", tags=["dags"])
 @router.post("/plans")
 async def plan(body: PlanRequest, user: CallerDep, ctx: ContextDep) -> wire.PlanReply:
     """What a deploy of a file's text would do now. Changes nothing."""
-    dag = parse_dag(body.text)
+    dag = await asyncio.to_thread(parse_dag, body.text)  # a large file takes its time
     async with snapshot(ctx.pool) as conn:
         made = await deploys.plan(conn, user.org_id, dag, body.text)
     return wire.PlanReply(

@@ -25,3 +25,16 @@ def test_a_change_at_the_end_leaves_the_rest_alone():
 def test_how_often_to_try_does_not_change_the_data():
     text = QUICKSTART.replace("operator: cryo_ingest", "operator: cryo_ingest\n    max_attempts: 9")
     assert changed(text) == set()
+
+
+def test_how_much_to_ask_for_at_once_does_not_change_the_data():
+    config = "operator: cryo_ingest\n    config: {batch: 7}"
+    assert changed(QUICKSTART.replace("operator: cryo_ingest", config)) == set()
+    other_chain = "operator: cryo_ingest\n    config: {rpc: other}"
+    moved = changed(QUICKSTART.replace("operator: cryo_ingest", other_chain))
+    assert moved == {"ingest", "receivers"}
+
+
+def test_a_new_output_has_to_be_filled_so_the_job_runs_again():
+    text = QUICKSTART.replace("[blocks, transactions, logs]", "[blocks, logs]")
+    assert changed(text) == {"ingest", "receivers"}

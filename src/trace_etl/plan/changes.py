@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from trace_etl.model.dag import Dag, Job
-from trace_etl.plan.generations import SHAPING, definition, generation_hashes
+from trace_etl.plan.generations import SHAPING, definition, generation_hashes, tuning_of
 
 Change = Literal["added", "changed", "removed", "unchanged"]
 Action = Literal["keep", "adopt", "start", "build", "retire"]
@@ -147,7 +147,12 @@ def _job_plan(
 
 
 def _reasons(job: Job, fields: list[FieldChange], changed: set[str]) -> list[str]:
-    own = [f.field for f in fields if f.field.split(".")[0].split("[")[0] in SHAPING]
+    tuning = {f"config.{name}" for name in tuning_of(job.operator)}
+    own = [
+        f.field
+        for f in fields
+        if f.field.split(".")[0].split("[")[0] in SHAPING and f.field not in tuning
+    ]
     upstream = sorted({i.job for i in job.inputs if i.job in changed})
     return own + [f"upstream {name}" for name in upstream]
 

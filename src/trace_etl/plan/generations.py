@@ -7,6 +7,7 @@ from typing import Any
 
 from trace_etl.model.dag import Dag, Job
 from trace_etl.plan.cycles import in_order
+from trace_etl.plan.operators import OPERATORS
 
 # What shapes a job's rows, in the job's own words. The rest says how the work is done.
 SHAPING = (
@@ -50,4 +51,11 @@ def generation_hashes(dag: Dag) -> dict[str, str]:
 
 def shape(whole: dict[str, Any]) -> dict[str, Any]:
     """The part of a definition that shapes the job's rows."""
-    return {field: whole.get(field) for field in SHAPING}
+    tuning = tuning_of(whole["operator"])
+    config = {key: value for key, value in whole["config"].items() if key not in tuning}
+    return {**{field: whole.get(field) for field in SHAPING}, "config": config}
+
+
+def tuning_of(operator: str) -> frozenset[str]:
+    """The fields of an operator's config that shape no rows."""
+    return OPERATORS[operator].config.tuning() if operator in OPERATORS else frozenset()

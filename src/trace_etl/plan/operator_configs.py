@@ -11,10 +11,18 @@ Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$")]
 Column = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 OutputName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
 UNDECODED = "undecoded"
+TUNING: dict[str, Any] = {"x-tuning": True}
+"""For `json_schema_extra`: the field says how the work is done, and shapes no rows."""
 
 
 class OperatorConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def tuning(cls) -> frozenset[str]:
+        """The fields that may change without a new generation."""
+        fields = cls.model_fields.items()
+        return frozenset(name for name, f in fields if f.json_schema_extra == TUNING)
 
     def check_job(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str | None:
         """What is wrong between this config and the job's inputs and outputs, if anything."""

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from trace_etl.model.scope import MAX_BLOCK
 from trace_etl.plan.operator_configs import (
+    TUNING,
     CompactConfig,
     DecodeConfig,
     EnrichConfig,
@@ -34,7 +35,9 @@ class AggregateConfig(OperatorConfig):
 
 class IngestConfig(OperatorConfig):
     rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
-    batch: int = Field(50, ge=1, le=1000, description="Blocks per JSON-RPC batch request.")
+    batch: int = Field(
+        50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING
+    )
 
 
 class FollowConfig(OperatorConfig):
@@ -42,18 +45,32 @@ class FollowConfig(OperatorConfig):
     start_block: int | None = Field(
         None, ge=0, description="First block; by default the tip, when it is first followed."
     )
-    batch: int = Field(50, ge=1, le=1000, description="Blocks per JSON-RPC batch request.")
+    batch: int = Field(
+        50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING
+    )
     blocks_per_commit: int = Field(
-        100, ge=1, le=10_000, description="Blocks per transaction while catching up."
+        100,
+        ge=1,
+        le=10_000,
+        description="Blocks per transaction while catching up.",
+        json_schema_extra=TUNING,
     )
     poll_seconds: float = Field(
-        1.0, ge=0.05, le=60, description="How often to look for a new block."
+        1.0,
+        ge=0.05,
+        le=60,
+        description="How often to look for a new block.",
+        json_schema_extra=TUNING,
     )
     finality_depth_blocks: int = Field(
         2048, ge=1, le=100_000, description="What counts as final where the node does not say."
     )
     patience_seconds: float = Field(
-        600, ge=1, le=86_400, description="How long the nodes may be away before it gives up."
+        600,
+        ge=1,
+        le=86_400,
+        description="How long the nodes may be away before it gives up.",
+        json_schema_extra=TUNING,
     )
 
 

@@ -246,7 +246,13 @@ def test_on_a_diamond_all_of_the_way_up_is_paused_once_and_drains(alone: Bench) 
 def test_a_loop_across_dags_never_waits_for_itself(alone: Bench) -> None:
     first = graph(alone, {"a": "split; max_queue_depth: 1"}, name="one")
     second = graph(alone, {"b": "@one_a; max_queue_depth: 1"}, name="two")
-    graph(alone, {"a": "split @two_b; max_queue_depth: 1"}, name="one")
+    # A deploy refuses a loop that it sees; backpressure must not trust that it saw all.
+    alone.rows(
+        "INSERT INTO job_inputs (revision_id, input_index, name, dataset_uuid)"
+        " SELECT j.revision_id, 9, 'back', p.dataset_uuid"
+        "   FROM publications p, jobs j JOIN dags g USING (dag_id)"
+        "  WHERE p.name = 'two_b' AND g.name = 'one' AND j.name = 'a'"
+    )
     first.feed(2)
     first.work_off("a", 1)
     alone.live.drain()

@@ -93,3 +93,9 @@ def test_a_pause_comes_before_a_cap_and_a_cap_before_missing_workers():
     assert str(reason(everything)).startswith("paused by me")
     capped = replace(everything, paused_at=None, paused_by=None)
     assert "max_concurrency" in str(reason(capped))
+
+
+def test_a_task_turned_away_by_its_operators_cap_says_so():
+    full = replace(QUEUED, operator_cap=2, running_of_operator=2)
+    assert str(reason(full)).endswith(": the operator's cap of 2 is reached, over all jobs")
+    assert "cap" not in str(reason(replace(full, running_of_operator=1)))

@@ -40,7 +40,8 @@ from trace_etl.http.users import UserKeys
 from trace_etl.model.errors import Unavailable
 from trace_etl.plan.retry import Backoff
 from trace_etl.queues.pgqueue import Producer
-from trace_etl.state.pool import BROKEN, Pool, make_pool
+from trace_etl.state import operator_caps
+from trace_etl.state.pool import BROKEN, Pool, make_pool, transaction
 
 _BATCH = 500
 _log = structlog.stdlib.get_logger()
@@ -122,6 +123,8 @@ async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
     async with pool, lanes:
         await queue.open()
         try:
+            async with transaction(pool) as conn:
+                await operator_caps.keep(conn, cfg.operator_caps)
             yield _assemble(cfg, pool, lanes, queue)
         finally:
             await queue.close()

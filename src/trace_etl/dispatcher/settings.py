@@ -4,6 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
+from pydantic import PositiveInt
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -42,4 +43,5 @@ class DispatcherSettings(BaseSettings):
     changes_clients: int = 256
     pressure_patience: timedelta = timedelta(seconds=5)  # with bulk shed, before normal work is
     backfill_window: int = 200  # tasks of one backfill at once
+    operator_caps: dict[str, PositiveInt] = {}  # attempts at once by operator, over all jobs
     reconcile_grace: timedelta = timedelta(seconds=30)  # the outbox has the first go

@@ -22,6 +22,8 @@ class Facts:
     runtime_has_workers: bool | None
     """None: the queue, which knows, does not answer."""
     error_message: str | None
+    operator_cap: int | None = None
+    running_of_operator: int = 0
 
 
 def reason(facts: Facts) -> str | None:
@@ -37,6 +39,8 @@ def reason(facts: Facts) -> str | None:
         return f"paused by {facts.paused_by} since {_utc(facts.paused_at)}"
     if facts.max_concurrency is not None and facts.running_in_job >= facts.max_concurrency:
         return f"{since}: the job's max_concurrency of {facts.max_concurrency} is reached"
+    if facts.operator_cap is not None and facts.running_of_operator >= facts.operator_cap:
+        return f"{since}: the operator's cap of {facts.operator_cap} is reached, over all jobs"
     if facts.runtime_has_workers is None:
         return f"{since}: the queue does not answer, so no worker can be woken"
     if not facts.runtime_has_workers:

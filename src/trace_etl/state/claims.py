@@ -98,7 +98,7 @@ WITH want AS (
     SELECT t.task_id, w.worker_id, w.lease_token
       FROM tasks t JOIN want w USING (task_id) JOIN jobs j USING (job_id)
      WHERE t.status = 'Queued' AND NOT t.cancel_requested AND t.max_concurrency IS NULL
-       AND j.paused_at IS NULL
+       AND j.capped_operator IS NULL AND j.paused_at IS NULL
        AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
      ORDER BY t.task_id
        FOR UPDATE OF t
@@ -129,17 +129,29 @@ async def claim(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTas
 
 
 _CAPPED_CANDIDATES = """
-SELECT t.task_id, t.job_id, t.max_concurrency
+SELECT t.task_id, t.job_id, t.max_concurrency, c.operator, c.cap
   FROM tasks t JOIN jobs j USING (job_id)
+  LEFT JOIN operator_caps c ON c.operator = j.capped_operator
  WHERE t.task_id = ANY(%(task_ids)s) AND t.status = 'Queued' AND NOT t.cancel_requested
-   AND t.max_concurrency IS NOT NULL AND j.paused_at IS NULL
+   AND (t.max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL) AND j.paused_at IS NULL
    AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
- ORDER BY t.job_id, t.task_id
+ ORDER BY t.job_id, t.bulk, t.queued_at, t.task_id
 """
 
-# Serialises the claims of one capped job, over all replicas, until commit.
+# Serialise the claims of one capped operator or job, over all replicas, until commit. All of the
+# operators' before any of the jobs', each in order: so no two transactions can deadlock.
+_LOCK_OPERATOR = "SELECT pg_advisory_xact_lock(hashtextextended('operator:' || %(operator)s, 0))"
 _LOCK_JOB = "SELECT pg_advisory_xact_lock(hashtextextended('job:' || %(job_id)s::text, 0))"
 _RUNNING = "SELECT count(*) FROM tasks WHERE job_id = %(job_id)s AND status = 'Running'"
+_RUNNING_OPERATOR = """
+SELECT count(*) FROM jobs j JOIN tasks t USING (job_id)
+ WHERE j.capped_operator = %(operator)s AND t.status = 'Running'
+"""
+_NO_CAP = 2**31 - 1
+# Whoever ends makes room for somebody: a cap on the row, however wide, has that told.
+_START_CAPPED: LiteralString = _START.replace(
+    "SET ", "SET max_concurrency = coalesce(t.max_concurrency, 2147483647), "
+)
 _CLAIM_CAPPED = (
     """
 WITH want AS (
@@ -150,7 +162,7 @@ WITH want AS (
      WHERE t.status = 'Queued' AND NOT t.cancel_requested
      ORDER BY t.task_id FOR UPDATE OF t
 ), won AS ("""
-    + _START
+    + _START_CAPPED
     + _COLUMNS
     + """)
 SELECT t.*, """
@@ -161,21 +173,37 @@ SELECT t.*, """
 
 
 async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
-    """The same for tasks of jobs with `scaling.max_concurrency`, never exceeding it."""
+    """The same for jobs with `scaling.max_concurrency` or a capped operator, never exceeding it."""
     by_task = {w.task_id: w for w in wishes}
     rows = await (await conn.execute(_CAPPED_CANDIDATES, {"task_ids": list(by_task)})).fetchall()
+    operators = {operator: cap for _, _, _, operator, cap in rows if operator is not None}
+    room = {name: await _operator_room(conn, name, operators[name]) for name in sorted(operators)}
     won: dict[UUID, ClaimedTask] = {}
-    jobs: dict[UUID, tuple[int, list[UUID]]] = {}
-    for task_id, job_id, cap in rows:
-        jobs.setdefault(job_id, (cap, []))[1].append(task_id)
-    for job_id, (cap, task_ids) in jobs.items():
-        await conn.execute(_LOCK_JOB, {"job_id": job_id})
-        running = await (await conn.execute(_RUNNING, {"job_id": job_id})).fetchone()
-        room = max(0, cap - (running[0] if running else 0))
-        chosen = [by_task[task_id] for task_id in task_ids[:room]]
+    jobs: dict[UUID, tuple[int | None, str | None, list[UUID]]] = {}
+    for task_id, job_id, cap, operator, _ in rows:
+        jobs.setdefault(job_id, (cap, operator, []))[2].append(task_id)
+    for job_id, (cap, operator, task_ids) in jobs.items():
+        left = min(await _job_room(conn, job_id, cap), room.get(operator or "", _NO_CAP))
+        chosen = [by_task[task_id] for task_id in task_ids[:left]]
         started = await _run(conn, _CLAIM_CAPPED, {"wishes": _as_json(chosen)})
         won |= {task.lease_token: task for task in started}
+        if operator is not None:
+            room[operator] -= len(started)
     return won
+
+
+async def _operator_room(conn: Conn, operator: str, cap: int) -> int:
+    await conn.execute(_LOCK_OPERATOR, {"operator": operator})
+    (row,) = await (await conn.execute(_RUNNING_OPERATOR, {"operator": operator})).fetchall()
+    return max(0, cap - row[0])
+
+
+async def _job_room(conn: Conn, job_id: UUID, cap: int | None) -> int:
+    if cap is None:
+        return _NO_CAP
+    await conn.execute(_LOCK_JOB, {"job_id": job_id})
+    (row,) = await (await conn.execute(_RUNNING, {"job_id": job_id})).fetchall()
+    return max(0, cap - row[0])
 
 
 _CLAIM_READY = (
@@ -183,7 +211,7 @@ _CLAIM_READY = (
 WITH next AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
-       AND t.max_concurrency IS NULL AND j.paused_at IS NULL
+       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL AND j.paused_at IS NULL
        AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
      ORDER BY t.bulk, t.queued_at
      LIMIT %(limit)s
@@ -225,7 +253,7 @@ async def claim_ready(
 _CAPPED_READY = """
 SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
  WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
-   AND t.max_concurrency IS NOT NULL AND j.paused_at IS NULL
+   AND (t.max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL) AND j.paused_at IS NULL
    AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
  ORDER BY t.bulk, t.queued_at
  LIMIT %(limit)s
@@ -260,9 +288,9 @@ class Standing:
 
 
 _STANDING = """
-SELECT task_id, status, lease_token, cancel_requested, retry_at,
-       max_concurrency IS NOT NULL AS capped
-  FROM tasks WHERE task_id = ANY(%(task_ids)s)
+SELECT t.task_id, t.status, t.lease_token, t.cancel_requested, t.retry_at,
+       t.max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL AS capped
+  FROM tasks t JOIN jobs j USING (job_id) WHERE t.task_id = ANY(%(task_ids)s)
 """
 
 

@@ -60,7 +60,8 @@ async def take_deferred(conn: Conn, job_id: UUID, *, limit: int) -> list[UUID]:
 
 _WAKE = """
 WITH next AS (
-    SELECT t.task_id, t.runtime, t.bulk, t.queued_at, t.max_concurrency
+    SELECT t.task_id, t.runtime, t.bulk, t.queued_at,
+           t.max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL AS capped
       FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.job_id = %(job_id)s AND t.status = 'Queued'
        AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
@@ -69,7 +70,7 @@ WITH next AS (
 ), woken AS (
     INSERT INTO outbox (kind, target, subject)
     SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM next WHERE max_concurrency IS NULL  -- of a capped job, as many as there is room for
+      FROM next WHERE NOT capped  -- of a capped job, as many as there is room for
      ORDER BY bulk, queued_at
 )
 SELECT bulk, queued_at, task_id FROM next ORDER BY bulk DESC, queued_at DESC, task_id DESC

@@ -37,6 +37,8 @@ class TaskView:
     error_message: str | None
     max_concurrency: int | None
     running_in_job: int
+    operator_cap: int | None
+    running_of_operator: int
     paused_at: datetime | None
     paused_by: str | None
     revision_id: UUID
@@ -51,8 +53,14 @@ SELECT t.task_id, g.name AS dag, j.name AS job, r.operator, t.runtime, t.status,
        coalesce(j.paused_by, CASE WHEN t.bulk THEN j.bulk_paused_by END) AS paused_by,
        CASE WHEN t.max_concurrency IS NULL OR t.status <> 'Queued' THEN 0
             ELSE (SELECT count(*) FROM tasks o WHERE o.job_id = t.job_id AND o.status = 'Running')
-        END AS running_in_job
+        END AS running_in_job,
+       c.cap AS operator_cap,
+       CASE WHEN c.cap IS NULL OR t.status <> 'Queued' THEN 0
+            ELSE (SELECT count(*) FROM jobs oj JOIN tasks o USING (job_id)
+                   WHERE oj.capped_operator = c.operator AND o.status = 'Running')
+        END AS running_of_operator
   FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+  LEFT JOIN operator_caps c ON c.operator = j.capped_operator
   JOIN job_revisions r ON r.revision_id = t.revision_id
 """
 
@@ -191,14 +199,40 @@ INSERT INTO outbox (kind, target, subject)
 SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
   FROM tasks t JOIN jobs j USING (job_id)
  WHERE t.job_id = %(job_id)s AND t.status = 'Queued'
+   AND j.capped_operator IS NULL
    AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
- ORDER BY t.bulk, t.queued_at LIMIT (SELECT n FROM room)
+ ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)
+"""
+# Room under an operator's cap is for any job of that operator, each within its own.
+_WAKE_OPERATOR = """
+WITH room AS (
+    SELECT c.operator, greatest(0, c.cap - (
+               SELECT count(*) FROM jobs o JOIN tasks t USING (job_id)
+                WHERE o.capped_operator = c.operator AND t.status = 'Running')) AS n
+      FROM jobs j JOIN operator_caps c ON c.operator = j.capped_operator
+     WHERE j.job_id = %(job_id)s
+)
+INSERT INTO outbox (kind, target, subject)
+SELECT CASE t.runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, t.runtime, t.task_id
+  FROM room
+  JOIN jobs j ON j.capped_operator = room.operator AND j.paused_at IS NULL
+  JOIN job_revisions r ON r.revision_id = j.revision_id
+ CROSS JOIN LATERAL (
+       SELECT q.runtime, q.task_id, q.bulk, q.queued_at FROM tasks q
+        WHERE q.job_id = j.job_id AND q.status = 'Queued'
+          AND NOT (q.bulk AND j.bulk_paused_at IS NOT NULL)
+        ORDER BY q.bulk, q.queued_at
+        LIMIT least(room.n, greatest(0, coalesce(r.max_concurrency, 2147483647) - (
+                  SELECT count(*) FROM tasks o WHERE o.job_id = j.job_id AND o.status = 'Running')))
+ ) t
+ ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)
 """
 
 
 async def wake_next(conn: Conn, job_id: UUID) -> None:
-    """Wake as many tasks of a capped job as there is room for."""
+    """Wake as many tasks of a capped job, or of its operator, as there is room for."""
     await conn.execute(_WAKE_NEXT, {"job_id": job_id})
+    await conn.execute(_WAKE_OPERATOR, {"job_id": job_id})
 
 
 _WAKE_FORGOTTEN = """

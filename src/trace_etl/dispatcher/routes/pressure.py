@@ -7,7 +7,7 @@ from fastapi import APIRouter
 
 from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
 from trace_etl.dispatcher.routes.pages import MOST, PageDep
-from trace_etl.state import loads, pauses
+from trace_etl.state import loads, operator_caps, pauses
 from trace_etl.state.pool import transaction
 from trace_etl.wire import pressure as wire
 from trace_etl.wire.user import Name
@@ -23,9 +23,10 @@ async def get_pressure(user: CallerDep, ctx: ContextDep) -> wire.Pressure:
         queues = await loads.queues(conn, user.org_id)
         operators = await loads.operators(conn, user.org_id)
         deferred = await loads.deferred(conn, user.org_id)
+        caps = await operator_caps.listing(conn)
     return wire.Pressure(
         queues=[wire.QueueItem.model_validate(asdict(queue)) for queue in queues],
-        operators=[wire.OperatorItem(**asdict(one), cap=None) for one in operators],
+        operators=[wire.OperatorItem(**asdict(o), cap=caps.get(o.operator)) for o in operators],
         deferred_events=deferred,
     )
 

@@ -148,6 +148,8 @@ def _item(view: TaskView, served: dict[str, bool | None]) -> dict[str, object]:
         paused_by=view.paused_by,
         max_concurrency=view.max_concurrency,
         running_in_job=view.running_in_job,
+        operator_cap=view.operator_cap,
+        running_of_operator=view.running_of_operator,
         runtime_has_workers=served.get(view.runtime),
         error_message=view.error_message,
     )

@@ -1,0 +1,21 @@
+-- At most so many attempts of an operator at once, over all jobs: told by the Dispatcher's settings.
+CREATE TABLE operator_caps (
+    operator  text PRIMARY KEY,
+    cap       integer NOT NULL CHECK (cap >= 1)
+);
+
+-- Set for jobs whose operator has a cap, where claims find it without another look-up.
+ALTER TABLE jobs ADD capped_operator text;
+CREATE INDEX jobs_capped_operator ON jobs (capped_operator) WHERE capped_operator IS NOT NULL;
+
+-- In a trigger, so that no deploy, swap or rollback can forget it.
+CREATE FUNCTION note_operator() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.capped_operator := (
+        SELECT c.operator FROM job_revisions r JOIN operator_caps c USING (operator)
+         WHERE r.revision_id = NEW.revision_id);
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER jobs_operator BEFORE INSERT OR UPDATE OF revision_id ON jobs
+   FOR EACH ROW EXECUTE FUNCTION note_operator();

@@ -1,0 +1,102 @@
+"""A cap on an operator holds over all its jobs and replicas, and tells whoever it turned away."""
+
+from collections.abc import Generator
+from contextlib import ExitStack
+
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Bench, at_once, bench
+from support.postgres import Templates, copied
+from support.pressure import Graph, graph
+
+
+@pytest.fixture(scope="module")
+def capped(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[list[Bench]]:
+    """Two Dispatchers that let three attempts of `sql` run at once."""
+    objects = tmp_path_factory.mktemp("objects")
+    with ExitStack() as stack:
+        dsns = stack.enter_context(copied(templates))
+        caps = {"operator_caps": {"sql": 3}}
+        running = [stack.enter_context(live(secrets, dsns, objects, **caps)) for _ in range(2)]
+        yield [stack.enter_context(bench(one)) for one in running]
+
+
+@pytest.fixture
+def one(capped: list[Bench]) -> Bench:
+    capped[0].rows("TRUNCATE tasks, task_attempts, events, outbox, deferred_events")
+    return capped[0]
+
+
+def two_jobs(one: Bench) -> tuple[Graph, list[str]]:
+    g = graph(one, {"a": "split", "b": "split"})
+    g.feed(4)
+    return g, g.queued("a") + g.queued("b")
+
+
+def test_no_more_run_at_once_than_the_operator_may(one: Bench, capped: list[Bench]) -> None:
+    _, tasks = two_jobs(one)
+    calls = [lambda t=t, b=capped[n % 2]: b.claim(t).json() for n, t in enumerate(tasks)]
+    answers = at_once(calls)
+    won = [a for a in answers if a["status"] == "Claimed"]
+    assert len(won) == 3
+    assert {a["reason"] for a in answers if a not in won} == {"NotReady"}
+    waiting = next(t for t in tasks if one.status(t) == "Queued")
+    said = one.user.get(f"/v1/tasks/{waiting}").json()["reason"]
+    assert said.endswith(": the operator's cap of 3 is reached, over all jobs")
+    (load,) = [
+        o for o in one.user.get("/v1/pressure").json()["operators"] if o["operator"] == "sql"
+    ]
+    assert (load["running"], load["queued"], load["cap"]) == (3, 5, 3)
+
+
+def test_who_ends_makes_room_for_any_job_of_the_operator(one: Bench) -> None:
+    g, _ = two_jobs(one)
+    running = [one.claimed(task) for task in g.queued("a")[:3]]
+    assert one.claim(g.queued("b")[0]).json()["reason"] == "NotReady"
+    before = len(one.messages("ecs_python"))
+    one.complete(running[0])
+    one.live.drain()
+    (woken,) = one.messages("ecs_python")[before:]
+    one.claimed(woken["task_id"])
+    assert one.claim(g.queued("b")[0]).json()["reason"] == "NotReady"
+
+
+def test_a_claim_for_many_takes_as_many_as_there_is_room_for(one: Bench) -> None:
+    two_jobs(one)
+    body = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 10}
+    for expected in (3, 0):
+        reply = one.http.post("/internal/task-claim-many", json=body, headers=one.worker_headers)
+        assert len(reply.json()["claimed"]) == expected
+
+
+def test_a_jobs_own_cap_holds_within_its_operators(one: Bench) -> None:
+    g = graph(one, {"a": "split; scaling: {max_concurrency: 1}", "b": "split"})
+    g.feed(3)
+    first = one.claimed(g.queued("a")[0])
+    assert one.claim(g.queued("a")[0]).json()["reason"] == "NotReady"
+    rest = [one.claimed(task) for task in g.queued("b")[:2]]
+    assert one.claim(g.queued("b")[0]).json()["reason"] == "NotReady"
+    for attempt in rest:
+        one.complete(attempt)
+    before = len(one.messages("ecs_python"))
+    one.live.drain()
+    woken = {m["task_id"] for m in one.messages("ecs_python")[before:]}
+    assert woken == set(g.queued("b"))  # `a` may run no more, whatever room there is
+    one.complete(first)
+
+
+def test_without_caps_nothing_is_held_back(
+    capped: list[Bench], one: Bench, secrets: Secrets
+) -> None:
+    g, tasks = two_jobs(one)
+    with live(secrets, one.live.dsns, one.live.cfg.objects_root) as plain, bench(plain) as free:
+        assert all(free.claim(task).json()["status"] == "Claimed" for task in tasks)
+    caps = {"operator_caps": {"sql": 3}}
+    with live(secrets, one.live.dsns, one.live.cfg.objects_root, **caps):
+        later = graph(one, {"c": "split"})
+        later.feed(1)
+        assert one.claim(later.queued("c")[0]).json()["reason"] == "NotReady"
+    assert g.queued("a") == []

@@ -12,6 +12,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from trace_etl import __version__
 from trace_etl.dispatcher.contract import CALLS, Call
+from trace_etl.dispatcher.routes.roles import ROLES, SIGNED
 from trace_etl.http.problems import MEDIA_TYPE, STATUS
 from trace_etl.model.errors import TraceError
 
@@ -198,7 +199,9 @@ def _described(made: Json) -> Json:
     for path, operations in made["paths"].items():
         for method, operation in operations.items():
             if path.startswith("/v1/"):
-                operation["security"] = [{"user": []}]
+                needed = ROLES.get(f"{method.upper()} {path}")
+                operation["security"] = [] if needed == SIGNED else [{"user": []}]
+                operation["x-role"] = needed
                 operation["responses"] |= {
                     str(status): _user_refusal(status) for status in _USER_REFUSALS[method]
                 }

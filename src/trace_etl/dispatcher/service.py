@@ -33,6 +33,7 @@ from trace_etl.dispatcher.routes.context import Context
 from trace_etl.dispatcher.routes.roles import check_declared
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import PemSigner, TaskTokens
+from trace_etl.dispatcher.webhooks import WebhookSecrets
 from trace_etl.dispatcher.workers import WorkerTokens
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
@@ -137,13 +138,14 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
     retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
     parts = Parts(pool, lanes, tokens, payloads, kicks, cfg.objects_root, retry)
     lifecycle = Lifecycle(parts)
+    webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
     changes = ChangeFeed(pool, every=cfg.changes_every, most=cfg.changes_clients)
     inline = InlineRunner(
         lanes, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )
     return Service(
         internal=InternalApi(lifecycle, tokens, WorkerTokens(cfg.worker_tokens_file)),
-        user=_user_app(cfg, Context(pool, queue, kicks, changes)),
+        user=_user_app(cfg, Context(pool, queue, kicks, changes, webhooks)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
             lanes, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, kicks

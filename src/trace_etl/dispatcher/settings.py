@@ -39,6 +39,8 @@ class DispatcherSettings(BaseSettings):
     queue_patience: timedelta = timedelta(seconds=5)
     history_kept: timedelta = timedelta(days=30)
     swap_every: timedelta = timedelta(seconds=0.5)
+    secrets_dir: Path | None = None  # one file a secret that DAGs refer to by name
+    webhook_window: timedelta = timedelta(minutes=5)
     changes_every: float = 0.25  # seconds between looks for news that somebody waits for
     changes_clients: int = 256
     pressure_patience: timedelta = timedelta(seconds=5)  # with bulk shed, before normal work is

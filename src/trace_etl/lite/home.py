@@ -19,6 +19,7 @@ _DIRECTORIES = (
     "keys/task",
     "keys/user",
     "tokens",
+    "secrets",
     "logs",
     "run",
     "objects",
@@ -68,6 +69,10 @@ class Home:
     @property
     def worker_token(self) -> Path:
         return self.path / "tokens" / "worker"
+
+    @property
+    def secrets(self) -> Path:
+        return self.path / "secrets"
 
     @property
     def logs(self) -> Path:

@@ -125,6 +125,7 @@ def _dispatcher(plan: Blueprint) -> Part:
         "TRACE_USER_KEYS_DIR": str(home.user_keys),
         "TRACE_WORKER_TOKENS_FILE": str(home.worker_token),
         "TRACE_OBJECTS_ROOT": str(home.objects),
+        "TRACE_SECRETS_DIR": str(home.secrets),
         "TRACE_ORG_ID": LOCAL_ORG,
     }
     return replace(

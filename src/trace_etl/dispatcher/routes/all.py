@@ -13,6 +13,7 @@ from trace_etl.dispatcher.routes import (
     rollouts,
     tasks,
     users,
+    webhooks,
 )
 
 ROUTERS = (
@@ -28,4 +29,5 @@ ROUTERS = (
     invalidations.router,
     users.router,
     changes.router,
+    webhooks.router,
 )

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from trace_etl.dispatcher.changes import ChangeFeed
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.routes.roles import ROLES, require
+from trace_etl.dispatcher.webhooks import WebhookSecrets
 from trace_etl.http.users import UserDep
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.queues.pgqueue import Producer
@@ -22,6 +23,7 @@ class Context:
     queue: Producer
     kicks: Kicks
     changes: ChangeFeed
+    webhooks: WebhookSecrets
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ ROLES: Mapping[str, str] = {
     "GET /v1/outbox": READER,
     "POST /v1/outbox/replay": WRITER,
     "GET /v1/changes": READER,
+    "POST /v1/webhooks/{dag}/{job}": SIGNED,
     "GET /v1/me": READER,
     "GET /v1/users": ADMIN,
     "POST /v1/users": ADMIN,

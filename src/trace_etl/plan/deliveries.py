@@ -1,0 +1,65 @@
+"""What a webhook's body is about: the scope its source declared, found in it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from trace_etl.model.errors import Fault, Invalid
+from trace_etl.model.scope import MAX_BLOCK, Range
+
+DEFAULT_SCOPE: Mapping[str, str] = {"start": "start", "end": "end"}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A range of blocks, or a cursor."""
+
+    span: Range | None
+    cursor: int | None
+
+    @property
+    def key(self) -> str:
+        return f"p:{self.span.key}" if self.span else f"c:{self.cursor}"
+
+
+def scope_of(body: object, fields: Mapping[str, str]) -> Scope:
+    """The scope of a delivery. Raises Invalid, naming the field of the body."""
+    faults: list[Fault] = []
+    found = {name: _number(body, path, faults) for name, path in fields.items()}
+    if faults:
+        raise Invalid(faults)
+    if "cursor" in found:
+        return Scope(None, found["cursor"])
+    if found["end"] < found["start"]:
+        rule = f"({found['end']}) must not be before {fields['start']} ({found['start']})"
+        raise Invalid([Fault(fields["end"], rule)])
+    return Scope(Range(found["start"], found["end"]), None)
+
+
+def _number(body: object, path: str, faults: list[Fault]) -> int:
+    value: object = body
+    for part in path.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            faults.append(Fault(path, "is required and missing"))
+            return 0
+        value = cast(Mapping[str, Any], value)[part]
+    number = _whole(value)
+    if number is None or not 0 <= number <= MAX_BLOCK:
+        faults.append(Fault(path, f"must be a whole number from 0 to {MAX_BLOCK}"))
+        return 0
+    return number
+
+
+def _whole(value: object) -> int | None:
+    """Numbers, and the texts that chains write them as: decimal or 0x."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or len(value) > 20 or not value.isascii():
+        return None
+    digits, base = (value[2:], 16) if value[:2].lower() == "0x" else (value, 10)
+    if not digits.isalnum():
+        return None
+    try:
+        return int(digits, base)
+    except ValueError:
+        return None

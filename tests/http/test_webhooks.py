@@ -1,0 +1,273 @@
+"""POST /v1/webhooks/{dag}/{job}: signed, fresh, small, once; and nothing of it is lost."""
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Bench, at_once, bench
+from support.postgres import Templates, copied
+from support.users import new_org, person
+
+SECRET = "correct horse battery staple".replace(" ", "-")
+DAG = """
+name: {name}
+jobs:
+  - name: hook
+    source: {{kind: webhook, secret: hook_secret{options}}}
+    outputs: [ranges]
+  - name: split
+    operator: range_splitter
+    inputs: [{{from: {{job: hook}}}}]
+    outputs: [ranges]
+    config: {{size: 10}}
+"""
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("webhook-secrets")
+    (directory / "hook_secret").write_text(f"{SECRET}\nthe-one-before\nolder-still\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def here(
+    templates: Templates, secrets: Secrets, keys: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Bench]:
+    objects = tmp_path_factory.mktemp("objects")
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, objects, secrets_dir=keys) as running,
+        bench(running) as made,
+    ):
+        yield made
+
+
+@dataclass
+class Hook:
+    """Somebody who delivers to one source."""
+
+    here: Bench
+    dag: str
+    org: str | None = None
+
+    def send(
+        self,
+        body: object,
+        *,
+        delivery: str | None = None,
+        secret: str = SECRET,
+        at: float | None = None,
+        **headers: str,
+    ) -> httpx.Response:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        stamp, delivery = str(int(at or time.time())), delivery or uuid4().hex
+        signed = f"{stamp}.{delivery}.".encode() + raw
+        digest = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+        sent = {
+            "X-Trace-Timestamp": stamp,
+            "X-Trace-Delivery": delivery,
+            "X-Trace-Signature": f"v1={digest}",
+            "Authorization": "",
+            **headers,
+        }
+        params = {"org": self.org} if self.org else {}
+        path = f"/v1/webhooks/{self.dag}/hook"
+        return self.here.user.post(path, content=raw, headers=sent, params=params)
+
+    def events(self) -> list[dict[str, Any]]:
+        query = (
+            "SELECT e.* FROM events e JOIN datasets d USING (dataset_uuid) JOIN jobs j"
+            " USING (job_id) JOIN dags g USING (dag_id) WHERE g.name = %s AND j.name = 'hook'"
+        )
+        return self.here.rows(query, self.dag)
+
+
+def deploy(user: httpx.Client, options: str = "", name: str | None = None) -> str:
+    name = name or f"w_{uuid4().hex[:12]}"
+    reply = user.post("/v1/dags", json={"text": DAG.format(name=name, options=options)})
+    assert reply.status_code == 200, reply.text
+    return name
+
+
+@pytest.fixture
+def hook(here: Bench) -> Hook:
+    return Hook(here, deploy(here.user))
+
+
+def test_a_signed_delivery_becomes_an_event_that_is_routed(here: Bench, hook: Hook) -> None:
+    reply = hook.send({"start": 0, "end": 29}, delivery="first")
+    assert reply.status_code == 200, reply.text
+    answer = reply.json()
+    assert (answer["created"], answer["partition_key"]) == (True, "0-29")
+    here.live.drain()
+    (event,) = hook.events()
+    assert str(event["event_id"]) == answer["event_id"] and event["routed_at"] is not None
+    query = {"dag": hook.dag, "job": "split"}
+    assert len(here.user.get("/v1/tasks", params=query).json()["items"]) == 1
+
+
+def test_the_same_delivery_again_changes_nothing_and_another_body_is_a_conflict(
+    hook: Hook,
+) -> None:
+    first = hook.send({"start": 0, "end": 9}, delivery="d1").json()
+    again = hook.send({"start": 0, "end": 9}, delivery="d1").json()
+    assert (again["event_id"], again["created"]) == (first["event_id"], False)
+    other = hook.send({"start": 10, "end": 19}, delivery="d1")
+    assert (other.status_code, other.json()["code"]) == (409, "conflict")
+    assert len(hook.events()) == 1
+
+
+def test_many_at_once_with_one_id_make_one_event(hook: Hook) -> None:
+    replies = at_once([lambda: hook.send({"start": 0, "end": 9}, delivery="race")] * 8)
+    assert {reply.status_code for reply in replies} == {200}
+    assert sum(reply.json()["created"] for reply in replies) == 1
+    assert len({reply.json()["event_id"] for reply in replies}) == 1
+    assert len(hook.events()) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"secret": "another"},
+        {"secret": "older-still"},
+        {"at": 1_000_000_000},
+        {"X-Trace-Signature": "v1=" + "0" * 64},
+        {"X-Trace-Signature": ""},
+        {"X-Trace-Signature": "v2=x"},
+        {"X-Trace-Timestamp": "x"},
+        {"X-Trace-Timestamp": "1"},
+        {"X-Trace-Delivery": "not-what-was-signed"},
+    ],
+    ids=str,
+)
+def test_a_delivery_that_nobody_signed_just_now_is_refused(
+    hook: Hook, wrong: dict[str, Any]
+) -> None:
+    reply = hook.send({"start": 0, "end": 9}, **wrong)
+    assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated"), reply.text
+    assert hook.events() == []
+
+
+def test_a_body_changed_on_its_way_is_refused(hook: Hook) -> None:
+    good = hook.send({"start": 0, "end": 9}, delivery="d")
+    sent = good.request
+    forged = hook.here.user.post(
+        str(sent.url), content=sent.content.replace(b"9", b"8"), headers=dict(sent.headers)
+    )
+    assert forged.status_code == 401
+
+
+def test_the_secret_before_verifies_while_it_is_rotated(hook: Hook) -> None:
+    assert hook.send({"start": 0, "end": 9}, secret="the-one-before").status_code == 200
+
+
+def test_a_rotated_secret_counts_at_once(here: Bench, hook: Hook, keys: Path) -> None:
+    file = keys / "hook_secret"
+    before = file.read_text()
+    file.write_text("brand-new\n")
+    try:
+        assert hook.send({"start": 0, "end": 9}).status_code == 401
+        assert hook.send({"start": 0, "end": 9}, secret="brand-new").status_code == 200
+    finally:
+        file.write_text(before)
+
+
+def test_an_unknown_webhook_looks_like_a_bad_signature(here: Bench, hook: Hook) -> None:
+    unknown = Hook(here, "no_such_dag").send({"start": 0, "end": 9})
+    forged = hook.send({"start": 0, "end": 9}, secret="x")
+    assert unknown.status_code == forged.status_code == 401
+    assert unknown.json() == forged.json()
+
+
+def test_a_source_whose_secret_nobody_configured_asks_to_come_back(here: Bench) -> None:
+    dag = deploy(here.user)
+    text = DAG.format(name=dag, options="").replace("hook_secret", "not_there")
+    assert here.user.post("/v1/dags", json={"text": text}).status_code == 200
+    reply = Hook(here, dag).send({"start": 0, "end": 9})
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+
+
+def test_a_delivery_above_the_limit_of_its_source_is_refused(here: Bench) -> None:
+    small = Hook(here, deploy(here.user, ", max_bytes: 100"))
+    assert small.send({"start": 0, "end": 9}).status_code == 200
+    large = small.send({"start": 0, "end": 9, "x": "y" * 100})
+    assert (large.status_code, large.json()["code"]) == (413, "too_large")
+    usual = Hook(here, deploy(here.user))
+    assert usual.send({"start": 0, "end": 9, "x": "y" * 65_536}).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{", "body"),
+        (b"", "body"),
+        ([], "start"),
+        ({"start": 1}, "end"),
+        ({"start": 5, "end": 4}, "end"),
+        ({"start": -1, "end": 4}, "start"),
+        ({"start": True, "end": 4}, "start"),
+        ({"start": 1.5, "end": 4}, "start"),
+        ({"start": "0xzz", "end": 4}, "start"),
+        ({"start": 0, "end": 10**30}, "end"),
+    ],
+    ids=str,
+)
+def test_a_body_without_a_scope_names_the_field_and_emits_nothing(
+    hook: Hook, body: object, field: str
+) -> None:
+    reply = hook.send(body, delivery="bad")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
+    assert reply.json()["errors"][0]["field"] == field
+    assert hook.events() == []
+    assert hook.send({"start": 0, "end": 9}, delivery="bad").status_code == 200  # the id is free
+
+
+def test_the_scope_is_found_where_the_source_says(here: Bench) -> None:
+    nested = Hook(here, deploy(here.user, ", scope: {start: block.from, end: block.to}"))
+    reply = nested.send({"block": {"from": "0x10", "to": "31"}})
+    assert reply.json()["partition_key"] == "16-31"
+    moving = Hook(here, deploy(here.user, ", scope: {cursor: height}"))
+    assert moving.send({"height": 77}).json()["cursor"] == 77
+    assert moving.events()[0]["cursor_value"] == 77
+
+
+def test_a_paused_source_keeps_its_deliveries_until_it_goes_on(here: Bench, hook: Hook) -> None:
+    here.rows(
+        "UPDATE jobs SET paused_at = now(), paused_by = 'ada', bulk_paused_at = now(),"
+        " bulk_paused_by = 'ada' FROM dags g WHERE g.dag_id = jobs.dag_id AND g.name = %s"
+        " AND jobs.name = 'hook'",
+        hook.dag,
+    )
+    reply = hook.send({"start": 0, "end": 9})
+    assert reply.status_code == 200 and reply.json()["deferred_by"] is not None
+    here.live.drain()
+    (event,) = hook.events()
+    assert event["routed_at"] is None
+    kept = here.rows("SELECT * FROM deferred_events WHERE event_id = %s", event["event_id"])
+    assert len(kept) == 1
+
+
+def test_a_webhook_of_another_org_is_reached_by_naming_the_org(here: Bench) -> None:
+    org = new_org(here)
+    with person(here, "admin", org_id=org) as stranger:
+        dag = deploy(stranger)
+    body = {"start": 0, "end": 9}
+    assert Hook(here, dag).send(body).status_code == 401
+    for name in (org, f"org-{org}"):
+        assert Hook(here, dag, org=name).send(body).status_code == 200
+
+
+def test_a_webhook_is_not_triggered_by_hand(hook: Hook) -> None:
+    body = {"dag": hook.dag, "job": "hook", "start": 0, "end": 9}
+    assert hook.here.user.post("/v1/triggers", json=body).status_code == 409

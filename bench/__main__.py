@@ -15,6 +15,8 @@ from bench.harness import Result
 GROUPS = {
     "small_task_vs_spark": "bench.small_task",
     "ingest": "bench.ingest",
+    "tip": "bench.tip",
+    "operators": "bench.operators",
     "lifecycle": "bench.lifecycle",
     "idle": "bench.idle",
     "deploy": "bench.deploy",

@@ -1,0 +1,206 @@
+"""Operators over a lot of rows: decoding against eth-abi, and the rest against bare Spark."""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from eth_abi import decode
+from pyspark.sql import SparkSession
+
+from bench.harness import Result, compare
+from trace_etl.model.storage import attempt_prefix
+from trace_etl.pipeline.abi.numbers import fixed_binary
+from trace_etl.pipeline.parquet import ParquetFile
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.pipeline.writer import Target, mark_success
+from trace_etl.wire.task import TaskPayload
+
+DECODED = 1_000_000
+ROWS = 5_000_000
+FILES = 50
+_SAMPLE = 20_000  # of the loop that would take minutes
+_TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
+_SQL = "SELECT address, count(*) AS n, max(block_number) AS last FROM logs GROUP BY address"
+_DECODE = {
+    "events": {"answer": "Transfer(address indexed from, address indexed to, uint256 value)"}
+}
+
+
+def run() -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
+        runner = SparkRunner(PipelineSettings(Path(name) / "objects", Path(name) / "spark"))
+        runner.warm()
+        try:
+            return [_decoding(Stand(runner, DECODED, 1)), *_tables(Stand(runner, ROWS, FILES))]
+        finally:
+            runner.close()
+
+
+def _decoding(stand: "Stand") -> Result:
+    task = partial(stand.task, "decode_logs", _DECODE, ["answer", "undecoded"])
+    task()
+    return compare(
+        "decode_1m_vs_eth_abi",
+        lambda: DECODED / task(),
+        stand.loop,
+        unit="logs/s",
+        goal=">= 20",
+        rounds=3,
+    )
+
+
+def _tables(stand: "Stand") -> list[Result]:
+    sql = partial(stand.task, "sql", {"sql": _SQL}, ["answer"])
+    compact = partial(stand.task, "parquet_compact", {}, ["answer"])
+    bare_sql = partial(stand.bare, _SQL)
+    bare_compact = partial(stand.bare, "SELECT * FROM logs", order="block_number")
+    return [
+        compare("sql_5m_vs_spark", sql, bare_sql, unit="s", goal="<= 1.3"),
+        compare("compact_5m_vs_spark", compact, bare_compact, unit="s", goal="<= 1.3", rounds=1),
+    ]
+
+
+class Stand:
+    """Logs in files of equal ranges, and tasks over them."""
+
+    def __init__(self, runner: SparkRunner, rows: int, files: int) -> None:
+        self._runner = runner
+        self._root = runner.settings.objects_root
+        self._turn = count()
+        size = rows // files
+        self._spans = [(n * size, (n + 1) * size - 1) for n in range(files)]
+        self._places = [self._write(*span) for span in self._spans]
+
+    def task(self, operator: str, config: Mapping[str, Any], outputs: list[str]) -> float:
+        """Seconds that the runner takes, from the payload to the marker."""
+        payload = self._payload(operator, config, outputs)
+        began = time.perf_counter()
+        self._runner.run(payload)
+        return time.perf_counter() - began
+
+    def bare(self, sql: str, order: str | None = None) -> float:
+        """The same by Spark alone: read, select, one file."""
+        began = time.perf_counter()
+        spark = self._spark()
+        paths = [str(one) for place in self._places for one in place.glob("*.parquet")]
+        spark.read.parquet(*paths).createOrReplaceTempView("logs")
+        frame = spark.sql(sql).repartition(1)
+        frame = frame.sortWithinPartitions(order) if order else frame
+        out = self._root / f"bare-{next(self._turn)}"
+        frame.write.option("compression", "zstd").parquet(str(out))
+        return time.perf_counter() - began
+
+    def loop(self) -> float:
+        """Logs a second that a Python loop around eth-abi decodes."""
+        batch = _logs(0, _SAMPLE - 1)
+        logs = batch.select(["topic1", "topic2", "data"]).to_pylist()
+        began = time.perf_counter()
+        for log in logs:
+            decode(["address"], log["topic1"])
+            decode(["address"], log["topic2"])
+            decode(["uint256"], log["data"])
+        return _SAMPLE / (time.perf_counter() - began)
+
+    def _spark(self) -> SparkSession:
+        return self._runner.session.get()
+
+    def _write(self, start: int, end: int) -> Path:
+        place = self._root / "bench" / str(uuid4())
+        target = Target(place, f"logs_{start}_{end}.parquet")
+        batch = _logs(start, end)
+        with ParquetFile(target.path, batch.schema, attempt=0) as file:
+            file.write(batch)
+            written = file.finish()
+        mark_success(target, written, batch.schema)
+        return place
+
+    def _payload(self, operator: str, config: Mapping[str, Any], outputs: list[str]) -> TaskPayload:
+        task_id = uuid4()
+        end = self._spans[-1][1]
+        partitions = [
+            {
+                "partition_key": f"{a}-{b}",
+                "start": a,
+                "end": b,
+                "storage_ref": {
+                    "scheme": "file",
+                    "bucket": "bench",
+                    "prefix": f"{place.name}/",
+                },
+            }
+            for (a, b), place in zip(self._spans, self._places, strict=True)
+        ]
+        return TaskPayload.model_validate(
+            {
+                "task_id": task_id,
+                "attempt": 1,
+                "job": {"dag_name": "bench", "name": operator},
+                "operator": operator,
+                "config": config,
+                "scope": {"partition_key": f"0-{end}", "start": 0, "end": end},
+                "inputs": [
+                    {
+                        "input_index": 0,
+                        "name": "logs",
+                        "dataset_uuid": uuid4(),
+                        "dataset_version": uuid4(),
+                        "partitions": partitions,
+                    }
+                ],
+                "outputs": [_output(n, name, task_id) for n, name in enumerate(outputs)],
+            }
+        )
+
+
+def _output(index: int, name: str, task_id: Any) -> dict[str, Any]:
+    dataset, version = uuid4(), uuid4()
+    return {
+        "output_index": index,
+        "name": name,
+        "dataset_uuid": dataset,
+        "dataset_version": version,
+        "storage_ref": {
+            "scheme": "file",
+            "bucket": "trace",
+            "prefix": attempt_prefix(dataset, version, task_id, 1),
+        },
+    }
+
+
+def _logs(start: int, end: int) -> Any:
+    """ERC-20 transfers between many people of some hundred tokens, one a block."""
+    rows = end - start + 1
+    random = np.random.default_rng(start)
+    people = np.zeros((rows, 2, 32), np.uint8)
+    people[:, :, 12:] = random.integers(0, 256, (rows, 2, 20), np.uint8)
+    tokens = np.zeros((500, 20), np.uint8)
+    tokens[:, :8] = np.arange(500, dtype=np.uint64).view(np.uint8).reshape(500, 8)
+    amounts = np.zeros((rows, 32), np.uint8)
+    amounts[:, 22:] = random.integers(0, 256, (rows, 10), np.uint8)
+    hashes = random.integers(0, 256, (rows, 32), np.uint8)
+    topic0 = np.broadcast_to(np.frombuffer(_TRANSFER, np.uint8), (rows, 32))
+    zeros = pa.array(np.zeros(rows, np.int64))
+    return pa.record_batch(
+        {
+            "block_number": pa.array(np.arange(start, end + 1)),
+            "transaction_index": zeros,
+            "log_index": zeros,
+            "transaction_hash": fixed_binary(hashes),
+            "address": fixed_binary(tokens[random.integers(0, 500, rows)]),
+            "topic0": fixed_binary(topic0),
+            "topic1": fixed_binary(people[:, 0]),
+            "topic2": fixed_binary(people[:, 1]),
+            "topic3": pa.nulls(rows, pa.binary()),
+            "data": fixed_binary(amounts),
+            "n_data_bytes": pa.array(np.full(rows, 32)),
+            "chain_id": pa.array(np.ones(rows, np.int64)),
+        }
+    )

@@ -5,26 +5,31 @@ from uuid import UUID
 
 from trace_etl.state.pool import Conn
 
-# A task is wanted while its generation is its job's live one, or the one built beside it.
+# A task is wanted while its generation is its job's live one, or the one built beside it. In the
+# order of their ids, as everybody locks tasks: nobody waits for anybody in a circle.
 _UNWANTED: LiteralString = """
-  FROM jobs j
- WHERE j.dag_id = %(dag_id)s AND t.job_id = j.job_id
-   AND (NOT j.active OR NOT EXISTS (
-        SELECT FROM job_revisions mine, job_revisions kept
-         WHERE mine.revision_id = t.revision_id
-           AND kept.revision_id IN (j.revision_id, j.building_revision_id)
-           AND mine.generation_hash = kept.generation_hash))
+WITH unwanted AS (
+    SELECT t.task_id FROM jobs j JOIN tasks t USING (job_id)
+     WHERE j.dag_id = %(dag_id)s AND NOT t.abandoned
+       AND (NOT j.active OR NOT EXISTS (
+            SELECT FROM job_revisions mine, job_revisions kept
+             WHERE mine.revision_id = t.revision_id
+               AND kept.revision_id IN (j.revision_id, j.building_revision_id)
+               AND mine.generation_hash = kept.generation_hash))
 """
 # What waits would build a generation that nobody reads; what runs learns of it by heartbeat.
 _STOP: LiteralString = """
+     ORDER BY t.task_id FOR UPDATE OF t
+)
 UPDATE tasks t
    SET status = CASE t.status WHEN 'Running' THEN t.status ELSE 'Canceled' END,
        finished_at = CASE t.status WHEN 'Running' THEN t.finished_at ELSE now() END,
        cancel_requested = true, abandoned = true, retry_at = NULL, cause = NULL,
        error_message = 'the DAG was redeployed'
+  FROM unwanted u WHERE t.task_id = u.task_id
 """
-_STOP_LIVE = _STOP + _UNWANTED + " AND t.status IN ('Queued', 'Running') AND NOT t.abandoned"
-_STOP_FAILED = _STOP + _UNWANTED + " AND t.status = 'Failed' AND t.retry_at IS NOT NULL"
+_STOP_LIVE = _UNWANTED + " AND t.status IN ('Queued', 'Running')" + _STOP
+_STOP_FAILED = _UNWANTED + " AND t.status = 'Failed' AND t.retry_at IS NOT NULL" + _STOP
 
 
 async def abandon(conn: Conn, dag_id: UUID) -> int:
@@ -50,7 +55,7 @@ WITH wanted AS MATERIALIZED (
             SELECT FROM job_inputs i JOIN datasets d USING (dataset_uuid)
              WHERE i.revision_id = t.revision_id AND i.dataset_uuid = t.dataset_uuid
                AND coalesce(i.dataset_version, d.dataset_version) = t.dataset_version))
-       FOR UPDATE OF t
+     ORDER BY t.task_id FOR UPDATE OF t
 ), ended AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_message)
     SELECT task_id, attempt, worker_id, started_at, 'Canceled', 'the DAG was redeployed'

@@ -32,6 +32,8 @@ class Deployment:
     dag_version: UUID
     changed: bool
     plan: Plan
+    filled: list[UUID]
+    """The revisions that were given all that their inputs hold."""
 
 
 _TEXT = "SELECT text FROM dag_versions WHERE dag_version = %(dag_version)s"
@@ -72,14 +74,14 @@ async def deploy(conn: Conn, org_id: UUID, dag: Dag, text: str, *, base: UUID | 
     now = await standings.deployed(conn, org_id, dag)
     planned = plan_deploy(now.jobs, now.published, dag)
     if now.dag_version == version:
-        return Deployment(dag_id, version, False, planned)
+        return Deployment(dag_id, version, False, planned, [])
     if now.dag_version != base:
         raise DeployConflict(
             f"somebody else has deployed {dag.name} meanwhile: it is at version "
             f"{now.dag_version} now, not at {base}; look at the plan again"
         )
-    await _execute(conn, org_id, dag_id, version, dag, text, planned)
-    return Deployment(dag_id, version, True, planned)
+    filled = await _execute(conn, org_id, dag_id, version, dag, text, planned)
+    return Deployment(dag_id, version, True, planned, filled)
 
 
 _REMEMBER = """
@@ -97,7 +99,7 @@ UPDATE dags SET dag_version = %(dag_version)s, deployed_at = now() WHERE dag_id 
 
 async def _execute(
     conn: Conn, org_id: UUID, dag_id: UUID, version: UUID, dag: Dag, text: str, planned: Plan
-) -> None:
+) -> list[UUID]:
     written = await definitions.write(conn, org_id, dag_id, dag, text)
     entries = definitions.publications(dag, written)
     await conn.execute(_REMEMBER, {"dag_version": version, "entries": Jsonb(entries)})
@@ -121,7 +123,7 @@ async def _execute(
     await _refuse_loops(conn, list(written.revisions.values()))
     await abandonment.abandon(conn, dag_id)
     await abandonment.revive(conn, dag_id)
-    await _start(conn, dag_id, dag, planned, written)
+    return await _start(conn, dag_id, dag, planned, written)
 
 
 _CLEAR_JOBS = """
@@ -167,12 +169,15 @@ async def _point(conn: Conn, dag_id: UUID, planned: Plan, written: Written) -> N
     await conn.execute(_POINT_DATASETS, values)
 
 
-async def _start(conn: Conn, dag_id: UUID, dag: Dag, planned: Plan, written: Written) -> None:
-    """Give new generations the work that their inputs hold already."""
-    new = [job.name for job in planned.jobs if job.has_new_generation or job.change == "added"]
+async def _start(conn: Conn, dag_id: UUID, dag: Dag, planned: Plan, written: Written) -> list[UUID]:
+    """Give new generations the work that their inputs hold already. Returns their revisions."""
+    new = [
+        written.revisions[job.name]
+        for job in planned.jobs
+        if job.has_new_generation or job.change == "added"
+    ]
     await fills.emit_again(conn, dag_id)
-    if new:
-        await fills.fill(conn, [written.revisions[name] for name in new])
+    await fills.fill(conn, new)
     asked: list[tuple[UUID, int, int]] = []
     for job in dag.jobs:
         if boot := job.bootstrap:
@@ -180,6 +185,7 @@ async def _start(conn: Conn, dag_id: UUID, dag: Dag, planned: Plan, written: Wri
             asked += [(written.jobs[job.name], *piece) for piece in pieces]
     if asked:
         await fills.bootstrap(conn, asked)
+    return new
 
 
 _LOOPS = """

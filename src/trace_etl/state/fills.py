@@ -70,7 +70,11 @@ _FILL_READERS = (
 
 
 async def fill(conn: Conn, revision_ids: list[UUID]) -> int:
-    """Create the tasks of revisions for all that their inputs hold. Returns how many were new."""
+    """Create the tasks of revisions for all that their inputs hold. Returns how many were new.
+
+    Once in the transaction that moves pointers, and once after it: an event that was accepted and
+    routed by the old pointers in between would be nobody's.
+    """
     row = await (await conn.execute(_FILL_REVISIONS, {"revision_ids": revision_ids})).fetchone()
     return row[0] if row else 0
 

@@ -1,11 +1,12 @@
 """Connections to Postgres state."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from psycopg import AsyncConnection, InterfaceError, OperationalError
+from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 Conn = AsyncConnection[tuple[Any, ...]]
@@ -14,6 +15,8 @@ Pool = AsyncConnectionPool[Conn]
 # What a broken or missing connection looks like. Deadlocks and serialisation failures are among
 # them: all are worth another try.
 BROKEN = (OperationalError, InterfaceError, PoolTimeout)
+# Two transactions stood in each other's way: the whole of it, once more.
+CLASHED = (DeadlockDetected, LockNotAvailable, SerializationFailure)
 
 
 # Every hot statement is a look-up by key or over a small partial index. The planner, which cannot
@@ -58,3 +61,18 @@ async def transaction(pool: Pool) -> AsyncGenerator[Conn]:
     """A connection inside a transaction: committed at the end, rolled back on any error."""
     async with pool.connection() as conn, conn.transaction():
         yield conn
+
+
+_T = TypeVar("_T")
+
+
+async def transact(pool: Pool, step: Callable[[Conn], Awaitable[_T]], *, tries: int = 3) -> _T:
+    """Run a step in a transaction of its own, and again if it clashed with another."""
+    while True:
+        tries -= 1
+        try:
+            async with transaction(pool) as conn:
+                return await step(conn)
+        except CLASHED:
+            if not tries:
+                raise

@@ -146,6 +146,27 @@ async def is_covered(conn: Conn, rollout_id: UUID) -> bool:
     return row is not None and row[0] == 0
 
 
+# Nothing of the new generations waits, runs or will be tried again.
+_IDLE = """
+SELECT j.building_revision_id FROM jobs j
+ WHERE j.dag_id = %(dag_id)s AND j.building_revision_id IS NOT NULL
+   AND NOT EXISTS (
+       SELECT FROM jobs o JOIN tasks t ON t.job_id = o.job_id
+         JOIN job_revisions r ON r.revision_id = o.building_revision_id
+         JOIN job_revisions mine ON mine.revision_id = t.revision_id
+          AND mine.generation_hash = r.generation_hash
+        WHERE o.dag_id = %(dag_id)s
+          AND (t.status IN ('Queued', 'Running')
+               OR (t.status = 'Failed' AND t.retry_at IS NOT NULL)))
+"""
+
+
+async def idle_revisions(conn: Conn, dag_id: UUID) -> list[UUID]:
+    """The revisions that are being built, if none of them has anything left to do."""
+    rows = await (await conn.execute(_IDLE, {"dag_id": dag_id})).fetchall()
+    return [row[0] for row in rows]
+
+
 # --- forward and back -------------------------------------------------------------------------
 
 
@@ -188,6 +209,7 @@ _PUBLICATIONS = "SELECT publications FROM dag_versions WHERE dag_version = %(dag
 # Nobody commits a partition between the last look at what is covered and the move of the pointers.
 # After the tasks are touched: a completion, too, takes its task first and the partition then.
 _HOLD_PARTITIONS = "LOCK TABLE partitions IN SHARE ROW EXCLUSIVE MODE"
+_NOT_FOR_LONG = "SET LOCAL lock_timeout = '5s'"  # whoever wants to commit waits behind us
 
 
 class NotCovered(Conflict):
@@ -196,10 +218,11 @@ class NotCovered(Conflict):
     code = "not_covered"
 
 
-async def swap(conn: Conn, one: Building, *, anyway: bool = False) -> None:
-    """Move every pointer of a rollout at once. Raises Conflict when somebody else ended it.
+async def swap(conn: Conn, one: Building, *, anyway: bool = False) -> list[UUID]:
+    """Move every pointer of a rollout at once. Returns the datasets that moved.
 
-    Raises NotCovered when the new generations are not complete, unless `anyway`.
+    Raises NotCovered when the new generations are not complete, unless `anyway`; Conflict when
+    somebody else ended the rollout.
     """
     await lock(conn, one.org_id, one.dag)
     if not (await conn.execute(_COMPLETE, {"rollout_id": one.rollout_id})).rowcount:
@@ -210,10 +233,13 @@ async def swap(conn: Conn, one: Building, *, anyway: bool = False) -> None:
     await retire(conn, one.dag_id, one.dag_version)
     await _publish(conn, one.org_id, one.dag_id, one.dag_version)
     await abandonment.abandon(conn, one.dag_id)
+    await conn.execute(_NOT_FOR_LONG)
     await conn.execute(_HOLD_PARTITIONS)
     if not anyway and not await is_covered(conn, one.rollout_id):
         raise NotCovered(f"{one.dag}: something was committed to the old generation meanwhile")
-    await fills.fill_readers(conn, [row[0] for row in moved])
+    uuids: list[UUID] = [row[0] for row in moved]
+    await fills.fill_readers(conn, uuids)
+    return uuids
 
 
 async def _publish(conn: Conn, org_id: UUID, dag_id: UUID, dag_version: UUID) -> None:
@@ -271,6 +297,10 @@ class RolledBack:
     from_version: UUID
     canceled: int
     """Tasks of the abandoned version that waited, or were told to stop."""
+    revisions: list[UUID]
+    """Those whose generation came back."""
+    datasets: list[UUID]
+    """Those that readers see in another generation now."""
 
 
 async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
@@ -293,9 +323,10 @@ async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
     await conn.execute(_SWITCH, key)
     canceled = await abandonment.abandon(conn, dag_id)
     await abandonment.revive(conn, dag_id)
-    await fills.fill(conn, [r[0] for r in returning])
-    await fills.fill_readers(conn, [r[0] for r in moved])
-    return RolledBack(previous, version, canceled)
+    revisions, datasets = [r[0] for r in returning], [r[0] for r in moved]
+    await fills.fill(conn, revisions)
+    await fills.fill_readers(conn, datasets)
+    return RolledBack(previous, version, canceled, revisions, datasets)
 
 
 async def building_of(conn: Conn, org_id: UUID, dag: str) -> Building:

@@ -9,7 +9,7 @@ import structlog
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.model.errors import Conflict
 from trace_etl.state import fills, rollouts
-from trace_etl.state.pool import Pool, transaction
+from trace_etl.state.pool import Pool, transact, transaction
 from trace_etl.state.rollouts import Building
 
 _log = structlog.stdlib.get_logger()
@@ -40,19 +40,25 @@ class GenerationSwapper:
         return self._pause
 
     async def _swap(self, one: Building) -> bool:
-        async with transaction(self.pool) as conn:
-            emitted = await fills.emit_again(conn, one.dag_id)
-            covered = not emitted and await rollouts.is_covered(conn, one.rollout_id)
-        if emitted:
-            self.kicks.outbox.set()
-        if not covered:
+        if not await self._is_covered(one):
             return False
         try:
-            async with transaction(self.pool) as conn:
-                await rollouts.swap(conn, one)
+            moved = await transact(self.pool, lambda conn: rollouts.swap(conn, one))
         except Conflict as error:  # another replica did it, or there is something new to cover
             _log.info("generations_not_swapped", dag=one.dag, reason=error.detail)
             return False
+        await transact(self.pool, lambda conn: fills.fill_readers(conn, moved))
         self.kicks.outbox.set()
         _log.info("generations_swapped", dag=one.dag, dag_version=str(one.dag_version))
         return True
+
+    async def _is_covered(self, one: Building) -> bool:
+        """Whether nothing is missing. What nobody is about to build is asked for again."""
+        async with transaction(self.pool) as conn:
+            asked = await fills.emit_again(conn, one.dag_id)
+            covered = not asked and await rollouts.is_covered(conn, one.rollout_id)
+            if not covered and (idle := await rollouts.idle_revisions(conn, one.dag_id)):
+                asked += await fills.fill(conn, idle)
+        if asked:
+            self.kicks.outbox.set()
+        return covered

@@ -11,8 +11,9 @@ from trace_etl.dispatcher.routes.pages import PageDep
 from trace_etl.dispatcher.routes.rollouts import described
 from trace_etl.model.dag import Job
 from trace_etl.plan.dagfile import parse_dag
-from trace_etl.state import dags, deploys, jobs
+from trace_etl.state import dags, deploys, fills, jobs
 from trace_etl.state.jobs import JobFilter
+from trace_etl.state.pool import transact
 from trace_etl.wire import user as wire
 from trace_etl.wire.jobs import JobItem
 
@@ -27,9 +28,12 @@ async def deploy(body: wire.DeployRequest, user: CallerDep, ctx: ContextDep) -> 
         base = body.base_version
         if "base_version" not in body.model_fields_set:
             base = await dags.version_of(conn, user.org_id, dag.name)
-        async with conn.transaction():
-            done = await deploys.deploy(conn, user.org_id, dag, body.text, base=base)
-            datasets = await dags.datasets_of(conn, done.dag_id)
+    done = await transact(
+        ctx.pool, lambda conn: deploys.deploy(conn, user.org_id, dag, body.text, base=base)
+    )
+    await transact(ctx.pool, lambda conn: fills.fill(conn, done.filled))
+    async with ctx.pool.connection() as conn:
+        datasets = await dags.datasets_of(conn, done.dag_id)
     ctx.kicks.outbox.set()
     ctx.kicks.generations.set()
     return wire.DeployReply(

@@ -11,8 +11,8 @@ from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
 from trace_etl.plan import stuck
 from trace_etl.plan.changes import Plan
 from trace_etl.plan.dagfile import parse_dag
-from trace_etl.state import deploys, rollout_progress, rollouts
-from trace_etl.state.pool import transaction
+from trace_etl.state import deploys, fills, rollout_progress, rollouts
+from trace_etl.state.pool import transact, transaction
 from trace_etl.state.rollout_progress import Progress, Target
 from trace_etl.state.snapshots import snapshot
 from trace_etl.wire import rollouts as wire
@@ -65,18 +65,26 @@ async def rollout(
 @router.post("/dags/{name}/rollback")
 async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> wire.RollbackReply:
     """Go back to the version before, at once."""
+    done = await transact(ctx.pool, lambda conn: rollouts.roll_back(conn, user.org_id, name))
     async with transaction(ctx.pool) as conn:
-        done = await rollouts.roll_back(conn, user.org_id, name)
+        await fills.fill(conn, done.revisions)
+        await fills.fill_readers(conn, done.datasets)
     ctx.kicks.outbox.set()
-    return wire.RollbackReply(dag=name, **asdict(done))
+    return wire.RollbackReply(
+        dag=name,
+        dag_version=done.dag_version,
+        from_version=done.from_version,
+        canceled=done.canceled,
+    )
 
 
 @router.post("/dags/{name}/promote")
 async def promote(name: Name, user: CallerDep, ctx: ContextDep) -> wire.RolloutReply:
     """Make the new generations current now, whatever they lack."""
-    async with transaction(ctx.pool) as conn:
+    async with ctx.pool.connection() as conn:
         one = await rollouts.building_of(conn, user.org_id, name)
-        await rollouts.swap(conn, one, anyway=True)
+    moved = await transact(ctx.pool, lambda conn: rollouts.swap(conn, one, anyway=True))
+    await transact(ctx.pool, lambda conn: fills.fill_readers(conn, moved))
     ctx.kicks.outbox.set()
     return await rollout(name, user, ctx, one.dag_version)
 

@@ -26,6 +26,7 @@ from trace_etl.dispatcher.loops.loop import Loop
 from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
+from trace_etl.dispatcher.loops.source_monitor import SourceMonitor
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.payloads import Payloads
 from trace_etl.dispatcher.routes.all import ROUTERS
@@ -65,6 +66,7 @@ class Service:
     feeder: BackfillFeeder
     changes: ChangeFeed
     reconciler: Reconciler
+    sources: SourceMonitor
     kicks: Kicks
     reaper_grace: float
 
@@ -89,6 +91,7 @@ class Service:
             Loop("retry_scheduler", self.retries.retry_once, 5.0, next_due=self.retries.next_due),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
+            Loop("source_monitor", self.sources.supervise_once, 2.0),
             Loop("history_retention", self.retention.retain_once, 600.0),
             Loop(
                 "generation_swapper",
@@ -159,6 +162,9 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         feeder=BackfillFeeder(lanes, kicks, cfg.backfill_window),
         changes=changes,
         reconciler=Reconciler(lanes, kicks, cfg.reconcile_grace, _BATCH),
+        sources=SourceMonitor(
+            pool, kicks, cfg.source_restart_first, cfg.source_restart_most, cfg.source_memory
+        ),
         kicks=kicks,
         reaper_grace=cfg.reaper_grace.total_seconds(),
     )

@@ -39,6 +39,9 @@ class DispatcherSettings(BaseSettings):
     queue_patience: timedelta = timedelta(seconds=5)
     history_kept: timedelta = timedelta(days=30)
     swap_every: timedelta = timedelta(seconds=0.5)
+    source_restart_first: timedelta = timedelta(seconds=1)
+    source_restart_most: timedelta = timedelta(minutes=2)
+    source_memory: timedelta = timedelta(minutes=10)
     secrets_dir: Path | None = None  # one file a secret that DAGs refer to by name
     webhook_window: timedelta = timedelta(minutes=5)
     changes_every: float = 0.25  # seconds between looks for news that somebody waits for

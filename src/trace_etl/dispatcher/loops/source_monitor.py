@@ -1,0 +1,35 @@
+"""Keeps every `always_on` source running: one task each, started again whatever ended it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.state import always_on
+from trace_etl.state.pool import Pool, transaction
+
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class SourceMonitor:
+    pool: Pool
+    kicks: Kicks
+    first: timedelta
+    most: timedelta
+    window: timedelta
+    """How long an attempt that ended counts against the next one."""
+
+    async def supervise_once(self) -> int:
+        """One look at all of them. Safe on every replica at once: one of them looks."""
+        async with transaction(self.pool) as conn:
+            done = await always_on.supervise(
+                conn, first=self.first, most=self.most, window=self.window
+            )
+        for event, tasks in vars(done).items():
+            for task_id in tasks:
+                _log.info("source_supervised", action=event, task_id=str(task_id))
+        if done.started or done.restarted:
+            self.kicks.outbox.set()
+        return 0  # what else there is to do waits for somebody or some time

@@ -317,7 +317,13 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     return answers
 
 
-def held_up(dsn: str, lock: str, calls: list[Callable[[], Any]]) -> list[Any]:
+def held_up(
+    dsn: str,
+    lock: str,
+    calls: list[Callable[[], Any]],
+    *,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> list[Any]:
     """The same, behind a lock: let go when every call either waits or has answered."""
     with psycopg.connect(dsn) as conn, psycopg.connect(dsn, autocommit=True) as watch:
         conn.execute(lock)
@@ -336,6 +342,7 @@ def held_up(dsn: str, lock: str, calls: list[Callable[[], Any]]) -> list[Any]:
             while _waiting(watch) + len(answered) < len(calls):
                 assert time.monotonic() < until, "nobody waits: this is no race"
                 time.sleep(0.002)
+            meanwhile()
             conn.commit()
 
         return at_once([*map(counted, calls), let_go])[:-1]

@@ -46,12 +46,15 @@ def datasets(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> No
 
 def dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A published dataset.")],
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many partitions at most.")
+    ] = 1000,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
     """Show one published dataset: its partitions, and the blocks missing between them."""
     with session(home) as client:
-        answer = client.get(f"/v1/datasets/{quote(name, safe='')}")
+        answer = client.get(f"/v1/datasets/{quote(name, safe='')}", limit=limit)
     if as_json:
         print_json(answer)
         return
@@ -64,9 +67,22 @@ def dataset(
             "missing": ", ".join(f"{a}-{b}" for a, b in answer["gaps"]) or "none between them",
             "rows": number(answer["row_count"]),
             "size": size(answer["byte_count"]),
+            "generations": _generations(answer["generations"]),
+            "read by": ", ".join(f"{c['dag']}.{c['job']} up to {c['cursor']}" for c in readers)
+            if (readers := answer["consumers"])
+            else None,
         }
     )
     _print_partitions(answer["partition_list"])
+    if answer["next"] is not None:
+        shown = len(answer["partition_list"])
+        typer.echo(f"({shown} of {number(answer['partitions'])} partitions are shown)")
+
+
+def _generations(items: list[dict[str, Any]]) -> str:
+    return ", ".join(
+        f"{g['generation_no']} ({g['state']}, {number(g['partitions'])} partitions)" for g in items
+    )
 
 
 def _row(item: dict[str, Any]) -> list[object]:

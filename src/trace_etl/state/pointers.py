@@ -42,6 +42,8 @@ class _Scene:
     """The task that publishes, and what stands where it wants to."""
 
     span: Range | None
+    follows: bool
+    """It reads up to a cursor, and no certain blocks."""
     is_missed: bool
     """Something it read became invalid while it ran, and no other task answers for that."""
     standing: list[list[Standing]]
@@ -60,7 +62,7 @@ async def publish(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> li
     replacing: list[str] = []
     for item, standing in zip(new, scene.standing, strict=True):
         _require_inside(scene.span, item)
-        match verdict(item.partition_key, item.span, standing):
+        match verdict(item.partition_key, item.span, standing, follows=scene.follows):
             case Verdict.OVERLAP:
                 raise PartitionOverlap(
                     f"blocks {item.partition_key} cut through a partition that is already "
@@ -118,7 +120,8 @@ def _require_inside(span: Range | None, item: NewPartition) -> None:
 _LOOK = """
 WITH mine AS (
     SELECT t.range_start, t.range_end, t.pinned_snapshot, t.job_id, t.revision_id,
-           t.dataset_uuid, t.dataset_version, i.made_xid
+           t.dataset_uuid, t.dataset_version, i.made_xid,
+           t.cursor_value IS NOT NULL AND t.invalidation_id IS NULL AS follows
       FROM tasks t LEFT JOIN invalidations i ON i.invalidation_id = t.invalidation_id
      WHERE t.task_id = %(task_id)s
 ), standing AS (
@@ -164,7 +167,7 @@ SELECT mine.range_start, mine.range_end, s.n, s.partition_key, s.range_start, s.
                      AND (t.range_start IS NULL OR mine.range_start IS NULL
                           OR (t.range_start <= mine.range_end
                               AND mine.range_start <= t.range_end)))
-       ) AS is_missed
+       ) AS is_missed, mine.follows
   FROM mine LEFT JOIN standing s ON true
 """
 
@@ -179,11 +182,11 @@ async def _look(conn: Conn, fence: Fence, new: list[NewPartition]) -> _Scene:
     }
     rows: list[tuple[Any, ...]] = await (await conn.execute(_LOOK, values)).fetchall()
     standing = [list[Standing]() for _ in new]
-    for _, _, n, key, start, end, newer, cured, _ in rows:
+    for _, _, n, key, start, end, newer, cured, *_ in rows:
         if n is not None:
             standing[int(n) - 1].append(Standing(key, _span(start, end), newer, cured))
     first = rows[0]  # the task is there: its completion was accepted a moment ago
-    return _Scene(_span(first[0], first[1]), first[8], standing)
+    return _Scene(_span(first[0], first[1]), first[9], first[8], standing)
 
 
 def _span(start: int | None, end: int | None) -> Range | None:

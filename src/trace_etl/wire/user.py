@@ -1,7 +1,7 @@
 """The user API: DAGs, triggers, tasks, datasets."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import StringConstraints, model_validator
@@ -193,12 +193,36 @@ class PartitionItem(Reply):
     task_id: UUID
     attempt: int
     committed_at: datetime
+    storage_ref: dict[str, Any]
+
+
+class GenerationItem(Reply):
+    dataset_version: UUID
+    generation_no: int
+    state: Literal["current", "building", "old"]
+    created_at: datetime
+    partitions: int
+    row_count: int
+    byte_count: int
+
+
+class ConsumerItem(Reply):
+    """A job that reads a dataset by cursors, and how far it has got."""
+
+    dag: str
+    job: str
+    cursor: int
+    advanced_at: datetime
 
 
 class DatasetDetail(DatasetItem):
     columns: list[dict[str, str]]
     partition_list: list[PartitionItem]
+    """One page of them, by their blocks."""
+    next: str | None = None
     gaps: list[tuple[int, int]]
+    generations: list[GenerationItem] = []
+    consumers: list[ConsumerItem] = []
 
 
 class OutboxItem(Reply):

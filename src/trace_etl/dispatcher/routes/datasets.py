@@ -7,11 +7,10 @@ from fastapi import APIRouter
 
 from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
 from trace_etl.dispatcher.routes.pages import PageDep
-from trace_etl.model.scope import Range
-from trace_etl.plan.ranges import gaps
-from trace_etl.state import datasets, partitions
+from trace_etl.state import cursors, datasets, partitions
 from trace_etl.state.datasets import DatasetFilter
 from trace_etl.state.partitions import Partition
+from trace_etl.state.snapshots import snapshot
 from trace_etl.wire import user as wire
 
 router = APIRouter(prefix="/v1", tags=["datasets"])
@@ -39,28 +38,34 @@ async def list_datasets(
 
 
 @router.get("/datasets/{name}")
-async def get_dataset(name: wire.Name, user: CallerDep, ctx: ContextDep) -> wire.DatasetDetail:
-    """One published dataset, with its partitions and the gaps between them."""
-    async with ctx.pool.connection() as conn:
+async def get_dataset(
+    name: wire.Name, user: CallerDep, ctx: ContextDep, page: PageDep
+) -> wire.DatasetDetail:
+    """One published dataset: a page of its partitions, the gaps between them, its generations."""
+    async with snapshot(ctx.pool) as conn:
         view = await datasets.get(conn, user.org_id, name)
-        found = await partitions.committed(conn, view.dataset_version)
+        version = view.dataset_version
+        found = await partitions.page(conn, version, after=page.after(int, str), limit=page.fetch)
+        gaps = await partitions.gaps(conn, version)
+        generations = await partitions.generations(conn, view.dataset_uuid)
+        consumers = await cursors.of_dataset(conn, view.dataset_uuid, version)
+    items, following = page.cut(found, _position)
     return wire.DatasetDetail.model_validate(
         {
             **asdict(view),
-            "columns": found[-1].columns if found else [],
-            "partition_list": [_partition(p) for p in found],
-            "gaps": [(hole.start, hole.end) for hole in gaps(_ranges(found))],
+            "columns": items[-1].columns if items else [],
+            "partition_list": [_partition(p) for p in items],
+            "next": following,
+            "gaps": gaps,
+            "generations": [asdict(g) for g in generations],
+            "consumers": [asdict(c) for c in consumers],
         }
     )
 
 
+def _position(p: Partition) -> tuple[int, str]:
+    return -1 if p.range_start is None else p.range_start, p.partition_key
+
+
 def _partition(p: Partition) -> dict[str, Any]:
     return {**asdict(p), "start": p.range_start, "end": p.range_end}
-
-
-def _ranges(found: list[Partition]) -> list[Range]:
-    return [
-        Range(p.range_start, p.range_end)
-        for p in found
-        if p.range_start is not None and p.range_end is not None
-    ]

@@ -227,9 +227,27 @@ def test_datasets_are_listed_with_what_is_committed(asking: Shell) -> None:
     assert "quickstart.ingest.blocks" in text and "0-9" in text and "(not published)" in text
     detail = asking.out("dataset", "blocks")
     assert "none between them" in detail and "blocks   0-9" in detail
+    assert "(current, 1 partitions)" in detail
     assert asking.json("dataset", "blocks")["row_count"] == 10
     (line,) = asking.refused("dataset", "nothing")
     assert "no published dataset 'nothing'" in line
+
+
+def test_a_part_is_invalidated_and_lineage_is_shown(asking: Shell) -> None:
+    told = asking.out("invalidate", "blocks", "--range", "2-3", "--where", "n=1", "--reason", "bad")
+    assert told.startswith("Invalid: blocks 2-3.")
+    (item,) = asking.json("invalidations", "--dataset", "blocks")["items"]
+    assert (item["filter"], item["reason"], item["made_by"]) == ({"n": 1}, "bad", "user:local")
+    assert "not routed" in asking.out("invalidations")
+    assert asking.json("invalidate", "blocks", "--partition", "0-9")["partition_key"] == "0-9"
+    assert "made by" in asking.out("lineage", "blocks@0-9")
+    whole = asking.out("lineage", "blocks")
+    assert "quickstart.split.ranges" in whole and "made from" in whole
+    assert asking.refused("invalidate", "blocks", code=2) == [
+        "error: give --partition or --range, one of them"
+    ]
+    (line,) = asking.refused("lineage", "blocks@7-8")
+    assert "no partition '7-8' is committed" in line
 
 
 def test_a_query_prints_a_table(asking: Shell) -> None:

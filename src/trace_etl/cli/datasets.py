@@ -67,7 +67,7 @@ def dataset(
             "missing": ", ".join(f"{a}-{b}" for a, b in answer["gaps"]) or "none between them",
             "rows": number(answer["row_count"]),
             "size": size(answer["byte_count"]),
-            "generations": _generations(answer["generations"]),
+            "history": _generations(answer["generations"]),
             "read by": ", ".join(f"{c['dag']}.{c['job']} up to {c['cursor']}" for c in readers)
             if (readers := answer["consumers"])
             else None,

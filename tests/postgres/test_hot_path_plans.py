@@ -331,3 +331,35 @@ async def test_this_test_sees_a_sequential_scan(busy: Bench) -> None:
     ran = [Ran("SELECT 1 FROM tasks WHERE worker_id = %s", ("nobody",))]
     ((query, plan),) = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
     assert faults(query, plan)
+
+
+_PAUSED_QUEUE = """
+INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                   dataset_version, partition_key, range_start, range_end, max_attempts,
+                   timeout_seconds, lease_seconds, queued_at)
+SELECT org_id, job_id, revision_id, runtime, true, 'paused:' || n, dataset_uuid, dataset_version,
+       partition_key, n, n, 3, 3600, 120, now() - interval '1 day'
+  FROM tasks, generate_series(1, 3000) n WHERE task_id = %s
+"""
+
+
+@pytest.mark.parametrize("column", ["paused", "bulk_paused"])
+async def test_a_claim_for_several_reads_nothing_that_paused_jobs_have_queued(
+    busy: Bench, scene: Scene, column: str
+) -> None:
+    (task_id,) = busy.tasks(1)
+    busy.rows(_PAUSED_QUEUE, task_id)
+    job = busy.row(task_id)["job_id"]
+    pause = f"UPDATE jobs SET {column}_at = %s, {column}_by = %s WHERE job_id = %s"
+    busy.rows(pause, "2026-01-01", "somebody", job)
+    busy.rows("ANALYZE tasks")
+    ran: list[Ran] = []
+    try:
+        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+            await HOT["claim_ready"](conn, scene)
+            await HOT["capped_ready"](conn, scene)
+        seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
+        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+    finally:
+        busy.rows(pause, None, None, job)
+        busy.rows("DELETE FROM tasks WHERE job_id = %s", job)

@@ -206,16 +206,57 @@ async def _job_room(conn: Conn, job_id: UUID, cap: int | None) -> int:
     return max(0, cap - row[0])
 
 
+def _oldest_of_job(tier: LiteralString, which: LiteralString) -> LiteralString:
+    """A job's next tasks of a tier."""
+    # The planner must not look for them by runtime, among those of all jobs: hence the `||`.
+    return (
+        """
+        (SELECT task_id, bulk, queued_at FROM tasks
+          WHERE job_id = j.job_id AND status = 'Queued' AND runtime || '' = %(runtime)s
+            AND NOT cancel_requested AND """
+        + tier
+        + " AND "
+        + which
+        + " ORDER BY queued_at LIMIT %(limit)s)"
+    )
+
+
+def _oldest_of_both(which: LiteralString) -> LiteralString:
+    """The same of each tier that is not held: no row of the other is read."""
+    normal = _oldest_of_job("bulk = false", which)
+    return normal + " UNION ALL " + _oldest_of_job("bulk AND j.bulk_paused_at IS NULL", which)
+
+
+# Oldest first over all jobs, unless some are paused: every claim would read in vain what those have
+# queued, so then each of the others is asked for its oldest. Only one of the two is run.
 _CLAIM_READY = (
     """
-WITH next AS (
+WITH paused AS MATERIALIZED (
+    SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL LIMIT 1
+), oldest AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
-     WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
-       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL AND j.paused_at IS NULL
-       AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+     WHERE NOT EXISTS (SELECT FROM paused)
+       AND t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
+       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL
      ORDER BY t.bulk, t.queued_at
      LIMIT %(limit)s
        FOR UPDATE OF t SKIP LOCKED
+), candidates AS MATERIALIZED (
+    SELECT t.task_id, t.bulk, t.queued_at
+      FROM jobs j CROSS JOIN LATERAL ("""
+    + _oldest_of_both("max_concurrency IS NULL")
+    + """) t
+     WHERE EXISTS (SELECT FROM paused) AND j.paused_at IS NULL AND j.capped_operator IS NULL
+     ORDER BY t.bulk, t.queued_at
+     LIMIT 4 * %(limit)s  -- others may be at the same ones
+), chosen AS (
+    SELECT t.task_id FROM candidates c JOIN tasks t USING (task_id)
+     WHERE t.status = 'Queued' AND NOT t.cancel_requested
+     ORDER BY c.bulk, c.queued_at
+     LIMIT %(limit)s
+       FOR UPDATE OF t SKIP LOCKED
+), next AS (
+    SELECT task_id FROM oldest UNION ALL SELECT task_id FROM chosen
 ), numbered AS (
     SELECT task_id, row_number() OVER () AS n FROM next
 ), locked AS (
@@ -250,14 +291,17 @@ async def claim_ready(
     return await _run(conn, _CLAIM_READY, values)
 
 
-_CAPPED_READY = """
-SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
- WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
-   AND (t.max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL) AND j.paused_at IS NULL
-   AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+_CAPPED_READY = (
+    """
+SELECT t.task_id
+  FROM jobs j CROSS JOIN LATERAL ("""
+    + _oldest_of_both("(max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL)")
+    + """) t
+ WHERE j.paused_at IS NULL
  ORDER BY t.bulk, t.queued_at
  LIMIT %(limit)s
 """
+)
 
 
 async def capped_ready(conn: Conn, runtime: str, limit: int) -> list[UUID]:

@@ -45,9 +45,11 @@ class Client:
         """GET from the API. Raises Refused or NotRunning."""
         return self._send("GET", self.api_url + path, params=_given(params))
 
-    def post(self, path: str, body: object = None) -> dict[str, Any]:
+    def post(
+        self, path: str, body: object = None, *, patience: float = _PATIENCE
+    ) -> dict[str, Any]:
         """POST to the API. Raises Refused or NotRunning."""
-        return self._send("POST", self.api_url + path, json=body)
+        return self._send("POST", self.api_url + path, json=body, timeout=patience)
 
     def query(self, sql: str, limit: int | None = None) -> dict[str, Any]:
         """Ask the Query Service. Raises Refused or NotRunning."""

@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command()(schema)
 
 
+_PATIENCE = 600.0  # a generation of a million partitions has as many tasks
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A DAG file (YAML).")]
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="Follow it until the new generations are complete.")
@@ -55,10 +56,11 @@ def deploy(
 ) -> None:
     """Deploy a DAG file. The same text again changes nothing."""
     text = _read(file)
-    body = {"text": text, "filename": file.name}
+    body: dict[str, Any] = {"text": text, "filename": file.name}
     with session(home, file=str(file)) as client:
         planned = client.post("/v1/plans", body)
-        answer = client.post("/v1/dags", {**body, "base_version": planned["base_version"]})
+        body["base_version"] = planned["base_version"]
+        answer = client.post("/v1/dags", body, patience=_PATIENCE)
         if not as_json:
             _print_deployed(answer)
         if wait:
@@ -85,7 +87,7 @@ def rollback(
 ) -> None:
     """Go back to the version of a DAG before this one, at once."""
     with session(home) as client:
-        answer = client.post(f"/v1/dags/{dag}/rollback")
+        answer = client.post(f"/v1/dags/{dag}/rollback", patience=_PATIENCE)
     if as_json:
         print_json(answer)
         return
@@ -97,7 +99,7 @@ def rollback(
 def promote(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Make the new generations of a DAG current now, whatever they lack."""
     with session(home) as client:
-        answer = client.post(f"/v1/dags/{dag}/promote")
+        answer = client.post(f"/v1/dags/{dag}/promote", patience=_PATIENCE)
     if as_json:
         print_json(answer)
     else:

@@ -13,11 +13,13 @@ _FILL: LiteralString = """
     SELECT w.*, 'p:' || p.partition_key AS scope_key, p.partition_key, p.range_start, p.range_end,
            NULL::bigint AS cursor_value, p.committed_at AS changed_at
       FROM wanted w JOIN partitions p ON p.dataset_version = w.dataset_version
+     WHERE NOT %(lately)s
      UNION ALL
     SELECT w.*, e.scope_key, e.partition_key, e.range_start, e.range_end, e.cursor_value,
            NULL::timestamptz
       FROM wanted w JOIN events e ON e.dataset_version = w.dataset_version
      WHERE NOT EXISTS (SELECT FROM partitions p WHERE p.dataset_version = w.dataset_version)
+       AND (NOT %(lately)s OR e.accepted_at > now() - interval '10 minutes')
        AND (w.execution_strategy = 'PerPartition' OR e.cursor_value IS NULL
             OR e.cursor_value = (SELECT max(l.cursor_value) FROM events l
                                   WHERE l.dataset_version = w.dataset_version))
@@ -69,19 +71,22 @@ _FILL_READERS = (
 )
 
 
-async def fill(conn: Conn, revision_ids: list[UUID]) -> int:
+async def fill(conn: Conn, revision_ids: list[UUID], *, lately: bool = False) -> int:
     """Create the tasks of revisions for all that their inputs hold. Returns how many were new.
 
-    Once in the transaction that moves pointers, and once after it: an event that was accepted and
-    routed by the old pointers in between would be nobody's.
+    Once in the transaction that moves pointers, and once after it for what happened `lately`: an
+    event that was accepted and routed by the old pointers in between would be nobody's. Partitions
+    the reconciler compares anyway.
     """
-    row = await (await conn.execute(_FILL_REVISIONS, {"revision_ids": revision_ids})).fetchone()
+    values = {"revision_ids": revision_ids, "lately": lately}
+    row = await (await conn.execute(_FILL_REVISIONS, values)).fetchone()
     return row[0] if row else 0
 
 
-async def fill_readers(conn: Conn, dataset_uuids: list[UUID]) -> int:
+async def fill_readers(conn: Conn, dataset_uuids: list[UUID], *, lately: bool = False) -> int:
     """The same for the readers in other DAGs of datasets that have another generation now."""
-    row = await (await conn.execute(_FILL_READERS, {"dataset_uuids": dataset_uuids})).fetchone()
+    values = {"dataset_uuids": dataset_uuids, "lately": lately}
+    row = await (await conn.execute(_FILL_READERS, values)).fetchone()
     return row[0] if row else 0
 
 

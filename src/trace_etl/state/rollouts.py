@@ -131,7 +131,7 @@ SELECT g.dataset_uuid, g.from_version, g.to_version, old.partitions AS old_parti
 """
 )
 _UNCOVERED = (
-    "SELECT count(*) FROM ("
+    "SELECT count(*), pg_current_snapshot()::text FROM ("
     + COVERAGE
     + """) c
  WHERE NOT isempty(c.missing_ranges) OR c.missing_keys <> '{}'
@@ -140,10 +140,37 @@ _UNCOVERED = (
 )
 
 
-async def is_covered(conn: Conn, rollout_id: UUID) -> bool:
-    """Whether the new generations cover all that the old ones cover now."""
+async def covered_as_of(conn: Conn, rollout_id: UUID) -> str | None:
+    """The snapshot in which the new generations cover all that the old ones do; None: they lack."""
     row = await (await conn.execute(_UNCOVERED, {"rollout_id": rollout_id})).fetchone()
-    return row is not None and row[0] == 0
+    return row[1] if row is not None and row[0] == 0 else None
+
+
+# Only what the old generations gained since that snapshot is looked at: with partitions held, the
+# look must be short, however many there are.
+_GAINED = """
+SELECT count(*)
+  FROM rollout_targets g JOIN dataset_versions v ON v.dataset_version = g.to_version
+  JOIN partitions p ON p.dataset_version = g.from_version
+   AND p.commit_xid >= pg_snapshot_xmin(%(seen)s::pg_snapshot)
+   AND NOT pg_visible_in_snapshot(p.commit_xid, %(seen)s::pg_snapshot)
+ WHERE g.rollout_id = %(rollout_id)s
+   AND NOT CASE WHEN p.range_start IS NULL
+       THEN EXISTS (SELECT FROM partitions q WHERE q.dataset_version = g.to_version
+                       AND q.partition_key = p.partition_key)
+       ELSE coalesce(int8range(p.range_start, p.range_end, '[]') <@ (
+            SELECT range_agg(int8range(q.range_start, q.range_end, '[]')) FROM partitions q
+             WHERE q.dataset_version = g.to_version
+               AND box(point(q.generation_no, q.range_start), point(q.generation_no, q.range_end))
+                && box(point(v.generation_no, p.range_start), point(v.generation_no, p.range_end))
+            ), false) END
+"""
+
+
+async def _gained(conn: Conn, rollout_id: UUID, seen: str) -> bool:
+    """Whether the old generations hold something since then that the new ones lack."""
+    row = await (await conn.execute(_GAINED, {"rollout_id": rollout_id, "seen": seen})).fetchone()
+    return row is None or row[0] > 0
 
 
 # Nothing of the new generations waits, runs or will be tried again.
@@ -218,11 +245,11 @@ class NotCovered(Conflict):
     code = "not_covered"
 
 
-async def swap(conn: Conn, one: Building, *, anyway: bool = False) -> list[UUID]:
+async def swap(conn: Conn, one: Building, *, seen: str | None) -> list[UUID]:
     """Move every pointer of a rollout at once. Returns the datasets that moved.
 
-    Raises NotCovered when the new generations are not complete, unless `anyway`; Conflict when
-    somebody else ended the rollout.
+    `seen`: the snapshot in which all was covered; None: never mind. Raises NotCovered when the old
+    generations gained something since, Conflict when somebody else ended the rollout.
     """
     await lock(conn, one.org_id, one.dag)
     if not (await conn.execute(_COMPLETE, {"rollout_id": one.rollout_id})).rowcount:
@@ -235,7 +262,7 @@ async def swap(conn: Conn, one: Building, *, anyway: bool = False) -> list[UUID]
     await abandonment.abandon(conn, one.dag_id)
     await conn.execute(_NOT_FOR_LONG)
     await conn.execute(_HOLD_PARTITIONS)
-    if not anyway and not await is_covered(conn, one.rollout_id):
+    if seen is not None and await _gained(conn, one.rollout_id, seen):
         raise NotCovered(f"{one.dag}: something was committed to the old generation meanwhile")
     uuids: list[UUID] = [row[0] for row in moved]
     await fills.fill_readers(conn, uuids)

@@ -40,25 +40,26 @@ class GenerationSwapper:
         return self._pause
 
     async def _swap(self, one: Building) -> bool:
-        if not await self._is_covered(one):
+        seen = await self._covered_as_of(one)
+        if seen is None:
             return False
         try:
-            moved = await transact(self.pool, lambda conn: rollouts.swap(conn, one))
+            moved = await transact(self.pool, lambda conn: rollouts.swap(conn, one, seen=seen))
         except Conflict as error:  # another replica did it, or there is something new to cover
             _log.info("generations_not_swapped", dag=one.dag, reason=error.detail)
             return False
-        await transact(self.pool, lambda conn: fills.fill_readers(conn, moved))
+        await transact(self.pool, lambda conn: fills.fill_readers(conn, moved, lately=True))
         self.kicks.outbox.set()
         _log.info("generations_swapped", dag=one.dag, dag_version=str(one.dag_version))
         return True
 
-    async def _is_covered(self, one: Building) -> bool:
-        """Whether nothing is missing. What nobody is about to build is asked for again."""
+    async def _covered_as_of(self, one: Building) -> str | None:
+        """When nothing was missing. What nobody is about to build is asked for again."""
         async with transaction(self.pool) as conn:
             asked = await fills.emit_again(conn, one.dag_id)
-            covered = not asked and await rollouts.is_covered(conn, one.rollout_id)
-            if not covered and (idle := await rollouts.idle_revisions(conn, one.dag_id)):
+            seen = None if asked else await rollouts.covered_as_of(conn, one.rollout_id)
+            if seen is None and (idle := await rollouts.idle_revisions(conn, one.dag_id)):
                 asked += await fills.fill(conn, idle)
         if asked:
             self.kicks.outbox.set()
-        return covered
+        return seen

@@ -31,7 +31,7 @@ async def deploy(body: wire.DeployRequest, user: CallerDep, ctx: ContextDep) -> 
     done = await transact(
         ctx.pool, lambda conn: deploys.deploy(conn, user.org_id, dag, body.text, base=base)
     )
-    await transact(ctx.pool, lambda conn: fills.fill(conn, done.filled))
+    await transact(ctx.pool, lambda conn: fills.fill(conn, done.filled, lately=True))
     async with ctx.pool.connection() as conn:
         datasets = await dags.datasets_of(conn, done.dag_id)
     ctx.kicks.outbox.set()

@@ -67,8 +67,8 @@ async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> wire.Rollba
     """Go back to the version before, at once."""
     done = await transact(ctx.pool, lambda conn: rollouts.roll_back(conn, user.org_id, name))
     async with transaction(ctx.pool) as conn:
-        await fills.fill(conn, done.revisions)
-        await fills.fill_readers(conn, done.datasets)
+        await fills.fill(conn, done.revisions, lately=True)
+        await fills.fill_readers(conn, done.datasets, lately=True)
     ctx.kicks.outbox.set()
     return wire.RollbackReply(
         dag=name,
@@ -83,8 +83,8 @@ async def promote(name: Name, user: CallerDep, ctx: ContextDep) -> wire.RolloutR
     """Make the new generations current now, whatever they lack."""
     async with ctx.pool.connection() as conn:
         one = await rollouts.building_of(conn, user.org_id, name)
-    moved = await transact(ctx.pool, lambda conn: rollouts.swap(conn, one, anyway=True))
-    await transact(ctx.pool, lambda conn: fills.fill_readers(conn, moved))
+    moved = await transact(ctx.pool, lambda conn: rollouts.swap(conn, one, seen=None))
+    await transact(ctx.pool, lambda conn: fills.fill_readers(conn, moved, lately=True))
     ctx.kicks.outbox.set()
     return await rollout(name, user, ctx, one.dag_version)
 

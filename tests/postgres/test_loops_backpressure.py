@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import replace
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -295,6 +296,30 @@ def test_without_limits_the_loop_sleeps_and_writes_nothing(alone: Bench) -> None
     limited.feed(1)
     balance(alone)
     assert alone.live.run(loop.next_due).total_seconds() < 1
+
+
+def test_the_reconciler_does_not_undo_a_pause(alone: Bench) -> None:
+    g = graph(alone, {"work": "split", "after": "work"})
+    g.feed(2)
+    g.make_bulk("work")
+    held = {"dag": g.name, "reason": "test"}
+    alone.user.post("/v1/pauses", json={**held, "job": "request"}).raise_for_status()
+    alone.user.post("/v1/pauses", json={**held, "job": "after", "tier": "bulk"}).raise_for_status()
+    g.trigger(1, first=2)
+    for task_id in g.queued("work"):
+        attempt = alone.claimed(task_id)
+        published = [alone.write_output(attempt)]
+        alone.complete(attempt, datasets_published=published, events=[attempt.event()])
+    alone.live.drain()
+    reconciler = replace(alone.live.service.reconciler, grace=timedelta(0))
+    for _ in range(3):
+        alone.live.run(reconciler.reconcile_once)
+        alone.live.drain()
+    assert (g.queued("work"), g.queued("after")) == ([], [])
+    alone.user.post("/v1/pauses/resume", json={"dag": g.name}).raise_for_status()
+    alone.live.drain()
+    assert len(g.queued("work")) == 1
+    assert [alone.row(task)["bulk"] for task in g.queued("after")] == [True, True]
 
 
 def test_loops_of_two_replicas_agree(replicas: list[Bench]) -> None:

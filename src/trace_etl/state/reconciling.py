@@ -31,7 +31,8 @@ class Compared:
 
 # Each edge remembers the last partition it was compared up to, in the order of commits, so a pass
 # reads what is new and nothing else. The mark moves in the transaction that made the missing tasks.
-# A partition that an output was made from needs no task of its own.
+# A partition that an output was made from needs no task of its own; one whose event a paused job is
+# owed gets it with that.
 _COMPARE = """
 WITH behind AS (
     SELECT DISTINCT ON (c.revision_id, c.dataset_version)
@@ -69,6 +70,10 @@ WITH behind AS (
       FROM slice s
      WHERE NOT EXISTS (SELECT FROM tasks t
                         WHERE t.job_id = s.job_id AND t.dedupe_key = s.dedupe_key)
+       AND NOT EXISTS (
+           SELECT FROM events e JOIN deferred_events d USING (event_id)
+            WHERE e.dataset_version = s.dataset_version AND e.scope_key = 'p:' || s.partition_key
+              AND d.job_id = s.job_id)
        AND NOT EXISTS (
            SELECT FROM partition_inputs l
              JOIN job_outputs o
@@ -123,7 +128,11 @@ WITH mark AS (
 ), moved AS (
     UPDATE reconciled_events SET accepted_at = upto.at FROM upto WHERE upto.at IS NOT NULL
 )
-SELECT e.event_id, e.routed_at IS NULL FROM events e
+SELECT e.event_id,
+       -- One that a paused job is owed is not lost.
+       e.routed_at IS NULL
+       AND NOT EXISTS (SELECT FROM deferred_events d WHERE d.event_id = e.event_id)
+  FROM events e
  WHERE e.accepted_at > (SELECT accepted_at FROM mark) AND e.accepted_at <= (SELECT at FROM upto)
 """
 

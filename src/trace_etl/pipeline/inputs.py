@@ -1,6 +1,5 @@
 """Inputs as DataFrames: pinned to the listed files, cut to the task's scope, filtered."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -9,11 +8,13 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, StructType
 
 from trace_etl.model.storage import SUCCESS_MARKER
 from trace_etl.pipeline.errors import BadTask, InputMissing
 from trace_etl.pipeline.reports import blocks
+from trace_etl.pipeline.scan import Limit, Scan
 from trace_etl.pipeline.storage import directory
 from trace_etl.wire.task import InputPartition, Scope, SuccessMarker, TaskInput
 
@@ -29,13 +30,16 @@ class Input:
     name: str
     frame: DataFrame
     is_small: bool
+    scan: Scan | None = None
+    """The same rows for executors to read themselves; None where only Spark can."""
 
 
 def load(spark: SparkSession, given: TaskInput, scope: Scope | None, root: Path) -> Input:
     """The rows of an input that a task is about. Raises InputMissing or BadTask."""
     if not given.partitions:
         raise InputMissing(f"input {given.name}: no partition is committed yet")
-    wanted = [partition for partition in given.partitions if _overlaps(partition, scope)]
+    found = [partition for partition in given.partitions if _overlaps(partition, scope)]
+    wanted = sorted(found, key=lambda part: (part.start is None, part.start or 0))
     markers = [_marker(given.name, part, root) for part in wanted or given.partitions[:1]]
     schema = _schema(given.name, markers)
     paths = [
@@ -44,9 +48,36 @@ def load(spark: SparkSession, given: TaskInput, scope: Scope | None, root: Path)
         for file in marker.files
     ]
     is_small = sum(marker.bytes for marker in markers) <= _SMALL_BYTES
-    conditions = [*_in_scope(schema, scope), *where_columns(given, schema)]
+    limits = [] if _are_inside(wanted, scope) else _limits(schema, scope)
+    conditions = [*map(_condition, limits), *where_columns(given, schema)]
     frame = _filtered(_read(spark, schema, paths), conditions)
-    return Input(given.name, frame.coalesce(1) if is_small else frame, is_small)
+    scan = Scan(tuple(paths), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
+    # Conditions of an edge are compared by SQL's rules, which Arrow does not have.
+    can_scan = bool(paths) and not given.where and all(p.endswith(".parquet") for p in paths)
+    return Input(
+        given.name,
+        frame.coalesce(1) if is_small else frame,
+        is_small,
+        scan if can_scan and _in_order(wanted) else None,
+    )
+
+
+def _in_order(partitions: list[InputPartition]) -> bool:
+    """Whether the files follow each other by block."""
+    starts = [part.start for part in partitions]
+    return len(starts) == 1 or (None not in starts and starts == sorted(cast("list[int]", starts)))
+
+
+def _are_inside(partitions: list[InputPartition], scope: Scope | None) -> bool:
+    """Whether every row is in the scope already: then nobody needs to look at each."""
+    span = blocks(scope) if scope else None
+    return span is not None and all(
+        part.start is not None
+        and part.end is not None
+        and span[0] <= part.start
+        and part.end <= span[1]
+        for part in partitions
+    )
 
 
 def _overlaps(partition: InputPartition, scope: Scope | None) -> bool:
@@ -91,18 +122,18 @@ def _filtered(frame: DataFrame, conditions: list[Column]) -> DataFrame:
     return frame.where(reduce(Column.__and__, conditions)) if conditions else frame
 
 
-def _in_scope(schema: StructType, scope: Scope | None) -> list[Column]:
+def _limits(schema: StructType, scope: Scope | None) -> list[Limit]:
     if scope is None or _BLOCK not in schema.names:
         return []
-    told = {"start": scope.start, "end": scope.end, "after": scope.after, "cursor": scope.cursor}
-    block = F.col(_BLOCK)
-    limits: dict[str, Callable[[int], Column]] = {
-        "start": block.__ge__,
-        "end": block.__le__,
-        "after": block.__gt__,
-        "cursor": block.__le__,
-    }
-    return [limits[name](value) for name, value in told.items() if value is not None]
+    told = ((">=", scope.start), ("<=", scope.end), (">", scope.after), ("<=", scope.cursor))
+    return [Limit(_BLOCK, operator, value) for operator, value in told if value is not None]
+
+
+def _condition(limit: Limit) -> Column:
+    column = F.col(limit.column)
+    if limit.operator == ">":
+        return column > limit.value
+    return column >= limit.value if limit.operator == ">=" else column <= limit.value
 
 
 def where_columns(given: TaskInput, schema: StructType) -> list[Column]:

@@ -16,6 +16,7 @@ from trace_etl.model.storage import SUCCESS_MARKER
 from trace_etl.pipeline.evm.source import unpack
 from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.parquet import ParquetFile, Written, make_durable, named_errors
+from trace_etl.pipeline.scan import Scan
 from trace_etl.pipeline.textfile import TextFile
 from trace_etl.wire.task import Invalidation
 
@@ -107,10 +108,17 @@ class Split:
     """From a batch of the frame to batches of the outputs."""
     tables: Mapping[str, Any]
     """The Arrow schema of each output."""
+    scan: Scan | None = None
+    """The frame's rows, if the executor can read them without the JVM."""
+    is_archive: bool = False
+    """Written once and read often: time is spent on size."""
 
     def write(self, targets: Mapping[str, Target]) -> dict[str, Written]:
-        work = _SplitWriter(self.work, targets, self.tables)
-        reports = _reports(_ordered(self.frame.coalesce(1)).mapInArrow(work, _REPORT_TYPE))
+        work = _SplitWriter(self.work, targets, self.tables, self.scan, self.is_archive)
+        rows = _ordered(self.frame.coalesce(1))
+        if self.scan is not None:
+            rows = self.frame.sparkSession.range(0, 1, 1, 1)  # one task, which reads by itself
+        reports = _reports(rows.mapInArrow(work, _REPORT_TYPE))
         # Spark drops the whole plan when it can prove that there are no rows.
         return reports or {
             name: _write_file(targets[name], schema, iter(()), attempt=0)
@@ -168,22 +176,26 @@ class _SplitWriter:
     work: Callable[[Any], Iterable[tuple[str, Any]]]
     targets: Mapping[str, Target]
     schemas: Mapping[str, Any]
+    scan: Scan | None
+    is_archive: bool
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        attempt = _attempt()
+        given = list(batches) and self.scan.batches() if self.scan else batches
         with ExitStack() as stack:
             files = {
-                table: stack.enter_context(
-                    ParquetFile(self.targets[table].path, schema, attempt=attempt)
-                )
+                table: stack.enter_context(self._file(table, schema))
                 for table, schema in self.schemas.items()
             }
-            for batch in batches:
+            for batch in given:
                 for table, piece in self.work(batch):
                     files[table].write(piece)
             written = [(table, file.finish()) for table, file in files.items()]
         settle()
         yield _report(written)
+
+    def _file(self, table: str, schema: Any) -> ParquetFile:
+        path = self.targets[table].path
+        return ParquetFile(path, schema, attempt=_attempt(), is_archive=self.is_archive)
 
 
 @dataclass(frozen=True)

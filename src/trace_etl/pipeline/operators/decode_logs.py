@@ -1,15 +1,16 @@
 """Event logs by their ABI into typed columns; what does not decode is kept, with the reason."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from trace_etl.pipeline.abi.events import IDENTITY, TOPICS, Decoder, LogDecoder
 from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadTask
+from trace_etl.pipeline.inputs import Input
 from trace_etl.pipeline.writer import Split
 from trace_etl.plan.operator_configs import UNDECODED, DecodeConfig
 
@@ -18,33 +19,34 @@ _NEEDED = (*TOPICS, "data")
 
 def run(context: OperatorContext, config: DecodeConfig) -> Split:
     """One output per event, and one for what does not decode. Raises BadTask."""
-    logs = context.inputs[0].frame
     decoders = [Decoder(output, event) for output, event in config.parsed().items()]
     undecoded = UNDECODED if UNDECODED in context.outputs else None
-    return decoded(relevant(logs, decoders, config.addresses), decoders, undecoded)
+    return decoded(relevant(context.inputs[0], decoders, config.addresses), decoders, undecoded)
 
 
-def decoded(logs: DataFrame, decoders: Sequence[Decoder], undecoded: str | None) -> Split:
+def decoded(logs: Input, decoders: Sequence[Decoder], undecoded: str | None) -> Split:
     """The logs' rows by event."""
-    fields: list[Any] = list(to_arrow_schema(logs.schema, timezone="UTC"))
+    fields: list[Any] = list(to_arrow_schema(logs.frame.schema, timezone="UTC"))
     columns = [(field.name, field.type) for field in fields]
     identity = [column for column in columns if column[0] in IDENTITY]
     work = LogDecoder(decoders, identity, columns, undecoded)
-    return Split(logs, work, work.tables())
+    return Split(logs.frame, work, work.tables(), logs.scan)
 
 
-def relevant(logs: DataFrame, decoders: Sequence[Decoder], addresses: Sequence[str]) -> DataFrame:
+def relevant(logs: Input, decoders: Sequence[Decoder], addresses: Sequence[str]) -> Input:
     """Only logs that one of the events could be of; Parquet skips the others. Raises BadTask."""
-    missing = [name for name in (*_NEEDED, "address") if name not in logs.columns]
+    missing = [name for name in (*_NEEDED, "address") if name not in logs.frame.columns]
     if missing:
         raise BadTask(f"the input has no column {missing[0]}: it does not hold logs")
     if addresses:
-        logs = logs.where(_is_one_of("address", [bytes.fromhex(one[2:]) for one in addresses]))
+        logs = _only(logs, "address", [bytes.fromhex(one[2:]) for one in addresses])
     topics = [one.topic0 for one in decoders]
     if any(topic is None for topic in topics):
         return logs
-    return logs.where(_is_one_of("topic0", [topic for topic in topics if topic is not None]))
+    return _only(logs, "topic0", [topic for topic in topics if topic is not None])
 
 
-def _is_one_of(column: str, wanted: Sequence[bytes]) -> Column:
-    return F.col(column).isin([F.lit(bytearray(one)) for one in wanted])
+def _only(logs: Input, column: str, wanted: Sequence[bytes]) -> Input:
+    is_wanted = F.col(column).isin([F.lit(bytearray(one)) for one in wanted])
+    scan = logs.scan.where(column, wanted) if logs.scan else None
+    return replace(logs, frame=logs.frame.where(is_wanted), scan=scan)

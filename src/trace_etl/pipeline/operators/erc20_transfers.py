@@ -1,7 +1,7 @@
 """ERC-20 transfers out of logs: token, from, to and value, nothing that only looks like one."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -36,8 +36,8 @@ def run(context: OperatorContext, config: TransfersConfig) -> Split:
     """The transfers, one row each. Raises BadTask."""
     [output] = context.outputs
     decoders = [Decoder(output, _TRANSFER)]
-    split = decoded(relevant(context.inputs[0].frame, decoders, config.tokens), decoders, _REST)
+    split = decoded(relevant(context.inputs[0], decoders, config.tokens), decoders, _REST)
     assert isinstance(split.work, LogDecoder)
     fields = [(_NAMES.get(field.name, field.name), field.type) for field in split.tables[output]]
     schema = pa.schema(fields)
-    return Split(split.frame, _Transfers(split.work, output, schema), {output: schema})
+    return replace(split, work=_Transfers(split.work, output, schema), tables={output: schema})

@@ -22,16 +22,20 @@ from trace_etl.state import (
     buffers,
     claims,
     completions,
+    cursors,
     datasets,
     events,
     history,
+    invalidations,
     leases,
     outbox,
     pointers,
+    reconciling,
     tasks,
 )
 from trace_etl.state.claims import ClaimRequest
 from trace_etl.state.completions import Completion, NewEvent
+from trace_etl.state.invalidations import NewInvalidation
 from trace_etl.state.pool import HOT_OPTIONS, Conn
 
 HISTORY = 20_000
@@ -43,6 +47,9 @@ LARGE = {
     "outbox",
     "buffer_publishes",
     "messages",
+    "partition_inputs",
+    "invalidations",
+    "invalidation_consumers",
 }
 # Rows that a statement may read in vain. History has thousands.
 IN_VAIN = 60
@@ -62,8 +69,8 @@ INSERT INTO task_attempts (task_id, attempt, outcome)
 SELECT task_id, 1, 'Completed' FROM tasks WHERE status = 'Completed'
 ON CONFLICT DO NOTHING;
 INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, cursor_value,
-                    producer_task_id, attempt, routed_at)
-SELECT org_id, dataset_uuid, dataset_version, 'c:1', 1, task_id, 1, now()
+                    producer_task_id, attempt, routed_at, accepted_at)
+SELECT org_id, dataset_uuid, dataset_version, 'c:1', 1, task_id, 1, now(), finished_at
   FROM tasks WHERE dedupe_key LIKE 'history:%';
 INSERT INTO outbox (kind, subject, tries, failed_at)
 SELECT 'route_event', gen_random_uuid(), 20, now() FROM generate_series(1, {HISTORY}) n;
@@ -76,6 +83,22 @@ INSERT INTO partitions (dataset_version, generation_no, partition_key, range_sta
 SELECT v.dataset_version, v.generation_no, n * 10 || '-' || n * 10 + 9, n * 10, n * 10 + 9,
        '{{}}', 1, 1, '[]', gen_random_uuid(), 1
   FROM dataset_versions v, generate_series(1, {HISTORY // 4}) n;
+INSERT INTO partition_inputs (dataset_version, partition_key, input_version, input_key, task_id,
+                              attempt)
+SELECT o.dataset_version, p.partition_key, i.dataset_version, p.partition_key, p.task_id, 1
+  FROM job_inputs i JOIN job_outputs o USING (revision_id)
+  JOIN partitions p ON p.dataset_version = o.dataset_version
+ WHERE i.dataset_version IS NOT NULL;
+WITH made AS (
+    INSERT INTO invalidations (org_id, dataset_uuid, dataset_version, kind, partition_key,
+                               range_start, range_end, made_by, routed_at)
+    SELECT d.org_id, d.dataset_uuid, d.dataset_version, 'partition', p.partition_key,
+           p.range_start, p.range_end, 'user:x', now()
+      FROM datasets d JOIN partitions p USING (dataset_version)
+    RETURNING invalidation_id)
+INSERT INTO invalidation_consumers (invalidation_id, job_id, task_id, processed_at)
+SELECT m.invalidation_id, t.job_id, t.task_id, now()
+  FROM made m CROSS JOIN (SELECT * FROM tasks WHERE status = 'Completed' LIMIT 1) t;
 """
 
 
@@ -256,6 +279,28 @@ async def point(conn: Conn, scene: Scene) -> None:
     await pointers.publish(conn, scene.fence, new)
 
 
+async def invalidate(conn: Conn, scene: Scene) -> None:
+    output = scene.attempt.output
+    dataset, version = UUID(output["dataset_uuid"]), UUID(output["dataset_version"])
+    blocks = NewInvalidation(dataset, version, "row_range", None, 503, 534, None, "")
+    key = NewInvalidation(dataset, version, "partition", "700-709", 700, 709, None, "")
+    made = await invalidations.record(
+        conn, scene.org_id, [blocks, key], made_by="task:x", fence=scene.fence
+    )
+    await invalidations.route(conn, made)
+    await invalidations.by_ids(conn, made)
+
+
+async def reconcile(conn: Conn, scene: Scene) -> None:
+    horizon = await reconciling.horizon(conn)
+    for _ in range(2):
+        await reconciling.compare_partitions(conn, horizon=horizon, limit=100)
+    wait = timedelta(days=-1)
+    await conn.execute("UPDATE reconciled_events SET accepted_at = now() - interval '1 day'")
+    await reconciling.next_events(conn, grace=wait, limit=100)
+    await reconciling.unrouted_invalidations(conn, grace=wait, limit=100)
+
+
 HOT: dict[str, Statement] = {
     "claim": lambda c, s: claims.claim(c, wishes(s)),
     "claim_capped": lambda c, s: claims.claim_capped(c, wishes(s)),
@@ -284,6 +329,9 @@ HOT: dict[str, Statement] = {
     "queued_runtimes": lambda c, s: tasks.queued_runtimes(c),
     "cancel": lambda c, s: tasks.cancel(c, s.org_id, s.queued[0]),
     "point": point,
+    "invalidate": invalidate,
+    "reconcile": reconcile,
+    "reached": lambda c, s: cursors.reached(c, s.queued[0]),
     "uuid_of": lambda c, s: datasets.uuid_of(c, s.org_id, "nobody"),
 }
 

@@ -128,10 +128,9 @@ WITH mark AS (
 ), moved AS (
     UPDATE reconciled_events SET accepted_at = upto.at FROM upto WHERE upto.at IS NOT NULL
 )
-SELECT e.event_id,
-       -- One that a paused job is owed is not lost.
-       e.routed_at IS NULL
-       AND NOT EXISTS (SELECT FROM deferred_events d WHERE d.event_id = e.event_id)
+SELECT count(*), coalesce(array_agg(e.event_id) FILTER (
+           WHERE e.routed_at IS NULL  -- one that a paused job is owed is not lost
+             AND NOT EXISTS (SELECT FROM deferred_events d WHERE d.event_id = e.event_id)), '{}')
   FROM events e
  WHERE e.accepted_at > (SELECT accepted_at FROM mark) AND e.accepted_at <= (SELECT at FROM upto)
 """
@@ -139,8 +138,8 @@ SELECT e.event_id,
 
 async def next_events(conn: Conn, *, grace: timedelta, limit: int) -> tuple[int, list[UUID]]:
     """How many events were looked at, and which of them nobody routed."""
-    rows = await (await conn.execute(_NEXT_EVENTS, {"grace": grace, "limit": limit})).fetchall()
-    return len(rows), [event_id for event_id, is_lost in rows if is_lost]
+    row = await (await conn.execute(_NEXT_EVENTS, {"grace": grace, "limit": limit})).fetchone()
+    return (row[0], row[1]) if row else (0, [])
 
 
 _UNROUTED = """

@@ -47,6 +47,7 @@ reference: $(VENV)/.dev ## Write the generated reference pages anew
 	TERM=dumb $(BIN)/python -m typer trace_etl.cli.main utils docs --name trace > docs/reference/cli.md
 	$(BIN)/trace schema > docs/reference/dag.schema.json
 	$(BIN)/python -m trace_etl.dispatcher.openapi docs/reference
+	$(BIN)/python -m trace_etl.dispatcher.user_openapi docs/reference
 
 lock: $(VENV)/.dev ## Pin the requirements anew from pyproject.toml
 	$(UV) pip compile $(LOCK) requirements/bootstrap.in -o requirements/bootstrap.txt

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 
 from support.lifecycle import Bench
 from support.users import person
-from trace_etl.dispatcher.openapi import describe
-from trace_etl.dispatcher.routes.all import ROUTERS
-from trace_etl.http.app import new_app
+from trace_etl.dispatcher.user_openapi import document, pages
 
 load_all_checks()
 OURS = {
@@ -34,15 +33,6 @@ bounded = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-
-
-def document() -> dict[str, Any]:
-    """What a Dispatcher serves, without one: parameters of tests are needed before it runs."""
-    app = new_app("Trace")
-    for router in ROUTERS:
-        app.include_router(router)
-    describe(app)
-    return app.openapi()
 
 
 SCHEMA = schemathesis.openapi.from_dict(document())
@@ -67,6 +57,12 @@ def test_the_document_is_served_to_anybody_and_tells_of_tokens_and_refusals(
                 signed = path.startswith("/v1/webhooks/")
                 assert operation["security"] == ([] if signed else [{"user": []}])
                 assert {"401", "403", "422", "503"} < set(operation["responses"])
+
+
+@pytest.mark.parametrize("name", pages())
+def test_the_reference_page_of_the_user_api_is_current(name: str) -> None:
+    written = (Path(__file__).parents[2] / "docs" / "reference" / name).read_text()
+    assert written == pages()[name], "stale: run `make reference`"
 
 
 class Caller:

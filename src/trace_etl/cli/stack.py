@@ -42,6 +42,7 @@ def up(
     api_port: Annotated[int | None, PortOption] = None,
     internal_port: Annotated[int | None, PortOption] = None,
     query_port: Annotated[int | None, PortOption] = None,
+    scheduler_port: Annotated[int | None, PortOption] = None,
     postgres_port: Annotated[int | None, PortOption] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,6 +53,7 @@ def up(
         "api": api_port,
         "internal": internal_port,
         "query": query_port,
+        "scheduler": scheduler_port,
         "postgres": postgres_port,
     }
     chosen = {name: port for name, port in ports.items() if port is not None}

@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from trace_etl.dispatcher import figures
 from trace_etl.dispatcher.payloads import Payloads
 from trace_etl.dispatcher.relays import Told, operate
 from trace_etl.model.errors import TraceError
@@ -40,6 +41,7 @@ class InlineRunner:
                 by = f"task:{task_id}"
                 found, fence = told.invalidations, completion.fence
                 await invalidations.record(conn, task.org_id, found, made_by=by, fence=fence)
+        figures.moved(["Running", completion.status])
         _log.info(
             "inline_task_done",
             task_id=str(task_id),

@@ -13,11 +13,12 @@ from uuid import UUID
 
 import orjson
 import structlog
+from prometheus_client import Counter
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
 from trace_etl import __version__
-from trace_etl.dispatcher import openapi
+from trace_etl.dispatcher import figures, openapi
 from trace_etl.dispatcher.contract import CALLS
 from trace_etl.dispatcher.lifecycle import Lifecycle
 from trace_etl.dispatcher.tokens import TaskTokens
@@ -84,6 +85,7 @@ class InternalApi:
             "events": self._events,
             "buffer_publish": self._buffer_publish,
         }
+        self._counters: dict[tuple[str, str, int], Counter] = {}
         self._routes: dict[str, dict[str, Handler]] = {openapi.PATH: {"GET": self._document}}
         for call in self.calls:
             for path in (call.path, *call.aliases):
@@ -145,6 +147,7 @@ class InternalApi:
         if scope["type"] != "http":
             return
         answer = await self._answer(scope, receive)
+        self._count(scope, answer.status)
         headers = [
             (b"content-type", answer.media_type),
             (b"content-length", str(len(answer.body)).encode()),
@@ -153,6 +156,17 @@ class InternalApi:
         start = {"type": "http.response.start", "status": answer.status, "headers": headers}
         await send(start)
         await send({"type": "http.response.body", "body": answer.body})
+
+    def _count(self, scope: Scope, status: int) -> None:
+        method, path = scope["method"], scope["path"]
+        if method not in self._routes.get(path, {}):
+            method = path = "other"
+        key = (method, path, status)
+        counter = self._counters.get(key)
+        if counter is None:  # finding the labels costs more than counting
+            counter = figures.REQUESTS.labels("internal", *key)
+            self._counters[key] = counter
+        counter.inc()
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         try:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from trace_etl.dispatcher import figures
 from trace_etl.model.errors import Unavailable
 from trace_etl.state.pool import BROKEN, Conn, Pool
 
@@ -44,6 +45,7 @@ class Lane(Generic[T, R]):
         self._largest = largest
         self._parallel = parallel
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._sizes = figures.BATCH.labels(name)
         self._flushes: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: T) -> R:
@@ -65,6 +67,7 @@ class Lane(Generic[T, R]):
             # Requests that arrived in the same turn of the event loop share the commit.
             await asyncio.sleep(0)
             batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
+            self._sizes.observe(len(batch))
             try:
                 results = await self._attempt([item for item, _ in batch])
             except Exception as error:

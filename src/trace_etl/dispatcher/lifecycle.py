@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from trace_etl.dispatcher import reported
+from trace_etl.dispatcher import figures, reported
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.lanes import Lane
 from trace_etl.dispatcher.payloads import Payloads
@@ -107,6 +107,7 @@ class Lifecycle:
             if now is not None and now.lease_token == wish.lease_token:
                 # An earlier try of this very claim committed, and its answer was lost.
                 won |= {task.lease_token: task for task in await claims.held(conn, wish)}
+        figures.TRANSITIONS.labels("Running").inc(len(won))
         claimed = await self._parts.payloads.claimed(conn, list(won.values()))
         answers = {answer.lease_token: answer for answer in claimed}
         return [answers.get(w.lease_token) or _not_claimed(standing.get(w.task_id)) for w in wishes]
@@ -120,12 +121,14 @@ class Lifecycle:
         self, conn: Conn, wishes: list[_ManyWish]
     ) -> list[list[wire.Claimed] | Exception]:
         won = await self._won_before(conn, wishes)
+        before = len(won)
         for runtime in {w.runtime for w in wishes}:
             taken = {task.lease_token for task in won}
             mine = [w for w in wishes if w.runtime == runtime]
             places = [(w.worker_id, t) for w in mine for t in w.lease_tokens if t not in taken]
             if places:
                 won += await self._claim_ready(conn, runtime, places)
+        figures.TRANSITIONS.labels("Running").inc(len(won) - before)
         answers = {a.lease_token: a for a in await self._parts.payloads.claimed(conn, won)}
         return [[answers[t] for t in w.lease_tokens if t in answers] for w in wishes]
 
@@ -262,6 +265,7 @@ class Lifecycle:
         self, conn: Conn, batch: list[Completion]
     ) -> dict[int, str | Exception]:
         done = await completions.complete(conn, batch)
+        figures.moved(done.values())
         lost = [c.fence.task_id for c in batch if c.fence.task_id not in done]
         states = await completions.fence_states(conn, lost) if lost else {}
         return {
@@ -286,6 +290,7 @@ class Lifecycle:
                             await pointers.publish(conn, fence, published)
                         if invalid:
                             await _invalidate(conn, caller.org_id, fence, invalid)
+                        figures.moved(done.values())
                         return done[fence.task_id]
                     states = await completions.fence_states(conn, [fence.task_id])
                 answer = _repeat_or_refusal(completion, states.get(fence.task_id))

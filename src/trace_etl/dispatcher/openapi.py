@@ -198,8 +198,8 @@ def _described(made: Json) -> Json:
     made["components"]["securitySchemes"] = {"user": _BEARER}
     for path, operations in made["paths"].items():
         for method, operation in operations.items():
-            if path.startswith("/v1/"):
-                needed = ROLES.get(f"{method.upper()} {path}")
+            needed = ROLES.get(f"{method.upper()} {path}")
+            if needed is not None:
                 operation["security"] = [] if needed == SIGNED else [{"user": []}]
                 operation["x-role"] = needed
                 operation["responses"] |= {

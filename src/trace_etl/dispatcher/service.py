@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 
 from trace_etl.dispatcher import openapi
 from trace_etl.dispatcher.changes import ChangeFeed
+from trace_etl.dispatcher.figures import CountRequests
 from trace_etl.dispatcher.inline import InlineRunner
 from trace_etl.dispatcher.internal import InternalApi
 from trace_etl.dispatcher.kicks import Kicks
@@ -174,6 +175,7 @@ def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
     app = new_app("Trace", max_body=2 * 1024 * 1024)
     app.state.user_keys = UserKeys(cfg.user_keys_dir)
     app.state.context = context
+    app.add_middleware(CountRequests, listener="user")
     for kind in BROKEN:
         app.add_exception_handler(kind, _state_unavailable)
     check_declared(ROUTERS)

@@ -179,7 +179,11 @@ def _query(plan: Blueprint) -> Part:
 
 def _scheduler(plan: Blueprint) -> Part:
     environment = {
+        **_server_tls(plan.home),
         "TRACE_API_URL": plan.connection.api_url,
         "TRACE_USER_TOKEN_FILE": str(plan.home.user_token),
+        "TRACE_SCHEDULER_HOST": LOOPBACK,
+        "TRACE_SCHEDULER_PORT": plan.port("scheduler"),
     }
-    return _service(plan, "scheduler", environment)
+    where = f"https://{LOOPBACK}:{plan.port('scheduler')}"
+    return replace(_service(plan, "scheduler", environment), where=where)

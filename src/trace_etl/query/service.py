@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -13,11 +13,13 @@ import orjson
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
 from trace_etl.http.users import User, UserDep, UserKeys
-from trace_etl.model.errors import Forbidden, Unavailable
+from trace_etl.model.errors import Forbidden, TraceError, Unavailable
+from trace_etl.query import figures
 from trace_etl.query.engine import Limits, Result, Run, View
 from trace_etl.query.errors import QueryTimedOut
 from trace_etl.query.gate import Gate
@@ -48,6 +50,12 @@ class Queries:
     files: Files
     slots: asyncio.Semaphore
     threads: ThreadPoolExecutor
+    busy: set[int] = field(default_factory=set[int])
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody has."""
+        return self.cfg.query_slots - len(self.busy)
 
     async def answer(self, body: QueryRequest, request: Request) -> bytes:
         """The reply, encoded. Raises what the gate, the pins and the engine raise."""
@@ -78,9 +86,12 @@ class Queries:
                 await self.slots.acquire()
         except TimeoutError as error:
             raise Unavailable("too many queries run at this moment; try again") from error
+        mark = id(asyncio.current_task())
+        self.busy.add(mark)
         try:
             yield
         finally:
+            self.busy.discard(mark)
             self.slots.release()
 
     async def _supervised(self, run: Run, request: Request) -> Result:
@@ -168,9 +179,23 @@ def make_app(cfg: QuerySettings, queries: Queries) -> FastAPI:
         """Run one SELECT over the published datasets as they are committed now."""
         await _check_caller(queries.pool, user, cfg.org_id)
         try:
-            return Response(await queries.answer(body, request), media_type="application/json")
+            with figures.SECONDS.time():
+                answer = await queries.answer(body, request)
         except ClientGone:
+            figures.QUERIES.labels("client_gone").inc()
             return Response(status_code=_CLIENT_GONE)
+        except TraceError as refused:
+            figures.QUERIES.labels(refused.code).inc()
+            raise
+        figures.QUERIES.labels("ok").inc()
+        return Response(answer, media_type="application/json")
+
+    @app.get("/metrics", response_class=Response, tags=["metrics"])
+    async def metrics(user: UserDep) -> Response:
+        """Counters of this process, in Prometheus' text format."""
+        await _check_caller(queries.pool, user, cfg.org_id)
+        figures.SLOTS.set(queries.free)
+        return Response(generate_latest(figures.REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
     return app
 

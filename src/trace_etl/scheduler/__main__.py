@@ -1,10 +1,13 @@
 """`python -m trace_etl.scheduler`."""
 
+import asyncio
+
 import structlog
 
 from trace_etl import logs
-from trace_etl.http.serve import run, stop_on_signals
+from trace_etl.http.serve import Listener, Tls, run, serve, stop_on_signals
 from trace_etl.scheduler.api import DispatcherApi
+from trace_etl.scheduler.app import make_app
 from trace_etl.scheduler.cron_trigger import CronTrigger
 from trace_etl.scheduler.settings import SchedulerSettings
 
@@ -14,8 +17,15 @@ _log = structlog.stdlib.get_logger()
 async def _schedule(cfg: SchedulerSettings) -> None:
     stop = stop_on_signals()
     async with DispatcherApi(cfg.api_url, cfg.tls_ca, cfg.user_token_file) as api:
-        _log.info("scheduler_ready")
-        await CronTrigger(api, cfg.scheduler_refresh, cfg.scheduler_tolerance).run(stop)
+        trigger = CronTrigger(api, cfg.scheduler_refresh, cfg.scheduler_tolerance)
+        async with asyncio.TaskGroup() as group:
+            if cfg.scheduler_port and cfg.tls_cert and cfg.tls_key:
+                app = make_app(api, trigger.figures)
+                listener = Listener(app, cfg.scheduler_host, cfg.scheduler_port)
+                tls = Tls(cfg.tls_cert, cfg.tls_key)
+                group.create_task(serve([listener], tls=tls, stop=stop))
+            _log.info("scheduler_ready", port=cfg.scheduler_port)
+            await trigger.run(stop)
 
 
 def main() -> None:

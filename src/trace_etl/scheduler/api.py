@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from trace_etl.model.errors import Conflict, Unavailable
+from trace_etl.model.errors import Conflict, Forbidden, Unauthenticated, Unavailable
 from trace_etl.scheduler.ticks import Schedule
 from trace_etl.wire.jobs import JobItem, JobList
 from trace_etl.wire.user import TaskList, TriggerReply
@@ -76,6 +76,20 @@ class DispatcherApi:
         body = {"dag": job.dag, "job": job.job, "start": second, "end": second}
         answer = await self._send("POST", "/v1/triggers", json=body)
         return TriggerReply.model_validate_json(answer).created
+
+    async def check(self, token: str) -> None:
+        """Raise Unauthenticated or Forbidden unless the Dispatcher lets the token's user in."""
+        headers = {"authorization": f"Bearer {token}"}
+        try:
+            answer = await self._http.get("/v1/me", headers=headers)
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the Dispatcher does not answer: {error!r}") from error
+        if answer.status_code == 403:
+            raise Forbidden("this user is unknown here, or was disabled")
+        if answer.status_code == 401:
+            raise Unauthenticated("the token does not verify")
+        if answer.is_error:
+            raise Unavailable(f"HTTP {answer.status_code}: {answer.text}")
 
     async def _send(self, method: str, path: str, **options: Any) -> bytes:
         # Read anew each time: the file is renewed long before the token in it expires.

@@ -14,6 +14,12 @@ class SchedulerSettings(BaseSettings):
     user_token_file: Path
     log_level: str = "info"
 
+    scheduler_host: str = "127.0.0.1"
+    scheduler_port: int | None = None
+    """Where `/metrics` answers; nowhere without it, or without a certificate."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
     scheduler_refresh: timedelta = timedelta(seconds=30)
     scheduler_tolerance: timedelta = timedelta(seconds=90)
     """A tick that is fired later than this was missed; its source's policy decides about it."""

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import structlog
 
+from trace_etl.dispatcher import figures
+
 _log = structlog.stdlib.get_logger()
 
 
@@ -33,11 +35,13 @@ class Loop:
             if self.kick is not None:
                 self.kick.clear()  # before looking, so that a kick while looking counts
             try:
-                found = await self.once()
+                with figures.LOOP.labels(self.name).time():
+                    found = await self.once()
                 pause = 0.0 if found else await self._pause()
                 failures = 0
             except Exception as error:
                 failures += 1
+                figures.LOOP_FAILURES.labels(self.name).inc()
                 pause = min(10.0, 0.1 * 2 ** min(failures, 10))
                 _log.warning("loop_failed", loop=self.name, failures=failures, error=repr(error))
             if self.rest:

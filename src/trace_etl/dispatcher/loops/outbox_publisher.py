@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from trace_etl.dispatcher import figures
 from trace_etl.dispatcher.inline import InlineRunner
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.model.errors import Unavailable
@@ -90,6 +91,7 @@ class OutboxPublisher:
             created = await events.route(conn, [intent.subject for intent in intents])
             await outbox.done(conn, _ids(intents), wait_for_disk=True)
         self.kicks.pressure.set()
+        figures.TRANSITIONS.labels("Queued").inc(len(created))
         _log.info("events_routed", events=len(intents), tasks=len(created))
 
     async def _route_invalidations(self, intents: list[Intent]) -> None:

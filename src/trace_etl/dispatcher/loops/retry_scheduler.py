@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import structlog
 
+from trace_etl.dispatcher import figures
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.state import leases
 from trace_etl.state.pool import Pool, transaction
@@ -25,6 +26,7 @@ class RetryScheduler:
         for task_id, attempt in started:
             _log.info("attempt_queued", task_id=str(task_id), attempt=attempt)
         if started:
+            figures.TRANSITIONS.labels("Queued").inc(len(started))
             self.kicks.outbox.set()
         return len(started)
 

@@ -9,6 +9,7 @@ from trace_etl.dispatcher.routes import (
     invalidations,
     jobs,
     lineage,
+    metrics,
     pressure,
     rollouts,
     tasks,
@@ -30,4 +31,5 @@ ROUTERS = (
     users.router,
     changes.router,
     webhooks.router,
+    metrics.router,
 )

@@ -1,6 +1,6 @@
 """What the user API's handlers may reach, and who calls."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 from uuid import UUID
 
@@ -24,6 +24,10 @@ class Context:
     kicks: Kicks
     changes: ChangeFeed
     webhooks: WebhookSecrets
+    scrapes: dict[UUID, tuple[float, bytes]] = field(
+        default_factory=dict[UUID, tuple[float, bytes]]
+    )
+    """The last scrape of each org, and when it was made."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ ROLES: Mapping[str, str] = {
     "POST /v1/outbox/replay": WRITER,
     "GET /v1/changes": READER,
     "POST /v1/webhooks/{dag}/{job}": SIGNED,
+    "GET /metrics": READER,
     "GET /v1/me": READER,
     "GET /v1/users": ADMIN,
     "POST /v1/users": ADMIN,

@@ -1,0 +1,15 @@
+"""What a Query Service process counts."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY = CollectorRegistry()
+QUERIES = Counter(
+    "trace_queries", "Queries, by the code they ended with.", ["code"], registry=REGISTRY
+)
+SECONDS = Histogram(
+    "trace_query_seconds",
+    "How long an answered query took, with its wait for a slot.",
+    buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60),
+    registry=REGISTRY,
+)
+SLOTS = Gauge("trace_query_slots_free", "Queries that could start now.", registry=REGISTRY)

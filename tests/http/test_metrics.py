@@ -1,0 +1,221 @@
+"""/metrics of the Dispatcher, the scheduler and the Query Service: true, scoped, and cheap."""
+
+import asyncio
+import json
+from collections.abc import Generator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.dispatcher import Live, Secrets, live
+from support.lifecycle import Bench, bench
+from support.query import querying
+from support.users import new_org, person
+from trace_etl.dispatcher.routes import metrics
+from trace_etl.http.serve import Listener, Tls, serve
+from trace_etl.lite.databases import Dsns
+from trace_etl.lite.ports import free_port
+from trace_etl.scheduler.api import DispatcherApi
+from trace_etl.scheduler.app import make_app
+from trace_etl.scheduler.cron_trigger import CronTrigger
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture(autouse=True)
+def at_once_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "FRESH", 0.0)
+
+
+@pytest.fixture
+def alone(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
+    with live(secrets, dsns, tmp_path / "objects") as running, bench(running) as made:
+        yield made
+
+
+def parsed(reply: httpx.Response) -> Samples:
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(reply.text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples.get((name, tuple(sorted(labels.items()))), 0.0)
+
+
+def scrape(client: httpx.Client) -> Samples:
+    return parsed(client.get("/metrics"))
+
+
+def test_queues_and_what_runs_are_shown_by_job_runtime_and_operator(alone: Bench) -> None:
+    dag = alone.dag()
+    first, *_ = alone.tasks(3, dag=dag)
+    place = {"dag": dag.name, "job": "work"}
+    runtime = alone.row(first)["runtime"]
+    alone.rows("UPDATE tasks SET queued_at = now() - interval '1 h' WHERE task_id = %s", first)
+    seen = scrape(alone.user)
+    where = {**place, "runtime": runtime, "tier": "normal"}
+    assert value(seen, "trace_queue_depth", **where) == 3
+    assert 3600 <= value(seen, "trace_queue_oldest_seconds", **where) < 3700
+    attempt = alone.claimed(first)
+    seen = scrape(alone.user)
+    assert value(seen, "trace_queue_depth", **where) == 2
+    assert value(seen, "trace_tasks_running", **place) == 1
+    assert value(seen, "trace_operator_in_flight", operator="sql") == 1
+    alone.complete(attempt, "Failed", error_code="x", retryable=True)
+    assert value(scrape(alone.user), "trace_tasks_retrying", **place) == 1
+
+
+def test_transitions_batches_and_calls_are_counted(alone: Bench) -> None:
+    before = scrape(alone.user)
+    attempt = alone.attempt()
+    alone.complete(attempt)
+    alone.http.get("/nowhere/special")
+    after = scrape(alone.user)
+
+    def more(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    assert more("trace_task_transitions_total", to="Running") >= 2  # the split, and ours
+    assert more("trace_task_transitions_total", to="Completed") >= 2
+    assert more("trace_task_transitions_total", to="Queued") >= 2
+    assert more("trace_lane_batch_size_count", lane="claim") == 1
+    call = {"listener": "internal", "method": "POST", "status": "200"}
+    assert more("trace_http_requests_total", route="/v1/task/complete", **call) == 1
+    other = {"listener": "internal", "method": "other", "route": "other", "status": "404"}
+    assert more("trace_http_requests_total", **other) == 1
+    user = {"listener": "user", "method": "POST", "route": "/v1/triggers", "status": "200"}
+    assert more("trace_http_requests_total", **user) == 1
+
+
+def test_reaps_are_counted_by_cause(alone: Bench) -> None:
+    attempt = alone.attempt()
+    cause = {"cause": "worker_gone"}
+    before = value(scrape(alone.user), "trace_lease_reaps_total", **cause)
+    alone.rows(
+        "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE task_id = %s",
+        attempt.task_id,
+    )
+    alone.live.run(alone.live.service.reaper.reap_once)
+    assert value(scrape(alone.user), "trace_lease_reaps_total", **cause) == before + 1
+
+
+def test_the_outbox_and_pauses_are_shown(alone: Bench) -> None:
+    dag = alone.dag()
+    body = {"dag": dag.name, "job": "request", "start": 0, "end": 9}
+    alone.user.post("/v1/triggers", json=body)
+    alone.rows(
+        "INSERT INTO pauses (job_id, by_name, tier, reason) SELECT job_id, 'ada', 'bulk', 'manual'"
+        " FROM jobs JOIN dags g USING (dag_id) WHERE g.name = %s AND jobs.name = 'work'",
+        dag.name,
+    )
+    seen = scrape(alone.user)
+    assert value(seen, "trace_outbox_rows", kind="route_event", state="pending") == 1
+    paused = {"dag": dag.name, "job": "work", "tier": "bulk", "reason": "manual", "by": "ada"}
+    assert value(seen, "trace_job_paused", **paused) == 1
+
+
+def test_a_reader_scrapes_and_sees_nothing_of_another_org(alone: Bench) -> None:
+    dag = alone.dag()
+    alone.tasks(1, dag=dag)
+    assert alone.user.get("/metrics", headers={"Authorization": ""}).status_code == 401
+    with person(alone, "reader") as reader:
+        assert dag.name in reader.get("/metrics").text
+    with person(alone, "reader", org_id=new_org(alone)) as stranger:
+        assert dag.name not in stranger.get("/metrics").text
+
+
+def test_loops_are_timed(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> None:
+    with live(secrets, dsns, tmp_path / "objects", loops=True) as running, running.user() as user:
+        while value(scrape(user), "trace_loop_seconds_count", loop="retry_scheduler") < 1:
+            pass
+
+
+# Whole scans of what a scrape may read; the history behind it must not be in any of them.
+_SCRAPED = ("tasks",)
+_HISTORY = """
+INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, status, max_attempts,
+                   timeout_seconds, lease_seconds, finished_at)
+SELECT t.org_id, t.job_id, t.revision_id, t.runtime, 'history:' || n, 'Completed', 3, 60, 60, now()
+  FROM (SELECT * FROM tasks WHERE status = 'Queued' LIMIT 1) t, generate_series(1, 20000) n
+"""
+
+
+def test_a_scrape_reads_live_rows_only(alone: Bench) -> None:
+    from trace_etl.state import figures
+
+    alone.tasks(3)
+    alone.rows(_HISTORY)
+    alone.rows("VACUUM ANALYZE tasks")
+    org = "00000000-0000-0000-0000-000000000001"
+    with psycopg.connect(alone.live.dsns.state) as conn:
+        for query in (figures._QUEUES, figures._RUNNING, figures._RETRYING):
+            explained = conn.execute(
+                f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", {"org_id": org}
+            ).fetchone()
+            assert explained is not None
+            plan: Any = explained[0] if isinstance(explained[0], list) else json.loads(explained[0])
+            assert read(plan[0]["Plan"]) < 100, plan
+
+
+def read(node: dict[str, Any]) -> float:
+    """Rows of tasks that a plan touched, kept or not."""
+    mine = 0.0
+    if node.get("Relation Name") in _SCRAPED:
+        mine = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+        mine += node.get("Rows Removed by Index Recheck", 0)
+    return mine + sum(read(child) for child in node.get("Plans", []))
+
+
+def test_the_query_service_counts_queries_for_its_users_only(
+    alone: Bench, secrets: Secrets, dsns: Dsns, tmp_path: Path
+) -> None:
+    with querying(secrets, dsns, tmp_path / "objects") as service, service.client() as client:
+        before = scrape(client)
+        assert client.post("/v1/query", json={"sql": "SELECT 1"}).status_code == 200
+        assert client.post("/v1/query", json={"sql": "DROP TABLE x"}).status_code == 422
+        after = scrape(client)
+        assert value(after, "trace_queries_total", code="ok") == 1 + value(
+            before, "trace_queries_total", code="ok"
+        )
+        assert value(after, "trace_query_slots_free") == service.cfg.query_slots
+        assert client.get("/metrics", headers={"Authorization": ""}).status_code == 401
+
+
+async def test_the_scheduler_asks_the_dispatcher_who_may_scrape(
+    dispatcher: Live, secrets: Secrets
+) -> None:
+    url, port, stop = f"https://127.0.0.1:{dispatcher.cfg.api_port}", free_port(), asyncio.Event()
+    token_file = secrets.directory / "user.jwt"
+    async with DispatcherApi(url, secrets.ca, token_file) as api:
+        trigger = CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90))
+        listener = Listener(make_app(api, trigger.figures), "127.0.0.1", port)
+        tls = Tls(dispatcher.cfg.tls_cert, dispatcher.cfg.tls_key)
+        serving = asyncio.create_task(serve([listener], tls=tls, stop=stop))
+        trust = dispatcher.user()  # the same authority signed both
+        reply = await asyncio.to_thread(_scrape, trust, port)
+        assert "trace_scheduler_jobs 0.0" in reply.text
+        refused = await asyncio.to_thread(_scrape, trust, port, {"Authorization": "Bearer x"})
+        assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+        trust.close()
+        stop.set()
+        await serving
+
+
+def _scrape(
+    client: httpx.Client, port: int, headers: dict[str, str] | None = None
+) -> httpx.Response:
+    while True:
+        try:
+            return client.get(f"https://127.0.0.1:{port}/metrics", headers=headers or {})
+        except httpx.ConnectError:
+            continue

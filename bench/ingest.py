@@ -20,7 +20,7 @@ from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.wire.task import TaskPayload
 
 BLOCKS = 2000
-CHUNK = 500
+CHUNK = 1000  # what cryo takes when it is not told
 TXS_PER_BLOCK = 29
 BATCH = 40
 DATASETS = ("blocks", "transactions", "logs")

@@ -125,3 +125,20 @@ def test_whatever_the_limits_all_of_a_load_gets_through(
         "end": 2 * total,  # a task for each input that moved
     }
     assert completed(other)["far"] == total
+
+
+def test_a_backfill_runs_to_its_end_by_itself_beside_other_work(busy: Bench) -> None:
+    g = graph(busy, {"work": "split; max_queue_depth: 4", "end": "work; max_queue_depth: 2"})
+    body = {"dag": g.name, "job": "work", "start": 0, "end": 199}
+    with working(busy, 2):
+        made = busy.user.post("/v1/backfills", json=body).json()
+        g.trigger(5, first=15)  # asked for twice, done once
+        until = time.monotonic() + PATIENCE
+        while not drained(busy, [g]) or _state(busy, made) == "running":
+            assert time.monotonic() < until, (completed(g), g.paused(), _state(busy, made))
+    assert _state(busy, made) == "complete"
+    assert completed(g) == {"request": 1, "split": 1, "work": 20, "end": 20}
+
+
+def _state(busy: Bench, made: dict[str, str]) -> str:
+    return busy.user.get(f"/v1/backfills/{made['backfill_id']}").json()["state"]

@@ -115,6 +115,7 @@ class Service:
                 5.0,
                 self.kicks.backfills,
                 self.feeder.next_due,
+                rest=0.1,
             ),
         ]
 

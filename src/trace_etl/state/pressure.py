@@ -43,7 +43,8 @@ WITH limited AS MATERIALIZED (
     SELECT j.job_id, g.name || '.' || j.name AS name, j.bulk_paused_at IS NOT NULL AS sheds_bulk,
            CASE WHEN j.active THEN r.max_queue_depth END AS max_depth,
            CASE WHEN j.active THEN r.max_queue_age END AS max_age
-      FROM jobs j JOIN dags g USING (dag_id) JOIN job_revisions r ON r.revision_id = j.revision_id
+      FROM jobs j JOIN dags g USING (dag_id)
+      LEFT JOIN job_revisions r ON r.revision_id = j.revision_id
      WHERE (j.active AND (r.max_queue_depth IS NOT NULL OR r.max_queue_age IS NOT NULL))
         OR EXISTS (SELECT FROM trips t WHERE t.job_id = j.job_id)
 )

@@ -92,6 +92,7 @@ class OutboxPublisher:
             await outbox.done(conn, _ids(intents), wait_for_disk=True)
         self.kicks.pressure.set()
         figures.TRANSITIONS.labels("Queued").inc(len(created))
+        self.kicks.backfills.set()  # what ended made room for the next
         _log.info("events_routed", events=len(intents), tasks=len(created))
 
     async def _route_invalidations(self, intents: list[Intent]) -> None:

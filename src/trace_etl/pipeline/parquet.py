@@ -17,6 +17,7 @@ from trace_etl.pipeline.errors import StorageError, StorageFull, StorageUnwritab
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 64 * 1024 * 1024  # wide rows must not gather without bound
 _ARCHIVE_LEVEL = 6  # of zstd: a fifth smaller than the usual one, at twice the time
+_AMOUNTS = ("_string", "_f64")  # of a 256-bit number
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -137,5 +138,9 @@ def named_errors(path: Path) -> Generator[None]:
 
 
 def _repetitive(schema: Any) -> list[str]:
-    """Columns whose values repeat; a dictionary of hashes only costs time."""
-    return [field.name for field in schema if not pa.types.is_binary(field.type)]
+    """Columns whose values repeat; a dictionary of hashes or of amounts only costs time."""
+    return [
+        field.name
+        for field in schema
+        if not pa.types.is_binary(field.type) and not field.name.endswith(_AMOUNTS)
+    ]

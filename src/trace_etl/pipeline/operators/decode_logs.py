@@ -43,7 +43,8 @@ def relevant(logs: Input, decoders: Sequence[Decoder], addresses: Sequence[str])
     topics = [one.topic0 for one in decoders]
     if any(topic is None for topic in topics):
         return logs
-    return _only(logs, "topic0", [topic for topic in topics if topic is not None])
+    # The decoder itself looks at topic 0: a scan need not do so before.
+    return replace(_only(logs, "topic0", [one for one in topics if one]), scan=logs.scan)
 
 
 def _only(logs: Input, column: str, wanted: Sequence[bytes]) -> Input:

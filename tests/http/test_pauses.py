@@ -18,7 +18,6 @@ from support.users import new_org, person
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
-from trace_etl.state import loads
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +133,11 @@ def test_pressure_shows_queues_trips_operators_and_what_is_deferred(stand: Bench
     assert loaded["sql"]["running"] >= 1
     assert loaded["sql"]["cap"] is None
     stand.complete(running)
-
-    async def metrics() -> loads.Metrics:
-        async with stand.live.service.backpressure.pool.connection() as conn:
-            return await loads.metrics(conn)
-
-    told = stand.live.run(metrics)
-    assert [q.sheds for q in told.queues if (q.dag, q.job) == (g.name, "work")] == ["bulk"]
-    assert [(p.tier, p.by_person) for p in told.paused if p.tier == "bulk"] != []
+    told = stand.user.get("/metrics").text
+    place = f'dag="{g.name}",job="work"'
+    assert f'trace_queue_limit{{{place},of="depth"}} 3.0' in told
+    assert f'trace_queue_pushes_back{{{place},reason="depth",sheds="bulk"}} 2.0' in told
+    assert "trace_deferred_events 0.0" in told
     g.work_off("work", 2)
     balance(stand)
 

@@ -1,4 +1,4 @@
-"""How much waits and runs: by job for those with limits, by operator, and for metrics."""
+"""How much waits and runs: by job for those with limits, and by operator."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,15 +40,15 @@ SELECT g.name AS dag, j.name AS job, r.max_queue_depth, r.max_queue_age, q.norma
        SELECT count(*) FILTER (WHERE NOT bulk) AS normal, count(*) FILTER (WHERE bulk) AS bulk,
               min(queued_at) AS oldest_queued_at
          FROM tasks WHERE job_id = j.job_id AND status = 'Queued') q
- WHERE (%(org_id)s::uuid IS NULL OR j.org_id = %(org_id)s)
+ WHERE j.org_id = %(org_id)s
    AND (t.job_id IS NOT NULL
         OR (j.active AND (r.max_queue_depth IS NOT NULL OR r.max_queue_age IS NOT NULL)))
  ORDER BY g.name, j.name
 """
 
 
-async def queues(conn: Conn, org_id: UUID | None) -> list[QueueView]:
-    """The queues that have limits; of every org, if none is given."""
+async def queues(conn: Conn, org_id: UUID) -> list[QueueView]:
+    """The queues that have limits, or push back."""
     async with conn.cursor(row_factory=class_row(QueueView)) as cursor:
         await cursor.execute(_QUEUES, {"org_id": org_id})
         return await cursor.fetchall()
@@ -65,12 +65,12 @@ _OPERATORS = """
 SELECT r.operator, count(*) FILTER (WHERE t.status = 'Queued') AS queued,
        count(*) FILTER (WHERE t.status = 'Running') AS running
   FROM tasks t JOIN job_revisions r USING (revision_id)
- WHERE t.status IN ('Queued', 'Running') AND (%(org_id)s::uuid IS NULL OR t.org_id = %(org_id)s)
+ WHERE t.status IN ('Queued', 'Running') AND t.org_id = %(org_id)s
  GROUP BY r.operator ORDER BY r.operator
 """
 
 
-async def operators(conn: Conn, org_id: UUID | None) -> list[OperatorLoad]:
+async def operators(conn: Conn, org_id: UUID) -> list[OperatorLoad]:
     """What waits and runs of each operator: live rows only, whatever the history."""
     async with conn.cursor(row_factory=class_row(OperatorLoad)) as cursor:
         await cursor.execute(_OPERATORS, {"org_id": org_id})
@@ -79,44 +79,11 @@ async def operators(conn: Conn, org_id: UUID | None) -> list[OperatorLoad]:
 
 _DEFERRED = """
 SELECT count(*) FROM deferred_events d JOIN jobs j USING (job_id)
- WHERE %(org_id)s::uuid IS NULL OR j.org_id = %(org_id)s
+ WHERE j.org_id = %(org_id)s
 """
 
 
-async def deferred(conn: Conn, org_id: UUID | None) -> int:
+async def deferred(conn: Conn, org_id: UUID) -> int:
     """How many events wait for a paused job to go on."""
     row = await (await conn.execute(_DEFERRED, {"org_id": org_id})).fetchone()
     return row[0] if row else 0
-
-
-@dataclass(frozen=True)
-class PausedJobs:
-    tier: str
-    by_person: bool
-    jobs: int
-
-
-_PAUSED = """
-SELECT tier, by_job_id IS NULL AS by_person, count(DISTINCT job_id) AS jobs
-  FROM pauses GROUP BY tier, by_job_id IS NULL ORDER BY tier, by_person
-"""
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Everything that backpressure has to tell a monitor, over all orgs."""
-
-    queues: list[QueueView]
-    operators: list[OperatorLoad]
-    paused: list[PausedJobs]
-    deferred_events: int
-
-
-async def metrics(conn: Conn) -> Metrics:
-    """One look at all of it."""
-    async with conn.cursor(row_factory=class_row(PausedJobs)) as cursor:
-        await cursor.execute(_PAUSED)
-        paused = await cursor.fetchall()
-    return Metrics(
-        await queues(conn, None), await operators(conn, None), paused, await deferred(conn, None)
-    )

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from trace_etl.dispatcher import figures as process
 from trace_etl.dispatcher.routes.context import CallerDep, Context, ContextDep
-from trace_etl.state import figures
+from trace_etl.state import figures, loads
 from trace_etl.state.snapshots import snapshot
 
 router = APIRouter(tags=["metrics"])
@@ -50,6 +50,7 @@ async def _org(ctx: Context, org_id: UUID) -> bytes:
             *_running(await figures.running(conn, org_id)),
             _retrying(await figures.retrying(conn, org_id)),
             _paused(await figures.paused(conn, org_id)),
+            *_pressure(await loads.queues(conn, org_id), await loads.deferred(conn, org_id)),
             *_outbox(await figures.outbox(conn)),
         ]
     registry = CollectorRegistry(auto_describe=False)
@@ -107,6 +108,27 @@ def _paused(found: list[tuple[str, str, str, str, str]]) -> Metric:
     for place in dict.fromkeys(found):
         family.add_metric(list(place), 1)
     return family
+
+
+def _pressure(queues: list[loads.QueueView], deferred: int) -> list[Metric]:
+    limits = GaugeMetricFamily(
+        "trace_queue_limit", "Where a queue pushes back.", labels=["dag", "job", "of"]
+    )
+    tripped = GaugeMetricFamily(
+        "trace_queue_pushes_back",
+        "How many jobs wait for a queue that is over its limit.",
+        labels=["dag", "job", "sheds", "reason"],
+    )
+    for q in queues:
+        for of, limit in (("depth", q.max_queue_depth), ("age", q.max_queue_age)):
+            if limit is not None:
+                limits.add_metric([q.dag, q.job, of], limit)
+        if q.sheds is not None:
+            tripped.add_metric([q.dag, q.job, q.sheds, q.reason or ""], q.pausing)
+    kept = GaugeMetricFamily(
+        "trace_deferred_events", "Events kept for paused jobs.", value=deferred
+    )
+    return [limits, tripped, kept]
 
 
 def _outbox(found: list[tuple[str, bool, int, float]]) -> list[Metric]:

@@ -98,7 +98,7 @@ class World:
         raise AssertionError(self.story.rollout())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_everything_asked_for_is_shown_in_the_end(
     shared: Bench, seed: int
 ) -> None:
@@ -117,7 +117,8 @@ def test_whatever_happens_everything_asked_for_is_shown_in_the_end(
     assert world.shown("out") == world.asked
     assert world.shown("done") == world.asked
     left = shared.rows(
-        """SELECT t.status, count(*) FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+        """SELECT t.status, count(*)
+             FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
             WHERE g.name = %s AND t.status IN ('Queued', 'Running') GROUP BY t.status""",
         world.story.name,
     )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from difflib import ndiff
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 _SIGNS = {"added": "+", "changed": "~", "removed": "-", "unchanged": "="}
 _LOOK_EVERY = 0.5
+_MOST_LINES = 20
 
 
 def print_plan(plan: Json) -> None:
@@ -24,8 +26,7 @@ def print_plan(plan: Json) -> None:
             sign = "~" if job["action"] == "build" else _SIGNS[job["change"]]
             typer.echo(f"  {sign} {job['name']}: {_fate(job)}")
             for change in job["fields"]:
-                values = f"{_brief(change['before'])} → {_brief(change['after'])}"
-                typer.echo(f"      {change['field']}: {values}")
+                _print_change(change)
     if kept:
         typer.echo(f"  = {', '.join(kept)}: {'keep' if len(kept) > 1 else 'keeps'} running")
     for name in plan["names"]:
@@ -35,6 +36,19 @@ def print_plan(plan: Json) -> None:
             f"{_count(plan['partitions'], 'partition')} to rebuild. Readers see the old ones until "
             "the new are complete."
         )
+
+
+def _print_change(change: Json) -> None:
+    before, after = change["before"], change["after"]
+    if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
+        typer.echo(f"      {change['field']}:")
+        lines = [line for line in ndiff(before.splitlines(), after.splitlines()) if line[0] in "-+"]
+        for line in lines[:_MOST_LINES]:
+            typer.echo(f"        {line}")
+        if len(lines) > _MOST_LINES:
+            typer.echo(f"        … {len(lines) - _MOST_LINES} lines more")
+    else:
+        typer.echo(f"      {change['field']}: {_brief(before)} → {_brief(after)}")
 
 
 def _fate(job: Json) -> str:

@@ -1,0 +1,63 @@
+"""How a plan looks to people."""
+
+import pytest
+
+from trace_etl.cli.plans import is_stuck, print_plan
+
+STOCK = {
+    "scopes": 2,
+    "partitions": 2,
+    "row_count": 1,
+    "byte_count": 1,
+    "ranges": [[0, 9], [20, 29]],
+}
+KEPT = {"change": "unchanged", "action": "keep", "fields": [], "because": [], "rebuild": {}}
+
+
+def shown(
+    capsys: pytest.CaptureFixture[str], jobs: list[dict], names: tuple[dict, ...] = ()
+) -> str:
+    builds = any(job["action"] == "build" for job in jobs)
+    print_plan({"jobs": jobs, "names": names, "builds": builds, "partitions": 2})
+    return capsys.readouterr().out
+
+
+def test_a_text_of_many_lines_is_told_by_the_lines_that_differ(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sql = {
+        "field": "config.sql",
+        "before": "SELECT a,\n  b\nFROM t",
+        "after": "SELECT a,\n  c\nFROM t",
+    }
+    job = {**KEPT, "name": "top", "change": "changed", "action": "build", "fields": [sql]}
+    told = shown(capsys, [{**job, "because": ["config.sql"], "rebuild": {"out": STOCK}}])
+    assert "~ top: new generation (config.sql), built beside the old: out: 2 partitions" in told
+    assert "(0-9, 20-29)" in told
+    assert "        -   b\n        +   c\n" in told
+    assert "SELECT a" not in told
+
+
+def test_what_keeps_running_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [{**KEPT, "name": name} for name in ("a", "b")]
+    assert shown(capsys, jobs) == "  = a, b: keep running\n"
+
+
+def test_names_are_told_by_where_they_go(capsys: pytest.CaptureFixture[str]) -> None:
+    names = (
+        {"name": "n", "before": None, "after": "a.x", "rebuild": None},
+        {"name": "o", "before": "a.x", "after": None, "rebuild": None},
+        {"name": "p", "before": "a.x", "after": "b.y", "rebuild": STOCK},
+    )
+    told = shown(capsys, [{**KEPT, "name": "a"}], names)
+    assert "+ published as n: a.x" in told
+    assert "- not published any more: o" in told
+    assert "~ p moves from a.x to b.y, when that is complete" in told
+
+
+@pytest.mark.parametrize(
+    ("live", "stuck"), [({"queued": 1}, False), ({"retrying": 1}, False), ({"failed": 3}, True)]
+)
+def test_a_rollout_is_stuck_when_nothing_could_still_complete_it(live: dict, stuck: bool) -> None:
+    job = {"job": "a", "queued": 0, "running": 0, "retrying": 0, "failed": 0, "canceled": 0, **live}
+    assert is_stuck({"state": "building", "reason": "…", "jobs": [job]}) is stuck

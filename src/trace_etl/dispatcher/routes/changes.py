@@ -1,7 +1,7 @@
 """The stream of changes, as server-sent events."""
 
 from collections.abc import AsyncGenerator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
@@ -21,7 +21,9 @@ router = APIRouter(prefix="/v1", tags=["changes"])
 HEARTBEAT = 15.0
 SLOW_AFTER = 30.0
 Kind = Literal["task", "dataset", "deploy", "rollout", "pause"]
-_STREAM = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
 
 
 @router.get("/changes", response_class=EventStream, responses=_STREAM)

@@ -105,6 +105,7 @@ class Operator:
 
 
 _CHAIN = ("blocks", "transactions", "logs")
+_TABLES = (*_CHAIN, "traces", "withdrawals")
 
 
 def _one_output(outputs: tuple[str, ...]) -> str | None:
@@ -120,9 +121,9 @@ def _one_input(inputs: tuple[str, ...]) -> str | None:
 
 
 def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
-    wrong = [name for name in outputs if name not in _CHAIN]
+    wrong = [name for name in outputs if name not in _TABLES]
     if wrong or not outputs:
-        return f"must be one or more of {', '.join(_CHAIN)}" + (
+        return f"must be one or more of {', '.join(_TABLES)}" + (
             f", not {wrong[0]}" if wrong else ""
         )
     return None

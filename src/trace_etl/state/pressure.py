@@ -146,40 +146,46 @@ class NewPause:
     reason: str
 
 
-_KEEP_PAUSES = """
-WITH want AS (
-    SELECT * FROM unnest(%(job_ids)s::uuid[], %(by_job_ids)s::uuid[], %(by_names)s::text[],
-                         %(tiers)s::text[], %(reasons)s::text[])
-        AS w (job_id, by_job_id, by_name, tier, reason)
-), gone AS (
-    DELETE FROM pauses p
-     WHERE p.by_job_id IS NOT NULL AND NOT EXISTS (
-           SELECT FROM want w WHERE w.job_id = p.job_id AND w.by_job_id = p.by_job_id)
-    RETURNING p.job_id
-), put AS (
-    INSERT INTO pauses (job_id, by_job_id, by_name, tier, reason) SELECT * FROM want
-    ON CONFLICT ON CONSTRAINT pauses_once DO UPDATE
-       SET tier = EXCLUDED.tier, reason = EXCLUDED.reason, since = now()
-     WHERE pauses.tier <> EXCLUDED.tier
-    RETURNING job_id
-)
-SELECT job_id FROM gone UNION SELECT job_id FROM put
+_STANDING = "SELECT job_id, by_job_id, tier FROM pauses WHERE by_job_id IS NOT NULL"
+_LIFT = """
+DELETE FROM pauses p USING unnest(%(job_ids)s::uuid[], %(by_job_ids)s::uuid[]) AS g (job_id, by_id)
+ WHERE p.job_id = g.job_id AND p.by_job_id = g.by_id
+"""
+_PUT = """
+INSERT INTO pauses (job_id, by_job_id, by_name, tier, reason)
+SELECT * FROM unnest(%(job_ids)s::uuid[], %(by_job_ids)s::uuid[], %(by_names)s::text[],
+                     %(tiers)s::text[], %(reasons)s::text[])
+ON CONFLICT ON CONSTRAINT pauses_once DO UPDATE
+   SET tier = EXCLUDED.tier, reason = EXCLUDED.reason, since = now()
 """
 
 
-async def keep_pauses(conn: Conn, pauses: list[NewPause]) -> list[UUID]:
-    """Make these the pauses that queues ask for, and tell the jobs. Returns those that changed."""
-    values = {
+async def keep_pauses(conn: Conn, wanted: list[NewPause]) -> int:
+    """Make these the pauses that queues ask for, and tell the jobs. Returns how many changed."""
+    rows = await (await conn.execute(_STANDING)).fetchall()
+    standing: dict[tuple[UUID, UUID], str] = {(row[0], row[1]): row[2] for row in rows}
+    kept = {(p.job_id, p.by_job_id) for p in wanted}
+    put = [p for p in wanted if standing.get((p.job_id, p.by_job_id)) != p.tier]
+    gone = [pair for pair in standing if pair not in kept]
+    if gone:
+        values = {"job_ids": [job for job, _ in gone], "by_job_ids": [by for _, by in gone]}
+        await conn.execute(_LIFT, values)
+    if put:
+        await conn.execute(_PUT, _columns(put))
+    changed = {job for job, _ in gone} | {p.job_id for p in put}
+    if changed:
+        await settle(conn, sorted(changed))
+    return len(changed)
+
+
+def _columns(pauses: list[NewPause]) -> dict[str, object]:
+    return {
         "job_ids": [p.job_id for p in pauses],
         "by_job_ids": [p.by_job_id for p in pauses],
         "by_names": [p.by_name for p in pauses],
         "tiers": [p.tier for p in pauses],
         "reasons": [p.reason for p in pauses],
     }
-    changed = [row[0] for row in await (await conn.execute(_KEEP_PAUSES, values)).fetchall()]
-    if changed:
-        await settle(conn, changed)
-    return changed
 
 
 # Whoever may go on is owed wake-ups and events: asked for in the same transaction.

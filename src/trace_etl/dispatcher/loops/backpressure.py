@@ -62,7 +62,7 @@ class Backpressure:
             NewPause(job, by, f"backpressure of {names[by]}", tier, trips[by].words)
             for (job, by), tier in found.items()
         ]
-        return len(await pressure.keep_pauses(conn, wanted)), decided
+        return await pressure.keep_pauses(conn, wanted), decided
 
     async def _give_overlooked(self) -> int:
         async with transaction(self.pool) as conn:

@@ -18,6 +18,7 @@ GROUPS = {
     "tip": "bench.tip",
     "operators": "bench.operators",
     "lifecycle": "bench.lifecycle",
+    "routing": "bench.routing",
     "idle": "bench.idle",
     "deploy": "bench.deploy",
 }

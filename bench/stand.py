@@ -76,17 +76,22 @@ class Stand:
         }
 
 
+def made_in(directory: Path) -> Path:
+    """A directory with the keys, certificates and tokens that a Dispatcher needs."""
+    for part in ("tls", "task", "user", "objects"):
+        (directory / part).mkdir(mode=0o700)
+    certificates.ensure(directory / "tls")
+    keys.ensure_task_key(directory / "task")
+    keys.ensure_user_token(directory / "user.jwt", keys.ensure_user_key(directory / "user"))
+    keys.ensure_worker_token(directory / "worker")
+    return directory
+
+
 @contextmanager
 def stand() -> Generator[Stand]:
     """Postgres with durable commits and one Dispatcher; both gone at the end."""
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
-        directory = Path(name)
-        for part in ("tls", "task", "user", "objects"):
-            (directory / part).mkdir(mode=0o700)
-        certificates.ensure(directory / "tls")
-        keys.ensure_task_key(directory / "task")
-        keys.ensure_user_token(directory / "user.jwt", keys.ensure_user_key(directory / "user"))
-        keys.ensure_worker_token(directory / "worker")
+        directory = made_in(Path(name))
         embedded = EmbeddedPostgres(directory / "postgres")
         server = embedded.start()
         try:

@@ -379,11 +379,26 @@ def test_a_partition_of_an_attempt_that_never_completed_is_refuted() -> None:
 
 
 def test_a_partition_that_still_shows_what_it_replaced_is_refuted() -> None:
-    story = Story().claim(0, "old").claim(0, "new")
+    story = Story().claim(0, "old")
     story.complete(1, "old", datasets_published=[publication("old", 1, 0, 9)])
-    story.complete(2, "new", datasets_published=[publication("new", 1, 0, 9)])
+    story.claim(2, "new")
+    story.complete(3, "new", datasets_published=[publication("new", 1, 0, 9)])
     story.dump("partitions").partition_row("old", 1, 0, 9)
     assert_refuted(story, EFFECTS, 4, 6)
+
+
+def test_an_answer_from_older_inputs_need_not_be_shown() -> None:
+    story = Story().claim(0, "late").claim(1, "new")
+    story.complete(2, "new", datasets_published=[publication("new", 1, 0, 9)])
+    story.complete(3, "late", datasets_published=[publication("late", 1, 0, 9)])
+    assert_proven(story.dump("partitions").partition_row("new", 1, 0, 9))
+
+
+def test_a_task_that_answers_an_invalidation_needs_no_event() -> None:
+    story = routed("a")
+    scope = {"job_id": uid("sql"), "dataset_uuid": uid("blocks"), "revision_id": uid("r")}
+    again = {"dataset_version": uid("blocks/1"), "cursor_value": 1, **scope}
+    assert_proven(story.task_row("b", "Queued", invalidation_id=uid("i"), **again))
 
 
 def test_a_partition_may_be_swallowed_by_a_later_wider_one() -> None:

@@ -12,6 +12,7 @@ from trace_etl.history.rows import (
     Dump,
     EventRow,
     OutboxRow,
+    PartitionRow,
     TaskRow,
 )
 from trace_etl.history.verdict import Invariant, Violation
@@ -89,6 +90,8 @@ def _consumers(dump: Dump) -> Iterator[Violation]:
     tasks: dict[tuple[UUID | None, UUID | None, UUID | None, str], list[tuple[int, TaskRow]]]
     tasks = defaultdict(list)
     for line, row in dump.of(TaskRow):
+        if row.is_again:
+            continue
         tasks[row.job_id, row.dataset_uuid, row.dataset_version, row.scope_key].append((line, row))
     for line, row in dump.of(EventRow):
         for job_id in jobs[row.dataset_uuid] if row.routed_at else ():
@@ -101,10 +104,12 @@ def _consumers(dump: Dump) -> Iterator[Violation]:
 
 
 def _causeless_tasks(dump: Dump) -> Iterator[Violation]:
-    known = {(r.dataset_uuid, r.dataset_version, r.scope_key) for _, r in dump.of(EventRow)}
+    known = {(r.dataset_version, r.scope_key) for _, r in dump.of(EventRow)}
+    # The reconciler makes the tasks of partitions that nobody told of.
+    known |= {(r.dataset_version, f"p:{r.partition_key}") for _, r in dump.of(PartitionRow)}
     for line, row in dump.of(TaskRow):
-        cause = (row.dataset_uuid, row.dataset_version, row.scope_key)
-        if row.dataset_uuid is not None and cause not in known:
+        cause = (row.dataset_version, row.scope_key)
+        if row.dataset_version is not None and cause not in known and not row.is_again:
             yield _violation(f"task {row.task_id} was made for an event that does not exist", line)
 
 

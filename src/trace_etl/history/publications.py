@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from uuid import UUID
 
-from trace_etl.history.facts import Facts, Said
+from trace_etl.history.facts import Attempt, Facts, Said
 from trace_etl.history.rows import (
     BufferRow,
     Dump,
@@ -33,7 +33,7 @@ def partition_effects(facts: Facts, dump: Dump) -> Iterator[Violation]:
             yield _violation(text, line)
     for said, item in made:
         if said.accepted:
-            yield from _missing(said, item, rows, made)
+            yield from _missing(facts, said, item, rows, made)
 
 
 def _publications(facts: Facts) -> list[Publication]:
@@ -56,15 +56,26 @@ def _explained(row: PartitionRow, made: list[Publication]) -> bool:
 
 
 def _missing(
-    said: Said, item: wire.Published, rows: list[tuple[int, PartitionRow]], made: list[Publication]
+    facts: Facts,
+    said: Said,
+    item: wire.Published,
+    rows: list[tuple[int, PartitionRow]],
+    made: list[Publication],
 ) -> Iterator[Violation]:
     over = [(line, row) for line, row in rows if _covers(row, item)]
     where = f"partition {item.partition_key} of {item.dataset_version}"
     if not over:
         yield _violation(f"{where} was published and is not there", said.call.line)
     for line, row in over:
-        if (row.task_id, row.attempt) != said.key and _surely_older(row, said, made):
+        key = (row.task_id, row.attempt)
+        if key != said.key and _surely_older(row, said, made) and _read_before(facts, key, said):
             yield _violation(f"{where} still shows what it replaced", said.call.line, line)
+
+
+def _read_before(facts: Facts, key: Attempt, said: Said) -> bool:
+    """What stands was surely claimed first: else its inputs may be newer, and it stays."""
+    ours, theirs = facts.granted(said.key), facts.granted(key)
+    return all(their.call.surely_before(our.call) for our in ours for their in theirs)
 
 
 def _covers(row: PartitionRow, item: wire.Published) -> bool:

@@ -23,6 +23,15 @@ class TaskRow(Fields):
     dataset_version: UUID | None = None
     partition_key: str | None = None
     cursor_value: int | None = None
+    invalidation_id: UUID | None = None
+    dedupe_key: str = ""
+
+    @property
+    def is_again(self) -> bool:
+        """Made for something that changed, not for an event."""
+        return self.invalidation_id is not None or self.dedupe_key.startswith(
+            ("again:", "rebuild:")
+        )
 
     @property
     def scope_key(self) -> str:

@@ -34,7 +34,7 @@ class Compared:
 # A partition that an output was made from needs no task of its own; one whose event a paused job is
 # owed gets it with that.
 _COMPARE = """
-WITH behind AS (
+WITH edge AS MATERIALIZED (
     SELECT DISTINCT ON (c.revision_id, c.dataset_version)
            c.*, coalesce(m.commit_xid, '0'::xid8) AS mark_xid,
            coalesce(m.partition_key, '') AS mark_key
@@ -43,12 +43,14 @@ WITH behind AS (
       LEFT JOIN reconciled_edges m ON m.job_id = c.job_id
        AND m.generation_hash = c.generation_hash AND m.dataset_version = c.dataset_version
      WHERE j.paused_at IS NULL AND NOT (c.bulk AND j.bulk_paused_at IS NOT NULL)
-       AND EXISTS (
+), behind AS MATERIALIZED (
+    -- The LIMIT keeps this a probe for each edge: as a semi join it would read every partition.
+    SELECT e.* FROM edge e CROSS JOIN LATERAL (
            SELECT FROM partitions p
-            WHERE p.dataset_version = c.dataset_version
-              AND (p.commit_xid, p.partition_key)
-                  > (coalesce(m.commit_xid, '0'::xid8), coalesce(m.partition_key, ''))
-              AND p.commit_xid < %(horizon)s::xid8)
+            WHERE p.dataset_version = e.dataset_version
+              AND (p.commit_xid, p.partition_key) > (e.mark_xid, e.mark_key)
+              AND p.commit_xid < %(horizon)s::xid8
+            LIMIT 1) is_new
      LIMIT %(edges)s
 ), slice AS MATERIALIZED (
     SELECT b.*, p.partition_key, p.range_start, p.range_end, p.commit_xid,
@@ -71,9 +73,11 @@ WITH behind AS (
      WHERE NOT EXISTS (SELECT FROM tasks t
                         WHERE t.job_id = s.job_id AND t.dedupe_key = s.dedupe_key)
        AND NOT EXISTS (
-           SELECT FROM events e JOIN deferred_events d USING (event_id)
+           SELECT FROM events e
             WHERE e.dataset_version = s.dataset_version AND e.scope_key = 'p:' || s.partition_key
-              AND d.job_id = s.job_id)
+              AND EXISTS (SELECT FROM deferred_events d
+                           WHERE d.event_id = e.event_id AND d.job_id = s.job_id)
+           OFFSET 0)  -- row by row: an anti join would read every event
        AND NOT EXISTS (
            SELECT FROM partition_inputs l
              JOIN job_outputs o

@@ -1,0 +1,199 @@
+"""Routing, invalidating and reconciling with a million partitions, against a thousand."""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from bench.harness import Result, compare
+from bench.stand import Stand, dispatcher, made_in
+from trace_etl.lite import databases
+from trace_etl.lite.ports import free_port
+from trace_etl.lite.postgres import EmbeddedPostgres
+from trace_etl.state import events, invalidations, reconciling
+from trace_etl.state.invalidations import NewInvalidation
+from trace_etl.state.pool import HOT_OPTIONS, Conn
+
+MANY = 1_000_000
+FEW = 1_000
+CALLS = 40
+FRESH = 500  # partitions that a pass has to look at
+
+_DAG = """
+name: bench
+jobs:
+  - {name: request, activation: source, source: {kind: manual}, outputs: [asked]}
+  - {name: base, operator: sql, inputs: [{from: {job: request}}], outputs: [base],
+     config: {sql: SELECT 1}}
+  - {name: work, operator: sql, inputs: [{from: {job: base}}], outputs: [rows],
+     config: {sql: SELECT 1}}
+publish:
+  - {name: base, from: {job: base}}
+"""
+# An index is built faster at once than row by row.
+_WITHOUT_INDEX = "ALTER TABLE partitions DROP CONSTRAINT partitions_do_not_overlap"
+_WITH_INDEX = """
+ALTER TABLE partitions ADD CONSTRAINT partitions_do_not_overlap EXCLUDE USING gist (
+    box(point(generation_no, range_start), point(generation_no, range_end)) WITH &&)
+"""
+_PARTITIONS = """
+INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start, range_end,
+                        storage_ref, row_count, byte_count, columns, task_id, attempt)
+SELECT v.dataset_version, v.generation_no, n * 10 || '-' || n * 10 + 9, n * 10, n * 10 + 9,
+       '{}', 1, 1, '[]', gen_random_uuid(), 1
+  FROM datasets d JOIN dataset_versions v USING (dataset_version),
+       generate_series(%s::bigint, %s::bigint) n
+ WHERE d.output_name = 'base'
+"""
+_TASKS = """
+INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, dataset_uuid, dataset_version,
+                   partition_key, range_start, range_end, max_attempts, status, timeout_seconds,
+                   lease_seconds, started_at, finished_at)
+SELECT c.org_id, c.job_id, c.revision_id, c.runtime,
+       concat_ws(':', c.dataset_uuid, c.dataset_version, c.generation_hash,
+                 'p:' || p.partition_key),
+       c.dataset_uuid, c.dataset_version, p.partition_key, p.range_start, p.range_end, 3,
+       'Completed', 3600, 120, now(), now()
+  FROM consumers c JOIN partitions p USING (dataset_version)
+"""
+_EVENT = """
+INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key, range_start,
+                    range_end, producer_task_id, attempt)
+SELECT d.org_id, d.dataset_uuid, d.dataset_version, concat('p:', n * 10, '-', n * 10 + 9),
+       concat(n * 10, '-', n * 10 + 9), n * 10, n * 10 + 9, gen_random_uuid(), 1
+  FROM datasets d, generate_series(%s::bigint, %s::bigint) n WHERE d.output_name = 'base'
+RETURNING event_id
+"""
+_BASE = "SELECT org_id, dataset_uuid, dataset_version FROM datasets WHERE output_name = 'base'"
+
+
+class Scene:
+    """A database with some partitions, all of them dealt with."""
+
+    def __init__(self, made: Stand, partitions: int) -> None:
+        self.made = made
+        self.next = partitions  # the first block cell that nobody has yet
+        self.partitions = partitions
+
+    def seed(self) -> None:
+        self.made.execute(_WITHOUT_INDEX)
+        self.made.execute(_PARTITIONS, (0, self.partitions - 1))
+        self.made.execute(_WITH_INDEX)
+        self.made.execute(_TASKS)
+        self.made.execute("VACUUM ANALYZE")
+        self._run(self._catch_up)
+        self.made.settle()
+
+    def cells(self, count: int) -> tuple[int, int]:
+        self.next += count
+        return self.next - count, self.next - 1
+
+    def route(self) -> float:
+        """Milliseconds to route an event, one after the other."""
+        ids = [row[0] for row in self.made.execute(_EVENT, self.cells(CALLS))]
+        return self._median([lambda conn, i=i: events.route(conn, [i]) for i in ids])
+
+    def invalidate(self) -> float:
+        """Milliseconds to route the invalidation of a partition somewhere in the middle."""
+        ((org_id, dataset, version),) = self.made.execute(_BASE)
+        starts = [(n * 37 % self.partitions) * 10 for n in range(CALLS)]
+        return self._median(
+            [lambda conn, s=s: _invalidate(conn, org_id, dataset, version, s) for s in starts]
+        )
+
+    def reconcile(self) -> float:
+        """Milliseconds of a pass that finds partitions whose events were lost."""
+        self.made.execute(_PARTITIONS, self.cells(FRESH))
+
+        async def once(conn: Conn) -> None:
+            done = await _pass(conn, FRESH)
+            assert done.tasks == FRESH, done
+
+        return self._median([once])
+
+    def idle(self) -> float:
+        """Milliseconds of a pass with nothing to find."""
+        return self._median([lambda conn: _pass(conn, FRESH)] * CALLS)
+
+    async def _catch_up(self, conn: Conn) -> None:
+        while (await _pass(conn, 50_000)).partitions:
+            pass
+
+    def _median(self, calls: list[Callable[[Conn], Awaitable[object]]]) -> float:
+        waits: list[float] = []
+
+        async def all_of_them(conn: Conn) -> None:
+            for call in calls:
+                began = time.perf_counter()
+                await call(conn)
+                waits.append(1000 * (time.perf_counter() - began))
+
+        self._run(all_of_them)
+        return statistics.median(waits)
+
+    def _run(self, work: Callable[[Conn], Awaitable[None]]) -> None:
+        async def connected() -> None:
+            conn = await AsyncConnection.connect(
+                self.made.dsns.state, autocommit=True, options=HOT_OPTIONS
+            )
+            async with conn:
+                conn.prepare_threshold = 0
+                await work(conn)
+
+        asyncio.run(connected())
+
+
+async def _pass(conn: Conn, limit: int) -> reconciling.Compared:
+    async with conn.transaction():
+        horizon = await reconciling.horizon(conn)
+        await reconciling.next_events(conn, grace=timedelta(0), limit=limit)
+        return await reconciling.compare_partitions(conn, horizon=horizon, limit=limit)
+
+
+async def _invalidate(conn: Conn, org_id: UUID, dataset: UUID, version: UUID, start: int) -> None:
+    key = f"{start}-{start + 9}"
+    new = NewInvalidation(dataset, version, "partition", key, start, start + 9, None, "bench")
+    made = await invalidations.record(conn, org_id, [new], made_by="user:bench", fence=None)
+    assert len(await invalidations.route(conn, made)) == 1
+
+
+@contextmanager
+def scenes() -> Generator[tuple[Scene, Scene]]:
+    """The same DAG in two databases of one server: many partitions, and few."""
+    with tempfile.TemporaryDirectory(prefix="trace-bench-") as name, ExitStack() as stack:
+        directory = made_in(Path(name))
+        embedded = EmbeddedPostgres(directory / "postgres")
+        stack.callback(embedded.remove)
+        server = embedded.start()
+        stack.callback(embedded.stop)
+        found: list[Scene] = []
+        for label, count in (("many", MANY), ("few", FEW)):
+            dsns = databases.provision(server, state=f"state_{label}", data=f"data_{label}")
+            made = Stand(directory, server, dsns, free_port(), free_port())
+            with dispatcher(made, made.api_port, made.internal_port):
+                made.post("/v1/dags", {"text": _DAG})
+            found.append(Scene(made, count))
+            found[-1].seed()
+        yield found[0], found[1]
+
+
+def run() -> list[Result]:
+    """Each number with a million partitions, over the same with a thousand."""
+    with scenes() as (many, few):
+        pairs = {
+            "routing_event_growth": (many.route, few.route),
+            "routing_invalidation_growth": (many.invalidate, few.invalidate),
+            "reconciler_pass_growth": (many.reconcile, few.reconcile),
+            "reconciler_idle_growth": (many.idle, few.idle),
+        }
+        return [
+            compare(name, ours, theirs, unit="ms", goal="<= 1.5", rounds=5)
+            for name, (ours, theirs) in pairs.items()
+        ]

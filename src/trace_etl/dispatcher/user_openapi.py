@@ -42,8 +42,8 @@ same document at `GET /openapi.json`. Bodies: [user-api.json](user-api.json).
 Every call carries `Authorization: Bearer TOKEN`, save webhooks, which are signed. The token says
 who calls and for which org; the role is looked up at every call
 ([users and roles](../how-to/users-and-roles.md)). Nothing of another org is visible: its things
-are 404. Errors are RFC 9457 problem documents with a stable `code`; a parameter that a call does not
-know is refused.
+are 404. Errors are RFC 9457 problem documents with a stable `code`; a parameter that a call does
+not know is refused.
 
 Lists take `limit` (1 to {MOST}, 100 if not given) and `after`, and answer `items` and `next`: pass
 `next` as `after` for the page that follows; it is null on the last. Rows that come or go meanwhile

@@ -138,16 +138,29 @@ async def read(
 ) -> Reading:
     """The next changes of an org after a position."""
     end, _ = await head(conn)
-    values: dict[str, object] = {"org_id": org_id, "dag": dag, "kinds": kinds, "limit": limit}
-    for source in range(_SOURCES):
-        place = after.of(source)
-        values |= {f"xid_{source}": str(max(place.xid, 0)), f"key_{source}": place.key}
-    values |= {"subkey_2": after.of(2).subkey, "end": str(end.xid + 1)}
+    values = parameters(org_id, after, end, dag=dag, kinds=kinds, limit=limit)
     async with conn.cursor(row_factory=class_row(Change)) as cursor:
         await cursor.execute(_READ, values)
         found = await cursor.fetchall()
     # Less than asked for: there is nothing else below the end, of this filter or of any.
     return Reading(found, found[-1].position if len(found) == limit else max(after, end))
+
+
+def parameters(
+    org_id: UUID,
+    after: Position,
+    end: Position,
+    *,
+    dag: str | None,
+    kinds: list[str] | None,
+    limit: int,
+) -> dict[str, object]:
+    """What the statement is given: for each source, its own place of the position."""
+    values: dict[str, object] = {"org_id": org_id, "dag": dag, "kinds": kinds, "limit": limit}
+    for source in range(_SOURCES):
+        place = after.of(source)
+        values |= {f"xid_{source}": str(max(place.xid, 0)), f"key_{source}": place.key}
+    return values | {"subkey_2": after.of(2).subkey, "end": str(end.xid + 1)}
 
 
 _FORGET = """

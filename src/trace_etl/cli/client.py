@@ -45,6 +45,17 @@ class Client:
         """GET from the API. Raises Refused or NotRunning."""
         return self._send("GET", self.api_url + path, params=_given(params))
 
+    def get_all(self, path: str, **params: object) -> dict[str, Any]:
+        """Every page of a list as one. Raises Refused or NotRunning."""
+        items: list[Any] = []
+        after: str | None = None
+        while True:
+            page = self.get(path, **params, limit=1000, after=after)
+            items += page["items"]
+            after = page["next"]
+            if after is None:
+                return {**page, "items": items}
+
     def post(
         self, path: str, body: object = None, *, patience: float = _PATIENCE
     ) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def promote(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOpti
 def dags(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """List the deployed DAGs."""
     with session(home) as client:
-        answer = client.get("/v1/dags")
+        answer = client.get_all("/v1/dags")
     if as_json:
         print_json(answer)
         return

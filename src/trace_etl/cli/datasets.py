@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def datasets(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """List the datasets: how much is committed, and of which blocks."""
     with session(home) as client:
-        answer = client.get("/v1/datasets")
+        answer = client.get_all("/v1/datasets")
     if as_json:
         print_json(answer)
         return

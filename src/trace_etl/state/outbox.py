@@ -94,7 +94,8 @@ _OF_ORG: LiteralString = """
     coalesce((SELECT t.org_id FROM tasks t WHERE t.task_id = o.subject),
              (SELECT e.org_id FROM events e WHERE e.event_id = o.subject),
              (SELECT j.org_id FROM jobs j WHERE j.job_id = o.subject),
-             (SELECT b.org_id FROM buffer_publishes b WHERE b.publish_id = o.subject)
+             (SELECT b.org_id FROM buffer_publishes b WHERE b.publish_id = o.subject),
+             (SELECT i.org_id FROM invalidations i WHERE i.invalidation_id = o.subject)
     ) = %(org_id)s
 """
 _LIST = (

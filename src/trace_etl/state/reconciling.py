@@ -44,13 +44,13 @@ WITH edge AS MATERIALIZED (
        AND m.generation_hash = c.generation_hash AND m.dataset_version = c.dataset_version
      WHERE j.paused_at IS NULL AND NOT (c.bulk AND j.bulk_paused_at IS NOT NULL)
 ), behind AS MATERIALIZED (
-    -- The LIMIT keeps this a probe for each edge: as a semi join it would read every partition.
+    -- A probe of the index for each edge: as a semi join this would read every partition.
     SELECT e.* FROM edge e CROSS JOIN LATERAL (
            SELECT FROM partitions p
             WHERE p.dataset_version = e.dataset_version
               AND (p.commit_xid, p.partition_key) > (e.mark_xid, e.mark_key)
               AND p.commit_xid < %(horizon)s::xid8
-            LIMIT 1) is_new
+            ORDER BY p.commit_xid, p.partition_key LIMIT 1) is_new
      LIMIT %(edges)s
 ), slice AS MATERIALIZED (
     SELECT b.*, p.partition_key, p.range_start, p.range_end, p.commit_xid,

@@ -236,6 +236,25 @@ def test_a_block_that_was_final_is_not_rewritten(chain: Growing, stream: Stream)
     assert stream.rows() == before
 
 
+def test_finality_of_other_blocks_than_ours_says_nothing_about_ours(
+    chain: Growing, stream: Stream
+) -> None:
+    with FaultyNode(chain.url) as node, stream.attempt(1, node.url) as follower:
+        moves = [64]
+
+        def before(calls: Calls) -> Reply | None:
+            if calls[0]["params"][:1] == ["finalized"] and moves:
+                chain.reorg(moves.pop())  # after the blocks were read
+                chain.mine(10)
+            return None
+
+        node.before = before
+        catch_up(follower)
+        catch_up(follower)
+    assert stream.rows() == chain.rows()
+    assert stream.told_ranges() == [(26, 89)]
+
+
 def test_another_chain_is_refused(chain: Growing, stream: Stream) -> None:
     with stream.attempt(1, chain.url):
         pass

@@ -1,6 +1,7 @@
 """`trace backfill` and `trace backfills`: filling a range of a job, and watching that."""
 
 import time
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -134,7 +135,7 @@ def resume(
     with session(home) as client:
         answer = client.post(f"/v1/backfills/{backfill_id}/resume")
         if not as_json:
-            typer.echo(f"Trying {answer['chunks']} chunks again.")
+            typer.echo(f"Trying {_chunks(answer['chunks'])} again.")
         _after(client, answer, wait=wait, as_json=as_json)
 
 
@@ -145,26 +146,32 @@ def _after(client: Client, answer: dict[str, Any], *, wait: bool, as_json: bool)
     if as_json:
         print_json(answer)
     if wait and answer["state"] != "complete":
-        failed = f"{answer['failed']} chunks failed; " if answer["failed"] else ""
+        failed = f"{_chunks(answer['failed'])} failed; " if answer["failed"] else ""
         fail([f"the backfill is {answer['state']}: {failed}{answer['why']}".rstrip("; ")])
 
 
 def _follow(client: Client, backfill_id: str, *, quiet: bool) -> dict[str, Any]:
-    said = ""
-    while True:
-        item = client.get(f"/v1/backfills/{backfill_id}")
-        words = _progress(item)
-        if not quiet and words != said:
-            typer.echo(words)
-            said = words
-        if item["state"] != "running":
-            return item
-        time.sleep(_LOOK_EVERY)
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.status("looking") if console.is_terminal and not quiet else nullcontext() as bar:
+        said: object = None
+        while True:
+            item = client.get(f"/v1/backfills/{backfill_id}")
+            if bar is not None:
+                bar.update(_progress(item))
+            moved = [item[name] for name in ("state", "completed", "failed", "paused_by")]
+            if not quiet and moved != said and (bar is None or item["state"] != "running"):
+                typer.echo(f"  {_progress(item)}")
+                said = moved
+            if item["state"] != "running":
+                return item
+            time.sleep(_LOOK_EVERY)
 
 
 def _progress(item: dict[str, Any]) -> str:
     total = item["pending"] + item["created"] + item["completed"] + item["failed"]
-    words = f"  {item['completed']}/{total + item['canceled']} chunks"
+    words = f"{item['completed']}/{total + item['canceled']} chunks"
     if item["failed"]:
         words += f", {item['failed']} failed"
     if item["state"] != "running":
@@ -200,6 +207,10 @@ def _print_preview(answer: dict[str, Any]) -> None:
 _WHAT = {"build": "to build", "rebuild": "to rebuild", "there": "there", "no_input": "not upstream"}
 
 
+def _chunks(count: int) -> str:
+    return "1 chunk" if count == 1 else f"{number(count)} chunks"
+
+
 def _rows(chunk: dict[str, Any]) -> str:
     if chunk["rows"] is None:
         return "-"
@@ -214,7 +225,7 @@ def _print_created(answer: dict[str, Any]) -> None:
     elif not to_do:
         typer.echo(f"{what}: all there, nothing to do.")
     else:
-        typer.echo(f"Backfill {answer['backfill_id']}: {what}, {to_do} chunks to build.")
+        typer.echo(f"Backfill {answer['backfill_id']}: {what}, {_chunks(to_do)} to build.")
         typer.echo(f"Watch it with: trace backfills show {answer['backfill_id']} --wait")
 
 

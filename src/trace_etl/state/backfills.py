@@ -13,7 +13,7 @@ from trace_etl.model.scope import Range
 from trace_etl.plan.backfill import Chunk, Existing
 from trace_etl.state.pool import Conn
 
-_SAMPLE = 10_000  # partitions that tell how long and how full they are
+_SAMPLE = 2_000  # partitions that tell how long and how full they are
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ async def targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[Target]:
 
 
 _OVERLAPPING = """
-SELECT p.range_start, p.range_end, p.row_count
+SELECT p.range_start, p.range_end,
+       (SELECT sum(q.row_count)::bigint FROM partitions q
+         WHERE q.task_id = p.task_id AND q.partition_key = p.partition_key)
   FROM dataset_versions v JOIN partitions p
     ON p.dataset_version = v.dataset_version
    AND box(point(p.generation_no, p.range_start), point(p.generation_no, p.range_end))
@@ -80,7 +82,7 @@ SELECT p.range_start, p.range_end, p.row_count
 
 
 async def partitions_in(conn: Conn, version: UUID, span: Range) -> list[Existing]:
-    """The committed partitions of a generation that overlap a range."""
+    """The committed partitions of a generation that overlap a range, with all that was written."""
     values = {"version": version, "start": span.start, "end": span.end}
     cursor = await conn.execute(_OVERLAPPING, values)
     return [Existing(Range(row[0], row[1]), row[2]) for row in await cursor.fetchall()]
@@ -101,7 +103,10 @@ async def worked_off(conn: Conn, target: Target, spans: Sequence[Range]) -> list
 
 _SHAPE = """
 SELECT coalesce(array_agg(range_end - range_start + 1), '{}'), sum(row_count)::float8
-  FROM (SELECT range_start, range_end, row_count FROM partitions
+  FROM (SELECT range_start, range_end,
+               (SELECT sum(q.row_count) FROM partitions q
+                 WHERE q.task_id = p.task_id AND q.partition_key = p.partition_key) AS row_count
+          FROM partitions p
          WHERE dataset_version = %(version)s AND range_start IS NOT NULL LIMIT %(sample)s) p
 """
 

@@ -37,11 +37,11 @@ jobs:
 publish:
   - {name: base, from: {job: base}}
 """
-# An index is built faster at once than row by row.
+# An index is built faster at once than row by row, and without asking of each row what it overlaps.
 _WITHOUT_INDEX = "ALTER TABLE partitions DROP CONSTRAINT partitions_do_not_overlap"
 _WITH_INDEX = """
-ALTER TABLE partitions ADD CONSTRAINT partitions_do_not_overlap EXCLUDE USING gist (
-    box(point(generation_no, range_start), point(generation_no, range_end)) WITH &&)
+CREATE INDEX partitions_span ON partitions USING gist (
+    box(point(generation_no, range_start), point(generation_no, range_end)))
 """
 _PARTITIONS = """
 INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start, range_end,

@@ -1,0 +1,48 @@
+"""The order of readings: a snapshot that was taken later is later, whatever runs beside it."""
+
+import random
+from itertools import pairwise
+
+import psycopg
+import pytest
+
+from trace_etl.lite.databases import Dsns
+
+
+def later(conn: psycopg.Connection, one: str, other: str) -> bool:
+    query = "SELECT read_later(%s::pg_snapshot, %s::pg_snapshot)"
+    (row,) = conn.execute(query, (one, other)).fetchall()
+    return row[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_snapshots_are_ordered_as_they_were_taken(dsns: Dsns, seed: int) -> None:
+    chance = random.Random(seed)
+    watch = psycopg.connect(dsns.state, autocommit=True)
+    others = [psycopg.connect(dsns.state) for _ in range(5)]
+    taken: list[str] = []
+    try:
+        for _ in range(60):
+            conn = chance.choice(others)
+            if conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+                conn.execute("SELECT pg_current_xact_id()")
+            else:
+                chance.choice([conn.commit, conn.rollback])()
+            (row,) = watch.execute("SELECT pg_current_snapshot()::text").fetchall()
+            taken.append(row[0])
+        for earlier, after in pairwise(taken):
+            assert not later(watch, earlier, after)
+            assert later(watch, after, earlier) == (earlier != after)
+        assert later(watch, taken[-1], taken[0])
+    finally:
+        for conn in (watch, *others):
+            conn.close()
+
+
+def test_what_was_read_at_an_unknown_time_is_older_than_anything(dsns: Dsns) -> None:
+    with psycopg.connect(dsns.state) as conn:
+        query = """
+            SELECT read_later(pg_current_snapshot(), NULL), read_later(NULL, pg_current_snapshot()),
+                   read_later(NULL, NULL)
+        """
+        assert conn.execute(query).fetchall() == [(True, False, False)]

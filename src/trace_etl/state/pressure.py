@@ -99,7 +99,7 @@ async def state(conn: Conn) -> tuple[bool, bool]:
 _EDGES = """
 SELECT DISTINCT d.job_id, j.job_id
   FROM jobs j
-  JOIN job_inputs i ON i.revision_id = j.revision_id OR i.revision_id = j.building_revision_id
+  JOIN job_inputs i ON i.revision_id = ANY(ARRAY[j.revision_id, j.building_revision_id])
   JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
  WHERE j.active
 """

@@ -177,7 +177,8 @@ def describe(change: Change) -> str:
 def _words(kind: str, data: dict[str, Any]) -> str:
     if kind == "task":
         scope = data["partition_key"] or (f"cursor {data['cursor']}" if data["cursor"] else "")
-        why = f": {data['error_message']}" if data["error_message"] else ""
+        is_over = data["status"] in ("Failed", "Canceled")
+        why = f": {data['error_message']}" if is_over and data["error_message"] else ""
         return f"{scope} {data['status']} (attempt {data['attempt']}){why}".strip()
     if kind == "dataset":
         name = data["dataset"] or data["output"]

@@ -10,6 +10,7 @@ from trace_etl.cli.output import local_time, print_fields, print_json, print_row
 
 TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 _LINE = 100
+_ENDLESS = 1_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +88,7 @@ def _print_tasks(answer: dict[str, Any]) -> None:
                 f"{item['dag']}.{item['job']}",
                 item["partition_key"],
                 item["status"],
-                f"{item['attempt']}/{item['max_attempts']}",
+                _attempt(item, "/"),
                 item["worker_id"],
                 _took(item),
                 _why(item),
@@ -97,6 +98,12 @@ def _print_tasks(answer: dict[str, Any]) -> None:
     )
     if answer.get("next"):
         typer.echo(f"More: trace tasks --after {answer['next']}", err=True)
+
+
+def _attempt(item: dict[str, Any], of: str) -> str:
+    # A source that always runs is started again for ever.
+    endless = item["max_attempts"] >= _ENDLESS
+    return str(item["attempt"]) if endless else f"{item['attempt']}{of}{item['max_attempts']}"
 
 
 def _took(item: dict[str, Any]) -> str:
@@ -123,7 +130,7 @@ def _print_task(item: dict[str, Any]) -> None:
             "blocks": item["partition_key"],
             "status": item["status"],
             "why": item["reason"],
-            "attempt": f"{item['attempt']} of {item['max_attempts']}",
+            "attempt": _attempt(item, " of "),
             "worker": item["worker_id"],
             "created": local_time(item["created_at"]),
             "started": item["started_at"] and local_time(item["started_at"]),

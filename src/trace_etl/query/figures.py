@@ -1,7 +1,14 @@
 """What a Query Service process counts."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 
+disable_created_metrics()
 REGISTRY = CollectorRegistry()
 QUERIES = Counter(
     "trace_queries", "Queries, by the code they ended with.", ["code"], registry=REGISTRY

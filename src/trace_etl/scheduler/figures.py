@@ -3,7 +3,15 @@
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+
+disable_created_metrics()
 
 
 @dataclass

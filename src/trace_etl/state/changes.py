@@ -90,7 +90,10 @@ WITH told AS (
                'cancel_requested', t.cancel_requested, 'cause', t.cause,
                'error_code', t.error_code, 'error_message', left(t.error_message, 500),
                'at', CASE t.status WHEN 'Queued' THEN t.queued_at WHEN 'Running' THEN t.started_at
-                                   ELSE t.finished_at END) AS body
+                                   ELSE coalesce(t.finished_at, (
+                                       SELECT a.ended_at FROM task_attempts a
+                                        WHERE a.task_id = t.task_id AND a.attempt = t.attempt))
+                     END) AS body
       FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
      WHERE t.org_id = %(org_id)s AND (t.changed_xid, t.task_id) > (%(xid_1)s::xid8, %(key_1)s)
        AND t.changed_xid < %(end)s::xid8

@@ -35,9 +35,10 @@ class OperatorContext:
     @cached_property
     def inputs(self) -> list[Input]:
         """Every input, pinned, cut to the scope and filtered. Raises InputMissing or BadTask."""
-        return [self._input(given) for given in self.task.inputs]
+        return [self.load(given) for given in self.task.inputs]
 
-    def _input(self, given: TaskInput) -> Input:
+    def load(self, given: TaskInput) -> Input:
+        """One input, where others only wake the task. Raises InputMissing or BadTask."""
         scope, settings = self.task.scope, self.settings
         if given.partitions:
             return inputs.load(self.spark, given, scope, settings.objects_root)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.dataset as ds
 
 _BATCH_ROWS = 50_000
-_AHEAD = 2  # batches: what is read ahead is held in memory
+_AHEAD = 2  # batches, and files: what is read ahead is held in memory
 _OPERATORS = {">=": ge, ">": gt, "<=": le}
 
 
@@ -45,14 +45,13 @@ class Scan:
 
     def batches(self) -> Iterator[Any]:
         """The rows, file by file; row groups that cannot hold any are skipped."""
-        for path in self.paths:
-            source = ds.dataset(path, schema=self.schema, format="parquet")
-            yield from source.to_batches(
-                filter=self._filter(),
-                batch_size=_BATCH_ROWS,
-                batch_readahead=_AHEAD,
-                fragment_readahead=1,
-            )
+        source = ds.dataset(list(self.paths), schema=self.schema, format="parquet")
+        yield from source.to_batches(
+            filter=self._filter(),
+            batch_size=_BATCH_ROWS,
+            batch_readahead=_AHEAD,
+            fragment_readahead=_AHEAD,
+        )
 
     def _filter(self) -> Any:
         if not self.limits:

@@ -146,6 +146,13 @@ class IntegrityConfig(OperatorConfig):
 
 
 class CompactConfig(OperatorConfig):
+    size: int | None = Field(
+        None,
+        ge=1,
+        le=10_000_000,
+        description="Compact ranges of exactly so many blocks; a task for another range, such as a "
+        "small partition's own, does nothing.",
+    )
     finality_depth_blocks: int | None = Field(
         None,
         ge=0,
@@ -153,3 +160,16 @@ class CompactConfig(OperatorConfig):
         description="Wait until the range is so many blocks behind the chain's head.",
     )
     rpc: str = Field("default", min_length=1, description="RPC pool to ask for the head.")
+
+    def check_job(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str | None:
+        if len(inputs) not in (1, 2):
+            return "needs one input, or two: what tells of ranges, and then the rows"
+        if len(inputs) == 2 and self.size is None:
+            return "with two inputs, `size` must say which ranges to compact"
+        return None
+
+
+class TrimConfig(OperatorConfig):
+    blocks_per_delete: int = Field(
+        1000, ge=1, le=1_000_000, description="Blocks to delete in one transaction."
+    )

@@ -15,6 +15,7 @@ from trace_etl.plan.operator_configs import (
     OperatorConfig,
     QueryConfig,
     TransfersConfig,
+    TrimConfig,
 )
 
 
@@ -120,6 +121,10 @@ def _one_input(inputs: tuple[str, ...]) -> str | None:
     return None if len(inputs) == 1 else "must be exactly one"
 
 
+def _two_inputs(inputs: tuple[str, ...]) -> str | None:
+    return None if len(inputs) == 2 else "must be two: the cold dataset, then the hot one"
+
+
 def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
     wrong = [name for name in outputs if name not in _TABLES]
     if wrong or not outputs:
@@ -158,6 +163,7 @@ OPERATORS: dict[str, Operator] = {
             _one_input,
             doubts_inputs=True,
         ),
-        Operator("parquet_compact", CompactConfig, WORKERS, _one_output, _one_input),
+        Operator("parquet_compact", CompactConfig, WORKERS, _one_output),
+        Operator("hot_trim", TrimConfig, WORKERS, _one_output, _two_inputs),
     )
 }

@@ -9,6 +9,7 @@ from trace_etl.pipeline.errors import NotFinal
 from trace_etl.pipeline.evm.head import head_block
 from trace_etl.pipeline.writer import Frame, Split
 from trace_etl.plan.operator_configs import CompactConfig
+from trace_etl.wire.task import Scope, TaskResult
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,24 @@ class _All:
         yield self.output, batch
 
 
-def run(context: OperatorContext, config: CompactConfig) -> Frame | Split:
+def run(context: OperatorContext, config: CompactConfig) -> Frame | Split | TaskResult:
     """Every row of the range, as it is. Raises NotFinal while the chain may still change it."""
+    if config.size is not None and not _is_whole(context.task.scope, config.size):
+        return TaskResult()
     if config.finality_depth_blocks is not None:
         _check_finality(context, config.rpc, config.finality_depth_blocks)
-    [given], [output] = context.inputs, context.outputs
+    given, [output] = context.load(context.task.inputs[-1]), context.outputs
     if given.scan is None:
         return Frame(output, given.frame, is_large=not given.is_small, is_archive=True)
     tables = {output: given.scan.schema}
     return Split(given.frame, _All(output), tables, given.scan, is_archive=True)
+
+
+def _is_whole(scope: Scope | None, size: int) -> bool:
+    """Whether the task is for one of the ranges to compact, or was woken by something smaller."""
+    if scope is None or scope.start is None or scope.end is None:
+        return False
+    return scope.end - scope.start + 1 == size and scope.start % size == 0
 
 
 def _check_finality(context: OperatorContext, pool: str, depth: int) -> None:

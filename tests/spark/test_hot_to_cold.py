@@ -1,0 +1,113 @@
+"""From hot to cold: final blocks are compacted, and deleted only once they are committed."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from support.chain_rows import expected
+from support.following import Stream, catch_up, new_stream
+from support.postgres import Templates, copied
+from support.spark_tasks import as_input, range_scope, rows, task
+from trace_etl.devchain import DevChain
+from trace_etl.model.storage import hot_table
+from trace_etl.pipeline.operators.hot_trim import covers
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.wire.task import InputPartition, TaskPayload, TaskResult
+
+
+@pytest.fixture
+def stream(templates: Templates, rpc_url: str) -> Generator[Stream]:
+    with copied(templates) as dsns:
+        made = new_stream(dsns.data)
+        with made.attempt(1, rpc_url) as follower:
+            catch_up(follower)
+        yield made
+
+
+@pytest.fixture
+def mine(runner: SparkRunner, stream: Stream, objects: Path, tmp_path: Path) -> SparkRunner:
+    """The shared Spark, for a worker that knows this stream's Postgres."""
+    made = SparkRunner(PipelineSettings(objects, tmp_path, data_dsn=stream.dsn))
+    made.session = runner.session
+    return made
+
+
+def _logs(stream: Stream) -> dict[str, Any]:
+    [output] = [one for one in stream.outputs if one.kind == "logs"]
+    return {
+        "input_index": 1,
+        "name": "hot_logs",
+        "dataset_uuid": output.dataset_uuid,
+        "dataset_version": output.dataset_version,
+    }
+
+
+RANGES = {"input_index": 0, "name": "ranges", "dataset_uuid": uuid4(), "dataset_version": uuid4()}
+
+
+def _compact(stream: Stream, start: int, end: int) -> TaskPayload:
+    inputs = [RANGES, _logs(stream)]
+    scope = range_scope(start, end)
+    return task("parquet_compact", {"size": 20}, ["logs"], scope=scope, inputs=inputs)
+
+
+def _hot_blocks(stream: Stream) -> set[int]:
+    given = _logs(stream)
+    table = hot_table(given["dataset_uuid"], given["dataset_version"])
+    with psycopg.connect(stream.dsn) as conn:
+        return {row[0] for row in conn.execute(f'SELECT block_number FROM "{table}"')}
+
+
+def test_final_blocks_go_from_hot_to_cold_and_only_then_from_hot(
+    mine: SparkRunner, objects: Path, stream: Stream, chain: DevChain
+) -> None:
+    compacted = _compact(stream, 0, 19)
+    mine.run(compacted)
+    assert rows(objects, compacted, "logs") == expected(chain, 0, 19)["logs"]
+    before = _hot_blocks(stream)
+    cold = as_input(compacted, name="logs")
+    for scope in (range_scope(0, 29), {"cursor": 40}):  # not all of it is cold; not a range
+        trim = task("hot_trim", {}, ["gone"], scope=scope, inputs=[cold, _logs(stream)])
+        assert mine.run(trim) == TaskResult() and _hot_blocks(stream) == before
+    config = {"blocks_per_delete": 7}
+    trim = task(
+        "hot_trim", config, ["gone"], scope=range_scope(0, 19), inputs=[cold, _logs(stream)]
+    )
+    mine.run(trim)
+    assert _hot_blocks(stream) == {block for block in before if block > 19}
+
+
+def test_a_task_that_is_not_for_a_whole_range_compacts_nothing(
+    mine: SparkRunner, objects: Path, stream: Stream
+) -> None:
+    for start, end in ((5, 24), (0, 9), (0, 39)):
+        assert mine.run(_compact(stream, start, end)) == TaskResult()
+
+
+@pytest.mark.parametrize(
+    ("spans", "is_covered"),
+    [
+        ([(0, 9), (10, 19)], True),
+        ([(10, 19), (0, 12)], True),
+        ([(0, 9), (11, 19)], False),
+        ([(0, 18)], False),
+        ([(1, 30)], False),
+        ([], False),
+    ],
+)
+def test_a_range_is_covered_when_no_block_of_it_is_missing(
+    spans: list[tuple[int, int]], is_covered: bool
+) -> None:
+    ref = {"scheme": "file", "bucket": "b", "prefix": "p/"}
+    partitions = [
+        InputPartition.model_validate(
+            {"partition_key": f"{a}-{b}", "start": a, "end": b, "storage_ref": ref}
+        )
+        for a, b in spans
+    ]
+    assert covers(partitions, 0, 19) is is_covered

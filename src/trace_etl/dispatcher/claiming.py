@@ -1,0 +1,114 @@
+"""Claiming: one task by its id, or as many as a worker has room for."""
+
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from trace_etl.dispatcher import figures
+from trace_etl.dispatcher.lanes import Lane
+from trace_etl.dispatcher.payloads import Payloads
+from trace_etl.model.task import NotClaimedReason
+from trace_etl.state import claims
+from trace_etl.state.claims import ClaimRequest
+from trace_etl.state.pool import Conn, Pool
+from trace_etl.wire import task as wire
+
+
+@dataclass(eq=False)
+class _ManyWish:
+    """Somebody's wish for any tasks of a runtime. Its leases are drawn before, as for one task."""
+
+    runtime: str
+    worker_id: str
+    lease_tokens: list[UUID]
+    tried: bool = False
+
+
+class Claiming:
+    """`Queued → Running`, many wishes in one commit, each answered for itself."""
+
+    def __init__(self, lanes: Pool, payloads: Payloads) -> None:
+        self._payloads = payloads
+        self._claims = Lane("claim", lanes, self._claim_batch)
+        self._ready_claims = Lane("claim_many", lanes, self._claim_many_batch)
+
+    async def claim(self, body: wire.Claim) -> wire.Claimed | wire.NotClaimed:
+        """`Queued → Running` for one task, if this caller is the one."""
+        wish = ClaimRequest(body.task_id, body.worker_id, uuid4())
+        return await self._claims.submit(wish)
+
+    async def _claim_batch(
+        self, conn: Conn, wishes: list[ClaimRequest]
+    ) -> list[wire.Claimed | wire.NotClaimed | Exception]:
+        won = await claims.claim(conn, wishes)
+        lost = [w for w in wishes if w.lease_token not in won]
+        standing = await claims.standing(conn, [w.task_id for w in lost]) if lost else {}
+        if capped := [w for w in lost if _is_capped(standing.get(w.task_id))]:
+            async with conn.transaction():
+                won |= await claims.claim_capped(conn, capped)
+            standing |= await claims.standing(conn, [w.task_id for w in capped])
+        for wish in lost:
+            now = standing.get(wish.task_id)
+            if now is not None and now.lease_token == wish.lease_token:
+                # An earlier try of this very claim committed, and its answer was lost.
+                won |= {task.lease_token: task for task in await claims.held(conn, wish)}
+        figures.TRANSITIONS.labels("Running").inc(len(won))
+        claimed = await self._payloads.claimed(conn, list(won.values()))
+        answers = {answer.lease_token: answer for answer in claimed}
+        return [answers.get(w.lease_token) or _not_claimed(standing.get(w.task_id)) for w in wishes]
+
+    async def claim_many(self, body: wire.ClaimMany) -> wire.ClaimedMany:
+        """Claim up to `max_tasks` ready tasks of a runtime, oldest first."""
+        wish = _ManyWish(body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)])
+        return wire.ClaimedMany(claimed=await self._ready_claims.submit(wish))
+
+    async def _claim_many_batch(
+        self, conn: Conn, wishes: list[_ManyWish]
+    ) -> list[list[wire.Claimed] | Exception]:
+        won = await self._won_before(conn, wishes)
+        before = len(won)
+        for runtime in {w.runtime for w in wishes}:
+            taken = {task.lease_token for task in won}
+            mine = [w for w in wishes if w.runtime == runtime]
+            places = [(w.worker_id, t) for w in mine for t in w.lease_tokens if t not in taken]
+            if places:
+                won += await self._claim_ready(conn, runtime, places)
+        figures.TRANSITIONS.labels("Running").inc(len(won) - before)
+        answers = {a.lease_token: a for a in await self._payloads.claimed(conn, won)}
+        return [[answers[t] for t in w.lease_tokens if t in answers] for w in wishes]
+
+    async def _won_before(self, conn: Conn, wishes: list[_ManyWish]) -> list[claims.ClaimedTask]:
+        """What an earlier try of these very claims committed before its answer was lost."""
+        again = [token for w in wishes if w.tried for token in w.lease_tokens]
+        for wish in wishes:
+            wish.tried = True
+        return await claims.held_by(conn, again) if again else []
+
+    async def _claim_ready(
+        self, conn: Conn, runtime: str, places: list[tuple[str, UUID]]
+    ) -> list[claims.ClaimedTask]:
+        won = await claims.claim_ready(conn, runtime, places)
+        taken = {task.lease_token for task in won}
+        left = [place for place in places if place[1] not in taken]
+        return won + (await self._claim_capped(conn, runtime, left) if left else [])
+
+    async def _claim_capped(
+        self, conn: Conn, runtime: str, places: list[tuple[str, UUID]]
+    ) -> list[claims.ClaimedTask]:
+        ready = await claims.capped_ready(conn, runtime, len(places))
+        if not ready:
+            return []
+        wishes = [
+            ClaimRequest(task_id, worker, token)
+            for task_id, (worker, token) in zip(ready, places, strict=False)
+        ]
+        async with conn.transaction():
+            return list((await claims.claim_capped(conn, wishes)).values())
+
+
+def _not_claimed(now: claims.Standing | None) -> wire.NotClaimed:
+    reason = now.reason() if now else NotClaimedReason.NOT_FOUND
+    return wire.NotClaimed(reason=reason.value)
+
+
+def _is_capped(now: claims.Standing | None) -> bool:
+    return now is not None and now.capped and now.status == "Queued"

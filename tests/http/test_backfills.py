@@ -327,6 +327,22 @@ def test_a_redeploy_that_changes_the_job_ends_its_backfill(stand: Bench, filling
     assert (seen["state"], seen["why"]) == ("canceled", "the job was redeployed")
 
 
+def test_what_ended_long_ago_is_forgotten(stand: Bench, filling: Filling) -> None:
+    old, young = filling.asked("work", 0, 9), filling.asked("work", 10, 19)
+    filling.post(old, "cancel")
+    filling.post(young, "cancel")
+    stand.rows(
+        "UPDATE backfills SET ended_at = now() - interval '31 days' WHERE backfill_id = %s",
+        old["backfill_id"],
+    )
+    while stand.live.run(stand.live.service.retention.retain_once):
+        pass
+    assert filling.bench.user.get(f"/v1/backfills/{old['backfill_id']}").status_code == 404
+    assert filling.state(young)["state"] == "canceled"
+    chunks = "SELECT 1 FROM backfill_chunks WHERE backfill_id = %s"
+    assert stand.rows(chunks, old["backfill_id"]) == []
+
+
 def test_what_cannot_be_filled_is_refused_with_the_reason(filling: Filling) -> None:
     source = filling.ask("request", 0, 9)
     assert source.status_code == 409

@@ -289,6 +289,54 @@ def test_a_failed_reading_advances_nothing(stage: Bench, follower: tuple[str, At
     assert stage.next_attempt(read).scope["after"] is None
 
 
+def take_back(stage: Bench, attempt: Attempt, first: int, last: int, head: int) -> None:
+    """A reorganisation that left the chain shorter."""
+    item = {"dataset_uuid": attempt.output["dataset_uuid"], "kind": "row_range"}
+    body = {
+        "events": [attempt.event(cursor=head)],
+        "invalidations": [{**item, "start": first, "end": last}],
+    }
+    assert stage.call("/v1/task/events", attempt, **body).status_code == 200
+    stage.live.drain()
+
+
+def read_all(stage: Bench, name: str) -> list[tuple[int | None, int]]:
+    """Do what waits; returns what each task was told to read."""
+    seen: list[tuple[int | None, int]] = []
+    for task_id in queued(stage, name, "read"):
+        attempt = stage.claimed(task_id)
+        seen.append((attempt.scope["after"], attempt.scope["cursor"]))
+        assert stage.complete(attempt).status_code == 200
+    return seen
+
+
+def test_what_was_taken_back_is_read_again_when_it_comes(
+    stage: Bench, follower: tuple[str, Attempt]
+) -> None:
+    name, attempt = follower
+    move(stage, attempt, 100, 105, 110)
+    assert len(read_all(stage, name)) == 3
+    take_back(stage, attempt, 104, 110, 104)
+    assert read_all(stage, name) == [(103, 104)]
+    move(stage, attempt, 105)
+    assert read_all(stage, name) == [(104, 105)]
+    move(stage, attempt, 105, 110)  # told twice: the second time is no news
+    assert read_all(stage, name) == [(105, 110)]
+
+
+def test_a_reading_from_before_does_not_carry_the_cursor_past_it(
+    stage: Bench, follower: tuple[str, Attempt]
+) -> None:
+    name, attempt = follower
+    move(stage, attempt, 110)
+    early = stage.claimed(queued(stage, name, "read")[0])
+    take_back(stage, attempt, 104, 110, 104)
+    assert stage.complete(early).status_code == 200
+    assert (None, 104) in read_all(stage, name)
+    move(stage, attempt, 108)
+    assert read_all(stage, name)[-1] == (104, 108)
+
+
 # --- ranges -----------------------------------------------------------------------------------
 
 

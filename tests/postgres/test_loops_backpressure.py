@@ -341,6 +341,33 @@ def test_loops_of_two_replicas_agree(replicas: list[Bench]) -> None:
     assert {row["name"]: row["n"] for row in released} == {"request": 2, "split": 2}  # each tier
 
 
+def test_pausing_and_resuming_while_events_are_routed_loses_none(replicas: list[Bench]) -> None:
+    first, second = replicas
+    g = graph(first, {"work": "split", "after": "work"})
+    for n in range(30):
+        g.trigger(1, first=n)
+
+    def publish(bench: Bench) -> None:
+        small = replace(bench.live.service.publisher, batch_size=3)
+        while bench.live.run(small.publish_once):
+            pass
+
+    def fidget(job: str) -> None:
+        body = {"dag": g.name, "job": job}
+        for _ in range(8):
+            for path in ("/v1/pauses", "/v1/pauses/resume"):
+                first.user.post(path, json=body).raise_for_status()
+
+    fidgets = [lambda job=job: fidget(job) for job in ("request", "split", "work")]
+    at_once([lambda: publish(first), lambda: publish(second), *fidgets])
+    publish(first)
+    balance(first)
+    publish(second)
+    assert len(g.queued("work")) == 30
+    assert set(g.queued("work")) <= set(woken(first))
+    assert first.rows("SELECT 1 FROM deferred_events") == []
+
+
 def forget_messages(bench: Bench) -> None:
     with psycopg.connect(bench.live.dsns.queue, autocommit=True) as conn:
         conn.execute("DELETE FROM queue.messages")

@@ -1,6 +1,5 @@
 """`trace backfill` and `trace backfills`: filling a range of a job, and watching that."""
 
-import time
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -20,7 +19,6 @@ from trace_etl.cli.output import (
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Show progress until it has ended.")]
 _SHOWN = 40
-_LOOK_EVERY = 1.0
 
 
 def register(app: typer.Typer) -> None:
@@ -142,7 +140,7 @@ def resume(
 def _after(client: Client, answer: dict[str, Any], *, wait: bool, as_json: bool) -> None:
     """Follow a backfill if asked to; one that did not succeed ends the program with 1."""
     if wait:
-        answer = _follow(client, answer["backfill_id"], quiet=as_json)
+        answer = _follow(client, answer, quiet=as_json)
     if as_json:
         print_json(answer)
     if wait and answer["state"] != "complete":
@@ -150,14 +148,17 @@ def _after(client: Client, answer: dict[str, Any], *, wait: bool, as_json: bool)
         fail([f"the backfill is {answer['state']}: {failed}{answer['why']}".rstrip("; ")])
 
 
-def _follow(client: Client, backfill_id: str, *, quiet: bool) -> dict[str, Any]:
+def _follow(client: Client, answer: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     from rich.console import Console
 
+    from trace_etl.cli.changes import signals
+
     console = Console(highlight=False)
-    with console.status("looking") if console.is_terminal and not quiet else nullcontext() as bar:
+    status = console.status("looking") if console.is_terminal and not quiet else nullcontext()
+    with status as bar, signals(client, answer["dag"]) as news:
         said: object = None
-        while True:
-            item = client.get(f"/v1/backfills/{backfill_id}")
+        for _ in news:
+            item = client.get(f"/v1/backfills/{answer['backfill_id']}")
             if bar is not None:
                 bar.update(_progress(item))
             moved = [item[name] for name in ("state", "completed", "failed", "paused_by")]
@@ -166,7 +167,7 @@ def _follow(client: Client, backfill_id: str, *, quiet: bool) -> dict[str, Any]:
                 said = moved
             if item["state"] != "running":
                 return item
-            time.sleep(_LOOK_EVERY)
+    raise AssertionError("signals never end")
 
 
 def _progress(item: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """Showing plans and rollouts."""
 
-import time
 from collections.abc import Mapping
 from difflib import ndiff
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 _SIGNS = {"added": "+", "changed": "~", "removed": "-", "unchanged": "="}
-_LOOK_EVERY = 0.5
 _MOST_LINES = 20
 
 
@@ -113,16 +111,19 @@ def _covered(target: Json) -> str:
 
 def wait(client: "Client", dag: str, dag_version: str, *, quiet: bool) -> dict[str, Any]:
     """Follow a rollout until it ends, or until nothing is left that could end it."""
+    from trace_etl.cli.changes import signals
+
     said = ""
-    while True:
-        found = client.get(f"/v1/dags/{dag}/rollout", dag_version=dag_version)
-        if found["state"] != "building" or is_stuck(found):
-            return found
-        line = f"  {_percent(found)}: {found['reason'] or 'moving the pointers'}"
-        if line != said and not quiet:
-            typer.echo(line)
-        said = line
-        time.sleep(_LOOK_EVERY)
+    with signals(client, dag) as news:
+        for _ in news:
+            found = client.get(f"/v1/dags/{dag}/rollout", dag_version=dag_version)
+            if found["state"] != "building" or is_stuck(found):
+                return found
+            line = f"  {_percent(found)}: {found['reason'] or 'moving the pointers'}"
+            if line != said and not quiet:
+                typer.echo(line)
+            said = line
+    raise AssertionError("signals never end")
 
 
 def is_stuck(rollout: Json) -> bool:

@@ -280,10 +280,10 @@ class Lifecycle:
         caller: Capability,
     ) -> int:
         async with transaction(self._parts.pool) as conn:
+            await _invalidate(conn, caller.org_id, fence, invalid)
             accepted = await completions.record_events(conn, fence, events)
             if accepted is None:
                 raise await _why(conn, fence)
-            await _invalidate(conn, caller.org_id, fence, invalid)
         return accepted
 
     async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:

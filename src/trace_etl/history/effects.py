@@ -32,7 +32,7 @@ def event_effects(facts: Facts, dump: Dump) -> Iterator[Violation]:
 
 
 def _key(row: EventRow) -> EventKey:
-    return EventKey(row.dataset_uuid, row.dataset_version, row.scope_key)
+    return EventKey(row.dataset_uuid, row.dataset_version, row.told_key)
 
 
 def _unsent_events(facts: Facts, dump: Dump) -> Iterator[Violation]:
@@ -96,6 +96,8 @@ def _consumers(dump: Dump) -> Iterator[Violation]:
     for line, row in dump.of(EventRow):
         for job_id in jobs[row.dataset_uuid] if row.routed_at else ():
             made = tasks[job_id, row.dataset_uuid, row.dataset_version, row.scope_key]
+            if row.scope_key != row.told_key:
+                continue
             if not made:
                 yield _violation(f"{row.event_id} was routed, but job {job_id} has no task", line)
             if len({task.revision_id for _, task in made}) < len(made):
@@ -104,7 +106,7 @@ def _consumers(dump: Dump) -> Iterator[Violation]:
 
 
 def _causeless_tasks(dump: Dump) -> Iterator[Violation]:
-    known = {(r.dataset_version, r.scope_key) for _, r in dump.of(EventRow)}
+    known = {(r.dataset_version, r.told_key) for _, r in dump.of(EventRow)}
     # The reconciler makes the tasks of partitions that nobody told of.
     known |= {(r.dataset_version, f"p:{r.partition_key}") for _, r in dump.of(PartitionRow)}
     for line, row in dump.of(TaskRow):

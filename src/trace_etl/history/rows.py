@@ -1,5 +1,6 @@
 """The final dump: the columns of each table that the checker looks at."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -53,6 +54,11 @@ class EventRow(Fields):
     dataset_version: UUID
     scope_key: str
     routed_at: str | None = None
+
+    @property
+    def told_key(self) -> str:
+        """The scope as it was told; a cursor that came again after a rewrite has a number."""
+        return re.sub(r"^(c:\d+)@\d+$", r"\1", self.scope_key)
 
 
 class OutboxRow(Fields):

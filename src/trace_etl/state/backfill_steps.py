@@ -1,6 +1,7 @@
 """Moving backfills on: making tasks of chunks, seeing how they end, canceling, trying again."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
@@ -240,3 +241,16 @@ async def resume(conn: Conn, backfill_id: UUID) -> int:
     except UniqueViolation as error:
         raise Conflict("another backfill of the same range runs already") from error
     return again
+
+
+# One at a time: each may have a hundred thousand chunks.
+_FORGET = """
+DELETE FROM backfills WHERE backfill_id = (
+    SELECT backfill_id FROM backfills WHERE ended_at < now() - %(older_than)s
+     ORDER BY ended_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+"""
+
+
+async def forget(conn: Conn, *, older_than: timedelta) -> int:
+    """Drop a backfill that ended long ago, with its chunks. Returns how many."""
+    return (await conn.execute(_FORGET, {"older_than": older_than})).rowcount

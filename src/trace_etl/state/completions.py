@@ -68,7 +68,7 @@ WITH want AS (
      WHERE t.task_id = l.task_id
     RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
               t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
-              t.dataset_version, t.cursor_value, t.invalidation_id
+              t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
                                error_message)
@@ -105,6 +105,14 @@ WITH want AS (
       FROM done JOIN job_revisions r ON r.revision_id = done.revision_id
      WHERE done.cursor_value IS NOT NULL AND done.status = 'Completed'
        AND done.dataset_version IS NOT NULL
+       -- Unless some of it was taken back: that is still to come, and to be read.
+       AND done.invalidation_id IS NULL
+       AND NOT EXISTS (
+           SELECT FROM invalidations i
+            WHERE i.dataset_version = done.dataset_version AND i.kind = 'row_range'
+              AND i.made_xid >= pg_snapshot_xmin(done.pinned_snapshot)
+              AND NOT pg_visible_in_snapshot(i.made_xid, done.pinned_snapshot)
+              AND i.range_start <= done.cursor_value)
      ORDER BY done.job_id, r.generation_hash, done.dataset_version, done.cursor_value DESC
     ON CONFLICT (job_id, generation_hash, dataset_version) DO UPDATE
        SET cursor_value = EXCLUDED.cursor_value, task_id = EXCLUDED.task_id, advanced_at = now()
@@ -166,6 +174,7 @@ def _events_as_json(given: Iterable[tuple[Fence, list[NewEvent]]]) -> str:
     )
 
 
+# A cursor that comes again after its producer took blocks before it back is news.
 _RECORD_EVENTS = """
 WITH producer AS (
     SELECT task_id, attempt, org_id FROM tasks
@@ -176,8 +185,13 @@ WITH producer AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
                         range_start, range_end, cursor_value, producer_task_id, attempt)
     SELECT p.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
-           e.scope_key, e.partition_key, e.range_start, e.range_end, e.cursor_value,
-           p.task_id, p.attempt
+           CASE WHEN e.cursor_value IS NULL THEN e.scope_key
+                ELSE concat(e.scope_key, (
+                     SELECT '@' || count(*) FROM invalidations i
+                      WHERE i.task_id = p.task_id AND i.dataset_version = e.dataset_version
+                        AND i.range_start <= e.cursor_value
+                     HAVING count(*) > 0)) END,
+           e.partition_key, e.range_start, e.range_end, e.cursor_value, p.task_id, p.attempt
       FROM json_to_recordset(%(events)s::json) AS e (
            dataset_uuid uuid, dataset_version uuid, scope_key text, partition_key text,
            range_start bigint, range_end bigint, cursor_value bigint)

@@ -168,6 +168,17 @@ WITH told AS (
      UNION ALL
     SELECT invalidation_id, revision_id, partition_key, NULL, NULL, max(cursor_value)
       FROM touched WHERE first IS NULL GROUP BY invalidation_id, revision_id, partition_key
+), rewound AS (
+    -- What was taken back comes again by cursors that have passed already.
+    UPDATE consumer_cursors k SET cursor_value = w.first - 1, advanced_at = now()
+      FROM (SELECT c.job_id, c.generation_hash, c.dataset_version,
+                   least(min(c.first), min(s.first)) AS first
+              FROM consumer c JOIN told i USING (invalidation_id)
+              LEFT JOIN scope s USING (invalidation_id, revision_id)
+             WHERE i.kind = 'row_range'
+             GROUP BY c.job_id, c.generation_hash, c.dataset_version) w
+     WHERE k.job_id = w.job_id AND k.generation_hash = w.generation_hash
+       AND k.dataset_version = w.dataset_version AND k.cursor_value >= w.first
 ), created AS (
     INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
                        dataset_version, partition_key, range_start, range_end, cursor_value,

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.state import changes, history
+from trace_etl.state import backfill_steps, changes, history
 from trace_etl.state.pool import Pool, transaction
 
 _log = structlog.stdlib.get_logger()
@@ -22,6 +22,7 @@ class HistoryRetention:
         async with transaction(self.pool) as conn:
             dropped = await history.drop_finished(conn, older_than=self.kept, limit=self.batch_size)
             told = await changes.forget(conn, older_than=self.kept, limit=self.batch_size)
+            told += await backfill_steps.forget(conn, older_than=self.kept)
         if dropped:
             _log.info("history_dropped", tasks=dropped)
         return dropped + told

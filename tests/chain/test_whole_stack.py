@@ -1,0 +1,168 @@
+"""The whole stack on a real node: hot tables, what is derived from them, and cold Parquet.
+
+Blocks come and go, the worker is killed, and in the end every dataset holds the canonical chain.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from support import anvil
+from support.anvil import Anvil
+from support.chain_rows import rows_of
+from trace_etl.lite import stack as lite
+from trace_etl.lite.home import Home
+
+pytestmark = pytest.mark.timeout(600)
+
+TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
+CHAIN_ID = 31337
+_DAG = """
+name: tip
+defaults: {heartbeat_timeout: 4s}
+jobs:
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    outputs: [hot_blocks, hot_transactions, hot_logs]
+    config: {start_block: 0, poll_seconds: 0.1}
+  - name: kept
+    operator: sql
+    inputs: [{from: {job: follow, output: hot_logs}}]
+    outputs: [kept]
+    execution_strategy: PerUpdate
+    scaling: {max_concurrency: 1}
+    config:
+      sql: >
+        SELECT block_number, log_index, lower(hex(transaction_hash)) AS transaction,
+               lower(hex(topic0)) AS topic FROM hot_logs
+  - name: request
+    source: {kind: manual}
+    outputs: [ranges]
+  - name: ingest
+    operator: cryo_ingest
+    inputs: [{from: {job: request}}]
+    outputs: [blocks]
+publish:
+  - {name: kept, from: {job: kept}}
+  - {name: cold, from: {job: ingest}}
+"""
+
+
+class Stack:
+    """A home, and the command line over it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_FIRST": "PT1S"}
+        return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
+
+    def json(self, *words: str) -> Any:
+        done = self.trace(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def rows(self, sql: str) -> list[list[Any]]:
+        """What a query finds; nothing while there is nothing to query."""
+        done = self.trace("query", sql, "--json")
+        return json.loads(done.stdout)["rows"] if done.returncode == 0 else []
+
+    def worker(self) -> int:
+        parts = json.loads(self.trace("status", "--json").stdout)["parts"]
+        return next(part["pid"] for part in parts if part["name"] == "worker")
+
+    @cached_property
+    def _data(self) -> str:
+        """The worker's own connection string to Postgres data."""
+        entries = Path(f"/proc/{self.worker()}/environ").read_text().split("\0")
+        pairs = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        return pairs["TRACE_DATA_DSN"]
+
+    def hot(self) -> dict[str, list[dict[str, Any]]]:
+        """Every row of the hot tables, each told by a column that only it has."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        with psycopg.connect(self._data, row_factory=dict_row) as conn:
+            tables = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'dataset%'"
+            for table in [row["tablename"] for row in conn.execute(tables)]:
+                rows = conn.execute(f"SELECT * FROM {table}").fetchall()
+                kind = next((k for k, column in _MARKS.items() if rows and column in rows[0]), "")
+                found[kind] = sorted(rows, key=_place)
+        return found
+
+
+_MARKS = {"blocks": "author", "transactions": "nonce", "logs": "topic0"}
+
+
+def _place(row: dict[str, Any]) -> tuple[int, ...]:
+    keys = ("block_number", "transaction_index", "log_index")
+    return tuple(row[key] for key in keys if key in row)
+
+
+@pytest.fixture
+def node() -> Generator[Anvil]:
+    with anvil.running(Path(__file__).parent) as made:
+        yield made
+
+
+@pytest.fixture
+def stack(node: Anvil, tmp_path: Path) -> Generator[Stack]:
+    made = Stack(tmp_path / "home")
+    try:
+        started = made.trace("up", "--detach", "--rpc-url", node.url)
+        assert started.returncode == 0, started.stderr
+        yield made
+    finally:
+        lite.purge(Home(made.home))
+
+
+def _eventually(holds: Callable[[], bool], what: str, within: float = 240.0) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, f"it never came true: {what}"
+        time.sleep(1.0)  # each look starts a Python
+
+
+def test_every_dataset_holds_the_canonical_chain(node: Anvil, stack: Stack, tmp_path: Path) -> None:
+    draw = random.Random(5)
+    node.mine(90, [1, 2])
+    dag = tmp_path / "dag.yaml"
+    dag.write_text(_DAG)
+    deployed = stack.trace("deploy", str(dag))
+    assert deployed.returncode == 0, deployed.stderr + deployed.stdout
+    _eventually(lambda: bool(stack.rows("SELECT * FROM kept")), "logs are derived")
+
+    for depth in (1, 7, 64):
+        node.mine(draw.randint(1, 5), [draw.randint(1, 99)])
+        _eventually(lambda: len(stack.hot().get("blocks", [])) == node.head + 1, "followed")
+        node.reorg(depth, [draw.randint(100, 199), draw.randint(200, 299)])
+    os.kill(stack.worker(), signal.SIGKILL)
+    node.reorg(3, [7])
+    node.mine(2, [8])
+
+    truth = rows_of(node.blocks(), CHAIN_ID)
+    _eventually(lambda: stack.hot() == truth, "the hot tables are the chain")
+    logs = [
+        [row["block_number"], row["log_index"], row["transaction_hash"].hex(), row["topic0"].hex()]
+        for row in truth["logs"]
+    ]
+    derived = "SELECT block_number, log_index, transaction, topic FROM kept ORDER BY 1, 2"
+    _eventually(lambda: stack.rows(derived) == logs, "what is derived is the chain's")
+
+    stack.json("trigger", "tip", "request", "--range", f"0-{node.head}")
+    hashes = [[row["block_number"], row["block_hash"].hex()] for row in truth["blocks"]]
+    cold = "SELECT block_number, lower(hex(block_hash)) FROM cold ORDER BY 1"
+    _eventually(lambda: stack.rows(cold) == hashes, "cold Parquet is the chain's")

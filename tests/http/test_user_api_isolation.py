@@ -1,0 +1,126 @@
+"""Every route of the user API, with the ids and names of another org: they do not exist."""
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from support.lifecycle import Bench
+from support.users import new_org, person
+from trace_etl.dispatcher.routes.roles import ROLES, SIGNED
+from trace_etl.dispatcher.user_openapi import document
+
+PATHS = document()["paths"]
+
+
+def parameters(label: str) -> dict[str, Any]:
+    method, path = label.split(" ")
+    return {p["name"]: p for p in PATHS[path][method.lower()].get("parameters", [])}
+
+
+LISTS = [label for label in ROLES if "limit" in parameters(label) and "{" not in label]
+# What has no body is found wanting by its path alone.
+ADDRESSED = [
+    label
+    for label, needed in ROLES.items()
+    if "{" in label
+    and needed != SIGNED
+    and "requestBody" not in PATHS[label.split(" ")[1]][label.split(" ")[0].lower()]
+]
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """What somebody has, by the name of the path parameter that leads to it."""
+
+    things: dict[str, str]
+    dag: str
+    dataset: str
+
+    def path(self, label: str) -> str:
+        names = {
+            **self.things,
+            "name": self.dataset if "/datasets/" in label else self.dag,
+        }
+        return re.sub(r"\{(\w+)\}", lambda found: names[found[1]], label.split(" ")[1])
+
+
+@pytest.fixture(scope="module")
+def theirs(shared: Bench) -> Theirs:
+    dag = shared.dag()
+    attempt = shared.attempt(dag=dag)
+    published = shared.write_output(attempt)
+    reply = shared.complete(attempt, datasets_published=[published], events=[attempt.event()])
+    assert reply.status_code == 200, reply.text
+    shared.live.drain()
+    event = shared.user.get("/v1/events", params={"dag": dag.name}).json()["items"][0]
+    wish = {"dag": dag.name, "job": "work", "start": 0, "end": 99, "chunk": 10}
+    backfill = shared.user.post("/v1/backfills", json=wish)
+    assert backfill.status_code == 200, backfill.text
+    things = {
+        "task_id": attempt.task_id,
+        "event_id": event["event_id"],
+        "dag": dag.name,
+        "job": "work",
+        "user": "local",
+        "partition_key": "0-9",
+        "backfill_id": backfill.json()["backfill_id"],
+    }
+    return Theirs(things, dag.name, dag.published)
+
+
+@pytest.fixture(scope="module")
+def stranger(shared: Bench) -> Generator[httpx.Client]:
+    with person(shared, "admin", org_id=new_org(shared)) as client:
+        yield client
+
+
+@pytest.mark.parametrize("label", ADDRESSED)
+def test_a_thing_of_another_org_is_not_there(
+    shared: Bench, theirs: Theirs, stranger: httpx.Client, label: str
+) -> None:
+    method, path = label.split(" ")[0], theirs.path(label)
+    if method == "GET":
+        assert shared.user.get(path).status_code == 200, label
+    before = shared.dump()
+    reply = stranger.request(method, path)
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found"), reply.text
+    assert shared.dump() == before
+
+
+@pytest.mark.parametrize("label", LISTS)
+def test_a_list_of_an_empty_org_is_empty(stranger: httpx.Client, label: str) -> None:
+    reply = stranger.get(label.split(" ")[1])
+    assert reply.status_code == 200, reply.text
+    known = [item for item in reply.json()["items"] if label != "GET /v1/users"]
+    assert known == [] and reply.json()["next"] is None
+
+
+@pytest.mark.parametrize("label", LISTS)
+def test_every_list_is_bounded_and_refuses_what_it_does_not_know(shared: Bench, label: str) -> None:
+    path = label.split(" ")[1]
+    for name, value in (("limit", "0"), ("limit", "1001"), ("after", "x"), ("colour", "red")):
+        reply = shared.user.get(path, params={name: value})
+        assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, name), reply.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/triggers", {"job": "request", "start": 0, "end": 9}),
+        ("/v1/backfills", {"job": "work", "start": 0, "end": 9, "chunk": 10}),
+        ("/v1/backfills/preview", {"job": "work", "start": 0, "end": 9, "chunk": 10}),
+        ("/v1/pauses", {"job": "work"}),
+        ("/v1/pauses/resume", {"job": "work"}),
+    ],
+)
+def test_a_body_that_names_another_orgs_dag_finds_nothing(
+    shared: Bench, theirs: Theirs, stranger: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    before = shared.dump()
+    reply = stranger.post(path, json={"dag": theirs.dag, **body})
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found"), reply.text
+    assert shared.dump() == before

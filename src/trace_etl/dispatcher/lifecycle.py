@@ -33,6 +33,7 @@ from trace_etl.state import (
     claims,
     completions,
     datasets,
+    invalidations,
     leases,
     pointers,
     tasks,

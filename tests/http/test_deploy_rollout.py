@@ -5,6 +5,7 @@ from uuid import uuid4
 import pytest
 
 from support.lifecycle import Bench, at_once, held_up
+from support.postgres import sql
 from support.rollouts import Story
 
 THREE = ["0-9", "10-19", "20-29"]
@@ -404,3 +405,17 @@ def test_an_event_that_slipped_through_is_asked_for_again(story: Story) -> None:
     assert not story.swap()
     assert story.work_off("work", "after") == 2
     assert story.swap()
+
+
+def test_a_rebuild_gives_way_to_new_blocks_in_the_queue(story: Story) -> None:
+    story.built()
+    story.deploy(column=2)
+    story.trigger(30, 39)
+    story.bench.live.drain()
+    found = {
+        row[0]["task_id"]: row[1]
+        for row in sql(story.bench.live.dsns.queue, "SELECT body, bulk FROM queue.messages")
+    }
+    waiting = {task_id: found[task_id] for task_id in story.queued("work")}
+    assert waiting == {task_id: story.bench.row(task_id)["bulk"] for task_id in waiting}
+    assert sorted(waiting.values()) == [False, True, True, True, True]

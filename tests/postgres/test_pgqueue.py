@@ -102,3 +102,16 @@ def test_a_consumer_is_known_while_its_session_lives_and_not_after(
 def test_a_queue_is_named_by_a_plain_word() -> None:
     with pytest.raises(ValueError, match="not a queue name"):
         channel('x"; DROP TABLE messages')
+
+
+def test_what_is_urgent_comes_before_all_that_gives_way(dsns: Dsns, consumer: Consumer) -> None:
+    async def go() -> None:
+        producer = Producer(dsns.queue)
+        await producer.open()
+        await producer.send([("ecs_python", {"n": n}) for n in (1, 2, 3)], bulk=True)
+        await producer.send([("ecs_python", {"n": n}) for n in (4, 5)])
+        await producer.close()
+
+    asyncio.run(go())
+    taken = [consumer.receive(limit=3, hidden=LONG) for _ in range(3)]
+    assert [sorted(m.body["n"] for m in messages) for messages in taken] == [[1, 4, 5], [2, 3], []]

@@ -27,6 +27,15 @@ CREATE TABLE IF NOT EXISTS queue.messages (
     enqueued_at  timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX IF NOT EXISTS messages_visible ON queue.messages (queue, visible_at, message_id);
+DO $$ BEGIN
+    -- ADD COLUMN IF NOT EXISTS would lock out everybody at every start.
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'queue.messages'::regclass
+                      AND attname = 'bulk') THEN
+        ALTER TABLE queue.messages ADD bulk boolean NOT NULL DEFAULT false;
+    END IF;
+END $$;
+-- A hundred thousand wake-ups of a rebuild do not stand between a worker and what is urgent.
+CREATE INDEX IF NOT EXISTS messages_urgent ON queue.messages (message_id) WHERE NOT bulk;
 -- Who listens. A consumer is alive as long as the session it named is: when its process dies, by
 -- whatever means, the session ends with it.
 CREATE TABLE IF NOT EXISTS queue.consumers (
@@ -59,7 +68,8 @@ def channel(queue: str) -> str:
 
 
 _ENQUEUE = """
-INSERT INTO queue.messages (queue, body) SELECT * FROM unnest(%s::text[], %s::jsonb[])
+INSERT INTO queue.messages (queue, body, bulk)
+SELECT q, b, %s FROM unnest(%s::text[], %s::jsonb[]) AS m (q, b)
 """
 _NOTIFY = "SELECT pg_notify(c, '') FROM unnest(%s::text[]) AS c"
 
@@ -85,11 +95,11 @@ class Producer:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def send(self, messages: list[tuple[str, dict[str, Any]]]) -> None:
-        """Put (queue, body) pairs in, and wake the listeners of those queues."""
+    async def send(self, messages: list[tuple[str, dict[str, Any]]], *, bulk: bool = False) -> None:
+        """Put (queue, body) pairs in, and wake the listeners. `bulk` gives way to all the rest."""
         queues = [queue for queue, _ in messages]
         async with self._pool.connection() as conn:
-            await conn.execute(_ENQUEUE, (queues, [Jsonb(body) for _, body in messages]))
+            await conn.execute(_ENQUEUE, (bulk, queues, [Jsonb(body) for _, body in messages]))
             await conn.execute(_NOTIFY, ([channel(queue) for queue in sorted(set(queues))],))
 
     async def depth(self, queue: str) -> int:
@@ -122,10 +132,16 @@ class Message:
 
 
 _RECEIVE = """
-WITH next AS (
+WITH urgent AS MATERIALIZED (
     SELECT message_id FROM queue.messages
-     WHERE queue = ANY(%(queues)s::text[]) AND visible_at <= now()
+     WHERE queue = ANY(%(queues)s::text[]) AND visible_at <= now() AND NOT bulk
      ORDER BY message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), rest AS MATERIALIZED (
+    SELECT message_id FROM queue.messages
+     WHERE queue = ANY(%(queues)s::text[]) AND visible_at <= now() AND bulk
+     ORDER BY message_id LIMIT %(limit)s - (SELECT count(*) FROM urgent) FOR UPDATE SKIP LOCKED
+), next AS (
+    SELECT message_id FROM urgent UNION ALL SELECT message_id FROM rest
 )
 UPDATE queue.messages m SET visible_at = now() + %(hidden)s, receives = m.receives + 1
   FROM next WHERE m.message_id = next.message_id

@@ -7,7 +7,8 @@ from trace_etl.state.pool import Conn
 
 # The scopes of an input: its committed partitions; of one without any, what its events were about.
 # A job that runs per update needs the last cursor only. A scope whose task of old was done before
-# the input changed again is asked for once more, under a key of its own.
+# the input changed again is asked for once more, under a key of its own. Wake-ups of many tasks are
+# spread over time: whatever else is to be done comes in between.
 _FILL: LiteralString = """
 , scopes AS (
     SELECT w.*, 'p:' || p.partition_key AS scope_key, p.partition_key, p.range_start, p.range_end,
@@ -44,8 +45,9 @@ _FILL: LiteralString = """
     ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
     RETURNING task_id, runtime
 ), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+    INSERT INTO outbox (kind, target, subject, next_try_at)
+    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id,
+           now() + make_interval(secs => greatest(0, row_number() OVER () - 500) / 5000.0)
       FROM created
 )
 SELECT count(*) FROM created

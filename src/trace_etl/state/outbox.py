@@ -18,6 +18,8 @@ class Intent:
     subject: UUID
     body: dict[str, Any] | None
     tries: int
+    bulk: bool
+    """A wake-up for a task that gives way to others."""
 
 
 # A lost lease or removal only means doing it once more, so neither waits for the disk.
@@ -30,7 +32,9 @@ WITH due AS (
 )
 UPDATE outbox o SET tries = o.tries + 1, next_try_at = now() + %(hold)s
   FROM due WHERE o.outbox_id = due.outbox_id
-RETURNING o.outbox_id, o.kind, o.target, o.subject, o.body, o.tries
+RETURNING o.outbox_id, o.kind, o.target, o.subject, o.body, o.tries,
+          o.kind = 'wake_up' AND coalesce(
+              (SELECT t.bulk FROM tasks t WHERE t.task_id = o.subject), false) AS bulk
 """
 
 

@@ -111,16 +111,21 @@ class OutboxPublisher:
         self.kicks.pressure.set()
 
     async def _wake(self, intents: list[Intent]) -> None:
-        await self._send([(i.target, wake_up_body(i.subject)) for i in intents])
+        for bulk in (False, True):
+            if alike := [i for i in intents if i.bulk is bulk]:
+                messages = [(i.target, wake_up_body(i.subject)) for i in alike]
+                await self._send(messages, bulk=bulk)
         await self._done(intents)
 
     async def _buffer(self, intents: list[Intent]) -> None:
         await self._send([(i.target, i.body or {}) for i in intents])
         await self._done(intents)
 
-    async def _send(self, messages: list[tuple[str, dict[str, Any]]]) -> None:
+    async def _send(
+        self, messages: list[tuple[str, dict[str, Any]]], *, bulk: bool = False
+    ) -> None:
         try:
-            await self.queue.send(messages)
+            await self.queue.send(messages, bulk=bulk)
         except CONNECTION_LOST as error:
             raise Unavailable(f"the queue does not answer: {error}") from error
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trace_etl.cli.check import checked, read
 from trace_etl.cli.client import fail, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import local_time, print_json, print_rows
@@ -27,6 +28,9 @@ def register(app: typer.Typer) -> None:
 
 
 _PATIENCE = 600.0  # a generation of a million partitions has as many tasks
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Have Spark judge every SELECT first; takes some seconds.")
+]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A DAG file (YAML).")]
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="Follow it until the new generations are complete.")
@@ -35,7 +39,7 @@ WaitOption = Annotated[
 
 def plan(file: FileArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Show what a deploy of a DAG file would do. Changes nothing."""
-    text = _read(file)
+    text = read(file)
     with session(home, file=str(file)) as client:
         answer = client.post("/v1/plans", {"text": text, "filename": file.name})
     if as_json:
@@ -51,11 +55,14 @@ def plan(file: FileArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOptio
 def deploy(
     file: FileArgument,
     wait: WaitOption = False,
+    check: CheckOption = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
     """Deploy a DAG file. The same text again changes nothing."""
-    text = _read(file)
+    text = read(file)
+    if check:
+        checked(file, home)
     body: dict[str, Any] = {"text": text, "filename": file.name}
     with session(home, file=str(file)) as client:
         planned = client.post("/v1/plans", body)
@@ -171,15 +178,6 @@ def schema() -> None:
     from trace_etl.plan.dagfile import dag_schema
 
     print_json(dag_schema())
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        fail([f"{file}: {error.strerror}"])
-    except UnicodeDecodeError as error:
-        fail([f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}"])
 
 
 def _end(rollout: dict[str, Any], *, quiet: bool) -> None:

@@ -5,6 +5,7 @@ import typer
 from trace_etl.cli import (
     backfills,
     changes,
+    check,
     dags,
     datasets,
     demo,
@@ -33,6 +34,7 @@ for commands in (
     tasks,
     backfills,
     changes,
+    check,
     pressure,
     datasets,
     lineage,

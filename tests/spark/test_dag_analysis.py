@@ -1,0 +1,88 @@
+"""Spark's own analyser over a whole DAG, before anything runs."""
+
+import re
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from trace_etl.pipeline.analysis import analyse
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.plan.dagfile import parse_dag
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DAG = """
+name: d
+jobs:
+  - {name: ask, source: {kind: manual}, outputs: [ranges]}
+  - name: last
+    operator: sql
+    inputs: [{from: {job: first}, name: t}]
+    outputs: [last]
+    config: {sql: "SELECT n + 1 AS m FROM t"}
+  - name: get
+    operator: cryo_ingest
+    inputs: [{from: {job: ask}}]
+    outputs: [logs]
+  - name: first
+    operator: sql
+    inputs: [{from: {job: get}WHERE}]
+    outputs: [first]
+    config:
+      sql: |
+        SELECT address, count(*) AS n
+          FROM logs
+         GROUP BY address
+  - name: outer
+    operator: sql
+    inputs: [{from: {dataset: elsewhere}}]
+    outputs: [outer]
+    config: {sql: SELECT * FROM elsewhere}
+"""
+
+
+@pytest.fixture
+def own(runner: SparkRunner) -> Generator[SparkSession]:
+    with runner.session.lease(runner.session.get(), ["logs", "t", "elsewhere"]) as spark:
+        yield spark
+
+
+def test_the_columns_of_every_output_are_known_before_anything_runs(own: SparkSession) -> None:
+    found = analyse(own, parse_dag(DAG.replace("WHERE", "")), {})
+    assert found.complaints == [] and found.unknown == ["outer"]
+    shapes = {key: schema.simpleString() for key, schema in found.outputs.items()}
+    assert shapes["first", "first"] == "struct<address:binary,n:bigint>"
+    assert shapes["last", "last"] == "struct<m:bigint>"
+
+
+def test_a_published_datasets_columns_are_what_the_stack_says(own: SparkSession) -> None:
+    known = StructType.fromDDL("a int")
+    found = analyse(own, parse_dag(DAG.replace("WHERE", "")), {"elsewhere": known})
+    assert found.outputs["outer", "outer"].simpleString() == "struct<a:int>"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "job", "complaint"),
+    [
+        ("address, count", "adress, count", 3, r"`adress` cannot be resolved.*`address`.*line 1"),
+        ("GROUP BY address", "GROUP YB address", 3, r"Syntax error.*line 3"),
+        ("n + 1 AS m", "n + 1 AS m, n AS M", 1, "two columns are called M"),
+        ("WHERE", ", where: {topic9: 1}", 3, "where: there is no column topic9"),
+    ],
+    ids=["column", "syntax", "twice", "where"],
+)
+def test_a_select_that_cannot_be_is_found_with_its_place(
+    own: SparkSession, old: str, new: str, job: int, complaint: str
+) -> None:
+    text = DAG.replace(old, new).replace("WHERE", "")
+    [found] = analyse(own, parse_dag(text), {}).complaints
+    assert found.job == job
+    assert re.search(complaint, found.message), found.message
+
+
+@pytest.mark.parametrize("name", sorted(one.parent.name for one in EXAMPLES.glob("*/dag.yaml")))
+def test_an_example_passes(own: SparkSession, name: str) -> None:
+    found = analyse(own, parse_dag((EXAMPLES / name / "dag.yaml").read_text()), {})
+    assert found.complaints == [] and found.unknown == []

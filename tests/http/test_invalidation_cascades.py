@@ -64,7 +64,7 @@ def play(world: World, step: tuple) -> None:
             getattr(world, what)()
 
 
-@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings.default.max_examples // 3, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=5, max_size=25))
 @example([("publish",), ("claim", 0), ("reorganise", (0, 19)), ("finish", 0)])
 def test_after_any_sequence_every_output_equals_a_rebuild(stage: Bench, story: list) -> None:

@@ -83,7 +83,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings.default.max_examples // 4, suppress_health_check=list(HealthCheck))
 @given(steps)
 def test_any_order_and_any_loss_end_in_the_same_state(stages: list[Bench], story: list) -> None:
     stage = stages[0]

@@ -28,6 +28,8 @@ class SplitConfig(OperatorConfig):
 
 
 class AggregateConfig(OperatorConfig):
+    """Collects what its input tells into aligned ranges, and tells of each once it is whole."""
+
     size: int = Field(10_000, ge=1, le=10_000_000, description="Blocks per range.")
     start: int = Field(
         0, ge=0, le=MAX_BLOCK, description="The first block of an input that moves by cursors."

@@ -99,6 +99,28 @@ def test_missed_ticks_are_made_up_for_as_the_source_says(
     assert fired(dispatcher) == [key(NOON + n * HOUR) for n in (0, *made_up_for, 101)]
 
 
+def test_the_ticks_of_a_paused_source_are_kept_and_routed_when_it_goes_on(
+    dispatcher: Live,
+) -> None:
+    deploy(dispatcher)
+    body = {"dag": "clock", "job": "hourly"}
+
+    async def use(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON)
+        await trigger.fire_once(NOON + HOUR)
+
+    with dispatcher.user() as http:
+        assert http.post("/v1/pauses", json=body).status_code == 200
+        with_scheduler(dispatcher, use)
+        dispatcher.drain()
+        routed = "SELECT count(*) FROM events WHERE routed_at IS NOT NULL"
+        assert fired(dispatcher) == [key(NOON), key(NOON + HOUR)]
+        assert sql(dispatcher.dsns.state, routed) == [(0,)]
+        assert http.post("/v1/pauses/resume", json=body).status_code == 200
+    dispatcher.drain()
+    assert sql(dispatcher.dsns.state, routed) == [(2,)]
+
+
 def test_a_tick_on_time_stands_for_those_missed_before_it(dispatcher: Live) -> None:
     deploy(dispatcher)
 

@@ -50,7 +50,7 @@ class DispatcherApi:
         await self._http.aclose()
 
     async def cron_jobs(self) -> list[CronJob]:
-        """The cron sources that are deployed and not paused."""
+        """The cron sources that are deployed; the Dispatcher keeps the ticks of paused ones."""
         found: list[JobItem] = []
         wanted: dict[str, str | int] = {"source_kind": "cron", "limit": 1000}
         while True:
@@ -59,7 +59,7 @@ class DispatcherApi:
             if page.next is None:
                 break
             wanted["after"] = page.next
-        return [CronJob(j.dag, j.job, _schedule(j)) for j in found if _runs(j)]
+        return [CronJob(j.dag, j.job, _schedule(j)) for j in found if j.schedule]
 
     async def last_tick(self, job: CronJob) -> datetime | None:
         """The newest tick that the job was triggered for."""
@@ -114,7 +114,3 @@ def _schedule(job: JobItem) -> Schedule:
         missed=options.get("missed", "last"),
         most_missed=options.get("most_missed", 100),
     )
-
-
-def _runs(job: JobItem) -> bool:
-    return job.schedule is not None and job.paused_by is None

@@ -17,7 +17,7 @@ from support.faulty_node import Calls, FaultyNode, Reply
 from support.following import Stream, catch_up, new_stream
 from support.postgres import Templates, copied, sql
 from support.spark_tasks import task
-from trace_etl.data.errors import OtherChain, StaleWriter
+from trace_etl.data.errors import DataUnavailable, OtherChain, StaleWriter
 from trace_etl.devchain import DevChain, start_server
 from trace_etl.devchain.chain import ReorgAt
 from trace_etl.devchain.server import RunningServer
@@ -253,6 +253,33 @@ def test_finality_of_other_blocks_than_ours_says_nothing_about_ours(
         catch_up(follower)
     assert stream.rows() == chain.rows()
     assert stream.told_ranges() == [(26, 89)]
+
+
+def test_a_fork_that_is_shorter_so_far_is_followed(stream: Stream) -> None:
+    with start_server(_chain()) as server, stream.attempt(1, server.url) as follower:
+        catch_up(follower)  # up to block 89
+    with start_server(_chain(initial=87)) as server, stream.attempt(2, server.url) as follower:
+        fork = Growing(server, _chain(initial=87))
+        fork.reorg(2)
+        catch_up(follower)
+        assert stream.rows() == fork.rows()
+        assert stream.told_ranges() == [(85, 89)]
+        fork.mine(9)
+        catch_up(follower)
+        assert stream.rows() == fork.rows()
+
+
+def test_an_attempt_whose_database_went_away_is_followed_by_another(
+    chain: Growing, stream: Stream
+) -> None:
+    ends = "SELECT pg_terminate_backend(%s)"
+    with stream.attempt(1, chain.url) as follower:
+        sql(stream.dsn, ends, [follower.conn.info.backend_pid])
+        with pytest.raises(DataUnavailable):
+            follower.step()
+    with stream.attempt(2, chain.url) as follower:
+        catch_up(follower)
+    assert stream.rows() == chain.rows()
 
 
 def test_another_chain_is_refused(chain: Growing, stream: Stream) -> None:

@@ -98,6 +98,8 @@ class Operator:
     update_strategies: tuple[str, ...] = ("replace",)
     needs_udf: bool = False
     """Whether it runs a user's function, named in the job's `udf`."""
+    never_ends: bool = False
+    """Whether it runs until it is stopped; such a task takes none of its worker's slots."""
     doubts_inputs: bool = False
     """Whether it may find its inputs to be wrong, and invalidate them."""
 
@@ -144,6 +146,7 @@ def _hot_outputs(outputs: tuple[str, ...]) -> str | None:
     return None
 
 
+_BOTH = ("replace", "append")
 OPERATORS: dict[str, Operator] = {
     op.name: op
     for op in (
@@ -151,11 +154,11 @@ OPERATORS: dict[str, Operator] = {
         Operator("range_splitter", SplitConfig, ("dispatcher", *WORKERS), _one_output),
         Operator("range_aggregator", AggregateConfig, ("dispatcher",), _one_output, _one_input),
         Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs),
-        Operator("block_follower", FollowConfig, WORKERS, _hot_outputs),
+        Operator("block_follower", FollowConfig, WORKERS, _hot_outputs, never_ends=True),
         Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),
         Operator("erc20_transfers", TransfersConfig, WORKERS, _one_output, _one_input),
-        Operator("enrich", EnrichConfig, WORKERS, _one_output),
-        Operator("sql", SqlConfig, WORKERS, _one_output),
+        Operator("enrich", EnrichConfig, WORKERS, _one_output, update_strategies=_BOTH),
+        Operator("sql", SqlConfig, WORKERS, _one_output, update_strategies=_BOTH),
         Operator("query", QueryConfig, WORKERS, _one_output),
         Operator(
             "integrity_check",

@@ -7,6 +7,7 @@ from datetime import timedelta
 import structlog
 from pydantic import ValidationError
 
+from trace_etl.plan.operators import OPERATORS
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer, Message
 from trace_etl.wire import task as wire
 from trace_etl.worker.attempt import Attempt, Runner
@@ -15,10 +16,11 @@ from trace_etl.worker.client import DispatcherClient, Refused, Unreachable
 _log = structlog.stdlib.get_logger()
 # Long enough for a claim; a message whose worker died comes back after it.
 _HIDDEN = timedelta(seconds=30)
+_MOST_ENDLESS = 64
 
 
 class Slots:
-    """Runs at most `size` attempts at once."""
+    """Runs at most `size` attempts at once, and beside them those that never end."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Slots:
         self._stop = stop
         self._free = threading.Semaphore(size)
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="slot")
+        self._endless = ThreadPoolExecutor(_MOST_ENDLESS, thread_name_prefix="endless")
 
     def run(self) -> None:
         """Claim and run until asked to stop; then give running attempts back and return."""
@@ -50,6 +53,7 @@ class Slots:
                 _log.warning("worker_waits", failures=failures, error=repr(error))
                 self._stop.wait(min(5.0, 0.1 * 2 ** min(failures, 6)))
         self._threads.shutdown(wait=True)
+        self._endless.shutdown(wait=True)
 
     def _turn(self) -> None:
         if not self._free.acquire(timeout=0.5):
@@ -85,10 +89,19 @@ class Slots:
 
     def _start(self, claimed: wire.Claimed) -> None:
         attempt = Attempt(claimed, self._client, self._runner, self._stop)
+        operator = OPERATORS.get(claimed.task.operator)
+        if operator is not None and operator.never_ends:
+            # A slot would never be free again; and mostly it waits for the next block.
+            self._endless.submit(attempt.run).add_done_callback(_log_crash)
+            return
         self._free.acquire()
         self._threads.submit(attempt.run).add_done_callback(self._finished)
 
     def _finished(self, future: Future[None]) -> None:
         self._free.release()
-        if error := future.exception():
-            _log.error("attempt_crashed", error=repr(error))
+        _log_crash(future)
+
+
+def _log_crash(future: Future[None]) -> None:
+    if error := future.exception():
+        _log.error("attempt_crashed", error=repr(error))

@@ -1,0 +1,99 @@
+"""A worker's slots: so many attempts at once, and those that never end beside them."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from queue import Empty, Queue
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from support.spark_tasks import task
+from trace_etl.queues.pgqueue import Message
+from trace_etl.wire import task as wire
+from trace_etl.worker.slots import Slots
+
+
+class Wakings:
+    """A queue that holds what it was given."""
+
+    def __init__(self, task_ids: list[UUID]) -> None:
+        self._messages = [
+            Message(at, "ecs_python", {"task_id": str(one)}, 1) for at, one in enumerate(task_ids)
+        ]
+
+    def receive(self, **how: Any) -> list[Message]:
+        return [self._messages.pop(0)] if self._messages else []
+
+    def wait(self, stop: threading.Event) -> None:
+        stop.wait(0.01)
+
+    def ack(self, message_ids: list[int]) -> None:
+        pass
+
+
+class Office:
+    """A Dispatcher that lets every claim win."""
+
+    def __init__(self, payloads: list[wire.TaskPayload]) -> None:
+        self._payloads = {payload.task_id: payload for payload in payloads}
+
+    def claim(self, task_id: UUID, worker_id: str, stop: threading.Event) -> wire.Claimed:
+        return wire.Claimed(
+            attempt=1,
+            lease_token=uuid4(),
+            lease_expires_at=datetime.now(UTC),
+            capability_token="",
+            task=self._payloads[task_id],
+        )
+
+    def complete(self, *words: object) -> None:
+        pass
+
+
+class Running:
+    """A runner whose tasks run until they are canceled."""
+
+    def __init__(self) -> None:
+        self.started: Queue[str] = Queue()
+        self._over = threading.Event()
+
+    def run(self, task: wire.TaskPayload, link: object = None) -> wire.TaskResult:
+        self.started.put(task.operator)
+        self._over.wait(30)
+        return wire.TaskResult()
+
+    def cancel(self, task_id: UUID) -> None:
+        self._over.set()
+
+
+def _claimed(operators: list[str]) -> Iterator[str]:
+    """The operators that a worker with one slot starts, in order."""
+    payloads = [task(name, {}, ["hot_logs"]) for name in operators]
+    runner, stop = Running(), threading.Event()
+    queue = Wakings([payload.task_id for payload in payloads])
+    slots = Slots(
+        cast("Any", queue), cast("Any", Office(payloads)), runner, worker_id="w", size=1, stop=stop
+    )
+    thread = threading.Thread(target=slots.run)
+    thread.start()
+    try:
+        for _ in operators:
+            yield runner.started.get(timeout=2)
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_what_never_ends_leaves_the_slots_to_the_others() -> None:
+    names = ["block_follower", "block_follower", "sql"]
+    assert sorted(_claimed(names)) == names
+
+
+def test_one_slot_runs_one_attempt_at_a_time() -> None:
+    started = _claimed(["sql", "sql"])
+    assert next(started) == "sql"
+    with pytest.raises(Empty):
+        next(started)

@@ -80,6 +80,8 @@ jobs:
     config: {{sql: "SELECT 2 FROM ranges"}}
 """
     assert bench.user.post("/v1/dags", json={"text": text}).status_code == 200
+    # What it builds beside the old generations takes their place at once.
+    assert bench.user.post(f"/v1/dags/{dag.name}/promote").status_code == 200
 
 
 def test_what_ended_lately_is_kept(alone: Bench) -> None:

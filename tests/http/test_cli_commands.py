@@ -108,6 +108,20 @@ def asking(shell: Shell, dag: str) -> Generator[Shell]:
         yield replace(shell, apart=True)
 
 
+# --- jobs -------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_and_one_is_told_of(shell: Shell, dag: str) -> None:
+    shell.out("deploy", dag)
+    listed = shell.json("jobs", "quickstart")["items"]
+    assert {item["job"] for item in listed} == {"request", "split", "ingest", "receivers"}
+    assert "cryo_ingest" in shell.out("jobs")
+    told = shell.out("job", "quickstart", "receivers")
+    assert "quickstart.receivers" in told and "reads" in told
+    assert shell.json("job", "quickstart", "receivers")["reason"] is None
+    assert "no job" in "".join(shell.refused("job", "quickstart", "nobody"))
+
+
 # --- deploy and trigger -----------------------------------------------------------------------
 
 

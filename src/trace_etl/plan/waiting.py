@@ -1,5 +1,6 @@
-"""Why a task is not running: one place, in words."""
+"""Why a task, or a whole job, is not running: one place, in words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -53,6 +54,52 @@ def _failed(facts: Facts) -> str:
     if facts.retry_at is None:
         return f"failed for good at attempt {facts.attempt} of {facts.max_attempts}: {why}"
     return f"retry at {_utc(facts.retry_at)} (attempt {facts.attempt} failed: {why})"
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A job above that has work, or trouble."""
+
+    job: str
+    queued: int
+    running: int
+    retrying: int
+    failed: int
+    paused_by: str | None
+
+
+def job_reason(
+    *, queued: int, running: int, paused_by: str | None, above: Sequence[Upstream]
+) -> str | None:
+    """Why a job runs nothing; None when it does, or when nothing new is under way above it."""
+    if running:
+        return None
+    if paused_by is not None:
+        return f"paused by {paused_by}"
+    if queued:
+        return f"{_tasks(queued)} queued: `trace tasks` says what each waits for"
+    if not above:
+        return None
+    return "waiting for upstream: " + "; ".join(_work(job) for job in above)
+
+
+def _work(job: Upstream) -> str:
+    parts = [
+        f"{_tasks(count)} {word}"
+        for count, word in (
+            (job.running, "running"),
+            (job.queued, "queued"),
+            (job.retrying, "to be tried again"),
+            (job.failed, "failed for good"),
+        )
+        if count
+    ]
+    paused = [f"paused by {job.paused_by}"] if job.paused_by else []
+    return f"{job.job} ({', '.join([*parts, *paused])})"
+
+
+def _tasks(count: int) -> str:
+    return f"{count:,} task" if count == 1 else f"{count:,} tasks"
 
 
 def _utc(moment: datetime) -> str:

@@ -43,6 +43,19 @@ class JobOutput(Reply):
     published: str | None
 
 
+class UpstreamWork(Reply):
+    """A job above that has work, or trouble; `distance` 1 feeds this one directly."""
+
+    dag: str
+    job: str
+    distance: int
+    queued: int
+    running: int
+    retrying: int
+    failed: int
+    paused_by: str | None
+
+
 class JobDetail(JobItem):
     revision_id: UUID
     execution_strategy: str
@@ -61,3 +74,6 @@ class JobDetail(JobItem):
     oldest_queued_at: datetime | None
     inputs: list[JobInput]
     outputs: list[JobOutput]
+    upstream: list[UpstreamWork]
+    reason: str | None
+    """Why it runs nothing; null when it does, or when nothing is under way above it."""

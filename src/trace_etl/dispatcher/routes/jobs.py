@@ -6,7 +6,8 @@ from fastapi import APIRouter
 
 from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
 from trace_etl.dispatcher.routes.pages import PageDep
-from trace_etl.state import jobs
+from trace_etl.plan.waiting import Upstream, job_reason
+from trace_etl.state import jobs, upstream
 from trace_etl.state.jobs import JobFilter
 from trace_etl.wire import jobs as wire
 from trace_etl.wire.user import Name
@@ -47,4 +48,21 @@ async def list_jobs(
 async def get_job(dag: Name, job: Name, user: CallerDep, ctx: ContextDep) -> wire.JobDetail:
     """One job: its settings, its edges, and what of it waits and runs."""
     async with ctx.pool.connection() as conn:
-        return wire.JobDetail.model_validate(asdict(await jobs.get(conn, user.org_id, dag, job)))
+        found = await jobs.get(conn, user.org_id, dag, job)
+        above = await upstream.above(conn, found.revision_id)
+    reason = job_reason(
+        queued=found.queued,
+        running=found.running,
+        paused_by=found.paused_by,
+        above=[
+            Upstream(_name(a, dag), a.queued, a.running, a.retrying, a.failed, a.paused_by)
+            for a in above
+        ],
+    )
+    return wire.JobDetail.model_validate(
+        {**asdict(found), "upstream": [asdict(a) for a in above], "reason": reason}
+    )
+
+
+def _name(work: upstream.UpstreamWork, dag: str) -> str:
+    return work.job if work.dag == dag else f"{work.dag}.{work.job}"

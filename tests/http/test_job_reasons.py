@@ -1,0 +1,104 @@
+"""Why a job runs nothing: its own queue, a pause, or the work that is still above it."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from support.lifecycle import Bench
+
+_DAG = """
+name: {name}
+jobs:
+  - {{name: request, source: {{kind: manual}}, outputs: [ranges]}}
+  - name: first
+    operator: range_splitter
+    runtime: ecs_python
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [parts]
+    max_attempts: 1
+  - name: second
+    operator: range_splitter
+    runtime: ecs_python
+    inputs: [{{from: {{job: first}}}}]
+    outputs: [pieces]
+  - name: third
+    operator: range_splitter
+    runtime: ecs_python
+    inputs: [{{from: {{job: second}}}}]
+    outputs: [crumbs]
+"""
+
+
+@pytest.fixture
+def dag(shared: Bench) -> str:
+    name = f"t_{uuid4().hex[:12]}"
+    reply = shared.user.post("/v1/dags", json={"text": _DAG.format(name=name)})
+    assert reply.status_code == 200, reply.text
+    return name
+
+
+def job(bench: Bench, dag: str, name: str) -> dict[str, Any]:
+    reply = bench.user.get(f"/v1/jobs/{dag}/{name}")
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def work_of(bench: Bench, dag: str, name: str) -> list[str]:
+    body = {"dag": dag, "job": "request", "start": 0, "end": 9}
+    assert bench.user.post("/v1/triggers", json=body).status_code == 200
+    bench.live.drain()
+    query = {"dag": dag, "job": name, "status": "Queued"}
+    items = bench.user.get("/v1/tasks", params=query).json()["items"]
+    return [item["task_id"] for item in items]
+
+
+def test_a_job_with_nothing_above_it_waits_for_nobody(shared: Bench, dag: str) -> None:
+    found = job(shared, dag, "third")
+    assert (found["reason"], found["upstream"]) == (None, [])
+
+
+def test_a_job_says_which_work_above_it_is_under_way(shared: Bench, dag: str) -> None:
+    (task_id,) = work_of(shared, dag, "first")
+    assert job(shared, dag, "first")["reason"].startswith("1 task queued")
+    assert job(shared, dag, "third")["reason"] == "waiting for upstream: first (1 task queued)"
+    shared.claimed(task_id)
+    assert job(shared, dag, "first")["reason"] is None
+    found = job(shared, dag, "third")
+    assert found["reason"] == "waiting for upstream: first (1 task running)"
+    (above,) = found["upstream"]
+    assert (above["job"], above["distance"], above["running"]) == ("first", 2, 1)
+
+
+def test_a_failure_above_is_what_a_job_waits_for(shared: Bench, dag: str) -> None:
+    (task_id,) = work_of(shared, dag, "first")
+    assert shared.complete(shared.claimed(task_id), "Failed").status_code == 200
+    reason = job(shared, dag, "second")["reason"]
+    assert reason == "waiting for upstream: first (1 task failed for good)"
+
+
+def test_pauses_are_told_of_on_both_sides(shared: Bench, dag: str) -> None:
+    body = {"dag": dag, "job": "first", "reason": "repairs", "tier": "normal"}
+    assert shared.user.post("/v1/pauses", json=body).status_code == 200
+    assert job(shared, dag, "first")["reason"].startswith("paused by local (repairs)")
+    assert "first (paused by local (repairs)" in job(shared, dag, "second")["reason"]
+
+
+def test_a_job_that_reads_another_dag_names_it(shared: Bench, dag: str) -> None:
+    published = f"{dag}_pieces"
+    text = _DAG.format(name=dag) + f"publish: [{{name: {published}, from: {{job: second}}}}]\n"
+    assert shared.user.post("/v1/dags", json={"text": text}).status_code == 200
+    reader = f"""
+name: {dag}_reader
+jobs:
+  - name: read
+    operator: range_splitter
+    runtime: ecs_python
+    inputs: [{{from: {{dataset: {published}}}}}]
+    outputs: [seen]
+"""
+    reply = shared.user.post("/v1/dags", json={"text": reader})
+    assert reply.status_code == 200, reply.text
+    assert len(work_of(shared, dag, "first")) == 1
+    reason = job(shared, f"{dag}_reader", "read")["reason"]
+    assert reason == f"waiting for upstream: {dag}.first (1 task queued)"

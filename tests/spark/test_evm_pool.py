@@ -95,6 +95,47 @@ def test_a_limit_told_inside_a_batch_makes_batches_smaller(
     assert _read(node.url) == expected(chain, 0, 29)
 
 
+@pytest.mark.parametrize("code", [-32005, -32602, -32000])
+def test_a_range_with_too_many_logs_is_asked_for_in_halves(
+    node: FaultyNode, chain: DevChain, code: int
+) -> None:
+    def limit(calls: Calls, items: Calls) -> Calls:
+        for call, item in zip(calls, items, strict=True):
+            if call["method"] == "eth_getLogs":
+                span = [int(call["params"][0][end], 16) for end in ("fromBlock", "toBlock")]
+                if span[1] - span[0] >= 3:
+                    item.pop("result")
+                    item["error"] = {"code": code, "message": "query returned too many results"}
+        return items
+
+    node.after = limit
+    assert _read(node.url, tables=("logs",))["logs"] == expected(chain, 0, 29)["logs"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": -32601, "message": "no"},
+        {"code": -32004, "message": "This method is not supported"},
+        {"code": -32000, "message": "the method eth_getBlockReceipts does not exist"},
+        {"code": -32600, "message": "Method not found"},
+    ],
+    ids=["32601", "32004", "32000", "32600"],
+)
+def test_receipts_are_asked_for_one_by_one_where_blocks_of_them_are_not_known(
+    node: FaultyNode, chain: DevChain, error: dict[str, Any]
+) -> None:
+    def refuse(calls: Calls, items: Calls) -> Calls:
+        for call, item in zip(calls, items, strict=True):
+            if call["method"] == "eth_getBlockReceipts":
+                item.pop("result")
+                item["error"] = error
+        return items
+
+    node.after = refuse
+    assert _read(node.url, end=9) == expected(chain, 0, 9)
+
+
 def test_a_slow_endpoint_is_left_for_another(
     node: FaultyNode, rpc_url: str, chain: DevChain
 ) -> None:

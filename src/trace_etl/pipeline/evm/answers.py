@@ -1,5 +1,6 @@
 """JSON-RPC answers: columns straight from the bytes, and the long way round when one is odd."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
@@ -12,6 +13,9 @@ import pyarrow.json as pj
 from trace_etl.pipeline.errors import ChainMismatch, PipelineError, RpcRefused
 
 _METHOD_NOT_FOUND = -32601
+# Some nodes say so with another code.
+_OTHER_CODES = (-32600, -32000, -32004)
+_NO_METHOD = re.compile(r"method.*(not (found|supported|available|allowed)|does not exist)", re.I)
 _FINAL_CODES = (-32600, _METHOD_NOT_FOUND, -32602)  # our request is wrong; again is no better
 
 
@@ -132,7 +136,7 @@ def _in_order(items: list[dict[str, Any]], calls: Sequence[Call], label: str) ->
 
 def _raise_error(error: object, call: Call, label: str) -> NoReturn:
     code, text = _error(error)
-    if code == _METHOD_NOT_FOUND:
+    if code == _METHOD_NOT_FOUND or (code in _OTHER_CODES and _NO_METHOD.search(text)):
         raise MethodNotFound(f"{call} at {label}: {text}")
     raise Trouble(RpcRefused, f"{call} at {label}: {text}", again=code not in _FINAL_CODES)
 

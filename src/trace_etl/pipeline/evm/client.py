@@ -46,7 +46,7 @@ class Client:
         [[value]] = self._batch([call], read_values, self._tries)
         return value
 
-    def columns(self, calls: Sequence[Call], shape: Any) -> Any:
+    def columns(self, calls: Sequence[Call], shape: Any, *, tries: int | None = None) -> Any:
         """The results of calls of one kind, as an Arrow array in the order of the calls."""
         if not calls:
             return pa.array([], shape)
@@ -54,7 +54,7 @@ class Client:
         def read(body: bytes, calls: Sequence[Call], label: str) -> Any:
             return read_columns(body, calls, shape, label)
 
-        parts = self._batch(calls, read, self._tries)
+        parts = self._batch(calls, read, min(tries or self._tries, self._tries))
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     @property

@@ -28,6 +28,9 @@ from trace_etl.pipeline.evm.tables import Chunk
 
 _Array = Any  # pyarrow ships no types
 _FIRST_BATCH = 10
+_TRIES_OF_A_RANGE = (
+    2  # of eth_getLogs: nodes word "too much" in many ways, so any refusal halves it
+)
 _WANTED_BYTES = 4_000_000  # an answer this large hides the round trip and still parses quickly
 
 
@@ -211,12 +214,23 @@ class RangeReader:
         nothing = pa.array([], shapes.LOG)
         if not self._wants_logs:
             return Chunk(blocks, nothing, nothing, nothing)
-        span = {"fromBlock": hex(numbers[0]), "toBlock": hex(numbers[-1])}
-        told = client.columns([Call("eth_getLogs", (span,))], shapes.LOGS).flatten()
-        logs, per_block = _sorted_by_position(told, numbers)
+        logs, per_block = _sorted_by_position(self._logs(client, numbers), numbers)
         check_logs(blocks, logs, per_block)
         check_silence(blocks, per_block)
         return Chunk(blocks, nothing, nothing, logs)
+
+    def _logs(self, client: Client, numbers: range) -> _Array:
+        """The logs of a range, in halves if it holds more than the node gives at once."""
+        span = {"fromBlock": hex(numbers[0]), "toBlock": hex(numbers[-1])}
+        calls = [Call("eth_getLogs", (span,))]
+        if len(numbers) == 1:
+            return client.columns(calls, shapes.LOGS).flatten()
+        try:
+            return client.columns(calls, shapes.LOGS, tries=_TRIES_OF_A_RANGE).flatten()
+        except RpcRefused:
+            middle = len(numbers) // 2
+            halves = numbers[:middle], numbers[middle:]
+            return pa.concat_arrays([self._logs(client, half) for half in halves])
 
 
 def _sorted_by_position(logs: _Array, numbers: range) -> tuple[_Array, Any]:

@@ -85,14 +85,24 @@ async def measure(conn: Conn) -> list[Measured]:
 _STATE = """
 SELECT EXISTS (SELECT FROM job_revisions r JOIN jobs j USING (revision_id)
                 WHERE j.active AND (r.max_queue_depth IS NOT NULL OR r.max_queue_age IS NOT NULL)),
-       EXISTS (SELECT FROM trips)
+       EXISTS (SELECT FROM trips), EXISTS (SELECT FROM deferred_events)
 """
 
 
-async def state(conn: Conn) -> tuple[bool, bool]:
-    """Whether any queue has limits, and whether any pushes back."""
-    row = await (await conn.execute(_STATE)).fetchone()
-    return (row[0], row[1]) if row else (False, False)
+@dataclass(frozen=True)
+class State:
+    is_limited: bool
+    """Some queue has limits."""
+    is_pressed: bool
+    """Some queue pushes back."""
+    is_owing: bool
+    """Some job is owed events."""
+
+
+async def state(conn: Conn) -> State:
+    """Whether there is anything to look at."""
+    (row,) = await (await conn.execute(_STATE)).fetchall()
+    return State(*row)
 
 
 # Of the live generation and of the one that is built beside it.

@@ -24,15 +24,18 @@ class BackfillFeeder:
 
     async def feed_once(self) -> int:
         """One step of every running backfill that no other replica is at."""
-        after: UUID | None = UUID(int=0)
+        after: UUID | None = UUID(int=0) if await self._any_running() else None
         while after is not None:
             after = await self._step(after)
         return 0
 
     async def next_due(self) -> timedelta | None:
         """While a backfill runs its tasks end without anybody telling."""
-        async with transaction(self.pool) as conn:
-            return _BUSY if await steps.any_running(conn) else None
+        return _BUSY if await self._any_running() else None
+
+    async def _any_running(self) -> bool:
+        async with self.pool.connection() as conn:
+            return await steps.any_running(conn)
 
     async def _step(self, after: UUID) -> UUID | None:
         async with transaction(self.pool) as conn:

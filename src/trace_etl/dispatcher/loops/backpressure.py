@@ -26,6 +26,21 @@ class Backpressure:
 
     async def balance_once(self) -> int:
         """One pass over all queues with limits. On any number of replicas, one at a time looks."""
+        async with self.pool.connection() as conn:
+            state = await pressure.state(conn)
+        changed = await self._look() if state.is_limited or state.is_pressed else 0
+        given = await self._give_overlooked() if state.is_owing or changed else 0
+        if changed or given:
+            self.kicks.outbox.set()
+        return 0  # a queue moves one level a pass; the next look comes in a moment
+
+    async def next_due(self) -> timedelta | None:
+        """Queues with limits are looked at often: they age and drain without anybody telling."""
+        async with self.pool.connection() as conn:
+            state = await pressure.state(conn)
+        return _PRESSED if state.is_pressed else _LIMITED if state.is_limited else None
+
+    async def _look(self) -> int:
         async with transaction(self.pool) as conn:
             if not await pressure.try_lock(conn):
                 return 0
@@ -33,15 +48,7 @@ class Backpressure:
             changed, decided = await self._balance(conn, seen)
         for queue in seen:
             _tell(queue, decided[queue.job_id])
-        if await self._give_overlooked() or changed:
-            self.kicks.outbox.set()
-        return 0  # a queue moves one level a pass; the next look comes in a moment
-
-    async def next_due(self) -> timedelta | None:
-        """Queues with limits are looked at often: they age and drain without anybody telling."""
-        async with self.pool.connection() as conn:
-            limited, pressed = await pressure.state(conn)
-        return _PRESSED if pressed else _LIMITED if limited else None
+        return changed
 
     async def _balance(
         self, conn: Conn, seen: list[Measured]

@@ -20,6 +20,7 @@ from support.processes import DispatcherProcess
 from support.recorder import Recorder
 from trace_etl.lite.databases import Dsns
 from trace_etl.model.errors import TraceError
+from trace_etl.pipeline.link import Link
 from trace_etl.plan.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
 from trace_etl.wire import task as wire
@@ -59,7 +60,7 @@ class HeldBack:
     canceled: threading.Event = field(default_factory=threading.Event)
     runs: list[int] = field(default_factory=list)
 
-    def run(self, task: wire.TaskPayload) -> wire.TaskResult:
+    def run(self, task: wire.TaskPayload, link: Link) -> wire.TaskResult:
         self.runs.append(task.attempt)
         self.started.set()
         while not self.released.wait(0.02):

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -16,8 +17,8 @@ import pytest
 from support.changes import wait_until
 from support.dispatcher import Live, Secrets, live
 from support.lifecycle import bench
+from support.postgres import Templates, copied
 from trace_etl.lite import connection
-from trace_etl.lite.databases import Dsns
 from trace_etl.lite.home import Home
 
 PROGRAM = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
@@ -33,36 +34,45 @@ jobs:
 """
 
 
-@pytest.fixture
-def stack(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
-    with live(secrets, dsns, tmp_path / "objects", loops=True) as running:
-        home = tmp_path / "home"
-        (home / "keys").mkdir(parents=True)
+@dataclass(frozen=True)
+class Stack:
+    """A Dispatcher whose loops run, and a home that the program finds it in."""
+
+    live: Live
+    home: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "TRACE_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
+
+    def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [*PROGRAM, *words]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def stack(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Stack]:
+    home = tmp_path_factory.mktemp("home")
+    with copied(templates) as dsns, live(secrets, dsns, home / "objects", loops=True) as running:
+        (home / "keys").mkdir()
         (home / "keys" / "user").symlink_to(secrets.directory / "user")
         described = connection.describe(
             Home(home), api=running.cfg.api_port, internal=1, query=1, pid=1
         )
-        fields = {
-            **vars(described),
-            "ca": str(secrets.ca),
-            "user_token": str(secrets.directory / "user.jwt"),
-        }
+        token = secrets.directory / "user.jwt"
+        fields = {**vars(described), "ca": str(secrets.ca), "user_token": str(token)}
         connection.write(home / "connection.json", connection.Connection(**fields))
-        yield running
-
-
-def trace(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "TRACE_HOME": str(tmp_path / "home")}
-    return subprocess.run([*PROGRAM, *words], env=env, capture_output=True, text=True)
+        yield Stack(running, home)
 
 
 @contextmanager
-def watching(tmp_path: Path, *words: str) -> Generator[subprocess.Popen[str]]:
+def watching(stack: Stack, *words: str) -> Generator[subprocess.Popen[str]]:
     """`trace watch`, interrupted at the end of the block as a person would."""
-    env = {**os.environ, "TRACE_HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [*PROGRAM, "watch", *words]
-    with subprocess.Popen(command, env=env, text=True, **pipes) as process:
+    with subprocess.Popen(command, env=stack.env, text=True, **pipes) as process:
         try:
             yield process
             process.send_signal(signal.SIGINT)
@@ -71,8 +81,8 @@ def watching(tmp_path: Path, *words: str) -> Generator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_watch_shows_what_happens_until_interrupted(stack: Live, tmp_path: Path) -> None:
-    with watching(tmp_path, "chop", "--json") as process, stack.user() as user:
+def test_watch_shows_what_happens_until_interrupted(stack: Stack) -> None:
+    with watching(stack, "chop", "--json") as process, stack.live.user() as user:
         assert process.stdout is not None
         lines = (json.loads(line) for line in process.stdout)
         assert next(lines)["kind"] == "ready"
@@ -89,26 +99,29 @@ def test_watch_shows_what_happens_until_interrupted(stack: Live, tmp_path: Path)
     assert "deploy" in [line["kind"] for line in seen]
 
 
-def test_watch_for_people_is_a_line_a_change(stack: Live, tmp_path: Path) -> None:
-    with watching(tmp_path, "--kind", "deploy") as process, stack.user() as user:
+def test_watch_for_people_is_a_line_a_change(stack: Stack) -> None:
+    with watching(stack, "--kind", "deploy") as process, stack.live.user() as user:
         assert process.stdout is not None and process.stderr is not None
         assert "Watching" in process.stderr.readline()
-        user.post("/v1/dags", json={"text": SPLIT}).raise_for_status()
-        assert "deploy" in (line := process.stdout.readline()) and "chop" in line
+        text = SPLIT.replace("chop", "seen")
+        user.post("/v1/dags", json={"text": text}).raise_for_status()
+        assert "deploy" in (line := process.stdout.readline()) and "seen" in line
 
 
-def test_a_trigger_may_wait_until_all_of_it_is_done(stack: Live, tmp_path: Path) -> None:
-    with stack.user() as user:
-        user.post("/v1/dags", json={"text": SPLIT}).raise_for_status()
-    done = trace(tmp_path, "trigger", "chop", "request", "--range", "0-99", "--wait")
+def test_a_trigger_may_wait_until_all_of_it_is_done(stack: Stack) -> None:
+    with stack.live.user() as user:
+        text = SPLIT.replace("chop", "waited")
+        user.post("/v1/dags", json={"text": text}).raise_for_status()
+    done = stack.trace("trigger", "waited", "request", "--range", "0-99", "--wait")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "Done: chop.request for blocks 0-99.\n"
-    with bench(stack) as made:
-        assert [row["status"] for row in made.rows("SELECT status FROM tasks")] == ["Completed"] * 2
+    assert done.stdout == "Done: waited.request for blocks 0-99.\n"
+    with stack.live.user() as user:
+        items = user.get("/v1/tasks", params={"dag": "waited"}).json()["items"]
+    assert [item["status"] for item in items] == ["Completed"] * 2
 
 
-def test_a_waiting_trigger_tells_of_a_failure(stack: Live, tmp_path: Path) -> None:
-    with bench(stack) as made:
+def test_a_waiting_trigger_tells_of_a_failure(stack: Stack) -> None:
+    with bench(stack.live) as made:
         dag = made.dag("max_attempts: 1")
 
         def fail_it() -> None:
@@ -118,26 +131,26 @@ def test_a_waiting_trigger_tells_of_a_failure(stack: Live, tmp_path: Path) -> No
 
         thread = threading.Thread(target=fail_it)
         thread.start()
-        done = trace(tmp_path, "trigger", dag.name, "request", "--range", "0-9", "--wait")
+        done = stack.trace("trigger", dag.name, "request", "--range", "0-9", "--wait")
         thread.join()
     assert done.returncode == 1
     assert "bad day" in done.stderr
 
 
-def test_users_are_added_changed_and_given_tokens(stack: Live, tmp_path: Path) -> None:
-    assert trace(tmp_path, "users", "add", "ada", "reader").returncode == 0
-    token = trace(tmp_path, "users", "token", "ada").stdout.strip()
-    with stack.user() as user:
+def test_users_are_added_changed_and_given_tokens(stack: Stack) -> None:
+    assert stack.trace("users", "add", "ada", "reader").returncode == 0
+    token = stack.trace("users", "token", "ada").stdout.strip()
+    with stack.live.user() as user:
         ada = httpx.Headers({"Authorization": f"Bearer {token}"})
         assert user.get("/v1/me", headers=ada).json()["role"] == "reader"
-        assert trace(tmp_path, "users", "role", "ada", "writer").returncode == 0
+        assert stack.trace("users", "role", "ada", "writer").returncode == 0
         assert user.get("/v1/me", headers=ada).json()["role"] == "writer"
-        assert trace(tmp_path, "users", "disable", "ada").returncode == 0
+        assert stack.trace("users", "disable", "ada").returncode == 0
         assert user.get("/v1/me", headers=ada).status_code == 403
-        listed = json.loads(trace(tmp_path, "users", "list", "--json").stdout)["items"]
+        listed = json.loads(stack.trace("users", "list", "--json").stdout)["items"]
         assert [(u["name"], u["disabled_at"] is None) for u in listed] == [
             ("ada", False),
             ("local", True),
         ]
-    last = trace(tmp_path, "users", "disable", "local")
+    last = stack.trace("users", "disable", "local")
     assert last.returncode == 1 and "last admin" in last.stderr

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.dispatcher import Live, Secrets, live
+from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
+from support.postgres import Templates, copied
 from support.query import querying
 from support.users import new_org, person
 from trace_etl.dispatcher.routes import metrics
@@ -23,6 +24,7 @@ from trace_etl.lite.ports import free_port
 from trace_etl.scheduler.api import DispatcherApi
 from trace_etl.scheduler.app import make_app
 from trace_etl.scheduler.cron_trigger import CronTrigger
+from trace_etl.state import figures
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -32,9 +34,12 @@ def at_once_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "FRESH", 0.0)
 
 
-@pytest.fixture
-def alone(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
-    with live(secrets, dsns, tmp_path / "objects") as running, bench(running) as made:
+@pytest.fixture(scope="module")
+def alone(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Bench]:
+    objects = tmp_path_factory.mktemp("objects")
+    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
         yield made
 
 
@@ -66,11 +71,12 @@ def test_queues_and_what_runs_are_shown_by_job_runtime_and_operator(alone: Bench
     where = {**place, "runtime": runtime, "tier": "normal"}
     assert value(seen, "trace_queue_depth", **where) == 3
     assert 3600 <= value(seen, "trace_queue_oldest_seconds", **where) < 3700
+    in_flight = value(seen, "trace_operator_in_flight", operator="sql")
     attempt = alone.claimed(first)
     seen = scrape(alone.user)
     assert value(seen, "trace_queue_depth", **where) == 2
     assert value(seen, "trace_tasks_running", **place) == 1
-    assert value(seen, "trace_operator_in_flight", operator="sql") == 1
+    assert value(seen, "trace_operator_in_flight", operator="sql") == in_flight + 1
     alone.complete(attempt, "Failed", error_code="x", retryable=True)
     assert value(scrape(alone.user), "trace_tasks_retrying", **place) == 1
 
@@ -111,6 +117,7 @@ def test_reaps_are_counted_by_cause(alone: Bench) -> None:
 
 def test_the_outbox_and_pauses_are_shown(alone: Bench) -> None:
     dag = alone.dag()
+    alone.live.drain()
     body = {"dag": dag.name, "job": "request", "start": 0, "end": 9}
     alone.user.post("/v1/triggers", json=body)
     alone.rows(
@@ -151,8 +158,6 @@ SELECT t.org_id, t.job_id, t.revision_id, t.runtime, 'history:' || n, 'Completed
 
 
 def test_a_scrape_reads_live_rows_only(alone: Bench) -> None:
-    from trace_etl.state import figures
-
     alone.tasks(3)
     alone.rows(_HISTORY)
     alone.rows("VACUUM ANALYZE tasks")
@@ -177,9 +182,12 @@ def read(node: dict[str, Any]) -> float:
 
 
 def test_the_query_service_counts_queries_for_its_users_only(
-    alone: Bench, secrets: Secrets, dsns: Dsns, tmp_path: Path
+    alone: Bench, secrets: Secrets, tmp_path: Path
 ) -> None:
-    with querying(secrets, dsns, tmp_path / "objects") as service, service.client() as client:
+    with (
+        querying(secrets, alone.live.dsns, tmp_path / "objects") as service,
+        service.client() as client,
+    ):
         before = scrape(client)
         assert client.post("/v1/query", json={"sql": "SELECT 1"}).status_code == 200
         assert client.post("/v1/query", json={"sql": "DROP TABLE x"}).status_code == 422
@@ -192,8 +200,9 @@ def test_the_query_service_counts_queries_for_its_users_only(
 
 
 async def test_the_scheduler_asks_the_dispatcher_who_may_scrape(
-    dispatcher: Live, secrets: Secrets
+    alone: Bench, secrets: Secrets
 ) -> None:
+    dispatcher = alone.live
     url, port, stop = f"https://127.0.0.1:{dispatcher.cfg.api_port}", free_port(), asyncio.Event()
     token_file = secrets.directory / "user.jwt"
     async with DispatcherApi(url, secrets.ca, token_file) as api:

@@ -253,6 +253,24 @@ def test_a_client_that_does_not_read_is_dropped_and_the_others_go_on(
             wait_until(lambda: lonely.live.service.changes.listeners == 1)
 
 
+def test_a_stream_outlives_the_end_of_every_session_of_postgres(
+    lonely: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "HEARTBEAT", 0.05)
+    end = """
+        SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid()
+    """
+    dag = lonely.dag()
+    with following(lonely.user, dag=dag.name) as stream:
+        next(stream)
+        for start in range(0, 50, 10):
+            assert lonely.rows(end)[0]["count"] > 0
+            body = {"dag": dag.name, "job": "request", "start": start, "end": start + 9}
+            assert lonely.user.post("/v1/triggers", json=body).status_code == 200
+            stream.until("task", partition_key=f"{start}-{start + 9}")
+
+
 @pytest.fixture(scope="module")
 def two(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory

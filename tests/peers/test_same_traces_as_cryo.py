@@ -1,0 +1,59 @@
+"""Traces of a recorded chain (calls, creations, a revert, a contract's end), by cryo and by us."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.faulty_node import Calls, FaultyNode, Reply
+from trace_etl.pipeline.evm.fetch import RangeReader, Source
+from trace_etl.pipeline.evm.tables import SCHEMAS, build
+
+RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("traced_chain.json").read_text())
+LAST = int(RECORDED['["eth_blockNumber", []]'], 16)
+_CRYO = """
+import sys, cryo
+cryo.freeze(["traces"], blocks=[f"0:{sys.argv[3]}"], rpc=sys.argv[1], output_dir=sys.argv[2],
+            verbose=False)
+"""
+
+
+@pytest.fixture
+def url() -> Generator[str]:
+    """A node that knows its recording and nothing else."""
+    with FaultyNode("http://127.0.0.1:9", before=_answer) as node:
+        yield node.url
+
+
+def _answer(calls: Calls) -> Reply:
+    items = [{"jsonrpc": "2.0", "id": call["id"], "result": RECORDED[_key(call)]} for call in calls]
+    return Reply(200, json.dumps(items if len(items) > 1 else items[0]).encode())
+
+
+def _key(call: dict[str, Any]) -> str:
+    return json.dumps([call["method"], call.get("params", [])])
+
+
+def test_every_field_of_every_trace_is_the_same(url: str, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", _CRYO, url, tmp_path, str(LAST + 1)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    theirs = pa.concat_tables([pq.read_table(file) for file in tmp_path.glob("*.parquet")])
+    with RangeReader(Source((url,)), ("traces",)) as reader:
+        chain_id = reader.chain_id()
+        batches = [build("traces", chunk, chain_id) for chunk in reader.chunks(0, LAST)]
+    ours = pa.Table.from_batches(batches)
+    assert set(ours["action_type"].to_pylist()) == {"call", "create", "suicide"}
+    for name in theirs.column_names:
+        told = theirs[name].cast(SCHEMAS["traces"].field(name).type)
+        assert ours[name].to_pylist() == told.to_pylist(), name

@@ -10,6 +10,12 @@ class DataUnavailable(TraceError):
     retryable = True
 
 
+class KeyMissing(TraceError):
+    """A row without a value in a column of its table's key."""
+
+    code = "key_missing"
+
+
 class StaleWriter(TraceError):
     """Another attempt has taken over; this one may not write any more."""
 

@@ -18,18 +18,18 @@ _TYPES: dict[str, LiteralString] = {
 _KEY = ("block_number", "transaction_index", "log_index")
 
 
-def ensure(conn: Conn, table: str, schema: Any) -> None:
+def ensure(conn: Conn, table: str, schema: Any, key: Sequence[str] = _KEY) -> None:
     """Make the table of an Arrow schema if it is missing. Its key forbids a row twice."""
     columns = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_TYPES[str(field.type)]))
         for field in schema
     )
-    key = sql.SQL(", ").join(sql.Identifier(name) for name in _KEY if name in schema.names)
+    keys = sql.SQL(", ").join(sql.Identifier(name) for name in key if name in schema.names)
     conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (table,))
     conn.execute("SET LOCAL client_min_messages = warning")
     conn.execute(
         sql.SQL("CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY ({}))").format(
-            sql.Identifier(table), columns, key
+            sql.Identifier(table), columns, keys
         )
     )
 

@@ -85,6 +85,7 @@ class Payloads:
             dataset_uuid=out.dataset_uuid,
             dataset_version=out.dataset_version,
             update_strategy=revision.update_strategy,
+            unique_key=revision.unique_key,
             storage_ref=self._storage(prefix),
         )
 

@@ -57,7 +57,7 @@ def load(spark: SparkSession, given: TaskInput, scope: Scope | None, dsn: str | 
     spark.dataSource.register(HotTable)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = spark.read.format("hot").option("dsn", dsn).option("table", table).load()
-    limits = _limits(scope)
+    limits = _limits(scope) if _BLOCK in frame.columns else []
     conditions = [_column(one) for one in limits] + where_columns(given, frame.schema)
     if conditions:
         frame = frame.where(reduce(Column.__and__, conditions))

@@ -51,6 +51,21 @@ def result(
     )
 
 
+def appended(task: TaskPayload, output: TaskOutput, location: str, rows: int) -> TaskResult:
+    """An output whose rows went to a table: nothing to point at, an event all the same."""
+    scope = task.scope or Scope()
+    told = Output(
+        output_index=output.output_index,
+        dataset_uuid=output.dataset_uuid,
+        dataset_version=output.dataset_version,
+        location=location,
+        cursor=scope.cursor,
+        partition_key=_partition_key(scope),
+        row_count=rows,
+    )
+    return TaskResult(outputs=[told], events=[_event(output, scope)])
+
+
 def _output(output: TaskOutput, scope: Scope, written: Written) -> Output:
     return Output(
         output_index=output.output_index,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from trace_etl.pipeline import reports
+from trace_etl.pipeline import appends, reports
 from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadTask, SparkLost, TaskCanceled
 from trace_etl.pipeline.failures import translated
@@ -113,6 +113,9 @@ class SparkRunner:
         result = operate(context, config)
         if isinstance(result, TaskResult):
             return result
+        if any(output.update_strategy == "append" for output in context.task.outputs):
+            assert isinstance(result, Frame)  # of operators that declare it
+            return appends.write(context, result)
         written = result.write(targets)
         context.check()
         for name, schema in result.schemas().items():
@@ -163,7 +166,7 @@ def _checked_config(task: TaskPayload) -> OperatorConfig:
     if wrong := operator.check_inputs(inputs):
         raise BadTask(f"operator {task.operator}, inputs: {wrong}")
     for output in task.outputs:
-        if output.update_strategy != "replace":
+        if output.update_strategy not in operator.update_strategies:
             raise BadTask(f"output {output.name}: update_strategy {output.update_strategy}")
     try:
         config = operator.config.model_validate(task.config)

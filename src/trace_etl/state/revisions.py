@@ -34,13 +34,14 @@ class Revision:
     config: dict[str, Any]
     update_strategy: str
     execution_strategy: str
+    unique_key: list[str]
     inputs: tuple[RevisionInput, ...]
     outputs: tuple[RevisionOutput, ...]
 
 
 _REVISION = """
 SELECT g.name, j.name, r.operator, r.config, r.update_strategy,
-       r.execution_strategy
+       r.execution_strategy, r.unique_key
   FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
  WHERE r.revision_id = %(revision_id)s
 """

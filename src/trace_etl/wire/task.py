@@ -90,6 +90,8 @@ class TaskOutput(Reply):
     dataset_uuid: UUID
     dataset_version: UUID
     update_strategy: str = "replace"
+    unique_key: list[str] = []
+    """`append`: the columns that rows are upserted on."""
     storage_ref: Storage
 
 

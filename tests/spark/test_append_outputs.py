@@ -1,0 +1,137 @@
+"""`append`: rows are upserted on their key, so that a replay adds nothing."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from support.postgres import Templates, copied
+from support.spark_tasks import task
+from trace_etl.data import migrations
+from trace_etl.data.errors import StaleWriter
+from trace_etl.model.storage import hot_table
+from trace_etl.pipeline import hot
+from trace_etl.pipeline.errors import BadSql, BadTask
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.wire.task import TaskInput, TaskOutput, TaskPayload
+
+SCOPE = {"partition_key": "0-9", "start": 0, "end": 9}
+
+
+@pytest.fixture(scope="module")
+def dsn(templates: Templates) -> Generator[str]:
+    with copied(templates) as dsns:
+        migrations.apply(dsns.data)
+        yield dsns.data
+
+
+@pytest.fixture(scope="module")
+def mine(runner: SparkRunner, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> SparkRunner:
+    place = tmp_path_factory.mktemp("append")
+    made = SparkRunner(PipelineSettings(place, place, data_dsn=dsn))
+    made.session = runner.session
+    return made
+
+
+@pytest.fixture
+def output() -> TaskOutput:
+    made = task("sql", {}, ["answer"]).outputs[0]
+    return made.model_copy(update={"update_strategy": "append", "unique_key": ["who"]})
+
+
+def _task(output: TaskOutput, values: str, **change: Any) -> TaskPayload:
+    sql = f"SELECT * FROM VALUES {values} AS t(who, block_number, amount)"
+    made = task("sql", {"sql": sql}, ["answer"], scope=SCOPE)
+    return made.model_copy(update={"outputs": [output], **change})
+
+
+def _table(dsn: str, output: TaskOutput) -> list[tuple[Any, ...]]:
+    name = hot_table(output.dataset_uuid, output.dataset_version)
+    with psycopg.connect(dsn) as conn:
+        found = conn.execute(f'SELECT who, block_number, amount FROM "{name}" ORDER BY who')
+        return found.fetchall()
+
+
+def test_rows_are_upserted_and_a_replay_adds_nothing(
+    mine: SparkRunner, dsn: str, output: TaskOutput
+) -> None:
+    first = _task(output, "('ann', 1, 1.5D), ('bob', 2, 2D), ('ann', 3, 9D)")
+    result = mine.run(first)
+    [told], [event] = result.outputs, result.events
+    assert (told.row_count, result.datasets_published) == (2, [])
+    assert (
+        told.location == f"postgres_table:{hot_table(output.dataset_uuid, output.dataset_version)}"
+    )
+    assert event.partition_key == "0-9"
+    wanted = [("ann", 3, 9.0), ("bob", 2, 2.0)]  # of two rows with one key, the newest block's
+    assert _table(dsn, output) == wanted
+    mine.run(first)
+    mine.run(first.model_copy(update={"attempt": 2}))
+    assert _table(dsn, output) == wanted
+    mine.run(_task(output, "('bob', 7, 0D), ('cid', 8, 1D)"))
+    assert _table(dsn, output) == [wanted[0], ("bob", 7, 0.0), ("cid", 8, 1.0)]
+
+
+def test_a_late_attempt_changes_nothing(mine: SparkRunner, dsn: str, output: TaskOutput) -> None:
+    payload = _task(output, "('ann', 1, 1D)")
+    mine.run(payload.model_copy(update={"attempt": 2}))
+    late = _task(output, "('ann', 1, 666D)", task_id=payload.task_id)
+    with pytest.raises(StaleWriter):
+        mine.run(late)
+    assert _table(dsn, output) == [("ann", 1, 1.0)]
+
+
+def test_what_was_appended_is_an_input_like_any_other(
+    mine: SparkRunner, dsn: str, output: TaskOutput, spark: SparkSession
+) -> None:
+    mine.run(_task(output, "('ann', 1, 1D), ('bob', 20, 2D)"))
+    given = TaskInput(
+        input_index=0,
+        name="answer",
+        dataset_uuid=output.dataset_uuid,
+        dataset_version=output.dataset_version,
+    )
+    found = hot.load(spark.newSession(), given, None, dsn).frame.collect()
+    assert sorted(row["who"] for row in found) == ["ann", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ("('ann', 1, CAST(1 AS DECIMAL(9, 2)))", r"column amount is decimal\(9,2\)"),
+        ("(CAST(NULL AS STRING), 1, 1D)", "a row without who, which is part of the unique_key"),
+    ],
+    ids=["type", "null"],
+)
+def test_rows_that_have_no_place_say_why_and_leave_nothing(
+    mine: SparkRunner, dsn: str, output: TaskOutput, values: str, complaint: str
+) -> None:
+    with pytest.raises(BadSql, match=complaint):
+        mine.run(_task(output, values))
+    with psycopg.connect(dsn) as conn:
+        [[left]] = conn.execute("SELECT count(*) FROM pg_tables WHERE tablename ~ '^staging_'")
+    assert left == 0
+
+
+def test_a_key_that_is_not_a_column_is_named(mine: SparkRunner, output: TaskOutput) -> None:
+    wrong = output.model_copy(update={"unique_key": ["whom"]})
+    with pytest.raises(BadSql, match="no column whom of the unique_key"):
+        mine.run(_task(wrong, "('ann', 1, 1D)"))
+
+
+def test_an_operator_that_cannot_append_is_refused(runner: SparkRunner, output: TaskOutput) -> None:
+    payload = task("query", {"sql": "SELECT 1 AS who"}, ["answer"], scope=SCOPE)
+    with pytest.raises(BadTask, match="update_strategy append"):
+        runner.run(payload.model_copy(update={"outputs": [output], "task_id": uuid4()}))
+
+
+def test_a_worker_without_postgres_data_says_so(
+    runner: SparkRunner, output: TaskOutput, tmp_path: Path
+) -> None:
+    with pytest.raises(BadTask, match="append needs Postgres data"):
+        runner.run(_task(output, "('ann', 1, 1D)"))

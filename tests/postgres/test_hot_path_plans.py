@@ -19,6 +19,7 @@ from support.lifecycle import Attempt, Bench
 from trace_etl.model.task import Fence
 from trace_etl.queues import pgqueue
 from trace_etl.state import (
+    backfill_steps,
     buffers,
     claims,
     completions,
@@ -30,7 +31,9 @@ from trace_etl.state import (
     leases,
     outbox,
     pointers,
+    pressure,
     reconciling,
+    releases,
     tasks,
 )
 from trace_etl.state.claims import ClaimRequest
@@ -333,12 +336,18 @@ HOT: dict[str, Statement] = {
     "reconcile": reconcile,
     "reached": lambda c, s: cursors.reached(c, s.queued[0]),
     "uuid_of": lambda c, s: datasets.uuid_of(c, s.org_id, "nobody"),
+    "pressure state": lambda c, s: pressure.state(c),
+    "pressure measure": lambda c, s: pressure.measure(c),
+    "pressure edges": lambda c, s: pressure.edges(c),
+    "release": lambda c, s: releases.release(c, s.job_id, after=None, limit=500),
+    "overlooked": lambda c, s: releases.overlooked(c, limit=500),
+    "backfill step": lambda c, s: backfill_steps.lock_next(c, UUID(int=0)),
 }
 
 
 @pytest.fixture(scope="module")
 def scene(busy: Bench) -> Scene:
-    made = busy.tasks(30)
+    made = busy.tasks(30, "max_queue_depth: 1000")
     attempt = busy.claimed(made[0])
     row = busy.row(made[0])
     return Scene([UUID(t) for t in made[1:]], attempt, row["job_id"], row["org_id"])

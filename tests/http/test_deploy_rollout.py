@@ -419,3 +419,31 @@ def test_a_rebuild_gives_way_to_new_blocks_in_the_queue(story: Story) -> None:
     waiting = {task_id: found[task_id] for task_id in story.queued("work")}
     assert waiting == {task_id: story.bench.row(task_id)["bulk"] for task_id in waiting}
     assert sorted(waiting.values()) == [False, True, True, True, True]
+
+
+def test_a_name_that_goes_away_is_told_with_those_who_read_it(story: Story) -> None:
+    story.deploy()
+    reader = f"""
+name: {story.name}_b
+jobs:
+  - name: reader
+    operator: sql
+    inputs: [{{from: {{dataset: {story.name}_done}}, name: rows}}]
+    outputs: [copy]
+    config: {{sql: "SELECT 1 FROM rows"}}
+"""
+    assert story.post(reader).status_code == 200
+    text = story.text().replace(f"  - {{name: {story.name}_done, from: {{job: after}}}}\n", "")
+    reply = story.bench.user.post("/v1/plans", json={"text": text}).json()
+    (name,) = reply["plan"]["names"]
+    assert (name["name"], name["after"]) == (f"{story.name}_done", None)
+    assert name["readers"] == [f"{story.name}_b.reader"]
+
+
+def test_a_dag_cannot_read_a_name_that_it_gives_up(story: Story) -> None:
+    story.deploy()
+    text = story.text().replace("{job: work}", f"{{dataset: {story.name}_done}}", 1)
+    text = text.replace(f"  - {{name: {story.name}_done, from: {{job: after}}}}\n", "")
+    reply = story.post(text)
+    assert reply.status_code == 422
+    assert f"no published dataset '{story.name}_done'" in reply.json()["errors"][0]["message"]

@@ -45,13 +45,13 @@ def test_what_keeps_running_is_one_line(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_names_are_told_by_where_they_go(capsys: pytest.CaptureFixture[str]) -> None:
     names = (
-        {"name": "n", "before": None, "after": "a.x", "rebuild": None},
-        {"name": "o", "before": "a.x", "after": None, "rebuild": None},
-        {"name": "p", "before": "a.x", "after": "b.y", "rebuild": STOCK},
+        {"name": "n", "before": None, "after": "a.x", "rebuild": None, "readers": []},
+        {"name": "o", "before": "a.x", "after": None, "rebuild": None, "readers": ["other.job"]},
+        {"name": "p", "before": "a.x", "after": "b.y", "rebuild": STOCK, "readers": []},
     )
     told = shown(capsys, [{**KEPT, "name": "a"}], names)
     assert "+ published as n: a.x" in told
-    assert "- not published any more: o" in told
+    assert "- not published any more: o\n      read by other.job: deploy them anew, too" in told
     assert "~ p moves from a.x to b.y, when that is complete" in told
 
 

@@ -29,6 +29,8 @@ def print_plan(plan: Json) -> None:
         typer.echo(f"  = {', '.join(kept)}: {'keep' if len(kept) > 1 else 'keeps'} running")
     for name in plan["names"]:
         typer.echo(f"  {_name_line(name)}")
+        if name["readers"]:
+            typer.echo(f"      read by {', '.join(name['readers'])}: deploy them anew, too")
     if plan["builds"]:
         typer.echo(
             f"{_count(plan['partitions'], 'partition')} to rebuild. Readers see the old ones until "

@@ -80,6 +80,8 @@ class NameChange:
     after: str | None
     rebuild: Stock | None = None
     """What the old output holds, if the name has to wait until the new one covers it."""
+    readers: list[str] = field(default_factory=list[str])
+    """Jobs of other DAGs, as `dag.job`, that read what loses its name and will get nothing new."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,12 @@ class Plan:
         return not self.names and all(job.action == "keep" for job in self.jobs)
 
 
-def plan_deploy(before: Mapping[str, Standing], published: Mapping[str, str], dag: Dag) -> Plan:
+def plan_deploy(
+    before: Mapping[str, Standing],
+    published: Mapping[str, str],
+    dag: Dag,
+    readers: Mapping[str, list[str]] | None = None,
+) -> Plan:
     """The way from what is deployed to a new file. `published`: name → `job.output` as of now."""
     generations = generation_hashes(dag)
     changed = {
@@ -111,7 +118,7 @@ def plan_deploy(before: Mapping[str, Standing], published: Mapping[str, str], da
     names = {job.name for job in dag.jobs}
     gone = [n for n, standing in before.items() if n not in names and standing.active]
     jobs += [JobPlan(name, "removed", "retire", None, [], [], {}) for name in sorted(gone)]
-    return Plan(jobs, _names(before, published, dag))
+    return Plan(jobs, _names(before, published, dag, readers or {}))
 
 
 def stock_matters(
@@ -158,11 +165,16 @@ def _reasons(job: Job, fields: list[FieldChange], changed: set[str]) -> list[str
 
 
 def _names(
-    before: Mapping[str, Standing], published: Mapping[str, str], dag: Dag
+    before: Mapping[str, Standing],
+    published: Mapping[str, str],
+    dag: Dag,
+    readers: Mapping[str, list[str]],
 ) -> list[NameChange]:
     after = {p.name: f"{p.job}.{p.output}" for p in dag.publish}
     return [
-        NameChange(name, old, new, _held(before, old) if old and new else None)
+        NameChange(
+            name, old, new, _held(before, old) if old and new else None, readers.get(name, [])
+        )
         for name in sorted(published.keys() | after.keys())
         if (old := published.get(name)) != (new := after.get(name))
     ]

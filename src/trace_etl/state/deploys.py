@@ -47,7 +47,9 @@ async def plan(conn: Conn, org_id: UUID, dag: Dag, text: str) -> Planned:
     await names.check(conn, org_id, now.dag_id, entries)
     row = await (await conn.execute(_TEXT, {"dag_version": now.dag_version})).fetchone()
     is_deployed = row is not None and row[0] == text
-    return Planned(now.dag_version, is_deployed, plan_deploy(now.jobs, now.published, dag))
+    return Planned(
+        now.dag_version, is_deployed, plan_deploy(now.jobs, now.published, dag, now.readers)
+    )
 
 
 _DAG = """
@@ -72,7 +74,7 @@ async def deploy(conn: Conn, org_id: UUID, dag: Dag, text: str, *, base: UUID | 
     sha = hashlib.sha256(text.encode()).digest()
     version: UUID = await _one(conn, _VERSION, {"dag_id": dag_id, "sha": sha, "text": text})
     now = await standings.deployed(conn, org_id, dag)
-    planned = plan_deploy(now.jobs, now.published, dag)
+    planned = plan_deploy(now.jobs, now.published, dag, now.readers)
     if now.dag_version == version:
         return Deployment(dag_id, version, False, planned, [])
     if now.dag_version != base:

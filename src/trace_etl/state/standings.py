@@ -43,6 +43,17 @@ SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_cou
 """
 
 
+_READERS = """
+SELECT p.name, array_agg(DISTINCT g.name || '.' || j.name ORDER BY g.name || '.' || j.name)
+  FROM publications p JOIN datasets d USING (dataset_uuid) JOIN jobs own USING (job_id)
+  JOIN job_inputs i ON i.dataset_uuid = p.dataset_uuid AND i.dataset_version IS NULL
+  JOIN jobs j ON j.active AND i.revision_id IN (j.revision_id, j.building_revision_id)
+  JOIN dags g ON g.dag_id = j.dag_id
+ WHERE own.dag_id = %(dag_id)s AND j.dag_id <> own.dag_id
+ GROUP BY p.name
+"""
+
+
 @dataclass(frozen=True)
 class Deployed:
     """A DAG as it stands. Without a `dag_id` there is none yet."""
@@ -51,20 +62,23 @@ class Deployed:
     dag_version: UUID | None
     jobs: dict[str, Standing]
     published: dict[str, str]
+    readers: dict[str, list[str]]
+    """Jobs of other DAGs, by the published name that they read."""
 
 
 async def deployed(conn: Conn, org_id: UUID, dag: Dag) -> Deployed:
     """What is deployed under a DAG's name, and what of it the new file would replace."""
     found = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
     if found is None:
-        return Deployed(None, None, {}, {})
+        return Deployed(None, None, {}, {}, {})
     key = {"dag_id": found[0]}
     rows = await (await conn.execute(_JOBS, key)).fetchall()
     jobs = {r[0]: Standing(r[1], r[2], r[3], {}, r[4]) for r in rows}
     published = {r[0]: r[1] for r in await (await conn.execute(_PUBLISHED, key)).fetchall()}
+    readers = {r[0]: r[1] for r in await (await conn.execute(_READERS, key)).fetchall()}
     stock = await _stock(conn, found[0], stock_matters(jobs, published, dag))
     known = {name: replace(job, stock=stock.get(name, {})) for name, job in jobs.items()}
-    return Deployed(found[0], found[1], known, published)
+    return Deployed(found[0], found[1], known, published, readers)
 
 
 async def _stock(conn: Conn, dag_id: UUID, names: list[str]) -> dict[str, dict[str, Stock]]:

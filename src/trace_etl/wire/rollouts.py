@@ -48,6 +48,9 @@ class NameChange(Reply):
     """`job.output`; null: the name goes away."""
     rebuild: Stock | None
     """What the output that it moves to has to cover first."""
+    readers: list[str]
+    """Jobs of other DAGs, as `dag.job`, that read the output which loses the name: they go on with
+    what is there, and get nothing new by this name."""
 
 
 class DagPlan(Reply):

@@ -131,6 +131,20 @@ def test_what_waits_is_not_asked_for_twice(world: World) -> None:
     assert [t["partition_key"] for t in tasks(world, "left")] == ["0-9", "10-19"]
 
 
+def test_rewrites_that_meet_behind_a_fork_are_answered_once(world: World) -> None:
+    complete_all(world)
+    world.invalidate("base", partition_key="0-9")
+    world.publish()
+    left, right = claimed(world, "left"), claimed(world, "right")
+    finished(world, left)
+    finished(world, right)
+    world.publish()
+    assert [t["partition_key"] for t in tasks(world, "both")] == ["0-9"]
+    world.invalidate("left", partition_key="0-9")  # somebody's word is never swallowed
+    world.publish()
+    assert [t["partition_key"] for t in tasks(world, "both")] == ["0-9", "0-9"]
+
+
 def test_an_invalid_range_of_a_source_passes_through_a_splitter(world: World) -> None:
     complete_all(world)
     # The source's own dataset has no name: its consumer is told through the database.

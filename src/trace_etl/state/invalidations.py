@@ -87,7 +87,8 @@ WITH told AS (
            i.range_start AS first, i.range_end AS last, v.generation_no, c.org_id, c.job_id,
            c.revision_id, c.generation_hash, c.runtime, c.bulk, c.max_attempts, c.max_concurrency,
            c.timeout_seconds, c.heartbeat_timeout_seconds,
-           c.runtime = 'dispatcher' OR c.update_strategy = 'append' AS relays
+           c.runtime = 'dispatcher' OR c.update_strategy = 'append' AS relays,
+           coalesce(i.once_key LIKE 'rewritten:%%', false) AS is_rewrite
       FROM told i
       JOIN dataset_versions v ON v.dataset_version = i.dataset_version
       JOIN consumers c ON c.dataset_uuid = i.dataset_uuid
@@ -179,6 +180,32 @@ WITH told AS (
              GROUP BY c.job_id, c.generation_hash, c.dataset_version) w
      WHERE k.job_id = w.job_id AND k.generation_hash = w.generation_hash
        AND k.dataset_version = w.dataset_version AND k.cursor_value >= w.first
+), wanted AS (
+    -- One that waits for the same scope reads this rewrite, too: without this, rewrites that meet
+    -- again behind a fork would double at each of them.
+    SELECT s.* FROM (
+           SELECT s.*, row_number() OVER (
+                      PARTITION BY s.revision_id, c.is_rewrite, s.partition_key, s.cursor_value
+                      ORDER BY s.invalidation_id) AS n
+             FROM scope s JOIN consumer c USING (invalidation_id, revision_id)) s
+      JOIN consumer c USING (invalidation_id, revision_id)
+     WHERE NOT c.is_rewrite OR (
+           s.n = 1
+           AND NOT EXISTS (
+               SELECT FROM tasks w
+                WHERE w.job_id = c.job_id AND w.partition_key = s.partition_key
+                  AND w.status = 'Queued' AND w.invalidation_id IS NOT NULL
+                  AND NOT w.cancel_requested
+                  AND split_part(w.dedupe_key, ':', 3) = c.generation_hash)
+           AND NOT EXISTS (
+               SELECT FROM job_inputs i
+                 JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+                 JOIN tasks w ON w.job_id = c.job_id
+                  AND w.dedupe_key = concat_ws(':', i.dataset_uuid,
+                          coalesce(i.dataset_version, d.dataset_version), c.generation_hash,
+                          'p:' || s.partition_key)
+                WHERE i.revision_id = c.revision_id AND w.status = 'Queued'
+                  AND NOT w.cancel_requested))
 ), created AS (
     INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
                        dataset_version, partition_key, range_start, range_end, cursor_value,
@@ -190,7 +217,7 @@ WITH told AS (
            c.dataset_uuid, c.dataset_version, s.partition_key, s.first, s.last, s.cursor_value,
            c.max_attempts, c.max_concurrency, c.timeout_seconds, c.heartbeat_timeout_seconds,
            c.invalidation_id
-      FROM scope s JOIN consumer c USING (invalidation_id, revision_id)
+      FROM wanted s JOIN consumer c USING (invalidation_id, revision_id)
     ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
     RETURNING task_id, job_id, runtime, invalidation_id
 ), noted AS (

@@ -288,10 +288,11 @@ WITH mine AS (
            task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt
 ), told AS (
     INSERT INTO invalidations (org_id, dataset_uuid, dataset_version, kind, partition_key,
-                               range_start, range_end, reason, made_by, task_id, attempt)
+                               range_start, range_end, reason, once_key, made_by, task_id,
+                               attempt)
     SELECT mine.org_id, v.dataset_uuid, o.dataset_version, 'partition', o.partition_key,
-           o.range_start, o.range_end, 'rewritten', 'task:' || mine.task_id, mine.task_id,
-           mine.attempt
+           o.range_start, o.range_end, 'rewritten', 'rewritten:' || o.partition_key,
+           'task:' || mine.task_id, mine.task_id, mine.attempt
       FROM pointed o JOIN dataset_versions v ON v.dataset_version = o.dataset_version
      CROSS JOIN mine
      WHERE o.rewritten

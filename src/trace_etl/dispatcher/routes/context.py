@@ -68,5 +68,3 @@ def _check_parameters(path: str, request: Request) -> None:
 
 ContextDep = Annotated[Context, Depends(_context)]
 CallerDep = Annotated[Caller, Depends(_caller)]
-# The names that handlers used before the table: the same check.
-ReaderDep = WriterDep = CallerDep

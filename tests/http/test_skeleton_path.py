@@ -27,7 +27,8 @@ def queued(live: Live, job: str) -> list[str]:
     with live.user() as http:
         query = {"job": job, "status": "Queued"}
         items = http.get("/v1/tasks", params=query).json()["items"]
-        return [task["task_id"] for task in items]
+        # Always in this order: of two attempts at one scope, the one that read later stays.
+        return [task["task_id"] for task in sorted(items, key=lambda t: t["partition_key"])]
 
 
 def claim(live: Live, task_id: str, worker: str = "w1") -> dict:

@@ -153,7 +153,9 @@ def test_a_quota_paces_the_calls(rpc_url: str) -> None:
     assert time.monotonic() - began > 0.2
 
 
-@pytest.mark.parametrize("part", ["calls_per_second=0", "calls_per_second=x", "speed=3"])
+@pytest.mark.parametrize(
+    "part", [*(f"calls_per_second={n}" for n in ("0", "-1", "nan", "x", "")), "speed=3"]
+)
 def test_a_wrong_quota_is_refused(part: str) -> None:
     with pytest.raises(BadTask, match="calls_per_second"):
         Endpoint(f"http://127.0.0.1:1/#{part}", timeout=1)

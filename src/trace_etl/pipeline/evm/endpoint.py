@@ -2,13 +2,13 @@
 
 import base64
 import http.client
-import re
 import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from threading import Event
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.evm.quota import Quota, quota_of
@@ -105,14 +105,19 @@ class Endpoint:
 
 
 def _quota(url: str, fragment: str) -> Quota | None:
-    told = dict(parse_qsl(fragment, keep_blank_values=True))
-    limit = told.pop("calls_per_second", None)
-    if told or (limit is not None and not re.fullmatch(r"[0-9]*[.]?[0-9]*[1-9][0-9]*", limit)):
+    if not fragment:
+        return None
+    name, _, limit = fragment.partition("=")
+    try:
+        per_second = float(limit)
+    except ValueError:
+        per_second = 0.0
+    if name != "calls_per_second" or not 0 < per_second < inf:
         raise BadTask(
             "an RPC endpoint's URL may end in #calls_per_second=N with N above 0, and in "
             "nothing else after its #"
         )
-    return None if limit is None else quota_of(url, float(limit))
+    return quota_of(url, per_second)
 
 
 def _authorization(parts: object) -> dict[str, str]:

@@ -156,3 +156,19 @@ def test_a_rollback_ends_what_the_swapper_was_about_to_do(story: Story) -> None:
     assert story.roll_back().status_code == 200
     assert not story.swap()
     assert story.seen("out") == before
+
+
+def test_a_rollout_that_nobody_works_on_is_looked_at_less_often(replicas: list[Bench]) -> None:
+    swapper = replicas[1].live.service.swapper
+    story = Story(replicas[1])
+    story.built()
+    story.deploy(column=2)
+    replicas[1].live.run(swapper.swap_once)
+    assert replicas[1].live.run(swapper.next_due) is not None
+    for task_id in story.queued("work"):
+        assert story.bench.cancel(task_id).status_code == 200
+    others = "UPDATE rollouts SET state = 'superseded', ended_at = now() WHERE state = 'building'"
+    mine = "SELECT dag_version FROM dags WHERE name = %s"
+    story.bench.rows(f"{others} AND dag_version <> ({mine})", story.name)
+    replicas[1].live.run(swapper.swap_once)
+    assert replicas[1].live.run(swapper.next_due) is None

@@ -23,16 +23,19 @@ class GenerationSwapper:
     every: timedelta
     """How often to look while something is being built."""
     _pause: timedelta | None = field(default=None, init=False)
+    _stuck: int = field(default=0, init=False)
+    """Rollouts of the last look that nobody works on: they can wait for the next round."""
 
     async def swap_once(self) -> int:
         """Look at every rollout once. Safe on every replica at once: one of them moves it."""
         began = time.monotonic()
+        self._stuck = 0
         async with self.pool.connection() as conn:
             found = await rollouts.building(conn)
         swapped = [await self._swap(one) for one in found]
         took = timedelta(seconds=time.monotonic() - began)
-        left = swapped.count(False)
-        self._pause = max(self.every, took * _SHARE) if left else None
+        busy = swapped.count(False) - self._stuck
+        self._pause = max(self.every, took * _SHARE) if busy > 0 else None
         return sum(swapped)
 
     async def next_due(self) -> timedelta | None:
@@ -60,6 +63,7 @@ class GenerationSwapper:
             seen = None if asked else await rollouts.covered_as_of(conn, one.rollout_id)
             if seen is None and (idle := await rollouts.idle_revisions(conn, one.dag_id)):
                 asked += await fills.fill(conn, idle)
+                self._stuck += not asked
         if asked:
             self.kicks.outbox.set()
         return seen

@@ -135,6 +135,19 @@ def test_a_stream_that_begins_at_the_tip_has_no_gap_after_it(data: str, chain: G
     assert stream.rows() == chain.rows(start=89)
 
 
+def test_catching_up_is_told_once_in_a_while(data: str, chain: Growing) -> None:
+    stream = new_stream(data, batch=20, tell_every=3600)
+    with stream.attempt(1, chain.url) as follower:
+        assert follower.step()  # nothing was ever told
+        assert follower.step()
+        assert {event.cursor for event in stream.events} == {19}
+    with stream.attempt(2, chain.url) as follower:
+        assert {event.cursor for event in stream.events} == {19, 39}  # what the other owed
+        catch_up(follower)
+    assert stream.events[-1].cursor == 89
+    assert stream.rows() == chain.rows()
+
+
 def test_all_that_is_held_may_be_replaced_when_nothing_of_it_was_final(
     data: str, chain: Growing
 ) -> None:

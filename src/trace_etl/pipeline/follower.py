@@ -48,6 +48,8 @@ class Plan:
     poll: float = 1.0
     finality_depth: int = 2048
     """Blocks behind the tip that count as final where the node does not say."""
+    tell_every: float = 2.0
+    """Seconds between events while it catches up: each of them may cause tasks downstream."""
     patience: float = 600.0
     """How long a node may be unusable before the attempt is given up."""
 
@@ -65,6 +67,7 @@ class Follower:
     _final: int = field(default=-1, init=False)
     _start: int = field(default=0, init=False)
     _chain_id: int = field(default=0, init=False)
+    _told_at: float = field(default=float("-inf"), init=False)
 
     def run(self) -> None:
         """Follow until told to stop. Raises StaleWriter, FinalityBroken, or what stays broken."""
@@ -118,9 +121,12 @@ class Follower:
         self._trail = self._trail.replaced(advance.marks, keep_from=final)
         self._final = max(self._final, final)
         self._log_step(advance, old)
-        self._announce()
+        is_behind = advance.marks[-1].number < head.number
+        is_due = time.monotonic() - self._told_at >= self.plan.tell_every
+        if not is_behind or advance.orphaned or is_due:
+            self._announce()
         self._measure(head)
-        return advance.marks[-1].number < head.number
+        return is_behind
 
     def _rows(self, output: HotOutput, advance: Advance) -> list[object]:
         return [build(output.kind, chunk, self._chain_id) for chunk in advance.chunks]
@@ -163,6 +169,7 @@ class Follower:
             [_event(output, standing.number) for output in self.plan.outputs],
             [_invalidation(output, one) for one in rewrites for output in self.plan.outputs],
         )
+        self._told_at = time.monotonic()
         with transaction(self.conn):
             followers.announced(self.conn, self.plan.writer, standing.number, rewrites)
 

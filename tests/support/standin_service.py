@@ -35,9 +35,9 @@ def listen(port: int) -> None:
 def main(name: str) -> None:
     stubborn = name in os.environ.get("STANDIN_STUBBORN", "").split(",")
     signal.signal(signal.SIGTERM, signal.SIG_IGN if stubborn else lambda *_: sys.exit(0))
-    for variable in ("TRACE_API_PORT", "TRACE_INTERNAL_PORT", "TRACE_QUERY_PORT"):
-        if variable in os.environ:
-            listen(int(os.environ[variable]))
+    for address in ("API", "INTERNAL", "QUERY", "SCHEDULER"):
+        if f"TRACE_{address}_PORT" in os.environ:
+            listen(int(os.environ[f"TRACE_{address}_PORT"]))
     if "TRACE_READY_FILE" in os.environ:
         subprocess.Popen(["sleep", "1000"])  # as a worker has its JVM
         said = json.dumps({"spark": "ready", "pid": os.getpid()})

@@ -123,7 +123,7 @@ def run() -> list[Result]:
                         platform.one_task,
                         bare.one_action,
                         unit="s",
-                        goal="<= 2.0",
+                        goal="<= 1.3",
                         rounds=15,
                     )
                 ]

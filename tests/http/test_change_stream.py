@@ -155,7 +155,10 @@ def test_a_position_that_retention_forgot_is_told_as_a_reset(shared: Bench) -> N
     dag = shared.dag()
     with following(shared.user) as stream:  # the deploy is below the end of the stream
         next(stream)
-    shared.rows("DELETE FROM changes WHERE dag = %s", dag.name)
+    aged = "UPDATE changes SET changed_at = now() - interval '60 days' WHERE dag = %s"
+    shared.rows(aged, dag.name)
+    shared.live.run(shared.live.service.retention.retain_once)
+    assert shared.rows("SELECT 1 FROM changes WHERE dag = %s", dag.name) == []
     with following(shared.user, old) as stream:
         assert next(stream).kind == "reset"
         assert next(stream).kind == "ready"

@@ -144,8 +144,8 @@ class Caller:
 
 def in_step(item: dict[str, Any]) -> dict[str, Any]:
     """The key of a block range says the range: a rule beyond JSON Schema."""
-    if item.get("partition_key") is None or item.get("start") is None:
-        return item
+    if item.get("partition_key") is None or item.get("start") is None or item.get("end") is None:
+        return {key: value for key, value in item.items() if key not in ("start", "end")}
     start, end = sorted((int(item["start"]), int(item["end"])))
     return {**item, "start": start, "end": end, "partition_key": f"{start}-{end}"}
 

@@ -63,10 +63,10 @@ def with_scheduler(live: Live, use: Callable[[CronTrigger], Awaitable[T]]) -> T:
     return asyncio.run(main())
 
 
-def fired(live: Live) -> list[str]:
+def fired(live: Live, condition: str = "") -> list[str]:
     query = (
         "SELECT e.partition_key FROM events e JOIN datasets d USING (dataset_uuid)"
-        " JOIN jobs j USING (job_id) WHERE j.name = %s ORDER BY e.range_start"
+        f" JOIN jobs j USING (job_id) WHERE j.name = %s {condition} ORDER BY e.range_start"
     )
     return [row[0] for row in sql(live.dsns.state, query, (JOB,))]
 
@@ -125,22 +125,22 @@ def test_the_ticks_of_a_paused_source_are_kept_and_routed_when_it_goes_on(
     dispatcher: Live,
 ) -> None:
     deploy(dispatcher)
-    body = {"dag": "clock", "job": "hourly"}
+    body = {"dag": "clock", "job": JOB}
 
     async def use(trigger: CronTrigger) -> None:
         await trigger.fire_once(NOON)
         await trigger.fire_once(NOON + HOUR)
 
     with dispatcher.user() as http:
-        assert http.post("/v1/pauses", json=body).status_code == 200
+        reply = http.post("/v1/pauses", json=body)
+        assert reply.status_code == 200, reply.text
         with_scheduler(dispatcher, use)
         dispatcher.drain()
-        routed = "SELECT count(*) FROM events WHERE routed_at IS NOT NULL"
         assert fired(dispatcher) == [key(NOON), key(NOON + HOUR)]
-        assert sql(dispatcher.dsns.state, routed) == [(0,)]
+        assert fired(dispatcher, "AND e.routed_at IS NOT NULL") == []
         assert http.post("/v1/pauses/resume", json=body).status_code == 200
     dispatcher.drain()
-    assert sql(dispatcher.dsns.state, routed) == [(2,)]
+    assert fired(dispatcher, "AND e.routed_at IS NOT NULL") == fired(dispatcher)
 
 
 def test_a_tick_on_time_stands_for_those_missed_before_it(dispatcher: Live) -> None:

@@ -67,11 +67,18 @@ def stack(
         yield Stack(running, home)
 
 
+# Started in the background, a program would not hear Ctrl-C, and neither would its children.
+LISTENING = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from trace_etl.cli.main import main; main()"
+)
+
+
 @contextmanager
 def watching(stack: Stack, *words: str) -> Generator[subprocess.Popen[str]]:
     """`trace watch`, interrupted at the end of the block as a person would."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [*PROGRAM, "watch", *words]
+    command = [sys.executable, "-c", LISTENING, "watch", *words]
     with subprocess.Popen(command, env=stack.env, text=True, **pipes) as process:
         try:
             yield process

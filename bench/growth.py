@@ -58,7 +58,7 @@ def _median(measure: Callable[[], float]) -> float:
 
 def measure(made: Stand) -> list[Result]:
     """The empty table first: the two states cannot take turns."""
-    made.execute("TRUNCATE tasks, task_attempts, events, outbox")
+    made.execute("TRUNCATE tasks, task_attempts, events, outbox CASCADE")
     made.execute("VACUUM ANALYZE tasks")
     empty = _median(lambda: claim_p99(made))
     for _ in range(10):

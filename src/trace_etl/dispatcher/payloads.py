@@ -14,12 +14,12 @@ import orjson
 
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
-from trace_etl.model.storage import attempt_prefix
+from trace_etl.model.storage import attempt_prefix, buffer_prefix
 from trace_etl.plan.operators import OPERATORS
 from trace_etl.state import cursors, invalidations, revisions
 from trace_etl.state.claims import ClaimedTask
 from trace_etl.state.pool import Conn
-from trace_etl.state.revisions import Revision
+from trace_etl.state.revisions import Revision, RevisionOutput
 
 Payload = dict[str, Any]
 
@@ -113,11 +113,8 @@ class Payloads:
                 "dataset_version": out.dataset_version,
                 "update_strategy": revision.update_strategy,
                 "unique_key": revision.unique_key,
-                "storage_ref": self._ref(
-                    attempt_prefix(
-                        out.dataset_uuid, out.dataset_version, task.task_id, task.attempt
-                    )
-                ),
+                "columns": out.columns,
+                "storage_ref": self._ref(_prefix(task, out)),
             }
             for out in revision.outputs
         ]
@@ -156,6 +153,12 @@ def _common(revision: Revision) -> _Common:
 def _rendered(value: object) -> orjson.Fragment:
     # By the standard library: what people write may hold whole numbers of any size.
     return orjson.Fragment(json.dumps(value, allow_nan=False).encode())
+
+
+def _prefix(task: ClaimedTask, out: RevisionOutput) -> str:
+    if out.columns is not None:
+        return buffer_prefix(out.dataset_uuid, task.task_id, task.attempt)
+    return attempt_prefix(out.dataset_uuid, out.dataset_version, task.task_id, task.attempt)
 
 
 async def _after(conn: Conn, task: ClaimedTask, revision: Revision) -> int | None:

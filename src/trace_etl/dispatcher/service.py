@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from trace_etl.dispatcher import openapi
+from trace_etl.dispatcher.buffers import Buffers
 from trace_etl.dispatcher.changes import ChangeFeed
 from trace_etl.dispatcher.figures import CountRequests
 from trace_etl.dispatcher.inline import InlineRunner
@@ -153,7 +154,9 @@ def _assemble(
         lanes, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )
     return Service(
-        internal=InternalApi(lifecycle, tokens, WorkerTokens(cfg.worker_tokens_file)),
+        internal=InternalApi(
+            lifecycle, Buffers(pool, kicks), tokens, WorkerTokens(cfg.worker_tokens_file)
+        ),
         user=_user_app(cfg, Context(pool, queue, kicks, changes, webhooks)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(

@@ -6,7 +6,7 @@ a framework's router: one dictionary look-up, one validation, one handler.
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 from uuid import UUID
@@ -15,14 +15,15 @@ import orjson
 import structlog
 from prometheus_client import Counter
 from pydantic import BaseModel, ValidationError
-from starlette.types import Receive, Scope, Send
 
 from trace_etl import __version__
 from trace_etl.dispatcher import figures, openapi
+from trace_etl.dispatcher.buffers import Buffers
 from trace_etl.dispatcher.contract import CALLS
 from trace_etl.dispatcher.lifecycle import Lifecycle
 from trace_etl.dispatcher.tokens import TaskTokens
 from trace_etl.dispatcher.workers import WorkerTokens
+from trace_etl.http.lean import Answer, Request
 from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
 from trace_etl.model.errors import (
     Fault,
@@ -36,6 +37,7 @@ from trace_etl.model.errors import (
 )
 from trace_etl.state.pool import BROKEN
 from trace_etl.wire import task as wire
+from trace_etl.wire.buffers import BufferComplete
 
 MAX_BODY = 1024 * 1024
 _MOST_FAULTS = 50
@@ -50,26 +52,19 @@ _EXTRA = {
 M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A reply body, already rendered."""
-
-    body: bytes
-    status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    media_type: bytes = b"application/json"
-
-
 Handler = Callable[[Headers, bytes, bytes], Awaitable[Answer]]
 
 
 class InternalApi:
-    """The ASGI app behind the internal address."""
+    """What answers at the internal address."""
 
     calls = CALLS
 
-    def __init__(self, lifecycle: Lifecycle, tokens: TaskTokens, workers: WorkerTokens) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, batches: Buffers, tokens: TaskTokens, workers: WorkerTokens
+    ) -> None:
         self._lifecycle = lifecycle
+        self._buffers = batches
         self._tokens = tokens
         self._workers = workers
         self._openapi = _etagged(orjson.dumps(openapi.document(self.calls)), b"no-cache")
@@ -84,6 +79,8 @@ class InternalApi:
             "complete_many": self._complete_many,
             "events": self._events,
             "buffer_publish": self._buffer_publish,
+            "buffer_fetch": self._buffer_fetch,
+            "buffer_complete": self._buffer_complete,
         }
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._routes: dict[str, dict[str, Handler]] = {openapi.PATH: {"GET": self._document}}
@@ -101,15 +98,15 @@ class InternalApi:
 
     async def _claim(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
-        return _json(await self._lifecycle.claim(_parse(wire.Claim, body)))
+        return Answer(await self._lifecycle.claim(_parse(wire.Claim, body)))
 
     async def _claim_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
-        return _json(await self._lifecycle.claim_many(_parse(wire.ClaimMany, body)))
+        return Answer(await self._lifecycle.claim_many(_parse(wire.ClaimMany, body)))
 
     async def _fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
         self._workers.check(headers)
-        return _json(await self._lifecycle.fetch(_task_id(query)))
+        return Answer(await self._lifecycle.fetch(_uuid(query, "task_id")))
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> Answer:
         self._workers.check(headers)
@@ -139,26 +136,26 @@ class InternalApi:
     async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         caller = self._tokens.verify(_capability_token(headers))
         parsed = _parse(wire.BufferPublish, body)
-        return _json(await self._lifecycle.buffer_publish(parsed, caller))
+        return _json(await self._buffers.publish(parsed, caller))
 
-    # --- ASGI -------------------------------------------------------------------------------
+    async def _buffer_fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
+        self._workers.check(headers)
+        return _json(await self._buffers.fetch(_uuid(query, "publish_id")))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        answer = await self._answer(scope, receive)
-        self._count(scope, answer.status)
-        headers = [
-            (b"content-type", answer.media_type),
-            (b"content-length", str(len(answer.body)).encode()),
-            *answer.headers,
-        ]
-        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": answer.body})
+    async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        return _json(await self._buffers.complete(_parse(BufferComplete, body)))
 
-    def _count(self, scope: Scope, status: int) -> None:
-        method, path = scope["method"], scope["path"]
+    # --- HTTP -------------------------------------------------------------------------------
+
+    async def answer(self, request: Request) -> Answer:
+        """Answer a call; what it raises becomes a problem document."""
+        path, query = request.target()
+        answer = await self._answer(request, path, query)
+        self._count(request.method, path, answer.status)
+        return answer
+
+    def _count(self, method: str, path: str, status: int) -> None:
         if method not in self._routes.get(path, {}):
             method = path = "other"
         key = (method, path, status)
@@ -168,18 +165,18 @@ class InternalApi:
             self._counters[key] = counter
         counter.inc()
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, request: Request, path: str, query: bytes) -> Answer:
         try:
-            handler = self._route(scope["method"], scope["path"])
-            headers = _headers(scope["headers"])
-            return await handler(headers, await _body(headers, receive), scope["query_string"])
+            handler = self._route(request.method, path)
+            headers = _headers(request.headers)
+            return await handler(headers, _body(headers, request.body), query)
         except TraceError as error:
-            return self._refused(error, scope["path"])
+            return self._refused(error, path)
         except BROKEN as error:
-            _log.warning("state_unavailable", path=scope["path"], error=repr(error))
+            _log.warning("state_unavailable", path=path, error=repr(error))
             return _problem(Unavailable("Postgres state does not answer; try again"))
         except Exception:
-            _log.exception("request_failed", path=scope["path"])
+            _log.exception("request_failed", path=path)
             return _problem(TraceError())
 
     def _refused(self, error: TraceError, path: str) -> Answer:
@@ -244,25 +241,18 @@ def _capability_token(headers: Headers) -> str:
     return headers.get(_CAPABILITY, b"").decode("latin-1")
 
 
-def _task_id(query: bytes) -> UUID:
-    given: Any = parse_qs(query.decode("latin-1")).get("task_id", [])
+def _uuid(query: bytes, name: str) -> UUID:
+    given: Any = parse_qs(query.decode("latin-1")).get(name, [])
     try:
         (text,) = given
         return UUID(text)
     except ValueError as error:
-        raise Invalid([Fault("task_id", "give one task id, a UUID")]) from error
+        what = name.replace("_", " ")
+        raise Invalid([Fault(name, f"give one {what}, a UUID")]) from error
 
 
-async def _body(headers: Headers, receive: Receive) -> bytes:
+def _body(headers: Headers, body: bytes) -> bytes:
     length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length) > MAX_BODY:
+    if len(body) > MAX_BODY or (length.isdigit() and int(length) > MAX_BODY):
         raise TooLarge(f"a body may have {MAX_BODY} bytes at most")
-    body = b""
-    more = True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MAX_BODY:
-            raise TooLarge(f"a body may have {MAX_BODY} bytes at most")
     return body

@@ -21,10 +21,10 @@ class DeployedDataset:
 
 
 _DATASETS_OF = """
-SELECT j.name, d.output_name, d.dataset_uuid, d.dataset_version, d.building_version, p.name
-  FROM jobs j JOIN datasets d USING (job_id)
-  JOIN job_outputs o ON o.dataset_uuid = d.dataset_uuid
-   AND o.revision_id = coalesce(j.building_revision_id, j.revision_id)
+SELECT j.name, o.name, d.dataset_uuid, d.dataset_version, d.building_version, p.name
+  FROM jobs j JOIN job_outputs o
+    ON o.revision_id = coalesce(j.building_revision_id, j.revision_id)
+  JOIN datasets d ON d.dataset_uuid = o.dataset_uuid
   LEFT JOIN publications p ON p.dataset_uuid = d.dataset_uuid
  WHERE j.dag_id = %(dag_id)s AND j.active
  ORDER BY j.name, o.output_index

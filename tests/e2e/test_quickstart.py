@@ -54,7 +54,7 @@ class Stack:
         parts = json.loads(self.trace("status", "--json").stdout)["parts"]
         return next(part["pid"] for part in parts if part["name"] == "worker")
 
-    def deploy(self, name: str, directory: Path) -> None:
+    def deploy(self, name: str, directory: Path, *options: str) -> None:
         """The example under another name, with other published names and a short lease."""
         text = EXAMPLE.read_text().replace("name: quickstart", f"name: {name}")
         text = text.replace("size: 500", "size: 50").replace(
@@ -65,7 +65,7 @@ class Stack:
             publish = publish.replace(f"- name: {dataset}\n", f"- name: {name}_{dataset}\n")
         file = directory / f"{name}.yaml"
         file.write_text(f"{head}\npublish:\n{publish}")
-        done = self.trace("deploy", str(file))
+        done = self.trace("deploy", str(file), *options)
         assert done.returncode == 0, done.stderr
 
     def rows(self, name: str, dataset: str) -> list[Any]:
@@ -113,7 +113,7 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_attempt_and_the_sa
     stack.json("trigger", "calm", "request", "--range", f"0-{LAST_BLOCK}")
     run_to_the_end(stack, "calm")
 
-    stack.deploy("disturbed", tmp_path)
+    stack.deploy("disturbed", tmp_path, "--no-check")
     stack.json("trigger", "disturbed", "request", "--range", f"0-{LAST_BLOCK}")
     eventually(lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")))
     victim = stack.worker_pid()
@@ -155,7 +155,7 @@ def test_an_unreachable_node_fails_the_task_with_a_clear_reason(
     text = text.split("\npublish:\n")[0].replace("{rpc: default}", "{rpc: nowhere}")
     file = tmp_path / "lost.yaml"
     file.write_text(text)
-    assert stack.trace("deploy", str(file)).returncode == 0
+    assert stack.trace("deploy", "--no-check", str(file)).returncode == 0
     stack.json("trigger", "lost", "request", "--range", "0-99")
 
     def failed() -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import StringConstraints, model_validator
 
 from trace_etl.wire.body import Block, Reply, Request
 from trace_etl.wire.jobs import JobItem
@@ -27,14 +27,14 @@ class ColumnItem(Request):
 class OutputColumns(Request):
     job: Name
     output: Name
-    columns: Annotated[list[ColumnItem], Field(max_length=10_000)]
+    columns: list[ColumnItem]
 
 
 class DeployRequest(PlanRequest):
     base_version: UUID | None = None
     """The version that the plan was made for; null: there was no such DAG. Not given: whatever the
     DAG is at when the request arrives. When it is another by then: 409 `deploy_conflict`."""
-    columns: Annotated[list[OutputColumns], Field(max_length=10_000)] = []
+    columns: list[OutputColumns] = []
     """What Spark's analyser found the columns of outputs to be; kept with their generations."""
 
 

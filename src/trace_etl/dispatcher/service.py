@@ -30,6 +30,7 @@ from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
 from trace_etl.dispatcher.loops.source_monitor import SourceMonitor
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.payloads import Payloads
+from trace_etl.dispatcher.retired import RetiredGenerations
 from trace_etl.dispatcher.routes.all import ROUTERS
 from trace_etl.dispatcher.routes.context import Context
 from trace_etl.dispatcher.routes.roles import check_declared
@@ -47,6 +48,7 @@ from trace_etl.state import operator_caps
 from trace_etl.state.pool import BROKEN, Pool, make_pool, transaction
 
 _BATCH = 500
+_FORGOTTEN_AT_ONCE = 10_000
 _log = structlog.stdlib.get_logger()
 
 
@@ -149,7 +151,12 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
         lanes, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )
     return Service(
-        internal=InternalApi(lifecycle, tokens, WorkerTokens(cfg.worker_tokens_file)),
+        internal=InternalApi(
+            lifecycle,
+            tokens,
+            WorkerTokens(cfg.worker_tokens_file),
+            RetiredGenerations(pool, cfg.history_kept, _FORGOTTEN_AT_ONCE),
+        ),
         user=_user_app(cfg, Context(pool, queue, kicks, changes, webhooks)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(

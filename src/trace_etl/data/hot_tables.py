@@ -1,20 +1,14 @@
 """Hot tables: the newest rows of a chain's datasets, rewritten by range."""
 
 from collections.abc import Sequence
-from typing import Any, LiteralString
+from typing import Any, LiteralString, cast
 
 from psycopg import sql
 
 from trace_etl.data import encoding
+from trace_etl.data.columns import postgres_type
 from trace_etl.data.connection import Conn
 
-_TYPES: dict[str, LiteralString] = {
-    "int64": "bigint",
-    "binary": "bytea",
-    "string": "text",
-    "double": "double precision",
-    "bool": "boolean",
-}
 _KEY = ("block_number", "transaction_index", "log_index")
 
 
@@ -29,7 +23,11 @@ SELECT 1 FROM pg_roles
 def ensure(conn: Conn, table: str, schema: Any, key: Sequence[str] = _KEY) -> None:
     """Make the table of an Arrow schema if it is missing. Its key forbids a row twice."""
     columns = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_TYPES[str(field.type)]))
+        sql.SQL("{} {}").format(
+            sql.Identifier(field.name),
+            # One of a few names of types and perhaps two numbers: nothing a user writes.
+            sql.SQL(cast("LiteralString", postgres_type(field.type))),
+        )
         for field in schema
     )
     keys = sql.SQL(", ").join(sql.Identifier(name) for name in key if name in schema.names)

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from trace_etl.model.dag import Dag, Job
+from trace_etl.pipeline.appends import storable
 from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import PipelineError
 from trace_etl.pipeline.evm.tables import SCHEMAS
@@ -21,6 +22,7 @@ from trace_etl.pipeline.failures import translated
 from trace_etl.pipeline.inputs import Input, where_columns
 from trace_etl.pipeline.operators import implementation
 from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.pipeline.writer import Frame
 from trace_etl.plan.checking import with_upstream
 from trace_etl.plan.operators import OPERATORS
 from trace_etl.wire.task import TaskInput, TaskPayload, TaskResult
@@ -156,9 +158,13 @@ def _outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas:
     if job.operator == "parquet_compact":
         return {job.outputs[0]: inputs[-1].frame.schema}
     config = OPERATORS[job.operator].config.model_validate(job.config)
-    result = implementation(job.operator)(_context(spark, job, inputs, config), config)
+    context = _context(spark, job, inputs, config)
+    result = implementation(job.operator)(context, config)
     if isinstance(result, TaskResult):
         return {}
+    if job.update_strategy == "append" and isinstance(result, Frame):
+        stored = storable(result.frame, context.task.outputs[0])
+        return {result.output: stored.schema}
     return {name: _columns(schema) for name, schema in result.schemas().items()}
 
 
@@ -188,6 +194,7 @@ def _context(spark: SparkSession, job: Job, inputs: list[Input], config: Any) ->
                     "name": name,
                     "dataset_uuid": _NOBODY,
                     "dataset_version": _NOBODY,
+                    "unique_key": list(job.unique_key),
                     "storage_ref": {"scheme": "file", "bucket": "check", "prefix": "check/"},
                 }
                 for n, name in enumerate(job.outputs)

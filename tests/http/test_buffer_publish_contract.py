@@ -36,6 +36,7 @@ def test_the_shape_by_uuid_is_recorded_and_sent(shared: Bench) -> None:
     (message,) = messages(shared, attempt)
     assert message == {
         "kind": "buffer_batch",
+        "publish_id": reply.json()["publish_id"],
         "org_id": str(record["org_id"]),
         "dataset_uuid": attempt.output["dataset_uuid"],
         "dataset_version": attempt.output["dataset_version"],

@@ -53,6 +53,9 @@ def theirs(shared: Bench) -> Theirs:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     published = shared.write_output(attempt)
+    target = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": "s3://trace/a.jsonl"}
+    batch = shared.publish(attempt, **target)
+    assert batch.status_code == 200, batch.text
     reply = shared.complete(attempt, datasets_published=[published], events=[attempt.event()])
     assert reply.status_code == 200, reply.text
     shared.live.drain()
@@ -67,6 +70,7 @@ def theirs(shared: Bench) -> Theirs:
         "job": "work",
         "user": "local",
         "partition_key": "0-9",
+        "publish_id": batch.json()["publish_id"],
         "backfill_id": backfill.json()["backfill_id"],
     }
     return Theirs(things, dag.name, dag.published)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
-from support.lifecycle import Bench
+from support.lifecycle import Attempt, Bench
 from support.users import person
 from trace_etl.dispatcher.user_openapi import document, pages
 
@@ -65,6 +65,16 @@ def test_the_reference_page_of_the_user_api_is_current(name: str) -> None:
     assert written == pages()[name], "stale: run `make reference`"
 
 
+def failed_batch(shared: Bench, attempt: Attempt) -> str:
+    target = {name: attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
+    reply = shared.publish(attempt, batch_uri="s3://trace/batch.jsonl", **target)
+    publish_id = reply.json()["publish_id"]
+    told = {"publish_id": publish_id, "status": "Failed", "error_code": "bad_batch"}
+    path = "/internal/buffer-complete"
+    assert shared.http.post(path, json=told, headers=shared.worker_headers).status_code == 200
+    return publish_id
+
+
 class Caller:
     """Sends generated cases as the local user, and counts what came back."""
 
@@ -81,6 +91,7 @@ class Caller:
         made = shared.claimed(self._ids[2])
         shared.complete(made, datasets_published=[shared.write_output(made)])
         self._partition = made.scope["partition_key"]
+        self._batch = failed_batch(shared, shared.claimed(self._ids[1]))
         self.seen: Counter[int] = Counter()
 
     def send(self, case: Any, *, real: bool) -> None:
@@ -108,6 +119,7 @@ class Caller:
             "backfill_id": self._backfill,
             "user": self._user,
             "partition_key": self._partition,
+            "publish_id": self._batch,
         }
         case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
         if case.path == "/v1/triggers":

@@ -98,7 +98,7 @@ def _row(item: dict[str, Any]) -> list[object]:
 
 
 def _origin(item: dict[str, Any]) -> str:
-    return f"{item['dag']}.{item['job']}.{item['output']}"
+    return ", ".join(item["producers"])
 
 
 def _print_partitions(partitions: list[dict[str, Any]]) -> None:

@@ -39,7 +39,13 @@ def lineage(
 
 
 def _print_dataset(answer: dict[str, Any]) -> None:
-    print_fields({"dataset": answer["dataset"], "version": answer["dataset_version"]})
+    print_fields(
+        {
+            "dataset": answer["dataset"],
+            "version": answer["dataset_version"],
+            "made by": ", ".join(answer["producers"]),
+        }
+    )
     rows = [["made from", *_origin(item)] for item in reversed(answer["up"])]
     rows += [["goes into", *_origin(item)] for item in answer["down"]]
     if rows:

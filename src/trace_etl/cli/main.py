@@ -4,6 +4,7 @@ import typer
 
 from trace_etl.cli import (
     backfills,
+    batches,
     changes,
     check,
     dags,
@@ -39,6 +40,7 @@ for commands in (
     check,
     pressure,
     datasets,
+    batches,
     lineage,
     invalidations,
     query,

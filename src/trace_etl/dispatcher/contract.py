@@ -12,7 +12,7 @@ from trace_etl.model.errors import (
     OutputNotReady,
     PartitionOverlap,
 )
-from trace_etl.wire import tables
+from trace_etl.wire import buffers, tables
 from trace_etl.wire import task as wire
 
 
@@ -154,5 +154,25 @@ CALLS = (
         wire.BufferPublish,
         refusals=_FENCED,
         conflicts=(LeaseLost,),
+    ),
+    Call(
+        "buffer_fetch",
+        "GET",
+        "/internal/buffer-fetch",
+        "Extension: a published batch, and what its rows must look like. For the sink.",
+        "worker",
+        (buffers.BufferBatch,),
+        query=("publish_id",),
+        refusals=(401, 404, 422, 503),
+    ),
+    Call(
+        "buffer_complete",
+        "POST",
+        "/internal/buffer-complete",
+        "Extension: a batch was written, and its event goes out; or why it cannot be.",
+        "worker",
+        (buffers.BufferCompleteAccepted,),
+        buffers.BufferComplete,
+        refusals=(401, 404, 413, 422, 503),
     ),
 )

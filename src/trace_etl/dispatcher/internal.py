@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from trace_etl import __version__
 from trace_etl.dispatcher import figures, openapi
+from trace_etl.dispatcher.buffers import Buffers
 from trace_etl.dispatcher.contract import CALLS
 from trace_etl.dispatcher.lifecycle import Lifecycle
 from trace_etl.dispatcher.retired import RetiredGenerations
@@ -37,6 +38,7 @@ from trace_etl.model.errors import (
 )
 from trace_etl.state.pool import BROKEN
 from trace_etl.wire import task as wire
+from trace_etl.wire.buffers import BufferComplete
 from trace_etl.wire.tables import TablesHeld
 
 MAX_BODY = 1024 * 1024
@@ -73,11 +75,13 @@ class InternalApi:
     def __init__(
         self,
         lifecycle: Lifecycle,
+        batches: Buffers,
         tokens: TaskTokens,
         workers: WorkerTokens,
         retired: RetiredGenerations,
     ) -> None:
         self._lifecycle = lifecycle
+        self._buffers = batches
         self._retired = retired
         self._tokens = tokens
         self._workers = workers
@@ -94,6 +98,8 @@ class InternalApi:
             "complete_many": self._complete_many,
             "events": self._events,
             "buffer_publish": self._buffer_publish,
+            "buffer_fetch": self._buffer_fetch,
+            "buffer_complete": self._buffer_complete,
         }
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._routes: dict[str, dict[str, Handler]] = {openapi.PATH: {"GET": self._document}}
@@ -119,7 +125,7 @@ class InternalApi:
 
     async def _fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
         self._workers.check(headers)
-        return _json(await self._lifecycle.fetch(_task_id(query)))
+        return _json(await self._lifecycle.fetch(_uuid(query, "task_id")))
 
     async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
@@ -153,7 +159,15 @@ class InternalApi:
     async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         caller = self._tokens.verify(_capability_token(headers))
         parsed = _parse(wire.BufferPublish, body)
-        return _json(await self._lifecycle.buffer_publish(parsed, caller))
+        return _json(await self._buffers.publish(parsed, caller))
+
+    async def _buffer_fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
+        self._workers.check(headers)
+        return _json(await self._buffers.fetch(_uuid(query, "publish_id")))
+
+    async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        return _json(await self._buffers.complete(_parse(BufferComplete, body)))
 
     # --- ASGI -------------------------------------------------------------------------------
 
@@ -258,13 +272,14 @@ def _capability_token(headers: Headers) -> str:
     return headers.get(_CAPABILITY, b"").decode("latin-1")
 
 
-def _task_id(query: bytes) -> UUID:
-    given: Any = parse_qs(query.decode("latin-1")).get("task_id", [])
+def _uuid(query: bytes, name: str) -> UUID:
+    given: Any = parse_qs(query.decode("latin-1")).get(name, [])
     try:
         (text,) = given
         return UUID(text)
     except ValueError as error:
-        raise Invalid([Fault("task_id", "give one task id, a UUID")]) from error
+        what = name.replace("_", " ")
+        raise Invalid([Fault(name, f"give one {what}, a UUID")]) from error
 
 
 async def _body(headers: Headers, receive: Receive) -> bytes:

@@ -17,9 +17,7 @@ from trace_etl.dispatcher.tokens import Capability, TaskTokens
 from trace_etl.http.problems import problem
 from trace_etl.model.errors import (
     CompletionMismatch,
-    Fault,
     Forbidden,
-    Invalid,
     LeaseLost,
     NotFound,
     PartitionOverlap,
@@ -29,10 +27,8 @@ from trace_etl.model.task import Fence
 from trace_etl.objects.files import read_marker
 from trace_etl.plan.retry import Backoff
 from trace_etl.state import (
-    buffers,
     claims,
     completions,
-    datasets,
     doubts,
     invalidations,
     leases,
@@ -247,7 +243,7 @@ class Lifecycle:
             columns=marker.schema_,
         )
 
-    # --- events and buffers -----------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------
 
     async def events(self, body: wire.Events, caller: Capability) -> wire.EventsAccepted:
         """Record events of a running attempt and have them routed."""
@@ -270,7 +266,7 @@ class Lifecycle:
             for n in sorted(range(len(batch)), key=lambda n: batch[n][0].task_id):
                 counts[n] = await completions.record_events(conn, *batch[n])
         return [
-            await _why(conn, fence) if (count := counts[n]) is None else count
+            await why_refused(conn, fence) if (count := counts[n]) is None else count
             for n, (fence, _) in enumerate(batch)
         ]
 
@@ -285,60 +281,26 @@ class Lifecycle:
             await _invalidate(conn, caller.org_id, fence, invalid)
             accepted = await completions.record_events(conn, fence, events)
             if accepted is None:
-                raise await _why(conn, fence)
+                raise await why_refused(conn, fence)
         return accepted
 
     async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:
         names = reported.named(events, "events")
-        known = await self._uuids(caller.org_id, names) if names else {}
+        known = await self._named(caller.org_id, names)
         return [reported.new_event(event, caller, known) for event in events]
 
     async def _invalidations(
         self, items: list[wire.Invalidation], caller: Capability
     ) -> list[NewInvalidation]:
         names = reported.named(items, "invalidations")
-        known = await self._uuids(caller.org_id, names) if names else {}
+        known = await self._named(caller.org_id, names)
         return [reported.new_invalidation(item, caller, known) for item in items]
 
-    async def _uuids(self, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
-        """Datasets by published name; the values say which field to blame for an unknown one."""
+    async def _named(self, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
+        if not names:
+            return {}
         async with self._parts.pool.connection() as conn:
-            found = {name: await datasets.uuid_of(conn, org_id, name) for name in sorted(names)}
-        unknown = [name for name, dataset_uuid in found.items() if dataset_uuid is None]
-        if unknown:
-            raise Invalid([Fault(names[n], f"no published dataset {n!r}") for n in unknown])
-        return {name: dataset_uuid for name, dataset_uuid in found.items() if dataset_uuid}
-
-    async def buffer_publish(
-        self, body: wire.BufferPublish, caller: Capability
-    ) -> wire.BufferPublishAccepted:
-        """Record a batch for a buffered dataset and have its message sent, once."""
-        caller.require(body.fence())
-        dataset_uuid = body.dataset_uuid
-        if body.dedupe_scope is not None:
-            named = await self._uuids(caller.org_id, {body.dedupe_scope: "dedupe_scope"})
-            dataset_uuid = named[body.dedupe_scope]
-        if dataset_uuid is None:
-            raise Invalid([Fault("dataset_uuid", "is required and missing")])
-        grant = reported.granted(caller, dataset_uuid, body.dataset_version)
-        async with transaction(self._parts.pool) as conn:
-            publish_id = await buffers.publish(
-                conn,
-                body.fence(),
-                buffers.NewBatch(
-                    org_id=caller.org_id,
-                    dataset_uuid=dataset_uuid,
-                    dataset_version=grant.dataset_version,
-                    batch_uri=body.batch_uri,
-                    content_type=body.content_type,
-                    record_count=body.record_count,
-                    batch_size_bytes=body.batch_size_bytes,
-                ),
-            )
-            if publish_id is None:
-                raise await _why(conn, body.fence())
-        self._parts.kicks.outbox.set()
-        return wire.BufferPublishAccepted(publish_id=publish_id)
+            return await reported.resolve(conn, org_id, names)
 
 
 async def _invalidate(
@@ -378,6 +340,7 @@ def _refusal(fence: Fence, state: FenceState | None) -> TraceError:
     return LeaseLost("not_running", f"the task is {state.status}")
 
 
-async def _why(conn: Conn, fence: Fence) -> TraceError:
+async def why_refused(conn: Conn, fence: Fence) -> TraceError:
+    """Why a fence did not hold."""
     states = await completions.fence_states(conn, [fence.task_id])
     return _refusal(fence, states.get(fence.task_id))

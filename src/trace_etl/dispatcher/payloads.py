@@ -6,12 +6,12 @@ from uuid import UUID
 
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
-from trace_etl.model.storage import attempt_prefix
+from trace_etl.model.storage import attempt_prefix, buffer_prefix
 from trace_etl.plan.operators import OPERATORS
 from trace_etl.state import cursors, invalidations, revisions
 from trace_etl.state.claims import ClaimedTask
 from trace_etl.state.pool import Conn
-from trace_etl.state.revisions import Revision, RevisionInput
+from trace_etl.state.revisions import Revision, RevisionInput, RevisionOutput
 from trace_etl.wire.task import (
     Claimed,
     InputPartition,
@@ -78,7 +78,7 @@ class Payloads:
 
     def _output(self, task: ClaimedTask, revision: Revision, n: int) -> TaskOutput:
         out = revision.outputs[n]
-        prefix = attempt_prefix(out.dataset_uuid, out.dataset_version, task.task_id, task.attempt)
+        prefix = _prefix(task, out)
         return TaskOutput(
             output_index=out.output_index,
             name=out.name,
@@ -86,6 +86,7 @@ class Payloads:
             dataset_version=out.dataset_version,
             update_strategy=revision.update_strategy,
             unique_key=revision.unique_key,
+            columns=out.columns,
             storage_ref=self._storage(prefix),
         )
 
@@ -114,6 +115,12 @@ class Payloads:
         scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes, may_doubt)
         life = task.timeout_seconds + int(self._cfg.token_grace.total_seconds())
         return self._tokens.mint(scope, min(life, int(self._cfg.token_life_most.total_seconds())))
+
+
+def _prefix(task: ClaimedTask, out: RevisionOutput) -> str:
+    if out.columns is not None:
+        return buffer_prefix(out.dataset_uuid, task.task_id, task.attempt)
+    return attempt_prefix(out.dataset_uuid, out.dataset_version, task.task_id, task.attempt)
 
 
 async def _after(conn: Conn, task: ClaimedTask, revision: Revision) -> int | None:

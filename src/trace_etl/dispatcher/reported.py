@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from trace_etl.dispatcher.tokens import Capability, Grant
-from trace_etl.model.errors import Forbidden, Invalid
+from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.scope import Range
+from trace_etl.state import datasets
 from trace_etl.state.completions import NewEvent
 from trace_etl.state.invalidations import NewInvalidation
+from trace_etl.state.pool import Conn
 from trace_etl.wire import task as wire
 
 
@@ -75,3 +77,12 @@ def invalid_span(partition_key: str | None, start: int | None, end: int | None) 
 def named(items: Sequence[wire.Event | wire.Invalidation], field: str) -> dict[str, str]:
     """The published names that items use, each with the field to blame for it."""
     return {item.dataset: f"{field}.{n}.dataset" for n, item in enumerate(items) if item.dataset}
+
+
+async def resolve(conn: Conn, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
+    """Datasets by published name; the values say which field to blame. Raises Invalid."""
+    found = {name: await datasets.uuid_of(conn, org_id, name) for name in sorted(names)}
+    unknown = [name for name, dataset_uuid in found.items() if dataset_uuid is None]
+    if unknown:
+        raise Invalid([Fault(names[n], f"no published dataset {n!r}") for n in unknown])
+    return {name: dataset_uuid for name, dataset_uuid in found.items() if dataset_uuid}

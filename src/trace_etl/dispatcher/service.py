@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from trace_etl.dispatcher import openapi
+from trace_etl.dispatcher.buffers import Buffers
 from trace_etl.dispatcher.changes import ChangeFeed
 from trace_etl.dispatcher.figures import CountRequests
 from trace_etl.dispatcher.inline import InlineRunner
@@ -153,6 +154,7 @@ def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer)
     return Service(
         internal=InternalApi(
             lifecycle,
+            Buffers(pool, kicks),
             tokens,
             WorkerTokens(cfg.worker_tokens_file),
             RetiredGenerations(pool, cfg.history_kept, _FORGOTTEN_AT_ONCE),

@@ -31,6 +31,14 @@ def attempt_prefix(dataset_uuid: UUID, dataset_version: UUID, task_id: UUID, att
     return f"cold/datasets/{dataset_uuid}/{dataset_version}/{task_id}/{attempt}/"
 
 
+BUFFERS = "buffers/"
+
+
+def buffer_prefix(dataset_uuid: UUID, task_id: UUID, attempt: int) -> str:
+    """The one prefix that this attempt of this task may write batches for a dataset under."""
+    return f"{BUFFERS}{dataset_uuid}/{task_id}/{attempt}/"
+
+
 def hot_table(dataset_uuid: UUID, dataset_version: UUID) -> str:
     """The table in Postgres data that holds the newest rows of one generation of a dataset."""
     return f"dataset_{dataset_uuid.hex}_{dataset_version.hex[:16]}"

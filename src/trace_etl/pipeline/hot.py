@@ -23,12 +23,14 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from trace_etl.data import hot_reading
+from trace_etl.data.buffers import CURSOR
 from trace_etl.data.columns import arrow_schema
 from trace_etl.data.hot_reading import Condition
 from trace_etl.model.storage import hot_table
 from trace_etl.pipeline.errors import InputMissing
 from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.inputs import Input, where_columns
+from trace_etl.plan.buffers import RESERVED
 from trace_etl.wire.task import Scope, TaskInput
 
 _BLOCK = "block_number"
@@ -52,25 +54,35 @@ def load(spark: SparkSession, given: TaskInput, scope: Scope | None, dsn: str | 
     spark.dataSource.register(HotTable)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = spark.read.format("hot").option("dsn", dsn).option("table", table).load()
-    limits = _limits(scope) if _BLOCK in frame.columns else []
+    limits = _limits(scope, frame.columns)
     conditions = [_column(one) for one in limits] + where_columns(given, frame.schema)
     if conditions:
         frame = frame.where(reduce(Column.__and__, conditions))
+    if CURSOR in frame.columns:
+        frame = frame.drop(*RESERVED)
     is_small = not hot_reading.is_longer_than(dsn, table, limits, _SMALL_ROWS)
     return Input(given.name, frame, is_small)
 
 
-def _limits(scope: Scope | None) -> list[Condition]:
-    """The blocks that a task is about: a range, or what is new since the last one."""
+def _limits(scope: Scope | None, columns: Sequence[str]) -> list[Condition]:
+    """What a task is about: a range of blocks, or what is new since the last one.
+
+    The cursor of a buffered dataset counts its batches; that of others, blocks.
+    """
     if scope is None:
         return []
+    counted = CURSOR if CURSOR in columns else _BLOCK
     told = (
-        (">=", scope.start),
-        ("<=", scope.end),
-        (">", scope.after),
-        ("<=", scope.cursor),
+        (_BLOCK, ">=", scope.start),
+        (_BLOCK, "<=", scope.end),
+        (counted, ">", scope.after),
+        (counted, "<=", scope.cursor),
     )
-    return [Condition(_BLOCK, operator, value) for operator, value in told if value is not None]
+    return [
+        Condition(column, operator, value)
+        for column, operator, value in told
+        if value is not None and column in columns
+    ]
 
 
 def _column(one: Condition) -> Column:

@@ -16,9 +16,18 @@ class Emit(Protocol):
     ) -> None: ...
 
 
+class Publish(Protocol):
+    """Offer a batch of a buffered dataset. Raises TraceError once the lease is lost."""
+
+    def __call__(
+        self, dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int
+    ) -> None: ...
+
+
 @dataclass(frozen=True)
 class Link:
-    """The attempt's own line to the Dispatcher: its lease, and the call for events."""
+    """The attempt's own line to the Dispatcher: its lease, and the calls for what it has made."""
 
     lease_token: UUID
     emit: Emit
+    publish: Publish | None = None

@@ -66,6 +66,22 @@ def appended(task: TaskPayload, output: TaskOutput, location: str, rows: int) ->
     return TaskResult(outputs=[told], events=[_event(output, scope)])
 
 
+def buffered(task: TaskPayload, output: TaskOutput, rows: int, size: int) -> TaskResult:
+    """An output whose rows wait for the sink: the event is the sink's to cause."""
+    scope = task.scope or Scope()
+    told = Output(
+        output_index=output.output_index,
+        dataset_uuid=output.dataset_uuid,
+        dataset_version=output.dataset_version,
+        location=output.storage_ref.ref().url,
+        cursor=scope.cursor,
+        partition_key=_partition_key(scope),
+        row_count=rows,
+        byte_count=size,
+    )
+    return TaskResult(outputs=[told])
+
+
 def _output(output: TaskOutput, scope: Scope, written: Written) -> Output:
     return Output(
         output_index=output.output_index,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from trace_etl.pipeline import appends, reports
+from trace_etl.pipeline import appends, batches, reports
 from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadTask, SparkLost, TaskCanceled
 from trace_etl.pipeline.failures import translated
@@ -115,6 +115,8 @@ class SparkRunner:
             return result
         if any(output.update_strategy == "append" for output in context.task.outputs):
             assert isinstance(result, Frame)  # of operators that declare it
+            if context.task.outputs[0].columns is not None:
+                return batches.write(context, result)
             return appends.write(context, result)
         written = result.write(targets)
         context.check()

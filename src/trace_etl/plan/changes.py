@@ -126,7 +126,7 @@ def stock_matters(
 ) -> list[str]:
     """The deployed jobs that lose something: a generation, a published name, or all."""
     generations = generation_hashes(dag)
-    after = {p.name: f"{p.job}.{p.output}" for p in dag.publish}
+    after = places(dag)
     unnamed = {old.partition(".")[0] for name, old in published.items() if after.get(name) != old}
     return [
         name
@@ -161,7 +161,16 @@ def _reasons(job: Job, fields: list[FieldChange], changed: set[str]) -> list[str
         if f.field.split(".")[0].split("[")[0] in SHAPING and f.field not in tuning
     ]
     upstream = sorted({i.job for i in job.inputs if i.job in changed})
-    return own + [f"upstream {name}" for name in upstream]
+    # Neither: what is written stays the same, but goes to another dataset.
+    return own + [f"upstream {name}" for name in upstream] or ["publish"]
+
+
+def places(dag: Dag) -> dict[str, str]:
+    """The outputs behind each published name, as `job.output`: several, if it is buffered."""
+    found: dict[str, list[str]] = {}
+    for entry in dag.publish:
+        found.setdefault(entry.name, []).append(f"{entry.job}.{entry.output}")
+    return {name: ", ".join(sorted(outputs)) for name, outputs in found.items()}
 
 
 def _names(
@@ -170,10 +179,16 @@ def _names(
     dag: Dag,
     readers: Mapping[str, list[str]],
 ) -> list[NameChange]:
-    after = {p.name: f"{p.job}.{p.output}" for p in dag.publish}
+    after = places(dag)
+    # Nothing waits for a buffered dataset to be covered: it is there as long as it has a producer.
+    shared = {p.name for p in dag.publish if p.write_mode == "buffered"}
     return [
         NameChange(
-            name, old, new, _held(before, old) if old and new else None, readers.get(name, [])
+            name,
+            old,
+            new,
+            _held(before, old) if old and new and name not in shared else None,
+            [] if name in shared else readers.get(name, []),
         )
         for name in sorted(published.keys() | after.keys())
         if (old := published.get(name)) != (new := after.get(name))

@@ -19,6 +19,7 @@ from trace_etl.model.dag import (
 )
 from trace_etl.model.errors import Fault
 from trace_etl.model.scope import MAX_BLOCK
+from trace_etl.plan.buffers import disagreeing, unfit
 from trace_etl.plan.complaints import complaint, suggest
 from trace_etl.plan.cycles import find_cycle
 from trace_etl.plan.operators import OPERATORS, Operator
@@ -79,7 +80,10 @@ class Checker:
         for job in drafts.jobs:
             if job:
                 self.sections.setdefault(job.name, job)
-        self.published = {p.name: p.from_ for p in drafts.publish if p and p.from_.job}
+        self.published: dict[str, FromSection] = {}
+        for entry in drafts.publish:
+            if entry and entry.from_.job:
+                self.published.setdefault(entry.name, entry.from_)
 
     def dag(self) -> Dag:
         """The DAG; it means something only when there are no faults."""
@@ -91,7 +95,11 @@ class Checker:
             self._publication(("publish", n), p) for n, p in enumerate(self.drafts.publish) if p
         )
         self._cycle(jobs)
-        return Dag(self.drafts.name, jobs, publish)
+        dag = Dag(self.drafts.name, jobs, publish)
+        if len(publish) == len(self.drafts.publish):
+            for n, rule in disagreeing(dag):
+                self._fault(("publish", n), rule)
+        return dag
 
     def _fault(self, path: Path, message: str) -> None:
         self.faults.append(self.located.fault(path, message))
@@ -104,7 +112,11 @@ class Checker:
                 self._fault((section, n, "name"), f"{name!r} is used twice")
 
     def _unique_publications(self) -> None:
-        self._unique("publish", [p.name if p else None for p in self.drafts.publish])
+        names = [p.name if p else None for p in self.drafts.publish]
+        # A buffered dataset may have several producers, in one file as over many.
+        shared = {p.name for p in self.drafts.publish if p and p.write_mode == "buffered"}
+        mixed = {p.name for p in self.drafts.publish if p and p.write_mode != "buffered"}
+        self._unique("publish", [None if n in shared - mixed else n for n in names])
         seen: set[tuple[str, str]] = set()
         for n, entry in enumerate(self.drafts.publish):
             producer = self.sections.get((entry.from_.job if entry else None) or "")
@@ -385,6 +397,9 @@ class Checker:
             self._fault((*at, "storage"), "a buffered dataset lives in `postgres`")
         if mode == "buffered" and entry.schema_ is None:
             self._fault((*at, "schema"), "a buffered dataset needs its columns")
+        if mode == "buffered":
+            for n, field, rule in unfit((c.name, c.type) for c in entry.schema_ or ()):
+                self._fault((*at, "schema", n, field), rule)
         if mode == "replace" and job.update_strategy == "append":
             self._fault((*at, "write_mode"), f"{job.name} appends; write `append` or `buffered`")
         if mode != "replace" and job.update_strategy == "replace":

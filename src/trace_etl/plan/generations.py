@@ -1,12 +1,13 @@
 """Which definition a dataset's generation stands for."""
 
-import hashlib
 import json
 from dataclasses import asdict
 from typing import Any
 
 from trace_etl.model.dag import Dag, Job
+from trace_etl.plan.buffers import buffers
 from trace_etl.plan.cycles import in_order
+from trace_etl.plan.digests import digest
 from trace_etl.plan.operators import OPERATORS
 
 # What shapes a job's rows, in the job's own words. The rest says how the work is done.
@@ -23,12 +24,6 @@ SHAPING = (
 )
 
 
-def digest(value: object) -> str:
-    """A stable hash of plain data."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def definition(job: Job) -> dict[str, Any]:
     """Everything the file says of a job, as plain data."""
     return json.loads(json.dumps(asdict(job)))
@@ -40,12 +35,19 @@ def definition_hash(job: Job) -> str:
 
 
 def generation_hashes(dag: Dag) -> dict[str, str]:
-    """One hash per job: its output-affecting definition and, through its inputs, all upstream."""
+    """One hash per job: its output-affecting definition and, through its inputs, all upstream.
+
+    Where its rows go counts as well: an output that is published as buffered goes elsewhere.
+    """
     jobs = {job.name: job for job in dag.jobs}
+    shared: dict[str, list[list[str]]] = {}
+    for (job, output), buffer in sorted(buffers(dag).items()):
+        shared.setdefault(job, []).append([output, buffer.name, buffer.generation])
     hashes: dict[str, str] = {}
     for name in in_order({job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}):
         upstream = [hashes.get(i.job or "") for i in jobs[name].inputs]
-        hashes[name] = digest([shape(definition(jobs[name])), upstream])
+        goes = [shared[name]] if name in shared else []
+        hashes[name] = digest([shape(definition(jobs[name])), upstream, *goes])
     return hashes
 
 

@@ -159,6 +159,13 @@ DELETE FROM queue.consumers c
  WHERE NOT EXISTS (SELECT FROM queue.live_consumers l WHERE l.consumer_id = c.consumer_id)
 """
 _FORGET = "DELETE FROM queue.consumers WHERE consumer_id = %s"
+_PUT_OFF = """
+UPDATE queue.messages SET visible_at = now() + %s, receives = receives - %s WHERE message_id = %s
+"""
+_BURY = """
+WITH dead AS (DELETE FROM queue.messages WHERE message_id = %s RETURNING body)
+INSERT INTO queue.messages (queue, body) SELECT %s, body FROM dead
+"""
 _POLL_EVERY = 5.0
 _STOP_EVERY = 0.5
 
@@ -190,6 +197,14 @@ class Consumer:
         self._connected().execute(
             "DELETE FROM queue.messages WHERE message_id = ANY(%s)", (message_ids,)
         )
+
+    def put_off(self, message_id: int, pause: timedelta, *, counts: bool = True) -> None:
+        """Show a message again after a while, as if it had not been received unless it `counts`."""
+        self._connected().execute(_PUT_OFF, (pause, 0 if counts else 1, message_id))
+
+    def bury(self, message_id: int, queue: str) -> None:
+        """Move a message to a queue that nobody serves: people may look at it there."""
+        self._connected().execute(_BURY, (message_id, queue))
 
     def close(self) -> None:
         if self._conn is not None and not self._conn.broken:

@@ -43,14 +43,16 @@ _TARGET = """
 SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
        o.dataset_version AS output_version, i.dataset_uuid,
        coalesce(i.dataset_version, d.dataset_version) AS dataset_version,
-       concat_ws('.', ug.name, uj.name, d.output_name) AS upstream,
+       concat_ws('.', ug.name, uj.name, w.output_name) AS upstream,
        ur.operator AS upstream_operator, ur.update_strategy AS upstream_strategy,
        ur.config AS upstream_config
   FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r ON r.revision_id = j.revision_id
   LEFT JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
   LEFT JOIN job_inputs i ON i.revision_id = r.revision_id
   LEFT JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
-  LEFT JOIN jobs uj ON uj.job_id = d.job_id
+  LEFT JOIN LATERAL (SELECT p.job_id, p.output_name FROM dataset_producers p
+                      WHERE p.dataset_uuid = d.dataset_uuid ORDER BY p.job_id LIMIT 1) w ON true
+  LEFT JOIN jobs uj ON uj.job_id = w.job_id
   LEFT JOIN dags ug ON ug.dag_id = uj.dag_id
   LEFT JOIN job_revisions ur ON ur.revision_id = uj.revision_id
  WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s AND j.active

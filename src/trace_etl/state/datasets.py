@@ -25,6 +25,9 @@ class DatasetView:
     range_start: int | None
     range_end: int | None
     updated_at: datetime | None
+    write_mode: str | None
+    producers: list[str]
+    """As `dag.job.output`; several write a buffered dataset."""
 
     @property
     def position(self) -> tuple[int, str, str, str, str]:
@@ -45,21 +48,33 @@ class DatasetFilter:
 # A page is chosen first: only its datasets have their partitions added up.
 _VIEW = """
 WITH page AS (
-    SELECT p.name, g.name AS dag, j.name AS job, d.output_name AS output, d.dataset_uuid,
-           d.dataset_version
-      FROM datasets d JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+    SELECT p.name, g.name AS dag, j.name AS job, w.output_name AS output, d.dataset_uuid,
+           d.dataset_version, p.write_mode
+      FROM datasets d JOIN dataset_producers w USING (dataset_uuid)
+      JOIN jobs j ON j.job_id = w.job_id JOIN dags g USING (dag_id)
       LEFT JOIN publications p USING (dataset_uuid)
      WHERE d.org_id = %(org_id)s AND j.active AND d.dataset_version IS NOT NULL
        AND (%(name)s::text IS NULL OR p.name = %(name)s)
        AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
        AND (%(job)s::text IS NULL OR j.name = %(job)s)
        AND (%(published)s::boolean IS NULL OR (p.name IS NOT NULL) = %(published)s)
-       AND ((p.name IS NULL)::int, coalesce(p.name, ''), g.name, j.name, d.output_name)
+       -- Of the producers of a buffered dataset the listing has the first.
+       AND (d.job_id IS NOT NULL OR (g.name, j.name, w.output_name) = (
+            SELECT og.name, oj.name, o.output_name
+              FROM dataset_producers o JOIN jobs oj USING (job_id) JOIN dags og USING (dag_id)
+             WHERE o.dataset_uuid = d.dataset_uuid
+               AND (%(dag)s::text IS NULL OR og.name = %(dag)s)
+               AND (%(job)s::text IS NULL OR oj.name = %(job)s)
+             ORDER BY 1, 2, 3 LIMIT 1))
+       AND ((p.name IS NULL)::int, coalesce(p.name, ''), g.name, j.name, w.output_name)
          > (%(rank)s, %(after_name)s, %(after_dag)s, %(after_job)s, %(after_output)s)
-     ORDER BY (p.name IS NULL)::int, coalesce(p.name, ''), g.name, j.name, d.output_name
+     ORDER BY (p.name IS NULL)::int, coalesce(p.name, ''), g.name, j.name, w.output_name
      LIMIT %(limit)s
 )
-SELECT page.name, dag, job, output, dataset_uuid, dataset_version, c.*
+SELECT page.name, dag, job, output, dataset_uuid, dataset_version, write_mode, c.*,
+       ARRAY(SELECT concat_ws('.', g.name, j.name, w.output_name)
+               FROM dataset_producers w JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+              WHERE w.dataset_uuid = page.dataset_uuid ORDER BY 1) AS producers
   FROM page CROSS JOIN LATERAL (
        SELECT count(*) AS partitions, coalesce(sum(row_count), 0)::bigint AS row_count,
               coalesce(sum(byte_count), 0)::bigint AS byte_count, min(range_start) AS range_start,
@@ -94,13 +109,16 @@ async def get(conn: Conn, org_id: UUID, name: str) -> DatasetView:
     return found[0]
 
 
-_COLUMNS = "SELECT columns FROM dataset_versions WHERE dataset_version = %(dataset_version)s"
+_COLUMNS = """
+SELECT coalesce(analysed_columns, columns) FROM dataset_versions
+ WHERE dataset_version = %(dataset_version)s
+"""
 
 
 async def told_columns(conn: Conn, dataset_version: UUID) -> list[dict[str, str]]:
-    """What the deploy of a generation found its columns to be; none if nobody looked."""
+    """What the deploy of a generation found or said its columns to be; none if nobody looked."""
     row = await (await conn.execute(_COLUMNS, {"dataset_version": dataset_version})).fetchone()
-    return row[0] if row and row[0] else []
+    return [{"name": c["name"], "type": c["type"]} for c in row[0]] if row and row[0] else []
 
 
 _UUID_OF = "SELECT dataset_uuid FROM publications WHERE org_id = %(org_id)s AND name = %(name)s"

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 
 from trace_etl.model.dag import Dag, Job
 from trace_etl.model.errors import Invalid
+from trace_etl.plan.buffers import Buffer, buffers
 from trace_etl.plan.complaints import suggest
 from trace_etl.plan.generations import definition, definition_hash, generation_hashes
 from trace_etl.plan.positions import locate
@@ -48,8 +49,8 @@ async def write(conn: Conn, org_id: UUID, dag_id: UUID, dag: Dag, text: str) -> 
 
 # Not what this very DAG published so far: what it still publishes is an edge inside the file.
 _BY_NAME = """
-SELECT p.name, p.dataset_uuid
-  FROM publications p JOIN datasets d USING (dataset_uuid) JOIN jobs j USING (job_id)
+SELECT DISTINCT p.name, p.dataset_uuid
+  FROM publications p JOIN dataset_producers d USING (dataset_uuid) JOIN jobs j USING (job_id)
   JOIN dags g USING (dag_id)
  WHERE p.org_id = %(org_id)s AND g.name <> %(dag)s
 """
@@ -111,7 +112,9 @@ SELECT job_id, output_name, dataset_uuid FROM datasets WHERE job_id = ANY(%(job_
 async def _datasets(
     conn: Conn, org_id: UUID, dag: Dag, jobs: Mapping[str, UUID]
 ) -> dict[Place, UUID]:
-    places = [(job.name, output) for job in dag.jobs for output in job.outputs]
+    shared = await _buffered(conn, org_id, dag)
+    every = [(job.name, output) for job in dag.jobs for output in job.outputs]
+    places = [place for place in every if place not in shared]
     values = {
         "org_id": org_id,
         "job_ids": [jobs[job] for job, _ in places],
@@ -120,12 +123,35 @@ async def _datasets(
     await conn.execute(_ADD_DATASETS, values)
     rows = await (await conn.execute(_DATASETS, values)).fetchall()
     names = {job_id: name for name, job_id in jobs.items()}
-    return {(names[row[0]], row[1]): row[2] for row in rows}
+    return {**{(names[row[0]], row[1]): row[2] for row in rows}, **shared}
+
+
+# The row is held until the deploy ends, in the order of names: two deploys that say different
+# things of one name come one after the other, and the second is told.
+_ADD_BUFFERED = """
+INSERT INTO datasets (org_id, buffer_name, output_name)
+SELECT %(org_id)s, n, n FROM unnest(%(names)s::text[]) n ORDER BY n
+ON CONFLICT ON CONSTRAINT datasets_buffer_per_org DO UPDATE SET buffer_name = EXCLUDED.buffer_name
+RETURNING buffer_name, dataset_uuid
+"""
+
+
+async def _buffered(conn: Conn, org_id: UUID, dag: Dag) -> dict[Place, UUID]:
+    """The datasets that belong to a name: whoever publishes it as buffered writes it."""
+    places = {place: one.name for place, one in buffers(dag).items()}
+    if not places:
+        return {}
+    values = {"org_id": org_id, "names": sorted(set(places.values()))}
+    rows = await (await conn.execute(_ADD_BUFFERED, values)).fetchall()
+    known = {row[0]: row[1] for row in rows}
+    return {place: known[name] for place, name in places.items()}
 
 
 _ADD_VERSIONS = """
-INSERT INTO dataset_versions (dataset_uuid, generation_hash)
-SELECT * FROM unnest(%(dataset_uuids)s::uuid[], %(hashes)s::text[])
+INSERT INTO dataset_versions (dataset_uuid, generation_hash, columns, unique_key)
+SELECT DISTINCT ON (dataset_uuid, generation_hash) *
+  FROM jsonb_to_recordset(%(rows)s) AS r (
+       dataset_uuid uuid, generation_hash text, columns jsonb, unique_key text[])
 ON CONFLICT ON CONSTRAINT dataset_versions_generation DO NOTHING
 """
 _VERSIONS = """
@@ -138,13 +164,29 @@ SELECT v.dataset_uuid, v.dataset_version
 async def _versions(
     conn: Conn, dag: Dag, datasets: Mapping[Place, UUID], generations: Mapping[str, str]
 ) -> dict[UUID, UUID]:
-    places = [(job.name, output) for job in dag.jobs for output in job.outputs]
+    shared = buffers(dag)
+    rows = [
+        _version(datasets[job.name, output], generations[job.name], shared.get((job.name, output)))
+        for job in dag.jobs
+        for output in job.outputs
+    ]
     values = {
-        "dataset_uuids": [datasets[place] for place in places],
-        "hashes": [generations[job] for job, _ in places],
+        "rows": Jsonb(rows),
+        "dataset_uuids": [row["dataset_uuid"] for row in rows],
+        "hashes": [row["generation_hash"] for row in rows],
     }
     await conn.execute(_ADD_VERSIONS, values)
     return {row[0]: row[1] for row in await (await conn.execute(_VERSIONS, values)).fetchall()}
+
+
+def _version(dataset_uuid: UUID, generation: str, shared: Buffer | None) -> dict[str, Any]:
+    """A generation: of a job's definition, or of what all who write a buffered dataset say."""
+    row = {"dataset_uuid": str(dataset_uuid), "generation_hash": generation}
+    if shared is None:
+        return row
+    columns = [asdict(column) for column in shared.columns]
+    told = {"columns": columns, "unique_key": list(shared.unique_key)}
+    return {**row, "generation_hash": shared.generation, **told}
 
 
 _ADD_REVISIONS = """
@@ -267,7 +309,7 @@ async def _outputs(
 
 
 _KEEP_COLUMNS = """
-UPDATE dataset_versions v SET columns = w.columns
+UPDATE dataset_versions v SET analysed_columns = w.columns
   FROM jsonb_to_recordset(%(rows)s) AS w (dataset_version uuid, columns jsonb)
  WHERE v.dataset_version = w.dataset_version
 """
@@ -295,6 +337,7 @@ def publications(dag: Dag, written: Written) -> list[dict[str, Any]]:
             "storage": entry.storage,
             "write_mode": entry.write_mode,
             "columns": [asdict(c) for c in entry.columns] if entry.columns else None,
+            "unique_key": list(dag.job(entry.job).unique_key),
         }
         for entry in dag.publish
     ]

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
@@ -44,7 +44,15 @@ async def plan(conn: Conn, org_id: UUID, dag: Dag, text: str) -> Planned:
     """What a deploy of this text would do now. Raises Invalid, NameTaken as the deploy would."""
     await definitions.upstream(conn, org_id, dag, text)
     now = await standings.deployed(conn, org_id, dag)
-    entries = [{"name": entry.name} for entry in dag.publish]
+    entries = [
+        {
+            "name": entry.name,
+            "write_mode": entry.write_mode,
+            "columns": [asdict(column) for column in entry.columns or ()],
+            "unique_key": list(dag.job(entry.job).unique_key),
+        }
+        for entry in dag.publish
+    ]
     await names.check(conn, org_id, now.dag_id, entries)
     row = await (await conn.execute(_TEXT, {"dag_version": now.dag_version})).fetchone()
     is_deployed = row is not None and row[0] == text
@@ -173,12 +181,15 @@ UPDATE jobs j SET active = true,
        AS w (job_id, revision_id, building)
  WHERE j.job_id = w.job_id
 """
-# An output that is new has nothing to serve, even if its job has: it is current at once.
+# An output that is new has nothing to serve, even if its job has: it is current at once. So is a
+# buffered dataset, whose generation is what all its producers say of it.
 _POINT_DATASETS = """
 UPDATE datasets d
    SET dataset_version = CASE WHEN w.building AND d.dataset_version IS NOT NULL
+                               AND d.job_id IS NOT NULL
                               THEN d.dataset_version ELSE o.dataset_version END,
        building_version = CASE WHEN w.building AND d.dataset_version <> o.dataset_version
+                                AND d.job_id IS NOT NULL
                                THEN o.dataset_version END
   FROM unnest(%(revision_ids)s::uuid[], %(building)s::boolean[]) AS w (revision_id, building)
   JOIN job_outputs o USING (revision_id)
@@ -223,15 +234,16 @@ _LOOPS = """
 WITH RECURSIVE walk (origin, job_id) AS (
     SELECT r.job_id, d.job_id
       FROM job_inputs i JOIN job_revisions r USING (revision_id)
-      JOIN datasets d USING (dataset_uuid)
-     WHERE i.revision_id = ANY(%(revision_ids)s) AND i.dataset_version IS NULL
+      JOIN dataset_producers d USING (dataset_uuid) JOIN datasets s USING (dataset_uuid)
+     WHERE i.revision_id = ANY(%(revision_ids)s)
+       AND (i.dataset_version IS NULL OR s.buffer_name IS NOT NULL)
      UNION
     SELECT w.origin, d.job_id
       FROM walk w JOIN jobs j ON j.job_id = w.job_id AND j.active
       JOIN job_inputs i ON i.revision_id IN (j.revision_id, j.building_revision_id)
-      JOIN datasets d USING (dataset_uuid)
+      JOIN dataset_producers d USING (dataset_uuid)
 )
-SELECT j.name FROM walk w JOIN jobs j ON j.job_id = w.origin WHERE w.job_id = w.origin
+SELECT DISTINCT j.name FROM walk w JOIN jobs j ON j.job_id = w.origin WHERE w.job_id = w.origin
  ORDER BY j.name
 """
 

@@ -46,7 +46,9 @@ SELECT e.event_id, g.name AS dag, j.name AS job, d.output_name AS output, p.name
        e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start AS start,
        e.range_end AS end, e.cursor_value AS cursor, e.producer_task_id, e.attempt, e.accepted_at,
        e.routed_at
-  FROM events e JOIN datasets d USING (dataset_uuid) JOIN jobs j ON j.job_id = d.job_id
+  FROM events e JOIN datasets d USING (dataset_uuid)
+  JOIN jobs j ON j.job_id = coalesce(d.job_id, (  -- of several producers, the one that wrote it
+       SELECT t.job_id FROM tasks t WHERE t.task_id = e.producer_task_id))
   JOIN dags g USING (dag_id) LEFT JOIN publications p ON p.dataset_uuid = d.dataset_uuid
  WHERE e.org_id = %(org_id)s
 """

@@ -293,13 +293,16 @@ class InvalidationView:
 
 _LIST = """
 SELECT i.invalidation_id, p.name AS dataset, g.name AS dag, j.name AS job,
-       d.output_name AS output, i.kind, i.partition_key, i.range_start, i.range_end, i.filter,
+       w.output_name AS output, i.kind, i.partition_key, i.range_start, i.range_end, i.filter,
        i.reason, i.made_by, i.made_at, i.routed_at,
        (SELECT count(*) FROM invalidation_consumers c
          WHERE c.invalidation_id = i.invalidation_id) AS tasks,
        (SELECT count(*) FROM invalidation_consumers c
          WHERE c.invalidation_id = i.invalidation_id AND c.processed_at IS NOT NULL) AS processed
-  FROM datasets d JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+  FROM datasets d
+ CROSS JOIN LATERAL (SELECT job_id, output_name FROM dataset_producers p
+                      WHERE p.dataset_uuid = d.dataset_uuid ORDER BY job_id LIMIT 1) w
+  JOIN jobs j ON j.job_id = w.job_id JOIN dags g USING (dag_id)
   LEFT JOIN publications p USING (dataset_uuid)
  CROSS JOIN LATERAL (SELECT * FROM invalidations i WHERE i.dataset_uuid = d.dataset_uuid
                         AND (%(before)s::timestamptz IS NULL

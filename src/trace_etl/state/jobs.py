@@ -115,7 +115,7 @@ _GET = (
                             'name', i.name, 'dataset_uuid', i.dataset_uuid, 'where', i.where_map,
                             'dag', fg.name, 'job', fj.name, 'output', d.output_name)
                         ORDER BY i.input_index)
-                   FROM job_inputs i JOIN datasets d USING (dataset_uuid)
+                   FROM job_inputs i JOIN dataset_producers d USING (dataset_uuid)
                    JOIN jobs fj ON fj.job_id = d.job_id JOIN dags fg ON fg.dag_id = fj.dag_id
                   WHERE i.revision_id = r.revision_id), '[]') AS inputs,
        coalesce((SELECT jsonb_agg(jsonb_build_object(

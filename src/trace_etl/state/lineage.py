@@ -44,7 +44,7 @@ SELECT f.depth, n.name AS dataset, g.name AS dag, j.name AS job, d.output_name A
        f.via_version, f.via_key
   FROM found f
   JOIN dataset_versions v ON v.dataset_version = f.version
-  JOIN datasets d ON d.dataset_uuid = v.dataset_uuid
+  JOIN dataset_producers d ON d.dataset_uuid = v.dataset_uuid
   JOIN jobs j ON j.job_id = d.job_id
   JOIN dags g ON g.dag_id = j.dag_id
   LEFT JOIN publications n ON n.dataset_uuid = d.dataset_uuid
@@ -153,7 +153,7 @@ _GRAPH: LiteralString = """
 SELECT min(f.depth) AS depth, n.name AS dataset, g.name AS dag, j.name AS job,
        d.output_name AS output, d.dataset_uuid
   FROM found f
-  JOIN datasets d ON d.dataset_uuid = f.dataset_uuid
+  JOIN dataset_producers d ON d.dataset_uuid = f.dataset_uuid
   JOIN jobs j ON j.job_id = d.job_id
   JOIN dags g ON g.dag_id = j.dag_id
   LEFT JOIN publications n ON n.dataset_uuid = d.dataset_uuid
@@ -164,12 +164,12 @@ _DATASETS_UP: LiteralString = (
     """
 WITH RECURSIVE found AS (
     SELECT 1 AS depth, i.dataset_uuid
-      FROM datasets d JOIN jobs j ON j.job_id = d.job_id
+      FROM dataset_producers d JOIN jobs j ON j.job_id = d.job_id
       JOIN job_inputs i ON i.revision_id = j.revision_id
      WHERE d.dataset_uuid = %(dataset_uuid)s
      UNION
     SELECT f.depth + 1, i.dataset_uuid
-      FROM found f JOIN datasets d ON d.dataset_uuid = f.dataset_uuid
+      FROM found f JOIN dataset_producers d ON d.dataset_uuid = f.dataset_uuid
       JOIN jobs j ON j.job_id = d.job_id
       JOIN job_inputs i ON i.revision_id = j.revision_id
      WHERE f.depth < %(deepest)s

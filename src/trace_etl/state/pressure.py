@@ -110,7 +110,7 @@ _EDGES = """
 SELECT DISTINCT d.job_id, j.job_id
   FROM jobs j
   JOIN job_inputs i ON i.revision_id = ANY(ARRAY[j.revision_id, j.building_revision_id])
-  JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+  JOIN dataset_producers d ON d.dataset_uuid = i.dataset_uuid
  WHERE j.active
 """
 

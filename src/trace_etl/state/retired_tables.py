@@ -35,13 +35,15 @@ UPDATE dataset_versions v
        = (NOT EXISTS (SELECT FROM kept k WHERE k.dataset_version = v.dataset_version))
 """
 
-# With its rows goes the word that they were made: should the generation come back, its work is done
-# anew. A pass forgets so many tasks; tables are named once none is left, nor one that still runs.
+# Buffered datasets belong to a name and come back with it: theirs stay. With the rows of others goes
+# the word that they were made: should the generation come back, its work is done anew. A pass forgets
+# so many tasks; tables are named once none is left, nor one that still runs.
 _EXPIRED = """
 WITH named AS MATERIALIZED (
     SELECT DISTINCT r.job_id, r.generation_hash
       FROM dataset_versions v
-      JOIN job_outputs o USING (dataset_version)
+      JOIN datasets d ON d.dataset_uuid = v.dataset_uuid AND d.job_id IS NOT NULL
+      JOIN job_outputs o ON o.dataset_version = v.dataset_version
       JOIN job_revisions r USING (revision_id)
      WHERE v.abandoned_at < now() - %(kept)s
        AND concat('dataset_', replace(v.dataset_uuid::text, '-', ''), '_',
@@ -90,8 +92,10 @@ SELECT array_agg(concat('dataset_', replace(o.dataset_uuid::text, '-', ''), '_',
        array_agg(o.dataset_version ORDER BY o.dataset_version) AS dataset_versions
   FROM clear n
  CROSS JOIN LATERAL (
-       SELECT DISTINCT o.dataset_uuid, o.dataset_version
+       SELECT DISTINCT v.dataset_uuid, v.dataset_version
          FROM job_revisions r JOIN job_outputs o USING (revision_id)
+         JOIN dataset_versions v ON v.dataset_version = o.dataset_version
+          AND v.abandoned_at < now() - %(kept)s
         WHERE r.job_id = n.job_id AND r.generation_hash = n.generation_hash) o
  GROUP BY n.job_id, n.generation_hash
 """

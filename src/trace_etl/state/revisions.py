@@ -23,6 +23,8 @@ class RevisionOutput:
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
+    columns: list[dict[str, Any]] | None = None
+    """Of a buffered dataset: what its rows look like."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,9 @@ SELECT input_index, name, dataset_uuid, where_map, dataset_version FROM job_inpu
  WHERE revision_id = %(revision_id)s ORDER BY input_index
 """
 _OUTPUTS = """
-SELECT output_index, name, dataset_uuid, dataset_version FROM job_outputs
- WHERE revision_id = %(revision_id)s ORDER BY output_index
+SELECT o.output_index, o.name, o.dataset_uuid, o.dataset_version, v.columns
+  FROM job_outputs o JOIN dataset_versions v USING (dataset_version)
+ WHERE o.revision_id = %(revision_id)s ORDER BY o.output_index
 """
 
 

@@ -17,9 +17,11 @@ SELECT j.name, coalesce(r.definition, '{}'), r.generation_hash, j.active, b.gene
  WHERE j.dag_id = %(dag_id)s
 """
 _PUBLISHED = """
-SELECT p.name, j.name || '.' || d.output_name
-  FROM publications p JOIN datasets d USING (dataset_uuid) JOIN jobs j USING (job_id)
+SELECT p.name, string_agg(j.name || '.' || d.output_name, ', '
+                          ORDER BY j.name || '.' || d.output_name COLLATE "C")
+  FROM publications p JOIN dataset_producers d USING (dataset_uuid) JOIN jobs j USING (job_id)
  WHERE j.dag_id = %(dag_id)s
+ GROUP BY p.name
 """
 # Partitions, or the scopes of events where there are none: sources and splitters write no rows.
 _STOCK = """
@@ -45,11 +47,14 @@ SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_cou
 
 _READERS = """
 SELECT p.name, array_agg(DISTINCT g.name || '.' || j.name ORDER BY g.name || '.' || j.name)
-  FROM publications p JOIN datasets d USING (dataset_uuid) JOIN jobs own USING (job_id)
+  FROM publications p JOIN dataset_producers d USING (dataset_uuid) JOIN jobs own USING (job_id)
   JOIN job_inputs i ON i.dataset_uuid = p.dataset_uuid AND i.dataset_version IS NULL
   JOIN jobs j ON j.active AND i.revision_id IN (j.revision_id, j.building_revision_id)
   JOIN dags g ON g.dag_id = j.dag_id
  WHERE own.dag_id = %(dag_id)s AND j.dag_id <> own.dag_id
+   -- Whoever reads what others go on writing loses nothing.
+   AND NOT EXISTS (SELECT FROM dataset_producers other JOIN jobs o USING (job_id)
+                    WHERE other.dataset_uuid = p.dataset_uuid AND o.dag_id <> own.dag_id)
  GROUP BY p.name
 """
 

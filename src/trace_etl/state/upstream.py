@@ -26,12 +26,13 @@ class UpstreamWork:
 # Every job above, nearest first; counts are over live and unsuccessful rows only.
 _ABOVE = """
 WITH RECURSIVE above (job_id, distance) AS (
-    SELECT d.job_id, 1 FROM job_inputs i JOIN datasets d USING (dataset_uuid)
+    SELECT d.job_id, 1 FROM job_inputs i JOIN dataset_producers d USING (dataset_uuid)
      WHERE i.revision_id = %(revision_id)s
      UNION
     SELECT d.job_id, a.distance + 1
       FROM above a JOIN jobs j USING (job_id)
-      JOIN job_inputs i ON i.revision_id = j.revision_id JOIN datasets d USING (dataset_uuid)
+      JOIN job_inputs i ON i.revision_id = j.revision_id
+      JOIN dataset_producers d USING (dataset_uuid)
      WHERE a.distance < 50
 ), nearest AS (
     SELECT job_id, min(distance) AS distance FROM above GROUP BY job_id

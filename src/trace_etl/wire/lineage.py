@@ -34,6 +34,8 @@ class LineagePartition(LineageDataset):
 
 class DatasetLineage(Reply):
     dataset: str
+    producers: list[str] = []
+    """As `dag.job.output`; several write a buffered dataset."""
     dataset_uuid: UUID
     dataset_version: UUID
     up: list[LineageDataset]

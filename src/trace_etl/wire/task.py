@@ -92,6 +92,9 @@ class TaskOutput(Reply):
     update_strategy: str = "replace"
     unique_key: list[str] = []
     """`append`: the columns that rows are upserted on."""
+    columns: list[dict[str, Any]] | None = None
+    """Extension: of a buffered dataset, whose rows go through `buffer-publish`: name, type and
+    nullable of each."""
     storage_ref: Storage
 
 

@@ -193,6 +193,10 @@ class DatasetItem(Reply):
     range_start: int | None
     range_end: int | None
     updated_at: datetime | None
+    write_mode: str | None = None
+    """Null: not published."""
+    producers: list[str] = []
+    """As `dag.job.output`; several write a buffered dataset."""
 
 
 class DatasetList(Reply):

@@ -6,7 +6,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ from trace_etl.worker.attempt import Runner
 from trace_etl.worker.client import DispatcherClient, read_token
 from trace_etl.worker.housekeeping import sweep
 from trace_etl.worker.settings import WorkerSettings
+from trace_etl.worker.sink import QUEUE, Sink
 from trace_etl.worker.slots import Slots
 
 _log = structlog.stdlib.get_logger()
@@ -81,10 +83,31 @@ def _work(cfg: WorkerSettings, runner: Runner, stop: threading.Event) -> None:
     try:
         if cfg.data_dsn is not None:
             sweeper.start()
-        slots.run()
+        with _sinking(cfg, client, worker_id, stop):
+            slots.run()
     finally:
         consumer.close()
         client.close()
+
+
+@contextmanager
+def _sinking(
+    cfg: WorkerSettings, client: DispatcherClient, worker_id: str, stop: threading.Event
+) -> Generator[None]:
+    """Write buffered datasets beside the attempts, where Postgres data can be reached."""
+    if cfg.data_dsn is None:
+        yield
+        return
+    consumer = Consumer(cfg.queue_dsn, [QUEUE], f"{worker_id}:sink")
+    sink = Sink(consumer, client, cfg.data_dsn, cfg.objects_root, stop)
+    thread = threading.Thread(target=sink.run, name="sink")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        consumer.close()
 
 
 def _exit_on_signals() -> None:

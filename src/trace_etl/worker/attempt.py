@@ -72,7 +72,7 @@ class Attempt:
 
     def _outcome(self) -> wire.Complete:
         try:
-            link = Link(self._fence.lease_token, self._emit)
+            link = Link(self._fence.lease_token, self._emit, self._publish)
             result = self.runner.run(self.claimed.task, link)
         except Exception as error:  # the operator is somebody's code: every failure is reported
             return self._failure(error)
@@ -91,6 +91,19 @@ class Attempt:
         told = {"invalidations": list(invalidations)} if invalidations else {}
         body = {**self._fence.model_dump(), "events": list(events), **told}
         self.client.events(wire.Events.model_validate(body), self._token, self.stopping)
+
+    def _publish(
+        self, dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int
+    ) -> None:
+        """A batch of a buffered dataset. Raises Refused when the lease is lost."""
+        body = wire.BufferPublish(
+            **self._fence.model_dump(),
+            dataset_uuid=dataset_uuid,
+            batch_uri=batch_uri,
+            record_count=record_count,
+            batch_size_bytes=batch_size_bytes,
+        )
+        self.client.buffer_publish(body, self._token, self.stopping)
 
     def _failure(self, error: Exception) -> wire.Complete:
         if self._fate == "canceled":

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from trace_etl.model.errors import TraceError
 from trace_etl.plan.retry import Backoff
+from trace_etl.wire import buffers
 from trace_etl.wire import task as wire
 from trace_etl.wire.tables import RetiredTables, TablesHeld, TablesToDrop
 
@@ -90,6 +91,28 @@ class DispatcherClient:
         reply = self._post("/internal/tables-to-drop", body, headers)
         return TablesToDrop.model_validate_json(reply).retired
 
+    def buffer_publish(
+        self, body: wire.BufferPublish, token: str, stop: Event
+    ) -> wire.BufferPublishAccepted:
+        """Offer a batch of a buffered dataset, until heard. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Task-Capability": token}
+        text = body.model_dump_json()
+        reply = self._until_heard(
+            lambda: self._post("/v1/task/buffer-publish", text, headers), stop
+        )
+        return wire.BufferPublishAccepted.model_validate_json(reply)
+
+    def buffer_fetch(self, publish_id: UUID) -> buffers.BufferBatch:
+        """A batch as the Dispatcher recorded it. Raises Refused, Unreachable."""
+        path = f"/internal/buffer-fetch?publish_id={publish_id}"
+        headers = {"X-Trace-Worker-Token": self._worker_token()}
+        return buffers.BufferBatch.model_validate_json(self._call("GET", path, None, headers))
+
+    def buffer_complete(self, body: buffers.BufferComplete) -> None:
+        """Tell what became of a batch. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Worker-Token": self._worker_token()}
+        self._post("/internal/buffer-complete", body.model_dump_json(), headers)
+
     def pause_after(self, failures: int) -> float:
         """How many seconds to wait before the next try."""
         return self._backoff.after(failures).total_seconds()
@@ -109,8 +132,20 @@ class DispatcherClient:
         self, path: str, body: str, headers: dict[str, str], patience: float = _PATIENCE
     ) -> bytes:
         headers = {**headers, "Content-Type": "application/json"}
+        return self._call("POST", path, body, headers, patience)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: str | None,
+        headers: dict[str, str],
+        patience: float = _PATIENCE,
+    ) -> bytes:
         try:
-            reply = self._http.post(path, content=body, headers=headers, timeout=patience)
+            reply = self._http.request(
+                method, path, content=body, headers=headers, timeout=patience
+            )
         except httpx.TransportError as error:
             raise Unreachable(f"{path}: {error!r}") from error
         if reply.status_code in _TRANSIENT:

@@ -2,6 +2,7 @@
 
 from trace_etl.dispatcher.routes import (
     backfills,
+    batches,
     changes,
     dags,
     datasets,
@@ -24,6 +25,7 @@ ROUTERS = (
     events.router,
     tasks.router,
     datasets.router,
+    batches.router,
     pressure.router,
     backfills.router,
     lineage.router,

@@ -21,6 +21,7 @@ async def dataset_lineage(name: Name, user: CallerDep, ctx: ContextDep) -> wire.
         up, down = await lineage.of_dataset(conn, view.dataset_uuid)
     return wire.DatasetLineage(
         dataset=name,
+        producers=view.producers,
         dataset_uuid=view.dataset_uuid,
         dataset_version=view.dataset_version,
         up=[wire.LineageDataset.model_validate(asdict(n)) for n in up],

@@ -36,6 +36,8 @@ ROLES: Mapping[str, str] = {
     "POST /v1/tasks/{task_id}/cancel": WRITER,
     "GET /v1/datasets": READER,
     "GET /v1/datasets/{name}": READER,
+    "GET /v1/datasets/{name}/batches": READER,
+    "POST /v1/batches/{publish_id}/retry": WRITER,
     "GET /v1/pressure": READER,
     "GET /v1/pauses": READER,
     "POST /v1/pauses": WRITER,

@@ -1,0 +1,431 @@
+"""Buffered datasets: several producers, one dataset, and the sink that writes it."""
+
+import json
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Attempt, Bench, bench
+from support.postgres import Templates, copied
+from trace_etl.model.storage import hot_table
+from trace_etl.plan.retry import Backoff
+from trace_etl.queues.pgqueue import Consumer
+from trace_etl.worker.client import DispatcherClient
+from trace_etl.worker.sink import DEAD, MOST_RECEIVES, QUEUE, Sink
+
+SCHEMA = "[{name: id, type: string, nullable: false}, {name: n, type: long}]"
+_JOB = """
+  - name: {job}
+    operator: sql
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [out]
+    update_strategy: append
+    unique_key: [{key}]
+    config: {{sql: "SELECT {column} FROM ranges"}}
+"""
+_ENTRY = """
+  - {{name: {name}, from: {{job: {job}}}, write_mode: buffered, schema: {schema}}}
+"""
+
+
+@dataclass
+class Producer:
+    """A DAG whose jobs publish one buffered name."""
+
+    bench: Bench
+    published: str
+    name: str = field(default_factory=lambda: f"b_{uuid4().hex[:12]}")
+
+    def text(self, *jobs: str, schema: str = SCHEMA, key: str = "id", column: str = "1") -> str:
+        made = "".join(_JOB.format(job=job, key=key, column=column) for job in jobs)
+        entries = "".join(
+            _ENTRY.format(name=self.published, job=job, schema=schema) for job in jobs
+        )
+        source = "  - name: request\n    source: {kind: manual}\n    outputs: [ranges]\n"
+        publish = f"publish:\n{entries}" if jobs else ""
+        return f"name: {self.name}\njobs:\n{source}{made}{publish}"
+
+    def post(self, *jobs: str, **change: str) -> Any:
+        return self.bench.user.post("/v1/dags", json={"text": self.text(*jobs, **change)})
+
+    def deploy(self, *jobs: str, **change: str) -> dict[str, Any]:
+        reply = self.post(*jobs, **change)
+        assert reply.status_code == 200, reply.text
+        return {d["job"]: d for d in reply.json()["datasets"]}
+
+    def attempt(self, job: str, block: int = 0) -> Attempt:
+        body = {"dag": self.name, "job": "request", "start": block, "end": block}
+        assert self.bench.user.post("/v1/triggers", json=body).status_code == 200
+        self.bench.live.drain()
+        query = {"dag": self.name, "job": job, "status": "Queued"}
+        items = self.bench.user.get("/v1/tasks", params=query).json()["items"]
+        (task,) = [item for item in items if item["partition_key"] == f"{block}-{block}"]
+        return self.bench.claimed(task["task_id"])
+
+
+@dataclass
+class World:
+    """A Dispatcher of its own and a sink beside it."""
+
+    bench: Bench
+    sink: Sink
+
+    def producer(self, published: str) -> Producer:
+        return Producer(self.bench, published)
+
+    def publish(self, attempt: Attempt, rows: list[Any] | bytes, **fields: Any) -> str:
+        """Write a batch where the attempt may, and offer it."""
+        ref = attempt.output["storage_ref"]
+        root = Path(self.bench.live.cfg.objects_root)
+        place = root / ref["bucket"] / ref["prefix"]
+        place.mkdir(parents=True, exist_ok=True)
+        name = f"{uuid4().hex}.jsonl"
+        content = (
+            rows if isinstance(rows, bytes) else b"\n".join(json.dumps(r).encode() for r in rows)
+        )
+        (place / name).write_bytes(content)
+        uri = f"s3://{ref['bucket']}/{ref['prefix']}{name}"
+        target = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": uri, **fields}
+        reply = self.bench.publish(attempt, **target)
+        assert reply.status_code == 200, reply.text
+        self.bench.live.drain()
+        return reply.json()["publish_id"]
+
+    def drain(self) -> None:
+        while self.sink.sink_once():
+            pass
+        self.bench.live.drain()
+
+    def rows(self, dataset: dict[str, Any]) -> list[dict[str, Any]]:
+        table = hot_table(UUID(dataset["dataset_uuid"]), UUID(dataset["dataset_version"]))
+        with psycopg.connect(self.sink.data_dsn, row_factory=dict_row) as conn:
+            return conn.execute(f'SELECT * FROM "{table}" ORDER BY id').fetchall()
+
+    def values(self, dataset: dict[str, Any]) -> list[tuple[str, int | None]]:
+        return [(row["id"], row["n"]) for row in self.rows(dataset)]
+
+    def batches(self, name: str, **query: str) -> list[dict[str, Any]]:
+        reply = self.bench.user.get(f"/v1/datasets/{name}/batches", params=query)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["items"]
+
+    def let_all_be_received(self) -> None:
+        with psycopg.connect(self.bench.live.dsns.queue, autocommit=True) as conn:
+            conn.execute("UPDATE queue.messages SET visible_at = now()")
+
+
+@pytest.fixture(scope="module")
+def world(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[World]:
+    objects = tmp_path_factory.mktemp("objects")
+    backoff = Backoff(timedelta(seconds=0.01), timedelta(seconds=0.1), jitter=0)
+    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
+        url = f"https://127.0.0.1:{running.cfg.internal_port}"
+        client = DispatcherClient(url, secrets.ca, lambda: secrets.worker_token, backoff)
+        consumer = Consumer(dsns.queue, [QUEUE], "test:sink")
+        try:
+            yield World(made, Sink(consumer, client, dsns.data, objects, threading.Event()))
+        finally:
+            consumer.close()
+            client.close()
+
+
+@pytest.fixture
+def published() -> str:
+    return f"alerts_{uuid4().hex[:12]}"
+
+
+# --- producers --------------------------------------------------------------------------------
+
+
+def test_jobs_and_dags_share_one_dataset_and_one_generation(world: World, published: str) -> None:
+    first, second = world.producer(published), world.producer(published)
+    made = first.deploy("one", "two")
+    other = second.deploy("three")
+    places = [made["one"], made["two"], other["three"]]
+    assert len({(d["dataset_uuid"], d["dataset_version"]) for d in places}) == 1
+    assert {d["published"] for d in places} == {published}
+    wanted = sorted([f"{first.name}.one.out", f"{first.name}.two.out", f"{second.name}.three.out"])
+    (listed,) = world.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
+    assert (listed["producers"], listed["write_mode"]) == (wanted, "buffered")
+    lineage = world.bench.user.get(f"/v1/datasets/{published}/lineage").json()
+    assert lineage["producers"] == wanted
+    assert {item["dag"] for item in lineage["up"]} == {first.name, second.name}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"schema": SCHEMA.replace("long", "double")}, "schema.n: double here, long there"),
+        ({"schema": "[{name: id, type: string, nullable: false}]"}, "schema.n: missing here"),
+        ({"schema": SCHEMA.replace(", nullable: false", "")}, "schema.id"),
+        ({"key": "n"}, "unique_key: [n] here, [id] there"),
+    ],
+    ids=["type", "missing", "nullable", "key"],
+)
+def test_producers_that_differ_are_told_the_field(
+    world: World, published: str, change: dict[str, str], field: str
+) -> None:
+    first, second = world.producer(published), world.producer(published)
+    first.deploy("one")
+    for path in ("/v1/plans", "/v1/dags"):
+        reply = world.bench.user.post(path, json={"text": second.text("three", **change)})
+        assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
+        assert field in reply.json()["detail"]
+        assert f"{first.name}.one" in reply.json()["detail"]
+    assert first.deploy("one", "two")["two"]["published"] == published
+
+
+def test_producers_in_one_file_that_differ_are_told_where(world: World, published: str) -> None:
+    text = world.producer(published).text("one", "two")
+    wrong = "double".join(text.rsplit("long", 1))
+    reply = world.bench.user.post("/v1/dags", json={"text": wrong})
+    assert reply.status_code == 422
+    (error,) = reply.json()["errors"]
+    assert "differ in schema.n" in error["message"]
+    assert error["line"] == text.count("\n", 0, text.rindex("- {name:")) + 1
+
+
+def test_a_name_is_buffered_for_all_or_for_nobody(world: World, published: str) -> None:
+    first, second = world.producer(published), world.producer(published)
+    first.deploy("one")
+    plain = second.text("three").replace("buffered", "append")
+    reply = world.bench.user.post("/v1/dags", json={"text": plain})
+    assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
+    assert "write_mode: buffered" in reply.json()["detail"]
+
+
+def test_a_removed_producer_leaves_the_dataset_with_the_rest(world: World, published: str) -> None:
+    first, second = world.producer(published), world.producer(published)
+    before = first.deploy("one", "two")["one"]
+    second.deploy("three")
+    first.deploy("two")
+    after = second.deploy("three", column="2")
+    assert after["three"]["dataset_uuid"] == before["dataset_uuid"]
+    (listed,) = world.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
+    assert listed["producers"] == sorted([f"{first.name}.two.out", f"{second.name}.three.out"])
+    first.deploy()
+    (listed,) = world.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
+    assert listed["producers"] == [f"{second.name}.three.out"]
+    second.deploy()
+    assert world.bench.user.get(f"/v1/datasets/{published}").status_code == 404
+    assert first.deploy("one")["one"]["dataset_uuid"] == before["dataset_uuid"]
+
+
+def test_a_new_generation_and_a_rollback_of_one_leave_the_others_alone(
+    world: World, published: str
+) -> None:
+    first, second = world.producer(published), world.producer(published)
+    before = first.deploy("one")["one"]
+    second.deploy("three")
+    world.publish(second.attempt("three"), [{"id": "theirs", "n": 1}])
+    world.publish(first.attempt("one"), [{"id": "mine", "n": 1}])
+    world.drain()
+    changed = first.deploy("one", column="2")["one"]
+    assert (changed["dataset_uuid"], changed["dataset_version"]) == (
+        before["dataset_uuid"],
+        before["dataset_version"],
+    )
+    world.bench.live.run(world.bench.live.service.swapper.swap_once)
+    assert world.values(before) == [("mine", 1), ("theirs", 1)]
+    reply = world.bench.user.post(f"/v1/dags/{first.name}/rollback")
+    assert reply.status_code == 200, reply.text
+    now = second.deploy("three", "four")["three"]
+    assert now["dataset_version"] == before["dataset_version"]
+
+
+def test_going_back_to_another_schema_is_refused_while_others_write(
+    world: World, published: str
+) -> None:
+    first, second = world.producer(published), world.producer(published)
+    first.deploy("one", schema=SCHEMA.replace("long", "double"))
+    alone = first.deploy("one")["one"]
+    second.deploy("three")
+    reply = world.bench.user.post(f"/v1/dags/{first.name}/rollback")
+    assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
+    assert "schema.n" in reply.json()["detail"]
+    assert second.deploy("three", "four")["four"]["dataset_version"] == alone["dataset_version"]
+
+
+def test_a_job_that_would_wake_itself_is_refused(world: World, published: str) -> None:
+    producer = world.producer(published)
+    text = producer.text("one", "two").replace(
+        "  - name: two\n    operator: sql\n    inputs: [{from: {job: request}}]",
+        "  - name: two\n    operator: sql\n    inputs: [{from: {job: one}}]",
+    )
+    reply = world.bench.user.post("/v1/dags", json={"text": text})
+    assert reply.status_code == 422
+    assert "waits for its own output" in reply.text
+
+
+# --- the sink ---------------------------------------------------------------------------------
+
+
+def test_rows_of_all_producers_arrive_and_wake_the_readers(world: World, published: str) -> None:
+    first, second = world.producer(published), world.producer(published)
+    dataset = first.deploy("one")["one"]
+    second.deploy("three")
+    reader = f"""
+name: r_{uuid4().hex[:12]}
+jobs:
+  - name: read
+    operator: sql
+    execution_strategy: PerUpdate
+    inputs: [{{from: {{dataset: {published}}}}}]
+    outputs: [seen]
+    config: {{sql: "SELECT id FROM {published}"}}
+"""
+    reply = world.bench.user.post("/v1/dags", json={"text": reader})
+    assert reply.status_code == 200, reply.text
+    world.publish(first.attempt("one"), [{"id": "a", "n": 1}, {"id": "b"}], record_count=2)
+    world.publish(second.attempt("three"), [{"id": "b", "n": 2}, {"id": "c", "n": "3"}])
+    world.drain()
+    assert world.values(dataset) == [("a", 1), ("b", 2), ("c", 3)]
+    tasks = world.bench.rows(
+        """SELECT cursor_value FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+            WHERE g.name = %s ORDER BY cursor_value""",
+        reader.split()[1],
+    )
+    assert [task["cursor_value"] for task in tasks] == [1, 2]
+    states = [(b["state"], b["row_count"], b["cursor"]) for b in world.batches(published)]
+    assert states == [("written", 2, 2), ("written", 2, 1)]
+
+
+def test_a_batch_delivered_again_changes_nothing(world: World, published: str) -> None:
+    producer = world.producer(published)
+    dataset = producer.deploy("one")["one"]
+    attempt = producer.attempt("one")
+    world.publish(attempt, [{"id": "a", "n": 1}])
+    (message,) = world.bench.messages(QUEUE)
+    world.drain()
+    before = world.rows(dataset)
+    world.publish(attempt, [{"id": "a", "n": 2}])
+    with psycopg.connect(world.bench.live.dsns.queue, autocommit=True) as conn:
+        again = "INSERT INTO queue.messages (queue, body) VALUES (%s, %s)"
+        conn.execute(again, (QUEUE, json.dumps(message)))
+    world.drain()
+    assert before[0]["n"] == 1
+    assert world.values(dataset) == [("a", 2)]
+    assert [b["cursor"] for b in world.batches(published)] == [2, 1]
+    events = "SELECT count(*) AS n FROM events WHERE producer_task_id = %s"
+    assert world.bench.rows(events, attempt.task_id)[0]["n"] == 2
+
+
+def test_of_two_batches_the_later_published_stands_whatever_comes_first(
+    world: World, published: str
+) -> None:
+    producer = world.producer(published)
+    dataset = producer.deploy("one")["one"]
+    attempt = producer.attempt("one")
+    world.publish(attempt, [{"id": "a", "n": 1}, {"id": "b", "n": 1}])
+    world.publish(attempt, [{"id": "a", "n": 2}])
+    with psycopg.connect(world.bench.live.dsns.queue, autocommit=True) as conn:
+        hide = """UPDATE queue.messages SET visible_at = now() + interval '1 hour'
+                   WHERE message_id = (SELECT min(message_id) FROM queue.messages
+                                        WHERE queue = %s)"""
+        conn.execute(hide, (QUEUE,))
+    world.drain()
+    world.let_all_be_received()
+    world.drain()
+    assert world.values(dataset) == [("a", 2), ("b", 1)]
+
+
+def test_whose_rows_they_are_is_not_for_the_batch_to_say(world: World, published: str) -> None:
+    producer = world.producer(published)
+    dataset = producer.deploy("one")["one"]
+    world.publish(producer.attempt("one"), [{"id": "a", "n": 1, "org_id": str(uuid4())}])
+    world.drain()
+    assert [r["org_id"] for r in world.rows(dataset)] == ["00000000-0000-0000-0000-000000000001"]
+
+
+BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "json": (b'{"id": "a"}\n{"id"', {}, "line 2 is not JSON"),
+    "list": (b"[1]", {}, "line 1 is not a JSON object"),
+    "unknown": ([{"id": "a", "m": 1}], {}, "line 1: there is no column 'm'"),
+    "key": ([{"n": 1}], {}, "line 1: 'id' is missing"),
+    "type": ([{"id": "a", "n": "one"}], {}, "line 1: 'n' is long, not \"one\""),
+    "bool": ([{"id": "a", "n": True}], {}, "'n' is long, not true"),
+    "large": ([{"id": "a", "n": 2**63}], {}, "'n' is long"),
+    "count": ([{"id": "a"}], {"record_count": 2}, "record_count is 2, but there are 1 rows"),
+    "kind": ([{"id": "a"}], {"content_type": "text/csv"}, "content_type 'text/csv'"),
+    "size": (b" " * (16 * 2**20 + 1), {}, "larger than 16777216 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_a_bad_batch_says_why_and_spoils_no_other(world: World, published: str, case: str) -> None:
+    content, fields, reason = BAD[case]
+    producer = world.producer(published)
+    dataset = producer.deploy("one")["one"]
+    attempt = producer.attempt("one")
+    bad = world.publish(attempt, content, **fields)
+    world.publish(attempt, [{"id": "good", "n": 1}])
+    world.drain()
+    assert world.values(dataset) == [("good", 1)]
+    (failed,) = world.batches(published, state="failed")
+    assert (failed["publish_id"], failed["error_code"]) == (bad, "bad_batch")
+    assert reason in failed["error_message"]
+    assert bad in [m["publish_id"] for m in world.bench.messages(DEAD)]
+
+
+def test_a_batch_that_is_not_there_is_given_up_after_ten_receives_and_can_be_retried(
+    world: World, published: str
+) -> None:
+    producer = world.producer(published)
+    dataset = producer.deploy("one")["one"]
+    attempt = producer.attempt("one")
+    publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
+    (batch,) = world.batches(published)
+    root = Path(world.bench.live.cfg.objects_root)
+    path = root / batch["batch_uri"].removeprefix("s3://")
+    hidden = path.rename(path.with_suffix(".hidden"))
+    for _ in range(MOST_RECEIVES):
+        assert world.batches(published)[0]["state"] == "waiting"
+        world.drain()
+        world.let_all_be_received()
+    (failed,) = world.batches(published, state="failed")
+    assert failed["error_code"] == "batch_missing"
+    assert publish_id not in [m["publish_id"] for m in world.bench.messages(QUEUE)]
+    hidden.rename(path)
+    reply = world.bench.user.post(f"/v1/batches/{publish_id}/retry")
+    assert reply.status_code == 200, reply.text
+    world.bench.live.drain()
+    world.drain()
+    assert world.values(dataset) == [("a", 1)]
+    reply = world.bench.user.post(f"/v1/batches/{publish_id}/retry")
+    assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
+
+
+def test_what_another_attempt_wrote_is_not_read(world: World, published: str) -> None:
+    producer = world.producer(published)
+    producer.deploy("one")
+    mine, other = producer.attempt("one"), producer.attempt("one", 1)
+    ref = other.output["storage_ref"]
+    for uri in (
+        f"s3://{ref['bucket']}/{ref['prefix']}x.jsonl",
+        f"s3://{mine.output['storage_ref']['bucket']}/{mine.output['storage_ref']['prefix']}../x",
+        "s3://trace/cold/x.jsonl",
+    ):
+        target = {"dataset_uuid": mine.output["dataset_uuid"], "batch_uri": uri}
+        reply = world.bench.publish(mine, **target)
+        assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), uri
+
+
+def test_a_dataset_that_is_not_buffered_is_refused_by_the_sink(world: World) -> None:
+    dag = world.bench.dag()
+    attempt = world.bench.attempt(dag=dag)
+    world.publish(attempt, [{"id": "a"}])
+    world.drain()
+    (failed,) = world.batches(dag.published)
+    assert failed["state"] == "failed"
+    assert "not buffered" in failed["error_message"]

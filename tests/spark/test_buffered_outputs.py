@@ -1,0 +1,161 @@
+"""Buffered outputs: rows go to the sink as batches, and come back as a cursor's input."""
+
+from collections.abc import Generator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.postgres import Templates, copied
+from support.spark_tasks import task
+from trace_etl.data import buffers, connection
+from trace_etl.model.storage import buffer_prefix, hot_table
+from trace_etl.pipeline import batches as pipeline_batches
+from trace_etl.pipeline import hot
+from trace_etl.pipeline.errors import BadSql
+from trace_etl.pipeline.link import Link
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.wire.buffers import BufferBatch
+from trace_etl.wire.task import Scope, TaskInput, TaskPayload
+from trace_etl.worker import batches
+
+COLUMNS = [
+    {"name": "who", "type": "binary", "nullable": False},
+    {"name": "amount", "type": "long", "nullable": True},
+    {"name": "note", "type": "string", "nullable": True},
+]
+Offered = list[tuple[UUID, str, int, int]]
+
+
+@pytest.fixture(scope="module")
+def dsn(templates: Templates) -> Generator[str]:
+    with copied(templates) as dsns:
+        yield dsns.data
+
+
+@pytest.fixture(scope="module")
+def mine(runner: SparkRunner, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> SparkRunner:
+    place = tmp_path_factory.mktemp("buffered")
+    made = SparkRunner(PipelineSettings(place, place, data_dsn=dsn))
+    made.session = runner.session
+    return made
+
+
+def _task(sql: str) -> TaskPayload:
+    made = task(
+        "sql", {"sql": sql}, ["answer"], scope={"partition_key": "0-9", "start": 0, "end": 9}
+    )
+    (output,) = made.outputs
+    prefix = buffer_prefix(output.dataset_uuid, made.task_id, made.attempt)
+    change = {
+        "update_strategy": "append",
+        "unique_key": ["who"],
+        "columns": COLUMNS,
+        "storage_ref": output.storage_ref.model_copy(update={"prefix": prefix}),
+    }
+    return made.model_copy(update={"outputs": [output.model_copy(update=change)]})
+
+
+def _run(mine: SparkRunner, payload: TaskPayload) -> tuple[Any, Offered]:
+    offered: Offered = []
+
+    def publish(
+        dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int
+    ) -> None:
+        offered.append((dataset_uuid, batch_uri, record_count, batch_size_bytes))
+
+    def emit(*_: Any) -> None:
+        raise AssertionError("nothing is told before the sink has written it")
+
+    return mine.run(payload, Link(uuid4(), emit, publish)), offered
+
+
+def _batch(payload: TaskPayload, uri: str, rows: int) -> BufferBatch:
+    (output,) = payload.outputs
+    return BufferBatch.model_validate(
+        {
+            "publish_id": uuid4(),
+            "publish_no": 1,
+            "org_id": uuid4(),
+            "task_id": payload.task_id,
+            "attempt": payload.attempt,
+            "dataset_uuid": output.dataset_uuid,
+            "dataset_version": output.dataset_version,
+            "batch_uri": uri,
+            "content_type": "application/jsonl",
+            "record_count": rows,
+            "is_done": False,
+            "columns": COLUMNS,
+            "unique_key": ["who"],
+        }
+    )
+
+
+def test_rows_are_offered_as_batches_that_the_sink_reads(mine: SparkRunner) -> None:
+    payload = _task(
+        "SELECT X'ff00' AS who, 7 AS amount, 'é' AS note UNION ALL SELECT X'01', NULL, ''"
+    )
+    result, offered = _run(mine, payload)
+    (told,) = result.outputs
+    assert (told.row_count, result.events, result.datasets_published) == (2, [], [])
+    ((dataset_uuid, uri, rows, size),) = offered
+    assert (dataset_uuid, rows) == (payload.outputs[0].dataset_uuid, 2)
+    root = mine.settings.objects_root
+    assert (root / uri.removeprefix("s3://")).stat().st_size == size
+    read = batches.read(_batch(payload, uri, rows), root)
+    assert sorted(read) == [(b"\x01", None, ""), (b"\xff\x00", 7, "é")]
+
+
+def test_large_outputs_are_cut_into_batches_that_are_small_enough(
+    mine: SparkRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_batches, "MOST_BYTES", 100)
+    lines = pipeline_batches.packed(iter(_tables(25)))
+    sizes = [sum(map(len, part)) for part in lines]
+    assert len(sizes) > 5
+    assert max(sizes) <= 100
+
+
+def _tables(rows: int) -> list[Any]:
+    import pyarrow as pa
+
+    return [pa.RecordBatch.from_pylist([{"n": n, "text": "x" * 10} for n in range(rows)])]
+
+
+def test_an_output_without_rows_offers_nothing(mine: SparkRunner) -> None:
+    result, offered = _run(mine, _task("SELECT X'00' AS who WHERE false"))
+    assert (result.outputs[0].row_count, offered) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("sql", "wrong"),
+    [
+        ("SELECT X'00' AS who, 1 AS other", "no column other"),
+        ("SELECT 1 AS amount", "no column who"),
+        ("SELECT X'00' AS who, current_date() AS note", "CAST it"),
+    ],
+)
+def test_a_select_that_does_not_fit_the_schema_is_refused(
+    mine: SparkRunner, sql: str, wrong: str
+) -> None:
+    with pytest.raises(BadSql, match=wrong):
+        _run(mine, _task(sql))
+
+
+def test_a_reader_gets_what_changed_since_its_cursor_and_no_columns_of_ours(
+    spark: SparkSession, dsn: str
+) -> None:
+    dataset, version = uuid4(), uuid4()
+    columns = (("id", "string", False), ("n", "long", True))
+    shape = buffers.Shape(hot_table(dataset, version), version, columns, ("id",))
+    for number, rows in enumerate([[("a", 1), ("b", 1)], [("b", 2)], [("c", 3)]], 1):
+        with connection.connect(dsn) as conn, connection.transaction(conn):
+            buffers.write(conn, shape, buffers.Stamp(uuid4(), number, uuid4()), rows)
+    given = TaskInput(input_index=0, name="alerts", dataset_uuid=dataset, dataset_version=version)
+    read = hot.load(spark, given, Scope(cursor=2, after=1), dsn).frame
+    assert read.columns == ["id", "n", "org_id"]
+    assert [tuple(row)[:2] for row in read.collect()] == [("b", 2)]
+    everything = hot.load(spark, given, Scope(cursor=3), dsn).frame
+    assert sorted(tuple(row)[:2] for row in everything.collect()) == [("a", 1), ("b", 2), ("c", 3)]

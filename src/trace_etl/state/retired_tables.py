@@ -35,9 +35,9 @@ UPDATE dataset_versions v
        = (NOT EXISTS (SELECT FROM kept k WHERE k.dataset_version = v.dataset_version))
 """
 
-# Buffered datasets belong to a name and come back with it: theirs stay. With the rows of others goes
-# the word that they were made: should the generation come back, its work is done anew. A pass forgets
-# so many tasks; tables are named once none is left, nor one that still runs.
+# Buffered datasets belong to a name and come back with it: theirs stay. With the rows of others
+# goes the word that they were made: should the generation come back, its work is done anew. A pass
+# forgets so many tasks; tables are named once none is left, nor one that still runs.
 _EXPIRED = """
 WITH named AS MATERIALIZED (
     SELECT DISTINCT r.job_id, r.generation_hash

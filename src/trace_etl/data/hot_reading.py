@@ -11,6 +11,7 @@ from trace_etl.data.connection import Conn, connect
 
 _OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", "<", "<=", "IN")}
 _driver: Any = _adbc  # it ships no types
+DRIVER_ERRORS: tuple[type[Exception], ...] = (_driver.Error,)
 IS_NOT_NULL = "IS NOT NULL"
 _SHAPE = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -53,14 +54,23 @@ def batches(dsn: str, table: str, schema: Any, conditions: Sequence[Condition]) 
 
     `schema` is the table's; what the driver calls otherwise becomes what it says.
     """
-    names = sql.SQL(", ").join(map(sql.Identifier, schema.names))
-    query = sql.SQL("SELECT {} FROM {} {}").format(names, sql.Identifier(table), _where(conditions))
-    # Values are quoted by psycopg, not bound: with parameters the driver goes row by row.
-    text = query.as_string(None)
-    with _driver.connect(dsn) as conn, conn.cursor() as cursor:
+    text = selection(table, schema.names, conditions)
+    with driver_connection(dsn) as conn, conn.cursor() as cursor:
         cursor.execute(text)
         for batch in cursor.fetch_record_batch():
             yield shaped(batch, schema)
+
+
+def selection(table: str, columns: Sequence[str], conditions: Sequence[Condition]) -> str:
+    """The SQL of a read. Values are quoted, not bound: with parameters the driver goes by rows."""
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    query = sql.SQL("SELECT {} FROM {} {}").format(names, sql.Identifier(table), _where(conditions))
+    return query.as_string(None)
+
+
+def driver_connection(dsn: str) -> Any:
+    """A connection of the driver that reads into Arrow; its errors are DRIVER_ERRORS."""
+    return _driver.connect(dsn)
 
 
 def shaped(batch: Any, schema: Any) -> Any:

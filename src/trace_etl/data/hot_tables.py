@@ -38,6 +38,11 @@ def ensure(conn: Conn, table: str, schema: Any, key: Sequence[str] = _KEY) -> No
             sql.Identifier(table), columns, keys
         )
     )
+    let_read(conn, table)
+
+
+def let_read(conn: Conn, table: str) -> None:
+    """Open a table to the Query Service. The caller holds the table's lock."""
     if conn.execute(_NOT_READABLE, {"table": table}).fetchone():
         grant = sql.SQL("GRANT SELECT ON {} TO trace_reader")
         conn.execute(grant.format(sql.Identifier(table)))

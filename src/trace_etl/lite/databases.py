@@ -26,13 +26,14 @@ class Dsns:
     reader: str
     data: str
     queue: str
+    data_reader: str
 
 
 def provision(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
     """Make the roles, the two databases and the queue's schema, where they are missing."""
     create_roles(server)
     create_database(server, state, owner=STATE, connect=[READER])
-    create_database(server, data, owner=DATA, connect=[QUEUE])
+    create_database(server, data, owner=DATA, connect=[QUEUE, READER])
     with psycopg.connect(server.admin_dsn(data), autocommit=True) as conn:
         conn.execute("SET client_min_messages = warning")
         conn.execute("CREATE SCHEMA IF NOT EXISTS queue AUTHORIZATION trace_queue")
@@ -46,6 +47,7 @@ def dsns(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
         reader=server.dsn(READER, state),
         data=server.dsn(DATA, data),
         queue=server.dsn(QUEUE, data),
+        data_reader=server.dsn(READER, data),
     )
 
 

@@ -150,7 +150,7 @@ def _analysed(
 
     with tempfile.TemporaryDirectory(prefix="trace-check-") as scratch:
         place = Path(scratch)
-        warm = WarmSession(PipelineSettings(place, place, master="local[1]"))
+        warm = WarmSession(PipelineSettings(place, place, master="local[1]", is_brief=True))
         try:
             with warm.lease(warm.get(), []) as spark:
                 known = {name: struct(shape) for name, shape in published.items()}

@@ -54,7 +54,7 @@ def copied(templates: Templates) -> Generator[databases.Dsns]:
         server,
         data,
         owner=databases.DATA,
-        connect=[databases.QUEUE, databases.READER],
+        connect=[databases.QUEUE, databases.DATA_READER],
         template=templates.data,
     )
     try:

@@ -15,7 +15,7 @@ _KEY = ("block_number", "transaction_index", "log_index")
 # The Query Service's role, where there is one.
 _NOT_READABLE = """
 SELECT 1 FROM pg_roles
- WHERE rolname = 'trace_reader'
+ WHERE rolname = 'trace_data_reader'
    AND NOT has_table_privilege(rolname, format('%%I', %(table)s::text), 'SELECT')
 """
 
@@ -44,7 +44,7 @@ def ensure(conn: Conn, table: str, schema: Any, key: Sequence[str] = _KEY) -> No
 def let_read(conn: Conn, table: str) -> None:
     """Open a table to the Query Service. The caller holds the table's lock."""
     if conn.execute(_NOT_READABLE, {"table": table}).fetchone():
-        grant = sql.SQL("GRANT SELECT ON {} TO trace_reader")
+        grant = sql.SQL("GRANT SELECT ON {} TO trace_data_reader")
         conn.execute(grant.format(sql.Identifier(table)))
 
 

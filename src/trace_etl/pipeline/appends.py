@@ -50,6 +50,13 @@ _KEPT = (
     TimestampType,
     TimestampNTZType,
 )
+_PLAIN = (LongType, DoubleType, BooleanType, StringType, BinaryType)
+_WIDENED: dict[type[DataType], str] = {
+    ByteType: "long",
+    ShortType: "long",
+    IntegerType: "long",
+    FloatType: "double",
+}
 _REPORT: Any = pa.schema([("rows", pa.int64())])
 _REPORT_TYPE = from_arrow_schema(_REPORT)
 
@@ -77,12 +84,16 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     return reports.appended(context.task, output, f"postgres_table:{target.table}", rows)
 
 
-def storable(frame: DataFrame, output: TaskOutput) -> DataFrame:
-    """The columns as the table holds them. Raises BadSql naming one that has no place there."""
+def storable(frame: DataFrame, output: TaskOutput, *, is_plain: bool = False) -> DataFrame:
+    """The columns as the table holds them. Raises BadSql naming one that has no place there.
+
+    `is_plain`: only what goes through JSON unharmed, numbers in their widest form.
+    """
     missing = [name for name in output.unique_key if name not in frame.columns]
     if missing:
         raise BadSql(f"output {output.name}: there is no column {missing[0]} of the unique_key")
-    columns = [_stored(field.name, field.dataType) for field in frame.schema.fields]
+    stored = _plain if is_plain else _stored
+    columns = [stored(field.name, field.dataType) for field in frame.schema.fields]
     return frame.select(*columns)
 
 
@@ -97,6 +108,18 @@ def _stored(name: str, kind: DataType) -> Column:
     raise BadSql(
         f"column {name} is {kind.simpleString()}; append holds numbers, booleans, strings, binary, "
         "dates, timestamps and arrays of these: CAST it, or make it text by to_json"
+    )
+
+
+def _plain(name: str, kind: DataType) -> Column:
+    column = F.col(f"`{name}`")
+    if isinstance(kind, _PLAIN):
+        return column
+    if type(kind) in _WIDENED:
+        return column.cast(_WIDENED[type(kind)]).alias(name)
+    raise BadSql(
+        f"column {name} is {kind.simpleString()}; a buffered dataset holds bigint, double, boolean, "
+        "string and binary: CAST it"
     )
 
 

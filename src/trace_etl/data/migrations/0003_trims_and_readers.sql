@@ -10,11 +10,11 @@ DO $$
 DECLARE
     found text;
 BEGIN
-    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'trace_reader') THEN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'trace_data_reader') THEN
         FOR found IN SELECT tablename FROM pg_tables
                       WHERE schemaname = current_schema() AND tablename LIKE 'dataset\_%'
                         AND tableowner = current_user LOOP
-            EXECUTE format('GRANT SELECT ON %I TO trace_reader', found);
+            EXECUTE format('GRANT SELECT ON %I TO trace_data_reader', found);
         END LOOP;
     END IF;
 END

@@ -110,6 +110,7 @@ class Lifecycle:
         return wire.HeartbeatAccepted(
             lease_expires_at=lease.lease_expires_at,
             cancel_requested=lease.cancel_requested,
+            hold=lease.hold,
             capability_token=fresh,
         )
 

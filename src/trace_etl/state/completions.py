@@ -174,13 +174,17 @@ def _events_as_json(given: Iterable[tuple[Fence, list[NewEvent]]]) -> str:
     )
 
 
-# A cursor that comes again after its producer took blocks before it back is news.
+# A cursor that comes again after its producer took blocks before it back is news. The events of a
+# source that runs all the time are routed when it goes on, as those of any paused source.
 _RECORD_EVENTS = """
 WITH producer AS (
-    SELECT task_id, attempt, org_id FROM tasks
-     WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND lease_token = %(lease_token)s
-       AND status = 'Running'
-       FOR UPDATE
+    SELECT t.task_id, t.attempt, t.org_id, t.job_id, t.bulk,
+           t.dedupe_key LIKE 'always_on:%%'
+               AND (j.paused_at IS NOT NULL OR (t.bulk AND j.bulk_paused_at IS NOT NULL)) AS held
+      FROM tasks t JOIN jobs j USING (job_id)
+     WHERE t.task_id = %(task_id)s AND t.attempt = %(attempt)s AND t.lease_token = %(lease_token)s
+       AND t.status = 'Running'
+       FOR UPDATE OF t
 ), happened AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
                         range_start, range_end, cursor_value, producer_task_id, attempt)
@@ -200,7 +204,11 @@ WITH producer AS (
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id
 ), asked AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+    INSERT INTO outbox (kind, subject)
+    SELECT 'route_event', event_id FROM happened CROSS JOIN producer p WHERE NOT p.held
+), deferred AS (
+    INSERT INTO deferred_events (event_id, job_id, bulk)
+    SELECT event_id, p.job_id, p.bulk FROM happened CROSS JOIN producer p WHERE p.held
 )
 SELECT (SELECT count(*) FROM producer), (SELECT count(*) FROM happened)
 """

@@ -191,10 +191,10 @@ WITH producer AS (
     SELECT p.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
            CASE WHEN e.cursor_value IS NULL THEN e.scope_key
                 ELSE concat(e.scope_key, (
-                     SELECT '@' || count(*) FROM invalidations i
+                     -- Not their number: old ones are forgotten.
+                     SELECT '@' || max(i.made_xid::text::bigint) FROM invalidations i
                       WHERE i.task_id = p.task_id AND i.dataset_version = e.dataset_version
-                        AND i.range_start <= e.cursor_value
-                     HAVING count(*) > 0)) END,
+                        AND i.range_start <= e.cursor_value)) END,
            e.partition_key, e.range_start, e.range_end, e.cursor_value, p.task_id, p.attempt
       FROM json_to_recordset(%(events)s::json) AS e (
            dataset_uuid uuid, dataset_version uuid, scope_key text, partition_key text,

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -250,7 +250,8 @@ class Lifecycle:
         caller.require(body.fence())
         events = await self._events(body.events, caller)
         if body.invalidations:
-            invalid = await self._invalidations(body.invalidations, caller)
+            said = await self._invalidations(body.invalidations, caller)
+            invalid = _once(said, body)
             accepted = await self._record(body.fence(), events, invalid, caller)
         else:
             accepted = await self._event_records.submit((body.fence(), events))
@@ -301,6 +302,16 @@ class Lifecycle:
             return {}
         async with self._parts.pool.connection() as conn:
             return await reported.resolve(conn, org_id, names)
+
+
+def _once(said: list[NewInvalidation], body: wire.Events) -> list[NewInvalidation]:
+    """The same call of the same attempt again says nothing new, though it gave no keys."""
+    content = body.model_dump_json(exclude=_NOT_CONTENT).encode()
+    call = f"call:{body.attempt}:{hashlib.sha256(content).hexdigest()[:32]}"
+    return [
+        one if one.once_key is not None else replace(one, once_key=f"{call}:{n}")
+        for n, one in enumerate(said)
+    ]
 
 
 async def _invalidate(

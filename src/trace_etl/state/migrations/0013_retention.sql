@@ -38,3 +38,11 @@ CREATE TRIGGER tasks_uncounted AFTER DELETE ON tasks
 
 -- Invalidations that may be forgotten, oldest first.
 CREATE INDEX invalidations_routed ON invalidations (made_at) WHERE routed_at IS NOT NULL;
+
+-- DAGs that a person paused as a whole: jobs that come to them later are paused as well.
+CREATE TABLE dag_pauses (
+    dag_id   uuid PRIMARY KEY REFERENCES dags,
+    by_name  text NOT NULL,
+    tier     text NOT NULL CHECK (tier IN ('bulk', 'normal')),
+    reason   text NOT NULL
+);

@@ -24,7 +24,7 @@ test: $(VENV)/.dev ## Run the tests
 test-chain: $(VENV)/.dev $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed) ## Run the tests against a real node (needs npm)
 	$(BIN)/pytest -n 0 tests/chain $(TESTS)
 
-test-cluster: $(VENV)/.dev ## Run the quickstart on a real standalone Spark cluster
+test-cluster: $(VENV)/.dev ## Run the quickstart on a standalone Spark cluster and through Spark Connect
 	$(BIN)/pytest -n 0 tests/cluster $(TESTS)
 
 test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the tools people use today (needs Python 3.11)

@@ -20,6 +20,7 @@ from trace_etl.lite import software
 TASKS = 3000
 WORKERS = (1, 16, 64)
 BATCH = 10  # pgqueuer's default batch; our workers claim as many at once
+CLAIMS = 2  # claims that a worker of ours has under way
 
 _DAG = """
 name: bench
@@ -55,29 +56,38 @@ def seed(made: Stand, count: int) -> list[str]:
 
 
 class Worker:
-    """A worker with twenty slots: while ten tasks are reported, it claims the next ten."""
+    """A worker that keeps two claims of ten under way and does not wait for its reports.
+
+    Like pgqueuer's, which has no limit of tasks under way and reports when ten have ended.
+    """
 
     def __init__(self, made: Stand, name: str) -> None:
         self._made = made
         self._name = name
+        self._halves: list[tuple[load.Connection, load.Connection]] = []
 
     async def connect(self) -> None:
-        self._claimer = await load.connect(self._made.internal_port, self._made.ca)
-        self._reporter = await load.connect(self._made.internal_port, self._made.ca)
+        port, ca = self._made.internal_port, self._made.ca
+        self._halves = [
+            (await load.connect(port, ca), await load.connect(port, ca)) for _ in range(CLAIMS)
+        ]
 
     async def drain(self) -> None:
         """Work until there is nothing left to claim."""
+        await asyncio.gather(*(self._drain(*half) for half in self._halves))
+
+    async def _drain(self, claimer: load.Connection, reporter: load.Connection) -> None:
         token = self._made.worker_token
-        won = await load.claim_many(self._claimer, token, "ecs_python", self._name, BATCH)
-        while won:
-            _, won = await asyncio.gather(
-                load.complete_many(self._reporter, token, won),
-                load.claim_many(self._claimer, token, "ecs_python", self._name, BATCH),
-            )
+        reported = asyncio.create_task(asyncio.sleep(0))
+        while won := await load.claim_many(claimer, token, "ecs_python", self._name, BATCH):
+            await reported
+            reported = asyncio.create_task(load.complete_many(reporter, token, won))
+        await reported
 
     def close(self) -> None:
-        for conn in (self._claimer, self._reporter):
-            conn.close()
+        for half in self._halves:
+            for conn in half:
+                conn.close()
 
 
 class SingleWorker:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import deque
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,11 +10,11 @@ import orjson
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive HTTPS connection, one request at a time."""
+    """One keep-alive HTTPS connection; answers come in the order of the requests."""
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._waiter: asyncio.Future[bytes] | None = None
+        self._waiters: deque[asyncio.Future[bytes]] = deque()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -21,31 +22,35 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        head, found, rest = self._buffer.partition(b"\r\n\r\n")
-        if not found:
-            return
-        at = head.lower().index(b"content-length:") + 15
-        length = int(head[at:].split(b"\r\n", 1)[0])
-        if len(rest) < length or self._waiter is None:
-            return
-        waiter, self._waiter, self._buffer = self._waiter, None, b""
-        if not head.startswith(b"HTTP/1.1 200"):
-            waiter.set_exception(RuntimeError(rest.decode()))
-        else:
-            waiter.set_result(rest)
+        while self._waiters:
+            head, found, rest = self._buffer.partition(b"\r\n\r\n")
+            if not found:
+                return
+            at = head.lower().index(b"content-length:") + 15
+            length = int(head[at:].split(b"\r\n", 1)[0])
+            if len(rest) < length:
+                return
+            body, self._buffer = rest[:length], rest[length:]
+            waiter = self._waiters.popleft()
+            if head.startswith(b"HTTP/1.1 200"):
+                waiter.set_result(body)
+            else:
+                waiter.set_exception(RuntimeError(body.decode()))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(exc or ConnectionResetError("closed"))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(exc or ConnectionResetError("closed"))
 
     async def post(self, path: bytes, header: bytes, body: bytes) -> Any:
         assert self._transport is not None
-        self._waiter = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         self._transport.write(
             b"POST %b HTTP/1.1\r\nhost: t\r\n%b\r\ncontent-length: %d\r\n\r\n%b"
             % (path, header, len(body), body)
         )
-        return orjson.loads(await self._waiter)
+        return orjson.loads(await waiter)
 
     def close(self) -> None:
         if self._transport is not None:

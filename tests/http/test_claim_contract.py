@@ -7,6 +7,7 @@ import jwt
 import pytest
 
 from support.lifecycle import Bench
+from trace_etl.wire import task as wire
 
 
 def test_a_claim_starts_the_attempt_and_hands_over_everything_it_needs(shared: Bench) -> None:
@@ -28,6 +29,17 @@ def test_a_claim_starts_the_attempt_and_hands_over_everything_it_needs(shared: B
     assert (row["status"], row["worker_id"]) == ("Running", "ecs:cluster/service/task")
     assert str(row["lease_token"]) == body["lease_token"]
     assert row["lease_expires_at"] - row["started_at"] == timedelta(seconds=90)
+
+
+def test_an_answer_holds_every_field_of_the_contract_and_no_other(shared: Bench) -> None:
+    (one, *_) = shared.tasks(3, "runtime: ecs_platform")
+    single = shared.claim(one).json()
+    fetched = shared.fetch(one).json()
+    several = claim_many(shared, "ecs_platform", 10)
+    assert several
+    assert wire.Claimed.model_validate(single).model_dump(mode="json") == single
+    assert wire.Fetched.model_validate(fetched).model_dump(mode="json") == fetched
+    assert [wire.Claimed.model_validate(one).model_dump(mode="json") for one in several] == several
 
 
 def test_the_lease_lasts_as_long_as_the_answer_says(shared: Bench) -> None:

@@ -317,6 +317,9 @@ HOT: dict[str, Statement] = {
     "complete": lambda c, s: completions.complete(
         c, [Completion(s.fence, "Completed", b"x", events=[s.event()])]
     ),
+    "complete_plain": lambda c, s: completions.complete_plain(
+        c, [Completion(s.fence, "Completed", b"x")]
+    ),
     "record_events": lambda c, s: completions.record_events(c, s.fence, [s.event()] * 3),
     "fence_states": lambda c, s: completions.fence_states(c, s.queued),
     "buffer_publish": batch,
@@ -364,6 +367,32 @@ async def test_no_hot_statement_reads_history(
     seen = await plans(busy.live.dsns.state, options, ran)
     assert seen
     assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+
+
+_ALL_RUN = """
+INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, max_attempts, timeout_seconds,
+                   lease_seconds, status, worker_id, lease_token, started_at, lease_expires_at,
+                   deadline_at)
+SELECT org_id, job_id, revision_id, runtime, 'runs:' || n, 3, 3600, 120, 'Running', 'w',
+       gen_random_uuid(), now(), now() + interval '1 hour', now() + interval '1 hour'
+  FROM tasks, generate_series(1, 3000) n WHERE task_id = %s
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["claim", "extend", "complete", "complete_plain", "record_events", "fence_states"]
+)
+async def test_no_hot_statement_reads_what_others_run(busy: Bench, scene: Scene, name: str) -> None:
+    busy.rows(_ALL_RUN, scene.queued[0])
+    busy.rows("ANALYZE tasks")
+    ran: list[Ran] = []
+    try:
+        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+            await HOT[name](conn, scene)
+        seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
+        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+    finally:
+        busy.rows("DELETE FROM tasks WHERE dedupe_key LIKE 'runs:%%'")
 
 
 async def test_retention_reads_only_the_generations_that_nobody_reads(

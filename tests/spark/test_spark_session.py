@@ -42,7 +42,7 @@ def _process(script: str, *args: Path) -> Generator[subprocess.Popen[str]]:
     tests = str(Path(__file__).parents[1])
     with subprocess.Popen(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(script), *map(str, args)],
-        env={**os.environ, "PYTHONPATH": tests},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, sys.path)])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -77,7 +77,7 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(tmp_path: 
         def kill_soon():
             while not runner.session.get().sparkContext.statusTracker().getActiveJobsIds():
                 time.sleep(0.01)
-            runner.session._jvm.kill()
+            runner.session.engine.jvm.kill()
 
         threading.Thread(target=kill_soon).start()
         try:
@@ -86,7 +86,7 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(tmp_path: 
         except SparkLost as error:
             assert error.retryable
         assert answer() == [{"n": 1000}]  # from a new one, unasked
-        print(runner.session._jvm.process.pid, flush=True)
+        print(runner.session.engine.jvm.process.pid, flush=True)
         sys.stdin.read()
     """
     # The shared session runs on the wheel's Java; here the machine's own has its turn.
@@ -112,7 +112,7 @@ def test_closing_while_spark_starts_takes_no_longer_than_a_moment(tmp_path: Path
                 outcome.append(error)
         thread = threading.Thread(target=start)
         thread.start()
-        while runner.session._jvm is None:
+        while runner.session.engine.jvm is None:
             time.sleep(0.001)
         began = time.monotonic()
         runner.close()

@@ -33,14 +33,14 @@ def standalone_cluster(scratch: Path, *, workers: int) -> Generator[str]:
         log = stack.enter_context(
             _daemon(home, scratch / "master", master, "--port", "0", "--webui-port", "0")
         )
-        url = _awaited(log, r"Starting Spark master at (spark://\S+)", 1)[0]
+        url = awaited(log, r"Starting Spark master at (spark://\S+)", 1)[0]
         for n in range(workers):
             place = scratch / f"worker{n}"
             options = ("--cores", "1", "--memory", "600m", "--webui-port", "0", url)
             stack.enter_context(
                 _daemon(home, place, "org.apache.spark.deploy.worker.Worker", *options)
             )
-        _awaited(log, r"Registering worker (\S+)", workers)
+        awaited(log, r"Registering worker (\S+)", workers)
         yield url
 
 
@@ -94,7 +94,7 @@ def _daemon(home: Path, place: Path, main: str, *options: str) -> Generator[Path
         process.wait(30)
 
 
-def _awaited(log: Path, pattern: str, count: int) -> list[str]:
+def awaited(log: Path, pattern: str, count: int) -> list[str]:
     end = time.monotonic() + _DEADLINE
     while len(found := re.findall(pattern, log.read_text(errors="replace"))) < count:
         assert time.monotonic() < end, log.read_text(errors="replace")[-3000:]

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.pipeline.errors import SparkNotStarted
+from trace_etl.pipeline.conf import spark_conf
 from trace_etl.pipeline.scratch import Scratch
-from trace_etl.pipeline.session import WarmSession, spark_conf
 from trace_etl.pipeline.settings import PipelineSettings
 
 
@@ -35,9 +34,3 @@ def test_slots_share_cores_fairly_and_a_select_reads_no_files_anywhere(
     conf = _conf(tmp_path, master)
     assert conf["spark.scheduler.mode"] == "FAIR"
     assert conf["spark.sql.runSQLOnFiles"] == "false"
-
-
-def test_spark_connect_is_refused_with_the_reason(tmp_path: Path) -> None:
-    session = WarmSession(PipelineSettings(tmp_path, tmp_path, master="sc://127.0.0.1:15002"))
-    with pytest.raises(SparkNotStarted, match="Spark Connect hides the JVM"):
-        session.get()

@@ -9,7 +9,7 @@ from trace_etl.dispatcher.payloads import Payloads
 from trace_etl.model.task import NotClaimedReason
 from trace_etl.state import claims
 from trace_etl.state.claims import ClaimRequest
-from trace_etl.state.pool import Conn, Pool
+from trace_etl.state.pool import Conn, KeptConnections
 from trace_etl.wire import task as wire
 
 
@@ -26,19 +26,17 @@ class _ManyWish:
 class Claiming:
     """`Queued → Running`, many wishes in one commit, each answered for itself."""
 
-    def __init__(self, lanes: Pool, payloads: Payloads) -> None:
+    def __init__(self, lanes: KeptConnections, payloads: Payloads) -> None:
         self._payloads = payloads
         self._claims = Lane("claim", lanes, self._claim_batch)
         self._ready_claims = Lane("claim_many", lanes, self._claim_many_batch)
 
-    async def claim(self, body: wire.Claim) -> wire.Claimed | wire.NotClaimed:
-        """`Queued → Running` for one task, if this caller is the one."""
+    async def claim(self, body: wire.Claim) -> bytes:
+        """`Queued → Running` for one task, if this caller is the one. Answers in JSON."""
         wish = ClaimRequest(body.task_id, body.worker_id, uuid4())
         return await self._claims.submit(wish)
 
-    async def _claim_batch(
-        self, conn: Conn, wishes: list[ClaimRequest]
-    ) -> list[wire.Claimed | wire.NotClaimed | Exception]:
+    async def _claim_batch(self, conn: Conn, wishes: list[ClaimRequest]) -> list[bytes | Exception]:
         won = await claims.claim(conn, wishes)
         lost = [w for w in wishes if w.lease_token not in won]
         standing = await claims.standing(conn, [w.task_id for w in lost]) if lost else {}
@@ -52,18 +50,17 @@ class Claiming:
                 # An earlier try of this very claim committed, and its answer was lost.
                 won |= {task.lease_token: task for task in await claims.held(conn, wish)}
         figures.TRANSITIONS.labels("Running").inc(len(won))
-        claimed = await self._payloads.claimed(conn, list(won.values()))
-        answers = {answer.lease_token: answer for answer in claimed}
+        answers = await self._payloads.claimed(conn, list(won.values()))
         return [answers.get(w.lease_token) or _not_claimed(standing.get(w.task_id)) for w in wishes]
 
-    async def claim_many(self, body: wire.ClaimMany) -> wire.ClaimedMany:
-        """Claim up to `max_tasks` ready tasks of a runtime, oldest first."""
+    async def claim_many(self, body: wire.ClaimMany) -> bytes:
+        """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Answers in JSON."""
         wish = _ManyWish(body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)])
-        return wire.ClaimedMany(claimed=await self._ready_claims.submit(wish))
+        return b'{"claimed":[%b]}' % b",".join(await self._ready_claims.submit(wish))
 
     async def _claim_many_batch(
         self, conn: Conn, wishes: list[_ManyWish]
-    ) -> list[list[wire.Claimed] | Exception]:
+    ) -> list[list[bytes] | Exception]:
         won = await self._won_before(conn, wishes)
         before = len(won)
         for runtime in {w.runtime for w in wishes}:
@@ -73,7 +70,7 @@ class Claiming:
             if places:
                 won += await self._claim_ready(conn, runtime, places)
         figures.TRANSITIONS.labels("Running").inc(len(won) - before)
-        answers = {a.lease_token: a for a in await self._payloads.claimed(conn, won)}
+        answers = await self._payloads.claimed(conn, won)
         return [[answers[t] for t in w.lease_tokens if t in answers] for w in wishes]
 
     async def _won_before(self, conn: Conn, wishes: list[_ManyWish]) -> list[claims.ClaimedTask]:
@@ -105,9 +102,9 @@ class Claiming:
             return list((await claims.claim_capped(conn, wishes)).values())
 
 
-def _not_claimed(now: claims.Standing | None) -> wire.NotClaimed:
+def _not_claimed(now: claims.Standing | None) -> bytes:
     reason = now.reason() if now else NotClaimedReason.NOT_FOUND
-    return wire.NotClaimed(reason=reason.value)
+    return wire.NotClaimed(reason=reason.value).model_dump_json().encode()
 
 
 def _is_capped(now: claims.Standing | None) -> bool:

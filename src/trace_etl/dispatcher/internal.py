@@ -6,7 +6,7 @@ a framework's router: one dictionary look-up, one validation, one handler.
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 from uuid import UUID
@@ -15,7 +15,6 @@ import orjson
 import structlog
 from prometheus_client import Counter
 from pydantic import BaseModel, ValidationError
-from starlette.types import Receive, Scope, Send
 
 from trace_etl import __version__
 from trace_etl.dispatcher import figures, openapi
@@ -24,6 +23,7 @@ from trace_etl.dispatcher.contract import CALLS
 from trace_etl.dispatcher.lifecycle import Lifecycle
 from trace_etl.dispatcher.tokens import TaskTokens
 from trace_etl.dispatcher.workers import WorkerTokens
+from trace_etl.http.lean import Answer, Request
 from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
 from trace_etl.model.errors import (
     Fault,
@@ -52,21 +52,11 @@ _EXTRA = {
 M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A reply body, already rendered."""
-
-    body: bytes
-    status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    media_type: bytes = b"application/json"
-
-
 Handler = Callable[[Headers, bytes, bytes], Awaitable[Answer]]
 
 
 class InternalApi:
-    """The ASGI app behind the internal address."""
+    """What answers at the internal address."""
 
     calls = CALLS
 
@@ -108,15 +98,15 @@ class InternalApi:
 
     async def _claim(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
-        return _json(await self._lifecycle.claim(_parse(wire.Claim, body)))
+        return Answer(await self._lifecycle.claim(_parse(wire.Claim, body)))
 
     async def _claim_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
-        return _json(await self._lifecycle.claim_many(_parse(wire.ClaimMany, body)))
+        return Answer(await self._lifecycle.claim_many(_parse(wire.ClaimMany, body)))
 
     async def _fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
         self._workers.check(headers)
-        return _json(await self._lifecycle.fetch(_uuid(query, "task_id")))
+        return Answer(await self._lifecycle.fetch(_uuid(query, "task_id")))
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> Answer:
         self._workers.check(headers)
@@ -156,24 +146,16 @@ class InternalApi:
         self._workers.check(headers)
         return _json(await self._buffers.complete(_parse(BufferComplete, body)))
 
-    # --- ASGI -------------------------------------------------------------------------------
+    # --- HTTP -------------------------------------------------------------------------------
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        answer = await self._answer(scope, receive)
-        self._count(scope, answer.status)
-        headers = [
-            (b"content-type", answer.media_type),
-            (b"content-length", str(len(answer.body)).encode()),
-            *answer.headers,
-        ]
-        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": answer.body})
+    async def answer(self, request: Request) -> Answer:
+        """Answer a call; what it raises becomes a problem document."""
+        path, query = request.target()
+        answer = await self._answer(request, path, query)
+        self._count(request.method, path, answer.status)
+        return answer
 
-    def _count(self, scope: Scope, status: int) -> None:
-        method, path = scope["method"], scope["path"]
+    def _count(self, method: str, path: str, status: int) -> None:
         if method not in self._routes.get(path, {}):
             method = path = "other"
         key = (method, path, status)
@@ -183,18 +165,18 @@ class InternalApi:
             self._counters[key] = counter
         counter.inc()
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, request: Request, path: str, query: bytes) -> Answer:
         try:
-            handler = self._route(scope["method"], scope["path"])
-            headers = _headers(scope["headers"])
-            return await handler(headers, await _body(headers, receive), scope["query_string"])
+            handler = self._route(request.method, path)
+            headers = _headers(request.headers)
+            return await handler(headers, _body(headers, request.body), query)
         except TraceError as error:
-            return self._refused(error, scope["path"])
+            return self._refused(error, path)
         except BROKEN as error:
-            _log.warning("state_unavailable", path=scope["path"], error=repr(error))
+            _log.warning("state_unavailable", path=path, error=repr(error))
             return _problem(Unavailable("Postgres state does not answer; try again"))
         except Exception:
-            _log.exception("request_failed", path=scope["path"])
+            _log.exception("request_failed", path=path)
             return _problem(TraceError())
 
     def _refused(self, error: TraceError, path: str) -> Answer:
@@ -269,16 +251,8 @@ def _uuid(query: bytes, name: str) -> UUID:
         raise Invalid([Fault(name, f"give one {what}, a UUID")]) from error
 
 
-async def _body(headers: Headers, receive: Receive) -> bytes:
+def _body(headers: Headers, body: bytes) -> bytes:
     length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length) > MAX_BODY:
+    if len(body) > MAX_BODY or (length.isdigit() and int(length) > MAX_BODY):
         raise TooLarge(f"a body may have {MAX_BODY} bytes at most")
-    body = b""
-    more = True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MAX_BODY:
-            raise TooLarge(f"a body may have {MAX_BODY} bytes at most")
     return body

@@ -12,7 +12,7 @@ import structlog
 
 from trace_etl.dispatcher import figures
 from trace_etl.model.errors import Unavailable
-from trace_etl.state.pool import BROKEN, Conn, Pool
+from trace_etl.state.pool import BROKEN, Conn, KeptConnections
 
 _log = structlog.stdlib.get_logger()
 _TRIES = 4
@@ -33,14 +33,14 @@ class Lane(Generic[T, R]):
     def __init__(
         self,
         name: str,
-        pool: Pool,
+        connections: KeptConnections,
         perform: Callable[[Conn, list[T]], Awaitable[list[R | Exception]]],
         *,
         largest: int = 200,
         parallel: int = 2,
     ) -> None:
         self._name = name
-        self._pool = pool
+        self._connections = connections
         self._perform = perform
         self._largest = largest
         self._parallel = parallel
@@ -98,8 +98,7 @@ class Lane(Generic[T, R]):
     async def _attempt(self, items: list[T]) -> list[R | Exception]:
         for left in reversed(range(_TRIES)):
             try:
-                async with self._pool.connection() as conn:
-                    return await self._perform(conn, items)
+                return await self._connections.use(lambda conn: self._perform(conn, items))
             except BROKEN as error:
                 if not left:
                     raise Unavailable("Postgres state does not answer; try again") from error

@@ -3,10 +3,15 @@
 import asyncio
 import hashlib
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
+
+import orjson
 
 from trace_etl.dispatcher import figures, reported
 from trace_etl.dispatcher.claiming import Claiming
@@ -23,7 +28,7 @@ from trace_etl.model.errors import (
     PartitionOverlap,
     TraceError,
 )
-from trace_etl.model.task import Fence
+from trace_etl.model.task import Fence, TaskStatus
 from trace_etl.objects.files import read_marker
 from trace_etl.plan.retry import Backoff
 from trace_etl.state import (
@@ -37,7 +42,7 @@ from trace_etl.state import (
 from trace_etl.state.completions import Completion, FenceState, NewEvent
 from trace_etl.state.invalidations import NewInvalidation
 from trace_etl.state.pointers import NewPartition
-from trace_etl.state.pool import Conn, Pool, transaction
+from trace_etl.state.pool import Conn, KeptConnections, Pool, transaction
 from trace_etl.wire import task as wire
 
 _RACES = 3
@@ -48,7 +53,7 @@ class Parts:
     """What the lifecycle is made of."""
 
     pool: Pool
-    lanes: Pool
+    lanes: KeptConnections
     tokens: TaskTokens
     payloads: Payloads
     kicks: Kicks
@@ -58,6 +63,8 @@ class Parts:
 
 # Who says it, not what is said: a repeat with a renewed token is the same completion.
 _NOT_CONTENT = {"task_id", "attempt", "lease_token", "capability_token"}
+_BARE = _NOT_CONTENT | {"status"}
+_ACCEPTED = {status.value: wire.CompleteAccepted(task_status=status.value) for status in TaskStatus}
 
 
 class Lifecycle:
@@ -72,23 +79,23 @@ class Lifecycle:
 
     # --- claim ------------------------------------------------------------------------------
 
-    async def claim(self, body: wire.Claim) -> wire.Claimed | wire.NotClaimed:
-        """`Queued → Running` for one task, if this caller is the one."""
+    async def claim(self, body: wire.Claim) -> bytes:
+        """`Queued → Running` for one task, if this caller is the one. Answers in JSON."""
         return await self._claiming.claim(body)
 
-    async def claim_many(self, body: wire.ClaimMany) -> wire.ClaimedMany:
-        """Claim up to `max_tasks` ready tasks of a runtime, oldest first."""
+    async def claim_many(self, body: wire.ClaimMany) -> bytes:
+        """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Answers in JSON."""
         return await self._claiming.claim_many(body)
 
-    async def fetch(self, task_id: UUID) -> wire.Fetched:
-        """The task as it stands; one that is to stop reads as Canceled. Raises NotFound."""
+    async def fetch(self, task_id: UUID) -> bytes:
+        """The task as it stands, in JSON; one to be stopped reads as Canceled. Raises NotFound."""
         async with self._parts.pool.connection() as conn:
             view = await tasks.get(conn, None, task_id)
             row = await claims.by_id(conn, task_id)
             payload = await self._parts.payloads.payload(conn, row)
         to_stop = view.cancel_requested and view.status == "Running"
         status = "Canceled" if to_stop else view.status
-        return wire.Fetched.model_validate(
+        return orjson.dumps(
             {
                 "task_id": task_id,
                 "status": status,
@@ -127,44 +134,50 @@ class Lifecycle:
     async def complete(self, body: wire.Complete, caller: Capability) -> wire.CompleteAccepted:
         """End the caller's attempt; outputs, events and publications commit with it."""
         caller.require(body.fence())
-        completion = await self._completion(body, caller)
-        if body.datasets_published or body.invalidations:
-            published = await asyncio.to_thread(self._published, body, caller)
-            invalid = await self._invalidations(body.invalidations, caller)
-            status = await self._complete_and_publish(completion, published, invalid, caller)
-            self._parts.kicks.outbox.set()
-        else:
-            status = await self._completions.submit(completion)
-        if completion.events:
-            self._parts.kicks.outbox.set()
-        return wire.CompleteAccepted.model_validate({"task_status": status})
+        return _ACCEPTED[await self._complete(body, caller)]
 
     async def complete_many(
         self, bodies: list[wire.CompleteWithToken]
     ) -> list[wire.CompleteAccepted | wire.CompleteRefused]:
         """Several completions, each as if it had come alone; those that can share a commit."""
-        return await asyncio.gather(*(self._complete_or_refuse(body) for body in bodies))
+        begun = [self._begin(body) for body in bodies]
+        return [await _answer(one) for one in begun]
 
-    async def _complete_or_refuse(
-        self, body: wire.CompleteWithToken
-    ) -> wire.CompleteAccepted | wire.CompleteRefused:
+    def _begin(self, body: wire.CompleteWithToken) -> Awaitable[str] | TraceError:
         try:
-            return await self.complete(body, self._parts.tokens.verify(body.capability_token))
+            caller = self._parts.tokens.verify(body.capability_token)
+            caller.require(body.fence())
         except TraceError as error:
-            return wire.CompleteRefused(problem=problem(error)[1])
+            return error
+        if _says_only_how_it_ended(body):
+            return self._completions.enter(self._completion(body, []))
+        return asyncio.ensure_future(self._complete(body, caller))
 
-    async def _completion(self, body: wire.Complete, caller: Capability) -> Completion:
+    async def _complete(self, body: wire.Complete, caller: Capability) -> str:
+        """The status that the task came to have."""
+        if _says_only_how_it_ended(body):
+            return await self._completions.submit(self._completion(body, []))
         for output in body.outputs:
             reported.granted(caller, output.dataset_uuid, output.dataset_version)
-        content = body.model_dump_json(exclude=_NOT_CONTENT)
+        completion = self._completion(body, await self._events(body.events, caller))
+        if body.datasets_published or body.invalidations:
+            published = await asyncio.to_thread(self._published, body, caller)
+            invalid = await self._invalidations(body.invalidations, caller)
+            status = await self._complete_and_publish(completion, published, invalid, caller)
+        else:
+            status = await self._completions.submit(completion)
+        self._parts.kicks.outbox.set()
+        return status
+
+    def _completion(self, body: wire.Complete, events: list[NewEvent]) -> Completion:
         return Completion(
             fence=body.fence(),
             status=body.status,
-            content_hash=hashlib.sha256(content.encode()).digest(),
+            content_hash=_content_hash(body),
             error_code=body.error_code,
             error_message=body.error_message,
             retry_after=self._retry_after(body),
-            events=await self._events(body.events, caller),
+            events=events,
         )
 
     def _retry_after(self, body: wire.Complete) -> timedelta | None:
@@ -185,7 +198,10 @@ class Lifecycle:
     async def _complete_each(
         self, conn: Conn, batch: list[Completion]
     ) -> dict[int, str | Exception]:
-        done = await completions.complete(conn, batch)
+        plain = [c for c in batch if c.plain]
+        done = await completions.complete_plain(conn, plain) if plain else {}
+        rest = [c for c in batch if c.fence.task_id not in done]
+        done |= await completions.complete(conn, rest) if rest else {}
         figures.moved(done.values())
         lost = [c.fence.task_id for c in batch if c.fence.task_id not in done]
         states = await completions.fence_states(conn, lost) if lost else {}
@@ -312,6 +328,37 @@ def _once(said: list[NewInvalidation], body: wire.Events) -> list[NewInvalidatio
         one if one.once_key is not None else replace(one, once_key=f"{call}:{n}")
         for n, one in enumerate(said)
     ]
+
+
+async def _answer(
+    begun: Awaitable[str] | TraceError,
+) -> wire.CompleteAccepted | wire.CompleteRefused:
+    try:
+        if isinstance(begun, TraceError):
+            raise begun
+        return _ACCEPTED[await begun]
+    except TraceError as error:
+        return wire.CompleteRefused(problem=problem(error)[1])
+
+
+def _says_only_how_it_ended(body: wire.Complete) -> bool:
+    return not (body.outputs or body.events or body.datasets_published or body.invalidations)
+
+
+def _content_hash(body: wire.Complete) -> bytes:
+    if body.model_fields_set <= _BARE:
+        return _bare_hash(body.status)
+    return hashlib.sha256(body.model_dump_json(exclude=_NOT_CONTENT).encode()).digest()
+
+
+@cache
+def _bare_hash(status: Literal["Completed", "Failed", "Canceled"]) -> bytes:
+    """Most completions say nothing but this: their hash is known."""
+    nobody = UUID(int=0)
+    bare = wire.Complete(
+        task_id=nobody, attempt=1, lease_token=nobody, status=status, retryable=True
+    )
+    return _content_hash(bare)
 
 
 async def _invalidate(

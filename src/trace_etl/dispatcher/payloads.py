@@ -1,8 +1,16 @@
-"""From a claimed row to what its worker is handed: payload and token."""
+"""From a claimed row to what its worker is handed: payload and token.
 
-from dataclasses import asdict
+Every claim passes here, so what a job's tasks have in common is rendered once, and the rest is
+built as plain dictionaries in the shape of `wire.TaskPayload`, which the tests hold it to.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
+
+import orjson
 
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
@@ -11,18 +19,20 @@ from trace_etl.plan.operators import OPERATORS
 from trace_etl.state import cursors, invalidations, revisions
 from trace_etl.state.claims import ClaimedTask
 from trace_etl.state.pool import Conn
-from trace_etl.state.revisions import Revision, RevisionInput, RevisionOutput
-from trace_etl.wire.task import (
-    Claimed,
-    InputPartition,
-    Invalid,
-    JobRef,
-    Storage,
-    TaskInput,
-    TaskOutput,
-    TaskPayload,
-)
-from trace_etl.wire.task import Scope as TaskScope
+from trace_etl.state.revisions import Revision, RevisionOutput
+
+Payload = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Common:
+    """What all tasks of a revision are handed alike."""
+
+    revision: Revision
+    job: orjson.Fragment
+    config: orjson.Fragment
+    wheres: tuple[orjson.Fragment, ...]
+    may_doubt: bool
 
 
 class Payloads:
@@ -30,91 +40,119 @@ class Payloads:
 
     def __init__(self, tokens: TaskTokens, cfg: DispatcherSettings) -> None:
         self._tokens = tokens
-        self._cfg = cfg
-        self._revisions: dict[UUID, Revision] = {}
+        self._place = {"scheme": cfg.object_scheme, "bucket": cfg.object_bucket}
+        self._grace = int(cfg.token_grace.total_seconds())
+        self._life_most = int(cfg.token_life_most.total_seconds())
+        self._known: dict[UUID, _Common] = {}
+        self._read_grant = lru_cache(4096)(self._new_read_grant)
 
     async def revision(self, conn: Conn, revision_id: UUID) -> Revision:
         """The definition a task was created from."""
-        known = self._revisions.get(revision_id)
+        return (await self._common(conn, revision_id)).revision
+
+    async def claimed(self, conn: Conn, tasks: list[ClaimedTask]) -> dict[UUID, bytes]:
+        """The answers to won claims (`wire.Claimed`), by lease token."""
+        return {
+            task.lease_token: self._claimed(task, *await self._task(conn, task)) for task in tasks
+        }
+
+    async def payload(self, conn: Conn, task: ClaimedTask) -> Payload:
+        """Everything a worker needs (`wire.TaskPayload`), as pinned when its row was read."""
+        return (await self._task(conn, task))[1]
+
+    async def _common(self, conn: Conn, revision_id: UUID) -> _Common:
+        known = self._known.get(revision_id)
         if known is None:
-            known = self._revisions[revision_id] = await revisions.load(conn, revision_id)
+            known = _common(await revisions.load(conn, revision_id))
+            self._known[revision_id] = known
         return known
 
-    async def claimed(self, conn: Conn, tasks: list[ClaimedTask]) -> list[Claimed]:
-        """The answers to won claims."""
-        return [self._claimed(task, await self.payload(conn, task)) for task in tasks]
-
-    def _claimed(self, task: ClaimedTask, payload: TaskPayload) -> Claimed:
-        return Claimed(
-            attempt=task.attempt,
-            lease_token=task.lease_token,
-            lease_expires_at=task.lease_expires_at,
-            capability_token=self._token(task, payload),
-            task=payload,
+    def _claimed(self, task: ClaimedTask, common: _Common, payload: Payload) -> bytes:
+        return orjson.dumps(
+            {
+                "status": "Claimed",
+                "attempt": task.attempt,
+                "lease_token": task.lease_token,
+                "lease_expires_at": task.lease_expires_at,
+                "capability_token": self._token(task, common, payload),
+                "task": payload,
+            },
+            option=orjson.OPT_UTC_Z,
         )
 
-    async def payload(self, conn: Conn, task: ClaimedTask) -> TaskPayload:
-        """Everything a worker needs, as pinned when its task's row was read."""
-        revision = await self.revision(conn, task.revision_id)
-        return TaskPayload(
-            task_id=task.task_id,
-            attempt=task.attempt,
-            job=JobRef(dag_name=revision.dag_name, name=revision.job_name),
-            operator=revision.operator,
-            config=revision.config,
-            scope=TaskScope(
-                partition_key=task.partition_key,
-                start=task.range_start,
-                end=task.range_end,
-                cursor=task.cursor_value,
-                after=await _after(conn, task, revision),
-            ),
-            invalidation=await _invalid(conn, task),
-            inputs=_inputs(revision, task.pins or []),
-            outputs=[self._output(task, revision, n) for n in range(len(revision.outputs))],
-            timeout_seconds=task.timeout_seconds,
-            heartbeat_seconds=max(0.05, task.lease_seconds / 4),
-        )
+    async def _task(self, conn: Conn, task: ClaimedTask) -> tuple[_Common, Payload]:
+        common = self._known.get(task.revision_id) or await self._common(conn, task.revision_id)
+        scope = {
+            "partition_key": task.partition_key,
+            "start": task.range_start,
+            "end": task.range_end,
+            "cursor": task.cursor_value,
+            "after": await _after(conn, task, common.revision),
+        }
+        payload: Payload = {
+            "task_id": task.task_id,
+            "attempt": task.attempt,
+            "job": common.job,
+            "operator": common.revision.operator,
+            "config": common.config,
+            "scope": scope,
+            "invalidation": await _invalid(conn, task),
+            "inputs": _inputs(common, task.pins),
+            "outputs": self._outputs(task, common.revision),
+            "timeout_seconds": task.timeout_seconds,
+            "heartbeat_seconds": max(0.05, task.lease_seconds / 4),
+        }
+        return common, payload
 
-    def _output(self, task: ClaimedTask, revision: Revision, n: int) -> TaskOutput:
-        out = revision.outputs[n]
-        prefix = _prefix(task, out)
-        return TaskOutput(
-            output_index=out.output_index,
-            name=out.name,
-            dataset_uuid=out.dataset_uuid,
-            dataset_version=out.dataset_version,
-            update_strategy=revision.update_strategy,
-            unique_key=revision.unique_key,
-            columns=out.columns,
-            storage_ref=self._storage(prefix),
-        )
-
-    def _storage(self, prefix: str) -> Storage:
-        return Storage.model_construct(None, **self._ref(prefix))
+    def _outputs(self, task: ClaimedTask, revision: Revision) -> list[dict[str, Any]]:
+        return [
+            {
+                "output_index": out.output_index,
+                "name": out.name,
+                "dataset_uuid": out.dataset_uuid,
+                "dataset_version": out.dataset_version,
+                "update_strategy": revision.update_strategy,
+                "unique_key": revision.unique_key,
+                "columns": out.columns,
+                "storage_ref": self._ref(_prefix(task, out)),
+            }
+            for out in revision.outputs
+        ]
 
     def _ref(self, prefix: str) -> dict[str, str]:
-        scheme, bucket = self._cfg.object_scheme, self._cfg.object_bucket
-        return {"scheme": scheme, "bucket": bucket, "prefix": prefix, "glob": "*.parquet"}
+        return {**self._place, "prefix": prefix, "glob": "*.parquet"}
 
-    def _token(self, task: ClaimedTask, payload: TaskPayload) -> str:
-        # A generation's own prefix covers all its partitions: the token stays small.
+    def _token(self, task: ClaimedTask, common: _Common, payload: Payload) -> str:
         reads = [
-            Grant(
-                i.dataset_uuid,
-                i.dataset_version,
-                self._ref(f"cold/datasets/{i.dataset_uuid}/{i.dataset_version}/"),
-            )
-            for i in payload.inputs
+            self._read_grant(i["dataset_uuid"], i["dataset_version"]) for i in payload["inputs"]
         ]
         writes = [
-            Grant(o.dataset_uuid, o.dataset_version, self._ref(o.storage_ref.prefix))
-            for o in payload.outputs
+            Grant(o["dataset_uuid"], o["dataset_version"], o["storage_ref"])
+            for o in payload["outputs"]
         ]
-        may_doubt = payload.operator in OPERATORS and OPERATORS[payload.operator].doubts_inputs
-        scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes, may_doubt)
-        life = task.timeout_seconds + int(self._cfg.token_grace.total_seconds())
-        return self._tokens.mint(scope, min(life, int(self._cfg.token_life_most.total_seconds())))
+        scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes, common.may_doubt)
+        return self._tokens.mint(scope, min(task.timeout_seconds + self._grace, self._life_most))
+
+    def _new_read_grant(self, dataset_uuid: UUID, dataset_version: str) -> Grant:
+        # A generation's own prefix covers all its partitions: the token stays small.
+        prefix = f"cold/datasets/{dataset_uuid}/{dataset_version}/"
+        return Grant(dataset_uuid, UUID(dataset_version), self._ref(prefix))
+
+
+def _common(revision: Revision) -> _Common:
+    operator = OPERATORS.get(revision.operator)
+    return _Common(
+        revision=revision,
+        job=_rendered({"dag_name": revision.dag_name, "name": revision.job_name}),
+        config=_rendered(revision.config),
+        wheres=tuple(_rendered(item.where) for item in revision.inputs),
+        may_doubt=operator is not None and operator.doubts_inputs,
+    )
+
+
+def _rendered(value: object) -> orjson.Fragment:
+    # By the standard library: what people write may hold whole numbers of any size.
+    return orjson.Fragment(json.dumps(value, allow_nan=False).encode())
 
 
 def _prefix(task: ClaimedTask, out: RevisionOutput) -> str:
@@ -132,35 +170,41 @@ async def _after(conn: Conn, task: ClaimedTask, revision: Revision) -> int | Non
     return await cursors.reached(conn, task.task_id)
 
 
-async def _invalid(conn: Conn, task: ClaimedTask) -> Invalid | None:
+async def _invalid(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:
     if task.invalidation_id is None:
         return None
     found = (await invalidations.by_ids(conn, [task.invalidation_id])).get(task.invalidation_id)
     if found is None:  # made good long ago, and forgotten
         return None
-    return Invalid.model_validate(
-        {**asdict(found), "start": found.range_start, "end": found.range_end}
-    )
+    return {
+        "invalidation_id": found.invalidation_id,
+        "dataset_uuid": found.dataset_uuid,
+        "dataset_version": found.dataset_version,
+        "kind": found.kind,
+        "partition_key": found.partition_key,
+        "start": found.range_start,
+        "end": found.range_end,
+        "filter": _rendered(found.filter),
+        "reason": found.reason,
+    }
 
 
-def _inputs(revision: Revision, pins: list[list[Any]]) -> list[TaskInput]:
-    found: dict[int, tuple[str, list[InputPartition]]] = {}
-    for index, version, key, start, end, ref in pins:
+def _inputs(common: _Common, pins: str | None) -> list[dict[str, Any]]:
+    found: dict[int, tuple[str, list[dict[str, Any]]]] = {}
+    for index, version, key, start, end, ref in orjson.loads(pins) if pins else ():
         _, partitions = found.setdefault(index, (version, []))
         if key is not None:
-            storage = Storage.model_validate(ref)
             partitions.append(
-                InputPartition(partition_key=key, start=start, end=end, storage_ref=storage)
+                {"partition_key": key, "start": start, "end": end, "storage_ref": ref}
             )
-    return [_input(item, *found[item.input_index]) for item in revision.inputs]
-
-
-def _input(item: RevisionInput, version: str, partitions: list[InputPartition]) -> TaskInput:
-    return TaskInput(
-        input_index=item.input_index,
-        name=item.name,
-        dataset_uuid=item.dataset_uuid,
-        dataset_version=UUID(version),
-        where=item.where,
-        partitions=partitions,
-    )
+    return [
+        {
+            "input_index": item.input_index,
+            "name": item.name,
+            "dataset_uuid": item.dataset_uuid,
+            "dataset_version": found[item.input_index][0],
+            "where": where,
+            "partitions": found[item.input_index][1],
+        }
+        for item, where in zip(common.revision.inputs, common.wheres, strict=True)
+    ]

@@ -46,7 +46,7 @@ from trace_etl.model.errors import Unavailable
 from trace_etl.plan.retry import Backoff
 from trace_etl.queues.pgqueue import Producer
 from trace_etl.state import operator_caps
-from trace_etl.state.pool import BROKEN, Pool, make_pool, transaction
+from trace_etl.state.pool import BROKEN, KeptConnections, Pool, make_pool, transaction
 
 _BATCH = 500
 _log = structlog.stdlib.get_logger()
@@ -128,24 +128,28 @@ class Service:
 async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
     """Open the pools and put the parts together; close them at the end."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
-    lanes = make_pool(cfg.state_dsn, size=12, checked=False)
+    lanes = make_pool(cfg.state_dsn, size=20, checked=False)
+    kept = KeptConnections(lanes)
     queue = Producer(cfg.queue_dsn, patience=cfg.queue_patience)
     async with pool, lanes:
         await queue.open()
         try:
             async with transaction(pool) as conn:
                 await operator_caps.keep(conn, cfg.operator_caps)
-            yield _assemble(cfg, pool, lanes, queue)
+            yield _assemble(cfg, pool, lanes, kept, queue)
         finally:
             await queue.close()
+            await kept.close()
 
 
-def _assemble(cfg: DispatcherSettings, pool: Pool, lanes: Pool, queue: Producer) -> Service:
+def _assemble(
+    cfg: DispatcherSettings, pool: Pool, lanes: Pool, kept: KeptConnections, queue: Producer
+) -> Service:
     kicks = Kicks()
     tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
     payloads = Payloads(tokens, cfg)
     retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
-    parts = Parts(pool, lanes, tokens, payloads, kicks, cfg.objects_root, retry)
+    parts = Parts(pool, kept, tokens, payloads, kicks, cfg.objects_root, retry)
     lifecycle = Lifecycle(parts)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
     changes = ChangeFeed(pool, every=cfg.changes_every, most=cfg.changes_clients)

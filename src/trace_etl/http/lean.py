@@ -1,16 +1,16 @@
 """HTTP/1.1 for small calls: the whole body first, one task, the whole answer in one write.
 
 A protocol class for uvicorn, which keeps the listener, TLS and the shutdown. What it leaves out
-(streaming, upgrades, per-request machinery) is half of what a request costs.
+(ASGI, streaming, upgrades, per-request machinery) is more than half of what a request costs.
 """
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import httptools
-from starlette.types import ASGIApp, Message
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -22,7 +22,17 @@ _STATUS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPS
 _CLOSE = b"connection: close\r\n\r\n"
 
 
-class _Request:
+@dataclass(frozen=True)
+class Answer:
+    """A reply, already rendered."""
+
+    body: bytes
+    status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    media_type: bytes = b"application/json"
+
+
+class Request:
     """What has arrived of a request."""
 
     __slots__ = ("body", "headers", "keep_alive", "method", "size", "url")
@@ -35,15 +45,16 @@ class _Request:
         self.size = 0
         self.keep_alive = True
 
-    def scope(self) -> dict[str, Any]:
+    def target(self) -> tuple[str, bytes]:
+        """The path and the query."""
         path, _, query = self.url.partition(b"?")
-        return {
-            "type": "http",
-            "method": self.method,
-            "path": path.decode("latin-1"),
-            "query_string": query,
-            "headers": self.headers,
-        }
+        return path.decode("latin-1"), query
+
+
+class LeanApp(Protocol):
+    """What answers the calls. It must not raise."""
+
+    async def answer(self, request: Request) -> Answer: ...
 
 
 class _TooMuch(Exception):
@@ -60,13 +71,13 @@ class LeanProtocol(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._app = cast("ASGIApp", config.loaded_app)  # pyright: ignore[reportUnknownMemberType]
+        self._app = cast("LeanApp", config.loaded_app)  # pyright: ignore[reportUnknownMemberType]
         self._state = server_state
         self._idle_seconds = config.timeout_keep_alive
         self._loop = _loop or asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self._request = _Request()
-        self._waiting: deque[_Request] = deque()
+        self._request = Request()
+        self._waiting: deque[Request] = deque()
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
@@ -119,7 +130,7 @@ class LeanProtocol(asyncio.Protocol):
     # --- the parser's side ------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._request = _Request()
+        self._request = Request()
 
     def on_url(self, url: bytes) -> None:
         self._request.url += url
@@ -186,38 +197,30 @@ class LeanProtocol(asyncio.Protocol):
             self._task = None
         self._rest()
 
-    async def _answer(self, request: _Request) -> None:
-        start: Message = {}
-
-        async def receive() -> Message:
-            return {"type": "http.request", "body": request.body, "more_body": False}
-
-        async def send(message: Message) -> None:
-            nonlocal start
-            if message["type"] == "http.response.start":
-                start = message
-                return
-            close = self._closing or not request.keep_alive
-            await self._writable.wait()
-            self._write(start["status"], start["headers"], message["body"], close=close)
-
+    async def _answer(self, request: Request) -> None:
         self._state.total_requests += 1
-        await self._app(request.scope(), receive, send)
+        answer = await self._app.answer(request)
+        if not self._writable.is_set():
+            await self._writable.wait()
+        self._write(answer, close=self._closing or not request.keep_alive)
 
-    def _write(
-        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, close: bool
-    ) -> None:
+    def _write(self, answer: Answer, *, close: bool) -> None:
         if self._transport is None:
             return
-        lines = [_STATUS[status], *(b"%b: %b\r\n" % pair for pair in headers)]
-        self._transport.write(b"".join([*lines, _CLOSE if close else b"\r\n", body]))
+        lines = [
+            _STATUS[answer.status],
+            b"content-type: %b\r\ncontent-length: %d\r\n" % (answer.media_type, len(answer.body)),
+            *(b"%b: %b\r\n" % pair for pair in answer.headers),
+            _CLOSE if close else b"\r\n",
+            answer.body,
+        ]
+        self._transport.write(b"".join(lines))
 
     def _refuse(self, status: HTTPStatus) -> None:
         """Not a request of ours: say so, read no more, close."""
         self._deaf = True
-        body = status.phrase.encode()
-        headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
-        self._write(status.value, headers, body, close=True)
+        answer = Answer(status.phrase.encode(), status.value, media_type=b"text/plain")
+        self._write(answer, close=True)
         self._close()
 
     def _close(self) -> None:

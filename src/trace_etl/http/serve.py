@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 import uvloop
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trace_etl.http.event_stream import ABORT
-from trace_etl.http.lean import LeanProtocol
+from trace_etl.http.lean import LeanApp, LeanProtocol
 from trace_etl.model.errors import TraceError
 
 _GRACE = 4  # seconds for requests under way once we were asked to stop
@@ -39,11 +39,11 @@ class Tls:
 class Listener:
     """An app and the address it answers at."""
 
-    app: ASGIApp
+    app: ASGIApp | LeanApp
     host: str
     port: int
     lean: bool = False
-    """Serve small calls cheaply, without streaming."""
+    """The app is a LeanApp: small calls, served cheaply, without streaming."""
     on_stop: Callable[[], None] | None = None
     """Called when the process is asked to stop: answers that would never end end now."""
 
@@ -121,7 +121,9 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _config(listener: Listener, tls: Tls) -> uvicorn.Config:
     return uvicorn.Config(
-        listener.app,
+        cast("ASGIApp", listener.app),
+        interface="asgi3",
+        lifespan="off" if listener.lean else "auto",
         ssl_certfile=str(tls.cert),
         ssl_keyfile=str(tls.key),
         http=LeanProtocol if listener.lean else _Protocol,

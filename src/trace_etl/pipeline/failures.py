@@ -1,4 +1,4 @@
-"""What Spark and Py4J raise, in our own words."""
+"""What Spark, Py4J and Spark Connect raise, in our own words."""
 
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import (
@@ -7,6 +7,7 @@ from pyspark.errors import (
     ArrayIndexOutOfBoundsException,
     DateTimeException,
     NumberFormatException,
+    PySparkException,
     SparkRuntimeException,
 )
 
@@ -22,15 +23,30 @@ _BY_DATA = (
     NumberFormatException,
     SparkRuntimeException,
 )
+# Of a server: it was started anew, or forgot the session, or we have closed it ourselves.
+_GONE = ("INVALID_HANDLE", "NO_ACTIVE_SESSION")
+_STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
 def translated(error: Exception, *, is_alive: bool) -> PipelineError:
     """The error to report for a failed task."""
-    if not is_alive or isinstance(error, ConnectionError | EOFError | Py4JNetworkError):
-        return SparkLost("the Spark JVM ended while the task ran")
+    if not is_alive or is_lost(error):
+        return SparkLost("Spark ended, or went out of reach, while the task ran")
     text = str(error)
     raised = from_executor(text)
     if raised is not None:
         return raised
     summary = text.strip().partition("\n")[0][:_LONGEST]
     return BadSql(summary) if isinstance(error, _BY_DATA) else PipelineError(summary)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether it says that there is no Spark to talk to any more."""
+    if isinstance(error, ConnectionError | EOFError | Py4JNetworkError):
+        return True
+    if not isinstance(error, PySparkException):
+        return False
+    if (error.getCondition() or "").startswith(_GONE):
+        return True
+    status = getattr(error, "getGrpcStatusCode", None)  # of Spark Connect's alone
+    return status is not None and status().name in _STATUSES

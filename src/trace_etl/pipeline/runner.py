@@ -3,9 +3,8 @@
 import itertools
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import cast
 from uuid import UUID
 
 from py4j.protocol import Py4JError
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from trace_etl.pipeline import appends, batches, reports
 from trace_etl.pipeline.context import OperatorContext
+from trace_etl.pipeline.engine import Jobs
 from trace_etl.pipeline.errors import BadTask, SparkLost, TaskCanceled
 from trace_etl.pipeline.failures import translated
 from trace_etl.pipeline.link import Link
@@ -27,17 +27,22 @@ from trace_etl.pipeline.writer import Frame, Target, mark_success
 from trace_etl.plan.operators import OPERATORS, OperatorConfig
 from trace_etl.wire.task import Scope, TaskPayload, TaskResult
 
+_LOST = (PySparkException, Py4JError, ConnectionError, EOFError)  # or what a task did wrong
+_INSIST_SECONDS = 0.1
+
 
 @dataclass(eq=False)
 class _Run:
-    """A task under way: the Spark job group its jobs carry, and whether to stop."""
+    """A task under way: the tag its jobs carry, and whether to stop."""
 
     task_id: UUID
     attempt: int
-    group: str
-    pool: str
+    jobs: Jobs
     spark: SparkSession | None = None
+    session: SparkSession | None = None
+    """Its own, of the warm one's application."""
     canceled: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
 
     def is_of(self, task_id: UUID, attempt: int | None) -> bool:
         return self.task_id == task_id and attempt in (None, self.attempt)
@@ -61,7 +66,7 @@ class SparkRunner:
 
     def warm(self) -> None:
         """Start Spark and run what the first tasks would wait for. Raises SparkNotStarted."""
-        warm_up(self.session.get(), self.settings)
+        warm_up(self.session.get(), self.session.engine, self.settings)
 
     def run(self, task: TaskPayload, link: Link | None = None) -> TaskResult:
         """Do the task's work and tell what was made. Raises PipelineError."""
@@ -73,7 +78,7 @@ class SparkRunner:
                 with ExitStack() as leases:
                     context = self._context(task, run, leases, link)
                     return self._operate(operate, context, config)
-            except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+            except _LOST as error:
                 failure = translated(error, is_alive=self.session.is_alive)
                 if isinstance(failure, SparkLost) and run.spark is not None:
                     self.session.abandon(run.spark)
@@ -86,11 +91,20 @@ class SparkRunner:
             runs = [run for run in self._runs if run.is_of(task_id, attempt)]
         for run in runs:
             run.canceled.set()
-            self.session.cancel_jobs(run.group)
+            threading.Thread(target=self._insist, args=[run], name="cancel", daemon=True).start()
 
     def close(self) -> None:
         """Stop Spark and its JVM."""
         self.session.close()
+
+    def _insist(self, run: _Run) -> None:
+        """Stop a run's jobs until it is over: a tag stops those that run, not those to come."""
+        while True:
+            if run.session is not None:
+                with suppress(*_LOST):  # the run itself will tell
+                    self.session.interrupt(run.session, run.jobs.tag)
+            if run.over.wait(_INSIST_SECONDS):
+                return
 
     def _context(
         self, task: TaskPayload, run: _Run, leases: ExitStack, link: Link | None
@@ -98,9 +112,9 @@ class SparkRunner:
         def lease() -> SparkSession:
             run.spark = spark = self.session.get()
             run.check()
-            leases.enter_context(_jobs_named(spark, task, run))
             views = [given.name for given in task.inputs]
-            return leases.enter_context(self.session.lease(spark, views))
+            run.session = leases.enter_context(self.session.lease(spark, views, run.jobs))
+            return run.session
 
         return OperatorContext(task, self.settings, lease, run.canceled, link)
 
@@ -137,16 +151,18 @@ class SparkRunner:
     @contextmanager
     def _registered(self, task: TaskPayload) -> Generator[_Run]:
         with self._lock:
-            used = {run.pool for run in self._runs}
+            used = {run.jobs.pool for run in self._runs}
             pool = next(
                 name for name in map("slot-{}".format, itertools.count()) if name not in used
             )
-            group = f"{task.task_id}-{task.attempt}-{next(self._numbers)}"
-            run = _Run(task.task_id, task.attempt, group, pool)
+            tag = f"{task.task_id}-{task.attempt}-{next(self._numbers)}"
+            jobs = Jobs(tag, f"{task.job.dag_name}.{task.job.name}", pool)
+            run = _Run(task.task_id, task.attempt, jobs)
             self._runs.append(run)
         try:
             yield run
         finally:
+            run.over.set()
             with self._lock:
                 self._runs.remove(run)
 
@@ -179,15 +195,3 @@ def _checked_config(task: TaskPayload) -> OperatorConfig:
     if wrong := config.check_job(inputs, outputs):
         raise BadTask(f"operator {task.operator}, config: {wrong}")
     return config
-
-
-@contextmanager
-def _jobs_named(spark: SparkSession, task: TaskPayload, run: _Run) -> Generator[None]:
-    """Jobs of this thread belong to the task: they can be cancelled and share cores fairly."""
-    context = spark.sparkContext
-    context.setJobGroup(run.group, f"{task.job.dag_name}.{task.job.name}", interruptOnCancel=True)
-    context.setLocalProperty("spark.scheduler.pool", run.pool)
-    try:
-        yield
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", cast("str", None))

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, LiteralString
+from typing import LiteralString, NamedTuple
 from uuid import UUID
 
-from psycopg.rows import class_row
+from psycopg.rows import args_row, class_row
 
 from trace_etl.model.errors import NotFound
 from trace_etl.model.task import NotClaimedReason, TaskStatus
@@ -22,9 +22,8 @@ class ClaimRequest:
     lease_token: UUID
 
 
-@dataclass(frozen=True)
-class ClaimedTask:
-    """A task somebody won, with what its payload is made from."""
+class ClaimedTask(NamedTuple):
+    """A task somebody won, with what its payload is made from; as cheap as a row can be."""
 
     task_id: UUID
     attempt: int
@@ -41,8 +40,8 @@ class ClaimedTask:
     range_end: int | None
     cursor_value: int | None
     invalidation_id: UUID | None
-    pins: list[list[Any]] | None
-    """For each input partition: input index, dataset version, key, first, last, storage."""
+    pins: str | None
+    """JSON; for each input partition: input index, dataset version, key, first, last, storage."""
 
 
 _COLUMNS: LiteralString = """
@@ -74,7 +73,7 @@ _PINS: LiteralString = """
             SELECT partition_key, range_start, range_end, storage_ref FROM partitions
              WHERE t.range_start IS NULL AND dataset_version = v.dataset_version
        ) p ON true
-      WHERE i.revision_id = t.revision_id) AS pins
+      WHERE i.revision_id = t.revision_id)::text AS pins
 """
 
 _START: LiteralString = """
@@ -83,41 +82,38 @@ _START: LiteralString = """
            started_at = now(), pinned_snapshot = pg_current_snapshot(),
            lease_expires_at = now() + make_interval(secs => t.lease_seconds),
            deadline_at = now() + make_interval(secs => t.timeout_seconds)
-      FROM locked l
-     WHERE t.task_id = l.task_id AND t.status = 'Queued'
-    RETURNING
+"""
+_RETURNING: LiteralString = " RETURNING " + _COLUMNS
+_WON: LiteralString = "SELECT t.*, " + _PINS + " FROM won t"
+# Row by row as they are wanted, by primary key: the `||` keeps the planner from going through all
+# that is queued instead.
+_WANTED: LiteralString = """
+      FROM json_to_recordset(%(wishes)s::json) AS l (
+           task_id uuid, worker_id text, lease_token uuid), jobs j
+     WHERE t.task_id = l.task_id AND t.status || '' = 'Queued' AND NOT t.cancel_requested
+       AND j.job_id = t.job_id
 """
 
-# Rows are locked in the order of their ids: two batches with common tasks cannot deadlock.
 _CLAIM = (
-    """
-WITH want AS (
-    SELECT * FROM json_to_recordset(%(wishes)s::json) AS w (
-           task_id uuid, worker_id text, lease_token uuid)
-), locked AS (
-    SELECT t.task_id, w.worker_id, w.lease_token
-      FROM tasks t JOIN want w USING (task_id) JOIN jobs j USING (job_id)
-     WHERE t.status = 'Queued' AND NOT t.cancel_requested AND t.max_concurrency IS NULL
-       AND j.capped_operator IS NULL AND j.paused_at IS NULL
-       AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
-     ORDER BY t.task_id
-       FOR UPDATE OF t
-), won AS ("""
+    "WITH won AS ("
     + _START
-    + _COLUMNS
-    + """)
-SELECT t.*, """
-    + _PINS
-    + """ FROM won t
+    + _WANTED
+    + """
+       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL AND j.paused_at IS NULL
+       AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
 """
+    + _RETURNING
+    + ") "
+    + _WON
 )
 
 
 def _as_json(wishes: list[ClaimRequest]) -> str:
+    """In the order of their ids: two batches with common tasks cannot deadlock."""
     return rows_as_json(
         [
             {"task_id": w.task_id, "worker_id": w.worker_id, "lease_token": w.lease_token}
-            for w in wishes
+            for w in sorted(wishes, key=lambda w: w.task_id)
         ]
     )
 
@@ -152,24 +148,7 @@ _NO_CAP = 2**31 - 1
 _START_CAPPED: LiteralString = _START.replace(
     "SET ", "SET max_concurrency = coalesce(t.max_concurrency, 2147483647), "
 )
-_CLAIM_CAPPED = (
-    """
-WITH want AS (
-    SELECT * FROM json_to_recordset(%(wishes)s::json) AS w (
-           task_id uuid, worker_id text, lease_token uuid)
-), locked AS (
-    SELECT t.task_id, w.worker_id, w.lease_token FROM tasks t JOIN want w USING (task_id)
-     WHERE t.status = 'Queued' AND NOT t.cancel_requested
-     ORDER BY t.task_id FOR UPDATE OF t
-), won AS ("""
-    + _START_CAPPED
-    + _COLUMNS
-    + """)
-SELECT t.*, """
-    + _PINS
-    + """ FROM won t
-"""
-)
+_CLAIM_CAPPED = "WITH won AS (" + _START_CAPPED + _WANTED + _RETURNING + ") " + _WON
 
 
 async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
@@ -227,50 +206,61 @@ def _oldest_of_both(which: LiteralString) -> LiteralString:
     return normal + " UNION ALL " + _oldest_of_job("bulk AND j.bulk_paused_at IS NULL", which)
 
 
+# Places are told apart by their number: a join with them would compare each with each.
+_TAKE: LiteralString = (
+    """, places AS MATERIALIZED (
+    SELECT ARRAY(SELECT json_array_elements_text(%(workers)s::json)) AS workers,
+           string_to_array(%(lease_tokens)s, ',') AS lease_tokens
+), locked AS (
+    SELECT task_id, workers[n] AS worker_id, lease_tokens[n]::uuid AS lease_token
+      FROM (SELECT task_id, row_number() OVER () AS n FROM next) numbered, places
+), won AS ("""
+    + _START
+    + " FROM locked l WHERE t.task_id = l.task_id AND t.status = 'Queued'"
+    + _RETURNING
+    + ") "
+    + _WON
+)
+
 # Oldest first over all jobs, unless some are paused: every claim would read in vain what those have
-# queued, so then each of the others is asked for its oldest. Only one of the two is run.
+# queued, so then each of the others is asked for its oldest.
+_ANY_PAUSED: LiteralString = """
+    EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
+"""
 _CLAIM_READY = (
     """
-WITH paused AS MATERIALIZED (
-    SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL LIMIT 1
-), oldest AS (
+WITH next AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
-     WHERE NOT EXISTS (SELECT FROM paused)
-       AND t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
-       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL
+     WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
+       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL AND NOT """
+    + _ANY_PAUSED
+    + """
      ORDER BY t.bulk, t.queued_at
      LIMIT %(limit)s
        FOR UPDATE OF t SKIP LOCKED
-), candidates AS MATERIALIZED (
+)"""
+    + _TAKE
+)
+_CLAIM_READY_OF_EACH = (
+    """
+WITH candidates AS MATERIALIZED (
     SELECT t.task_id, t.bulk, t.queued_at
       FROM jobs j CROSS JOIN LATERAL ("""
     + _oldest_of_both("max_concurrency IS NULL")
     + """) t
-     WHERE EXISTS (SELECT FROM paused) AND j.paused_at IS NULL AND j.capped_operator IS NULL
+     WHERE j.paused_at IS NULL AND j.capped_operator IS NULL AND """
+    + _ANY_PAUSED
+    + """
      ORDER BY t.bulk, t.queued_at
      LIMIT 4 * %(limit)s  -- others may be at the same ones
-), chosen AS (
+), next AS (
     SELECT t.task_id FROM candidates c JOIN tasks t USING (task_id)
      WHERE t.status = 'Queued' AND NOT t.cancel_requested
      ORDER BY c.bulk, c.queued_at
      LIMIT %(limit)s
        FOR UPDATE OF t SKIP LOCKED
-), next AS (
-    SELECT task_id FROM oldest UNION ALL SELECT task_id FROM chosen
-), numbered AS (
-    SELECT task_id, row_number() OVER () AS n FROM next
-), locked AS (
-    SELECT task_id, w.worker_id, w.lease_token
-      FROM numbered JOIN json_to_recordset(%(places)s::json)
-           AS w (n bigint, worker_id text, lease_token uuid) USING (n)
-), won AS ("""
-    + _START
-    + _COLUMNS
-    + """)
-SELECT t.*, """
-    + _PINS
-    + """ FROM won t
-"""
+)"""
+    + _TAKE
 )
 
 
@@ -281,14 +271,11 @@ async def claim_ready(
     values = {
         "runtime": runtime,
         "limit": len(places),
-        "places": rows_as_json(
-            [
-                {"n": n, "worker_id": worker, "lease_token": token}
-                for n, (worker, token) in enumerate(places, 1)
-            ]
-        ),
+        "workers": rows_as_json([worker for worker, _ in places]),
+        "lease_tokens": ",".join(str(token) for _, token in places),
     }
-    return await _run(conn, _CLAIM_READY, values)
+    won = await _run(conn, _CLAIM_READY, values)
+    return won or await _run(conn, _CLAIM_READY_OF_EACH, values)
 
 
 _CAPPED_READY = (
@@ -385,6 +372,6 @@ async def by_id(conn: Conn, task_id: UUID) -> ClaimedTask:
 
 
 async def _run(conn: Conn, query: LiteralString, values: Mapping[str, object]) -> list[ClaimedTask]:
-    async with conn.cursor(row_factory=class_row(ClaimedTask)) as cursor:
+    async with conn.cursor(row_factory=args_row(ClaimedTask)) as cursor:
         await cursor.execute(query, values)
         return await cursor.fetchall()

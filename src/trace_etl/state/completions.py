@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -38,44 +38,78 @@ class Completion:
     """How long to wait before the next attempt, should any remain; None: never again."""
     events: list[NewEvent] = field(default_factory=list[NewEvent])
 
+    @property
+    def plain(self) -> bool:
+        """Success, and nothing more to say."""
+        said = self.events or self.error_code is not None or self.error_message is not None
+        return self.status == "Completed" and not said
 
-# A reaped attempt (Failed, with a cause) may still be completed: its lease is on the row until the
-# next attempt starts.
-_COMPLETE = """
-WITH want AS (
-    SELECT task_id, attempt, lease_token, status, decode(content_hash, 'hex') AS content_hash,
-           error_code, error_message, make_interval(secs => retry_seconds) AS retry_after
+
+_WANT: LiteralString = """
       FROM json_to_recordset(%(completions)s::json) AS w (
            task_id uuid, attempt int, lease_token uuid, status text, content_hash text,
            error_code text, error_message text, retry_seconds float8)
-), locked AS (
-    SELECT t.task_id, w.status, w.content_hash, w.error_code, w.error_message,
-           CASE WHEN w.status = 'Failed' AND t.attempt < t.max_attempts AND NOT t.cancel_requested
-                THEN w.retry_after END AS retry_after
-      FROM tasks t JOIN want w USING (task_id, attempt, lease_token)
-     WHERE t.status = 'Running' OR (t.status IN ('Failed', 'Canceled') AND t.cause IS NOT NULL)
-     ORDER BY t.task_id
-       FOR UPDATE OF t
-), done AS (
-    UPDATE tasks t
-       SET status = CASE WHEN l.status = 'Failed' AND t.cancel_requested THEN 'Canceled'
-                         ELSE l.status END,
-           completion_hash = l.content_hash, cause = NULL,
-           error_code = l.error_code, error_message = l.error_message,
-           finished_at = CASE WHEN l.retry_after IS NULL THEN now() END,
-           retry_at = now() + l.retry_after
-      FROM locked l
-     WHERE t.task_id = l.task_id
-    RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
-              t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
-              t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot
-), history AS (
+     WHERE t.task_id = w.task_id AND t.attempt = w.attempt AND t.lease_token = w.lease_token
+"""
+_HISTORY: LiteralString = """
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
                                error_message)
     SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message FROM done
     ON CONFLICT (task_id, attempt) DO UPDATE
         SET outcome = EXCLUDED.outcome, error_code = EXCLUDED.error_code,
             error_message = EXCLUDED.error_message, ended_at = now()
+"""
+
+# What most tasks need and no more. A task that something else depends on (a cursor, an
+# invalidation, room under a cap), or that was reaped, is not touched: it needs the whole statement.
+_COMPLETE_PLAIN = (
+    """
+WITH done AS (
+    UPDATE tasks t
+       SET status = 'Completed', completion_hash = decode(w.content_hash, 'hex'),
+           error_code = NULL, error_message = NULL, finished_at = now()
+"""
+    + _WANT
+    + """
+       AND t.status || '' = 'Running' AND t.cursor_value IS NULL AND t.invalidation_id IS NULL
+       AND t.max_concurrency IS NULL
+    RETURNING t.task_id, t.attempt, t.worker_id, t.started_at, t.status, t.error_code,
+              t.error_message
+), history AS ("""
+    + _HISTORY
+    + """
+)
+SELECT task_id, status FROM done
+"""
+)
+
+# A reaped attempt (Failed, with a cause) may still be completed: its lease is on the row until the
+# next attempt starts. The `||` keeps the planner to the primary key, whatever else runs or failed.
+_COMPLETE = (
+    """
+WITH done AS (
+    UPDATE tasks t
+       SET status = CASE WHEN w.status = 'Failed' AND t.cancel_requested THEN 'Canceled'
+                         ELSE w.status END,
+           completion_hash = decode(w.content_hash, 'hex'), cause = NULL,
+           error_code = w.error_code, error_message = w.error_message,
+           (finished_at, retry_at) = (
+               SELECT CASE WHEN due IS NULL THEN now() END, due
+                 FROM (SELECT CASE WHEN w.status = 'Failed' AND t.attempt < t.max_attempts
+                                        AND NOT t.cancel_requested
+                                   THEN now() + make_interval(secs => w.retry_seconds)
+                              END AS due) again)
+"""
+    + _WANT
+    + """
+       AND (t.status || '' = 'Running'
+            OR (t.cause IS NOT NULL AND t.status || '' IN ('Failed', 'Canceled')))
+    RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
+              t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
+              t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot
+), history AS ("""
+    + _HISTORY
+    + """
 ), happened AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
                         range_start, range_end, cursor_value, producer_task_id, attempt)
@@ -125,6 +159,14 @@ WITH want AS (
 )
 SELECT task_id, status FROM done
 """
+)
+
+
+async def complete_plain(conn: Conn, completions: list[Completion]) -> dict[UUID, str]:
+    """End attempts that succeeded and have nothing to tell. What it leaves is for `complete`."""
+    values = {"completions": rows_as_json([_completion_row(c) for c in _in_order(completions)])}
+    cursor = await conn.execute(_COMPLETE_PLAIN, values)
+    return dict(await cursor.fetchall())
 
 
 async def complete(conn: Conn, completions: list[Completion]) -> dict[UUID, str]:
@@ -135,11 +177,16 @@ async def complete(conn: Conn, completions: list[Completion]) -> dict[UUID, str]
     cursor = await conn.execute(
         _COMPLETE,
         {
-            "completions": rows_as_json([_completion_row(c) for c in completions]),
+            "completions": rows_as_json([_completion_row(c) for c in _in_order(completions)]),
             "events": _events_as_json((c.fence, c.events) for c in completions if c.events),
         },
     )
-    return {row[0]: row[1] for row in await cursor.fetchall()}
+    return dict(await cursor.fetchall())
+
+
+def _in_order(completions: list[Completion]) -> list[Completion]:
+    """Rows are locked in the order of their ids: two batches with common tasks cannot deadlock."""
+    return sorted(completions, key=lambda c: c.fence.task_id)
 
 
 def _completion_row(c: Completion) -> dict[str, Any]:

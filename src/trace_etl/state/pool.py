@@ -1,6 +1,6 @@
 """Connections to Postgres state."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ HOT_OPTIONS = (
 )
 
 
-def rows_as_json(rows: list[dict[str, Any]]) -> str:
+def rows_as_json(rows: Sequence[dict[str, Any] | str]) -> str:
     """Many rows as one parameter, for `json_to_recordset`: cheaper to send than an array each."""
     return orjson.dumps(rows).decode()
 
@@ -76,3 +76,31 @@ async def transact(pool: Pool, step: Callable[[Conn], Awaitable[_T]], *, tries: 
         except CLASHED:
             if not tries:
                 raise
+
+
+class KeptConnections:
+    """Connections of a pool that stay out between uses: a loan costs as much as a small statement.
+
+    After an error all of them go back to the pool, which tells the broken ones from the others.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._resting: list[Conn] = []
+
+    async def use(self, step: Callable[[Conn], Awaitable[_T]]) -> _T:
+        """Run a step on a connection that nobody else uses meanwhile."""
+        conn = self._resting.pop() if self._resting else await self._pool.getconn()
+        try:
+            result = await step(conn)
+        except BaseException:
+            await self._pool.putconn(conn)
+            await self.close()
+            raise
+        self._resting.append(conn)
+        return result
+
+    async def close(self) -> None:
+        """Give back what rests."""
+        while self._resting:
+            await self._pool.putconn(self._resting.pop())

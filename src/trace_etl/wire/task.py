@@ -408,12 +408,17 @@ class Published(Request):
         return "all" if self.range_start is None else f"{self.range_start}-{self.range_end}"
 
 
+def _at_most(items: int) -> Any:
+    # A default of `[]` would be copied, deeply, for every call.
+    return Field(default_factory=list, max_length=items, json_schema_extra={"default": []})
+
+
 class Complete(Fenced):
     status: Literal["Completed", "Failed", "Canceled"]
-    events: Annotated[list[Event], Field(max_length=5_000)] = []
-    outputs: Annotated[list[Output], Field(max_length=1_000)] = []
-    datasets_published: Annotated[list[Published], Field(max_length=1_000)] = []
-    invalidations: Annotated[list[Invalidation], Field(max_length=1_000)] = []
+    events: list[Event] = _at_most(5_000)
+    outputs: list[Output] = _at_most(1_000)
+    datasets_published: list[Published] = _at_most(1_000)
+    invalidations: list[Invalidation] = _at_most(1_000)
     """Extension: what this attempt rewrote, or found to be wrong, in its own outputs. A partition
     that is published a second time needs no word: the Dispatcher sees it."""
     error_message: Text | None = None

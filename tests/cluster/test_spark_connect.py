@@ -1,0 +1,218 @@
+"""The same DAG through a real Spark Connect server and on this machine's threads."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from support.connect_server import connect_server
+from support.dag_outputs import dag_outputs, files_of
+from trace_etl.devchain import DevChain, start_server
+
+_TESTS = str(Path(__file__).parents[1])
+PRELUDE = """
+import sys, threading, time
+from pathlib import Path
+from support.spark_tasks import as_input, ingest, rows, select
+from trace_etl.pipeline.errors import *
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+
+root, url, rpc = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def made(**more):
+    return SparkRunner(
+        PipelineSettings(
+            root / "objects", root / "spark", master=url, rpc_pools={"default": (rpc,)}, **more
+        )
+    )
+
+def refused(runner, sql, *inputs):
+    try:
+        runner.run(select(sql, *inputs))
+    except BadSql as error:
+        return str(error)
+    raise AssertionError(f"{sql} ran")
+"""
+
+
+@pytest.fixture(scope="module")
+def rpc_url() -> Generator[str]:
+    with start_server(DevChain(seed=7, length=60, txs_per_block=6)) as chain:
+        yield chain.url
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with connect_server(tmp_path_factory.mktemp("connect") / "server") as url:
+        yield url
+
+
+def _script(body: str, *args: object, timeout: float = 120) -> str:
+    """A worker's process: one has Spark Connect or a JVM, never both."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(body), *map(str, args)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([_TESTS, *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_the_quickstart_gives_the_same_bytes_through_spark_connect(
+    tmp_path: Path, server: str, rpc_url: str
+) -> None:
+    local = dag_outputs("local[2]", tmp_path / "local", rpc_url, {})
+    remote = dag_outputs(server, tmp_path / "remote", rpc_url, {})
+    assert local.keys() == remote.keys() and len(local) == 12
+    for name, place in local.items():
+        assert files_of(place) == files_of(remote[name]), name
+
+
+def test_a_select_through_spark_connect_is_kept_to_its_inputs(
+    tmp_path: Path, server: str, rpc_url: str
+) -> None:
+    told = _script(
+        """
+        import json
+        runner = made()
+        runner.warm()
+        blocks = ingest(0, 9)
+        runner.run(blocks)
+        given = as_input(blocks, name="blocks")
+        spark = runner.session.get()
+        spark.sql("CREATE TABLE IF NOT EXISTS secret (x INT) USING parquet")
+        print(json.dumps({
+            "command": refused(runner, "DROP TABLE secret"),
+            "setting": refused(runner, "SET spark.sql.runSQLOnFiles=true"),
+            "insert": refused(runner, "INSERT INTO secret VALUES (1)"),
+            "way out": refused(runner, "SELECT 1) SELECT * FROM q_; DROP TABLE secret; --"),
+            "two": refused(runner, "SELECT 1; DROP TABLE secret"),
+            "as a name": refused(runner, "SHOW TABLES", {**given, "name": "show"}),
+            "table": refused(runner, "SELECT * FROM secret", given),
+            "hidden table": refused(
+                runner, "WITH a AS (SELECT 1) SELECT (SELECT max(x) FROM secret) AS x FROM a"
+            ),
+            "file": refused(runner, f"SELECT * FROM parquet.`{root}`"),
+            "java": refused(
+                runner, "SELECT builtin.reflect('java.lang.System', 'getProperty', 'a') AS x"
+            ),
+            "program": refused(runner, "SELECT TRANSFORM(1) USING 'cat'"),
+            "column": refused(runner, "SELECT nothing FROM blocks", given),
+        }))
+        assert spark.catalog.tableExists("secret") and not spark.table("secret").count()
+        ordered = select("WITH b AS (SELECT * FROM blocks) SELECT block_number FROM b "
+                         "ORDER BY block_number DESC", given)
+        runner.run(ordered)
+        found = [row["block_number"] for row in rows(root / "objects", ordered, "answer")]
+        assert found == list(range(9, -1, -1)), found
+        runner.close()
+        """,
+        tmp_path,
+        server,
+        rpc_url,
+    )
+    complaints = json.loads(told.splitlines()[-1])
+    for name in ("command", "setting", "insert", "way out", "two", "as a name", "program"):
+        assert "not one SELECT" in complaints[name], complaints[name]
+    for name in ("table", "hidden table"):
+        assert "spark_catalog.default.secret is not an input" in complaints[name]
+    assert "reflect calls Java" in complaints["java"]
+    assert "`nothing`" in complaints["column"] and "(inputs: blocks)" in complaints["column"]
+    assert complaints["file"]
+
+
+def test_a_canceled_task_stops_at_the_server_and_another_goes_on(
+    tmp_path: Path, server: str, rpc_url: str
+) -> None:
+    _script(
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        from support.faulty_node import FaultyNode
+        gate = threading.Event()
+
+        def before(calls):
+            gate.wait(60)
+
+        with FaultyNode(rpc, before) as node, ThreadPoolExecutor(2) as pool:
+            rpc = node.url
+            runner = made()
+            doomed, other = ingest(0, 9), ingest(10, 19)
+            runs = [pool.submit(runner.run, task) for task in (doomed, other)]
+            while len(node.requests) < 2:
+                time.sleep(0.01)
+            runner.cancel(doomed.task_id)
+            try:
+                assert isinstance(runs[0].exception(60), TaskCanceled), runs[0]
+                assert not runs[1].done()
+            finally:
+                gate.set()
+            runs[1].result(60)
+        assert len(rows(root / "objects", other, "blocks")) == 10
+        answer = select("SELECT count(*) AS n FROM range(1000)")
+        runner.run(answer)
+        assert rows(root / "objects", answer, "answer") == [{"n": 1000}]
+        runner.close()
+        """,
+        tmp_path,
+        server,
+        rpc_url,
+    )
+
+
+def test_what_a_client_cannot_set_is_refused_at_the_start_with_the_fix(
+    tmp_path: Path, server: str, rpc_url: str
+) -> None:
+    told = _script(
+        """
+        def complaint(runner):
+            try:
+                runner.warm()
+            except SparkNotStarted as error:
+                return str(error)
+            finally:
+                runner.close()
+
+        print(complaint(made(spark_conf={"spark.executor.memory": "2g"})))
+        url = "sc://localhost:1/;token=hidden"
+        print(complaint(made()))
+        """,
+        tmp_path,
+        server,
+        rpc_url,
+    ).splitlines()
+    assert "spark.executor.memory cannot be set by a client" in told[0]
+    assert "no Spark Connect server answers" in told[1] and "hidden" not in told[1]
+
+
+def test_a_server_that_is_gone_costs_an_attempt_and_a_new_one_takes_its_place(
+    tmp_path: Path, rpc_url: str
+) -> None:
+    body = """
+        from support.connect_server import server_process
+        sql = "SELECT count(*) AS n FROM range(1000)"
+        with server_process(root / "one", {}) as (url, process):
+            runner = made()
+            runner.run(select(sql))
+        try:
+            runner.run(select(sql))
+            raise AssertionError("there is no server")
+        except (SparkLost, SparkNotStarted) as error:
+            assert error.retryable
+        port = url.split(":")[2].partition("/")[0]
+        with server_process(root / "two", {"spark.connect.grpc.binding.port": port}):
+            answer = select(sql)
+            runner.run(answer)
+            assert rows(root / "objects", answer, "answer") == [{"n": 1000}]
+            runner.close()
+        """
+    _script(body, tmp_path, "", rpc_url, timeout=170)

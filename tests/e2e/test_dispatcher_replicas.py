@@ -4,8 +4,7 @@ import json
 import random
 import ssl
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,6 +19,7 @@ from support.dispatcher import Secrets
 from support.postgres import sql
 from support.processes import DispatcherProcess
 from support.recorder import Recorder
+from support.waiting import eventually
 from trace_etl.lite import databases
 from trace_etl.lite.databases import Dsns
 from trace_etl.lite.postgres import EmbeddedPostgres
@@ -229,13 +229,6 @@ def at_work(world: World, count: int) -> Generator[None]:
     for worker in workers:
         if worker.error:
             raise worker.error
-
-
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.05)
 
 
 def done(world: World, job: str) -> int:

@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.chain_rows import expected
+from support.waiting import eventually
 from trace_etl.devchain.chain import DevChain
 from trace_etl.devchain.server import RunningServer, start_server
 from trace_etl.lite import stack as lite
@@ -74,13 +74,6 @@ class Stack:
     def rows(self, name: str, dataset: str) -> list[Any]:
         sql = f"SELECT * FROM {name}_{dataset} ORDER BY {ORDER[dataset]}"
         return self.json("query", sql)["rows"]
-
-
-def eventually(holds: Callable[[], object], within: float = 150.0) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import psutil
 import psycopg
 import pytest
 
+from support.waiting import eventually
 from trace_etl.lite import databases, kinship, probes
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
@@ -88,13 +88,6 @@ def running(
 def trace(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TRACE_HOME": str(home)}
     return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
-
-
-def eventually(holds: Callable[[], object], within: float = 30.0) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:

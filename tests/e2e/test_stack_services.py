@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from support.waiting import eventually
 from trace_etl.lite import kinship
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
@@ -25,13 +26,6 @@ TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 def trace(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TRACE_HOME": str(home)}
     return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
-
-
-def eventually(holds: Callable[[], object], within: float = 120.0) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")

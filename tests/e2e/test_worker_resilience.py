@@ -18,6 +18,7 @@ from support.dispatcher import Secrets
 from support.postgres import sql
 from support.processes import DispatcherProcess
 from support.recorder import Recorder
+from support.waiting import eventually
 from trace_etl.lite.databases import Dsns
 from trace_etl.model.errors import TraceError
 from trace_etl.pipeline.link import Link
@@ -153,13 +154,6 @@ def _context(ca: str) -> Any:
     import ssl
 
     return ssl.create_default_context(cafile=ca)
-
-
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 def test_what_ends_during_an_outage_is_reported_when_the_dispatcher_is_back(scene: Scene) -> None:

@@ -18,7 +18,7 @@ from trace_etl.devchain import DevChain, RunningServer, start_server
 
 ROOT = Path(__file__).parents[2]
 LENGTH = 120
-DEADLINE = 60.0
+DEADLINE = 150.0
 
 
 def _replay(*arguments: str) -> list[str]:

@@ -1,8 +1,7 @@
 """Datasets whose rows are in tables of Postgres data, asked by SQL like any other."""
 
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 from support.dispatcher import Secrets
 from support.postgres import Templates, copied, sql
 from support.query import LiveQuery, Warehouse, querying
+from support.waiting import eventually
 from trace_etl.data import appends, buffers, connection, hot_tables
 from trace_etl.data.appends import Target
 from trace_etl.data.snapshots import Snapshot
@@ -255,13 +255,6 @@ def test_what_is_read_of_tables_is_bounded(shop: Shop) -> None:
         shop.run("SELECT * FROM logs", table_bytes=1000).execute()
     few = "SELECT count(*) FROM logs WHERE block_number < 10"
     assert shop.run(few, table_bytes=1000).execute().rows == [b"[30]"]
-
-
-def eventually(holds: Callable[[], object], within: float = 30.0) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("is_scanning", [False, True], ids=["before", "in a scan"])

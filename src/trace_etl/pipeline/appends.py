@@ -118,8 +118,8 @@ def _plain(name: str, kind: DataType) -> Column:
     if type(kind) in _WIDENED:
         return column.cast(_WIDENED[type(kind)]).alias(name)
     raise BadSql(
-        f"column {name} is {kind.simpleString()}; a buffered dataset holds bigint, double, boolean, "
-        "string and binary: CAST it"
+        f"column {name} is {kind.simpleString()}; a buffered dataset holds bigint, double, "
+        "boolean, string and binary: CAST it"
     )
 
 

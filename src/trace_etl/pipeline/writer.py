@@ -1,6 +1,8 @@
 """Writing is done here, once, for every operator: files, names, counts, the success marker."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -25,6 +27,7 @@ _REPORT: Any = pa.schema(
     [("output", pa.string()), ("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())]
 )
 _REPORT_TYPE = from_arrow_schema(_REPORT)
+_MOST_BEHIND = 4  # pieces that wait to be written: they are held in memory
 
 
 @dataclass(frozen=True)
@@ -186,9 +189,12 @@ class _SplitWriter:
                 table: stack.enter_context(self._file(table, schema))
                 for table, schema in self.schemas.items()
             }
-            for batch in given:
-                for table, piece in self.work(batch):
-                    files[table].write(piece)
+            with ThreadPoolExecutor(1, "parquet") as pool:
+                behind = _Behind(pool)
+                for batch in given:
+                    for table, piece in self.work(batch):
+                        behind.write(files[table], piece)
+                behind.catch_up()
             written = [(table, file.finish()) for table, file in files.items()]
         settle()
         yield _report(written)
@@ -196,6 +202,25 @@ class _SplitWriter:
     def _file(self, table: str, schema: Any) -> ParquetFile:
         path = self.targets[table].path
         return ParquetFile(path, schema, attempt=_attempt(), is_archive=self.is_archive)
+
+
+class _Behind:
+    """Encodes and compresses in a thread of its own while the next batch is made, in order."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._pending: deque[Future[None]] = deque()
+
+    def write(self, file: ParquetFile, piece: Any) -> None:
+        """Have a piece written soon. Raises what an earlier one met."""
+        if len(self._pending) == _MOST_BEHIND:
+            self._pending.popleft().result()
+        self._pending.append(self._pool.submit(file.write, piece))
+
+    def catch_up(self) -> None:
+        """Wait until everything is written. Raises the first error."""
+        while self._pending:
+            self._pending.popleft().result()
 
 
 @dataclass(frozen=True)

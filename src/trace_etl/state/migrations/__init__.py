@@ -1,29 +1,8 @@
-"""Forward-only migrations, applied in the order of their file names."""
+"""The schema of Postgres state."""
 
-from importlib import resources
-
-import psycopg
-
-_LEDGER = """
-CREATE TABLE IF NOT EXISTS schema_migrations (
-    name text PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now()
-)
-"""
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.migrations', 0))"
+from trace_etl import sqlfiles
 
 
 def apply(dsn: str) -> list[str]:
-    """Bring a database up to date; many processes may try at once. Returns what was applied."""
-    files = sorted(
-        (f for f in resources.files(__name__).iterdir() if f.name.endswith(".sql")),
-        key=lambda f: f.name,
-    )
-    with psycopg.connect(dsn) as conn:
-        conn.execute(_LOCK)
-        conn.execute(_LEDGER)
-        done = {row[0] for row in conn.execute("SELECT name FROM schema_migrations")}
-        fresh = [f for f in files if f.name not in done]
-        for file in fresh:
-            conn.execute(file.read_bytes())
-            conn.execute("INSERT INTO schema_migrations (name) VALUES (%s)", (file.name,))
-    return [f.name for f in fresh]
+    """Bring Postgres state up to date. Returns what was applied."""
+    return sqlfiles.apply(dsn, __name__, ledger="schema_migrations", lock="trace.migrations")

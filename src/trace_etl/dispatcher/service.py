@@ -29,8 +29,10 @@ from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
 from trace_etl.dispatcher.loops.source_monitor import SourceMonitor
+from trace_etl.dispatcher.loops.task_tallier import TaskTallier
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.payloads import Payloads
+from trace_etl.dispatcher.retired import RetiredGenerations
 from trace_etl.dispatcher.routes.all import ROUTERS
 from trace_etl.dispatcher.routes.context import Context
 from trace_etl.dispatcher.routes.roles import check_declared
@@ -48,6 +50,7 @@ from trace_etl.state import operator_caps
 from trace_etl.state.pool import BROKEN, KeptConnections, Pool, make_pool, transaction
 
 _BATCH = 500
+_FORGOTTEN_AT_ONCE = 10_000
 _log = structlog.stdlib.get_logger()
 
 
@@ -63,6 +66,7 @@ class Service:
     retries: RetryScheduler
     sweeper: WakeUpSweeper
     retention: HistoryRetention
+    tallier: TaskTallier
     swapper: GenerationSwapper
     backpressure: Backpressure
     feeder: BackfillFeeder
@@ -95,6 +99,7 @@ class Service:
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
             Loop("source_monitor", self.sources.supervise_once, 2.0),
             Loop("history_retention", self.retention.retain_once, 600.0),
+            Loop("task_tallier", self.tallier.tally_once, 30.0),
             Loop(
                 "generation_swapper",
                 self.swapper.swap_once,
@@ -155,7 +160,11 @@ def _assemble(
     )
     return Service(
         internal=InternalApi(
-            lifecycle, Buffers(pool, kicks), tokens, WorkerTokens(cfg.worker_tokens_file)
+            lifecycle,
+            Buffers(pool, kicks),
+            tokens,
+            WorkerTokens(cfg.worker_tokens_file),
+            RetiredGenerations(pool, cfg.history_kept, _FORGOTTEN_AT_ONCE),
         ),
         user=_user_app(cfg, Context(pool, queue, kicks, changes, webhooks)),
         lifecycle=lifecycle,
@@ -166,6 +175,7 @@ def _assemble(
         retries=RetryScheduler(lanes, kicks, _BATCH),
         sweeper=WakeUpSweeper(lanes, queue, kicks, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(lanes, cfg.history_kept, _BATCH),
+        tallier=TaskTallier(lanes, 100 * _BATCH),
         swapper=GenerationSwapper(pool, kicks, cfg.swap_every),
         backpressure=Backpressure(lanes, kicks, cfg.pressure_patience, _BATCH),
         feeder=BackfillFeeder(lanes, kicks, cfg.backfill_window),

@@ -64,10 +64,7 @@ async def publish(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> li
         _require_inside(scene.span, item)
         match verdict(item.partition_key, item.span, standing, follows=scene.follows):
             case Verdict.OVERLAP:
-                raise PartitionOverlap(
-                    f"blocks {item.partition_key} cut through a partition that is already "
-                    "committed; use the ranges it was split into, or one that covers them whole"
-                )
+                raise PartitionOverlap(_cut_through(item, standing))
             case Verdict.AGAIN:
                 await conn.execute(_AGAIN, {"task_id": fence.task_id})
             case Verdict.SUPERSEDED:
@@ -85,6 +82,15 @@ async def publish(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> li
         if scene.is_missed:
             await conn.execute(_AGAIN, {"task_id": fence.task_id})
     return shown
+
+
+def _cut_through(item: NewPartition, standing: Sequence[Standing]) -> str:
+    there = ", ".join(sorted(s.partition_key for s in standing)[:3])
+    return (
+        f"blocks {item.partition_key} cut through a partition that is already committed ({there}); "
+        "use the ranges it was split into, or one that covers them whole. If the job reads inputs "
+        "that are cut differently, give what splits them one size, or use `update_strategy: append`"
+    )
 
 
 def _distinct(given: Sequence[NewPartition]) -> list[NewPartition]:
@@ -157,6 +163,7 @@ SELECT mine.range_start, mine.range_end, s.n, s.partition_key, s.range_start, s.
                       CASE WHEN i.dataset_uuid = mine.dataset_uuid THEN mine.dataset_version END,
                       d.dataset_version)
               AND n.made_xid >= pg_snapshot_xmin(mine.pinned_snapshot)
+              AND n.once_key NOT LIKE 'doubt:%%' IS NOT FALSE  -- its rewrite will tell
             WHERE i.revision_id = mine.revision_id
               AND NOT pg_visible_in_snapshot(n.made_xid, mine.pinned_snapshot)
               AND (n.range_start IS NULL OR mine.range_start IS NULL

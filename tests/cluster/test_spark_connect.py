@@ -78,6 +78,24 @@ def test_the_quickstart_gives_the_same_bytes_through_spark_connect(
         assert files_of(place) == files_of(remote[name]), name
 
 
+@pytest.mark.timeout(400)
+def test_the_operators_tests_pass_through_spark_connect(server: str) -> None:
+    files = [f"{_TESTS}/spark/test_{name}_operators.py" for name in ("table", "decode")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-x", "-p", "no:cacheprovider", *files],
+        env={
+            **os.environ,
+            "TRACE_TEST_MASTER": server,
+            "PYTHONPATH": os.pathsep.join([_TESTS, *filter(None, sys.path)]),
+        },
+        cwd=Path(_TESTS).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
 def test_a_select_through_spark_connect_is_kept_to_its_inputs(
     tmp_path: Path, server: str, rpc_url: str
 ) -> None:

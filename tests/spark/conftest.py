@@ -1,5 +1,6 @@
 """One warm Spark session per test process, one chain, and a place for objects."""
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def runner(
     objects: Path, pools: dict[str, tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[SparkRunner]:
     scratch = tmp_path_factory.mktemp("spark")
-    made = SparkRunner(PipelineSettings(objects, scratch, rpc_pools=pools))
+    master = os.environ.get("TRACE_TEST_MASTER", "local[2]")  # `make test-cluster` names others
+    made = SparkRunner(PipelineSettings(objects, scratch, master=master, rpc_pools=pools))
     made.warm()
     yield made
     made.close()

@@ -17,6 +17,7 @@ GROUPS = {
     "ingest": "bench.ingest",
     "tip": "bench.tip",
     "operators": "bench.operators",
+    "compaction": "bench.compaction",
     "lifecycle": "bench.lifecycle",
     "routing": "bench.routing",
     "idle": "bench.idle",

@@ -4,6 +4,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -344,14 +345,93 @@ def test_what_ended_long_ago_is_forgotten(stand: Bench, filling: Filling) -> Non
 
 
 def test_what_cannot_be_filled_is_refused_with_the_reason(filling: Filling) -> None:
-    source = filling.ask("request", 0, 9)
-    assert source.status_code == 409
-    assert "is a source: trigger it" in source.json()["detail"]
+    forced = filling.ask("request", 0, 9, force=True)
+    assert forced.status_code == 409
+    assert "keeps no partitions" in forced.json()["detail"]
     assert filling.ask("nobody", 0, 9).status_code == 404
     assert filling.ask("work", 9, 0).status_code == 422
     many = filling.ask("work", 0, 10**9, chunk=1)
     assert many.status_code == 422
     assert "chunks are too many" in many.json()["errors"][0]["message"]
+
+
+def test_a_manual_source_is_filled_by_its_events_as_bulk_work(filling: Filling) -> None:
+    filling.g.feed(1)
+    seen = filling.preview("request", 0, 39, chunk=10)
+    assert [(c["start"], c["action"]) for c in seen["chunks"]] == [
+        (0, "there"),
+        (10, "build"),
+        (20, "build"),
+        (30, "build"),
+    ]
+    made = filling.asked("request", 0, 39, chunk=10)
+    filling.feed()
+    done = filling.state(made)
+    assert (done["state"], done["completed"], done["skipped"]) == ("complete", 3, 1)
+    rows = [filling.bench.row(task) for task in filling.g.queued("work")]
+    assert [(row["partition_key"], row["bulk"]) for row in rows] == [
+        ("0-9", False),
+        ("10-19", True),
+        ("20-29", True),
+        ("30-39", True),
+    ]
+    triggers = filling.bench.user.get("/v1/triggers", params={"dag": filling.g.name}).json()
+    assert len(triggers["items"]) == 4
+    again = filling.ask("request", 0, 39, chunk=10).json()
+    assert (again["backfill_id"], again["new"]) == (made["backfill_id"], False)
+
+
+def test_a_source_is_filled_a_few_events_at_a_time_and_none_while_it_is_paused(
+    filling: Filling,
+) -> None:
+    place = {"dag": filling.g.name, "job": "request"}
+    assert filling.bench.user.post("/v1/pauses", json=place).status_code == 200
+    made = filling.ask("request", 0, 49, chunk=10).json()
+    filling.feed(window=2)
+    assert filling.state(made)["pending"] == 5
+    assert filling.bench.user.post("/v1/pauses/resume", json=place).status_code == 200
+    filling.feed(window=2)
+    assert (filling.state(made)["pending"], len(filling.g.queued("work"))) == (3, 2)
+    assert filling.post(made, "cancel").status_code == 200
+    filling.feed()
+    assert len(filling.g.queued("work")) == 2
+    assert filling.post(made, "resume").status_code == 200
+    filling.feed()
+    assert len(filling.g.queued("work")) == 5
+
+
+def test_a_source_whose_readers_take_each_event_whole_is_cut_as_elsewhere(stand: Bench) -> None:
+    split = Filling(graph(stand, {"work": "split"}))
+    direct = Filling(graph(stand, {"work": "request"}))
+    assert split.preview("request", 0, 4999)["chunk"] == 5000
+    assert direct.preview("request", 0, 4999)["chunk"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ('{kind: cron, schedule: "0 0 * * *"}', "fires by the clock"),
+        ("{kind: webhook, secret: hook}", "passes on what it is sent"),
+    ],
+    ids=["cron", "webhook"],
+)
+def test_other_sources_say_what_to_fill_instead(stand: Bench, source: str, why: str) -> None:
+    name = f"s_{uuid4().hex[:12]}"
+    text = f"""
+name: {name}
+jobs:
+  - {{name: tell, source: {source}, outputs: [ranges]}}
+  - name: work
+    operator: sql
+    inputs: [{{from: {{job: tell}}}}]
+    outputs: [out]
+    config: {{sql: "SELECT 1"}}
+"""
+    assert stand.user.post("/v1/dags", json={"text": text}).status_code == 200
+    body = {"dag": name, "job": "tell", "start": 0, "end": 9}
+    reply = stand.user.post("/v1/backfills", json=body)
+    assert reply.status_code == 409
+    assert f"{why}; backfill what it feeds: {name}.work" in reply.json()["detail"]
 
 
 def test_backfills_are_paged_filtered_and_only_of_ones_own_org(filling: Filling) -> None:

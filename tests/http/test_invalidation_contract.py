@@ -281,6 +281,26 @@ def test_an_operator_invalidates_with_its_completion_and_while_it_runs(world: Wo
     assert [t["partition_key"] for t in tasks(world, "left")] == ["0-9", "10-19"]
 
 
+def test_the_same_call_again_invalidates_once_though_it_gives_no_key(world: World) -> None:
+    complete_all(world)
+    world.invalidate("ranges", partition_key="0-9")
+    world.publish()
+    base = claimed(world, "base")
+    item = {"dataset_uuid": base.output["dataset_uuid"], "kind": "row_range", "start": 2, "end": 4}
+
+    def say(*items: dict[str, Any]) -> int:
+        reply = world.bench.call("/v1/task/events", base, events=[], invalidations=list(items))
+        assert reply.status_code == 200, reply.text
+        query = "SELECT count(*) AS n FROM invalidations WHERE task_id = %s"
+        return world.bench.rows(query, base.task_id)[0]["n"]
+
+    assert say(item) == 1
+    assert say(item) == 1
+    assert say({**item, "reason": "another reorganisation"}) == 2
+    assert say(item, item) == 4  # one call that says it twice means it
+    assert say(item, item) == 4
+
+
 def test_nobody_invalidates_what_is_not_their_output(world: World) -> None:
     base = claimed(world, "base")
     foreign = base.claimed["task"]["inputs"][0]["dataset_uuid"]
@@ -394,6 +414,20 @@ def test_lineage_names_every_partition_and_attempt_up_and_down(world: World) -> 
         (2, "base"),
         (2, "base"),
     ]
+
+
+def test_lineage_takes_keys_with_slashes(world: World) -> None:
+    complete_all(world)
+    rename = """UPDATE partitions SET partition_key = 'eu/west 1'
+                 WHERE partition_key = '0-9' AND dataset_version = %s"""
+    (left,) = world.bench.user.get("/v1/datasets", params={"name": f"{world.name}_left"}).json()[
+        "items"
+    ]
+    world.bench.rows(rename, left["dataset_version"])
+    for written in ("eu/west%201", "eu%2Fwest%201"):
+        reply = world.bench.user.get(f"/v1/datasets/{world.name}_left/lineage/{written}")
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["partition_key"] == "eu/west 1"
 
 
 def test_lineage_tells_what_was_rewritten_since(world: World) -> None:

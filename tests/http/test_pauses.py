@@ -104,6 +104,30 @@ def test_bulk_work_alone_can_be_paused(stand: Bench) -> None:
     stand.claimed(free)
 
 
+def test_jobs_that_come_to_a_paused_dag_are_paused_too(stand: Bench) -> None:
+    g = graph(stand, {"work": "split"})
+    assert pause(stand, g.name, reason="repairs").status_code == 200
+    graph(stand, {"work": "split", "after": "work"}, name=g.name)
+    assert g.paused() == dict.fromkeys(("after", "request", "split", "work"), "normal")
+    by = {item["job"]: (item["by"], item["reason"]) for item in pauses(g)}
+    assert by["after"] == ("local", "repairs")
+    jobs = stand.user.get("/v1/jobs", params={"dag": g.name}).json()["items"]
+    assert {job["paused_by"] for job in jobs} == {"local (repairs)"}
+    resume(stand, g.name, job="work")
+    graph(stand, {"work": "split", "after": "work", "last": "after"}, name=g.name)
+    assert g.paused().keys() == {"after", "last", "request", "split"}
+    resume(stand, g.name)
+    graph(stand, {"work": "split", "after": "work", "free": "after"}, name=g.name)
+    assert g.paused() == {}
+
+
+def test_jobs_that_come_to_a_dag_of_which_one_job_is_paused_are_free(stand: Bench) -> None:
+    g = graph(stand, {"work": "split"})
+    assert pause(stand, g.name, job="work").status_code == 200
+    graph(stand, {"work": "split", "after": "work"}, name=g.name)
+    assert g.paused() == {"work": "normal"}
+
+
 def test_resuming_what_backpressure_holds_says_who_still_holds_it(stand: Bench) -> None:
     g = graph(stand, {"work": "split; max_queue_depth: 1"})
     g.feed(1)
@@ -208,5 +232,12 @@ def test_the_command_line_pauses_shows_and_resumes(stand: Bench, tmp_path: Path)
     assert "bulk work" in shown
     said = trace("resume", g.name)
     assert f"split still waits for backpressure of {g.name}.work." in said
+    listed = {
+        line.split()[1]: line for line in trace("jobs", g.name).splitlines() if g.name in line
+    }
+    assert f"bulk work only: backpressure of {g.name}.work" in listed["split"]
+    assert "bulk work only" not in listed["work"]
+    assert "bulk work only" in trace("job", g.name, "split")
     trace("pause", g.name, "request")
+    assert "bulk work only" not in trace("jobs", g.name).split("request")[1].split("\n")[0]
     assert "Kept the trigger" in trace("trigger", g.name, "request", "--range", "10-19")

@@ -72,6 +72,25 @@ def stream(data: str) -> Stream:
     return new_stream(data)
 
 
+def test_a_follower_that_is_held_writes_on_and_tells_it_all_when_it_may(
+    chain: Growing, stream: Stream
+) -> None:
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+        told = list(stream.events)
+        stream.is_held = True
+        chain.mine(3)
+        catch_up(follower)
+        chain.reorg(1)
+        catch_up(follower)
+        assert stream.rows() == chain.rows()
+        assert (stream.events, stream.invalidations) == (told, [])
+        stream.is_held = False
+        catch_up(follower)
+        assert {event.cursor for event in stream.events[len(told) :]} == {chain.twin.head}
+        assert len(stream.told_ranges()) == 1
+
+
 def test_the_hot_tables_hold_the_chain_and_the_cursor_is_told(
     chain: Growing, stream: Stream
 ) -> None:

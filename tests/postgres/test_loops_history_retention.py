@@ -153,3 +153,119 @@ def test_a_pass_is_bounded_and_two_replicas_forget_each_task_once(
     total = sum(counts) + retain(first)
     assert total >= 35
     assert known(first, old) == 0
+
+
+# --- invalidations and lineage ----------------------------------------------------------------
+
+
+def committed(bench: Bench, dag: Dag, job: str) -> None:
+    """Run every queued task of a job, publishing its partition."""
+    for task_id in bench.waiting(dag, job):
+        attempt = bench.claimed(task_id)
+        published = [bench.write_output(attempt)]
+        done = bench.complete(attempt, datasets_published=published, events=[attempt.event()])
+        assert done.status_code == 200, done.text
+    bench.live.drain()
+
+
+def lineage(bench: Bench) -> int:
+    return bench.rows("SELECT count(*) AS n FROM partition_inputs")[0]["n"]
+
+
+def test_invalidations_are_forgotten_once_everybody_has_made_them_good(alone: Bench) -> None:
+    dag = alone.dag()
+    alone.tasks(2, dag=dag)
+    committed(alone, dag, "work")
+    committed(alone, dag, "after")
+    path = f"/v1/datasets/{dag.published}/invalidations"
+    for key in ("0-9", "10-19"):
+        assert alone.user.post(path, json={"partition_key": key, "reason": "x"}).status_code == 200
+    alone.live.drain()
+    first, second = (alone.claimed(task_id) for task_id in alone.waiting(dag, "after"))
+    assert alone.complete(first).status_code == 200
+    alone.rows("UPDATE invalidations SET made_at = made_at - interval '31 days'")
+    while retain(alone):
+        pass
+    (left,) = alone.rows("SELECT partition_key FROM invalidations")
+    assert left["partition_key"] == "10-19"
+    assert alone.fetch(first.task_id).json()["task"]["invalidation"] is None
+    assert alone.complete(second).status_code == 200
+    retain(alone, kept=timedelta(days=60))
+    assert len(alone.rows("SELECT 1 FROM invalidations")) == 1
+    while retain(alone):
+        pass
+    assert alone.rows("SELECT 1 FROM invalidations") == []
+    assert alone.rows("SELECT 1 FROM invalidation_consumers") == []
+
+
+def test_a_cursor_that_comes_again_after_a_rewrite_is_news_whatever_was_forgotten(
+    alone: Bench,
+) -> None:
+    attempt = alone.attempt()
+    target = {name: attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
+
+    def rewrite(key: str) -> None:
+        wrong = {**target, "kind": "row_range", "start": 5, "end": 9, "key": key}
+        reply = alone.events(attempt, attempt.event(cursor=9), invalidations=[wrong])
+        assert (reply.status_code, reply.json()["accepted"]) == (200, 1)
+
+    rewrite("first")
+    alone.live.drain()
+    alone.rows("UPDATE invalidations SET made_at = made_at - interval '31 days'")
+    while retain(alone):
+        pass
+    assert alone.rows("SELECT 1 FROM invalidations") == []
+    rewrite("second")
+
+
+def test_the_lineage_of_generations_that_nobody_sees_is_forgotten(alone: Bench) -> None:
+    dag = alone.dag()
+    alone.tasks(2, dag=dag)
+    committed(alone, dag, "work")
+    committed(alone, dag, "after")
+    assert lineage(alone) == 2
+    for column, left in (("2", 2), ("3", 0)):  # a rollback leads back one step
+        alone.dag(name=dag.name, column=column)
+        alone.user.post(f"/v1/dags/{dag.name}/promote")  # the first; the second has none to build
+        assert lineage(alone) == 2
+        alone.rows("UPDATE dataset_versions SET created_at = created_at - interval '31 days'")
+        while retain(alone):
+            pass
+        assert lineage(alone) == left
+
+
+def test_the_lineage_that_leads_up_from_current_data_is_kept(alone: Bench) -> None:
+    dag = alone.dag()
+    alone.tasks(1, dag=dag)
+    reader = Dag(f"{dag.name}_reader", "", {})
+    text = f"""
+name: {reader.name}
+jobs:
+  - name: read
+    operator: sql
+    inputs: [{{from: {{job: middle}}}}]
+    outputs: [seen]
+    config: {{sql: "SELECT 1"}}
+  - name: middle
+    operator: sql
+    inputs: [{{from: {{dataset: {dag.published}}}}}]
+    outputs: [half]
+    config: {{sql: "SELECT 1"}}
+publish: [{{name: {reader.name}_seen, from: {{job: read}}}}]
+"""
+    assert alone.user.post("/v1/dags", json={"text": text}).status_code == 200
+    for place, job in ((dag, "work"), (reader, "middle"), (reader, "read")):
+        committed(alone, place, job)
+    # Of the middle generation nobody sees anything; what is seen was made from it.
+    alone.rows(
+        "UPDATE datasets SET dataset_version = NULL WHERE job_id IN"
+        " (SELECT job_id FROM jobs WHERE name IN ('middle', 'work'))"
+    )
+    alone.rows("DELETE FROM rollouts")
+    alone.rows("UPDATE dataset_versions SET created_at = created_at - interval '31 days'")
+    before = lineage(alone)
+    while retain(alone):
+        pass
+    assert lineage(alone) == before
+    up = alone.user.get(f"/v1/datasets/{reader.name}_seen/lineage/0-9").json()["up"]
+    assert {link["job"] for link in up} == {"middle", "work"}

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from support.lifecycle import Attempt, Bench, at_once
+from support.pressure import balance
 
 DAG = """
 name: {name}
@@ -225,18 +226,75 @@ def test_removing_the_job_stops_it_and_bringing_it_back_starts_it_again(source: 
 
 def test_pausing_the_job_stops_it_and_resuming_starts_it_again(source: Source) -> None:
     one, (task,) = source.one, source.look()
-    place = "FROM dags g WHERE g.dag_id = jobs.dag_id AND jobs.name = 'follow' AND g.name = %s"
-    paused = "paused_at = now(), paused_by = 'ada', bulk_paused_at = now(), bulk_paused_by = 'ada'"
-    one.rows(f"UPDATE jobs SET {paused} {place}", source.name)
+    place = {"dag": source.name, "job": "follow"}
+    assert one.user.post("/v1/pauses", json=place).status_code == 200
     assert [t["status"] for t in source.look()] == ["Canceled"]
     assert one.claim(str(task["task_id"])).json()["status"] == "NotClaimed"
-    resumed = paused.replace("now()", "NULL").replace("'ada'", "NULL")
-    one.rows(f"UPDATE jobs SET {resumed} {place}", source.name)
+    assert one.user.post("/v1/pauses/resume", json=place).status_code == 200
     (task,) = source.look()
     assert task["status"] == "Queued"
     one.claimed(str(task["task_id"]))
-    one.rows(f"UPDATE jobs SET {paused} {place}", source.name)
+    assert one.user.post("/v1/pauses", json=place).status_code == 200
     assert source.look()[0]["cancel_requested"] is True
+
+
+READERS = """
+  - name: read
+    operator: sql
+    inputs: [{from: {job: follow}}]
+    outputs: [seen]
+    config: {sql: "SELECT 1"}
+    max_queue_depth: 2
+"""
+
+
+def queued(source: Source) -> int:
+    query = """SELECT count(*) AS n
+                 FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+                WHERE g.name = %s AND j.name = 'read' AND t.status = 'Queued'"""
+    return source.one.rows(query, source.name)[0]["n"]
+
+
+def test_a_queue_that_pushes_back_holds_a_source_and_does_not_stop_it(source: Source) -> None:
+    one = source.one
+    source.deploy(more=READERS)
+    attempt = source.running()
+    assert one.heartbeat(attempt).json()["hold"] is False
+    one.events(attempt, attempt.event(cursor=1), attempt.event(cursor=2))
+    one.live.drain()
+    balance(one)
+    balance(one, patience=0)
+    (task,) = source.look()
+    assert (task["status"], task["cancel_requested"]) == ("Running", False)
+    beat = one.heartbeat(attempt).json()
+    assert (beat["hold"], beat["cancel_requested"]) == (True, False)
+    # One that does not listen creates nothing all the same.
+    assert one.events(attempt, attempt.event(cursor=3)).json()["accepted"] == 1
+    one.live.drain()
+    assert queued(source) == 2
+    one.rows("UPDATE tasks SET status = 'Canceled' WHERE status = 'Queued' AND cursor_value < 3")
+    balance(one, patience=0)
+    balance(one, patience=0)
+    one.live.drain()
+    assert one.heartbeat(attempt).json()["hold"] is False
+    assert queued(source) == 1
+
+
+def test_a_source_that_ends_while_it_is_held_starts_when_it_may_go_on(source: Source) -> None:
+    one = source.one
+    source.deploy(more=READERS)
+    attempt = source.running()
+    one.events(attempt, attempt.event(cursor=1), attempt.event(cursor=2))
+    one.live.drain()
+    balance(one)
+    balance(one, patience=0)
+    one.complete(attempt, "Failed")
+    source.forget_the_past()
+    assert [t["status"] for t in source.look()] == ["Failed"]
+    one.rows("UPDATE tasks SET status = 'Canceled' WHERE status = 'Queued'")
+    balance(one, patience=0)
+    balance(one, patience=0)
+    assert [t["status"] for t in source.look()] == ["Queued"]
 
 
 def test_canceling_it_by_hand_only_restarts_it(source: Source) -> None:

@@ -36,6 +36,7 @@ class Stream:
     events: list[Event] = field(default_factory=list[Event])
     invalidations: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     how: dict[str, Any] = field(default_factory=dict[str, Any])
+    is_held: bool = False
 
     @contextmanager
     def attempt(
@@ -54,7 +55,7 @@ class Stream:
         plan = Plan("test.follow", writer, self.outputs, **{"start": 0, "poll": 0.02, **self.how})
         endpoints = Source(urls, **{"tries": 3, "first_wait": 0.01, **source})
         with TipReader(endpoints, KINDS) as reader, connection.connect(self.dsn) as conn:
-            yield Follower(plan, reader, conn, self.tell, Signal())
+            yield Follower(plan, reader, conn, self.tell, Signal(), lambda: self.is_held)
 
     def tell(
         self, events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()

@@ -200,9 +200,8 @@ def _print_preview(answer: dict[str, Any]) -> None:
     rows = (
         "nobody can tell how many" if answer["rows"] is None else f"about {number(answer['rows'])}"
     )
-    typer.echo(
-        f"{told}. {number(answer['blocks'])} blocks, {rows} rows, fed by {answer['fed_by']}."
-    )
+    fed = f", fed by {answer['fed_by']}" if answer["fed_by"] else ""
+    typer.echo(f"{told}. {number(answer['blocks'])} blocks, {rows} rows{fed}.")
 
 
 _WHAT = {"build": "to build", "rebuild": "to rebuild", "there": "there", "no_input": "not upstream"}

@@ -33,7 +33,7 @@ def jobs(
             [
                 *(item[k] for k in ("dag", "job", "activation", "operator", "runtime")),
                 item["schedule"] or item["source_kind"],
-                item["paused_by"],
+                _paused(item),
             ]
             for item in answer["items"]
         ],
@@ -64,12 +64,20 @@ def job(
             "running": found["running"],
             "queued": found["queued"],
             "oldest queued": local_time(found["oldest_queued_at"]) if found["queued"] else None,
+            "paused by": _paused(found),
             "reason": found["reason"],
         }
     )
     if found["upstream"]:
         typer.echo()
         _print_upstream(found["upstream"])
+
+
+def _paused(item: dict[str, Any]) -> str | None:
+    """Who paused a job; a pause of its bulk work alone says so."""
+    if item["paused_by"] or not item["bulk_paused_by"]:
+        return item["paused_by"]
+    return f"bulk work only: {item['bulk_paused_by']}"
 
 
 def _edge(item: dict[str, Any], dag: str) -> str:

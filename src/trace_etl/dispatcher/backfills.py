@@ -5,7 +5,15 @@ from uuid import UUID
 
 from trace_etl.model.errors import Conflict, Fault, Invalid
 from trace_etl.model.scope import Range
-from trace_etl.plan.backfill import Action, Chunk, chunk_size, cut, keeps_partitions
+from trace_etl.plan.backfill import (
+    DEFAULT_CHUNK,
+    RELAYS,
+    Action,
+    Chunk,
+    chunk_size,
+    cut,
+    keeps_partitions,
+)
 from trace_etl.plan.operators import SplitConfig
 from trace_etl.state import backfills
 from trace_etl.state.backfills import NewBackfill, Target
@@ -53,10 +61,30 @@ async def plan(conn: Conn, wish: Wish) -> Plan:
     found = await backfills.targets(conn, wish.org_id, wish.dag, wish.job)
     # An input with partitions says what there is to read; any other takes what it is given.
     target = next((t for t in found if _is_fed_by_partitions(t)), found[0])
-    if target.activation == "source" or target.dataset_version is None:
-        raise Conflict(f"job {wish.job!r} is a source: trigger it, or backfill a job that it feeds")
+    if target.activation == "source":
+        return await _plan_triggers(conn, wish, target)
     if keeps_partitions(target.operator, target.update_strategy):
         return await _plan_partitions(conn, wish, target)
+    return await _plan_scopes(conn, wish, target)
+
+
+_OTHER_SOURCES = {
+    "cron": "fires by the clock",
+    "webhook": "passes on what it is sent",
+    "always_on": "goes on by itself",
+}
+
+
+async def _plan_triggers(conn: Conn, wish: Wish, target: Target) -> Plan:
+    """Of a manual source the chunks are its events."""
+    fed = await backfills.fed_by(conn, target.dataset_uuid or UUID(int=0), RELAYS)
+    if target.source != "manual":
+        why = _OTHER_SOURCES.get(target.source or "", "is no manual one")
+        instead = f"backfill what it feeds: {', '.join(fed)}" if fed else "nothing reads it yet"
+        raise Conflict(f"job {wish.job!r} is a source that {why}; {instead}")
+    if wish.chunk is None and not all(fed.values()):
+        # Whoever reads it takes each event whole: as small as elsewhere.
+        return await _plan_scopes(conn, replace(wish, chunk=DEFAULT_CHUNK), target)
     return await _plan_scopes(conn, wish, target)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -117,6 +117,7 @@ class Lifecycle:
         return wire.HeartbeatAccepted(
             lease_expires_at=lease.lease_expires_at,
             cancel_requested=lease.cancel_requested,
+            hold=lease.hold,
             capability_token=fresh,
         )
 
@@ -265,7 +266,8 @@ class Lifecycle:
         caller.require(body.fence())
         events = await self._events(body.events, caller)
         if body.invalidations:
-            invalid = await self._invalidations(body.invalidations, caller)
+            said = await self._invalidations(body.invalidations, caller)
+            invalid = _once(said, body)
             accepted = await self._record(body.fence(), events, invalid, caller)
         else:
             accepted = await self._event_records.submit((body.fence(), events))
@@ -316,6 +318,16 @@ class Lifecycle:
             return {}
         async with self._parts.pool.connection() as conn:
             return await reported.resolve(conn, org_id, names)
+
+
+def _once(said: list[NewInvalidation], body: wire.Events) -> list[NewInvalidation]:
+    """The same call of the same attempt again says nothing new, though it gave no keys."""
+    content = body.model_dump_json(exclude=_NOT_CONTENT).encode()
+    call = f"call:{body.attempt}:{hashlib.sha256(content).hexdigest()[:32]}"
+    return [
+        one if one.once_key is not None else replace(one, once_key=f"{call}:{n}")
+        for n, one in enumerate(said)
+    ]
 
 
 async def _answer(

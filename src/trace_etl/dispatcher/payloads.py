@@ -173,7 +173,9 @@ async def _after(conn: Conn, task: ClaimedTask, revision: Revision) -> int | Non
 async def _invalid(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:
     if task.invalidation_id is None:
         return None
-    found = (await invalidations.by_ids(conn, [task.invalidation_id]))[task.invalidation_id]
+    found = (await invalidations.by_ids(conn, [task.invalidation_id])).get(task.invalidation_id)
+    if found is None:  # made good long ago, and forgotten
+        return None
     return {
         "invalidation_id": found.invalidation_id,
         "dataset_uuid": found.dataset_uuid,

@@ -29,6 +29,7 @@ from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
 from trace_etl.dispatcher.loops.source_monitor import SourceMonitor
+from trace_etl.dispatcher.loops.task_tallier import TaskTallier
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.payloads import Payloads
 from trace_etl.dispatcher.routes.all import ROUTERS
@@ -63,6 +64,7 @@ class Service:
     retries: RetryScheduler
     sweeper: WakeUpSweeper
     retention: HistoryRetention
+    tallier: TaskTallier
     swapper: GenerationSwapper
     backpressure: Backpressure
     feeder: BackfillFeeder
@@ -95,6 +97,7 @@ class Service:
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
             Loop("source_monitor", self.sources.supervise_once, 2.0),
             Loop("history_retention", self.retention.retain_once, 600.0),
+            Loop("task_tallier", self.tallier.tally_once, 30.0),
             Loop(
                 "generation_swapper",
                 self.swapper.swap_once,
@@ -166,6 +169,7 @@ def _assemble(
         retries=RetryScheduler(lanes, kicks, _BATCH),
         sweeper=WakeUpSweeper(lanes, queue, kicks, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(lanes, cfg.history_kept, _BATCH),
+        tallier=TaskTallier(lanes, 100 * _BATCH),
         swapper=GenerationSwapper(pool, kicks, cfg.swap_every),
         backpressure=Backpressure(lanes, kicks, cfg.pressure_patience, _BATCH),
         feeder=BackfillFeeder(lanes, kicks, cfg.backfill_window),

@@ -1,7 +1,7 @@
 """Following a chain into hot tables: one transaction per batch, told afterwards, fenced always."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event as Signal
 from uuid import UUID
@@ -63,6 +63,9 @@ class Follower:
     conn: Conn
     emit: Emit
     stop: Signal
+    is_held: Callable[[], bool] = lambda: False
+    """Whether to announce nothing for now; blocks are written all the same."""
+    _owes: bool = field(default=False, init=False)
     _trail: Trail = field(default_factory=Trail, init=False)
     _final: int = field(default=-1, init=False)
     _start: int = field(default=0, init=False)
@@ -112,6 +115,8 @@ class Follower:
             self._trail, start=self._start, final=self._final, limit=self.plan.batch, head=head
         )
         if advance is None:
+            if self._owes:
+                self._announce()
             self._measure(head)
             return False
         rows = {output: self._rows(output, advance) for output in self.plan.outputs}
@@ -159,6 +164,9 @@ class Follower:
 
     def _announce(self) -> None:
         """Tell the Dispatcher how far we are, and of every rewrite, until it has heard it."""
+        self._owes = self.is_held()
+        if self._owes:
+            return
         with transaction(self.conn):
             standing = followers.read(self.conn, self.plan.writer.stream)
             rewrites = followers.pending_rewrites(self.conn, self.plan.writer.stream)

@@ -1,6 +1,6 @@
 """What an attempt may say to the Dispatcher while it still runs. Needs no Spark to import."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -24,6 +24,10 @@ class Publish(Protocol):
     ) -> None: ...
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Link:
     """The attempt's own line to the Dispatcher: its lease, and the calls for what it has made."""
@@ -31,3 +35,5 @@ class Link:
     lease_token: UUID
     emit: Emit
     publish: Publish | None = None
+    is_held: Callable[[], bool] = _never
+    """Whether the job is paused: whoever never ends announces nothing meanwhile."""

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trace_etl.pipeline.encodings import smallest
 from trace_etl.pipeline.errors import StorageError, StorageFull, StorageUnwritable
 
 ROW_GROUP_ROWS = 100_000
@@ -82,14 +83,20 @@ class ParquetFile:
         with named_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._sink = pa.OSFile(str(self._draft), "wb")
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                self._schema,
-                compression="zstd",
-                compression_level=_ARCHIVE_LEVEL if self._is_archive else None,
-                use_dictionary=True if self._is_archive else _repetitive(self._schema),
-                store_schema=False,
-            )
+
+    def _begin(self, rows: Any) -> Any:
+        """Start the file proper, now that its first rows are known."""
+        settings: dict[str, Any] = {"use_dictionary": _repetitive(self._schema)}
+        if self._is_archive:
+            found = smallest(rows, level=_ARCHIVE_LEVEL)
+            settings = {
+                "compression_level": _ARCHIVE_LEVEL,
+                "use_dictionary": list(found.dictionary),
+                "column_encoding": dict(found.others) or None,
+            }
+        return pq.ParquetWriter(
+            self._sink, self._schema, compression="zstd", store_schema=False, **settings
+        )
 
     def _abandon(self) -> None:
         """Leave nothing behind; what made us give up is the error that counts."""
@@ -105,6 +112,7 @@ class ParquetFile:
         table = pa.Table.from_batches(self._held, self._schema).combine_chunks()
         whole = table.num_rows if final else table.num_rows - table.num_rows % ROW_GROUP_ROWS
         with named_errors(self._path):
+            self._writer = self._writer or self._begin(table)
             if whole:
                 self._writer.write_table(table.slice(0, whole), row_group_size=ROW_GROUP_ROWS)
         self._rows += whole

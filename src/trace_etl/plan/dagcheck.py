@@ -22,6 +22,7 @@ from trace_etl.model.scope import MAX_BLOCK
 from trace_etl.plan.buffers import disagreeing, unfit
 from trace_etl.plan.complaints import complaint, suggest
 from trace_etl.plan.cycles import find_cycle
+from trace_etl.plan.layouts import clashes
 from trace_etl.plan.operators import OPERATORS, Operator
 from trace_etl.plan.positions import Located, Path
 from trace_etl.plan.sections import (
@@ -99,6 +100,9 @@ class Checker:
         if len(publish) == len(self.drafts.publish):
             for n, rule in disagreeing(dag):
                 self._fault(("publish", n), rule)
+        if not self.faults and len(jobs) == len(self.drafts.jobs):
+            for n, rule in clashes(dag):
+                self._fault(("jobs", n, "inputs"), rule)
         return dag
 
     def _fault(self, path: Path, message: str) -> None:

@@ -21,11 +21,13 @@ _WANTED: LiteralString = """
 WITH wanted AS MATERIALIZED (
     SELECT DISTINCT ON (j.job_id, r.generation_hash)
            j.org_id, j.job_id, r.revision_id, r.generation_hash, r.runtime,
-           r.priority = 'bulk' AS bulk, r.heartbeat_timeout_seconds
+           r.priority = 'bulk' AS bulk, r.heartbeat_timeout_seconds,
+           j.paused_at IS NOT NULL OR (r.priority = 'bulk' AND j.bulk_paused_at IS NOT NULL) AS held
       FROM job_revisions r JOIN jobs j ON j.job_id = r.job_id
        AND r.revision_id IN (j.revision_id, j.building_revision_id)
-     WHERE r.source ->> 'kind' = 'always_on' AND j.active AND j.paused_at IS NULL
-       AND NOT (r.priority = 'bulk' AND j.bulk_paused_at IS NOT NULL)
+     WHERE r.source ->> 'kind' = 'always_on' AND j.active
+       AND NOT EXISTS (SELECT FROM pauses p WHERE p.job_id = j.job_id AND p.by_job_id IS NULL
+                          AND (p.tier = 'normal' OR r.priority = 'bulk'))
      ORDER BY j.job_id, r.generation_hash, r.revision_id = j.revision_id
 ), mine AS MATERIALIZED (
     SELECT t.task_id, t.job_id, t.revision_id, t.status, t.attempt, t.cancel_requested, t.retry_at,
@@ -36,7 +38,8 @@ WITH wanted AS MATERIALIZED (
       LEFT JOIN wanted w ON w.job_id = k.job_id AND w.generation_hash = k.generation_hash
 )
 """
-# Removed, paused, or of a definition that has changed: what runs is told, what waits ends.
+# Removed, paused by a person, or of a definition that has changed: what runs is told, what waits
+# ends. A queue that pushes back stops nobody: what runs is held, and what does not run waits.
 _STOP = (
     _WANTED
     + """
@@ -74,7 +77,7 @@ _START = (
     SELECT w.org_id, w.job_id, w.revision_id, w.runtime, w.bulk, 'always_on:' || w.generation_hash,
            %(many)s, %(year)s, w.heartbeat_timeout_seconds
       FROM wanted w
-     WHERE """
+     WHERE NOT w.held AND """
     + _FREE
     + """
     ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
@@ -95,7 +98,7 @@ _RESTART = (
            SELECT max(a.ended_at) AS last,
                   count(*) FILTER (WHERE a.ended_at > now() - %(window)s) AS recent
              FROM task_attempts a WHERE a.task_id = m.task_id AND a.attempt > m.attempt - 20) h
-     WHERE m.status IN ('Completed', 'Failed', 'Canceled') AND """
+     WHERE m.status IN ('Completed', 'Failed', 'Canceled') AND NOT w.held AND """
     + _FREE
     + """
 ), started AS (

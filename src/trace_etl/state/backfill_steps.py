@@ -21,13 +21,16 @@ class Running:
     is_paused: bool
     max_queue_depth: int | None
     created: int
+    is_source: bool
+    """Its chunks are events to emit, not tasks to run."""
 
 
 _NEXT = """
 SELECT b.backfill_id, j.active AND r.generation_hash = b.generation_hash AS is_current,
        j.paused_at IS NOT NULL OR j.bulk_paused_at IS NOT NULL AS is_paused, r.max_queue_depth,
        (SELECT count(*) FROM backfill_chunks c
-         WHERE c.backfill_id = b.backfill_id AND c.state = 'created') AS created
+         WHERE c.backfill_id = b.backfill_id AND c.state = 'created') AS created,
+       r.activation = 'source' AS is_source
   FROM backfills b JOIN jobs j USING (job_id) JOIN job_revisions r ON r.revision_id = j.revision_id
  WHERE b.state = 'running' AND b.backfill_id > %(after)s
  ORDER BY b.backfill_id LIMIT 1
@@ -146,6 +149,53 @@ async def create_tasks(conn: Conn, backfill_id: UUID, *, limit: int) -> int:
     values = {"backfill_id": backfill_id, "limit": limit}
     taken = (await conn.execute(_TAKE_OVER, values)).rowcount
     return taken + (await conn.execute(_CREATE, {**values, "limit": limit - taken})).rowcount
+
+
+# As `events.trigger` does it: a finished task of the source, and its event. One that was triggered
+# before stays as it is.
+_EMIT = """
+WITH next AS (
+    SELECT b.org_id, b.job_id, j.revision_id, b.dataset_uuid, b.dataset_version, c.range_start,
+           c.range_end, format('%%s-%%s', c.range_start, c.range_end) AS partition_key
+      FROM backfills b JOIN jobs j USING (job_id) CROSS JOIN LATERAL (
+           SELECT * FROM backfill_chunks c
+            WHERE c.backfill_id = b.backfill_id AND c.state = 'pending'
+            ORDER BY c.range_start LIMIT %(limit)s) c
+     WHERE b.backfill_id = %(backfill_id)s
+), producer AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, status,
+                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
+    SELECT org_id, job_id, revision_id, 'dispatcher', true,
+           concat('trigger:', dataset_version, ':', partition_key), dataset_uuid, dataset_version,
+           partition_key, range_start, range_end, 'Completed', 1, 1, 1, now(), now()
+      FROM next
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id, org_id, dataset_uuid, dataset_version, partition_key, range_start, range_end
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                        range_start, range_end, producer_task_id, attempt)
+    SELECT org_id, dataset_uuid, dataset_version, 'p:' || partition_key, partition_key,
+           range_start, range_end, task_id, 1
+      FROM producer
+    RETURNING event_id
+), asked AS (
+    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+)
+UPDATE backfill_chunks c
+   SET state = 'completed', settled_at = now(), own = p.task_id IS NOT NULL,
+       task_id = coalesce(p.task_id, (
+           SELECT t.task_id FROM tasks t WHERE t.job_id = n.job_id
+              AND t.dedupe_key = concat('trigger:', n.dataset_version, ':', n.partition_key)))
+  FROM next n LEFT JOIN producer p USING (range_start)
+ WHERE c.backfill_id = %(backfill_id)s AND c.range_start = n.range_start
+"""
+
+
+async def emit(conn: Conn, backfill_id: UUID, *, limit: int) -> int:
+    """Emit the next chunks of a source's backfill, each once. Returns how many."""
+    values = {"backfill_id": backfill_id, "limit": limit}
+    return (await conn.execute(_EMIT, values)).rowcount
 
 
 _FINISH = """

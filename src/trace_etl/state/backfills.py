@@ -1,6 +1,6 @@
 """Backfills: what one is made from, asking for it, watching it, ending it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -32,20 +32,26 @@ class Target:
     upstream_operator: str | None
     upstream_strategy: str | None
     upstream_config: dict[str, Any] | None
+    source: str | None
+    """What kind of source the job is, if it is one: its chunks are triggers."""
 
     def key(self, span: Range) -> str:
         """As routing would name the task of this scope: whoever comes second finds it there."""
+        if self.source is not None:
+            return f"trigger:{self.dataset_version}:{span.key}"
         parts = (self.dataset_uuid, self.dataset_version, self.generation_hash, f"p:{span.key}")
         return ":".join(str(part) for part in parts)
 
 
 _TARGET = """
 SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
-       o.dataset_version AS output_version, i.dataset_uuid,
-       coalesce(i.dataset_version, d.dataset_version) AS dataset_version,
+       o.dataset_version AS output_version,
+       CASE r.activation WHEN 'source' THEN o.dataset_uuid ELSE i.dataset_uuid END AS dataset_uuid,
+       CASE r.activation WHEN 'source' THEN o.dataset_version
+            ELSE coalesce(i.dataset_version, d.dataset_version) END AS dataset_version,
        concat_ws('.', ug.name, uj.name, w.output_name) AS upstream,
        ur.operator AS upstream_operator, ur.update_strategy AS upstream_strategy,
-       ur.config AS upstream_config
+       ur.config AS upstream_config, r.source ->> 'kind' AS source
   FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r ON r.revision_id = j.revision_id
   LEFT JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
   LEFT JOIN job_inputs i ON i.revision_id = r.revision_id
@@ -68,6 +74,21 @@ async def targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[Target]:
     if not found:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
     return found
+
+
+_FED = """
+SELECT g.name || '.' || j.name, bool_and(r.operator = ANY(%(relays)s))
+  FROM job_inputs i JOIN jobs j ON j.revision_id = i.revision_id AND j.active
+  JOIN job_revisions r ON r.revision_id = j.revision_id JOIN dags g USING (dag_id)
+ WHERE i.dataset_uuid = %(dataset_uuid)s
+ GROUP BY 1 ORDER BY 1
+"""
+
+
+async def fed_by(conn: Conn, dataset_uuid: UUID, relays: Collection[str]) -> dict[str, bool]:
+    """The jobs that read a dataset, as `dag.job`, and whether each only passes scopes on."""
+    values = {"dataset_uuid": dataset_uuid, "relays": list(relays)}
+    return {row[0]: row[1] for row in await (await conn.execute(_FED, values)).fetchall()}
 
 
 _OVERLAPPING = """

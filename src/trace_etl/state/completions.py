@@ -221,23 +221,27 @@ def _events_as_json(given: Iterable[tuple[Fence, list[NewEvent]]]) -> str:
     )
 
 
-# A cursor that comes again after its producer took blocks before it back is news.
+# A cursor that comes again after its producer took blocks before it back is news. The events of a
+# source that runs all the time are routed when it goes on, as those of any paused source.
 _RECORD_EVENTS = """
 WITH producer AS (
-    SELECT task_id, attempt, org_id FROM tasks
-     WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND lease_token = %(lease_token)s
-       AND status = 'Running'
-       FOR UPDATE
+    SELECT t.task_id, t.attempt, t.org_id, t.job_id, t.bulk,
+           t.dedupe_key LIKE 'always_on:%%'
+               AND (j.paused_at IS NOT NULL OR (t.bulk AND j.bulk_paused_at IS NOT NULL)) AS held
+      FROM tasks t JOIN jobs j USING (job_id)
+     WHERE t.task_id = %(task_id)s AND t.attempt = %(attempt)s AND t.lease_token = %(lease_token)s
+       AND t.status = 'Running'
+       FOR UPDATE OF t
 ), happened AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
                         range_start, range_end, cursor_value, producer_task_id, attempt)
     SELECT p.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
            CASE WHEN e.cursor_value IS NULL THEN e.scope_key
                 ELSE concat(e.scope_key, (
-                     SELECT '@' || count(*) FROM invalidations i
+                     -- Not their number: old ones are forgotten.
+                     SELECT '@' || max(i.made_xid::text::bigint) FROM invalidations i
                       WHERE i.task_id = p.task_id AND i.dataset_version = e.dataset_version
-                        AND i.range_start <= e.cursor_value
-                     HAVING count(*) > 0)) END,
+                        AND i.range_start <= e.cursor_value)) END,
            e.partition_key, e.range_start, e.range_end, e.cursor_value, p.task_id, p.attempt
       FROM json_to_recordset(%(events)s::json) AS e (
            dataset_uuid uuid, dataset_version uuid, scope_key text, partition_key text,
@@ -247,7 +251,11 @@ WITH producer AS (
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id
 ), asked AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+    INSERT INTO outbox (kind, subject)
+    SELECT 'route_event', event_id FROM happened CROSS JOIN producer p WHERE NOT p.held
+), deferred AS (
+    INSERT INTO deferred_events (event_id, job_id, bulk)
+    SELECT event_id, p.job_id, p.bulk FROM happened CROSS JOIN producer p WHERE p.held
 )
 SELECT (SELECT count(*) FROM producer), (SELECT count(*) FROM happened)
 """

@@ -11,7 +11,7 @@ from trace_etl.model.dag import Dag
 from trace_etl.model.errors import DeployConflict, Fault, Invalid
 from trace_etl.plan.changes import Plan, plan_deploy
 from trace_etl.plan.ranges import split
-from trace_etl.state import abandonment, definitions, fills, names, rollouts, standings
+from trace_etl.state import abandonment, definitions, fills, names, pauses, rollouts, standings
 from trace_etl.state.definitions import Written
 from trace_etl.state.pool import Conn
 
@@ -122,6 +122,8 @@ async def _execute(
         },
     )
     await _point(conn, dag_id, planned, written)
+    added = [written.jobs[job.name] for job in planned.jobs if job.change == "added"]
+    await pauses.join(conn, dag_id, added)
     rollout_id = await rollouts.begin(conn, dag_id, version, building=planned.builds)
     await conn.execute(_SWITCH, {"dag_id": dag_id, "dag_version": version})
     if planned.builds:

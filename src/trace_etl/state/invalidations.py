@@ -1,7 +1,7 @@
 """What was published and is not what it was: recorded, and given to whoever read it."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -265,6 +265,23 @@ async def by_ids(conn: Conn, invalidation_ids: list[UUID]) -> dict[UUID, Invalid
     async with conn.cursor(row_factory=class_row(Invalid)) as cursor:
         await cursor.execute(_GET, {"invalidation_ids": invalidation_ids})
         return {row.invalidation_id: row for row in await cursor.fetchall()}
+
+
+# Made good by everybody it was given to; what nobody could make good stays to be seen.
+_FORGET = """
+DELETE FROM invalidations WHERE invalidation_id IN (
+    SELECT i.invalidation_id FROM invalidations i
+     WHERE i.routed_at IS NOT NULL AND i.made_at < now() - %(older_than)s
+       AND NOT EXISTS (SELECT FROM invalidation_consumers c JOIN tasks t USING (task_id)
+                        WHERE c.invalidation_id = i.invalidation_id AND c.processed_at IS NULL
+                          AND t.status <> 'Canceled')
+     ORDER BY i.made_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+"""
+
+
+async def forget(conn: Conn, *, older_than: timedelta, limit: int) -> int:
+    """Delete invalidations that were processed long ago, with who processed them."""
+    return (await conn.execute(_FORGET, {"older_than": older_than, "limit": limit})).rowcount
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,14 @@ class JobView:
     schedule: str | None
     source_options: dict[str, Any] | None
     paused_by: str | None
+    bulk_paused_by: str | None
+    """Who holds its bulk work, whether or not the rest is paused, too."""
 
 
 _COLUMNS = """
 SELECT g.name AS dag, j.name AS job, r.activation, r.operator, r.runtime,
        r.source ->> 'kind' AS source_kind, r.source ->> 'schedule' AS schedule,
-       r.source -> 'options' AS source_options, j.paused_by
+       r.source -> 'options' AS source_options, j.paused_by, j.bulk_paused_by
 """
 _FROM = """
   FROM jobs j JOIN dags g USING (dag_id) JOIN job_revisions r USING (revision_id)

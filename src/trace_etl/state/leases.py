@@ -17,6 +17,7 @@ class Lease:
     lease_token: UUID
     lease_expires_at: datetime
     cancel_requested: bool
+    hold: bool
 
 
 # Only a Running attempt is extended: one that was reaped is over, save for a late completion.
@@ -33,7 +34,9 @@ UPDATE tasks t
    SET lease_expires_at = now() + make_interval(secs => t.lease_seconds)  -- the only clock
   FROM locked l
  WHERE t.task_id = l.task_id
-RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.cancel_requested
+RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.cancel_requested,
+          (SELECT j.paused_at IS NOT NULL OR (t.bulk AND j.bulk_paused_at IS NOT NULL)
+             FROM jobs j WHERE j.job_id = t.job_id) AS hold
 """
 
 

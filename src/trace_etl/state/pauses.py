@@ -25,6 +25,25 @@ ON CONFLICT ON CONSTRAINT pauses_once DO UPDATE
    SET by_name = EXCLUDED.by_name, tier = EXCLUDED.tier, reason = EXCLUDED.reason,
        since = CASE pauses.tier WHEN EXCLUDED.tier THEN pauses.since ELSE now() END
 """
+_PAUSE_DAG = """
+INSERT INTO dag_pauses (dag_id, by_name, tier, reason)
+SELECT dag_id, %(by)s, %(tier)s, %(reason)s FROM dags
+ WHERE org_id = %(org_id)s AND name = %(dag)s
+ON CONFLICT (dag_id) DO UPDATE
+   SET by_name = EXCLUDED.by_name, tier = EXCLUDED.tier, reason = EXCLUDED.reason
+"""
+_RESUME_DAG = """
+DELETE FROM dag_pauses p USING dags g
+ WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND p.dag_id = g.dag_id
+"""
+_JOIN = """
+INSERT INTO pauses (job_id, by_name, tier, reason)
+SELECT j.job_id, p.by_name, p.tier, p.reason
+  FROM dag_pauses p CROSS JOIN unnest(%(job_ids)s::uuid[]) AS j (job_id)
+ WHERE p.dag_id = %(dag_id)s
+ON CONFLICT ON CONSTRAINT pauses_once DO NOTHING
+"""
+_IS_PAUSED = "SELECT EXISTS (SELECT FROM dag_pauses WHERE dag_id = %(dag_id)s)"
 _RESUME = """
 DELETE FROM pauses WHERE job_id = ANY(%(job_ids)s) AND by_job_id IS NULL RETURNING job_id
 """
@@ -39,6 +58,8 @@ async def pause(
     job_ids = list(found)
     values = {"job_ids": job_ids, "by": by, "reason": reason, "tier": tier}
     await conn.execute(_PAUSE, values)
+    if job is None:
+        await conn.execute(_PAUSE_DAG, {**values, "org_id": org_id, "dag": dag})
     await pressure.settle(conn, job_ids)
     return list(found.values())
 
@@ -49,8 +70,20 @@ async def resume(conn: Conn, org_id: UUID, dag: str, job: str | None) -> list[st
     found = await _jobs(conn, org_id, dag, job)
     cursor = await conn.execute(_RESUME, {"job_ids": list(found)})
     resumed = [row[0] for row in await cursor.fetchall()]
+    if job is None:
+        await conn.execute(_RESUME_DAG, {"org_id": org_id, "dag": dag})
     await pressure.settle(conn, resumed)
     return sorted(found[job_id] for job_id in resumed)
+
+
+async def join(conn: Conn, dag_id: UUID, job_ids: list[UUID]) -> None:
+    """Pause jobs that come to a DAG which a person paused as a whole."""
+    row = await (await conn.execute(_IS_PAUSED, {"dag_id": dag_id})).fetchone()
+    if not job_ids or not (row and row[0]):
+        return
+    await pressure.lock(conn)
+    await conn.execute(_JOIN, {"dag_id": dag_id, "job_ids": job_ids})
+    await pressure.settle(conn, job_ids)
 
 
 async def _jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dict[UUID, str]:

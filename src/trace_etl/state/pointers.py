@@ -64,10 +64,7 @@ async def publish(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> li
         _require_inside(scene.span, item)
         match verdict(item.partition_key, item.span, standing, follows=scene.follows):
             case Verdict.OVERLAP:
-                raise PartitionOverlap(
-                    f"blocks {item.partition_key} cut through a partition that is already "
-                    "committed; use the ranges it was split into, or one that covers them whole"
-                )
+                raise PartitionOverlap(_cut_through(item, standing))
             case Verdict.AGAIN:
                 await conn.execute(_AGAIN, {"task_id": fence.task_id})
             case Verdict.SUPERSEDED:
@@ -85,6 +82,15 @@ async def publish(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> li
         if scene.is_missed:
             await conn.execute(_AGAIN, {"task_id": fence.task_id})
     return shown
+
+
+def _cut_through(item: NewPartition, standing: Sequence[Standing]) -> str:
+    there = ", ".join(sorted(s.partition_key for s in standing)[:3])
+    return (
+        f"blocks {item.partition_key} cut through a partition that is already committed ({there}); "
+        "use the ranges it was split into, or one that covers them whole. If the job reads inputs "
+        "that are cut differently, give what splits them one size, or use `update_strategy: append`"
+    )
 
 
 def _distinct(given: Sequence[NewPartition]) -> list[NewPartition]:

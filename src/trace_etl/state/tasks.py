@@ -151,25 +151,6 @@ async def attempts(conn: Conn, task_id: UUID) -> list[AttemptView]:
         return await cursor.fetchall()
 
 
-_SUMMARY = """
-SELECT g.name, j.name,
-       count(*) FILTER (WHERE t.status = 'Queued'), count(*) FILTER (WHERE t.status = 'Running'),
-       count(*) FILTER (WHERE t.status = 'Completed'), count(*) FILTER (WHERE t.status = 'Failed'),
-       count(*) FILTER (WHERE t.status = 'Canceled')
-  FROM dags g JOIN jobs j USING (dag_id) LEFT JOIN tasks t USING (job_id)
- WHERE g.org_id = %(org_id)s AND j.active AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
- GROUP BY g.name, j.name ORDER BY g.name, j.name
-"""
-
-
-async def summary(
-    conn: Conn, org_id: UUID, dag: str | None
-) -> list[tuple[str, str, int, int, int, int, int]]:
-    """Tasks by job and status: queued, running, completed, failed, canceled."""
-    cursor = await conn.execute(_SUMMARY, {"org_id": org_id, "dag": dag})
-    return [(r[0], r[1], r[2], r[3], r[4], r[5], r[6]) for r in await cursor.fetchall()]
-
-
 _CANCEL = """
 UPDATE tasks
    SET status = CASE status WHEN 'Running' THEN status ELSE 'Canceled' END,

@@ -20,6 +20,8 @@ class JobItem(Reply):
     schedule: str | None
     source_options: dict[str, Any] | None = None
     paused_by: str | None
+    bulk_paused_by: str | None = None
+    """Who holds its bulk work, whether or not the rest is paused, too."""
 
 
 class JobList(Reply):

@@ -207,6 +207,9 @@ class HeartbeatAccepted(Reply):
     status: Literal["Accepted"] = "Accepted"
     lease_expires_at: datetime
     cancel_requested: bool = False
+    hold: bool = False
+    """Extension: the job is paused. Finish what is under way; whoever never ends stays alive and
+    announces nothing more until this is false again."""
     capability_token: str | None = None
     """A fresh token, when the old one has used most of its life."""
 

@@ -62,13 +62,14 @@ def main() -> int:
         stop = _stop_on_signals()
         _say(cfg.ready_file, "ready")
         _log.info("worker_ready", runtimes=cfg.runtimes, slots=cfg.slots)
-        _work(cfg, runner, stop)
+        work(cfg, runner, stop)
     finally:
         runner.close()
     return 0
 
 
-def _work(cfg: WorkerSettings, runner: Runner, stop: threading.Event) -> None:
+def work(cfg: WorkerSettings, runner: Runner, stop: threading.Event) -> None:
+    """Run attempts, and write buffered datasets beside them, until `stop`."""
     # A restarted worker is another one: what its predecessor held is not its own.
     worker_id = f"{cfg.worker_id}:{socket.gethostname()}:{os.getpid()}"
     consumer = Consumer(cfg.queue_dsn, cfg.runtimes, worker_id)

@@ -39,6 +39,8 @@ class Attempt:
     _over: threading.Event = field(default_factory=threading.Event)
     _fate: str | None = None
     """Why the operator was interrupted: lost, canceled, timeout or stopped."""
+    _hold: bool = False
+    """The job is paused, as of the last heartbeat."""
     _unheard: int = 0
     """Heartbeats since one was answered."""
 
@@ -72,7 +74,7 @@ class Attempt:
 
     def _outcome(self) -> wire.Complete:
         try:
-            link = Link(self._fence.lease_token, self._emit, self._publish)
+            link = Link(self._fence.lease_token, self._emit, self._publish, lambda: self._hold)
             result = self.runner.run(self.claimed.task, link)
         except Exception as error:  # the operator is somebody's code: every failure is reported
             return self._failure(error)
@@ -182,6 +184,7 @@ class Attempt:
             return usual
         self._unheard = 0
         self._token = reply.capability_token or self._token
+        self._hold = reply.hold
         if reply.cancel_requested:
             self._interrupt("canceled")
         return usual

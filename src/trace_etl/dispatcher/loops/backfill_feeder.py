@@ -58,7 +58,8 @@ class BackfillFeeder:
         room = self._window(running) - running.created + settled
         if running.is_paused or room <= 0:
             return 0
-        return await steps.create_tasks(conn, running.backfill_id, limit=room)
+        make = steps.emit if running.is_source else steps.create_tasks
+        return await make(conn, running.backfill_id, limit=room)
 
     def _window(self, running: Running) -> int:
         # A backfill must not be what makes its own job push back.

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.state import backfill_steps, changes, history
+from trace_etl.state import backfill_steps, buffers, changes, history, invalidations
 from trace_etl.state.pool import Pool, transaction
 
 _log = structlog.stdlib.get_logger()
@@ -23,6 +23,9 @@ class HistoryRetention:
             dropped = await history.drop_finished(conn, older_than=self.kept, limit=self.batch_size)
             told = await changes.forget(conn, older_than=self.kept, limit=self.batch_size)
             told += await backfill_steps.forget(conn, older_than=self.kept)
+            told += await buffers.forget(conn, older_than=self.kept, limit=self.batch_size)
+            told += await invalidations.forget(conn, older_than=self.kept, limit=self.batch_size)
+            told += await history.drop_lineage(conn, older_than=self.kept, limit=self.batch_size)
         if dropped:
             _log.info("history_dropped", tasks=dropped)
         return dropped + told

@@ -50,7 +50,7 @@ async def _caller(request: Request, user: UserDep) -> Caller:
         role = await users.role_of(conn, user.org_id, user.name)
     if role is None:
         raise Forbidden(f"user {user.name!r} is unknown here, or was disabled")
-    path: str = request.scope["route"].path
+    path: str = request.scope["route"].path_format
     require(ROLES[f"{request.method} {path}"], role)
     if request.query_params:
         _check_parameters(path, request)

@@ -29,7 +29,7 @@ async def dataset_lineage(name: Name, user: CallerDep, ctx: ContextDep) -> wire.
     )
 
 
-@router.get("/datasets/{name}/lineage/{partition_key}")
+@router.get("/datasets/{name}/lineage/{partition_key:path}")  # keys may have slashes in them
 async def partition_lineage(
     name: Name, partition_key: Key, user: CallerDep, ctx: ContextDep
 ) -> wire.PartitionLineage:

@@ -78,7 +78,7 @@ def check_declared(routers: Iterable[APIRouter]) -> None:
 def labels(router: APIRouter) -> list[str]:
     """`GET /v1/tasks/{task_id}` and the like, for each route of a router."""
     return [
-        f"{method} {route.path}"
+        f"{method} {route.path_format}"
         for route in router.routes
         if isinstance(route, APIRoute)
         for method in sorted(route.methods or ())

@@ -11,8 +11,9 @@ from trace_etl.dispatcher.routes.pages import PageDep, newest
 from trace_etl.model.errors import Conflict
 from trace_etl.plan.waiting import Facts, reason
 from trace_etl.queues.pgqueue import CONNECTION_LOST
-from trace_etl.state import loads, outbox, tasks
+from trace_etl.state import loads, outbox, tallies, tasks
 from trace_etl.state.pool import transaction
+from trace_etl.state.snapshots import snapshot
 from trace_etl.state.tasks import TaskFilter, TaskView
 from trace_etl.wire import user as wire
 
@@ -49,10 +50,10 @@ async def summarise(
     user: CallerDep, ctx: ContextDep, dag: wire.Name | None = None
 ) -> wire.TaskSummary:
     """Tasks by job and status."""
-    async with ctx.pool.connection() as conn:
-        pending = await outbox.unrouted(conn, user.org_id)  # first: routing only adds tasks
+    async with snapshot(ctx.pool) as conn:
+        pending = await outbox.unrouted(conn, user.org_id)
         pending += await loads.deferred(conn, user.org_id)
-        rows = await tasks.summary(conn, user.org_id, dag)
+        rows = await tallies.summary(conn, user.org_id, dag)
     return wire.TaskSummary(
         jobs=[
             wire.JobTally(

@@ -24,9 +24,14 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     source = Source(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
     kinds = [output.kind for output in plan.outputs]
     with TipReader(source, kinds) as reader, connection.connect(dsn) as conn:
-        Follower(plan, reader, conn, context.emit, context.canceled).run()
+        held = context.link.is_held if context.link else _never
+        Follower(plan, reader, conn, context.emit, context.canceled, held).run()
     context.check()
     return TaskResult()
+
+
+def _never() -> bool:
+    return False
 
 
 def _plan(context: OperatorContext, config: FollowConfig) -> Plan:

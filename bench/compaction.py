@@ -1,0 +1,154 @@
+"""Many small files to one: bytes, and the time of a query, before and after.
+
+The rows are the development chain's: senders, tokens and amounts repeat as on a chain, hashes do
+not. Random rows would say nothing about compression, and no chain of ours says all about yours.
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.harness import Result, compare
+from trace_etl.devchain import DevChain, start_server
+from trace_etl.model.storage import attempt_prefix
+from trace_etl.pipeline.evm.fetch import RangeReader, Source
+from trace_etl.pipeline.evm.tables import build
+from trace_etl.pipeline.parquet import ParquetFile
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.pipeline.writer import Target, mark_success
+from trace_etl.wire.task import TaskPayload
+
+BLOCKS = 1500
+TXS_PER_BLOCK = 20
+TABLES = ("logs", "transactions")
+_QUERIES = {
+    "logs": "SELECT address, count(*), max(block_number) FROM t GROUP BY address ORDER BY 2 DESC",
+    "transactions": "SELECT from_address, count(*), sum(value_f64) FROM t GROUP BY 1 ORDER BY 2",
+}
+
+
+def run() -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
+        root = Path(name)
+        tables = _chain()
+        runner = SparkRunner(PipelineSettings(root / "objects", root / "spark"))
+        try:
+            return [one for table in TABLES for one in _compacted(runner, table, tables[table])]
+        finally:
+            runner.close()
+
+
+def _compacted(runner: SparkRunner, table: str, rows: Any) -> list[Result]:
+    root = runner.settings.objects_root
+    small = _small_files(root, table, rows)
+    payload = _payload(table, [place.parent.name for place in small])
+    runner.run(payload)
+    [large] = payload.outputs[0].storage_ref.ref().path(root).glob("*.parquet")
+    if not pq.read_table(large).equals(rows):
+        raise RuntimeError(f"{large} does not hold the rows of the small files")
+    before, after = sum(file.stat().st_size for file in small), large.stat().st_size
+    query = partial(_query, _QUERIES[table])
+    return [
+        Result(f"compact_{table}_files", 1, len(small), "files", 1 / len(small), "<= 0.001"),
+        Result(f"compact_{table}_bytes", after, before, "bytes", after / before, "<= 0.5"),
+        compare(
+            f"compact_{table}_query",
+            lambda: query([large]),
+            lambda: query(small),
+            unit="s",
+            goal="<= 0.33",
+        ),
+    ]
+
+
+def _chain() -> dict[str, Any]:
+    found: dict[str, list[Any]] = {table: [] for table in TABLES}
+    with start_server(DevChain(length=BLOCKS, txs_per_block=TXS_PER_BLOCK)) as chain:
+        source = Source((chain.url,))
+        with RangeReader(source, TABLES) as reader:
+            for chunk in reader.chunks(0, BLOCKS - 1):
+                for table in TABLES:
+                    found[table].append(build(table, chunk, 1))
+    return {table: pa.Table.from_batches(batches) for table, batches in found.items()}
+
+
+def _small_files(root: Path, table: str, rows: Any) -> list[Path]:
+    """A file a block, as one ingests at the tip."""
+    edges = np.searchsorted(rows["block_number"].to_numpy(), np.arange(BLOCKS + 1))
+    paths: list[Path] = []
+    for block, (first, last) in enumerate(pairwise(edges)):
+        target = Target(root / "bench" / str(uuid4()), f"{table}_{block}_{block}.parquet")
+        with ParquetFile(target.path, rows.schema, attempt=0) as file:
+            for batch in rows.slice(first, last - first).to_batches():
+                file.write(batch)
+            written = file.finish()
+        mark_success(target, written, rows.schema)
+        paths.append(target.path)
+    return paths
+
+
+def _query(sql: str, files: Sequence[Path]) -> float:
+    began = time.perf_counter()
+    with duckdb.connect() as connection:
+        connection.read_parquet([str(file) for file in files]).create_view("t")
+        connection.execute(sql).fetchall()
+    return time.perf_counter() - began
+
+
+def _payload(table: str, places: Sequence[str]) -> TaskPayload:
+    task_id, dataset, version = uuid4(), uuid4(), uuid4()
+    return TaskPayload.model_validate(
+        {
+            "task_id": task_id,
+            "attempt": 1,
+            "job": {"dag_name": "bench", "name": "compact"},
+            "operator": "parquet_compact",
+            "config": {},
+            "scope": {"partition_key": f"0-{BLOCKS - 1}", "start": 0, "end": BLOCKS - 1},
+            "inputs": [
+                {
+                    "input_index": 0,
+                    "name": table,
+                    "dataset_uuid": uuid4(),
+                    "dataset_version": uuid4(),
+                    "partitions": [
+                        {
+                            "partition_key": f"{block}-{block}",
+                            "start": block,
+                            "end": block,
+                            "storage_ref": {
+                                "scheme": "file",
+                                "bucket": "bench",
+                                "prefix": f"{place}/",
+                            },
+                        }
+                        for block, place in enumerate(places)
+                    ],
+                }
+            ],
+            "outputs": [
+                {
+                    "output_index": 0,
+                    "name": table,
+                    "dataset_uuid": dataset,
+                    "dataset_version": version,
+                    "storage_ref": {
+                        "scheme": "file",
+                        "bucket": "trace",
+                        "prefix": attempt_prefix(dataset, version, task_id, 1),
+                    },
+                }
+            ],
+        }
+    )

@@ -1,0 +1,48 @@
+-- How many tasks of each job have ended, without counting all of them: a sum up to a transaction,
+-- and what changed since then, by the order that the stream of changes has anyway.
+CREATE TABLE task_tallies (
+    job_id  uuid NOT NULL,
+    status  text NOT NULL,
+    n       bigint NOT NULL,
+    PRIMARY KEY (job_id, status)
+);
+CREATE TABLE task_tally_marks (
+    org_id      uuid PRIMARY KEY REFERENCES orgs,
+    counted_to  xid8 NOT NULL
+);
+-- Tasks that had ended and did not stay so, with the transaction that had ended them.
+CREATE TABLE task_tally_corrections (
+    correction_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    org_id         uuid NOT NULL,
+    job_id         uuid NOT NULL,
+    status         text NOT NULL,
+    changed_xid    xid8 NOT NULL
+);
+CREATE INDEX task_tally_corrections_org ON task_tally_corrections (org_id, changed_xid);
+
+-- In triggers, so that no statement can forget it; the usual way of a task never fires them.
+CREATE FUNCTION note_task_correction() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO task_tally_corrections (org_id, job_id, status, changed_xid)
+    VALUES (OLD.org_id, OLD.job_id, OLD.status, OLD.changed_xid);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER tasks_not_ended AFTER UPDATE OF status, cancel_requested ON tasks
+   FOR EACH ROW WHEN (OLD.status IN ('Completed', 'Failed', 'Canceled')
+                      AND OLD.changed_xid <> NEW.changed_xid)
+   EXECUTE FUNCTION note_task_correction();
+CREATE TRIGGER tasks_uncounted AFTER DELETE ON tasks
+   FOR EACH ROW WHEN (OLD.status IN ('Completed', 'Failed', 'Canceled'))
+   EXECUTE FUNCTION note_task_correction();
+
+-- Invalidations that may be forgotten, oldest first.
+CREATE INDEX invalidations_routed ON invalidations (made_at) WHERE routed_at IS NOT NULL;
+
+-- DAGs that a person paused as a whole: jobs that come to them later are paused as well.
+CREATE TABLE dag_pauses (
+    dag_id   uuid PRIMARY KEY REFERENCES dags,
+    by_name  text NOT NULL,
+    tier     text NOT NULL CHECK (tier IN ('bulk', 'normal')),
+    reason   text NOT NULL
+);

@@ -1,0 +1,134 @@
+"""A worker with its sink, from blocks to a buffered dataset of two DAGs and on to its reader."""
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from support.dispatcher import Live, Secrets, live
+from support.postgres import Templates, copied
+from trace_etl.devchain import DevChain, start_server
+from trace_etl.lite.databases import Dsns
+from trace_etl.model.storage import hot_table
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.worker.__main__ import work
+from trace_etl.worker.settings import WorkerSettings
+
+CHAIN = """
+name: chain
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - name: ingest
+    operator: cryo_ingest
+    inputs: [{from: {job: request}}]
+    outputs: [blocks]
+publish: [{name: blocks, from: {job: ingest}}]
+"""
+PRODUCER = """
+name: {name}
+jobs:
+  - name: alert
+    operator: sql
+    inputs: [{{from: {{dataset: blocks}}}}]
+    outputs: [alerts]
+    update_strategy: append
+    unique_key: [id]
+    config: {{sql: "SELECT concat('{name}-', block_number) AS id, block_number AS n FROM blocks"}}
+publish:
+  - name: alerts
+    from: {{job: alert}}
+    write_mode: buffered
+    schema: [{{name: id, type: string, nullable: false}}, {{name: n, type: long}}]
+"""
+READER = """
+name: reader
+jobs:
+  - name: count
+    operator: sql
+    execution_strategy: PerUpdate
+    inputs: [{from: {dataset: alerts}}]
+    outputs: [seen]
+    config: {sql: "SELECT count(*) AS rows FROM alerts"}
+publish: [{name: seen, from: {job: count}}]
+"""
+
+
+@pytest.fixture
+def stack(
+    templates: Templates, secrets: Secrets, runner: SparkRunner, tmp_path: Path
+) -> Generator[Live]:
+    objects = tmp_path / "objects"
+    with (
+        start_server(DevChain(3, 1000, initial=20, txs_per_block=1)) as chain,
+        copied(templates) as dsns,
+        live(secrets, dsns, objects, loops=True) as running,
+    ):
+        pools = {"default": (chain.url,)}
+        mine = SparkRunner(PipelineSettings(objects, tmp_path, rpc_pools=pools, data_dsn=dsns.data))
+        mine.session = runner.session
+        stop = threading.Event()
+        args = (_settings(running, dsns, tmp_path), mine, stop)
+        worker = threading.Thread(target=work, args=args, name="worker")
+        worker.start()
+        try:
+            yield running
+        finally:
+            stop.set()
+            worker.join(30)
+        assert not worker.is_alive()
+
+
+def _settings(running: Live, dsns: Dsns, place: Path) -> WorkerSettings:
+    return WorkerSettings(
+        dispatcher_url=f"https://127.0.0.1:{running.cfg.internal_port}",
+        tls_ca=running.secrets.ca,
+        worker_token_file=running.secrets.directory / "worker",
+        worker_id="test",
+        queue_dsn=dsns.queue,
+        objects_root=running.cfg.objects_root,
+        spark_dir=place,
+        data_dsn=dsns.data,
+    )
+
+
+def until(look: Callable[[], Any], seconds: float = 60) -> Any:
+    """What a look sees, as soon as it sees something."""
+    end = time.monotonic() + seconds
+    while not (seen := look()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+    return seen
+
+
+def test_rows_of_two_dags_reach_the_table_and_its_reader(stack: Live) -> None:
+    with stack.user() as user:
+        for text in (CHAIN, PRODUCER.format(name="a"), PRODUCER.format(name="b"), READER):
+            reply = user.post("/v1/dags", json={"text": text})
+            assert reply.status_code == 200, reply.text
+        ask = {"dag": "chain", "job": "request", "start": 0, "end": 9}
+        assert user.post("/v1/triggers", json=ask).status_code == 200
+        batches = until(lambda: _written(user.get("/v1/datasets/alerts/batches").json()["items"]))
+        assert {(b["dag"], b["row_count"]) for b in batches} == {("a", 10), ("b", 10)}
+        assert sorted(b["cursor"] for b in batches) == [1, 2]
+        dataset = user.get("/v1/datasets/alerts").json()
+        table = hot_table(UUID(dataset["dataset_uuid"]), UUID(dataset["dataset_version"]))
+        with psycopg.connect(stack.dsns.data) as conn:
+            ids = conn.execute(f'SELECT id FROM "{table}" ORDER BY id').fetchall()
+        assert len(ids) == 20
+        seen = until(lambda: _read_up_to(user.get("/v1/datasets/seen").json(), 2))
+        assert seen["row_count"] == seen["partitions"]
+
+
+def _written(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    done = [b for b in items if b["state"] == "written"]
+    return done if len(done) == 2 else []
+
+
+def _read_up_to(dataset: dict[str, Any], cursor: int) -> dict[str, Any] | None:
+    return dataset if dataset["range_end"] == cursor else None

@@ -1,0 +1,71 @@
+"""How an archive's columns are encoded: by what makes them smallest, and readable by everybody."""
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trace_etl.pipeline.encodings import smallest
+from trace_etl.pipeline.parquet import ParquetFile
+
+ROWS = 30_000
+
+
+def _rows() -> Any:
+    random = np.random.default_rng(1)
+    hashes = [random.bytes(32) for _ in range(ROWS // 3)]
+    tokens = [bytes([n]) * 20 for n in range(50)]
+    return pa.table(
+        {
+            "block_number": np.arange(ROWS) // 25,
+            "gas_price": random.integers(10**9, 10**10, ROWS),
+            "transaction_hash": pa.array([hashes[n // 3] for n in range(ROWS)], pa.binary()),
+            "address": pa.array([tokens[n] for n in random.integers(0, 50, ROWS)], pa.binary()),
+            "value_string": [str(n) for n in random.integers(0, 10**18, ROWS)],
+            "value_f64": random.random(ROWS),
+            "success": random.integers(0, 2, ROWS) == 1,
+            "nested": pa.array([[{"a": n % 3}] for n in range(ROWS)]),
+        }
+    )
+
+
+def _written(path: Path, rows: Any, *, is_archive: bool) -> Path:
+    with ParquetFile(path, rows.schema, attempt=0, is_archive=is_archive) as file:
+        for batch in rows.to_batches():
+            file.write(batch)
+        file.finish()
+    return path
+
+
+def test_every_column_gets_the_encoding_that_suits_it() -> None:
+    found = smallest(_rows(), level=6)
+    assert "address" in found.dictionary and "nested.list.element.a" in found.dictionary
+    assert found.others["block_number"] == "DELTA_BINARY_PACKED"
+    assert found.others["transaction_hash"] == "DELTA_BYTE_ARRAY"
+    assert "gas_price" not in found.dictionary and "value_string" not in found.dictionary
+
+
+def test_an_archive_is_smaller_and_holds_the_same_rows_for_every_reader(tmp_path: Path) -> None:
+    rows = _rows()
+    usual = _written(tmp_path / "usual.parquet", rows, is_archive=False)
+    archive = _written(tmp_path / "archive.parquet", rows, is_archive=True)
+    everywhere = tmp_path / "dictionaries.parquet"
+    pq.write_table(rows, everywhere, compression="zstd", compression_level=6)
+    assert archive.stat().st_size < everywhere.stat().st_size
+    assert archive.stat().st_size < usual.stat().st_size
+    assert pq.read_table(archive).equals(rows.cast(pq.read_schema(archive)))
+    same = duckdb.sql(
+        f"SELECT count(*) FROM (FROM '{archive}' EXCEPT ALL FROM '{usual}')"
+    ).fetchall()
+    assert same == [(0,)]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_archive_of_hardly_any_rows_is_a_file_all_the_same(tmp_path: Path, count: int) -> None:
+    rows = _rows().slice(0, count)
+    found = pq.read_table(_written(tmp_path / "few.parquet", rows, is_archive=True))
+    assert found.num_rows == count and found.schema.names == rows.schema.names

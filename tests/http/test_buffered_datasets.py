@@ -158,6 +158,8 @@ def test_jobs_and_dags_share_one_dataset_and_one_generation(world: World, publis
     wanted = sorted([f"{first.name}.one.out", f"{first.name}.two.out", f"{second.name}.three.out"])
     (listed,) = world.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
     assert (listed["producers"], listed["write_mode"]) == (wanted, "buffered")
+    shown = world.bench.user.get(f"/v1/datasets/{published}").json()
+    assert shown["columns"] == [{"name": "id", "type": "string"}, {"name": "n", "type": "long"}]
     lineage = world.bench.user.get(f"/v1/datasets/{published}/lineage").json()
     assert lineage["producers"] == wanted
     assert {item["dag"] for item in lineage["up"]} == {first.name, second.name}

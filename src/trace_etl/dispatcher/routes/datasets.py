@@ -49,11 +49,12 @@ async def get_dataset(
         gaps = await partitions.gaps(conn, version)
         generations = await partitions.generations(conn, view.dataset_uuid)
         consumers = await cursors.of_dataset(conn, view.dataset_uuid, version)
+        declared = await datasets.declared(conn, version)
     items, following = page.cut(found, _position)
     return wire.DatasetDetail.model_validate(
         {
             **asdict(view),
-            "columns": items[-1].columns if items else [],
+            "columns": items[-1].columns if items else declared,
             "partition_list": [_partition(p) for p in items],
             "next": following,
             "gaps": gaps,

@@ -21,6 +21,7 @@ from trace_etl.plan.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
 from trace_etl.worker.attempt import Runner
 from trace_etl.worker.client import DispatcherClient, read_token
+from trace_etl.worker.housekeeping import sweep
 from trace_etl.worker.settings import WorkerSettings
 from trace_etl.worker.sink import QUEUE, Sink
 from trace_etl.worker.slots import Slots
@@ -77,7 +78,12 @@ def work(cfg: WorkerSettings, runner: Runner, stop: threading.Event) -> None:
         cfg.dispatcher_url, cfg.tls_ca, read_token(cfg.worker_token_file), _INSISTENCE
     )
     slots = Slots(consumer, client, runner, worker_id=worker_id, size=cfg.slots, stop=stop)
+    sweeper = threading.Thread(
+        target=sweep, args=(cfg.data_dsn, client, cfg.sweep_every, stop), name="sweep", daemon=True
+    )
     try:
+        if cfg.data_dsn is not None:
+            sweeper.start()
         with _sinking(cfg, client, worker_id, stop):
             slots.run()
     finally:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -23,6 +24,7 @@ class WorkerSettings(BaseSettings):
     spark_dir: Path
     java_home: Path | None = None
     data_dsn: str | None = None
+    sweep_every: float = Field(3600.0, gt=0, description="Seconds between looks at old tables.")
     metrics_port: int | None = None
     rpc_pools: dict[str, list[str]] = {}
     ready_file: Path | None = None

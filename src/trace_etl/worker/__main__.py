@@ -37,6 +37,7 @@ def main() -> int:
     _exit_on_signals()
     _say(cfg.ready_file, "starting")
     # PySpark takes a second to import: whoever waits for the first word must not.
+    from trace_etl.pipeline.conf import heap_within
     from trace_etl.pipeline.runner import SparkRunner
     from trace_etl.pipeline.settings import PipelineSettings
 
@@ -44,7 +45,9 @@ def main() -> int:
         PipelineSettings(
             objects_root=cfg.objects_root,
             master=cfg.spark_master,
-            memory=cfg.spark_memory,
+            memory=heap_within(cfg.memory_limit, cfg.spark_master)
+            if cfg.memory_limit
+            else cfg.spark_memory,
             spark_conf=cfg.spark_conf,
             spark_dir=cfg.spark_dir,
             java_home=cfg.java_home,

@@ -19,6 +19,8 @@ class WorkerSettings(BaseSettings):
     objects_root: Path
     spark_master: str = "local[2]"
     spark_memory: str = "1g"
+    memory_limit: str | None = None
+    """For the worker and all its processes; the heap is what it leaves, instead of the above."""
     spark_conf: dict[str, str] = {}
     """Spark's own settings; they win over ours."""
     spark_dir: Path

@@ -18,6 +18,7 @@ GROUPS = {
     "tip": "bench.tip",
     "operators": "bench.operators",
     "compaction": "bench.compaction",
+    "memory": "bench.memory",
     "lifecycle": "bench.lifecycle",
     "routing": "bench.routing",
     "idle": "bench.idle",

@@ -144,11 +144,19 @@ def _compact(value: Any) -> bytes:
 @contextmanager
 def replaying(path: Path) -> Generator[str]:
     """A recording served by a process of its own while the block runs; its URL."""
+    with served("-m", "bench.replay", "serve", str(path.resolve())) as url:
+        yield url
+
+
+@contextmanager
+def served(*command: str) -> Generator[str]:
+    """A server in a process of its own that takes `--ready-file`; its URL."""
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory, "url")
-        serve = ("-m", "bench.replay", "serve", str(path.resolve()), "--ready-file", str(ready))
         process = subprocess.Popen(
-            (sys.executable, *serve), stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[1]
+            (sys.executable, *command, "--ready-file", str(ready)),
+            stdout=subprocess.DEVNULL,
+            cwd=Path(__file__).parents[1],
         )
         try:
             yield _wait_until_ready(process, ready)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from support.chain_rows import expected
 from support.waiting import eventually
 from trace_etl.devchain.chain import DevChain
-from trace_etl.devchain.server import start_server
+from trace_etl.devchain.server import RunningServer, start_server
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
 
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.timeout(400)
 
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
+ERC20 = Path(__file__).parents[2] / "examples" / "erc20" / "dag.yaml"
+TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
 DATASETS = ("blocks", "transactions", "logs", "receivers")
 ORDER = {
     "blocks": "block_number",
@@ -34,8 +37,8 @@ LAST_BLOCK = 399
 class Stack:
     """A home, and the command line over it."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, chain: DevChain, node: RunningServer) -> None:
+        self.home, self.chain, self.node = home, chain, node
 
     def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
         # A short lease comes with the DAG; a short wait before the next attempt from here.
@@ -54,7 +57,7 @@ class Stack:
         parts = json.loads(self.trace("status", "--json").stdout)["parts"]
         return next(part["pid"] for part in parts if part["name"] == "worker")
 
-    def deploy(self, name: str, directory: Path) -> None:
+    def deploy(self, name: str, directory: Path, *options: str) -> None:
         """The example under another name, with other published names and a short lease."""
         text = EXAMPLE.read_text().replace("name: quickstart", f"name: {name}")
         text = text.replace("size: 500", "size: 50").replace(
@@ -65,7 +68,7 @@ class Stack:
             publish = publish.replace(f"- name: {dataset}\n", f"- name: {name}_{dataset}\n")
         file = directory / f"{name}.yaml"
         file.write_text(f"{head}\npublish:\n{publish}")
-        done = self.trace("deploy", str(file))
+        done = self.trace("deploy", str(file), *options)
         assert done.returncode == 0, done.stderr
 
     def rows(self, name: str, dataset: str) -> list[Any]:
@@ -76,8 +79,9 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
     home = tmp_path_factory.mktemp("quickstart") / "home"
-    with start_server(DevChain(seed=11, length=LAST_BLOCK + 1), "127.0.0.1", 0) as server:
-        made = Stack(home)
+    chain = DevChain(seed=11, length=LAST_BLOCK + 1)
+    with start_server(chain, "127.0.0.1", 0) as server:
+        made = Stack(home, chain, server)
         try:
             started = made.trace("up", "--detach", "--rpc-url", server.url)
             assert started.returncode == 0, started.stderr
@@ -106,7 +110,7 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_attempt_and_the_sa
     stack.json("trigger", "calm", "request", "--range", f"0-{LAST_BLOCK}")
     run_to_the_end(stack, "calm")
 
-    stack.deploy("disturbed", tmp_path)
+    stack.deploy("disturbed", tmp_path, "--no-check")
     stack.json("trigger", "disturbed", "request", "--range", f"0-{LAST_BLOCK}")
     eventually(lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")))
     victim = stack.worker_pid()
@@ -148,7 +152,7 @@ def test_an_unreachable_node_fails_the_task_with_a_clear_reason(
     text = text.split("\npublish:\n")[0].replace("{rpc: default}", "{rpc: nowhere}")
     file = tmp_path / "lost.yaml"
     file.write_text(text)
-    assert stack.trace("deploy", str(file)).returncode == 0
+    assert stack.trace("deploy", "--no-check", str(file)).returncode == 0
     stack.json("trigger", "lost", "request", "--range", "0-99")
 
     def failed() -> list[dict[str, Any]]:
@@ -156,3 +160,43 @@ def test_an_unreachable_node_fails_the_task_with_a_clear_reason(
 
     eventually(failed)
     assert "nowhere" in failed()[0]["error_message"]
+
+
+def large(chain: DevChain, first: int, least: int) -> list[list[Any]]:
+    """Block, token and amount of the large ERC-20 transfers from a block on."""
+    found: list[list[Any]] = []
+    for log in expected(chain, first, chain.head)["logs"]:
+        is_fungible = log["topic0"] == TRANSFER and log["topic2"] and not log["topic3"]
+        if is_fungible and len(log["data"]) >= 32:
+            amount = int.from_bytes(log["data"][:32], "big")
+            if amount >= least:
+                found.append([log["block_number"], "0x" + log["address"].hex(), str(amount)])
+    return sorted(found)
+
+
+def test_the_alert_of_the_erc20_example_tells_of_large_transfers_in_new_blocks(
+    stack: Stack, tmp_path: Path
+) -> None:
+    # The development chain knows no millionaires.
+    text = ERC20.read_text().replace("value_f64 >= 1e24", "value_f64 >= 5e21")
+    assert "5e21" in text
+    file = tmp_path / "erc20.yaml"
+    file.write_text(text)
+    done = stack.trace("deploy", "--no-check", str(file))
+    assert done.returncode == 0, done.stderr
+
+    def alerts() -> list[list[Any]]:
+        sql = "SELECT block_number, token, value_string FROM erc20_large_transfers ORDER BY ALL"
+        answer = stack.trace("query", sql, "--json")  # refused while there is no alert yet
+        return json.loads(answer.stdout)["rows"] if answer.returncode == 0 else []
+
+    eventually(lambda: any(t["job"] == "live_transfers" for t in stack.tasks("erc20")))
+    stack.node.mine(8)
+    wanted = large(stack.chain, LAST_BLOCK + 1, 5 * 10**21)
+    assert len(wanted) > 3
+    eventually(lambda: [row for row in alerts() if row[0] > LAST_BLOCK] == wanted)
+
+    stack.node.reorg(4)  # the alert holds what the chain holds now, and nothing else
+    again = large(stack.chain, LAST_BLOCK + 1, 5 * 10**21)
+    assert again != wanted
+    eventually(lambda: [row for row in alerts() if row[0] > LAST_BLOCK] == again)

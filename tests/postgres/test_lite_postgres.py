@@ -57,6 +57,7 @@ def ask(dsn: str, query: str) -> object:
     [
         ("trace_state", "trace_data"),
         ("trace_reader", "trace_data"),
+        ("trace_data_reader", "trace_state"),
         ("trace_data", "trace_state"),
         ("trace_queue", "trace_state"),
         ("trace_state", "postgres"),
@@ -72,7 +73,7 @@ def test_no_role_enters_anothers_database(
 
 def test_each_role_enters_its_own_with_no_special_right(dsns: Dsns) -> None:
     query = "SELECT rolsuper OR rolcreatedb OR rolcreaterole FROM pg_roles WHERE rolname = user"
-    for dsn in (dsns.state, dsns.reader, dsns.data, dsns.queue):
+    for dsn in (dsns.state, dsns.reader, dsns.data, dsns.data_reader, dsns.queue):
         assert ask(dsn, query) is False
 
 

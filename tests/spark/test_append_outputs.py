@@ -103,10 +103,11 @@ def test_what_was_appended_is_an_input_like_any_other(
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ("('ann', 1, CAST(1 AS DECIMAL(9, 2)))", r"column amount is decimal\(9,2\)"),
+        ("('ann', 1, map('a', 1))", r"column amount is map<string,int>; append holds numbers"),
+        ("('ann', 1, 'a\\u0000b')", "a value that Postgres does not hold"),
         ("(CAST(NULL AS STRING), 1, 1D)", "a row without who, which is part of the unique_key"),
     ],
-    ids=["type", "null"],
+    ids=["type", "NUL", "null"],
 )
 def test_rows_that_have_no_place_say_why_and_leave_nothing(
     mine: SparkRunner, dsn: str, output: TaskOutput, values: str, complaint: str
@@ -116,6 +117,42 @@ def test_rows_that_have_no_place_say_why_and_leave_nothing(
     with psycopg.connect(dsn) as conn:
         [[left]] = conn.execute("SELECT count(*) FROM pg_tables WHERE tablename ~ '^staging_'")
     assert left == 0
+
+
+_EVERY_TYPE = """
+SELECT 'ann' AS who, 1Y AS tiny, 2S AS small, 3 AS n, 4L AS block_number, 0.5F AS f, 0.25D AS d,
+       12345.6789BD AS money, -CAST(7 AS DECIMAL(38, 18)) AS wei, true AS is_good, x'00ff' AS raw,
+       DATE '1969-07-20' AS day, TIMESTAMP '2024-02-29 12:00:00.000001' AS at,
+       TIMESTAMP_NTZ '1901-01-01 00:00:00' AS wall, array(1, NULL, 3) AS numbers,
+       array('a', 'ü') AS words, array(1.5BD) AS prices, array(x'01', x'') AS raws,
+       array(DATE '2000-01-01') AS days, array(3Y) AS tinies, CAST(array() AS ARRAY<DOUBLE>) AS no
+ UNION ALL
+SELECT 'bob', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL
+"""
+
+
+def test_every_common_type_goes_through_postgres_and_back(
+    mine: SparkRunner, dsn: str, output: TaskOutput, spark: SparkSession
+) -> None:
+    made = task("sql", {"sql": _EVERY_TYPE}, ["answer"], scope=SCOPE)
+    assert mine.run(made.model_copy(update={"outputs": [output]})).outputs[0].row_count == 2
+    given = TaskInput(
+        input_index=0,
+        name="answer",
+        dataset_uuid=output.dataset_uuid,
+        dataset_version=output.dataset_version,
+    )
+    own = spark.newSession()
+    found = hot.load(own, given, None, dsn).frame
+    wanted = own.sql(_EVERY_TYPE)
+    assert sorted(found.collect()) == sorted(wanted.collect())
+    kinds = {field.name: field.dataType.simpleString() for field in found.schema}
+    expected = {field.name: field.dataType.simpleString() for field in wanted.schema}
+    assert kinds == {**expected, "tiny": "smallint", "tinies": "array<smallint>"}
+    # Filters on them are pushed down, or left to Spark, and mean the same.
+    for condition in ("money > 12345.6BD", "day < DATE '1970-01-01'", "f = 0.5F", "n IN (3, 4)"):
+        assert [row["who"] for row in found.where(condition).collect()] == ["ann"], condition
 
 
 def test_a_key_that_is_not_a_column_is_named(mine: SparkRunner, output: TaskOutput) -> None:

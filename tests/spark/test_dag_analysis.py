@@ -82,6 +82,27 @@ def test_a_select_that_cannot_be_is_found_with_its_place(
     assert re.search(complaint, found.message), found.message
 
 
+@pytest.mark.parametrize(
+    ("key", "column", "complaint"),
+    [("address", "map(address, n)", "append holds numbers"), ("adress", "n", "no column adress")],
+    ids=["type", "key"],
+)
+def test_what_append_cannot_hold_is_found_before_anything_runs(
+    own: SparkSession, key: str, column: str, complaint: str
+) -> None:
+    kept = f"""
+  - name: kept
+    operator: sql
+    inputs: [{{from: {{job: first}}, name: t}}]
+    outputs: [kept]
+    update_strategy: append
+    unique_key: [{key}]
+    config: {{sql: "SELECT address, {column} AS n FROM t"}}
+"""
+    [found] = analyse(own, parse_dag(DAG.replace("WHERE", "") + kept), {}).complaints
+    assert complaint in found.message
+
+
 @pytest.mark.parametrize("name", sorted(one.parent.name for one in EXAMPLES.glob("*/dag.yaml")))
 def test_an_example_passes(own: SparkSession, name: str) -> None:
     found = analyse(own, parse_dag((EXAMPLES / name / "dag.yaml").read_text()), {})

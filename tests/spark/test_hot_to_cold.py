@@ -14,6 +14,7 @@ from support.postgres import Templates, copied
 from support.spark_tasks import as_input, range_scope, rows, task
 from trace_etl.devchain import DevChain
 from trace_etl.model.storage import hot_table
+from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.operators.hot_trim import covers
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
@@ -80,6 +81,12 @@ def test_final_blocks_go_from_hot_to_cold_and_only_then_from_hot(
     )
     mine.run(trim)
     assert _hot_blocks(stream) == {block for block in before if block > 19}
+    # Asked for once more, it must not make a partition without rows of what is gone from here.
+    with pytest.raises(BadTask, match="were trimmed from hot_logs; what stands is kept"):
+        mine.run(_compact(stream, 0, 19))
+    again = _compact(stream, 20, 39)
+    mine.run(again)
+    assert rows(objects, again, "logs") == expected(chain, 20, 39)["logs"]
 
 
 def test_a_task_that_is_not_for_a_whole_range_compacts_nothing(

@@ -51,7 +51,11 @@ def copied(templates: Templates) -> Generator[databases.Dsns]:
         server, state, owner=databases.STATE, connect=[databases.READER], template=templates.state
     )
     databases.create_database(
-        server, data, owner=databases.DATA, connect=[databases.QUEUE], template=templates.data
+        server,
+        data,
+        owner=databases.DATA,
+        connect=[databases.QUEUE, databases.DATA_READER],
+        template=templates.data,
     )
     try:
         yield databases.dsns(server, state=state, data=data)

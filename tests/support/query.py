@@ -125,6 +125,7 @@ class LiveQuery:
 def settings(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> QuerySettings:
     values: dict[str, Any] = {
         "state_dsn": dsns.reader,
+        "data_dsn": dsns.data_reader,
         "query_port": free_port(),
         "tls_cert": secrets.directory / "tls" / "server.pem",
         "tls_key": secrets.directory / "tls" / "server.key",

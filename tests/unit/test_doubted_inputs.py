@@ -7,6 +7,7 @@ import pytest
 from trace_etl.dispatcher.reported import new_invalidation
 from trace_etl.dispatcher.tokens import Capability, Grant, Scope
 from trace_etl.model.errors import Forbidden
+from trace_etl.plan.operators import OPERATORS, WORKERS
 from trace_etl.wire.task import Invalidation
 
 READ, READ_VERSION = UUID(int=1), UUID(int=2)
@@ -42,3 +43,9 @@ def test_nobody_else_may() -> None:
 def test_not_even_a_checker_may_doubt_a_generation_it_does_not_read() -> None:
     with pytest.raises(Forbidden):
         new_invalidation(_doubt(uuid4()), _capability(may_doubt=True), {})
+
+
+def test_only_integrity_check_declares_it_and_it_runs_no_users_code() -> None:
+    declared = [one for one in OPERATORS.values() if one.doubts_inputs]
+    assert [one.name for one in declared] == ["integrity_check"]
+    assert set(declared[0].runtimes) <= set(WORKERS) and not declared[0].needs_udf

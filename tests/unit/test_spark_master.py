@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.pipeline.conf import spark_conf
+from trace_etl.pipeline.conf import heap_within, spark_conf
+from trace_etl.pipeline.errors import SparkNotStarted
 from trace_etl.pipeline.scratch import Scratch
 from trace_etl.pipeline.settings import PipelineSettings
 
@@ -34,3 +35,23 @@ def test_slots_share_cores_fairly_and_a_select_reads_no_files_anywhere(
     conf = _conf(tmp_path, master)
     assert conf["spark.scheduler.mode"] == "FAIR"
     assert conf["spark.sql.runSQLOnFiles"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("limit", "master", "heap"),
+    [
+        ("1792m", "local[2]", "512m"),
+        ("4g", "local[2]", "2816m"),
+        ("4g", "local[6]", "1792m"),
+        ("4G", "spark://10.0.0.5:7077", "3328m"),
+    ],
+)
+def test_the_heap_is_what_a_limit_for_everything_leaves(limit: str, master: str, heap: str) -> None:
+    assert heap_within(limit, master) == heap
+
+
+def test_a_limit_that_leaves_no_heap_is_refused_with_what_would_do() -> None:
+    with pytest.raises(SparkNotStarted, match=r"1791m is too little; .* needs 1792m"):
+        heap_within("1791m", "local[2]")
+    with pytest.raises(SparkNotStarted, match="not a size"):
+        heap_within("plenty", "local[2]")

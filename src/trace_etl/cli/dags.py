@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from trace_etl.cli.check import checked, read
-from trace_etl.cli.client import fail, session
+from trace_etl.cli.check import checked, checked_changes, columns, read
+from trace_etl.cli.client import Client, fail, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import local_time, print_json, print_rows
 from trace_etl.cli.plans import print_plan, print_rollout
@@ -29,7 +29,13 @@ def register(app: typer.Typer) -> None:
 
 _PATIENCE = 600.0  # a generation of a million partitions has as many tasks
 CheckOption = Annotated[
-    bool, typer.Option("--check", help="Have Spark judge every SELECT first; takes some seconds.")
+    bool | None,
+    typer.Option(
+        "--check/--no-check",
+        envvar="TRACE_CHECK",
+        show_default=False,
+        help="Have Spark judge every job first, or none; by default SQL that is new or changed.",
+    ),
 ]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A DAG file (YAML).")]
 WaitOption = Annotated[
@@ -37,11 +43,17 @@ WaitOption = Annotated[
 ]
 
 
-def plan(file: FileArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+def plan(
+    file: FileArgument,
+    check: CheckOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
     """Show what a deploy of a DAG file would do. Changes nothing."""
     text = read(file)
     with session(home, file=str(file)) as client:
         answer = client.post("/v1/plans", {"text": text, "filename": file.name})
+        _check(file, text, answer, check, client, home)
     if as_json:
         print_json(answer)
     elif answer["is_deployed"]:
@@ -55,18 +67,17 @@ def plan(file: FileArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOptio
 def deploy(
     file: FileArgument,
     wait: WaitOption = False,
-    check: CheckOption = False,
+    check: CheckOption = None,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
     """Deploy a DAG file. The same text again changes nothing."""
     text = read(file)
-    if check:
-        checked(file, home)
     body: dict[str, Any] = {"text": text, "filename": file.name}
     with session(home, file=str(file)) as client:
         planned = client.post("/v1/plans", body)
         body["base_version"] = planned["base_version"]
+        body["columns"] = _check(file, text, planned, check, client, home)
         answer = client.post("/v1/dags", body, patience=_PATIENCE)
         if not as_json:
             _print_deployed(answer)
@@ -77,6 +88,16 @@ def deploy(
         print_json(answer)
     if wait:
         _end(answer["rollout"], quiet=as_json)
+
+
+def _check(
+    file: Path, text: str, planned: dict[str, Any], check: bool | None, client: Client, home: Path
+) -> list[dict[str, Any]]:
+    """Have Spark judge what is to be deployed; the columns it found. Ends the program on faults."""
+    if check is False or (check is None and planned["is_deployed"]):
+        return []
+    found = checked(file, home) if check else checked_changes(file, text, planned["plan"], client)
+    return columns(found) if found else []
 
 
 def rollout(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from psycopg import sql
+from psycopg import DataError, sql
 from psycopg.errors import NotNullViolation
 
-from trace_etl.data import encoding, hot_tables
+from trace_etl.data import encoding, hot_reading, hot_tables
+from trace_etl.data.columns import arrow_schema
 from trace_etl.data.connection import Conn, connect, transaction
-from trace_etl.data.errors import KeyMissing, StaleWriter
+from trace_etl.data.errors import KeyMissing, StaleWriter, ValueRefused
 
 _POSITION = ("block_number", "transaction_index", "log_index")
 
@@ -32,13 +33,19 @@ class Target:
         return f"staging_{self.task_id.hex}_{self.attempt}"
 
 
-def prepare(conn: Conn, target: Target) -> None:
-    """Make the table if it is missing, and an empty place for this attempt's rows."""
+def prepare(conn: Conn, target: Target) -> Target:
+    """Make the table if it is missing, and an empty place for this attempt's rows.
+
+    Returns the target with the types that the table has: an older one may hold wider ones.
+    """
     hot_tables.ensure(conn, target.table, target.schema, key=target.key)
+    there = dict(hot_reading.columns_of(conn, target.table))
+    shape = [(name, there[name]) for name in target.schema.names]
     place, table = sql.Identifier(target.staging), sql.Identifier(target.table)
     for attempt in range(1, target.attempt + 1):  # what a worker that was killed left behind
         discard(conn, replace(target, attempt=attempt))
     conn.execute(sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {})").format(place, table))
+    return replace(target, schema=arrow_schema(shape))
 
 
 def discard(conn: Conn, target: Target) -> None:
@@ -49,28 +56,34 @@ def discard(conn: Conn, target: Target) -> None:
 def stage(dsn: str, target: Target, batches: Iterable[Any]) -> int:
     """Copy rows to where they wait, in one transaction; a second try begins anew.
 
-    Raises KeyMissing for a row without a key.
+    Raises KeyMissing for a row without a key, ValueRefused for one that Postgres does not hold.
     """
     place = sql.Identifier(target.staging)
     rows = 0
     with connect(dsn) as conn, transaction(conn):
         conn.execute(sql.SQL("TRUNCATE {}").format(place))
-        query = sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(place)
-        with _keys_there(), conn.cursor().copy(query) as copy:
+        query = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
+            place, sql.SQL(", ").join(_named(target.schema.names))
+        )
+        with _storable(), conn.cursor().copy(query) as copy:
             copy.write(encoding.HEADER)
             for batch in batches:
-                copy.write(encoding.rows(batch))
+                copy.write(encoding.rows(hot_reading.shaped(batch, target.schema)))
                 rows += batch.num_rows
             copy.write(encoding.TRAILER)
     return rows
 
 
 @contextmanager
-def _keys_there() -> Generator[None]:
+def _storable() -> Generator[None]:
     try:
         yield
     except NotNullViolation as error:
         raise KeyMissing(f"a row without {error.diag.column_name}") from error
+    except DataError as error:  # a text with a NUL, a year before 4713 B.C.
+        raise ValueRefused(
+            f"a value that Postgres does not hold: {error.diag.message_primary}"
+        ) from error
 
 
 _FENCE = """

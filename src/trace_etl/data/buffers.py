@@ -8,7 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 from psycopg import sql
 
-from trace_etl.data import encoding
+from trace_etl.data import encoding, hot_tables
 from trace_etl.data.connection import Conn
 
 CURSOR = "_cursor"
@@ -116,6 +116,7 @@ def ensure(conn: Conn, shape: Shape) -> None:
             sql.Identifier(CURSOR),
         )
     )
+    hot_tables.let_read(conn, shape.table)
 
 
 def _all(shape: Shape) -> list[tuple[str, str, bool]]:

@@ -6,10 +6,43 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as kinds
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
-_BIG_ENDIAN = {"int64": ">i8", "double": ">f8", "bool": ">u1"}
+# How each is stored, and where its count of days or microseconds begins.
+_BIG_ENDIAN = {
+    "int16": (">i2", 0),
+    "int32": (">i4", 0),
+    "int64": (">i8", 0),
+    "float": (">f4", 0),
+    "double": (">f8", 0),
+    "bool": (">u1", 0),
+    "date32[day]": (">i4", 10_957),
+    "timestamp[us]": (">i8", 946_684_800_000_000),
+    "timestamp[us, tz=UTC]": (">i8", 946_684_800_000_000),
+}
+_AS_INTEGERS = {
+    "date32[day]": pa.int32(),
+    "timestamp[us]": pa.int64(),
+    "timestamp[us, tz=UTC]": pa.int64(),
+}
+_OIDS = {
+    "bool": 16,
+    "binary": 17,
+    "int64": 20,
+    "int16": 21,
+    "int32": 23,
+    "string": 25,
+    "float": 700,
+    "double": 701,
+    "date32[day]": 1082,
+    "timestamp[us]": 1114,
+    "timestamp[us, tz=UTC]": 1184,
+    "decimal": 1700,
+}
+_BASE, _MINUS, _WORD = 10_000, 0x4000, 0xFFFF_FFFF
+_HEAD, _EMPTY_HEAD = 20, 12  # bytes before an array's elements
 _Array = Any  # pyarrow and numpy arrays
 
 
@@ -61,17 +94,98 @@ def _put(out: _Array, at: _Array, content: _Array, width: int) -> None:
 
 def _field(column: _Array) -> _Field:
     nulls = np.asarray(column.is_null()) if column.null_count else None
-    kind = str(column.type)
-    if kind in ("binary", "string"):
+    if kinds.is_binary(column.type) or kinds.is_string(column.type):
         return _variable(column, nulls)
-    if kind not in _BIG_ENDIAN:
-        raise TypeError(f"a column of type {kind} has no place in a hot table")
-    filled = pc.fill_null(column, pa.scalar(0, pa.int8()).cast(column.type))
-    values = np.asarray(filled).astype(_BIG_ENDIAN[kind])
-    lengths = np.full(len(column), values.itemsize, np.int64)
+    if kinds.is_list(column.type):
+        return _array(column, nulls)
+    content = _decimals(column) if kinds.is_decimal128(column.type) else _numbers(column)
+    lengths = np.full(len(column), content.shape[1], np.int64)
     if nulls is not None:
-        values, lengths = values[~nulls], np.where(nulls, 0, lengths)
-    return _Field(np.ascontiguousarray(values).view(np.uint8), lengths, nulls)
+        content, lengths = content[~nulls], np.where(nulls, 0, lengths)
+    return _Field(np.ascontiguousarray(content).reshape(-1), lengths, nulls)
+
+
+def _numbers(column: _Array) -> _Array:
+    """A row of bytes for each value of one width. Raises TypeError for an unknown type."""
+    kind = str(column.type)
+    if kind not in _BIG_ENDIAN:
+        raise TypeError(f"a column of type {kind} has no place in a table of Postgres data")
+    stored, epoch = _BIG_ENDIAN[kind]
+    if kind in _AS_INTEGERS:
+        column = column.cast(_AS_INTEGERS[kind])
+    filled = pc.fill_null(column, pa.scalar(0, pa.int8()).cast(column.type))
+    values = (np.asarray(filled) - epoch if epoch else np.asarray(filled)).astype(stored)
+    return values.view(np.uint8).reshape(len(column), values.itemsize)
+
+
+def _decimals(column: _Array) -> _Array:
+    """Numerics of Postgres: digits to the base of 10,000, counted from the decimal point."""
+    scale, count = column.type.scale, len(column)
+    fraction, whole = -(-scale // 4), -(-(column.type.precision - scale) // 4)
+    words = np.frombuffer(column.buffers()[1], "<u4").reshape(-1, 4)
+    limbs = words[column.offset : column.offset + count].astype(np.uint64)
+    negative = limbs[:, 3] >= 1 << 31
+    limbs[negative] = _negated(limbs[negative])
+    out = np.zeros((count, 4 + fraction + whole), ">i2")
+    out[:, 0], out[:, 1], out[:, 3] = fraction + whole, whole - 1, scale
+    out[:, 2] = np.where(negative, _MINUS, 0)
+    last = 3 + fraction + whole
+    if scale % 4:
+        out[:, last] = _divide(limbs, 10 ** (scale % 4)) * 10 ** (4 - scale % 4)
+        last -= 1
+    for place in range(last, 3, -1):
+        out[:, place] = _divide(limbs, _BASE)
+    return out.view(np.uint8)
+
+
+def _negated(limbs: _Array) -> _Array:
+    """Two's complement, 32 bits at a time."""
+    flipped, carry = limbs ^ np.uint64(_WORD), np.ones(len(limbs), np.uint64)
+    for n in range(4):
+        total = flipped[:, n] + carry
+        flipped[:, n], carry = total & np.uint64(_WORD), total >> np.uint64(32)
+    return flipped
+
+
+def _divide(limbs: _Array, by: int) -> _Array:
+    """Divide in place, the highest word first; what is left over."""
+    rest = np.zeros(len(limbs), np.uint64)
+    for n in (3, 2, 1, 0):
+        now = (rest << np.uint64(32)) | limbs[:, n]
+        limbs[:, n], rest = now // np.uint64(by), now % np.uint64(by)
+    return rest.astype(np.int64)
+
+
+def _array(column: _Array, nulls: _Array | None) -> _Field:
+    """Arrays of one dimension: a head, then each element behind its length."""
+    items = column.flatten()
+    field = _field(items)
+    counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
+    ends = np.cumsum(4 + field.lengths)
+    elements: _Array = np.zeros(int(ends[-1]) if len(items) else 0, np.uint8)
+    _write(elements, ends - field.lengths - 4, field)
+    # How many bytes the elements of each row take, from where the last of them ends.
+    reached = np.concatenate([[0], ends])[np.cumsum(counts)]
+    sizes = np.diff(reached, prepend=0)
+    lengths = np.where(counts == 0, _EMPTY_HEAD, _HEAD + sizes)
+    if nulls is not None:
+        lengths[nulls] = 0
+    starts = np.cumsum(lengths) - lengths
+    out: _Array = np.zeros(int(lengths.sum()), np.uint8)
+    there = np.ones(len(column), bool) if nulls is None else ~nulls
+    head = np.zeros((len(column), 5), ">i4")
+    head[:, 0], head[:, 2], head[:, 3], head[:, 4] = counts > 0, _oid(items.type), counts, 1
+    head = head.view(np.uint8).reshape(len(column), _HEAD)
+    filled = counts > 0
+    _put(out, starts[there & ~filled], head[there & ~filled, :_EMPTY_HEAD], _EMPTY_HEAD)
+    _put(out, starts[filled], head[filled], _HEAD)
+    shift = starts + _HEAD - (reached - sizes)
+    out[np.repeat(shift, sizes) + np.arange(len(elements))] = elements
+    return _Field(out, lengths, nulls)
+
+
+def _oid(kind: _Array) -> int:
+    return _OIDS["decimal" if kinds.is_decimal128(kind) else str(kind)]
 
 
 def _variable(column: _Array, nulls: _Array | None) -> _Field:

@@ -16,6 +16,12 @@ class KeyMissing(TraceError):
     code = "key_missing"
 
 
+class ValueRefused(TraceError):
+    """A value that a column of its table cannot hold."""
+
+    code = "value_refused"
+
+
 class StaleWriter(TraceError):
     """Another attempt has taken over; this one may not write any more."""
 

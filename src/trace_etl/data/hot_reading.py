@@ -7,13 +7,14 @@ from typing import Any, LiteralString
 import adbc_driver_postgresql.dbapi as _adbc  # pyright: ignore[reportMissingTypeStubs]
 from psycopg import sql
 
-from trace_etl.data.connection import connect
+from trace_etl.data.connection import Conn, connect
 
 _OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", "<", "<=", "IN")}
 _driver: Any = _adbc  # it ships no types
+DRIVER_ERRORS: tuple[type[Exception], ...] = (_driver.Error,)
 IS_NOT_NULL = "IS NOT NULL"
 _SHAPE = """
-SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 
@@ -30,7 +31,12 @@ class Condition:
 def shape(dsn: str, table: str) -> list[tuple[str, str]]:
     """The columns with their Postgres types; none if there is no such table."""
     with connect(dsn) as conn:
-        return [(row[0], row[1]) for row in conn.execute(_SHAPE, (_quoted(table),))]
+        return columns_of(conn, table)
+
+
+def columns_of(conn: Conn, table: str) -> list[tuple[str, str]]:
+    """The same, on a connection that is open."""
+    return [(row[0], row[1]) for row in conn.execute(_SHAPE, (_quoted(table),))]
 
 
 def is_longer_than(dsn: str, table: str, conditions: Sequence[Condition], rows: int) -> bool:
@@ -43,17 +49,33 @@ def is_longer_than(dsn: str, table: str, conditions: Sequence[Condition], rows: 
     return found is not None and found[0] > rows
 
 
-def batches(
-    dsn: str, table: str, columns: Sequence[str], conditions: Sequence[Condition]
-) -> Iterator[Any]:
-    """The rows that meet all conditions, as record batches."""
+def batches(dsn: str, table: str, schema: Any, conditions: Sequence[Condition]) -> Iterator[Any]:
+    """The rows that meet all conditions, as record batches.
+
+    `schema` is the table's; what the driver calls otherwise becomes what it says.
+    """
+    text = selection(table, schema.names, conditions)
+    with driver_connection(dsn) as conn, conn.cursor() as cursor:
+        cursor.execute(text)
+        for batch in cursor.fetch_record_batch():
+            yield shaped(batch, schema)
+
+
+def selection(table: str, columns: Sequence[str], conditions: Sequence[Condition]) -> str:
+    """The SQL of a read. Values are quoted, not bound: with parameters the driver goes by rows."""
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
     query = sql.SQL("SELECT {} FROM {} {}").format(names, sql.Identifier(table), _where(conditions))
-    # Values are quoted by psycopg, not bound: with parameters the driver goes row by row.
-    text = query.as_string(None)
-    with _driver.connect(dsn) as conn, conn.cursor() as cursor:
-        cursor.execute(text)
-        yield from cursor.fetch_record_batch()
+    return query.as_string(None)
+
+
+def driver_connection(dsn: str) -> Any:
+    """A connection of the driver that reads into Arrow; its errors are DRIVER_ERRORS."""
+    return _driver.connect(dsn)
+
+
+def shaped(batch: Any, schema: Any) -> Any:
+    """A batch of the driver with our types: it reads numerics as text."""
+    return batch if batch.schema == schema else batch.cast(schema)
 
 
 def _where(conditions: Sequence[Condition]) -> sql.Composable:

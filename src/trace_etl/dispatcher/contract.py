@@ -12,7 +12,7 @@ from trace_etl.model.errors import (
     OutputNotReady,
     PartitionOverlap,
 )
-from trace_etl.wire import buffers
+from trace_etl.wire import buffers, tables
 from trace_etl.wire import task as wire
 
 
@@ -77,6 +77,16 @@ CALLS = (
         (wire.Fetched,),
         query=("task_id",),
         refusals=(401, 404, 422, 503),
+    ),
+    Call(
+        "tables_to_drop",
+        "POST",
+        "/internal/tables-to-drop",
+        "Extension: which tables of Postgres data nobody reads any more.",
+        "worker",
+        (tables.TablesToDrop,),
+        tables.TablesHeld,
+        refusals=_WORKER,
     ),
     Call(
         "jwks",

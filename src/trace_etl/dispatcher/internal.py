@@ -21,6 +21,7 @@ from trace_etl.dispatcher import figures, openapi
 from trace_etl.dispatcher.buffers import Buffers
 from trace_etl.dispatcher.contract import CALLS
 from trace_etl.dispatcher.lifecycle import Lifecycle
+from trace_etl.dispatcher.retired import RetiredGenerations
 from trace_etl.dispatcher.tokens import TaskTokens
 from trace_etl.dispatcher.workers import WorkerTokens
 from trace_etl.http.lean import Answer, Request
@@ -38,6 +39,7 @@ from trace_etl.model.errors import (
 from trace_etl.state.pool import BROKEN
 from trace_etl.wire import task as wire
 from trace_etl.wire.buffers import BufferComplete
+from trace_etl.wire.tables import TablesHeld
 
 MAX_BODY = 1024 * 1024
 _MOST_FAULTS = 50
@@ -61,10 +63,16 @@ class InternalApi:
     calls = CALLS
 
     def __init__(
-        self, lifecycle: Lifecycle, batches: Buffers, tokens: TaskTokens, workers: WorkerTokens
+        self,
+        lifecycle: Lifecycle,
+        batches: Buffers,
+        tokens: TaskTokens,
+        workers: WorkerTokens,
+        retired: RetiredGenerations,
     ) -> None:
         self._lifecycle = lifecycle
         self._buffers = batches
+        self._retired = retired
         self._tokens = tokens
         self._workers = workers
         self._openapi = _etagged(orjson.dumps(openapi.document(self.calls)), b"no-cache")
@@ -73,6 +81,7 @@ class InternalApi:
             "claim": self._claim,
             "claim_many": self._claim_many,
             "fetch": self._fetch,
+            "tables_to_drop": self._tables_to_drop,
             "jwks": self._jwks,
             "heartbeat": self._heartbeat,
             "complete": self._complete,
@@ -107,6 +116,10 @@ class InternalApi:
     async def _fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
         self._workers.check(headers)
         return Answer(await self._lifecycle.fetch(_uuid(query, "task_id")))
+
+    async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        return _json(await self._retired.to_drop(_parse(TablesHeld, body)))
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> Answer:
         self._workers.check(headers)

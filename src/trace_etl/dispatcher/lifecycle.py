@@ -34,6 +34,7 @@ from trace_etl.plan.retry import Backoff
 from trace_etl.state import (
     claims,
     completions,
+    doubts,
     invalidations,
     leases,
     pointers,
@@ -365,7 +366,12 @@ async def _invalidate(
     conn: Conn, org_id: UUID, fence: Fence, invalid: list[NewInvalidation]
 ) -> None:
     made_by = f"task:{fence.task_id}"
-    await invalidations.record(conn, org_id, invalid, made_by=made_by, fence=fence)
+    told = [one for one in invalid if not one.is_doubt]
+    if told:
+        await invalidations.record(conn, org_id, told, made_by=made_by, fence=fence)
+    doubted = [one for one in invalid if one.is_doubt]
+    if doubted:
+        await doubts.record(conn, fence, doubted)
 
 
 def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str | TraceError:

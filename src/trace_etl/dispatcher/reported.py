@@ -46,7 +46,8 @@ def new_invalidation(
     """An invalidation of the caller's output, or of what it checks. Raises Forbidden."""
     dataset_uuid = item.dataset_uuid or known[item.dataset or ""]
     grant = caller.doubted.get(dataset_uuid)
-    if grant is None or item.dataset_version not in (None, grant.dataset_version):
+    is_doubt = grant is not None and item.dataset_version in (None, grant.dataset_version)
+    if grant is None or not is_doubt:
         grant = granted(caller, dataset_uuid, item.dataset_version)
     span = invalid_span(item.partition_key, item.start, item.end)
     return NewInvalidation(
@@ -59,6 +60,7 @@ def new_invalidation(
         filter=item.filter,
         reason=item.reason,
         once_key=item.key,
+        is_doubt=is_doubt,
     )
 
 

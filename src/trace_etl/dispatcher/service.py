@@ -32,6 +32,7 @@ from trace_etl.dispatcher.loops.source_monitor import SourceMonitor
 from trace_etl.dispatcher.loops.task_tallier import TaskTallier
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.payloads import Payloads
+from trace_etl.dispatcher.retired import RetiredGenerations
 from trace_etl.dispatcher.routes.all import ROUTERS
 from trace_etl.dispatcher.routes.context import Context
 from trace_etl.dispatcher.routes.roles import check_declared
@@ -49,6 +50,7 @@ from trace_etl.state import operator_caps
 from trace_etl.state.pool import BROKEN, KeptConnections, Pool, make_pool, transaction
 
 _BATCH = 500
+_FORGOTTEN_AT_ONCE = 10_000
 _log = structlog.stdlib.get_logger()
 
 
@@ -158,7 +160,11 @@ def _assemble(
     )
     return Service(
         internal=InternalApi(
-            lifecycle, Buffers(pool, kicks), tokens, WorkerTokens(cfg.worker_tokens_file)
+            lifecycle,
+            Buffers(pool, kicks),
+            tokens,
+            WorkerTokens(cfg.worker_tokens_file),
+            RetiredGenerations(pool, cfg.history_kept, _FORGOTTEN_AT_ONCE),
         ),
         user=_user_app(cfg, Context(pool, queue, kicks, changes, webhooks)),
         lifecycle=lifecycle,

@@ -12,8 +12,9 @@ from trace_etl.lite.postgres import Server
 STATE = "trace_state"
 READER = "trace_reader"
 DATA = "trace_data"
+DATA_READER = "trace_data_reader"
 QUEUE = "trace_queue"
-ROLES = (STATE, READER, DATA, QUEUE)
+ROLES = (STATE, READER, DATA, DATA_READER, QUEUE)
 
 Conn = psycopg.Connection[tuple[object, ...]]
 
@@ -26,13 +27,14 @@ class Dsns:
     reader: str
     data: str
     queue: str
+    data_reader: str
 
 
 def provision(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
     """Make the roles, the two databases and the queue's schema, where they are missing."""
     create_roles(server)
     create_database(server, state, owner=STATE, connect=[READER])
-    create_database(server, data, owner=DATA, connect=[QUEUE])
+    create_database(server, data, owner=DATA, connect=[QUEUE, DATA_READER])
     with psycopg.connect(server.admin_dsn(data), autocommit=True) as conn:
         conn.execute("SET client_min_messages = warning")
         conn.execute("CREATE SCHEMA IF NOT EXISTS queue AUTHORIZATION trace_queue")
@@ -46,6 +48,7 @@ def dsns(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
         reader=server.dsn(READER, state),
         data=server.dsn(DATA, data),
         queue=server.dsn(QUEUE, data),
+        data_reader=server.dsn(DATA_READER, data),
     )
 
 
@@ -58,7 +61,12 @@ def create_roles(server: Server) -> None:
         # Wake-ups are only hints: losing the last ones in a crash costs a poll, not a task.
         conn.execute("ALTER ROLE trace_queue SET synchronous_commit = off")
         conn.execute("ALTER ROLE trace_queue SET search_path = queue")
-        conn.execute("ALTER ROLE trace_reader SET default_transaction_read_only = on")
+        for reader in (READER, DATA_READER):
+            conn.execute(
+                sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(
+                    sql.Identifier(reader)
+                )
+            )
         for database in ("postgres", "template1"):
             _close(conn, database)
 

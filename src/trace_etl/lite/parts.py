@@ -163,6 +163,7 @@ def _query(plan: Blueprint) -> Part:
     environment = {
         **_server_tls(plan.home),
         "TRACE_STATE_DSN": plan.dsns.reader,
+        "TRACE_DATA_DSN": plan.dsns.data_reader,
         "TRACE_QUERY_HOST": LOOPBACK,
         "TRACE_QUERY_PORT": plan.port("query"),
         "TRACE_USER_KEYS_DIR": str(plan.home.user_keys),

@@ -1,6 +1,7 @@
 """What a DAG's jobs would make of their inputs, found out by Spark's own analyser, without rows."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from trace_etl.model.dag import Dag, Job
+from trace_etl.pipeline.appends import storable
 from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import PipelineError
 from trace_etl.pipeline.evm.tables import SCHEMAS
@@ -20,11 +22,14 @@ from trace_etl.pipeline.failures import translated
 from trace_etl.pipeline.inputs import Input, where_columns
 from trace_etl.pipeline.operators import implementation
 from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.pipeline.writer import Frame
+from trace_etl.plan.checking import with_upstream
 from trace_etl.plan.operators import OPERATORS
 from trace_etl.wire.task import TaskInput, TaskPayload, TaskResult
 
 _RELAYS = ("source", "range_splitter", "range_aggregator")
 _NOBODY = UUID(int=0)
+_PLACE = re.compile(r"\bline (\d+),? pos (\d+)")
 _FINDINGS = "block_number bigint, problem string, expected_rows bigint, found_rows bigint"
 Schemas = Mapping[str, StructType]
 
@@ -35,6 +40,9 @@ class Complaint:
 
     job: int
     message: str
+    line: int | None = None
+    """In the job's SQL, from 1, where Spark tells it."""
+    column: int | None = None
 
 
 @dataclass
@@ -62,22 +70,26 @@ class _EmptyContext(OperatorContext):
         return next(one for one in self.empty if one.name == given.name)
 
 
-def analyse(spark: SparkSession, dag: Dag, published: Schemas) -> Analysis:
-    """Look at every job after those it reads from. `spark` is a session of its own for this."""
+def analyse(
+    spark: SparkSession, dag: Dag, published: Schemas, only: Collection[str] | None = None
+) -> Analysis:
+    """Look at every job after those it reads from. `spark` is a session of its own for this.
+
+    `only`: these jobs, and what they read from.
+    """
     found = Analysis()
     relays = {job.name for job in dag.jobs if job.operator in _RELAYS}
-    waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name not in relays]
+    wanted = {job.name for job in dag.jobs} if only is None else with_upstream(dag, only)
+    waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name in wanted - relays]
     while waiting:
-        ready = [one for one in waiting if _is_ready(one[1], dag, found, relays, waiting)]
+        ready = [one for one in waiting if _is_ready(one[1], waiting)]
         for n, job in ready or waiting:
             _look(spark, n, job, published, relays, found)
         waiting = [one for one in waiting if one not in (ready or waiting)]
     return found
 
 
-def _is_ready(
-    job: Job, dag: Dag, found: Analysis, relays: set[str], waiting: list[tuple[int, Job]]
-) -> bool:
+def _is_ready(job: Job, waiting: list[tuple[int, Job]]) -> bool:
     undone = {other.name for _, other in waiting}
     return not any(item.job in undone for item in job.inputs)
 
@@ -96,9 +108,22 @@ def _look(
         for name, schema in _outputs(spark, job, inputs).items():
             found.outputs[job.name, name] = schema
     except PipelineError as error:
-        found.complaints.append(Complaint(n, error.detail))
+        found.complaints.append(_complaint(n, job, error.detail))
     except (PySparkException, Py4JError) as error:
-        found.complaints.append(Complaint(n, translated(error, is_alive=True).detail))
+        found.complaints.append(_complaint(n, job, translated(error, is_alive=True).detail))
+
+
+def _complaint(n: int, job: Job, message: str) -> Complaint:
+    """What Spark says, and where in the SQL; it counts lines behind the white space before it."""
+    place = _PLACE.search(message)
+    sql = job.config.get("sql")
+    if place is None or not isinstance(sql, str):
+        return Complaint(n, message)
+    above = sql[: len(sql) - len(sql.lstrip())]
+    line, column = int(place[1]), int(place[2]) + 1
+    if line == 1:
+        column += len(above) - (above.rfind("\n") + 1)
+    return Complaint(n, message, line + above.count("\n"), column)
 
 
 def _inputs(
@@ -133,9 +158,13 @@ def _outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas:
     if job.operator == "parquet_compact":
         return {job.outputs[0]: inputs[-1].frame.schema}
     config = OPERATORS[job.operator].config.model_validate(job.config)
-    result = implementation(job.operator)(_context(spark, job, inputs, config), config)
+    context = _context(spark, job, inputs, config)
+    result = implementation(job.operator)(context, config)
     if isinstance(result, TaskResult):
         return {}
+    if job.update_strategy == "append" and isinstance(result, Frame):
+        stored = storable(result.frame, context.task.outputs[0])
+        return {result.output: stored.schema}
     return {name: _columns(schema) for name, schema in result.schemas().items()}
 
 
@@ -165,6 +194,7 @@ def _context(spark: SparkSession, job: Job, inputs: list[Input], config: Any) ->
                     "name": name,
                     "dataset_uuid": _NOBODY,
                     "dataset_version": _NOBODY,
+                    "unique_key": list(job.unique_key),
                     "storage_ref": {"scheme": "file", "bucket": "check", "prefix": "check/"},
                 }
                 for n, name in enumerate(job.outputs)
@@ -174,6 +204,12 @@ def _context(spark: SparkSession, job: Job, inputs: list[Input], config: Any) ->
     pools = {str(getattr(config, "rpc", "default")): ("http://127.0.0.1:9",)}
     settings = PipelineSettings(Path(), Path(), rpc_pools=pools)
     return _EmptyContext(payload, settings, lambda: spark, empty=inputs)
+
+
+def struct(columns: Sequence[Mapping[str, str]]) -> StructType:
+    """Columns as markers and deploys record them."""
+    ddl = ", ".join(f"`{one['name']}` {one['type']}" for one in columns)
+    return cast("StructType", StructType.fromDDL(ddl))
 
 
 def _columns(schema: Any) -> StructType:

@@ -9,20 +9,25 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
     DataType,
+    DateType,
+    DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
     LongType,
     ShortType,
     StringType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from trace_etl.data import appends, connection
-from trace_etl.data.errors import KeyMissing
+from trace_etl.data.errors import KeyMissing, ValueRefused
 from trace_etl.model.storage import hot_table
 from trace_etl.pipeline import reports
 from trace_etl.pipeline.context import OperatorContext
@@ -31,7 +36,21 @@ from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.writer import Frame
 from trace_etl.wire.task import TaskOutput, TaskResult
 
-_KEPT = (LongType, DoubleType, BooleanType, StringType, BinaryType)
+_KEPT = (
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+    DecimalType,
+    BooleanType,
+    StringType,
+    BinaryType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+)
+_PLAIN = (LongType, DoubleType, BooleanType, StringType, BinaryType)
 _WIDENED: dict[type[DataType], str] = {
     ByteType: "long",
     ShortType: "long",
@@ -51,7 +70,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     frame = storable(result.frame, output)
     target = _target(context, output, frame)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        appends.prepare(conn, target)
+        target = appends.prepare(conn, target)
     try:
         staged = frame.coalesce(1).mapInArrow(_Stager(dsn, target), _REPORT_TYPE)
         cast("Any", staged).collect()
@@ -65,24 +84,42 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     return reports.appended(context.task, output, f"postgres_table:{target.table}", rows)
 
 
-def storable(frame: DataFrame, output: TaskOutput) -> DataFrame:
-    """The columns as the table holds them. Raises BadSql naming one that has no place there."""
+def storable(frame: DataFrame, output: TaskOutput, *, is_plain: bool = False) -> DataFrame:
+    """The columns as the table holds them. Raises BadSql naming one that has no place there.
+
+    `is_plain`: only what goes through JSON unharmed, numbers in their widest form.
+    """
     missing = [name for name in output.unique_key if name not in frame.columns]
     if missing:
         raise BadSql(f"output {output.name}: there is no column {missing[0]} of the unique_key")
-    columns = [_stored(field.name, field.dataType) for field in frame.schema.fields]
+    stored = _plain if is_plain else _stored
+    columns = [stored(field.name, field.dataType) for field in frame.schema.fields]
     return frame.select(*columns)
 
 
 def _stored(name: str, kind: DataType) -> Column:
     column = F.col(f"`{name}`")
-    if isinstance(kind, _KEPT):
+    item = kind.elementType if isinstance(kind, ArrayType) else kind
+    if isinstance(item, _KEPT):
+        return column
+    if isinstance(item, ByteType):  # Postgres has none so small
+        wider = ArrayType(ShortType()) if isinstance(kind, ArrayType) else ShortType()
+        return column.cast(wider).alias(name)
+    raise BadSql(
+        f"column {name} is {kind.simpleString()}; append holds numbers, booleans, strings, binary, "
+        "dates, timestamps and arrays of these: CAST it, or make it text by to_json"
+    )
+
+
+def _plain(name: str, kind: DataType) -> Column:
+    column = F.col(f"`{name}`")
+    if isinstance(kind, _PLAIN):
         return column
     if type(kind) in _WIDENED:
         return column.cast(_WIDENED[type(kind)]).alias(name)
     raise BadSql(
-        f"column {name} is {kind.simpleString()}; append holds bigint, double, boolean, string "
-        "and binary: CAST it"
+        f"column {name} is {kind.simpleString()}; a buffered dataset holds bigint, double, "
+        "boolean, string and binary: CAST it"
     )
 
 
@@ -109,5 +146,7 @@ class _Stager:
             rows = appends.stage(self.dsn, self.target, batches)
         except KeyMissing as error:
             raise BadSql(f"{error}, which is part of the unique_key") from error
+        except ValueRefused as error:
+            raise BadSql(str(error)) from error
         settle()
         yield pa.RecordBatch.from_arrays([pa.array([rows])], schema=_REPORT)

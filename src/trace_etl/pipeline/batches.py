@@ -29,7 +29,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     [output] = context.task.outputs
     if context.link is None or context.link.publish is None:
         raise BadTask(f"output {output.name}: this runner has no line to the Dispatcher")
-    frame = declared(storable(result.frame, output), output)
+    frame = declared(storable(result.frame, output, is_plain=True), output)
     place = directory(output.storage_ref, context.settings.objects_root)
     written = frame.coalesce(1).mapInArrow(_Writer(place), _REPORT_TYPE)
     rows = cast("Any", written).collect()

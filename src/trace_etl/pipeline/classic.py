@@ -44,6 +44,7 @@ class ClassicEngine:
             memory=settings.memory,
             scratch=self._scratch.directory,
             is_local=is_local(settings.master),
+            is_brief=settings.is_brief,
         )
         conf = spark_conf(settings, self._scratch)
         try:

@@ -1,9 +1,15 @@
 """What we ask of Spark: quick small tasks, loopback only, nothing a SELECT could abuse."""
 
 import os
+import re
 
+from trace_etl.pipeline.errors import SparkNotStarted
 from trace_etl.pipeline.scratch import Scratch
 from trace_etl.pipeline.settings import PipelineSettings
+
+_SIZE = re.compile(r"(\d+)([mg])")
+# As `make bench ONLY=memory` measures it.
+_LEAST_HEAP_MB, _BESIDE_MB, _PER_CORE_MB = 512, 768, 256
 
 
 def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
@@ -60,6 +66,25 @@ def cores(master: str) -> int:
     if inside == "*":
         return os.cpu_count() or 2
     return int(inside) if inside.isdecimal() else 2
+
+
+def heap_within(limit: str, master: str) -> str:
+    """The heap that leaves room, within a limit for everything, for all that is not heap.
+
+    That is the JVM's own needs, the worker, and the Python processes of every core.
+    Raises SparkNotStarted for a limit that leaves too little.
+    """
+    found = _SIZE.fullmatch(limit.lower())
+    if found is None:
+        raise SparkNotStarted(f"TRACE_MEMORY_LIMIT: {limit} is not a size, like 2g or 1792m")
+    megabytes = int(found[1]) * (1024 if found[2] == "g" else 1)
+    beside = _BESIDE_MB + _PER_CORE_MB * (cores(master) if is_local(master) else 0)
+    if megabytes - beside < _LEAST_HEAP_MB:
+        raise SparkNotStarted(
+            f"TRACE_MEMORY_LIMIT: {limit} is too little; with {master} a worker needs "
+            f"{beside + _LEAST_HEAP_MB}m"
+        )
+    return f"{megabytes - beside}m"
 
 
 def _on_this_machine(scratch: Scratch) -> dict[str, str]:

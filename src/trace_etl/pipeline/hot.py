@@ -19,10 +19,12 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from trace_etl.data import hot_reading
 from trace_etl.data.buffers import CURSOR
+from trace_etl.data.columns import arrow_schema
 from trace_etl.data.hot_reading import Condition
 from trace_etl.model.storage import hot_table
 from trace_etl.pipeline.errors import InputMissing
@@ -33,13 +35,6 @@ from trace_etl.wire.task import Scope, TaskInput
 
 _BLOCK = "block_number"
 _SMALL_ROWS = 100_000
-_DDL = {
-    "bigint": "bigint",
-    "bytea": "binary",
-    "text": "string",
-    "double precision": "double",
-    "boolean": "boolean",
-}
 _PUSHED: dict[type[Filter], str] = {
     EqualTo: "=",
     GreaterThan: ">",
@@ -106,19 +101,20 @@ class HotTable(DataSource):
     def name(cls) -> str:
         return "hot"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         columns = hot_reading.shape(self.options["dsn"], self.options["table"])
         settle()
-        return ", ".join(f"`{name}` {_DDL[kind]}" for name, kind in columns)
+        return from_arrow_schema(arrow_schema(columns), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return HotReader(self.options["dsn"], self.options["table"], schema.names)
+        columns = to_arrow_schema(schema, timezone="UTC")
+        return HotReader(self.options["dsn"], self.options["table"], columns)
 
 
 class HotReader(DataSourceReader):
     """Reads in one statement: two would see two states while a reorganisation goes through."""
 
-    def __init__(self, dsn: str, table: str, columns: Sequence[str]) -> None:
+    def __init__(self, dsn: str, table: str, columns: Any) -> None:
         self._dsn, self._table, self._columns = dsn, table, columns
         self._conditions: list[Condition] = []
 

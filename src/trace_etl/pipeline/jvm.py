@@ -91,7 +91,14 @@ class Jvm:
             self.process.wait()
 
 
-def launch(java_home: Path | None, *, memory: str, scratch: Path, is_local: bool = True) -> Jvm:
+def launch(
+    java_home: Path | None,
+    *,
+    memory: str,
+    scratch: Path,
+    is_local: bool = True,
+    is_brief: bool = False,
+) -> Jvm:
     """Start a JVM; it takes a second to listen. Raises SparkNotStarted."""
     home = java_home or wheel_java_home()
     log, answer = scratch / "spark.log", scratch / _ANSWER
@@ -99,7 +106,7 @@ def launch(java_home: Path | None, *, memory: str, scratch: Path, is_local: bool
     with log.open("wb") as stderr:
         try:
             process = subprocess.Popen(
-                _command(home, memory, scratch),
+                _command(home, memory, scratch, is_brief=is_brief),
                 stdin=subprocess.PIPE,  # PythonGatewayServer exits when this reaches its end
                 stdout=stderr,
                 stderr=stderr,
@@ -119,12 +126,13 @@ def wheel_java_home() -> Path:
     return Path(wheel.submodule_search_locations[0]) / "java-runtime"
 
 
-def _command(home: Path, memory: str, scratch: Path) -> list[str]:
+def _command(home: Path, memory: str, scratch: Path, *, is_brief: bool = False) -> list[str]:
     jars = sorted(str(jar) for jar in (_spark_home() / "jars").glob("*.jar"))
     return [
         f"{home}/bin/java",
         *FLAGS,
         *(FLAGS_SINCE_24 if _major(home) >= 24 else ()),
+        *(("-XX:TieredStopAtLevel=1",) if is_brief else ()),
         f"-Xmx{memory}",
         f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",

@@ -109,7 +109,9 @@ class ParquetFile:
 
     def _flush(self, *, final: bool) -> None:
         """Write what is held; unless final, keep the rows that do not fill a row group."""
-        table = pa.Table.from_batches(self._held, self._schema).combine_chunks()
+        batches, self._held = self._held, []
+        table = pa.Table.from_batches(batches, self._schema).combine_chunks()
+        del batches  # combined is a copy: while it is written, the parts must not be held too
         whole = table.num_rows if final else table.num_rows - table.num_rows % ROW_GROUP_ROWS
         with named_errors(self._path):
             self._writer = self._writer or self._begin(table)

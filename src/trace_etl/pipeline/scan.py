@@ -5,6 +5,7 @@ Arrow batches anyway.
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import ge, gt, le
@@ -13,7 +14,6 @@ from typing import Any
 import pyarrow.dataset as ds
 
 _BATCH_ROWS = 50_000
-_AHEAD = 2  # batches, and files: what is read ahead is held in memory
 _OPERATORS = {">=": ge, ">": gt, "<=": le}
 
 
@@ -44,14 +44,30 @@ class Scan:
         return replace(self, limits=(*self.limits, Limit(column, "in", list(values))))
 
     def batches(self) -> Iterator[Any]:
-        """The rows, file by file; row groups that cannot hold any are skipped."""
+        """The rows, file by file; row groups that cannot hold any are skipped.
+
+        One row group is read while the one before is worked on. Arrow's own scanner reads as many
+        as it has batches to give, which for wide rows is more than a worker may hold.
+        """
+        with ThreadPoolExecutor(1, "read-ahead") as ahead:
+            reading: Future[Any] | None = None
+            for piece in self._pieces():
+                following = ahead.submit(self._read, piece)
+                if reading is not None:
+                    yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
+                reading = following
+            if reading is not None:
+                yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
+
+    def _pieces(self) -> Iterator[Any]:
+        """Row groups that may hold wanted rows, in their order."""
         source = ds.dataset(list(self.paths), schema=self.schema, format="parquet")
-        yield from source.to_batches(
-            filter=self._filter(),
-            batch_size=_BATCH_ROWS,
-            batch_readahead=_AHEAD,
-            fragment_readahead=_AHEAD,
-        )
+        wanted = self._filter()
+        for file in source.get_fragments(filter=wanted):
+            yield from file.split_by_row_group(filter=wanted, schema=self.schema)
+
+    def _read(self, piece: Any) -> Any:
+        return piece.to_table(schema=self.schema, filter=self._filter())
 
     def _filter(self) -> Any:
         if not self.limits:

@@ -58,6 +58,49 @@ def locate(text: str) -> Located:
         raise Invalid([Fault("", "nested too deeply", 1, 1)]) from error
 
 
+def inside(text: str, path: Path, line: int, column: int) -> tuple[int, int] | None:
+    """Where a place inside a string value stands in the file; both counted from 1.
+
+    Folding and indentation change white space only, so the same characters are counted on both
+    sides. None for a value that is not written as it is, with escapes.
+    """
+    node = cast(yaml.Node | None, yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    for part in path:
+        node = _child(node, part)
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    value: str = node.value
+    before = sum(len(one) for one in value.splitlines(keepends=True)[: line - 1]) + column - 1
+    at = _beginning(text, node)
+    for n, character in enumerate(value[: before + 1]):
+        if character.isspace():
+            continue
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at >= len(text) or text[at] != character:
+            return None
+        if n == before:
+            break
+        at += 1
+    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+
+
+def _child(node: yaml.Node | None, part: int | str) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == part), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+        return node.value[part] if part < len(node.value) else None
+    return None
+
+
+def _beginning(text: str, node: yaml.ScalarNode) -> int:
+    """The first character of a value: behind its quote, or on the line after `|` or `>`."""
+    at: int = node.start_mark.index
+    if node.style in ("|", ">"):
+        return text.find("\n", at) + 1
+    return at + 1 if node.style in ("'", '"') else at
+
+
 class _Walk:
     def __init__(self) -> None:
         self.marks: dict[Path, tuple[int, int]] = {}

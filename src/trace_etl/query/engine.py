@@ -2,7 +2,8 @@
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,12 @@ import duckdb
 import orjson
 import structlog
 
+from trace_etl.data.errors import DataUnavailable
+from trace_etl.data.snapshots import Snapshot, snapshot
 from trace_etl.model.errors import Fault, Invalid, Unavailable
 from trace_etl.query.columns import duckdb_type
 from trace_etl.query.errors import NoDataYet, QueryTooLarge
+from trace_etl.query.tables import Budget, dataset
 from trace_etl.query.values import json_safe
 from trace_etl.wire.query import MAX_BYTES
 
@@ -30,6 +34,8 @@ class View:
     name: str
     files: list[str]
     columns: list[dict[str, str]]
+    table: str | None = None
+    """The table of Postgres data that may hold its rows instead."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ class Limits:
     memory: str
     threads: int
     bytes: int = MAX_BYTES
+    seconds: float = 60.0
+    table_bytes: int = 2**30
 
 
 @dataclass(frozen=True)
@@ -60,31 +68,62 @@ class Run:
     sql: str
     views: list[View]
     limits: Limits
+    data_dsn: str | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
     _engine: duckdb.DuckDBPyConnection | None = None
+    _snapshot: Snapshot | None = None
+    budget: Budget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.budget = Budget(self.limits.table_bytes, self.limits.table_bytes)
 
     def stop(self) -> None:
         """Make `execute` raise Stopped. An interrupt between two statements is lost: repeat."""
         self._stopping.set()
-        engine = self._engine
+        self.budget.is_stopped = True
+        engine, taken = self._engine, self._snapshot
         if engine is not None:
             engine.interrupt()
+        if taken is not None:
+            taken.cancel()
 
     def execute(self) -> Result:
         """Run it to its end. Raises Invalid, NoDataYet, Unavailable or Stopped."""
-        with _open(self.limits) as engine:
-            self._engine = engine
-            try:
-                _prepare(engine, self.views)
-                if self._stopping.is_set():
-                    raise Stopped
-                return self._fetch(engine.execute(self.sql))
-            except duckdb.InterruptException as error:
+        try:
+            with self._tables() as taken, _open(self.limits) as engine:
+                return self._run(engine, taken)
+        except DataUnavailable as error:
+            if self._stopping.is_set():
                 raise Stopped from error
-            except duckdb.Error as error:
-                raise self._explained(error) from error
+            _log.error("tables_unreadable", error=str(error))
+            raise Unavailable("Postgres data does not answer; try again") from error
+
+    @contextmanager
+    def _tables(self) -> Generator[Snapshot | None]:
+        """Postgres data as it is now, if the query reads anything of it."""
+        if self.data_dsn is None or not any(view.table for view in self.views):
+            yield None
+            return
+        with snapshot(self.data_dsn, self.limits.seconds) as taken:
+            self._snapshot = taken
+            try:
+                yield taken
             finally:
-                self._engine = None
+                self._snapshot = None
+
+    def _run(self, engine: duckdb.DuckDBPyConnection, taken: Snapshot | None) -> Result:
+        self._engine = engine
+        try:
+            _prepare(engine, self.views, taken, self.budget)
+            if self._stopping.is_set():
+                raise Stopped
+            return self._fetch(engine.execute(self.sql))
+        except duckdb.InterruptException as error:
+            raise Stopped from error
+        except duckdb.Error as error:
+            raise self._explained(error) from error
+        finally:
+            self._engine = None
 
     def _fetch(self, cursor: duckdb.DuckDBPyConnection) -> Result:
         columns = [{"name": d[0], "type": str(d[1])} for d in cursor.description or []]
@@ -101,6 +140,8 @@ class Run:
         return Result(columns, rows, truncated=False)
 
     def _explained(self, error: duckdb.Error) -> Exception:
+        if self.budget.failure is not None:
+            return self.budget.failure
         if isinstance(error, duckdb.OutOfMemoryException):
             return QueryTooLarge(self.limits.memory)
         if isinstance(error, _BROKEN) or self._names_a_file(error):
@@ -131,14 +172,20 @@ def _open(limits: Limits) -> duckdb.DuckDBPyConnection:
     )
 
 
-def _prepare(engine: duckdb.DuckDBPyConnection, views: list[View]) -> None:
-    """Close the engine to all but the pinned files, then name them."""
+def _prepare(
+    engine: duckdb.DuckDBPyConnection, views: list[View], taken: Snapshot | None, budget: Budget
+) -> None:
+    """Close the engine to all but the pinned files and tables, then name them."""
     files = [file for view in views for file in view.files]
     engine.execute("SET TimeZone = 'UTC'")
     engine.execute(f"SET allowed_paths = {_list(files)}")
     engine.execute("SET enable_external_access = false")
     engine.execute("SET lock_configuration = true")
     for view in views:
+        held = dataset(taken, view.table, budget) if taken and view.table else None
+        if held is not None:
+            engine.register(view.name, held)
+            continue
         engine.execute(f"CREATE VIEW {_name(view.name)} AS {_body(view)}")
 
 

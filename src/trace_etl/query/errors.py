@@ -37,6 +37,23 @@ class QueryTooLarge(Invalid):
         )
 
 
+class TablesTooLarge(Invalid):
+    """It read more of tables in Postgres data than a query may."""
+
+    code = "query_too_large"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            [
+                Fault(
+                    "sql",
+                    f"reads more than {most / 2**20:g} MiB of tables in Postgres data; "
+                    "read fewer blocks or columns, or make it a job of a DAG",
+                )
+            ]
+        )
+
+
 class NoDataYet(Conflict):
     """The dataset is published, but nobody has committed a partition of it."""
 

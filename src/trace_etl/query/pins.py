@@ -8,12 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from trace_etl.model.errors import Invalid, TraceError
-from trace_etl.model.storage import StorageRef
+from trace_etl.model.storage import StorageRef, hot_table
 from trace_etl.objects.files import read_marker
 from trace_etl.query.gate import Admitted, Mention
 from trace_etl.state import datasets, partitions
+from trace_etl.state.datasets import PublishedDataset
 from trace_etl.state.partitions import Partition
-from trace_etl.state.pool import Pool
+from trace_etl.state.pool import Conn, Pool
 from trace_etl.state.snapshots import snapshot
 
 _REMEMBERED = 100_000
@@ -32,6 +33,8 @@ class Pin:
     name: str
     dataset_version: UUID
     partitions: tuple[Partition, ...]
+    table: str | None = None
+    """Where its rows are in Postgres data, if anywhere, when no partition is committed."""
 
     @property
     def columns(self) -> list[dict[str, str]]:
@@ -47,14 +50,13 @@ async def pin(pool: Pool, org_id: UUID, query: Admitted) -> list[Pin]:
         if unknown:
             known = await datasets.published_names(conn, org_id)
             raise Invalid([m.fault(_no_such_dataset(m.name, known)) for m in unknown])
-        return [
-            Pin(
-                d.name,
-                d.dataset_version,
-                tuple(await partitions.committed(conn, d.dataset_version)),
-            )
-            for d in found
-        ]
+        return [await _pin(conn, d) for d in found]
+
+
+async def _pin(conn: Conn, dataset: PublishedDataset) -> Pin:
+    found = tuple(await partitions.committed(conn, dataset.dataset_version))
+    table = None if found else hot_table(dataset.dataset_uuid, dataset.dataset_version)
+    return Pin(dataset.name, dataset.dataset_version, found, table)
 
 
 def _unknown(query: Admitted, published: set[str]) -> list[Mention]:

@@ -64,8 +64,15 @@ class Queries:
         async with self._slot():
             pins = await pin(self.pool, self.cfg.org_id, query)
             views = await self._in_thread(self._views, pins)
-            limits = Limits(body.limit, self.cfg.query_memory, self.cfg.query_threads)
-            result = await self._supervised(Run(body.sql, views, limits), request)
+            limits = Limits(
+                body.limit,
+                self.cfg.query_memory,
+                self.cfg.query_threads,
+                seconds=self.cfg.query_seconds,
+                table_bytes=self.cfg.query_table_bytes,
+            )
+            run = Run(body.sql, views, limits, self.cfg.data_dsn)
+            result = await self._supervised(run, request)
         elapsed = round((time.monotonic() - began) * 1000, 1)
         _log.info(
             "query_answered",
@@ -77,7 +84,7 @@ class Queries:
         return _encoded(result, pins, elapsed)
 
     def _views(self, pins: list[Pin]) -> list[View]:
-        return [View(p.name, self.files.of(p), p.columns) for p in pins]
+        return [View(p.name, self.files.of(p), p.columns, p.table) for p in pins]
 
     @asynccontextmanager
     async def _slot(self) -> AsyncGenerator[None]:

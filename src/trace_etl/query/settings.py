@@ -11,6 +11,8 @@ class QuerySettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
 
     state_dsn: str
+    data_dsn: str | None = None
+    """Postgres data, for datasets whose rows are in its tables; None: there are none."""
     query_host: str = "127.0.0.1"
     query_port: int
     tls_cert: Path
@@ -23,6 +25,9 @@ class QuerySettings(BaseSettings):
     pool_size: int = 4
     query_seconds: float = Field(60.0, gt=0)
     query_memory: str = Field("1GB", pattern=r"^[0-9]+(\.[0-9]+)?[kMGT]?B$")
+    query_table_bytes: int = Field(
+        2**30, ge=1, description="What one query may read from tables of Postgres data."
+    )
     query_threads: int = Field(2, ge=1)
     query_slots: int = Field(4, ge=1, description="Queries that run at once; more wait.")
     query_wait_seconds: float = Field(10.0, gt=0, description="How long one may wait for a slot.")

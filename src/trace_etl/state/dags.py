@@ -18,13 +18,16 @@ class DeployedDataset:
     building_version: UUID | None
     """What is being built beside it."""
     published: str | None
+    columns: list[dict[str, str]] | None
 
 
 _DATASETS_OF = """
-SELECT j.name, o.name, d.dataset_uuid, d.dataset_version, d.building_version, p.name
+SELECT j.name, o.name, d.dataset_uuid, d.dataset_version, d.building_version, p.name,
+       v.analysed_columns
   FROM jobs j JOIN job_outputs o
     ON o.revision_id = coalesce(j.building_revision_id, j.revision_id)
   JOIN datasets d ON d.dataset_uuid = o.dataset_uuid
+  JOIN dataset_versions v ON v.dataset_version = o.dataset_version
   LEFT JOIN publications p ON p.dataset_uuid = d.dataset_uuid
  WHERE j.dag_id = %(dag_id)s AND j.active
  ORDER BY j.name, o.output_index

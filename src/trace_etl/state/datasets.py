@@ -109,6 +109,18 @@ async def get(conn: Conn, org_id: UUID, name: str) -> DatasetView:
     return found[0]
 
 
+_COLUMNS = """
+SELECT coalesce(analysed_columns, columns) FROM dataset_versions
+ WHERE dataset_version = %(dataset_version)s
+"""
+
+
+async def told_columns(conn: Conn, dataset_version: UUID) -> list[dict[str, str]]:
+    """What the deploy of a generation found or said its columns to be; none if nobody looked."""
+    row = await (await conn.execute(_COLUMNS, {"dataset_version": dataset_version})).fetchone()
+    return [{"name": c["name"], "type": c["type"]} for c in row[0]] if row and row[0] else []
+
+
 _UUID_OF = "SELECT dataset_uuid FROM publications WHERE org_id = %(org_id)s AND name = %(name)s"
 
 

@@ -29,6 +29,8 @@ class Written:
     jobs: dict[str, UUID]
     revisions: dict[str, UUID]
     datasets: dict[Place, UUID]
+    versions: dict[UUID, UUID]
+    """The generation of every dataset."""
 
 
 async def write(conn: Conn, org_id: UUID, dag_id: UUID, dag: Dag, text: str) -> Written:
@@ -42,7 +44,7 @@ async def write(conn: Conn, org_id: UUID, dag_id: UUID, dag: Dag, text: str) -> 
     new = [job for job in dag.jobs if job.name in fresh]
     await _inputs(conn, new, revisions, datasets, versions, outside)
     await _outputs(conn, new, revisions, datasets, versions)
-    return Written(jobs, revisions, datasets)
+    return Written(jobs, revisions, datasets, versions)
 
 
 # Not what this very DAG published so far: what it still publishes is an edge inside the file.
@@ -304,6 +306,25 @@ async def _outputs(
                 }
             )
     await conn.execute(_ADD_OUTPUTS, {"rows": Jsonb(rows)})
+
+
+_KEEP_COLUMNS = """
+UPDATE dataset_versions v SET analysed_columns = w.columns
+  FROM jsonb_to_recordset(%(rows)s) AS w (dataset_version uuid, columns jsonb)
+ WHERE v.dataset_version = w.dataset_version
+"""
+
+
+async def keep_columns(
+    conn: Conn, written: Written, columns: Mapping[Place, list[dict[str, str]]]
+) -> None:
+    """Remember what the columns of outputs will be, with their generations."""
+    rows = [
+        {"dataset_version": str(written.versions[written.datasets[place]]), "columns": shape}
+        for place, shape in columns.items()
+    ]
+    if rows:
+        await conn.execute(_KEEP_COLUMNS, {"rows": Jsonb(rows)})
 
 
 def publications(dag: Dag, written: Written) -> list[dict[str, Any]]:

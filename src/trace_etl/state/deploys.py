@@ -1,6 +1,7 @@
 """Deploying a DAG: executes a plan, whole, in the caller's transaction."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from trace_etl.model.errors import DeployConflict, Fault, Invalid
 from trace_etl.plan.changes import Plan, plan_deploy
 from trace_etl.plan.ranges import split
 from trace_etl.state import abandonment, definitions, fills, names, pauses, rollouts, standings
-from trace_etl.state.definitions import Written
+from trace_etl.state.definitions import Place, Written
 from trace_etl.state.pool import Conn
 
 
@@ -72,11 +73,20 @@ RETURNING dag_version
 """
 
 
-async def deploy(conn: Conn, org_id: UUID, dag: Dag, text: str, *, base: UUID | None) -> Deployment:
+async def deploy(
+    conn: Conn,
+    org_id: UUID,
+    dag: Dag,
+    text: str,
+    *,
+    base: UUID | None,
+    columns: Mapping[Place, list[dict[str, str]]] | None = None,
+) -> Deployment:
     """Make this text the DAG, if it still is at version `base`. The same text changes nothing.
 
-    Raises Invalid, NameTaken, DeployConflict.
+    `columns`: what is known of outputs beforehand. Raises Invalid, NameTaken, DeployConflict.
     """
+    _require_outputs(dag, columns or {})
     await rollouts.lock(conn, org_id, dag.name)
     dag_id: UUID = await _one(conn, _DAG, {"org_id": org_id, "name": dag.name})
     sha = hashlib.sha256(text.encode()).digest()
@@ -90,8 +100,22 @@ async def deploy(conn: Conn, org_id: UUID, dag: Dag, text: str, *, base: UUID | 
             f"somebody else has deployed {dag.name} meanwhile: it is at version "
             f"{now.dag_version} now, not at {base}; look at the plan again"
         )
-    filled = await _execute(conn, org_id, dag_id, version, dag, text, planned)
+    written = await definitions.write(conn, org_id, dag_id, dag, text)
+    await definitions.keep_columns(conn, written, columns or {})
+    filled = await _execute(conn, org_id, dag_id, version, dag, written, planned)
     return Deployment(dag_id, version, True, planned, filled)
+
+
+def _require_outputs(dag: Dag, columns: Mapping[Place, list[dict[str, str]]]) -> None:
+    """Raises Invalid when columns are told of something that is no output of the DAG."""
+    places = {(job.name, output) for job in dag.jobs for output in job.outputs}
+    faults = [
+        Fault(f"columns[{n}]", f"{job}.{output} is no output of this DAG")
+        for n, (job, output) in enumerate(columns)
+        if (job, output) not in places
+    ]
+    if faults:
+        raise Invalid(faults)
 
 
 _REMEMBER = """
@@ -108,9 +132,14 @@ UPDATE dags SET dag_version = %(dag_version)s, deployed_at = now() WHERE dag_id 
 
 
 async def _execute(
-    conn: Conn, org_id: UUID, dag_id: UUID, version: UUID, dag: Dag, text: str, planned: Plan
+    conn: Conn,
+    org_id: UUID,
+    dag_id: UUID,
+    version: UUID,
+    dag: Dag,
+    written: Written,
+    planned: Plan,
 ) -> list[UUID]:
-    written = await definitions.write(conn, org_id, dag_id, dag, text)
     entries = definitions.publications(dag, written)
     await conn.execute(_REMEMBER, {"dag_version": version, "entries": Jsonb(entries)})
     await conn.execute(

@@ -26,6 +26,8 @@ class NewInvalidation:
     reason: str
     once_key: str | None = None
     """The same key of the same task again is the same invalidation."""
+    is_doubt: bool = False
+    """Said of an input by who checks it, not by who writes it."""
 
 
 _RECORD = """

@@ -18,10 +18,24 @@ class PlanRequest(Request):
     filename: Annotated[str, StringConstraints(max_length=1024)] = "dag.yaml"
 
 
+class ColumnItem(Request):
+    name: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
+    type: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
+    """As Spark writes it."""
+
+
+class OutputColumns(Request):
+    job: Name
+    output: Name
+    columns: list[ColumnItem]
+
+
 class DeployRequest(PlanRequest):
     base_version: UUID | None = None
     """The version that the plan was made for; null: there was no such DAG. Not given: whatever the
     DAG is at when the request arrives. When it is another by then: 409 `deploy_conflict`."""
+    columns: list[OutputColumns] = []
+    """What Spark's analyser found the columns of outputs to be; kept with their generations."""
 
 
 class DeployedJob(Reply):
@@ -40,6 +54,8 @@ class DeployedDataset(Reply):
     building_version: UUID | None
     """What is being built beside it, and becomes current when the rollout is complete."""
     published: str | None
+    columns: list[dict[str, str]] | None
+    """What the deploy found its columns to be; null: nobody looked."""
 
 
 class DeployReply(Reply):

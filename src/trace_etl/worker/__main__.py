@@ -21,6 +21,7 @@ from trace_etl.plan.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
 from trace_etl.worker.attempt import Runner
 from trace_etl.worker.client import DispatcherClient, read_token
+from trace_etl.worker.housekeeping import sweep
 from trace_etl.worker.settings import WorkerSettings
 from trace_etl.worker.sink import QUEUE, Sink
 from trace_etl.worker.slots import Slots
@@ -36,6 +37,7 @@ def main() -> int:
     _exit_on_signals()
     _say(cfg.ready_file, "starting")
     # PySpark takes a second to import: whoever waits for the first word must not.
+    from trace_etl.pipeline.conf import heap_within
     from trace_etl.pipeline.runner import SparkRunner
     from trace_etl.pipeline.settings import PipelineSettings
 
@@ -43,7 +45,9 @@ def main() -> int:
         PipelineSettings(
             objects_root=cfg.objects_root,
             master=cfg.spark_master,
-            memory=cfg.spark_memory,
+            memory=heap_within(cfg.memory_limit, cfg.spark_master)
+            if cfg.memory_limit
+            else cfg.spark_memory,
             spark_conf=cfg.spark_conf,
             spark_dir=cfg.spark_dir,
             java_home=cfg.java_home,
@@ -77,7 +81,12 @@ def work(cfg: WorkerSettings, runner: Runner, stop: threading.Event) -> None:
         cfg.dispatcher_url, cfg.tls_ca, read_token(cfg.worker_token_file), _INSISTENCE
     )
     slots = Slots(consumer, client, runner, worker_id=worker_id, size=cfg.slots, stop=stop)
+    sweeper = threading.Thread(
+        target=sweep, args=(cfg.data_dsn, client, cfg.sweep_every, stop), name="sweep", daemon=True
+    )
     try:
+        if cfg.data_dsn is not None:
+            sweeper.start()
         with _sinking(cfg, client, worker_id, stop):
             slots.run()
     finally:

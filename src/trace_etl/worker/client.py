@@ -14,6 +14,7 @@ from trace_etl.model.errors import TraceError
 from trace_etl.plan.retry import Backoff
 from trace_etl.wire import buffers
 from trace_etl.wire import task as wire
+from trace_etl.wire.tables import RetiredTables, TablesHeld, TablesToDrop
 
 _log = structlog.stdlib.get_logger()
 _CLAIM_REPLY: TypeAdapter[wire.Claimed | wire.NotClaimed] = TypeAdapter(
@@ -82,6 +83,13 @@ class DispatcherClient:
         text = body.model_dump_json(exclude_unset=True)
         reply = self._until_heard(lambda: self._post("/v1/task/events", text, headers), stop)
         return wire.EventsAccepted.model_validate_json(reply)
+
+    def tables_to_drop(self, tables: list[str]) -> list[RetiredTables]:
+        """Which of these tables nobody reads any more. Raises Unreachable, Refused."""
+        headers = {"X-Trace-Worker-Token": self._worker_token()}
+        body = TablesHeld(tables=tables).model_dump_json()
+        reply = self._post("/internal/tables-to-drop", body, headers)
+        return TablesToDrop.model_validate_json(reply).retired
 
     def buffer_publish(
         self, body: wire.BufferPublish, token: str, stop: Event

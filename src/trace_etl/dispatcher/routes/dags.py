@@ -28,8 +28,13 @@ async def deploy(body: wire.DeployRequest, user: CallerDep, ctx: ContextDep) -> 
         base = body.base_version
         if "base_version" not in body.model_fields_set:
             base = await dags.version_of(conn, user.org_id, dag.name)
+    columns = {
+        (told.job, told.output): [column.model_dump() for column in told.columns]
+        for told in body.columns
+    }
     done = await transact(
-        ctx.pool, lambda conn: deploys.deploy(conn, user.org_id, dag, body.text, base=base)
+        ctx.pool,
+        lambda conn: deploys.deploy(conn, user.org_id, dag, body.text, base=base, columns=columns),
     )
     await transact(ctx.pool, lambda conn: fills.fill(conn, done.filled, lately=True))
     async with ctx.pool.connection() as conn:

@@ -47,13 +47,14 @@ async def get_dataset(
         version = view.dataset_version
         found = await partitions.page(conn, version, after=page.after(int, str), limit=page.fetch)
         gaps = await partitions.gaps(conn, version)
+        told = await datasets.told_columns(conn, version)
         generations = await partitions.generations(conn, view.dataset_uuid)
         consumers = await cursors.of_dataset(conn, view.dataset_uuid, version)
     items, following = page.cut(found, _position)
     return wire.DatasetDetail.model_validate(
         {
             **asdict(view),
-            "columns": items[-1].columns if items else [],
+            "columns": items[-1].columns if items else told,
             "partition_list": [_partition(p) for p in items],
             "next": following,
             "gaps": gaps,

@@ -28,7 +28,7 @@ def run(context: OperatorContext, config: TrimConfig) -> TaskResult:
         for start, end in split(scope.start, scope.end, config.blocks_per_delete):
             context.check()
             with connection.transaction(conn):
-                hot_tables.delete_range(conn, table, start, end)
+                hot_tables.trim(conn, table, start, end)
     return TaskResult()
 
 

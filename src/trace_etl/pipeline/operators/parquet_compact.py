@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trace_etl.data import connection, hot_tables
+from trace_etl.model.storage import hot_table
 from trace_etl.pipeline.context import OperatorContext
-from trace_etl.pipeline.errors import NotFinal
+from trace_etl.pipeline.errors import BadTask, NotFinal
 from trace_etl.pipeline.evm.head import head_block
 from trace_etl.pipeline.writer import Frame, Split
 from trace_etl.plan.operator_configs import CompactConfig
@@ -28,11 +30,29 @@ def run(context: OperatorContext, config: CompactConfig) -> Frame | Split | Task
         return TaskResult()
     if config.finality_depth_blocks is not None:
         _check_finality(context, config.rpc, config.finality_depth_blocks)
+    _check_there(context)
     given, [output] = context.load(context.task.inputs[-1]), context.outputs
     if given.scan is None:
         return Frame(output, given.frame, is_large=not given.is_small, is_archive=True)
     tables = {output: given.scan.schema}
     return Split(given.frame, _All(output), tables, given.scan, is_archive=True)
+
+
+def _check_there(context: OperatorContext) -> None:
+    """A hot table that was trimmed looks like a chain without those blocks. Raises BadTask."""
+    given, dsn = context.task.inputs[-1], context.settings.data_dsn
+    scope = context.task.scope
+    if given.partitions or dsn is None or scope is None:
+        return
+    if scope.start is None or scope.end is None:
+        return
+    with connection.connect(dsn) as conn:
+        table = hot_table(given.dataset_uuid, given.dataset_version)
+        if hot_tables.is_trimmed(conn, table, scope.start, scope.end):
+            raise BadTask(
+                f"parquet_compact: blocks of {scope.start}-{scope.end} were trimmed from "
+                f"{given.name}; what stands is kept. Ingest them from the chain instead"
+            )
 
 
 def _is_whole(scope: Scope | None, size: int) -> bool:

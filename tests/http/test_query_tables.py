@@ -1,0 +1,333 @@
+"""Datasets whose rows are in tables of Postgres data, asked by SQL like any other."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.dispatcher import Secrets
+from support.postgres import Templates, copied, sql
+from support.query import LiveQuery, Warehouse, querying
+from support.waiting import eventually
+from trace_etl.data import appends, buffers, connection, hot_tables
+from trace_etl.data.appends import Target
+from trace_etl.data.snapshots import Snapshot
+from trace_etl.model.storage import hot_table
+from trace_etl.query.engine import Limits, Run, Stopped, View
+from trace_etl.query.errors import TablesTooLarge
+from trace_etl.query.tables import narrowed
+
+DAG = """
+name: shop
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - name: ingest
+    operator: cryo_ingest
+    inputs: [{from: {job: request}}]
+    outputs: [blocks]
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    outputs: [hot_logs]
+  - name: keep
+    operator: sql
+    inputs: [{from: {job: ingest}}]
+    outputs: [kept]
+    update_strategy: append
+    unique_key: [who]
+    config: {sql: "SELECT VERSION AS who"}
+  - name: empty
+    operator: sql
+    inputs: [{from: {job: ingest}}]
+    outputs: [empty]
+    update_strategy: append
+    unique_key: [who]
+    config: {sql: SELECT 1 AS who}
+publish:
+  - {name: blocks, from: {job: ingest}}
+  - {name: logs, from: {job: follow, output: hot_logs}}
+  - {name: kept, from: {job: keep}}
+  - {name: empty, from: {job: empty}}
+"""
+LOGS = pa.schema(
+    [("block_number", pa.int64()), ("log_index", pa.int64()), ("address", pa.binary())]
+)
+KEPT = pa.schema(
+    [
+        ("who", pa.string()),
+        ("amount", pa.decimal128(20, 4)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("tags", pa.list_(pa.string())),
+        ("block_number", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Shop:
+    query: LiveQuery
+    warehouse: Warehouse
+
+    @property
+    def data(self) -> str:
+        return self.warehouse.dsns.data
+
+    def table(self, name: str) -> str:
+        return hot_table(*self.warehouse.generation(name))
+
+    def follow(self, first: int, last: int) -> None:
+        rows = [
+            {"block_number": n, "log_index": i, "address": bytes([i])}
+            for n in range(first, last + 1)
+            for i in range(3)
+        ]
+        with connection.connect(self.data) as conn, connection.transaction(conn):
+            table = self.table("logs")
+            hot_tables.ensure(conn, table, LOGS)
+            hot_tables.delete_from(conn, table, first)
+            hot_tables.copy_in(conn, table, [pa.RecordBatch.from_pylist(rows, schema=LOGS)])
+
+    def keep(self, *rows: dict[str, Any]) -> None:
+        dataset, version = self.warehouse.generation("kept")
+        target = Target(hot_table(dataset, version), KEPT, ("who",), version, uuid4(), 1)
+        with connection.connect(self.data) as conn, connection.transaction(conn):
+            target = appends.prepare(conn, target)
+        appends.stage(self.data, target, [pa.RecordBatch.from_pylist(list(rows), schema=KEPT)])
+        with connection.connect(self.data) as conn, connection.transaction(conn):
+            appends.merge(conn, target)
+
+    def run(self, query: str, **limits: Any) -> Run:
+        """The same query without HTTP around it, to look at what it asks of Postgres."""
+        names = ("logs", "kept")
+        views = [View(name, [], [], self.table(name)) for name in names]
+        reader = self.warehouse.dsns.data_reader
+        return Run(query, views, Limits(100, "200MB", 2, **limits), reader)
+
+
+@pytest.fixture(scope="module")
+def shop(
+    secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Shop]:
+    with copied(templates) as dsns:
+        made = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
+        made.deploy(DAG)
+        numbers = pa.table({"block_number": pa.array(range(100), pa.int64())})
+        made.commit("blocks", 0, 99, numbers)
+        with querying(secrets, dsns, made.objects) as live:
+            place = Shop(live, made)
+            place.follow(0, 999)
+            place.keep(ANN, {"who": "bob"})
+            yield place
+
+
+ANN = {
+    "who": "ann",
+    "amount": Decimal("-12.3400"),
+    "day": date(2024, 2, 29),
+    "at": datetime(2024, 2, 29, 12, 0, 0, 1, UTC),
+    "tags": ["a", None],
+    "block_number": 5,
+}
+
+
+def test_a_hot_table_is_queried_with_its_generation_pinned(shop: Shop) -> None:
+    answer = shop.query.ask(
+        "SELECT count(*), max(block_number) FROM logs WHERE block_number BETWEEN 10 AND 19"
+        " AND address = '\\x01'::BLOB"
+    )
+    assert answer["rows"] == [[10, 19]]
+    version = str(shop.warehouse.generation("logs")[1])
+    assert answer["pinned"] == [{"dataset": "logs", "dataset_version": version, "partitions": 0}]
+
+
+def test_every_value_of_an_appended_table_is_shown(shop: Shop) -> None:
+    answer = shop.query.ask("SELECT * FROM kept ORDER BY who")
+    assert answer["rows"] == [
+        ["ann", "-12.3400", "2024-02-29", "2024-02-29T12:00:00.000001+00:00", ["a", None], 5],
+        ["bob", None, None, None, None, None],
+    ]
+    assert [c["type"] for c in answer["columns"]] == [
+        *("VARCHAR", "DECIMAL(20,4)", "DATE", "TIMESTAMP WITH TIME ZONE", "VARCHAR[]", "INTEGER"),
+    ]
+    described = shop.query.ask("DESCRIBE kept")["rows"]
+    assert [row[0] for row in described] == KEPT.names
+
+
+def test_tables_and_files_join(shop: Shop) -> None:
+    answer = shop.query.ask(
+        "SELECT b.block_number, k.who, count(*) FROM blocks b JOIN logs l USING (block_number)"
+        " JOIN kept k USING (block_number) JOIN logs m USING (block_number, log_index) GROUP BY ALL"
+    )
+    assert answer["rows"] == [[5, "ann", 3]]
+
+
+def test_a_table_that_nobody_has_made_has_no_data_yet(shop: Shop) -> None:
+    assert shop.query.refusal("SELECT * FROM empty", 409)["code"] == "no_data_yet"
+
+
+def test_only_named_columns_and_blocks_are_asked_of_postgres(shop: Shop) -> None:
+    some = "block_number > 990 AND block_number < 995"
+    run = shop.run(f"SELECT sum(log_index) FROM logs WHERE {some}")
+    assert run.execute().rows == [b"[12]"]
+    (scan,) = run.budget.scans
+    assert scan == "block_number,log_index WHERE block_number >= 991 AND block_number <= 994"
+
+
+def test_rows_without_a_block_are_found_although_blocks_are_pushed_down(shop: Shop) -> None:
+    for condition, wanted in (
+        ("block_number IS NULL", [b'["bob"]']),
+        ("block_number = 5 OR block_number IS NULL", [b'["ann"]', b'["bob"]']),
+        ("block_number < 3", []),
+    ):
+        run = shop.run(f"SELECT who FROM kept WHERE {condition} ORDER BY who")
+        assert run.execute().rows == wanted, condition
+
+
+_BLOCK = ds.field("block_number")
+_COMPARED = st.builds(
+    lambda op, n: {
+        "=": n == _BLOCK,
+        "<": n > _BLOCK,
+        ">=": n <= _BLOCK,
+        "in": _BLOCK.isin([n, n + 7]),
+        "other": ds.field("x") == n,
+    }[op],
+    st.sampled_from(["=", "<", ">=", "in", "other"]),
+    st.integers(-5, 45),
+)
+_FILTERS = st.recursive(
+    _COMPARED,
+    lambda some: (
+        st.tuples(some, some).map(lambda p: p[0] & p[1])
+        | st.tuples(some, some).map(lambda p: p[0] | p[1])
+        | some.map(lambda one: ~one)
+    ),
+    max_leaves=5,
+)
+
+
+@given(_FILTERS)
+def test_no_row_that_matches_is_outside_of_the_range_that_is_read(chosen: Any) -> None:
+    schema = pa.schema([("block_number", pa.int64()), ("x", pa.int64())])
+    rows = [{"block_number": n, "x": x} for n in range(41) for x in (0, 20, None)]
+    table = pa.Table.from_pylist(rows, schema=schema)
+    matched = table.filter(chosen)["block_number"].to_pylist()
+    span = narrowed(chosen, schema, 0, 40)
+    assert all(span is not None and span[0] <= n <= span[1] for n in matched)
+
+
+def test_all_scans_of_a_query_see_one_state(shop: Shop) -> None:
+    """Two scans, and a reorganisation between them."""
+    run = shop.run("SELECT (SELECT count(*) FROM logs), (SELECT max(block_number) FROM logs)")
+    seen = threading.Event()
+    taken = run._tables
+
+    @contextmanager
+    def rewritten() -> Generator[Any]:
+        with taken() as found:
+            shop.follow(500, 1200)
+            seen.set()
+            yield found
+
+    run._tables = rewritten  # type: ignore[method-assign]
+    try:
+        assert run.execute().rows == [b"[3000,999]"] and seen.is_set()
+    finally:
+        with psycopg.connect(shop.data) as conn:
+            conn.execute(f"DELETE FROM {shop.table('logs')} WHERE block_number > 999")
+
+
+def test_what_is_read_of_tables_is_bounded(shop: Shop) -> None:
+    with pytest.raises(TablesTooLarge, match="read fewer blocks or columns"):
+        shop.run("SELECT * FROM logs", table_bytes=1000).execute()
+    few = "SELECT count(*) FROM logs WHERE block_number < 10"
+    assert shop.run(few, table_bytes=1000).execute().rows == [b"[30]"]
+
+
+@pytest.mark.parametrize("is_scanning", [False, True], ids=["before", "in a scan"])
+def test_a_query_that_waits_for_postgres_can_be_stopped(
+    shop: Shop, is_scanning: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_scanning:  # nothing before it waits for the table's lock
+        monkeypatch.setattr(Snapshot, "ends", lambda *_: (0, 999))
+    run = shop.run("SELECT count(*) FROM logs")
+    failed: list[BaseException] = []
+
+    def execute() -> None:
+        try:
+            run.execute()
+        except BaseException as error:
+            failed.append(error)
+
+    with psycopg.connect(shop.data) as holder:
+        holder.execute(f"LOCK TABLE {shop.table('logs')} IN ACCESS EXCLUSIVE MODE")
+        thread = threading.Thread(target=execute)
+        thread.start()
+        waiting = """
+            SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+             WHERE NOT l.granted AND d.datname = current_database()
+        """
+        eventually(lambda: sql(shop.data, waiting))
+        while thread.is_alive():
+            run.stop()
+            thread.join(0.05)
+    assert isinstance(failed[0], Stopped), failed
+
+
+def test_a_service_without_postgres_data_says_that_there_is_nothing(
+    shop: Shop, secrets: Secrets, tmp_path: Path
+) -> None:
+    with querying(secrets, shop.warehouse.dsns, tmp_path, data_dsn=None) as live:
+        assert live.refusal("SELECT * FROM kept", 409)["code"] == "no_data_yet"
+
+
+def test_postgres_data_that_does_not_answer_is_an_outage(
+    shop: Shop, secrets: Secrets, tmp_path: Path
+) -> None:
+    gone = "host=127.0.0.1 port=1 user=nobody dbname=nothing connect_timeout=2"
+    with querying(secrets, shop.warehouse.dsns, tmp_path, data_dsn=gone) as live:
+        assert live.refusal("SELECT * FROM kept", 503)["code"] == "unavailable"
+
+
+def test_the_services_role_reads_datasets_and_nothing_else(shop: Shop) -> None:
+    version = uuid4()
+    shape = buffers.Shape(hot_table(uuid4(), version), version, (("n", "long", False),), ("n",))
+    with connection.connect(shop.data) as conn, connection.transaction(conn):
+        buffers.write(conn, shape, buffers.Stamp(uuid4(), 1, UUID(int=1)), [(7,)])
+    with psycopg.connect(shop.warehouse.dsns.data_reader, autocommit=True) as reader:
+        for table in (shop.table("logs"), shop.table("kept"), shape.table):
+            assert reader.execute(f"SELECT count(*) FROM {table}").fetchone()
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+                reader.execute(f"DELETE FROM {table}")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(f"BEGIN; SET TRANSACTION READ WRITE; DELETE FROM {table}")
+            reader.execute("ROLLBACK")
+        for other in ("followers", "append_fences", "buffer_batches", "queue.messages"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(f"SELECT * FROM {other}")
+    views = [View("b", [], [], shape.table)]
+    shown = Run("SELECT * FROM b", views, Limits(10, "100MB", 1), shop.data).execute()
+    assert [c["name"] for c in shown.columns] == ["n", "org_id"]
+
+
+def test_a_new_generation_is_shown_once_it_is_current(shop: Shop) -> None:
+    text = DAG.replace("VERSION", "2")
+    shop.warehouse.deploy(text)  # there is no partition to serve: current at once
+    assert shop.query.refusal("SELECT * FROM kept", 409)["code"] == "no_data_yet"
+    shop.keep({**ANN, "who": "cid"})
+    assert shop.query.ask("SELECT who FROM kept")["rows"] == [["cid"]]
+    shop.warehouse.deploy(DAG)
+    assert shop.query.ask("SELECT who FROM kept ORDER BY 1")["rows"] == [["ann"], ["bob"]]

@@ -1,0 +1,173 @@
+"""Every type that `append` holds comes back from Postgres as it went in."""
+
+from collections.abc import Generator
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.postgres import Templates, copied
+from trace_etl.data import appends, connection, hot_reading
+from trace_etl.data.appends import Target
+from trace_etl.data.columns import arrow_schema, arrow_type, postgres_type
+from trace_etl.data.errors import ValueRefused
+from trace_etl.model.storage import hot_table
+
+EXACT = Context(prec=60)
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    most = 10**precision - 1
+    return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale, EXACT))
+
+
+# Postgres keeps no NUL in a text, and Spark no surrogate.
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    pa.int16(): st.integers(-(2**15), 2**15 - 1),
+    pa.int32(): st.integers(-(2**31), 2**31 - 1),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.float32(): st.floats(width=32, allow_nan=False),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.bool_(): st.booleans(),
+    pa.string(): TEXT,
+    pa.binary(): st.binary(max_size=12),
+    pa.date32(): st.dates(),
+    pa.timestamp("us", "UTC"): st.datetimes().map(lambda t: t.replace(tzinfo=UTC)),
+    pa.timestamp("us"): st.datetimes(),
+    pa.decimal128(1, 0): decimals(1, 0),
+    pa.decimal128(9, 2): decimals(9, 2),
+    pa.decimal128(10, 5): decimals(10, 5),
+    pa.decimal128(18, 18): decimals(18, 18),
+    pa.decimal128(20, 0): decimals(20, 0),
+    pa.decimal128(38, 0): decimals(38, 0),
+    pa.decimal128(38, 10): decimals(38, 10),
+    pa.decimal128(38, 37): decimals(38, 37),
+    pa.decimal128(38, 38): decimals(38, 38),
+}
+KINDS = [*SCALARS, *(pa.list_(kind) for kind in SCALARS)]
+SCHEMA = pa.schema([("key", pa.int64()), *((f"c{n}", kind) for n, kind in enumerate(KINDS))])
+VALUES = [
+    *(st.none() | values for values in SCALARS.values()),
+    *(st.none() | st.lists(st.none() | values, max_size=3) for values in SCALARS.values()),
+]
+
+
+@pytest.fixture(scope="module")
+def dsn(templates: Templates) -> Generator[str]:
+    with copied(templates) as dsns:
+        yield dsns.data
+
+
+def _target(schema: Any) -> Target:
+    version = uuid4()
+    return Target(hot_table(uuid4(), version), schema, ("key",), version, uuid4(), 1)
+
+
+def _appended(dsn: str, target: Target, batch: Any) -> list[dict[str, Any]]:
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        there = appends.prepare(conn, target)
+    # In two batches, the second one a slice: its buffers begin somewhere in the middle.
+    half = batch.num_rows // 2
+    appends.stage(dsn, there, [batch.slice(0, half), batch.slice(half)])
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        assert appends.merge(conn, there) == batch.num_rows
+    schema = arrow_schema(hot_reading.shape(dsn, target.table))
+    found = pa.Table.from_batches(hot_reading.batches(dsn, target.table, schema, []), schema=schema)
+    with connection.connect(dsn) as conn:
+        conn.execute(f"DROP TABLE {target.table}")  # type: ignore[call-overload]
+    assert found.schema == batch.schema
+    return found.sort_by("key").to_pylist()
+
+
+@settings(max_examples=12)
+@given(st.lists(st.tuples(*VALUES), min_size=1, max_size=4))
+def test_every_value_comes_back(dsn: str, rows: list[tuple[Any, ...]]) -> None:
+    numbered = [(n, *row) for n, row in enumerate(rows)]
+    columns = [pa.array([row[at] for row in numbered], kind.type) for at, kind in enumerate(SCHEMA)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    assert _appended(dsn, _target(SCHEMA), batch) == batch.to_pylist()
+
+
+def test_postgres_itself_reads_what_was_meant(dsn: str) -> None:
+    row = {
+        "key": 1,
+        "amount": Decimal("-12345.6700"),
+        "day": date(1969, 12, 31),
+        "at": datetime(1999, 12, 31, 23, 59, 59, 999999, UTC),
+        "tags": ["a", None, "ü"],
+        "prices": [Decimal("0.0001"), None],
+        "none": [],
+    }
+    schema = pa.schema(
+        [
+            ("key", pa.int64()),
+            ("amount", pa.decimal128(20, 4)),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("tags", pa.list_(pa.string())),
+            ("prices", pa.list_(pa.decimal128(9, 4))),
+            ("none", pa.list_(pa.int32())),
+        ]
+    )
+    target = _target(schema)
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        there = appends.prepare(conn, target)
+    appends.stage(dsn, there, [pa.RecordBatch.from_pylist([row], schema=schema)])
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        appends.merge(conn, there)
+    with psycopg.connect(dsn) as conn:
+        conn.execute("SET TimeZone = 'UTC'")
+        (found,) = conn.execute(f"SELECT * FROM {target.table}").fetchall()
+    assert found == tuple(row.values())
+
+
+def test_a_table_that_holds_wider_types_is_written_as_it_is(dsn: str) -> None:
+    wide = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("x", pa.float64())])
+    narrow = pa.schema([("key", pa.int64()), ("n", pa.int32()), ("x", pa.float32())])
+    target = _target(wide)
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        appends.prepare(conn, target)
+    again = Target(target.table, narrow, ("key",), target.dataset_version, uuid4(), 1)
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        there = appends.prepare(conn, again)
+    assert there.schema == wide
+    rows = [{"key": 1, "n": -7, "x": 0.5}]
+    appends.stage(dsn, there, [pa.RecordBatch.from_pylist(rows, schema=narrow)])
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        appends.merge(conn, there)
+    with psycopg.connect(dsn) as conn:
+        assert conn.execute(f"SELECT * FROM {target.table}").fetchall() == [(1, -7, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.string(), "a\0b"), (pa.timestamp("us"), -(2**62))],
+    ids=["NUL", "before all time"],
+)
+def test_a_value_that_postgres_does_not_hold_is_named(dsn: str, kind: Any, value: Any) -> None:
+    schema = pa.schema([("key", pa.int64()), ("x", kind)])
+    target = _target(schema)
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        there = appends.prepare(conn, target)
+    column = pa.array([value], pa.int64()).cast(kind) if value != "a\0b" else pa.array([value])
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), column], schema=schema)
+    with pytest.raises(ValueRefused, match="a value that Postgres does not hold"):
+        appends.stage(dsn, there, [batch])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_type_is_the_same_there_and_back(kind: Any) -> None:
+    assert arrow_type(postgres_type(kind)) == kind
+
+
+def test_a_type_without_a_place_is_refused() -> None:
+    for kind in (pa.struct([("a", pa.int8())]), pa.list_(pa.list_(pa.int64())), pa.time32("s")):
+        with pytest.raises(TypeError, match="has no place"):
+            postgres_type(kind)

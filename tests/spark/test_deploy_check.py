@@ -1,0 +1,111 @@
+"""`trace deploy` has Spark judge what is new before anything is deployed."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.dispatcher import Live
+from trace_etl.lite import connection
+from trace_etl.lite.home import Home
+
+PROGRAM = "from trace_etl.cli.main import main; main()"
+WITHOUT_SPARK = f"import sys; sys.modules['pyspark'] = None; {PROGRAM}"
+DAG = """
+name: judged
+jobs:
+  - {name: ask, source: {kind: manual}, outputs: [ranges]}
+  - {name: get, operator: cryo_ingest, inputs: [{from: {job: ask}}], outputs: [logs]}
+  - name: count
+    operator: sql
+    inputs: [{from: {job: get}}]
+    outputs: [counted]
+    config:
+      sql: |
+        SELECT block_number,
+               count(COLUMN) AS n
+          FROM logs
+         GROUP BY block_number
+publish:
+  - {name: counted, from: {job: count}}
+"""
+
+
+@dataclass(frozen=True)
+class Shell:
+    directory: Path
+    live: Live
+
+    def trace(self, *words: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "TRACE_HOME": str(self.directory)}
+        environment.pop("TRACE_CHECK", None)
+        return subprocess.run(
+            [sys.executable, "-c", program, *words], env=environment, capture_output=True, text=True
+        )
+
+    def file(self, text: str) -> str:
+        path = self.directory / "dag.yaml"
+        path.write_text(text)
+        return str(path)
+
+    def deployed(self) -> list[Any]:
+        with self.live.user() as user:
+            return user.get("/v1/dags").json()["items"]
+
+
+@pytest.fixture
+def shell(dispatcher: Live, tmp_path: Path) -> Shell:
+    told = connection.describe(
+        Home(tmp_path), api=dispatcher.cfg.api_port, internal=1, query=1, pid=1
+    )
+    fields = {
+        **vars(told),
+        "ca": str(dispatcher.secrets.ca),
+        "user_token": str(dispatcher.secrets.directory / "user.jwt"),
+    }
+    connection.write(tmp_path / "connection.json", connection.Connection(**fields))
+    return Shell(tmp_path, dispatcher)
+
+
+def test_a_column_that_is_not_there_stops_a_deploy_at_its_place_in_the_file(shell: Shell) -> None:
+    file = shell.file(DAG.replace("COLUMN", "adress"))
+    done = shell.trace("deploy", file)
+    assert done.returncode == 1 and done.stdout == ""
+    progress, error = done.stderr.splitlines()
+    assert "Checking the SQL of count with Spark" in progress
+    assert error.startswith(f"error: {file}:13:22: jobs[2].config.sql: "), error
+    assert "`adress` cannot be resolved" in error
+    assert shell.deployed() == []
+
+
+def test_what_spark_found_is_kept_with_the_deploy_and_not_asked_again(shell: Shell) -> None:
+    file = shell.file(DAG.replace("COLUMN", "address"))
+    done = shell.trace("deploy", file)
+    assert done.returncode == 0, done.stderr
+    assert "Checking the SQL of count" in done.stderr
+    with shell.live.user() as user:
+        columns = user.get("/v1/datasets/counted").json()["columns"]
+    assert columns == [
+        {"name": "block_number", "type": "bigint"},
+        {"name": "n", "type": "bigint"},
+    ]
+
+    # Nothing about the SQL is new: Spark is not needed, and not even there.
+    text = Path(file).read_text().replace("outputs: [logs]", "outputs: [logs], config: {batch: 9}")
+    for words in (("deploy", file), ("plan", shell.file(text)), ("deploy", shell.file(text))):
+        done = shell.trace(*words, program=WITHOUT_SPARK)
+        assert done.returncode == 0 and done.stderr == "", done
+
+
+def test_without_spark_a_deploy_says_so_and_how_to_skip_it(shell: Shell) -> None:
+    file = shell.file(DAG.replace("COLUMN", "adress"))
+    for command in ("plan", "deploy"):
+        done = shell.trace(command, file, program=WITHOUT_SPARK)
+        assert done.returncode == 1, done
+        assert "pyspark is not installed" in done.stderr and "--no-check" in done.stderr
+    done = shell.trace("deploy", "--no-check", file, program=WITHOUT_SPARK)
+    assert done.returncode == 0 and done.stderr == "", done

@@ -1,0 +1,101 @@
+"""Which jobs Spark is asked about before a deploy, and where in the file its complaints are."""
+
+from typing import Any
+
+import pytest
+
+from trace_etl.plan.changes import plan_deploy
+from trace_etl.plan.checking import changed_sql, with_upstream
+from trace_etl.plan.dagfile import parse_dag
+from trace_etl.plan.positions import inside
+
+DAG = """
+name: d
+jobs:
+  - {name: ask, source: {kind: manual}, outputs: [ranges]}
+  - {name: get, operator: cryo_ingest, inputs: [{from: {job: ask}}], outputs: [logs]}
+  - name: count
+    operator: sql
+    inputs: [{from: {job: get}}]
+    outputs: [counted]
+    config: {sql: "SELECT count(*) AS n FROM logs"}
+  - name: show
+    operator: query
+    inputs: [{from: {job: count}, name: t}]
+    outputs: [shown]
+    config: {sql: "SELECT n FROM t", format: csv}
+"""
+
+
+def planned(*jobs: tuple[str, str, str, list[str]]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "change": change, "action": action, "fields": [{"field": f} for f in fields]}
+        for name, change, action, fields in jobs
+    ]
+
+
+def test_all_sql_of_a_new_dag_is_asked_about() -> None:
+    dag = parse_dag(DAG)
+    new = [vars(job) for job in plan_deploy({}, {}, dag).jobs]
+    assert changed_sql(dag, new) == ["count", "show"]
+
+
+def test_sql_that_did_not_change_is_not_asked_about() -> None:
+    dag = parse_dag(DAG)
+    kept = planned(
+        ("ask", "unchanged", "keep", []),
+        ("get", "changed", "adopt", ["config.batch"]),
+        ("count", "changed", "adopt", ["max_attempts"]),
+        ("show", "unchanged", "keep", []),
+    )
+    assert changed_sql(dag, kept) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "action", "fields"),
+    [
+        ("added", "adopt", []),
+        ("changed", "build", ["config.sql"]),
+        ("unchanged", "start", []),
+        ("changed", "adopt", ["inputs[0].where"]),
+    ],
+    ids=["added again", "its own text", "what it reads", "a filter"],
+)
+def test_what_is_new_to_a_query_has_it_asked_about(
+    change: str, action: str, fields: list[str]
+) -> None:
+    assert changed_sql(parse_dag(DAG), planned(("show", change, action, fields))) == ["show"]
+
+
+def test_a_job_is_judged_with_all_it_reads_from() -> None:
+    assert with_upstream(parse_dag(DAG), ["count"]) == {"count", "get", "ask"}
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("sql: |\n    SELECT a,\n           wrong\n      FROM t\n", (2, 12)),
+        ("sql: >-\n    SELECT a,\n           wrong\n      FROM t\n", (2, 12)),
+        ("sql: SELECT a,\n    wrong FROM t\n", (2, 5)),
+        ("sql: 'SELECT a,\n    wrong FROM t'\n", (2, 5)),
+        ('sql: "SELECT a, wrong"\n', (1, 17)),
+        ("sql: SELECT a, wrong\n", (1, 16)),
+    ],
+    ids=["literal", "folded", "plain", "quoted", "one quoted line", "one line"],
+)
+def test_a_place_in_a_value_is_found_in_the_file(written: str, wanted: tuple[int, int]) -> None:
+    import yaml
+
+    value: str = yaml.safe_load(written)["sql"]
+    before = value[: value.index("wrong")]
+    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    found = inside(written, ("sql",), line, column)
+    assert found is not None
+    # The lines of the file are counted from its beginning.
+    row, at = found
+    assert written.splitlines()[row - 1][at - 1 :].startswith("wrong")
+    assert (row - (1 if written.startswith(("sql: |", "sql: >")) else 0), at) == wanted
+
+
+def test_a_place_behind_an_escape_is_not_guessed() -> None:
+    assert inside('sql: "SELECT \\"a\\", wrong"\n', ("sql",), 1, 13) is None

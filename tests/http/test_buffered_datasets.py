@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench
+from support.lifecycle import Attempt, Bench, at_once, bench
 from support.postgres import Templates, copied
 from trace_etl.model.storage import hot_table
 from trace_etl.plan.retry import Backoff
@@ -158,6 +158,8 @@ def test_jobs_and_dags_share_one_dataset_and_one_generation(world: World, publis
     wanted = sorted([f"{first.name}.one.out", f"{first.name}.two.out", f"{second.name}.three.out"])
     (listed,) = world.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
     assert (listed["producers"], listed["write_mode"]) == (wanted, "buffered")
+    shown = world.bench.user.get(f"/v1/datasets/{published}").json()
+    assert shown["columns"] == [{"name": "id", "type": "string"}, {"name": "n", "type": "long"}]
     lineage = world.bench.user.get(f"/v1/datasets/{published}/lineage").json()
     assert lineage["producers"] == wanted
     assert {item["dag"] for item in lineage["up"]} == {first.name, second.name}
@@ -194,6 +196,19 @@ def test_producers_in_one_file_that_differ_are_told_where(world: World, publishe
     (error,) = reply.json()["errors"]
     assert "differ in schema.n" in error["message"]
     assert error["line"] == text.count("\n", 0, text.rindex("- {name:")) + 1
+
+
+def test_of_two_deploys_at_once_that_differ_one_is_told(world: World, published: str) -> None:
+    first, second = world.producer(published), world.producer(published)
+    replies = at_once(
+        [
+            lambda: first.post("one"),
+            lambda: second.post("three", schema=SCHEMA.replace("long", "double")),
+        ]
+    )
+    assert sorted(reply.status_code for reply in replies) == [200, 409]
+    (refused,) = [reply for reply in replies if reply.status_code == 409]
+    assert "schema.n" in refused.json()["detail"]
 
 
 def test_a_name_is_buffered_for_all_or_for_nobody(world: World, published: str) -> None:
@@ -319,6 +334,41 @@ def test_a_batch_delivered_again_changes_nothing(world: World, published: str) -
     assert [b["cursor"] for b in world.batches(published)] == [2, 1]
     events = "SELECT count(*) AS n FROM events WHERE producer_task_id = %s"
     assert world.bench.rows(events, attempt.task_id)[0]["n"] == 2
+
+
+def test_a_sink_that_dies_before_it_reports_is_made_good(world: World, published: str) -> None:
+    producer = world.producer(published)
+    dataset = producer.deploy("one")["one"]
+    attempt = producer.attempt("one")
+    publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
+    world.sink._written(world.sink.client.buffer_fetch(UUID(publish_id)))  # and dies
+    before = world.rows(dataset)
+    assert world.batches(published)[0]["state"] == "waiting"
+    world.drain()
+    assert world.rows(dataset) == before
+    (batch,) = world.batches(published)
+    assert (batch["state"], batch["row_count"], batch["cursor"]) == ("written", 1, 1)
+    events = "SELECT cursor_value FROM events WHERE producer_task_id = %s"
+    assert [e["cursor_value"] for e in world.bench.rows(events, attempt.task_id)] == [1]
+
+
+def test_two_sinks_at_once_lose_and_double_nothing(world: World, published: str) -> None:
+    producer = world.producer(published)
+    dataset = producer.deploy("one")["one"]
+    attempt = producer.attempt("one")
+    for n in range(8):
+        world.publish(attempt, [{"id": "shared", "n": n}, {"id": f"own-{n}", "n": n}])
+    own = world.sink.consumer
+    other = Consumer(world.bench.live.dsns.queue, [QUEUE], "test:other-sink")
+    try:
+        sinks = [replace(world.sink, consumer=consumer) for consumer in (own, other)]
+        at_once([lambda sink=sink: [sink.sink_once() for _ in range(8)] for sink in sinks])
+    finally:
+        other.close()
+    world.drain()
+    rows = world.values(dataset)
+    assert rows == [*((f"own-{n}", n) for n in range(8)), ("shared", 7)]
+    assert sorted(b["cursor"] for b in world.batches(published)) == list(range(1, 9))
 
 
 def test_of_two_batches_the_later_published_stands_whatever_comes_first(

@@ -1,8 +1,8 @@
 """Races as races: many threads, connections of their own, one barrier, real rows to fight over."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, at_once, bench
 from support.postgres import Templates, copied
+from support.waiting import eventually
 
 CROWD = 32
 
@@ -58,16 +59,20 @@ def crowd(
 
 def let_go(conn: psycopg.Connection) -> None:
     """Commit once two other sessions wait for a lock."""
+    until_blocked(conn.info.dsn, 2)
+    conn.commit()
+
+
+def until_blocked(dsn: str, sessions: int) -> None:
+    """Return once so many sessions wait for a lock."""
     waiting = """
         SELECT count(*) FROM pg_stat_activity
          WHERE datname = current_database() AND wait_event_type = 'Lock'
     """
-    until = time.monotonic() + 20
-    with psycopg.connect(conn.info.dsn, autocommit=True) as other:
-        while other.execute(waiting).fetchone()[0] < 2:
-            assert time.monotonic() < until, "nobody waits: this is no race"
-            time.sleep(0.002)
-    conn.commit()
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        eventually(
+            lambda: conn.execute(waiting).fetchone()[0] >= sessions, f"{sessions} sessions wait"
+        )
 
 
 def statuses(replies: list[httpx.Response]) -> Counter[int]:
@@ -75,6 +80,24 @@ def statuses(replies: list[httpx.Response]) -> Counter[int]:
 
 
 # --- claims -----------------------------------------------------------------------------------
+
+
+def test_claims_pass_by_others_that_wait_for_a_lock(replicas: list[Bench]) -> None:
+    one = replicas[0]
+    *locked, free = one.tasks(4)
+    with ExitStack() as stack:
+        holder = stack.enter_context(psycopg.connect(one.live.dsns.state))
+        holder.execute("SELECT FROM tasks WHERE task_id = ANY(%s::uuid[]) FOR UPDATE", (locked,))
+        pool = stack.enter_context(ThreadPoolExecutor(len(locked)))
+        held_up = []
+        for n, task_id in enumerate(locked, 1):  # one batch each
+            http = stack.enter_context(one.live.internal())
+            held_up.append(pool.submit(one.claim, task_id, http=http))
+            until_blocked(one.live.dsns.state, n)
+        assert one.claim(free).json()["status"] == "Claimed"
+        assert not any(call.done() for call in held_up)
+        holder.rollback()
+        assert [call.result().json()["status"] for call in held_up] == ["Claimed"] * 3
 
 
 def test_of_many_claims_at_once_exactly_one_wins(replicas: list[Bench]) -> None:

@@ -1,11 +1,12 @@
 """Group commit: requests that arrive together are written together.
 
 Commits, not statements, are what Postgres makes us wait for. While one batch is being written, the
-requests behind it gather, and the next batch takes them all; a lone request waits for nobody.
+requests behind it gather, and the next batch takes them all; a lone request waits for nobody. A
+batch that is held up (by a lock, say) is not waited for: others pass it by.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Generic, TypeVar
 
 import structlog
@@ -17,6 +18,7 @@ from trace_etl.state.pool import BROKEN, Conn, KeptConnections
 _log = structlog.stdlib.get_logger()
 _TRIES = 4
 _PAUSE = 0.05
+_PATIENCE = 0.02  # seconds that a batch may take before the next one goes beside it
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,7 +39,7 @@ class Lane(Generic[T, R]):
         perform: Callable[[Conn, list[T]], Awaitable[list[R | Exception]]],
         *,
         largest: int = 200,
-        parallel: int = 2,
+        parallel: int = 4,
     ) -> None:
         self._name = name
         self._connections = connections
@@ -47,6 +49,9 @@ class Lane(Generic[T, R]):
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._sizes = figures.BATCH.labels(name)
         self._flushes: set[asyncio.Task[None]] = set()
+        self._is_draining = False
+        self._began = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     async def submit(self, item: T) -> R:
         """Hand an item in and wait for its own answer. Raises what `perform` answered for it."""
@@ -54,31 +59,58 @@ class Lane(Generic[T, R]):
 
     def enter(self, item: T) -> "asyncio.Future[R]":
         """Hand an item in; its answer comes later."""
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[R] = loop.create_future()
         self._waiting.append((item, answer))
-        if len(self._flushes) < self._parallel:
-            flush = asyncio.create_task(self._flush(), name=f"lane:{self._name}")
-            self._flushes.add(flush)
-            flush.add_done_callback(self._flushes.discard)
+        if not self._is_draining:
+            self._is_draining = True
+            self._start(self._drain())
+        elif self._timer is None:
+            self._timer = loop.call_later(_PATIENCE, self._pass_by)
         return answer
 
+    def _start(self, flush: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(flush, name=f"lane:{self._name}")
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+
+    def _pass_by(self) -> None:
+        """Let those who wait go beside a batch that is held up."""
+        self._timer = None
+        if not self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        left = self._began + _PATIENCE - loop.time()
+        if left <= 0 and len(self._flushes) < self._parallel:
+            self._start(self._flush())
+        self._timer = loop.call_later(max(left, _PATIENCE / 2), self._pass_by)
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                # Requests that arrived in the same turn of the event loop share the commit.
+                await asyncio.sleep(0)
+                await self._flush()
+        finally:
+            self._is_draining = False
+
     async def _flush(self) -> None:
-        while self._waiting:
-            # Requests that arrived in the same turn of the event loop share the commit.
-            await asyncio.sleep(0)
-            batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
-            self._sizes.observe(len(batch))
-            try:
-                results = await self._attempt([item for item, _ in batch])
-            except Exception as error:
-                results = await self._one_by_one(batch, error)
-            for (_, answer), result in zip(batch, results, strict=True):
-                if answer.done():
-                    continue  # the caller went away
-                if isinstance(result, Exception):
-                    answer.set_exception(result)
-                else:
-                    answer.set_result(result)
+        batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
+        if not batch:
+            return
+        self._began = asyncio.get_running_loop().time()
+        self._sizes.observe(len(batch))
+        try:
+            results = await self._attempt([item for item, _ in batch])
+        except Exception as error:
+            results = await self._one_by_one(batch, error)
+        for (_, answer), result in zip(batch, results, strict=True):
+            if answer.done():
+                continue  # the caller went away
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
 
     async def _one_by_one(
         self, batch: list[tuple[T, asyncio.Future[R]]], error: Exception

@@ -74,7 +74,20 @@ def test_scope_and_filter_are_pushed_down_to_postgres(
     assert "Filter" not in plan.split("BatchScan")[0], plan  # nothing is left for Spark to do
     found = frame.toArrow().to_pylist()
     assert found and all(row["address"] == log["address"] for row in found)
-    assert stream.dsn not in plan
+
+
+def test_no_plan_tells_the_address_of_the_database(spark: SparkSession, stream: Stream) -> None:
+    frame = _load(spark, stream, "logs", start=5, end=20).frame
+    told = frame._jdf.queryExecution()
+    plans = told.toString() + told.analyzed().toJSON() + told.executedPlan().toJSON()
+    [relation] = [one for one in _leaves(told.analyzed()) if "hot" in one.toString()]
+    assert stream.dsn not in plans
+    assert stream.dsn not in relation.options().asCaseSensitiveMap().toString()
+
+
+def _leaves(plan: Any) -> list[Any]:
+    leaves = plan.collectLeaves()
+    return [leaves.apply(n) for n in range(leaves.size())]
 
 
 def test_a_task_reads_a_hot_table_like_any_input(

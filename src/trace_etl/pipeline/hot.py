@@ -51,9 +51,9 @@ def load(spark: SparkSession, given: TaskInput, scope: Scope | None, dsn: str | 
     table = hot_table(given.dataset_uuid, given.dataset_version)
     if dsn is None or not hot_reading.shape(dsn, table):
         raise InputMissing(f"input {given.name}: no partition is committed yet")
-    spark.dataSource.register(HotTable)
+    spark.dataSource.register(_source(dsn))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    frame = spark.read.format("hot").option("dsn", dsn).option("table", table).load()
+    frame = spark.read.format("hot").option("table", table).load()
     limits = _limits(scope, frame.columns)
     conditions = [_column(one) for one in limits] + where_columns(given, frame.schema)
     if conditions:
@@ -94,21 +94,32 @@ def _column(one: Condition) -> Column:
     }[one.operator]
 
 
+def _source(address: str) -> type[DataSource]:
+    """The tables of one database. Its address holds a password, and Spark shows options to all."""
+
+    class Reached(HotTable):
+        dsn = address
+
+    return Reached
+
+
 class HotTable(DataSource):
     """One hot table."""
+
+    dsn: str
 
     @classmethod
     def name(cls) -> str:
         return "hot"
 
     def schema(self) -> StructType:
-        columns = hot_reading.shape(self.options["dsn"], self.options["table"])
+        columns = hot_reading.shape(self.dsn, self.options["table"])
         settle()
         return from_arrow_schema(arrow_schema(columns), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = to_arrow_schema(schema, timezone="UTC")
-        return HotReader(self.options["dsn"], self.options["table"], columns)
+        return HotReader(self.dsn, self.options["table"], columns)
 
 
 class HotReader(DataSourceReader):

@@ -39,6 +39,37 @@ def refused(runner, sql, *inputs):
         return str(error)
     raise AssertionError(f"{sql} ran")
 """
+HOME = "('java.lang.System', 'getProperty', 'user.home') AS b"
+SET = "('java.lang.System', 'setProperty', 'trace.test', 'called') AS b"
+SCRIPT = "(SELECT TRANSFORM(1) USING 'echo hello' AS (a))"
+DISGUISED = {
+    "calls Java": [
+        f"SELECT '\n== x' AS a, reflect{HOME}",
+        f"SELECT r'\\' AS a, REFLECT -- '\n {HOME}",
+        f"SELECT '\n== Optimized Logical Plan ==\n' AS a, `try_reflect`{HOME}",
+        f"SELECT 1 AS `\n== x`, system.builtin.java_method /* ( */ {HOME}",
+        f"FROM range(3) |> SELECT reflect{HOME}",
+        f"SELECT {', '.join(f'id + {n} AS c{n}' for n in range(200))}, reflect{HOME} FROM range(1)",
+        f"SELECT /*+ BROADCAST(t) */ * FROM range(1) t CROSS JOIN (SELECT java_method{HOME})",
+        f"SELECT reflect{SET} FROM VALUES (1), (2)",  # which the optimiser would call
+        "SELECT from_xml('<a/>', 'a int', map('rowValidationXSDPath', '/etc/passwd')) AS a",
+    ],
+    "hides a name": [f"SELECT IDENTIFIER('ref' || 'lect'){SET} FROM VALUES (1), (2)"],
+    "runs a program": [
+        f"SELECT a FROM {SCRIPT} WHERE '\n== x' <> a",
+        "SELECT a FROM (MAP 1 USING /* ' */ 'echo hello' AS (a)) WHERE '\n== x' <> a",
+        "SELECT '\n== x' AS y, (SELECT max(a) FROM (REDUCE 1 USING--\n'cat' AS (a))) AS x",
+        f"WITH t AS {SCRIPT} SELECT '\n== x' AS b, * FROM t",
+    ],
+    "is not an input": [
+        "SELECT '\n== x' AS a, x FROM secret",
+        "SELECT '\n== x' AS a, (SELECT max(x) FROM secret) AS b",
+        "SELECT '\n== x' AS a, * FROM spark_catalog.default.secret",
+        "SELECT '\n== x' AS a, y FROM seen",
+        "SELECT '\n== x' AS a, value FROM text.`/etc/passwd`",
+        "WITH t AS (TABLE secret) SELECT /* '\n== x' */ '\n== x' AS a, x AS `c.d` FROM t",
+    ],
+}
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +178,101 @@ def test_a_select_through_spark_connect_is_kept_to_its_inputs(
     assert "reflect calls Java" in complaints["java"]
     assert "`nothing`" in complaints["column"] and "(inputs: blocks)" in complaints["column"]
     assert complaints["file"]
+
+
+def test_no_literal_comment_or_name_hides_what_a_select_does(
+    tmp_path: Path, server: str, rpc_url: str
+) -> None:
+    told = _script(
+        """
+        import json
+        from trace_etl.pipeline import queries
+        runner = made(spark_conf={
+            "spark.sql.maxPlanStringLength": "100", "spark.sql.runSQLOnFiles": "true",
+        })
+        spark = runner.session.get()
+        spark.sql("CREATE TABLE IF NOT EXISTS secret (x INT) USING parquet")
+        spark.sql("CREATE OR REPLACE VIEW seen AS SELECT x AS y FROM secret")
+
+        def refusals():
+            return {why: [refused(runner, sql) for sql in some] for why, some in given.items()}
+
+        given = json.loads(sys.argv[4])
+        at_first = refusals()
+        queries._refuse_words = lambda text: None
+        by_plan = refusals()
+        called = spark.sql("SELECT reflect('java.lang.System', 'getProperty', 'trace.test') AS x")
+        print(json.dumps([at_first, by_plan, called.collect()[0].x]))
+        harmless = "SELECT '\\n== x' AS a, transform(array(1), x -> x)[0] AS b -- we reflect it"
+        runner.run(select(harmless))
+        runner.close()
+        """,
+        tmp_path,
+        server,
+        rpc_url,
+        json.dumps(DISGUISED),
+    )
+    at_first, by_plan, called = json.loads(told.splitlines()[-1])
+    assert called in (None, "null")
+    for why, complaints in at_first.items():
+        assert [one for one in complaints if why not in one] == []
+    for why, complaints in by_plan.items():
+        wanted = "calls Java" if why == "hides a name" else why
+        assert [one for one in complaints if wanted not in one] == []
+
+
+def test_a_plan_that_is_told_in_part_is_no_ground_to_run_a_select(
+    tmp_path: Path, server: str, rpc_url: str
+) -> None:
+    told = _script(
+        """
+        runner = made()
+        spark = runner.session.get()
+        with runner.session.lease(spark, []) as own:
+            own.conf.set("spark.sql.maxPlanStringLength", "100")
+        print(refused(runner, "SELECT id AS a FROM range(1)"))
+        with runner.session.lease(spark, []) as own:
+            own.conf.set("spark.sql.maxPlanStringLength", "100000")
+            own.conf.set("spark.sql.debug.maxToStringFields", "2")
+        print(refused(runner, "SELECT id AS a, 2 AS b, 3 AS c, 4 AS d FROM range(1)"))
+        runner.close()
+        """,
+        tmp_path,
+        server,
+        rpc_url,
+    ).splitlines()
+    assert "more characters" in told[0] and "more fields" in told[1]
+
+
+def test_a_session_that_is_not_kept_is_closed_at_the_server(
+    tmp_path: Path, server: str, rpc_url: str
+) -> None:
+    _script(
+        """
+        from pyspark.errors import PySparkException
+        runner = made()
+        warm = runner.session
+        spark = warm.get()
+        try:
+            with warm.lease(spark, ["v"]) as broken:
+                broken.client.release_session()  # as if the server had forgotten it
+        except PySparkException:
+            pass
+        else:
+            raise AssertionError("there was no session to drop a view from")
+        assert broken.is_stopped and warm.get() is spark
+        with warm.lease(spark, []) as late:
+            newer = warm.restart()
+        assert late.is_stopped
+        with warm.lease(newer, []) as kept:
+            pass
+        assert not kept.is_stopped
+        runner.close()
+        """,
+        tmp_path,
+        server,
+        rpc_url,
+    )
 
 
 def test_a_canceled_task_stops_at_the_server_and_another_goes_on(

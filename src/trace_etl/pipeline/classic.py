@@ -18,10 +18,11 @@ from trace_etl.pipeline import jvm
 from trace_etl.pipeline.conf import is_local, spark_conf
 from trace_etl.pipeline.engine import Jobs, register_sources
 from trace_etl.pipeline.errors import SparkNotStarted
+from trace_etl.pipeline.failures import first_line
+from trace_etl.pipeline.queries import REACHING_OUT
 from trace_etl.pipeline.scratch import Scratch
 from trace_etl.pipeline.settings import PipelineSettings
 
-_CALLS_INTO_JAVA = ("reflect", "java_method", "try_reflect")
 # PySpark imports pandas at the first call into the JVM; while the JVM starts it costs nothing.
 _IMPORTED_WHILE_THE_JVM_STARTS = ("pandas", "pyarrow.parquet", "pyspark.testing")
 _POOL = "spark.scheduler.pool"
@@ -50,14 +51,15 @@ class ClassicEngine:
         try:
             return _in_thread(_open_session, self.jvm, conf)
         except (Py4JError, PySparkException, ConnectionError, EOFError) as error:
-            raise SparkNotStarted(f"Spark did not start: {_first_line(error)}") from error
+            raise SparkNotStarted(f"Spark did not start: {first_line(error)}") from error
 
     def another(self, spark: SparkSession) -> SparkSession:
         return register_sources(spark.newSession())
 
     @property
     def is_alive(self) -> bool:
-        return self.jvm is not None and self.jvm.is_alive
+        process = self.jvm
+        return process is not None and process.is_alive
 
     def holds(self, session: SparkSession) -> bool:
         return self.is_alive
@@ -83,6 +85,9 @@ class ClassicEngine:
     def kill(self) -> None:
         if self.jvm is not None:
             self.jvm.kill()
+
+    def release(self, session: SparkSession) -> None:
+        """Nothing to do: the JVM drops what nobody refers to."""
 
     def stop(self, sessions: list[SparkSession]) -> None:
         if self.jvm is not None:
@@ -136,9 +141,9 @@ def _open_session(process: jvm.Jvm, conf: dict[str, str]) -> SparkSession:
 
 
 def _drop_functions(gateway: Any) -> None:
-    """Forget the functions by which a SELECT could call any Java method."""
+    """Forget the functions by which a SELECT could call any Java method, or read any file."""
     catalyst = gateway.jvm.org.apache.spark.sql.catalyst
-    for name in _CALLS_INTO_JAVA:
+    for name in REACHING_OUT:
         catalyst.analysis.FunctionRegistry.builtin().dropFunction(catalyst.FunctionIdentifier(name))
 
 
@@ -163,7 +168,3 @@ def hush() -> None:
     """PySpark logs every error that it raises, with the query's text; we report them ourselves."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -13,12 +13,15 @@ from trace_etl.pipeline.classic import hush
 from trace_etl.pipeline.conf import session_conf
 from trace_etl.pipeline.engine import Jobs, register_sources
 from trace_etl.pipeline.errors import SparkNotStarted
-from trace_etl.pipeline.failures import is_lost
+from trace_etl.pipeline.failures import first_line, is_lost
 from trace_etl.pipeline.settings import PipelineSettings
 
 _OLDEST = 4  # the first with data sources in Python
 # A SELECT is judged by what Spark says of its plan: nothing may be left out.
-_WHOLE_PLANS = {"spark.sql.debug.maxToStringFields": "1000000"}
+_WHOLE_PLANS = {
+    "spark.sql.debug.maxToStringFields": "1000000",
+    "spark.sql.maxPlanStringLength": "2147483632",  # the most it takes
+}
 # A server that does not answer for this long has gone; PySpark itself would ask for ten minutes.
 _TRIES, _LONGEST_PAUSE_MS = 7, 3000
 
@@ -47,11 +50,17 @@ class ConnectEngine:
         return self._first
 
     def another(self, spark: SparkSession) -> SparkSession:
-        return _prepared(spark.newSession(), self._settings)
+        made = spark.newSession()
+        try:
+            return _prepared(made, self._settings)
+        except BaseException:
+            _close(made)
+            raise
 
     @property
     def is_alive(self) -> bool:
-        return self._first is not None and self.holds(self._first)
+        first = self._first
+        return first is not None and self.holds(first)
 
     def holds(self, session: SparkSession) -> bool:
         """Servers forget sessions that nobody used for an hour, and all of them at a restart."""
@@ -86,6 +95,9 @@ class ConnectEngine:
     def kill(self) -> None:
         """Nothing to end: a start gives up by itself."""
 
+    def release(self, session: SparkSession) -> None:
+        _close(session)
+
     def stop(self, sessions: list[SparkSession]) -> None:
         for session in [*sessions, *filter(None, [self._first])]:
             _close(session)
@@ -102,7 +114,7 @@ def _prepared(spark: SparkSession, settings: PipelineSettings) -> SparkSession:
     )
     if int(spark.version.partition(".")[0]) < _OLDEST:
         raise SparkNotStarted(f"the server is Spark {spark.version}; Trace needs Spark 4 or newer")
-    wanted = {**session_conf(settings), **_WHOLE_PLANS, **settings.spark_conf}
+    wanted = {**session_conf(settings), **settings.spark_conf, **_WHOLE_PLANS}
     for name in settings.spark_conf:
         if not spark.conf.isModifiable(name):
             raise SparkNotStarted(
@@ -123,7 +135,7 @@ def _close(session: SparkSession) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, PySparkException) and not is_lost(error):
-        return f"Spark Connect: {str(error).strip().partition(chr(10))[0]}"
+        return f"Spark Connect: {first_line(error)}"
     if isinstance(error, ValueError):
         return f"TRACE_SPARK_MASTER is not an address of Spark Connect: {error}"
     return (

@@ -57,6 +57,10 @@ class Engine(Protocol):
         """Make a start under way fail, from any thread."""
         ...
 
+    def release(self, session: SparkSession) -> None:
+        """Let go of a session that will not be used again. Fails for no reason of Spark's."""
+        ...
+
     def stop(self, sessions: list[SparkSession]) -> None:
         """End it, and leave the process ready for another start."""
         ...

@@ -24,7 +24,7 @@ _BY_DATA = (
     SparkRuntimeException,
 )
 # Of a server: it was started anew, or forgot the session, or we have closed it ourselves.
-_GONE = ("INVALID_HANDLE", "NO_ACTIVE_SESSION")
+_GONE = ("INVALID_HANDLE.SESSION_", "NO_ACTIVE_SESSION")
 _STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
@@ -36,8 +36,13 @@ def translated(error: Exception, *, is_alive: bool) -> PipelineError:
     raised = from_executor(text)
     if raised is not None:
         return raised
-    summary = text.strip().partition("\n")[0][:_LONGEST]
+    summary = first_line(error)[:_LONGEST]
     return BadSql(summary) if isinstance(error, _BY_DATA) else PipelineError(summary)
+
+
+def first_line(error: Exception) -> str:
+    """Without the plan or the stack that follows it."""
+    return str(error).strip().partition("\n")[0]
 
 
 def is_lost(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from trace_etl.pipeline.evm.tables import SCHEMAS, build
 from trace_etl.pipeline.evm.tip import Advance, TipReader
 from trace_etl.pipeline.evm.trail import Mark, Trail
 from trace_etl.pipeline.follower_metrics import METRICS
-from trace_etl.pipeline.link import Emit
+from trace_etl.pipeline.link import Emit, never
 from trace_etl.wire.task import Event
 
 _log = structlog.stdlib.get_logger()
@@ -63,7 +63,7 @@ class Follower:
     conn: Conn
     emit: Emit
     stop: Signal
-    is_held: Callable[[], bool] = lambda: False
+    is_held: Callable[[], bool] = never
     """Whether to announce nothing for now; blocks are written all the same."""
     _owes: bool = field(default=False, init=False)
     _trail: Trail = field(default_factory=Trail, init=False)

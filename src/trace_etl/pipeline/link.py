@@ -24,7 +24,8 @@ class Publish(Protocol):
     ) -> None: ...
 
 
-def _never() -> bool:
+def never() -> bool:
+    """What is asked of nobody."""
     return False
 
 
@@ -35,5 +36,5 @@ class Link:
     lease_token: UUID
     emit: Emit
     publish: Publish | None = None
-    is_held: Callable[[], bool] = _never
+    is_held: Callable[[], bool] = never
     """Whether the job is paused: whoever never ends announces nothing meanwhile."""

@@ -8,16 +8,29 @@ from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from trace_etl.pipeline.errors import BadSql
+from trace_etl.pipeline.failures import first_line
 
 _ORDERED = ("Sort", "GlobalLimit", "LocalLimit", "Offset")
 _SCRIPT = "ScriptTransformation"
 _NO_PROGRAMS = "not one SELECT: TRANSFORM … USING runs a program"
-_PARSED, _ANALYSED = "== Parsed Logical Plan ==", "== Analyzed Logical Plan =="
-# Between these parentheses the grammar takes a query and nothing else.
-_AS_QUERY = "WITH q_ AS (\n{}\n) SELECT * FROM q_"
-_INTO_JAVA = re.compile(r"\b(?:try_)?reflect\(|\bjava_method\(")
+_PARSED = "== Parsed Logical Plan ==\n"
+# There the grammar takes a query and nothing else. Never run: only explained.
+_AS_VIEW = "CREATE TEMPORARY VIEW q_ AS\n{}"
+REACHING_OUT = (
+    *("reflect", "try_reflect", "java_method"),
+    *("from_xml", "schema_of_xml", "from_avro", "schema_of_avro"),  # a schema by its path
+    *("from_protobuf", "to_protobuf"),
+)
+_CALL = re.compile(rf"\b({'|'.join(REACHING_OUT)})\(")
+# Words of a text, comments and literals included. A comment may stand before the parenthesis.
+_CALL_WORD = re.compile(
+    rf"\b({'|'.join(REACHING_OUT)}|identifier)[`\"]?\s*(?:\(|--|/\*)", re.IGNORECASE
+)
+_SCRIPT_WORD = re.compile(r"\busing\s*r?['\"]", re.IGNORECASE)
 # A table of the server's catalog is named by catalog and schema too; a view of ours is not.
-_CATALOG_TABLE = re.compile(r"SubqueryAlias (\S+\.\S+)")
+_CATALOG_TABLE = re.compile(r"SubqueryAlias ([^\n]+\.[^\n]+)")
+_NAME_OF_PARTS = re.compile(r"UnresolvedRelation \[([^\]\n]*, [^\]\n]*)")
+_CUT_SHORT = re.compile(r"\.\.\. \d+ more (?:characters|fields)")
 
 
 class Query(Protocol):
@@ -55,8 +68,7 @@ class _Parsed:
             plan = parser.parseQuery(text)
         except PySparkException as error:
             raise BadSql(f"not one SELECT: {first_line(error)}") from error
-        if _SCRIPT in plan.treeString():
-            raise BadSql(_NO_PROGRAMS)
+        _refuse_script(plan.treeString())
         return cls(spark, plan)
 
     def frame(self) -> DataFrame:
@@ -77,7 +89,8 @@ class _ToldByServer:
     """Through Spark Connect, which analyses a text without running it and describes the plan.
 
     `spark.sql` would run a command at once; a relation made of the same text does nothing until
-    its rows are asked for, and by then it is known to be a query.
+    its rows are asked for, and by then it is known to be a query. To explain a query is to optimise
+    it, which may call its functions; the body of a view is analysed and left alone.
     """
 
     spark: SparkSession
@@ -85,16 +98,16 @@ class _ToldByServer:
     is_ordered: bool = False
 
     def frame(self) -> DataFrame:
+        _refuse_words(self.text)
         frame = self._relation(self.text)
         try:
             _ = frame.schema
-            _ = self._relation(_AS_QUERY.format(self.text)).schema
+            _refuse(_explained(self._relation(_AS_VIEW.format(self.text))))
         except ParseException as error:
             raise BadSql(f"not one SELECT: {first_line(error)}") from error
-        plans = cast("Any", frame)._explain_string(extended=True)
-        parsed, analysed = _section(plans, _PARSED), _section(plans, _ANALYSED)
-        _refuse(parsed, analysed)
-        self.is_ordered = _root(parsed) in _ORDERED
+        plans = _explained(frame)
+        _refuse(plans)
+        self.is_ordered = _root(_parsed(plans)) in _ORDERED
         return frame
 
     def _relation(self, text: str) -> DataFrame:
@@ -104,19 +117,47 @@ class _ToldByServer:
         return cast("DataFrame", ConnectFrame(SQL(text), cast("Any", self.spark)))
 
 
-def _refuse(parsed: str, analysed: str) -> None:
-    """What a session of our own cannot do in the first place. Raises BadSql."""
-    if _SCRIPT in parsed:
+def _explained(frame: DataFrame) -> str:
+    return cast("Any", frame)._explain_string(extended=True)
+
+
+def _refuse_words(text: str) -> None:
+    """What needs no plan to be seen; analysis alone may call some functions. Raises BadSql."""
+    if called := _CALL_WORD.search(text):
+        raise BadSql(_reaches_out(called[1].lower()))
+    if _SCRIPT_WORD.search(text):
         raise BadSql(_NO_PROGRAMS)
-    if called := _INTO_JAVA.search(analysed):
-        raise BadSql(f"{called[0].rstrip('(')} calls Java methods; a SELECT may not")
-    if table := _CATALOG_TABLE.search(analysed):
+
+
+def _refuse(plans: str) -> None:
+    """What a session of our own cannot do in the first place. Raises BadSql.
+
+    Literals stand in a plan as they are, line ends and all: no part of it can be told from
+    another, so all of it is looked at, and a literal that reads like a plan is refused.
+    """
+    _refuse_script(plans)
+    if called := _CALL.search(plans):
+        raise BadSql(_reaches_out(called[1]))
+    if table := _CATALOG_TABLE.search(plans) or _NAME_OF_PARTS.search(plans):
         raise BadSql(f"{table[1]} is not an input; a SELECT reads its inputs only")
 
 
-def _section(plans: str, title: str) -> str:
-    """One plan of an extended explanation."""
-    return plans.partition(f"{title}\n")[2].partition("\n== ")[0]
+def _refuse_script(plans: str) -> None:
+    if cut := _CUT_SHORT.search(plans):
+        raise BadSql(f"the plan cannot be judged: Spark tells it in part only ({cut[0]})")
+    if _SCRIPT in plans:
+        raise BadSql(_NO_PROGRAMS)
+
+
+def _reaches_out(function: str) -> str:
+    if function == "identifier":
+        return "IDENTIFIER(…) hides a name; a SELECT names what it reads and calls"
+    return f"{function} calls Java methods or reads files by path; a SELECT may not"
+
+
+def _parsed(plans: str) -> str:
+    """The first plan of an explanation, up to what looks like the next."""
+    return plans.partition(_PARSED)[2].partition("\n== ")[0]
 
 
 def _root(plan: str) -> str:
@@ -125,8 +166,3 @@ def _root(plan: str) -> str:
     if lines[0].startswith("CTE "):
         lines = [line[3:] for line in lines if line.startswith("+- ")] or [""]
     return lines[0].lstrip("'").partition(" ")[0]
-
-
-def first_line(error: Exception) -> str:
-    """Without the plan or the stack that follows it."""
-    return str(error).strip().partition("\n")[0]

@@ -79,10 +79,10 @@ class SparkRunner:
                     context = self._context(task, run, leases, link)
                     return self._operate(operate, context, config)
             except _LOST as error:
+                run.check()  # what a canceled task fails with says nothing of Spark
                 failure = translated(error, is_alive=self.session.is_alive)
                 if isinstance(failure, SparkLost) and run.spark is not None:
                     self.session.abandon(run.spark)
-                run.check()
                 raise failure from error
 
     def cancel(self, task_id: UUID, attempt: int | None = None) -> None:

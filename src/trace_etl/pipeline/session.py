@@ -25,10 +25,13 @@ class WarmSession:
 
     def get(self) -> SparkSession:
         """The live session; starts or restarts Spark if need be. Raises SparkNotStarted."""
+        known = self._spark
+        # Asked without the lock: a server may take long to answer, and other slots go on.
+        is_good = known is not None and self.engine.holds(known)
         with self._lock:
             if self._closing.is_set():
                 raise SparkNotStarted("the worker is stopping")
-            if not self.is_alive:
+            if self._spark is None or (self._spark is known and not is_good):
                 self._discard()
                 self._start()
             assert self._spark is not None
@@ -47,11 +50,7 @@ class WarmSession:
             with self.engine.working(own, jobs):
                 yield own
         finally:
-            for view in views:
-                own.catalog.dropTempView(view)
-            with self._lock:
-                if self._spark is spark:
-                    self._idle.append(own)
+            self._give_back(spark, own, views)
 
     def interrupt(self, session: SparkSession, tag: str) -> None:
         """Stop the jobs that carry the tag and run now."""
@@ -92,6 +91,21 @@ class WarmSession:
                 return self.engine.another(spark)
             if self.engine.holds(own):
                 return own
+            self.engine.release(own)
+
+    def _give_back(self, spark: SparkSession, own: SparkSession, views: Sequence[str]) -> None:
+        """Keep a session for the next task, or let go of it."""
+        is_kept = False
+        try:
+            for view in views:
+                own.catalog.dropTempView(view)
+            with self._lock:
+                if self._spark is spark:
+                    self._idle.append(own)
+                    is_kept = True
+        finally:
+            if not is_kept:
+                self.engine.release(own)
 
     def _start(self) -> None:
         try:

@@ -8,6 +8,7 @@ from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tip import TipReader
 from trace_etl.pipeline.follower import Follower, HotOutput, Plan
+from trace_etl.pipeline.link import never
 from trace_etl.plan.operators import FollowConfig
 from trace_etl.wire.task import TaskResult
 
@@ -24,14 +25,10 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     source = Source(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
     kinds = [output.kind for output in plan.outputs]
     with TipReader(source, kinds) as reader, connection.connect(dsn) as conn:
-        held = context.link.is_held if context.link else _never
+        held = context.link.is_held if context.link else never
         Follower(plan, reader, conn, context.emit, context.canceled, held).run()
     context.check()
     return TaskResult()
-
-
-def _never() -> bool:
-    return False
 
 
 def _plan(context: OperatorContext, config: FollowConfig) -> Plan:

@@ -17,9 +17,9 @@ from pyspark.sql.types import (
 
 from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadSql
-from trace_etl.pipeline.failures import is_lost
+from trace_etl.pipeline.failures import first_line, is_lost
 from trace_etl.pipeline.inputs import Input
-from trace_etl.pipeline.queries import first_line, parse
+from trace_etl.pipeline.queries import parse
 from trace_etl.pipeline.writer import Frame
 from trace_etl.plan.operators import SqlConfig
 

@@ -1,0 +1,133 @@
+"""Who waits for whom around the warm session, and what a failure says of it. Needs no Spark."""
+
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from support.spark_tasks import select
+from trace_etl.pipeline.engine import Jobs
+from trace_etl.pipeline.errors import SparkLost, TaskCanceled
+from trace_etl.pipeline.failures import is_lost
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.session import WarmSession
+from trace_etl.pipeline.settings import PipelineSettings
+
+
+class _Failure(PySparkException):
+    def __init__(self, condition: str) -> None:
+        self._of = condition
+
+    def getCondition(self) -> str:
+        return self._of
+
+    def __str__(self) -> str:
+        return self._of
+
+
+class _Engine:
+    """A Spark that answers when the test lets it."""
+
+    is_alive = True
+
+    def __init__(self) -> None:
+        self.asked, self.answers = threading.Event(), threading.Event()
+        self.on_work: Callable[[], None] = lambda: None
+        self.answers.set()
+        self.stops = 0
+
+    def start(self) -> SparkSession:
+        return cast("SparkSession", object())
+
+    def another(self, spark: SparkSession) -> SparkSession:
+        return cast("SparkSession", object())
+
+    def holds(self, session: SparkSession) -> bool:
+        self.asked.set()
+        return self.answers.wait(60)
+
+    @contextmanager
+    def working(self, session: SparkSession, jobs: Jobs | None) -> Generator[None]:
+        self.on_work()
+        yield
+
+    def interrupt(self, session: SparkSession, tag: str) -> None: ...
+
+    def release(self, session: SparkSession) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def stop(self, sessions: list[SparkSession]) -> None:
+        self.stops += 1
+
+
+@pytest.fixture
+def engine() -> _Engine:
+    return _Engine()
+
+
+def _warm(tmp_path: Path, engine: Any) -> WarmSession:
+    made = WarmSession(PipelineSettings(tmp_path, tmp_path))
+    made.engine = engine
+    return made
+
+
+def test_while_a_server_is_asked_other_slots_go_on(tmp_path: Path, engine: _Engine) -> None:
+    warm = _warm(tmp_path, engine)
+    spark = warm.get()
+    engine.answers.clear()
+    with ThreadPoolExecutor(2) as pool:
+        asking = pool.submit(warm.get)
+        try:
+            assert engine.asked.wait(60)
+            pool.submit(_leased, warm, spark).result(60)
+            assert not asking.done()
+        finally:
+            engine.answers.set()
+        assert asking.result(60) is spark
+
+
+def _leased(warm: WarmSession, spark: SparkSession) -> None:
+    with warm.lease(spark, []):
+        pass
+
+
+@pytest.mark.parametrize("is_canceled", [True, False], ids=["canceled", "left_alone"])
+def test_a_canceled_task_leaves_the_warm_session_to_others(
+    tmp_path: Path, engine: _Engine, is_canceled: bool
+) -> None:
+    runner = SparkRunner(PipelineSettings(tmp_path, tmp_path))
+    runner.session = _warm(tmp_path, engine)
+    spark = runner.session.get()
+    task = select("SELECT 1 AS a")
+
+    def fail() -> None:
+        if is_canceled:
+            runner.cancel(task.task_id)
+        raise _Failure("INVALID_HANDLE.SESSION_CLOSED")
+
+    engine.on_work = fail
+    with pytest.raises(TaskCanceled if is_canceled else SparkLost):
+        runner.run(task)
+    assert (runner.session.get() is spark) is is_canceled
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("INVALID_HANDLE.SESSION_CLOSED", True),
+        ("INVALID_HANDLE.SESSION_CHANGED", True),
+        ("INVALID_HANDLE.SESSION_NOT_FOUND", True),
+        ("INVALID_HANDLE.OPERATION_NOT_FOUND", False),
+        ("INVALID_HANDLE.OPERATION_ABANDONED", False),
+        ("NO_ACTIVE_SESSION", True),
+    ],
+)
+def test_a_lost_operation_is_no_lost_session(condition: str, expected: bool) -> None:
+    assert is_lost(_Failure(condition)) is expected

@@ -104,7 +104,7 @@ class KeptConnections:
         except BaseException as error:
             if isinstance(error, BROKEN) and not isinstance(error, CLASHED):
                 self._resting.append(conn)
-                await self.close()
+                await self._replace()
             else:
                 await self._pool.putconn(conn)
             raise
@@ -114,9 +114,14 @@ class KeptConnections:
             await self._pool.putconn(conn)
         return result
 
-    async def close(self) -> None:
-        """Close what rests; the pool makes new ones when they are needed."""
+    async def _replace(self) -> None:
+        """Close what rests: the pool would take it for sound."""
         while self._resting:
             conn = self._resting.pop()
             await conn.close()
             await self._pool.putconn(conn)
+
+    async def close(self) -> None:
+        """Give back what rests."""
+        while self._resting:
+            await self._pool.putconn(self._resting.pop())

@@ -19,7 +19,7 @@ from trace_etl.model.dag import (
 )
 from trace_etl.model.errors import Fault
 from trace_etl.model.scope import MAX_BLOCK
-from trace_etl.plan.buffers import disagreeing, unfit
+from trace_etl.plan.buffers import disagreeing, reserved, unfit
 from trace_etl.plan.complaints import complaint, suggest
 from trace_etl.plan.cycles import find_cycle
 from trace_etl.plan.layouts import clashes
@@ -404,6 +404,9 @@ class Checker:
         if mode == "buffered":
             for n, field, rule in unfit((c.name, c.type) for c in entry.schema_ or ()):
                 self._fault((*at, "schema", n, field), rule)
+        if mode != "replace":
+            for n, rule in reserved(c.name for c in entry.schema_ or ()):
+                self._fault((*at, "schema", n, "name"), rule)
         if mode == "replace" and job.update_strategy == "append":
             self._fault((*at, "write_mode"), f"{job.name} appends; write `append` or `buffered`")
         if mode != "replace" and job.update_strategy == "replace":

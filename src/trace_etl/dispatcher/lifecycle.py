@@ -239,7 +239,7 @@ class Lifecycle:
         return [self._partition(item, caller) for item in body.datasets_published]
 
     def _partition(self, item: wire.Published, caller: Capability) -> NewPartition:
-        grant = reported.granted(caller, item.dataset_uuid, item.dataset_version)
+        grant = reported.announced(caller, item.dataset_uuid, item.dataset_version)
         ref = item.storage_ref
         if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
             raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")

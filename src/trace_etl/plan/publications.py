@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from trace_etl.model.dag import Column
-from trace_etl.plan.buffers import unfit
+from trace_etl.plan.buffers import reserved, unfit
 from trace_etl.plan.positions import Path
 from trace_etl.plan.sections import JobSection, PublishSection
 
@@ -25,6 +25,9 @@ def misplaced(
     """What does not go together: storage, write mode, columns, and what the job does."""
     if mode == "buffered":
         yield from _unbufferable(entry, storage)
+    if mode != "replace":
+        for n, rule in reserved(column.name for column in entry.schema_ or ()):
+            yield ("schema", n, "name"), rule
     if mode == "replace" and job.update_strategy == "append":
         yield ("write_mode",), f"{job.name} appends; write `append` or `buffered`"
     if mode != "replace" and job.update_strategy == "replace":

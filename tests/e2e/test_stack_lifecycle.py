@@ -143,7 +143,7 @@ def test_no_secret_is_on_a_command_line_or_in_an_environment(home: Path) -> None
     with running(home) as stack:
         secrets = [line.split(":")[-1] for line in (home / "pgpass").read_text().splitlines()]
         secrets += [(home / "tokens" / name).read_text().strip() for name in ("worker", "user.jwt")]
-        assert len(secrets) == 7
+        assert len(secrets) == 8
         for process in [psutil.Process(stack.process.pid), *stack.family()]:
             shown = " ".join([*process.cmdline(), *process.environ().values()])
             assert not [secret for secret in secrets if secret in shown]

@@ -146,6 +146,7 @@ TARGET = {"dataset_uuid": str(uuid4())}
         ({**TARGET, "batch_uri": ""}, "batch_uri"),
         ({**TARGET, "batch_uri": URI, "batch_size_bytes": 16 * 2**20 + 1}, "batch_size_bytes"),
         ({**TARGET, "batch_uri": URI, "record_count": -1}, "record_count"),
+        ({**TARGET, "batch_uri": URI, "record_count": 500_001}, "record_count"),
         ({**TARGET, "batch_uri": URI, "rows": []}, "rows"),
         ({"batch_uri": URI, "dedupe_scope": "nobody_publishes_this"}, "dedupe_scope"),
         ({"batch_uri": URI, "dedupe_scope": "Not A Name"}, "dedupe_scope"),

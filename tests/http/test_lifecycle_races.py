@@ -13,8 +13,7 @@ import pytest
 
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, at_once, bench
-from support.postgres import Templates, copied
-from support.waiting import eventually
+from support.postgres import Templates, copied, until_blocked
 
 CROWD = 32
 
@@ -61,18 +60,6 @@ def let_go(conn: psycopg.Connection) -> None:
     """Commit once two other sessions wait for a lock."""
     until_blocked(conn.info.dsn, 2)
     conn.commit()
-
-
-def until_blocked(dsn: str, sessions: int) -> None:
-    """Return once so many sessions wait for a lock."""
-    waiting = """
-        SELECT count(*) FROM pg_stat_activity
-         WHERE datname = current_database() AND wait_event_type = 'Lock'
-    """
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        eventually(
-            lambda: conn.execute(waiting).fetchone()[0] >= sessions, f"{sessions} sessions wait"
-        )
 
 
 def statuses(replies: list[httpx.Response]) -> Counter[int]:

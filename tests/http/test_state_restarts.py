@@ -2,14 +2,17 @@
 
 from collections import Counter
 from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, at_once, bench
-from support.postgres import Templates, copied
+from support.postgres import Templates, copied, until_blocked
 
 
 @pytest.fixture
@@ -33,23 +36,35 @@ def end_every_session(bench: Bench) -> int:
 
 
 def fill_the_pools(bench: Bench, ids: list[str]) -> list[Attempt]:
-    """Have many connections opened, by many calls at once."""
-    replies = at_once([lambda t=t: bench.claim(t, http=None) for t in ids])
-    return [Attempt(reply.json()) for reply in replies]
+    """Have several connections opened: each claim finds the ones before it held up by a lock."""
+    with (
+        psycopg.connect(bench.live.dsns.state) as holder,
+        ThreadPoolExecutor(len(ids)) as pool,
+        ExitStack() as stack,
+    ):
+        holder.execute("SELECT FROM tasks WHERE task_id = ANY(%s::uuid[]) FOR UPDATE", (ids,))
+        calls: list[Future[httpx.Response]] = []
+        for n, task_id in enumerate(ids, 1):
+            http = stack.enter_context(bench.live.internal())
+            calls.append(pool.submit(bench.claim, task_id, http=http))
+            until_blocked(bench.live.dsns.state, n)
+        holder.rollback()
+        return [Attempt(call.result().json()) for call in calls]
 
 
 def test_every_call_is_answered_after_all_sessions_were_ended(alone: Bench) -> None:
     dag = alone.dag()
-    ids = alone.tasks(34, dag=dag)
-    attempts = fill_the_pools(alone, ids[:32])
+    ids = alone.tasks(6, dag=dag)
+    attempts = fill_the_pools(alone, ids[:4])
+    assert alone.live.service.lifecycle.connections.resting >= 4
     one, two, *rest = attempts
     target = {"dataset_uuid": one.output["dataset_uuid"], "batch_uri": "s3://b/1"}
     for call in (
-        lambda: alone.claim(ids[32]),
+        lambda: alone.claim(ids[4]),
         lambda: alone.heartbeat(one),
         lambda: alone.events(one, one.event()),
         lambda: alone.publish(one, **target),
-        lambda: alone.fetch(ids[33]),
+        lambda: alone.fetch(ids[5]),
         lambda: alone.complete(one, datasets_published=[alone.write_output(one)]),
         lambda: alone.complete(two),
         lambda: alone.user.get("/v1/tasks"),

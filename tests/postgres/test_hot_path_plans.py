@@ -323,6 +323,7 @@ HOT: dict[str, Statement] = {
     "record_events": lambda c, s: completions.record_events(c, s.fence, [s.event()] * 3),
     "fence_states": lambda c, s: completions.fence_states(c, s.queued),
     "buffer_publish": batch,
+    "ask_again": lambda c, s: buffers.ask_again(c, limit=500),
     "reap and retry": reap,
     "next_retry": lambda c, s: leases.next_retry(c),
     "next_expiry": lambda c, s: leases.next_expiry(c),

@@ -172,3 +172,12 @@ def test_a_worker_without_postgres_data_says_so(
 ) -> None:
     with pytest.raises(BadTask, match="append needs Postgres data"):
         runner.run(_task(output, "('ann', 1, 1D)"))
+
+
+@pytest.mark.parametrize("name", ["_cursor", "_published"])
+def test_a_column_that_marks_buffered_tables_is_refused(
+    mine: SparkRunner, output: TaskOutput, name: str
+) -> None:
+    made = task("sql", {"sql": f"SELECT 'ann' AS who, 1L AS {name}"}, ["answer"], scope=SCOPE)
+    with pytest.raises(BadSql, match=f"the platform keeps {name} for itself"):
+        mine.run(made.model_copy(update={"outputs": [output]}))

@@ -86,7 +86,6 @@ def _batch(payload: TaskPayload, uri: str, rows: int) -> BufferBatch:
             "batch_uri": uri,
             "content_type": "application/jsonl",
             "record_count": rows,
-            "is_done": False,
             "columns": COLUMNS,
             "unique_key": ["who"],
         }
@@ -118,6 +117,11 @@ def test_large_outputs_are_cut_into_batches_that_are_small_enough(
     assert max(sizes) <= 100
 
 
+def test_batches_have_no_more_rows_than_the_sink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_batches, "MOST_ROWS", 10)
+    assert [len(part) for part in pipeline_batches.packed(iter(_tables(25)))] == [10, 10, 5]
+
+
 def _tables(rows: int) -> list[Any]:
     import pyarrow as pa
 
@@ -135,6 +139,10 @@ def test_an_output_without_rows_offers_nothing(mine: SparkRunner) -> None:
         ("SELECT X'00' AS who, 1 AS other", "no column other"),
         ("SELECT 1 AS amount", "no column who"),
         ("SELECT X'00' AS who, current_date() AS note", "CAST it"),
+        ("SELECT X'00' AS who, '7' AS amount", "amount is string, but long in the published"),
+        ("SELECT X'00' AS who, 1.5D AS amount", "amount is double, but long"),
+        ("SELECT X'00' AS who, 1 AS note", "note is int, but string"),
+        ("SELECT 'a' AS who", "who is string, but binary"),
     ],
 )
 def test_a_select_that_does_not_fit_the_schema_is_refused(

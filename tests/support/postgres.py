@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import psycopg
 
+from support.waiting import eventually
 from trace_etl.data import migrations as data_migrations
 from trace_etl.lite import databases
 from trace_etl.lite.postgres import EmbeddedPostgres, Server
@@ -69,3 +70,15 @@ def sql(dsn: str, query: str, values: object = None) -> list[tuple]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         cursor = conn.execute(query, values)
         return cursor.fetchall() if cursor.description else []
+
+
+def until_blocked(dsn: str, sessions: int) -> None:
+    """Return once so many sessions wait for a lock."""
+    waiting = """
+        SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'
+    """
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        eventually(
+            lambda: conn.execute(waiting).fetchone()[0] >= sessions, f"{sessions} sessions wait"
+        )

@@ -37,11 +37,11 @@ def list_batches(
 
 
 def retry(
-    batch: Annotated[UUID, typer.Argument(metavar="BATCH", help="A batch that failed.")],
+    batch: Annotated[UUID, typer.Argument(metavar="BATCH", help="A batch that is not written.")],
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Try to write a batch that failed once more."""
+    """Try once more to write a batch that failed, or that waits."""
     with session(home) as client:
         answer = client.post(f"/v1/batches/{batch}/retry")
     if as_json:

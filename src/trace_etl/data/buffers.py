@@ -57,7 +57,11 @@ _REMEMBER = """
 INSERT INTO buffer_batches (publish_id, dataset_version, cursor_value, row_count)
 VALUES (%s, %s, %s, %s)
 """
-_FORGET = "DELETE FROM buffer_batches WHERE sunk_at < now() - interval '30 days'"
+_FORGET = """
+DELETE FROM buffer_batches WHERE publish_id IN (
+    SELECT publish_id FROM buffer_batches WHERE sunk_at < now() - interval '30 days'
+     ORDER BY sunk_at LIMIT 1000 FOR UPDATE SKIP LOCKED)
+"""
 # Held until the batch is committed: a reader that sees a number sees all before it.
 _NEXT = """
 INSERT INTO buffer_cursors AS c (dataset_version, cursor_value) VALUES (%s, 1)
@@ -93,9 +97,27 @@ def write(conn: Conn, shape: Shape, stamp: Stamp, rows: Sequence[Sequence[Any]])
 
 
 def ensure(conn: Conn, shape: Shape) -> None:
-    """Make the table if it is missing."""
+    """Make the table and its index if they are missing."""
     conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (shape.table,))
-    conn.execute("SET LOCAL client_min_messages = warning")
+    index = f"{shape.table[:50]}_cursor"
+    # IF NOT EXISTS locks the table before it looks, and would wait for every vacuum.
+    if not _exists(conn, shape.table):
+        _make_table(conn, shape)
+    if not _exists(conn, index):
+        conn.execute(
+            sql.SQL("CREATE INDEX {} ON {} ({})").format(
+                *map(sql.Identifier, (index, shape.table, CURSOR))
+            )
+        )
+    hot_tables.let_read(conn, shape.table)
+
+
+def _exists(conn: Conn, relation: str) -> bool:
+    row = conn.execute("SELECT to_regclass(quote_ident(%s)) IS NOT NULL", (relation,)).fetchone()
+    return row is not None and row[0]
+
+
+def _make_table(conn: Conn, shape: Shape) -> None:
     columns = [
         sql.SQL("{} {} {}").format(
             sql.Identifier(name),
@@ -105,18 +127,10 @@ def ensure(conn: Conn, shape: Shape) -> None:
         for name, kind, nullable in _all(shape)
     ]
     conn.execute(
-        sql.SQL("CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY ({}))").format(
+        sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY ({}))").format(
             sql.Identifier(shape.table), sql.SQL(", ").join(columns), _names(shape.key)
         )
     )
-    conn.execute(
-        sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} ({})").format(
-            sql.Identifier(f"{shape.table[:50]}_cursor"),
-            sql.Identifier(shape.table),
-            sql.Identifier(CURSOR),
-        )
-    )
-    hot_tables.let_read(conn, shape.table)
 
 
 def _all(shape: Shape) -> list[tuple[str, str, bool]]:

@@ -65,13 +65,13 @@ class InternalApi:
     def __init__(
         self,
         lifecycle: Lifecycle,
-        batches: Buffers,
+        buffers: Buffers,
         tokens: TaskTokens,
         workers: WorkerTokens,
         retired: RetiredGenerations,
     ) -> None:
         self._lifecycle = lifecycle
-        self._buffers = batches
+        self._buffers = buffers
         self._retired = retired
         self._tokens = tokens
         self._workers = workers

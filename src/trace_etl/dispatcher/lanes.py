@@ -13,12 +13,13 @@ import structlog
 
 from trace_etl.dispatcher import figures
 from trace_etl.model.errors import Unavailable
-from trace_etl.state.pool import BROKEN, Conn, KeptConnections
+from trace_etl.state.pool import BROKEN, CLASHED, Conn, KeptConnections, LockNotAvailable
 
 _log = structlog.stdlib.get_logger()
+PARALLEL = 4  # batches of one lane that may be under way
 _TRIES = 4
 _PAUSE = 0.05
-_PATIENCE = 0.02  # seconds that a batch may take before the next one goes beside it
+_PATIENCE = 0.002  # seconds that a batch may take before the next one goes beside it
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,7 +40,7 @@ class Lane(Generic[T, R]):
         perform: Callable[[Conn, list[T]], Awaitable[list[R | Exception]]],
         *,
         largest: int = 200,
-        parallel: int = 4,
+        parallel: int = PARALLEL,
     ) -> None:
         self._name = name
         self._connections = connections
@@ -131,6 +132,12 @@ class Lane(Generic[T, R]):
         for left in reversed(range(_TRIES)):
             try:
                 return await self._connections.use(lambda conn: self._perform(conn, items))
+            except CLASHED as error:
+                if len(items) > 1:
+                    raise  # to be tried one by one: only whoever clashes shall suffer
+                if not left or isinstance(error, LockNotAvailable):
+                    raise Unavailable("somebody else holds this task; try again") from error
+                _log.warning("lane_retry", lane=self._name, error=repr(error))
             except BROKEN as error:
                 if not left:
                     raise Unavailable("Postgres state does not answer; try again") from error

@@ -1,19 +1,16 @@
 """The task lifecycle: what each call of the contract does, batched where many come at once."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
-from typing import Literal
 from uuid import UUID
 
 import orjson
 
-from trace_etl.dispatcher import figures, reported
+from trace_etl.dispatcher import content, figures, reported
 from trace_etl.dispatcher.claiming import Claiming
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.dispatcher.lanes import Lane
@@ -62,9 +59,6 @@ class Parts:
     retry: Backoff
 
 
-# Who says it, not what is said: a repeat with a renewed token is the same completion.
-_NOT_CONTENT = {"task_id", "attempt", "lease_token", "capability_token"}
-_BARE = _NOT_CONTENT | {"status"}
 _ACCEPTED = {status.value: wire.CompleteAccepted(task_status=status.value) for status in TaskStatus}
 
 
@@ -76,6 +70,7 @@ class Lifecycle:
         self._claiming = Claiming(parts.lanes, parts.payloads)
         self._heartbeats = Lane("heartbeat", parts.lanes, self._heartbeat_batch)
         self._event_records = Lane("events", parts.lanes, self._events_batch)
+        self.connections = parts.lanes
         self._completions = Lane("complete", parts.lanes, self._complete_batch)
 
     # --- claim ------------------------------------------------------------------------------
@@ -150,13 +145,13 @@ class Lifecycle:
             caller.require(body.fence())
         except TraceError as error:
             return error
-        if _says_only_how_it_ended(body):
+        if content.is_bare(body):
             return self._completions.enter(self._completion(body, []))
         return asyncio.ensure_future(self._complete(body, caller))
 
     async def _complete(self, body: wire.Complete, caller: Capability) -> str:
         """The status that the task came to have."""
-        if _says_only_how_it_ended(body):
+        if content.is_bare(body):
             return await self._completions.submit(self._completion(body, []))
         for output in body.outputs:
             reported.granted(caller, output.dataset_uuid, output.dataset_version)
@@ -174,7 +169,7 @@ class Lifecycle:
         return Completion(
             fence=body.fence(),
             status=body.status,
-            content_hash=_content_hash(body),
+            content_hash=content.digest(body),
             error_code=body.error_code,
             error_message=body.error_message,
             retry_after=self._retry_after(body),
@@ -244,7 +239,7 @@ class Lifecycle:
         return [self._partition(item, caller) for item in body.datasets_published]
 
     def _partition(self, item: wire.Published, caller: Capability) -> NewPartition:
-        grant = reported.granted(caller, item.dataset_uuid, item.dataset_version)
+        grant = reported.announced(caller, item.dataset_uuid, item.dataset_version)
         ref = item.storage_ref
         if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
             raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
@@ -323,8 +318,7 @@ class Lifecycle:
 
 def _once(said: list[NewInvalidation], body: wire.Events) -> list[NewInvalidation]:
     """The same call of the same attempt again says nothing new, though it gave no keys."""
-    content = body.model_dump_json(exclude=_NOT_CONTENT).encode()
-    call = f"call:{body.attempt}:{hashlib.sha256(content).hexdigest()[:32]}"
+    call = f"call:{body.attempt}:{content.of_call(body).hex()[:32]}"
     return [
         one if one.once_key is not None else replace(one, once_key=f"{call}:{n}")
         for n, one in enumerate(said)
@@ -340,26 +334,6 @@ async def _answer(
         return _ACCEPTED[await begun]
     except TraceError as error:
         return wire.CompleteRefused(problem=problem(error)[1])
-
-
-def _says_only_how_it_ended(body: wire.Complete) -> bool:
-    return not (body.outputs or body.events or body.datasets_published or body.invalidations)
-
-
-def _content_hash(body: wire.Complete) -> bytes:
-    if body.model_fields_set <= _BARE:
-        return _bare_hash(body.status)
-    return hashlib.sha256(body.model_dump_json(exclude=_NOT_CONTENT).encode()).digest()
-
-
-@cache
-def _bare_hash(status: Literal["Completed", "Failed", "Canceled"]) -> bytes:
-    """Most completions say nothing but this: their hash is known."""
-    nobody = UUID(int=0)
-    bare = wire.Complete(
-        task_id=nobody, attempt=1, lease_token=nobody, status=status, retryable=True
-    )
-    return _content_hash(bare)
 
 
 async def _invalidate(

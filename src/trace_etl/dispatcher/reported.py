@@ -6,6 +6,7 @@ from uuid import UUID
 from trace_etl.dispatcher.tokens import Capability, Grant
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.scope import Range
+from trace_etl.model.storage import BUFFERS
 from trace_etl.state import datasets
 from trace_etl.state.completions import NewEvent
 from trace_etl.state.invalidations import NewInvalidation
@@ -23,10 +24,24 @@ def granted(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Gra
     return grant
 
 
+def announced(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
+    """The output that its writer itself may say has changed. Raises Forbidden.
+
+    Of a buffered one only the sink knows how far it has got: one false cursor, and every reader
+    skips what comes after it.
+    """
+    grant = granted(caller, dataset_uuid, version)
+    if grant.storage_ref["prefix"].startswith(BUFFERS):
+        raise Forbidden(
+            f"dataset {dataset_uuid} is buffered: publish batches, and the sink tells its readers"
+        )
+    return grant
+
+
 def new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
     """An event about one of the caller's outputs. Raises Forbidden."""
     dataset_uuid = event.dataset_uuid or known[event.dataset or ""]
-    grant = granted(caller, dataset_uuid, event.dataset_version)
+    grant = announced(caller, dataset_uuid, event.dataset_version)
     return NewEvent(
         dataset_uuid=dataset_uuid,
         # Not named: the one this attempt writes. After a redeploy that is not the current one any

@@ -18,6 +18,7 @@ from trace_etl.dispatcher.figures import CountRequests
 from trace_etl.dispatcher.inline import InlineRunner
 from trace_etl.dispatcher.internal import InternalApi
 from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.dispatcher.lanes import PARALLEL
 from trace_etl.dispatcher.lifecycle import Lifecycle, Parts
 from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
@@ -130,33 +131,34 @@ class Service:
 async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
     """Open the pools and put the parts together; close them at the end."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
-    lanes = make_pool(cfg.state_dsn, size=20, checked=False)
+    loops = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
+    lanes = make_pool(cfg.state_dsn, size=5 * PARALLEL, hot=True)
     kept = KeptConnections(lanes)
     queue = Producer(cfg.queue_dsn, patience=cfg.queue_patience)
-    async with pool, lanes:
+    async with pool, loops, lanes:
         await queue.open()
         try:
             async with transaction(pool) as conn:
                 await operator_caps.keep(conn, cfg.operator_caps)
-            yield _assemble(cfg, pool, lanes, kept, queue)
+            yield _assemble(cfg, pool, loops, kept, queue)
         finally:
             await queue.close()
             await kept.close()
 
 
 def _assemble(
-    cfg: DispatcherSettings, pool: Pool, lanes: Pool, kept: KeptConnections, queue: Producer
+    cfg: DispatcherSettings, pool: Pool, loops: Pool, lanes: KeptConnections, queue: Producer
 ) -> Service:
     kicks = Kicks()
     tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
     payloads = Payloads(tokens, cfg)
     retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
-    parts = Parts(pool, kept, tokens, payloads, kicks, cfg.objects_root, retry)
+    parts = Parts(pool, lanes, tokens, payloads, kicks, cfg.objects_root, retry)
     lifecycle = Lifecycle(parts)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
     changes = ChangeFeed(pool, every=cfg.changes_every, most=cfg.changes_clients)
     inline = InlineRunner(
-        lanes, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
+        loops, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )
     return Service(
         internal=InternalApi(
@@ -169,18 +171,18 @@ def _assemble(
         user=_user_app(cfg, Context(pool, queue, kicks, changes, webhooks)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
-            lanes, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, kicks
+            loops, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, kicks
         ),
-        reaper=LeaseReaper(lanes, queue, retry, _BATCH),
-        retries=RetryScheduler(lanes, kicks, _BATCH),
-        sweeper=WakeUpSweeper(lanes, queue, kicks, older_seconds=20, batch_size=_BATCH),
-        retention=HistoryRetention(lanes, cfg.history_kept, _BATCH),
-        tallier=TaskTallier(lanes, 100 * _BATCH),
+        reaper=LeaseReaper(loops, queue, retry, _BATCH),
+        retries=RetryScheduler(loops, kicks, _BATCH),
+        sweeper=WakeUpSweeper(loops, queue, kicks, older_seconds=20, batch_size=_BATCH),
+        retention=HistoryRetention(loops, cfg.history_kept, _BATCH),
+        tallier=TaskTallier(loops, 100 * _BATCH),
         swapper=GenerationSwapper(pool, kicks, cfg.swap_every),
-        backpressure=Backpressure(lanes, kicks, cfg.pressure_patience, _BATCH),
-        feeder=BackfillFeeder(lanes, kicks, cfg.backfill_window),
+        backpressure=Backpressure(loops, kicks, cfg.pressure_patience, _BATCH),
+        feeder=BackfillFeeder(loops, kicks, cfg.backfill_window),
         changes=changes,
-        reconciler=Reconciler(lanes, kicks, cfg.reconcile_grace, _BATCH),
+        reconciler=Reconciler(loops, kicks, cfg.reconcile_grace, _BATCH),
         sources=SourceMonitor(
             pool, kicks, cfg.source_restart_first, cfg.source_restart_most, cfg.source_memory
         ),

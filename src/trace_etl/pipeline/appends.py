@@ -34,6 +34,7 @@ from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadSql, BadTask
 from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.writer import Frame
+from trace_etl.plan.buffers import RESERVED
 from trace_etl.wire.task import TaskOutput, TaskResult
 
 _KEPT = (
@@ -92,6 +93,8 @@ def storable(frame: DataFrame, output: TaskOutput, *, is_plain: bool = False) ->
     missing = [name for name in output.unique_key if name not in frame.columns]
     if missing:
         raise BadSql(f"output {output.name}: there is no column {missing[0]} of the unique_key")
+    for name in set(RESERVED) & set(frame.columns):  # readers would take it for buffered
+        raise BadSql(f"output {output.name}: the platform keeps {name} for itself: rename it")
     stored = _plain if is_plain else _stored
     columns = [stored(field.name, field.dataType) for field in frame.schema.fields]
     return frame.select(*columns)

@@ -8,7 +8,20 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
 
 from trace_etl.pipeline import reports
 from trace_etl.pipeline.appends import storable
@@ -17,11 +30,21 @@ from trace_etl.pipeline.errors import BadSql, BadTask
 from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.storage import directory
 from trace_etl.pipeline.writer import Frame
-from trace_etl.wire.buffers import MOST_BYTES
+from trace_etl.wire.buffers import MOST_BYTES, MOST_ROWS
 from trace_etl.wire.task import TaskOutput, TaskResult
 
 _REPORT: Any = pa.schema([("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 _REPORT_TYPE = from_arrow_schema(_REPORT)
+_SMALL = (ByteType, ShortType, IntegerType)
+# What a declared type holds without loss.
+_FITTING: dict[str, tuple[type[DataType], ...]] = {
+    "boolean": (BooleanType,),
+    "int": _SMALL,
+    "long": (*_SMALL, LongType),
+    "double": (*_SMALL, FloatType, DoubleType),
+    "string": (StringType,),
+    "binary": (BinaryType,),
+}
 
 
 def write(context: OperatorContext, result: Frame) -> TaskResult:
@@ -29,7 +52,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     [output] = context.task.outputs
     if context.link is None or context.link.publish is None:
         raise BadTask(f"output {output.name}: this runner has no line to the Dispatcher")
-    frame = declared(storable(result.frame, output, is_plain=True), output)
+    frame = storable(declared(result.frame, output), output, is_plain=True)
     place = directory(output.storage_ref, context.settings.objects_root)
     written = frame.coalesce(1).mapInArrow(_Writer(place), _REPORT_TYPE)
     rows = cast("Any", written).collect()
@@ -47,14 +70,19 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
 
 def declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
     """The columns that the publication promises. Raises BadSql naming one that does not fit."""
-    names = [column["name"] for column in output.columns or ()]
-    for name in frame.columns:
-        if name not in names:
-            raise BadSql(f"output {output.name}: the published schema has no column {name}")
+    types = {column["name"]: column["type"] for column in output.columns or ()}
+    for field in frame.schema.fields:
+        if field.name not in types:
+            raise BadSql(f"output {output.name}: the published schema has no column {field.name}")
+        if not isinstance(field.dataType, _FITTING[types[field.name]]):
+            raise BadSql(
+                f"output {output.name}: column {field.name} is {field.dataType.simpleString()}, "
+                f"but {types[field.name]} in the published schema: CAST it"
+            )
     for column in output.columns or ():
         if column["name"] not in frame.columns and not column["nullable"]:
             raise BadSql(f"output {output.name}: there is no column {column['name']}")
-    return frame
+    return frame.select(*(F.col(f"`{n}`").cast(types[n]).alias(n) for n in frame.columns))
 
 
 @dataclass(frozen=True)
@@ -85,7 +113,7 @@ def packed(batches: Iterator[Any]) -> Iterator[list[bytes]]:
     for batch in batches:
         for row in batch.to_pylist():
             line = json.dumps(row, default=_hexadecimal, ensure_ascii=False).encode() + b"\n"
-            if lines and size + len(line) > MOST_BYTES:
+            if lines and (size + len(line) > MOST_BYTES or len(lines) >= MOST_ROWS):
                 yield lines
                 lines, size = [], 0
             lines.append(line)

@@ -70,10 +70,15 @@ def unfit(columns: Iterable[tuple[str, str]]) -> Iterator[tuple[int, str, str]]:
         if kind not in HELD:
             rule = f"a buffered dataset holds {', '.join(HELD)}; write {kind} as string"
             yield n, "type", rule
-        if name in RESERVED:
-            yield n, "name", f"{name!r} is kept by the platform"
         if name == "org_id" and kind != "string":
             yield n, "type", "org_id is filled in by the platform; it is a string"
+
+
+def reserved(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The columns that no table of rows can have: by them its readers know a buffered one."""
+    for n, name in enumerate(names):
+        if name in RESERVED:
+            yield n, f"{name!r} is kept by the platform"
 
 
 def _listed(one: Buffer) -> str:

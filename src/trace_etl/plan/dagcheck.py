@@ -19,12 +19,13 @@ from trace_etl.model.dag import (
 )
 from trace_etl.model.errors import Fault
 from trace_etl.model.scope import MAX_BLOCK
-from trace_etl.plan.buffers import disagreeing, unfit
+from trace_etl.plan.buffers import disagreeing
 from trace_etl.plan.complaints import complaint, suggest
 from trace_etl.plan.cycles import find_cycle
 from trace_etl.plan.layouts import clashes
 from trace_etl.plan.operators import OPERATORS, Operator
 from trace_etl.plan.positions import Located, Path
+from trace_etl.plan.publications import columns_apart, misplaced
 from trace_etl.plan.sections import (
     Defaults,
     FromSection,
@@ -380,40 +381,15 @@ class Checker:
         job = self.sections.get(origin.job)
         mode = entry.write_mode or (job.update_strategy if job else "replace")
         storage = entry.storage or ("postgres" if mode == "buffered" else "parquet")
-        if job and not self.drafts.is_broken(at, "write_mode", "storage", "schema"):
-            self._storage(at, entry, job, mode, storage)
         columns = tuple(Column(c.name, c.type, c.nullable) for c in entry.schema_ or ())
-        self._columns_apart(at, columns)
+        found = list(columns_apart(columns))
+        if job and not self.drafts.is_broken(at, "write_mode", "storage", "schema"):
+            found = [*misplaced(entry, job, mode, storage), *found]
+        for where, message in found:
+            self._fault((*at, *where), message)
         return Publication(
             entry.name, origin.job, output, entry.description, storage, mode, columns or None
         )
-
-    def _columns_apart(self, at: Path, columns: tuple[Column, ...]) -> None:
-        names = [column.name for column in columns]
-        for n, name in enumerate(names):
-            if name in names[:n]:
-                self._fault((*at, "schema", n, "name"), f"{name!r} is used twice")
-
-    def _storage(
-        self, at: Path, entry: PublishSection, job: JobSection, mode: str, storage: str
-    ) -> None:
-        if mode == "buffered" and storage != "postgres":
-            self._fault((*at, "storage"), "a buffered dataset lives in `postgres`")
-        if mode == "buffered" and entry.schema_ is None:
-            self._fault((*at, "schema"), "a buffered dataset needs its columns")
-        if mode == "buffered":
-            for n, field, rule in unfit((c.name, c.type) for c in entry.schema_ or ()):
-                self._fault((*at, "schema", n, field), rule)
-        if mode == "replace" and job.update_strategy == "append":
-            self._fault((*at, "write_mode"), f"{job.name} appends; write `append` or `buffered`")
-        if mode != "replace" and job.update_strategy == "replace":
-            rule = f"{job.name} replaces what it wrote; give it `update_strategy: append`"
-            self._fault((*at, "write_mode"), rule)
-        if entry.schema_ is not None:
-            columns = [column.name for column in entry.schema_]
-            for missing in [key for key in job.unique_key if key not in columns]:
-                rule = f"lacks {missing!r}, which is in the unique_key of {job.name}"
-                self._fault((*at, "schema"), rule)
 
 
 def _source(source: SourceSection) -> Source:

@@ -23,7 +23,17 @@ class NewBatch:
     batch_size_bytes: int | None
 
 
-_PUBLISH = """
+# What a CTE named `batch` holds is asked for.
+_ASK = """
+    INSERT INTO outbox (kind, target, subject, body)
+    SELECT 'buffer_message', 'buffer', publish_id, jsonb_build_object(
+               'kind', 'buffer_batch', 'publish_id', publish_id, 'org_id', org_id,
+               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version,
+               'batch_uri', batch_uri, 'record_count', record_count,
+               'producer', jsonb_build_object('task_id', task_id, 'attempt', attempt))
+      FROM batch
+"""
+_PUBLISH = f"""
 WITH producer AS (
     SELECT task_id, attempt FROM tasks
      WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND lease_token = %(lease_token)s
@@ -36,17 +46,8 @@ WITH producer AS (
            %(content_type)s, %(record_count)s, %(batch_size_bytes)s
       FROM producer
     ON CONFLICT ON CONSTRAINT buffer_publishes_once DO NOTHING
-    RETURNING publish_id
-), asked AS (
-    INSERT INTO outbox (kind, target, subject, body)
-    SELECT 'buffer_message', 'buffer', publish_id, jsonb_build_object(
-               'kind', 'buffer_batch', 'publish_id', publish_id, 'org_id', %(org_id)s::text,
-               'dataset_uuid', %(dataset_uuid)s::text, 'dataset_version', %(dataset_version)s::text,
-               'batch_uri', %(batch_uri)s::text, 'record_count', %(record_count)s::bigint,
-               'producer', jsonb_build_object('task_id', %(task_id)s::text,
-                                              'attempt', %(attempt)s::int))
-      FROM batch
-)
+    RETURNING *
+), asked AS ({_ASK})
 SELECT publish_id FROM batch
 """
 # A statement of its own: what a rival committed while the first one waited is visible only now.
@@ -83,7 +84,6 @@ class Batch:
     batch_uri: str
     content_type: str
     record_count: int | None
-    is_done: bool
     columns: list[dict[str, Any]] | None
     unique_key: list[str]
 
@@ -91,7 +91,7 @@ class Batch:
 _BATCH = """
 SELECT b.publish_id, b.publish_no, b.org_id, b.task_id, b.attempt, b.dataset_uuid,
        b.dataset_version, b.batch_uri, b.content_type, b.record_count,
-       b.sunk_at IS NOT NULL AS is_done, v.columns, coalesce(v.unique_key, '{}') AS unique_key
+       v.columns, coalesce(v.unique_key, '{}') AS unique_key
   FROM buffer_publishes b JOIN dataset_versions v USING (dataset_version)
  WHERE b.publish_id = %(publish_id)s
 """
@@ -202,33 +202,45 @@ async def listing(
         return await cursor.fetchall()
 
 
-_AGAIN = """
+_AGAIN = f"""
 WITH batch AS (
-    UPDATE buffer_publishes b SET failed_at = NULL, error_code = NULL, error_message = NULL
-     WHERE b.org_id = %(org_id)s AND b.publish_id = %(publish_id)s AND b.failed_at IS NOT NULL
-    RETURNING b.*
-)
-INSERT INTO outbox (kind, target, subject, body)
-SELECT 'buffer_message', 'buffer', publish_id, jsonb_build_object(
-           'kind', 'buffer_batch', 'publish_id', publish_id, 'org_id', org_id,
-           'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version,
-           'batch_uri', batch_uri, 'record_count', record_count,
-           'producer', jsonb_build_object('task_id', task_id, 'attempt', attempt))
-  FROM batch
-"""
+    UPDATE buffer_publishes
+       SET failed_at = NULL, error_code = NULL, error_message = NULL, ask_again_at = DEFAULT
+     WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s AND sunk_at IS NULL
+    RETURNING *
+){_ASK}"""
 _KNOWN_TO_ORG = """
 SELECT 1 FROM buffer_publishes WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s
 """
 
 
 async def again(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
-    """Have a batch that failed delivered once more. Raises NotFound, Conflict."""
+    """Have a batch that is not written yet delivered once more. Raises NotFound, Conflict."""
     values = {"org_id": org_id, "publish_id": publish_id}
     if (await conn.execute(_AGAIN, values)).rowcount:
         return
     if await (await conn.execute(_KNOWN_TO_ORG, values)).fetchone() is None:
         raise NotFound(f"no batch {publish_id}")
-    raise Conflict(f"batch {publish_id} has not failed")
+    raise Conflict(f"batch {publish_id} is written")
+
+
+# Ever later: a sink that stands still for a day must not find its queue full of the same batches.
+_ASK_AGAIN = f"""
+WITH batch AS (
+    UPDATE buffer_publishes
+       SET ask_again_at = now() + least(greatest(now() - accepted_at, interval '10 minutes'),
+                                        interval '6 hours')
+     WHERE publish_id IN (
+               SELECT publish_id FROM buffer_publishes
+                WHERE ask_again_at < now() AND sunk_at IS NULL AND failed_at IS NULL
+                ORDER BY ask_again_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+    RETURNING *
+){_ASK}"""
+
+
+async def ask_again(conn: Conn, *, limit: int) -> int:
+    """Ask again for batches that wait so long that their message seems lost. Returns how many."""
+    return (await conn.execute(_ASK_AGAIN, {"limit": limit})).rowcount
 
 
 _FORGET = """

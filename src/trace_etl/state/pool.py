@@ -21,9 +21,10 @@ CLASHED = (DeadlockDetected, LockNotAvailable, SerializationFailure)
 
 # Every hot statement is a look-up by key or over a small partial index. The planner, which cannot
 # see how short our arrays are, must not fall for a scan of the table, nor plan each call anew.
+# Nor may one row that somebody holds keep many callers waiting for long.
 HOT_OPTIONS = (
     "-c plan_cache_mode=force_generic_plan -c enable_hashjoin=off -c enable_mergejoin=off"
-    " -c enable_seqscan=off"
+    " -c enable_seqscan=off -c lock_timeout=10s"
 )
 
 
@@ -37,14 +38,14 @@ async def _configure(conn: Conn) -> None:
     await conn.set_autocommit(True)
 
 
-def make_pool(dsn: str, *, size: int, checked: bool = True) -> Pool:
+def make_pool(dsn: str, *, size: int, checked: bool = True, hot: bool = False) -> Pool:
     """A pool, not open yet. `checked` replaces connections that a Postgres restart broke on loan.
 
-    The hot lanes go without: they retry instead of paying a round trip for every batch.
+    Loops go without: they come again instead of paying a round trip for every pass.
     """
     return AsyncConnectionPool(
         dsn,
-        kwargs={"options": HOT_OPTIONS} if not checked else None,
+        kwargs={"options": HOT_OPTIONS} if hot else None,
         min_size=min(2, size),
         max_size=size,
         open=False,
@@ -81,24 +82,44 @@ async def transact(pool: Pool, step: Callable[[Conn], Awaitable[_T]], *, tries: 
 class KeptConnections:
     """Connections of a pool that stay out between uses: a loan costs as much as a small statement.
 
-    After an error all of them go back to the pool, which tells the broken ones from the others.
+    A Postgres restart breaks those that rest as well: the first one that turns out to be broken
+    has all of them replaced. The pool should be `checked`.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, most: int = 8) -> None:
         self._pool = pool
+        self._most = most
         self._resting: list[Conn] = []
+
+    @property
+    def resting(self) -> int:
+        """How many are kept while nobody uses them."""
+        return len(self._resting)
 
     async def use(self, step: Callable[[Conn], Awaitable[_T]]) -> _T:
         """Run a step on a connection that nobody else uses meanwhile."""
         conn = self._resting.pop() if self._resting else await self._pool.getconn()
         try:
             result = await step(conn)
-        except BaseException:
-            await self._pool.putconn(conn)
-            await self.close()
+        except BaseException as error:
+            if isinstance(error, BROKEN) and not isinstance(error, CLASHED):
+                self._resting.append(conn)
+                await self._replace()
+            else:
+                await self._pool.putconn(conn)
             raise
-        self._resting.append(conn)
+        if len(self._resting) < self._most:
+            self._resting.append(conn)
+        else:
+            await self._pool.putconn(conn)
         return result
+
+    async def _replace(self) -> None:
+        """Close what rests: the pool would take it for sound."""
+        while self._resting:
+            conn = self._resting.pop()
+            await conn.close()
+            await self._pool.putconn(conn)
 
     async def close(self) -> None:
         """Give back what rests."""

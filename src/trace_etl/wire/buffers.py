@@ -10,6 +10,8 @@ from trace_etl.wire.body import Reply, Request
 
 MOST_BYTES = 16 * 1024 * 1024
 """A batch artifact may be this large."""
+MOST_ROWS = 500_000
+"""A batch may have so many rows."""
 Text = Annotated[str, StringConstraints(max_length=8000, pattern=r"^[^\x00]*$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -39,8 +41,6 @@ class BufferBatch(Reply):
     batch_uri: str
     content_type: str
     record_count: int | None
-    is_done: bool
-    """Its rows are in the table, and the event is out."""
     columns: list[BufferColumn] | None
     """Null: the dataset is not buffered."""
     unique_key: list[str] = []

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 from trace_etl.model.storage import StorageRef
 from trace_etl.model.task import Fence
 from trace_etl.wire.body import Block, Json, Reply, Request, either
+from trace_etl.wire.buffers import MOST_BYTES, MOST_ROWS
 
 Attempt = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -309,9 +310,13 @@ class Invalidation(Request):
     end: Block | None = None
     filter: Filter | None = None
     reason: Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00]*$")] = ""
-    key: Key | None = None
-    """The same key of the same task again is the same invalidation; without one, a call that is
-    repeated records another, and the scope is done once more."""
+    key: Key | None = Field(
+        default=None,
+        description="The same key of the same task again is the same invalidation, whatever else "
+        "it says. Send one. Without a key, calls to `/v1/task/events` with the very same body "
+        "count once for each attempt: a second change of the same rows that is told in the same "
+        "words as the first goes unheard.",
+    )
 
     @model_validator(mode="after")
     def _is_one_scope_of_one_dataset(self) -> "Invalidation":
@@ -483,8 +488,8 @@ class BufferPublish(Fenced):
     dataset_uuid: UUID | None = None
     dataset_version: UUID | None = None
     dedupe_scope: DatasetName | None = None
-    record_count: Count | None = None
-    batch_size_bytes: Annotated[int, Field(ge=0, le=16 * 1024 * 1024)] | None = None
+    record_count: Annotated[int, Field(ge=0, le=MOST_ROWS)] | None = None
+    batch_size_bytes: Annotated[int, Field(ge=0, le=MOST_BYTES)] | None = None
     content_type: Annotated[str, StringConstraints(max_length=128, pattern=r"^[^\x00]*$")] = (
         "application/jsonl"
     )

@@ -1,17 +1,24 @@
 """Batches as files: found, read, and checked row by row against what was declared."""
 
+import errno
 import json
+import os
+import re
+import stat
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import buffer_prefix
-from trace_etl.wire.buffers import MOST_BYTES, BufferBatch, BufferColumn
+from trace_etl.wire.buffers import MOST_BYTES, MOST_ROWS, BufferBatch, BufferColumn
 
 _JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/x-jsonlines")
 _INT, _LONG = 2**31, 2**63
+_DIGITS = re.compile(r"-?[0-9]+")
+_ELSEWHERE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
 
 
 class BadBatch(TraceError):
@@ -33,48 +40,80 @@ def read(batch: BufferBatch, root: Path) -> list[tuple[Any, ...]]:
         raise BadBatch("the dataset is not buffered: publish it with `write_mode: buffered`")
     if batch.content_type.partition(";")[0].strip() not in _JSON_LINES:
         raise BadBatch(f"content_type {batch.content_type!r}: send {_JSON_LINES[0]}")
-    lines = _lines(_load(_path(batch, root)))
+    lines = _lines(_load(batch, root))
     rows = list(_rows(lines, batch.columns, batch.unique_key))
     if batch.record_count is not None and batch.record_count != len(rows):
         raise BadBatch(f"record_count is {batch.record_count}, but there are {len(rows)} rows")
     names = [column.name for column in batch.columns]
     at = [names.index(name) for name in batch.unique_key]
-    return list({tuple(row[n] for n in at): row for row in rows}.values())
+    return list({_key(row, at, names): row for row in rows}.values())
 
 
-def _path(batch: BufferBatch, root: Path) -> Path:
-    """Where the artifact is. Only what the publishing attempt may write is read at all."""
+def _key(row: tuple[Any, ...], at: list[int], names: list[str]) -> tuple[Any, ...]:
+    for n in at:
+        if row[n] != row[n]:  # equal to nothing here, and to itself in Postgres
+            raise BadBatch(f"{names[n]!r} is NaN, and part of the unique_key")
+    return tuple(row[n] for n in at)
+
+
+def _load(batch: BufferBatch, root: Path) -> bytes:
+    """The artifact. Only what the publishing attempt may write is read at all."""
     scheme, _, rest = batch.batch_uri.partition("://")
     bucket, _, key = rest.partition("/")
     own = buffer_prefix(batch.dataset_uuid, batch.task_id, batch.attempt)
-    path = root / bucket / key
-    inside = (root / bucket / own).resolve()
-    if scheme not in ("s3", "file") or not key.startswith(own) or bucket in ("", ".", ".."):
+    names = key.split("/")
+    if scheme != "s3" or not key.startswith(own) or {"", ".", ".."} & {bucket, *names}:
         raise BadBatch(f"{batch.batch_uri} is not under {own}, where this attempt may write")
-    if not path.resolve().is_relative_to(inside):
-        raise BadBatch(f"{batch.batch_uri} leads elsewhere")
-    return path
-
-
-def _load(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        content = _content(root / bucket, names)
     except OSError as error:
-        raise BatchMissing(f"{path.name}: {error.strerror}") from error
+        if error.errno in _ELSEWHERE:
+            raise BadBatch(f"{batch.batch_uri} leads elsewhere, or is no file") from error
+        raise BatchMissing(f"{names[-1]}: {error.strerror}") from error
+    if content is None:
+        raise BadBatch(f"{batch.batch_uri} is no file")
     if len(content) > MOST_BYTES:
         raise BadBatch(f"the batch is larger than {MOST_BYTES} bytes; publish several")
     return content
 
 
+def _content(place: Path, names: list[str]) -> bytes | None:
+    """A file's first bytes, one more than a batch may have; None: it is something else.
+
+    Directories are opened one within the other, and no link is followed: whoever owns the files
+    may change them at any moment, so no path is looked at first and opened later.
+    """
+    with ExitStack() as stack:
+        inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, inside)
+        for name in names[:-1]:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            inside = os.open(name, flags, dir_fd=inside)
+            stack.callback(os.close, inside)
+        # Without O_NONBLOCK a FIFO would keep the sink until somebody writes to it.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        artifact = os.open(names[-1], flags, dir_fd=inside)
+        stack.callback(os.close, artifact)
+        if not stat.S_ISREG(os.fstat(artifact).st_mode):
+            return None
+        with os.fdopen(artifact, "rb", closefd=False) as file:
+            return file.read(MOST_BYTES + 1)
+
+
 def _lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    count = 0
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
+        count += 1
+        if count > MOST_ROWS:
+            raise BadBatch(f"the batch has more than {MOST_ROWS} rows; publish several")
         try:
             row = json.loads(line)
         except ValueError as error:
             raise BadBatch(f"line {number} is not JSON: {error}") from error
+        except RecursionError as error:
+            raise BadBatch(f"line {number}: the JSON is nested too deeply") from error
         if not isinstance(row, dict):
             raise BadBatch(f"line {number} is not a JSON object")
         yield number, cast("dict[str, Any]", row)
@@ -101,7 +140,8 @@ def _value(number: int, column: BufferColumn, given: Any) -> Any:
     try:
         return _PARSERS[column.type](given)
     except (ValueError, TypeError, OverflowError) as error:
-        shown = json.dumps(given)[:80]
+        nested = isinstance(given, dict | list)
+        shown = "a list or an object" if nested else json.dumps(given)[:80]
         raise BadBatch(f"line {number}: {column.name!r} is {column.type}, not {shown}") from error
 
 
@@ -115,6 +155,8 @@ def _integer(given: Any, limit: int) -> int:
     # Beyond 2^53 many writers of JSON can only send digits in quotes.
     if isinstance(given, bool) or not isinstance(given, int | str):
         raise TypeError
+    if isinstance(given, str) and not _DIGITS.fullmatch(given):  # int() takes "1_0", and more
+        raise ValueError
     value = int(given)
     if not -limit <= value < limit:
         raise OverflowError

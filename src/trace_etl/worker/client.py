@@ -39,6 +39,11 @@ class Unreachable(TraceError):
     code = "dispatcher_unreachable"
     retryable = True
 
+    def __init__(self, detail: str, status: int | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        """What it answered instead; None: nothing."""
+
 
 class DispatcherClient:
     """Thread-safe. Calls that must arrive are repeated until they do, or until `stop` is set."""
@@ -149,7 +154,7 @@ class DispatcherClient:
         except httpx.TransportError as error:
             raise Unreachable(f"{path}: {error!r}") from error
         if reply.status_code in _TRANSIENT:
-            raise Unreachable(f"{path} answered {reply.status_code}")
+            raise Unreachable(f"{path} answered {reply.status_code}", reply.status_code)
         if reply.status_code != 200:
             raise _refusal(reply)
         return reply.content

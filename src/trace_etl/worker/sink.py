@@ -27,6 +27,8 @@ MOST_RECEIVES = 10
 _HIDDEN = timedelta(minutes=5)
 _LONGEST = timedelta(minutes=5)
 _OUTAGE = timedelta(seconds=5)
+_NOT_THE_BATCH = {None, 401, 429, 502, 503, 504}
+"""Answers that say nothing about a batch: none at all, a token that was just rotated, an outage."""
 _log = structlog.stdlib.get_logger()
 
 
@@ -71,26 +73,23 @@ class Sink:
             return
         log = _log.bind(publish_id=str(told.publish_id), receives=message.receives)
         try:
-            if message.receives > MOST_RECEIVES:  # whoever took it died of it, every time
-                raise BadBatch(f"was taken {MOST_RECEIVES} times and never settled")
-            sunk = self._sink(told)
+            sunk = self._sink(told, message.receives)
         except BadBatch as error:
-            self._give_up(message, told, error)
             log.error("batch_refused", reason=error.detail)
-        except Unreachable as error:  # not the batch's fault: it does not count
-            _log.warning("batch_waits", publish_id=str(told.publish_id), error=str(error))
-            self.consumer.put_off(message.message_id, _OUTAGE, counts=False)
+            self._give_up(message, told, error)
+        except (Refused, Unreachable) as error:
+            self._unheard(message, told, error)
         except Exception as error:  # whatever it is, its reason is kept and the next batch comes
             self._later(message, told, error)
         else:
             self.consumer.ack([message.message_id])
             log.info("batch_written", rows=sunk.row_count, cursor=sunk.cursor)
 
-    def _sink(self, told: BufferMessage) -> Sunk:
+    def _sink(self, told: BufferMessage, receives: int) -> Sunk:
         """Write a batch, once, and say so. Raises BadBatch, and what may pass."""
         try:
             batch = self.client.buffer_fetch(told.publish_id)
-            sunk = self._written(batch)
+            sunk = self._written(batch, receives)
             self.client.buffer_complete(
                 BufferComplete(
                     publish_id=batch.publish_id,
@@ -102,10 +101,10 @@ class Sink:
         except Refused as refusal:
             if refusal.refusal == "not_found":
                 raise BadBatch("nobody knows of this batch any more") from refusal
-            raise Unreachable(refusal.detail) from refusal  # ours to mend: a wrong token, say
+            raise
         return sunk
 
-    def _written(self, batch: BufferBatch) -> Sunk:
+    def _written(self, batch: BufferBatch, receives: int = 1) -> Sunk:
         with ExitStack() as stack:
             try:
                 conn = stack.enter_context(connection.connect(self.data_dsn))
@@ -113,34 +112,53 @@ class Sink:
                 raise Unreachable(error.detail) from error
             if (done := buffers.known(conn, batch.publish_id)) is not None:
                 return done
+            if receives > MOST_RECEIVES:  # whoever took it died of it, every time
+                raise BadBatch(f"was taken {MOST_RECEIVES} times and never settled")
             rows = batches.read(batch, self.objects_root)
             with connection.transaction(conn):
                 return buffers.write(conn, _shape(batch), _stamp(batch), rows)
 
+    def _unheard(self, message: Message, told: BufferMessage, error: Refused | Unreachable) -> None:
+        """Only what is nobody's fault may go on for ever: all else counts, and ends."""
+        if error.status not in _NOT_THE_BATCH:
+            self._later(message, told, error)
+            return
+        _log.warning("batch_waits", publish_id=str(told.publish_id), error=str(error))
+        self.consumer.put_off(message.message_id, _OUTAGE, counts=False)
+
     def _later(self, message: Message, told: BufferMessage, error: Exception) -> None:
         """Let somebody try again, ever later; in the end nobody does."""
         if message.receives >= MOST_RECEIVES:
-            self._give_up(message, told, error)
             _log.error("batch_given_up", publish_id=str(told.publish_id), error=str(error))
+            self._give_up(message, told, error)
             return
         pause = min(_LONGEST, timedelta(seconds=2 ** min(message.receives, 9)))
         _log.warning("batch_put_off", publish_id=str(told.publish_id), error=str(error))
         self.consumer.put_off(message.message_id, pause)
 
     def _give_up(self, message: Message, told: BufferMessage, error: Exception) -> None:
-        known = error if isinstance(error, TraceError) else TraceError(str(error))
+        """Bury a message whose end is on record, or that nobody knows of; else it comes back."""
         try:
-            self.client.buffer_complete(
-                BufferComplete(
-                    publish_id=told.publish_id,
-                    status="Failed",
-                    error_code=known.code,
-                    error_message=known.detail.replace("\x00", "")[:8000],
-                )
-            )
-        except Refused as refusal:
-            _log.error("refusal_not_told", code=refusal.refusal, detail=refusal.detail)
+            self._report_failed(told, error)
+        except (Refused, Unreachable) as refusal:
+            if not (isinstance(refusal, Refused) and refusal.refusal == "not_found"):
+                _log.error("failure_not_told", status=refusal.status, detail=refusal.detail)
+                is_outage = refusal.status in _NOT_THE_BATCH
+                pause = _OUTAGE if is_outage else _LONGEST
+                self.consumer.put_off(message.message_id, pause, counts=not is_outage)
+                return
         self.consumer.bury(message.message_id, DEAD)
+
+    def _report_failed(self, told: BufferMessage, error: Exception) -> None:
+        known = error if isinstance(error, TraceError) else TraceError(str(error))
+        self.client.buffer_complete(
+            BufferComplete(
+                publish_id=told.publish_id,
+                status="Failed",
+                error_code=known.code,
+                error_message=known.detail.replace("\x00", "")[:8000],
+            )
+        )
 
 
 def _shape(batch: BufferBatch) -> Shape:

@@ -1,4 +1,4 @@
-"""Heals lost wake-ups: a queue that is empty while tasks of its runtime wait."""
+"""Heals lost messages: an empty queue while tasks of its runtime wait, a batch nobody writes."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import structlog
 
 from trace_etl.dispatcher.kicks import Kicks
 from trace_etl.queues.pgqueue import Producer
-from trace_etl.state import tasks
+from trace_etl.state import buffers, tasks
 from trace_etl.state.pool import Pool, transaction
 
 _log = structlog.stdlib.get_logger()
@@ -27,6 +27,7 @@ class WakeUpSweeper:
         for runtime in waiting:
             if runtime == "dispatcher" or await self.queue.depth(runtime) == 0:
                 await self._wake(runtime)
+        await self._ask_for_batches()
         return 0  # once a period is enough: never again at once
 
     async def _wake(self, runtime: str) -> None:
@@ -36,4 +37,11 @@ class WakeUpSweeper:
             )
         if woken:
             _log.info("forgotten_tasks_woken", runtime=runtime, tasks=woken)
+            self.kicks.outbox.set()
+
+    async def _ask_for_batches(self) -> None:
+        async with transaction(self.pool) as conn:
+            asked = await buffers.ask_again(conn, limit=self.batch_size)
+        if asked:
+            _log.warning("forgotten_batches_asked_for", batches=asked)
             self.kicks.outbox.set()

@@ -1,4 +1,4 @@
-"""Batches of buffered datasets: what became of them, and another try for those that failed."""
+"""Batches of buffered datasets: what became of them, and another try for those not written."""
 
 from dataclasses import asdict
 from typing import Literal
@@ -41,7 +41,7 @@ async def list_batches(
 
 @router.post("/batches/{publish_id}/retry")
 async def retry_batch(publish_id: UUID, user: CallerDep, ctx: ContextDep) -> BatchRetried:
-    """Have a batch that failed delivered to the sink once more."""
+    """Have a batch that failed, or waits, delivered to the sink once more."""
     async with transaction(ctx.pool) as conn:
         await buffers.again(conn, user.org_id, publish_id)
     ctx.kicks.outbox.set()

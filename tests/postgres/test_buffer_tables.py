@@ -1,0 +1,64 @@
+"""Tables of buffered datasets: a batch waits for nobody it need not wait for."""
+
+from collections.abc import Generator
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from support.postgres import Templates, copied
+from trace_etl.data import buffers, connection
+from trace_etl.data.buffers import Shape, Stamp, Sunk
+from trace_etl.model.storage import hot_table
+
+
+@pytest.fixture(scope="module")
+def dsn(templates: Templates) -> Generator[str]:
+    with copied(templates) as dsns:
+        yield dsns.data
+
+
+@pytest.fixture
+def shape() -> Shape:
+    version = uuid4()
+    return Shape(hot_table(uuid4(), version), version, (("id", "string", False),), ("id",))
+
+
+def write(dsn: str, shape: Shape, number: int) -> Sunk:
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        conn.execute("SET LOCAL lock_timeout = '500ms'")
+        return buffers.write(conn, shape, Stamp(uuid4(), number, uuid4()), [("a",)])
+
+
+def test_a_batch_does_not_wait_for_a_vacuum(dsn: str, shape: Shape) -> None:
+    write(dsn, shape, 1)
+    with psycopg.connect(dsn) as vacuum:
+        vacuum.execute(f'LOCK TABLE "{shape.table}" IN SHARE UPDATE EXCLUSIVE MODE')
+        assert write(dsn, shape, 2) == Sunk(1, 2)
+
+
+def test_an_index_that_is_missing_is_made(dsn: str, shape: Shape) -> None:
+    count = "SELECT count(*) FROM pg_indexes WHERE tablename = %s"
+    write(dsn, shape, 1)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        assert conn.execute(count, (shape.table,)).fetchone() == (2,)
+        conn.execute(f'DROP INDEX "{shape.table[:50]}_cursor"')
+        write(dsn, shape, 2)
+        assert conn.execute(count, (shape.table,)).fetchone() == (2,)
+
+
+def test_old_batches_are_forgotten_a_few_at_a_time_and_without_waiting(
+    dsn: str, shape: Shape
+) -> None:
+    fill = """INSERT INTO buffer_batches (publish_id, dataset_version, row_count, sunk_at)
+              SELECT gen_random_uuid(), %s, 1, now() - interval '40 days' - n * interval '1 hour'
+                FROM generate_series(1, 1500) n RETURNING publish_id"""
+    left = "SELECT count(*) FROM buffer_batches WHERE sunk_at < now() - interval '30 days'"
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        (oldest,) = conn.execute(fill, (shape.dataset_version,)).fetchall()[-1]
+        with psycopg.connect(dsn) as rival:
+            rival.execute("SELECT FROM buffer_batches WHERE publish_id = %s FOR UPDATE", (oldest,))
+            write(dsn, shape, 1)
+            assert conn.execute(left).fetchone() == (500,)
+        write(dsn, shape, 2)
+        assert conn.execute(left).fetchone() == (0,)

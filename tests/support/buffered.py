@@ -1,0 +1,159 @@
+"""Buffered datasets in tests: DAGs that share a name, and a sink beside a Dispatcher."""
+
+import json
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg.rows import dict_row
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Attempt, Bench, bench
+from support.postgres import Templates, copied
+from trace_etl.model.storage import hot_table
+from trace_etl.plan.retry import Backoff
+from trace_etl.queues.pgqueue import Consumer
+from trace_etl.worker.client import DispatcherClient
+from trace_etl.worker.sink import QUEUE, Sink
+
+SCHEMA = "[{name: id, type: string, nullable: false}, {name: n, type: long}]"
+_JOB = """
+  - name: {job}
+    operator: sql
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [out]
+    update_strategy: append
+    unique_key: [{key}]
+    config: {{sql: "SELECT {column} FROM ranges"}}
+"""
+_ENTRY = """
+  - {{name: {name}, from: {{job: {job}}}, write_mode: buffered, schema: {schema}}}
+"""
+
+
+@dataclass
+class Producer:
+    """A DAG whose jobs publish one buffered name."""
+
+    bench: Bench
+    published: str
+    name: str = field(default_factory=lambda: f"b_{uuid4().hex[:12]}")
+
+    def text(self, *jobs: str, schema: str = SCHEMA, key: str = "id", column: str = "1") -> str:
+        made = "".join(_JOB.format(job=job, key=key, column=column) for job in jobs)
+        entries = "".join(
+            _ENTRY.format(name=self.published, job=job, schema=schema) for job in jobs
+        )
+        source = "  - name: request\n    source: {kind: manual}\n    outputs: [ranges]\n"
+        publish = f"publish:\n{entries}" if jobs else ""
+        return f"name: {self.name}\njobs:\n{source}{made}{publish}"
+
+    def post(self, *jobs: str, **change: str) -> Any:
+        return self.bench.user.post("/v1/dags", json={"text": self.text(*jobs, **change)})
+
+    def deploy(self, *jobs: str, **change: str) -> dict[str, Any]:
+        reply = self.post(*jobs, **change)
+        assert reply.status_code == 200, reply.text
+        return {d["job"]: d for d in reply.json()["datasets"]}
+
+    def attempt(self, job: str, block: int = 0) -> Attempt:
+        body = {"dag": self.name, "job": "request", "start": block, "end": block}
+        assert self.bench.user.post("/v1/triggers", json=body).status_code == 200
+        self.bench.live.drain()
+        query = {"dag": self.name, "job": job, "status": "Queued"}
+        items = self.bench.user.get("/v1/tasks", params=query).json()["items"]
+        (task,) = [item for item in items if item["partition_key"] == f"{block}-{block}"]
+        return self.bench.claimed(task["task_id"])
+
+
+@dataclass
+class World:
+    """A Dispatcher of its own and a sink beside it."""
+
+    bench: Bench
+    sink: Sink
+    client: Callable[[Callable[[], str]], DispatcherClient]
+    """Another worker's line to the Dispatcher, with a token of its own."""
+
+    def producer(self, published: str) -> Producer:
+        return Producer(self.bench, published)
+
+    def publish(self, attempt: Attempt, rows: list[Any] | bytes, **fields: Any) -> str:
+        """Write a batch where the attempt may, and offer it."""
+        ref = attempt.output["storage_ref"]
+        root = Path(self.bench.live.cfg.objects_root)
+        place = root / ref["bucket"] / ref["prefix"]
+        place.mkdir(parents=True, exist_ok=True)
+        name = f"{uuid4().hex}.jsonl"
+        content = (
+            rows if isinstance(rows, bytes) else b"\n".join(json.dumps(r).encode() for r in rows)
+        )
+        (place / name).write_bytes(content)
+        uri = f"s3://{ref['bucket']}/{ref['prefix']}{name}"
+        target = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": uri, **fields}
+        reply = self.bench.publish(attempt, **target)
+        assert reply.status_code == 200, reply.text
+        self.bench.live.drain()
+        return reply.json()["publish_id"]
+
+    def drain(self) -> None:
+        while self.sink.sink_once():
+            pass
+        self.bench.live.drain()
+
+    def rows(self, dataset: dict[str, Any]) -> list[dict[str, Any]]:
+        table = hot_table(UUID(dataset["dataset_uuid"]), UUID(dataset["dataset_version"]))
+        with psycopg.connect(self.sink.data_dsn, row_factory=dict_row) as conn:
+            return conn.execute(f'SELECT * FROM "{table}" ORDER BY id').fetchall()
+
+    def values(self, dataset: dict[str, Any]) -> list[tuple[str, int | None]]:
+        return [(row["id"], row["n"]) for row in self.rows(dataset)]
+
+    def batches(self, name: str, **query: str) -> list[dict[str, Any]]:
+        reply = self.bench.user.get(f"/v1/datasets/{name}/batches", params=query)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["items"]
+
+    def receives(self, publish_id: str) -> list[int]:
+        """How often the messages of a batch that wait were taken."""
+        with psycopg.connect(self.bench.live.dsns.queue) as conn:
+            query = """SELECT receives FROM queue.messages
+                        WHERE queue = %s AND body ->> 'publish_id' = %s"""
+            return [n for (n,) in conn.execute(query, (QUEUE, publish_id)).fetchall()]
+
+    def taken(self, publish_id: str, times: int) -> None:
+        """Say of a batch's message that it was taken so often."""
+        with psycopg.connect(self.bench.live.dsns.queue, autocommit=True) as conn:
+            query = """UPDATE queue.messages SET receives = %s, visible_at = now()
+                        WHERE body ->> 'publish_id' = %s"""
+            conn.execute(query, (times, publish_id))
+
+    def let_all_be_received(self) -> None:
+        with psycopg.connect(self.bench.live.dsns.queue, autocommit=True) as conn:
+            conn.execute("UPDATE queue.messages SET visible_at = now()")
+
+
+@contextmanager
+def sinking(templates: Templates, secrets: Secrets, objects: Path) -> Generator[World]:
+    """A world of its own."""
+    backoff = Backoff(timedelta(seconds=0.01), timedelta(seconds=0.1), jitter=0)
+    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
+        url = f"https://127.0.0.1:{running.cfg.internal_port}"
+
+        def client(token: Callable[[], str]) -> DispatcherClient:
+            return DispatcherClient(url, secrets.ca, token, backoff)
+
+        own = client(lambda: secrets.worker_token)
+        consumer = Consumer(dsns.queue, [QUEUE], "test:sink")
+        try:
+            sink = Sink(consumer, own, dsns.data, objects, threading.Event())
+            yield World(made, sink, client)
+        finally:
+            consumer.close()
+            own.close()

@@ -1,0 +1,114 @@
+"""A batch as a file: whatever a producer leaves in its prefix, the sink says what is wrong."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from trace_etl.model.storage import buffer_prefix
+from trace_etl.wire.buffers import BufferBatch
+from trace_etl.worker import batches
+from trace_etl.worker.batches import BadBatch, BatchMissing
+
+COLUMNS = [{"name": "x", "type": "double"}, {"name": "n", "type": "long"}]
+
+
+class Artifact:
+    """One batch of one attempt, in an object store of its own."""
+
+    def __init__(self, root: Path, name: str = "batch.jsonl") -> None:
+        dataset_uuid, task_id = uuid4(), uuid4()
+        prefix = buffer_prefix(dataset_uuid, task_id, 1)
+        self.root, self.own = root, root / "trace" / prefix
+        self.path = self.own / name
+        self.own.mkdir(parents=True)
+        self.batch = BufferBatch.model_validate(
+            {
+                "publish_id": uuid4(),
+                "publish_no": 1,
+                "org_id": uuid4(),
+                "task_id": task_id,
+                "attempt": 1,
+                "dataset_uuid": dataset_uuid,
+                "dataset_version": uuid4(),
+                "batch_uri": f"s3://trace/{prefix}{name}",
+                "content_type": "application/jsonl",
+                "record_count": None,
+                "columns": COLUMNS,
+                "unique_key": ["x"],
+            }
+        )
+
+    def read(self, content: str | None = None) -> list[tuple[Any, ...]]:
+        if content is not None:
+            self.path.write_text(content)
+        return batches.read(self.batch, self.root)
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Artifact:
+    return Artifact(tmp_path)
+
+
+def test_a_pipe_does_not_keep_the_sink_waiting(artifact: Artifact) -> None:
+    os.mkfifo(artifact.path)
+    with pytest.raises(BadBatch, match="is no file"):
+        artifact.read()
+
+
+def test_a_directory_is_no_batch(artifact: Artifact) -> None:
+    artifact.path.mkdir()
+    with pytest.raises(BadBatch, match="is no file"):
+        artifact.read()
+
+
+@pytest.mark.parametrize("target", ["../../secret", "beside"])
+def test_a_link_is_not_followed_wherever_it_leads(artifact: Artifact, target: str) -> None:
+    (artifact.own / target).write_text('{"x": 1}')
+    artifact.path.symlink_to(target)
+    with pytest.raises(BadBatch, match="leads elsewhere"):
+        artifact.read()
+
+
+def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
+    artifact = Artifact(tmp_path, "inner/batch.jsonl")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "batch.jsonl").write_text('{"x": 1}')
+    (artifact.own / "inner").symlink_to(elsewhere)
+    with pytest.raises(BadBatch, match="leads elsewhere"):
+        artifact.read()
+    (artifact.own / "inner").unlink()
+    with pytest.raises(BatchMissing):
+        artifact.read()
+    (artifact.own / "inner").mkdir()
+    assert artifact.read('{"x": 1}') == [(1.0, None)]
+
+
+def test_a_key_that_is_not_a_number_is_refused_and_a_value_is_not(artifact: Artifact) -> None:
+    with pytest.raises(BadBatch, match="'x' is NaN, and part of the unique_key"):
+        artifact.read('{"x": NaN}\n{"x": NaN}')
+    assert artifact.read('{"x": Infinity}') == [(float("inf"), None)]
+
+
+@pytest.mark.parametrize("depth", [100_000, 400])
+def test_json_however_deep_is_refused_with_its_line(artifact: Artifact, depth: int) -> None:
+    with pytest.raises(BadBatch, match="line 2"):
+        artifact.read('{"x": 1}\n{"x": 2, "n": ' + "[" * depth + "]" * depth + "}")
+
+
+@pytest.mark.parametrize("given", ["1_000", " 7", "+7", "٧", "7.0", ""])
+def test_digits_in_quotes_are_digits_only(artifact: Artifact, given: str) -> None:
+    with pytest.raises(BadBatch, match="'n' is long"):
+        artifact.read(json.dumps({"x": 1, "n": given}))
+    assert artifact.read(json.dumps({"x": 1, "n": "-007"})) == [(1.0, -7)]
+
+
+def test_too_many_rows_are_refused(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MOST_ROWS", 2)
+    assert len(artifact.read('{"x": 1}\n\n{"x": 2}\n')) == 2
+    with pytest.raises(BadBatch, match="more than 2 rows; publish several"):
+        artifact.read('{"x": 1}\n{"x": 2}\n{"x": 3}')

@@ -27,7 +27,7 @@ from trace_etl.pipeline.parquet import ParquetFile
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.pipeline.writer import Target, mark_success
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.payload import TaskPayload
 
 BLOCKS = 1500
 TXS_PER_BLOCK = 20

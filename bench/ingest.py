@@ -17,7 +17,7 @@ from trace_etl.pipeline.evm.answers import Call, encode
 from trace_etl.pipeline.evm.endpoint import Endpoint
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.payload import TaskPayload
 
 BLOCKS = 2000
 CHUNK = 1000  # what cryo takes when it is not told

@@ -29,7 +29,7 @@ from trace_etl.pipeline.conf import heap_within
 from trace_etl.pipeline.parquet import Written
 from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.pipeline.writer import Target, mark_success
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.payload import TaskPayload
 
 LIMIT_MB = 1792  # the least there is: Spark does not start with a smaller heap
 LIMIT = LIMIT_MB * 1024 * 1024

@@ -24,7 +24,7 @@ from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.pipeline.writer import Target, mark_success
 from trace_etl.plan.abi import parse_event
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.payload import TaskPayload
 
 DECODED = 1_000_000
 ROWS = 5_000_000

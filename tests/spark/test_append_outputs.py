@@ -18,7 +18,7 @@ from trace_etl.pipeline import hot
 from trace_etl.pipeline.errors import BadSql, BadTask
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.task import TaskInput, TaskOutput, TaskPayload
+from trace_etl.wire.payload import TaskInput, TaskOutput, TaskPayload
 
 SCOPE = {"partition_key": "0-9", "start": 0, "end": 9}
 

@@ -18,7 +18,7 @@ from trace_etl.pipeline.link import Link
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.wire.buffers import BufferBatch
-from trace_etl.wire.task import Scope, TaskInput, TaskPayload
+from trace_etl.wire.payload import Scope, TaskInput, TaskPayload
 from trace_etl.worker import batches
 
 COLUMNS = [

@@ -11,7 +11,7 @@ from support.spark_tasks import as_input, ingest, range_scope, rows, task
 from trace_etl.devchain import DevChain
 from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.payload import TaskPayload
 
 TRANSFER = "Transfer(address indexed from, address indexed to, uint256 value)"
 TOPIC = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")

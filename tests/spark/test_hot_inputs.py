@@ -16,7 +16,7 @@ from trace_etl.pipeline import hot
 from trace_etl.pipeline.errors import InputMissing
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.task import Scope, TaskInput
+from trace_etl.wire.payload import Scope, TaskInput
 
 
 @pytest.fixture(scope="module")

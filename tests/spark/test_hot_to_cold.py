@@ -18,7 +18,8 @@ from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.operators.hot_trim import covers
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.task import InputPartition, TaskPayload, TaskResult
+from trace_etl.wire.payload import InputPartition, TaskPayload
+from trace_etl.wire.task import TaskResult
 
 
 @pytest.fixture

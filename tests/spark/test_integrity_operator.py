@@ -10,7 +10,7 @@ from support.spark_tasks import as_input, ingest, range_scope, rows, task
 from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.operators.integrity_check import sample
 from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.payload import TaskPayload
 
 TABLES = ("blocks", "transactions", "logs")
 

@@ -36,7 +36,8 @@ from trace_etl.pipeline.errors import (
     TaskCanceled,
 )
 from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.task import TaskPayload, TaskResult
+from trace_etl.wire.payload import TaskPayload
+from trace_etl.wire.task import TaskResult
 
 TABLES = ("blocks", "transactions", "logs")
 DEADLINE = 60.0

@@ -13,7 +13,7 @@ from trace_etl.devchain import DevChain
 from trace_etl.pipeline import inputs
 from trace_etl.pipeline.errors import BadSql, BadTask
 from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.task import Scope, TaskInput, TaskPayload
+from trace_etl.wire.payload import Scope, TaskInput, TaskPayload
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from support.spark_tasks import (
 from trace_etl.devchain import DevChain
 from trace_etl.pipeline.errors import BadTask, NotFinal
 from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.payload import TaskPayload
 
 SCOPE = range_scope(0, 29)
 

@@ -10,7 +10,7 @@ from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.plan.dagfile import parse_dag
 from trace_etl.plan.ranges import split
-from trace_etl.wire.task import TaskPayload
+from trace_etl.wire.payload import TaskPayload
 
 _RELAYS = ("source", "range_splitter")
 DAG = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"

@@ -16,7 +16,7 @@ from trace_etl.data.followers import Writer
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tip import TipReader
 from trace_etl.pipeline.follower import Follower, HotOutput, Plan
-from trace_etl.wire.task import Event
+from trace_etl.wire.news import Event
 
 
 def main() -> None:

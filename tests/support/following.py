@@ -16,7 +16,7 @@ from trace_etl.model.storage import hot_table
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tip import TipReader
 from trace_etl.pipeline.follower import Follower, HotOutput, Plan
-from trace_etl.wire.task import Event, Events
+from trace_etl.wire.news import Event, Events
 
 KINDS = ("blocks", "transactions", "logs")
 _ORDER = {

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pyarrow.parquet as pq
 
 from trace_etl.model.storage import attempt_prefix
-from trace_etl.wire.task import TaskOutput, TaskPayload
+from trace_etl.wire.payload import TaskOutput, TaskPayload
 
 
 def range_scope(start: int, end: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from trace_etl.dispatcher.reported import new_invalidation
 from trace_etl.dispatcher.tokens import Capability, Grant, Scope
 from trace_etl.model.errors import Forbidden
 from trace_etl.plan.operators import OPERATORS, WORKERS
-from trace_etl.wire.task import Invalidation
+from trace_etl.wire.news import Invalidation
 
 READ, READ_VERSION = UUID(int=1), UUID(int=2)
 

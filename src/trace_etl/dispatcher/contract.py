@@ -12,7 +12,7 @@ from trace_etl.model.errors import (
     OutputNotReady,
     PartitionOverlap,
 )
-from trace_etl.wire import buffers, tables
+from trace_etl.wire import buffers, news, tables
 from trace_etl.wire import task as wire
 
 
@@ -138,8 +138,8 @@ CALLS = (
         "/v1/task/events",
         "Record upstream events of a running attempt.",
         "task",
-        (wire.EventsAccepted,),
-        wire.Events,
+        (news.EventsAccepted,),
+        news.Events,
         refusals=_FENCED,
         conflicts=(LeaseLost,),
         aliases=("/internal/events",),

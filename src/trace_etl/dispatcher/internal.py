@@ -37,6 +37,7 @@ from trace_etl.model.errors import (
     Unavailable,
 )
 from trace_etl.state.pool import BROKEN
+from trace_etl.wire import news
 from trace_etl.wire import task as wire
 from trace_etl.wire.buffers import BufferComplete
 from trace_etl.wire.tables import TablesHeld
@@ -144,7 +145,7 @@ class InternalApi:
 
     async def _events(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         caller = self._tokens.verify(_capability_token(headers))
-        return _json(await self._lifecycle.events(_parse(wire.Events, body), caller))
+        return _json(await self._lifecycle.events(_parse(news.Events, body), caller))
 
     async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         caller = self._tokens.verify(_capability_token(headers))

@@ -41,6 +41,7 @@ from trace_etl.state.completions import Completion, FenceState, NewEvent
 from trace_etl.state.invalidations import NewInvalidation
 from trace_etl.state.pointers import NewPartition
 from trace_etl.state.pool import Conn, KeptConnections, Pool, transaction
+from trace_etl.wire import news
 from trace_etl.wire import task as wire
 
 _RACES = 3
@@ -257,7 +258,7 @@ class Lifecycle:
 
     # --- events -----------------------------------------------------------------------------
 
-    async def events(self, body: wire.Events, caller: Capability) -> wire.EventsAccepted:
+    async def events(self, body: news.Events, caller: Capability) -> news.EventsAccepted:
         """Record events of a running attempt and have them routed."""
         caller.require(body.fence())
         events = await self._events(body.events, caller)
@@ -268,7 +269,7 @@ class Lifecycle:
         else:
             accepted = await self._event_records.submit((body.fence(), events))
         self._parts.kicks.outbox.set()
-        return wire.EventsAccepted(accepted=accepted)
+        return news.EventsAccepted(accepted=accepted)
 
     async def _events_batch(
         self, conn: Conn, batch: list[tuple[Fence, list[NewEvent]]]
@@ -316,7 +317,7 @@ class Lifecycle:
             return await reported.resolve(conn, org_id, names)
 
 
-def _once(said: list[NewInvalidation], body: wire.Events) -> list[NewInvalidation]:
+def _once(said: list[NewInvalidation], body: news.Events) -> list[NewInvalidation]:
     """The same call of the same attempt again says nothing new, though it gave no keys."""
     call = f"call:{body.attempt}:{content.of_call(body).hex()[:32]}"
     return [

@@ -8,6 +8,7 @@ from uuid import UUID
 from trace_etl.history.facts import Facts, Said
 from trace_etl.history.rows import Dump, EventRow
 from trace_etl.history.verdict import Invariant, Violation
+from trace_etl.wire import news
 from trace_etl.wire import task as wire
 
 
@@ -52,7 +53,7 @@ def told(facts: Facts, task_id: UUID) -> list[Told]:
     """Every call of a task that carried events."""
     found = [
         Told(said, keys(body.events), _counted(said))
-        for said, body in facts.of(task_id, wire.Events)
+        for said, body in facts.of(task_id, news.Events)
     ]
     found += [
         Told(said, keys(body.events), None) for said, body in facts.of(task_id, wire.Complete)
@@ -61,7 +62,7 @@ def told(facts: Facts, task_id: UUID) -> list[Told]:
 
 
 def _counted(said: Said) -> int | None:
-    return wire.EventsAccepted.model_validate(said.call.body).accepted if said.accepted else None
+    return news.EventsAccepted.model_validate(said.call.body).accepted if said.accepted else None
 
 
 def events_once(facts: Facts, dump: Dump | None) -> Iterator[Violation]:

@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trace_etl.history.lines import Call, Outcome, Unreadable
+from trace_etl.wire import news
 from trace_etl.wire import task as wire
 
 Attempt = tuple[UUID, int]
@@ -100,7 +101,7 @@ class Facts:
 _FENCED: dict[str, type[wire.Fenced]] = {
     "heartbeat": wire.Heartbeat,
     "complete": wire.Complete,
-    "events": wire.Events,
+    "events": news.Events,
     "buffer_publish": wire.BufferPublish,
 }
 

@@ -25,7 +25,8 @@ from trace_etl.pipeline.settings import PipelineSettings
 from trace_etl.pipeline.writer import Frame
 from trace_etl.plan.checking import with_upstream
 from trace_etl.plan.operators import OPERATORS
-from trace_etl.wire.task import TaskInput, TaskPayload, TaskResult
+from trace_etl.wire.payload import TaskInput, TaskPayload
+from trace_etl.wire.task import TaskResult
 
 _RELAYS = ("source", "range_splitter", "range_aggregator")
 _NOBODY = UUID(int=0)

@@ -35,7 +35,8 @@ from trace_etl.pipeline.errors import BadSql, BadTask
 from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.writer import Frame
 from trace_etl.plan.buffers import RESERVED
-from trace_etl.wire.task import TaskOutput, TaskResult
+from trace_etl.wire.payload import TaskOutput
+from trace_etl.wire.task import TaskResult
 
 _KEPT = (
     ShortType,

@@ -31,7 +31,8 @@ from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.storage import directory
 from trace_etl.pipeline.writer import Frame
 from trace_etl.wire.buffers import MOST_BYTES, MOST_ROWS
-from trace_etl.wire.task import TaskOutput, TaskResult
+from trace_etl.wire.payload import TaskOutput
+from trace_etl.wire.task import TaskResult
 
 _REPORT: Any = pa.schema([("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 _REPORT_TYPE = from_arrow_schema(_REPORT)

@@ -12,7 +12,7 @@ from trace_etl.pipeline.errors import BadTask, TaskCanceled
 from trace_etl.pipeline.inputs import Input
 from trace_etl.pipeline.link import Emit, Link
 from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.task import Scope, TaskInput, TaskPayload
+from trace_etl.wire.payload import Scope, TaskInput, TaskPayload
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from trace_etl.pipeline.evm.tip import Advance, TipReader
 from trace_etl.pipeline.evm.trail import Mark, Trail
 from trace_etl.pipeline.follower_metrics import METRICS
 from trace_etl.pipeline.link import Emit, never
-from trace_etl.wire.task import Event
+from trace_etl.wire.news import Event
 
 _log = structlog.stdlib.get_logger()
 _TROUBLES = (ChainMismatch, RpcRefused, RpcUnreachable)

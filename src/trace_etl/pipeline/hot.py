@@ -31,7 +31,7 @@ from trace_etl.pipeline.errors import InputMissing
 from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.inputs import Input, where_columns
 from trace_etl.plan.buffers import RESERVED
-from trace_etl.wire.task import Scope, TaskInput
+from trace_etl.wire.payload import Scope, TaskInput
 
 _BLOCK = "block_number"
 _SMALL_ROWS = 100_000

@@ -16,7 +16,8 @@ from trace_etl.pipeline.errors import BadTask, InputMissing
 from trace_etl.pipeline.reports import blocks
 from trace_etl.pipeline.scan import Limit, Scan
 from trace_etl.pipeline.storage import directory
-from trace_etl.wire.task import InputPartition, Scope, SuccessMarker, TaskInput
+from trace_etl.wire.payload import InputPartition, Scope, TaskInput
+from trace_etl.wire.task import SuccessMarker
 
 _BLOCK = "block_number"
 # Below this, one core is done before a shuffle has begun: every stage runs as one task.

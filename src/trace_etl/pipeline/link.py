@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from trace_etl.wire.task import Event
+from trace_etl.wire.news import Event
 
 
 class Emit(Protocol):

@@ -4,16 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from trace_etl.pipeline.parquet import Written
-from trace_etl.wire.task import (
-    Event,
-    Invalidation,
-    Output,
-    Published,
-    Scope,
-    TaskOutput,
-    TaskPayload,
-    TaskResult,
-)
+from trace_etl.wire.news import Event, Invalidation
+from trace_etl.wire.payload import Scope, TaskOutput, TaskPayload
+from trace_etl.wire.task import Output, Published, TaskResult
 
 _WHOLE = "all"  # the partition of an output that is not cut into ranges
 

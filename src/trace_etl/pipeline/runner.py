@@ -25,7 +25,8 @@ from trace_etl.pipeline.storage import directory
 from trace_etl.pipeline.warmup import warm_up
 from trace_etl.pipeline.writer import Frame, Target, mark_success
 from trace_etl.plan.operators import OPERATORS, OperatorConfig
-from trace_etl.wire.task import Scope, TaskPayload, TaskResult
+from trace_etl.wire.payload import Scope, TaskPayload
+from trace_etl.wire.task import TaskResult
 
 _LOST = (PySparkException, Py4JError, ConnectionError, EOFError)  # or what a task did wrong
 _INSIST_SECONDS = 0.1

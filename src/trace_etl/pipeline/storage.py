@@ -3,7 +3,7 @@
 from pathlib import Path, PurePosixPath
 
 from trace_etl.pipeline.errors import BadTask
-from trace_etl.wire.task import Storage
+from trace_etl.wire.payload import Storage
 
 
 def directory(storage: Storage, root: Path) -> Path:

@@ -20,7 +20,7 @@ from trace_etl.pipeline.executors import settle
 from trace_etl.pipeline.parquet import ParquetFile, Written, make_durable, named_errors
 from trace_etl.pipeline.scan import Scan
 from trace_etl.pipeline.textfile import TextFile
-from trace_etl.wire.task import Invalidation
+from trace_etl.wire.news import Invalidation
 
 _SORTED_BY = ("block_number", "transaction_index", "log_index")
 _REPORT: Any = pa.schema(

@@ -1,13 +1,21 @@
 """How every body behaves: immutable, and strict about fields it does not know."""
 
 from typing import Annotated, Any
+from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from trace_etl.model.scope import MAX_BLOCK
+from trace_etl.model.task import Fence
 
 Block = Annotated[int, Field(ge=0, le=MAX_BLOCK)]
 Json = dict[str, Any]
+Attempt = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+WorkerId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+Text = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[^\x00]*$")]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+DatasetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
 
 
 class Request(BaseModel):
@@ -30,3 +38,14 @@ def either(this: str, that: str) -> Json:
         return {"required": [given], "properties": given_only}
 
     return {"oneOf": [only(this, that), only(that, this)]}
+
+
+class Fenced(Request):
+    """Every task-scoped call names the attempt and the lease it speaks for."""
+
+    task_id: UUID
+    attempt: Attempt
+    lease_token: UUID
+
+    def fence(self) -> Fence:
+        return Fence(self.task_id, self.attempt, self.lease_token)

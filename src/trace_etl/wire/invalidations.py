@@ -6,8 +6,8 @@ from uuid import UUID
 
 from pydantic import ConfigDict, StringConstraints, model_validator
 
-from trace_etl.wire.body import Block, Reply, Request
-from trace_etl.wire.task import Filter, Key, check_invalid_scope
+from trace_etl.wire.body import Block, Key, Reply, Request
+from trace_etl.wire.news import Filter, check_invalid_scope
 
 
 class InvalidateRequest(Request):

@@ -11,6 +11,7 @@ import structlog
 
 from trace_etl.model.errors import TraceError
 from trace_etl.pipeline.link import Link
+from trace_etl.wire import news
 from trace_etl.wire import task as wire
 from trace_etl.worker.client import DispatcherClient, Refused, Unreachable
 
@@ -92,7 +93,7 @@ class Attempt:
         """Events while the operator runs. Raises Refused when the lease is lost."""
         told = {"invalidations": list(invalidations)} if invalidations else {}
         body = {**self._fence.model_dump(), "events": list(events), **told}
-        self.client.events(wire.Events.model_validate(body), self._token, self.stopping)
+        self.client.events(news.Events.model_validate(body), self._token, self.stopping)
 
     def _publish(
         self, dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from trace_etl.model.errors import TraceError
 from trace_etl.plan.retry import Backoff
-from trace_etl.wire import buffers
+from trace_etl.wire import buffers, news
 from trace_etl.wire import task as wire
 from trace_etl.wire.tables import RetiredTables, TablesHeld, TablesToDrop
 
@@ -82,12 +82,12 @@ class DispatcherClient:
         reply = self._until_heard(lambda: self._post("/v1/task/complete", text, headers), stop)
         return wire.CompleteAccepted.model_validate_json(reply)
 
-    def events(self, body: wire.Events, token: str, stop: Event) -> wire.EventsAccepted:
+    def events(self, body: news.Events, token: str, stop: Event) -> news.EventsAccepted:
         """Tell of changes while the attempt runs, until heard. Raises Refused, Unreachable."""
         headers = {"X-Trace-Task-Capability": token}
         text = body.model_dump_json(exclude_unset=True)
         reply = self._until_heard(lambda: self._post("/v1/task/events", text, headers), stop)
-        return wire.EventsAccepted.model_validate_json(reply)
+        return news.EventsAccepted.model_validate_json(reply)
 
     def tables_to_drop(self, tables: list[str]) -> list[RetiredTables]:
         """Which of these tables nobody reads any more. Raises Unreachable, Refused."""

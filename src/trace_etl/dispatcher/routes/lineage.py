@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from trace_etl.dispatcher.routes.context import CallerDep, ContextDep
 from trace_etl.state import datasets, lineage
 from trace_etl.wire import lineage as wire
-from trace_etl.wire.task import Key
+from trace_etl.wire.body import Key
 from trace_etl.wire.user import Name
 
 router = APIRouter(prefix="/v1", tags=["datasets"])

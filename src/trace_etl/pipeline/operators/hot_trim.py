@@ -6,7 +6,8 @@ from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadTask
 from trace_etl.plan.operator_configs import TrimConfig
 from trace_etl.plan.ranges import split
-from trace_etl.wire.task import InputPartition, TaskResult
+from trace_etl.wire.payload import InputPartition
+from trace_etl.wire.task import TaskResult
 
 
 def run(context: OperatorContext, config: TrimConfig) -> TaskResult:

@@ -12,7 +12,8 @@ from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.evm.tables import SCHEMAS
 from trace_etl.pipeline.writer import Frame
 from trace_etl.plan.operator_configs import IntegrityConfig
-from trace_etl.wire.task import InputPartition, Invalidation, TaskInput
+from trace_etl.wire.news import Invalidation
+from trace_etl.wire.payload import InputPartition, TaskInput
 
 _KEYS = {
     "blocks": ("block_number",),

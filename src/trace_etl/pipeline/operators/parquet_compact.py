@@ -11,7 +11,8 @@ from trace_etl.pipeline.errors import BadTask, NotFinal
 from trace_etl.pipeline.evm.head import head_block
 from trace_etl.pipeline.writer import Frame, Split
 from trace_etl.plan.operator_configs import CompactConfig
-from trace_etl.wire.task import Scope, TaskResult
+from trace_etl.wire.payload import Scope
+from trace_etl.wire.task import TaskResult
 
 
 @dataclass(frozen=True)

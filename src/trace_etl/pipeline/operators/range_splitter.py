@@ -3,7 +3,8 @@
 from trace_etl.pipeline.context import OperatorContext
 from trace_etl.plan.operators import SplitConfig
 from trace_etl.plan.ranges import split
-from trace_etl.wire.task import Event, TaskResult
+from trace_etl.wire.news import Event
+from trace_etl.wire.task import TaskResult
 
 
 def run(context: OperatorContext, config: SplitConfig) -> TaskResult:

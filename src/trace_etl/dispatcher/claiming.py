@@ -8,7 +8,7 @@ from trace_etl.dispatcher.lanes import Lane
 from trace_etl.dispatcher.payloads import Payloads
 from trace_etl.model.task import NotClaimedReason
 from trace_etl.state import claims
-from trace_etl.state.claims import ClaimRequest
+from trace_etl.state.claims import ClaimedTask, ClaimRequest
 from trace_etl.state.pool import Conn, KeptConnections
 from trace_etl.wire import task as wire
 
@@ -34,9 +34,12 @@ class Claiming:
     async def claim(self, body: wire.Claim) -> bytes:
         """`Queued → Running` for one task, if this caller is the one. Answers in JSON."""
         wish = ClaimRequest(body.task_id, body.worker_id, uuid4())
-        return await self._claims.submit(wish)
+        won = await self._claims.submit(wish)
+        return won if isinstance(won, bytes) else (await self._payloads.claimed([won]))[0]
 
-    async def _claim_batch(self, conn: Conn, wishes: list[ClaimRequest]) -> list[bytes | Exception]:
+    async def _claim_batch(
+        self, conn: Conn, wishes: list[ClaimRequest]
+    ) -> list[ClaimedTask | bytes | Exception]:
         won = await claims.claim(conn, wishes)
         lost = [w for w in wishes if w.lease_token not in won]
         standing = await claims.standing(conn, [w.task_id for w in lost]) if lost else {}
@@ -50,17 +53,17 @@ class Claiming:
                 # An earlier try of this very claim committed, and its answer was lost.
                 won |= {task.lease_token: task for task in await claims.held(conn, wish)}
         figures.TRANSITIONS.labels("Running").inc(len(won))
-        answers = await self._payloads.claimed(conn, list(won.values()))
-        return [answers.get(w.lease_token) or _not_claimed(standing.get(w.task_id)) for w in wishes]
+        return [won.get(w.lease_token) or _not_claimed(standing.get(w.task_id)) for w in wishes]
 
     async def claim_many(self, body: wire.ClaimMany) -> bytes:
         """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Answers in JSON."""
         wish = _ManyWish(body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)])
-        return b'{"claimed":[%b]}' % b",".join(await self._ready_claims.submit(wish))
+        won = await self._ready_claims.submit(wish)
+        return b'{"claimed":[%b]}' % b",".join(await self._payloads.claimed(won))
 
     async def _claim_many_batch(
         self, conn: Conn, wishes: list[_ManyWish]
-    ) -> list[list[bytes] | Exception]:
+    ) -> list[list[ClaimedTask] | Exception]:
         won = await self._won_before(conn, wishes)
         before = len(won)
         for runtime in {w.runtime for w in wishes}:
@@ -70,8 +73,8 @@ class Claiming:
             if places:
                 won += await self._claim_ready(conn, runtime, places)
         figures.TRANSITIONS.labels("Running").inc(len(won) - before)
-        answers = await self._payloads.claimed(conn, won)
-        return [[answers[t] for t in w.lease_tokens if t in answers] for w in wishes]
+        tasks = {task.lease_token: task for task in won}
+        return [[tasks[t] for t in w.lease_tokens if t in tasks] for w in wishes]
 
     async def _won_before(self, conn: Conn, wishes: list[_ManyWish]) -> list[claims.ClaimedTask]:
         """What an earlier try of these very claims committed before its answer was lost."""

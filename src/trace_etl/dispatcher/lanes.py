@@ -88,9 +88,8 @@ class Lane(Generic[T, R]):
 
     async def _drain(self) -> None:
         try:
+            # This begins a turn of the event loop later: what arrived in the same one is there.
             while self._waiting:
-                # Requests that arrived in the same turn of the event loop share the commit.
-                await asyncio.sleep(0)
                 await self._flush()
         finally:
             self._is_draining = False

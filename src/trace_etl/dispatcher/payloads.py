@@ -18,7 +18,7 @@ from trace_etl.model.storage import attempt_prefix, buffer_prefix
 from trace_etl.plan.operators import OPERATORS
 from trace_etl.state import cursors, invalidations, revisions
 from trace_etl.state.claims import ClaimedTask
-from trace_etl.state.pool import Conn
+from trace_etl.state.pool import Conn, Pool
 from trace_etl.state.revisions import Revision, RevisionOutput
 
 Payload = dict[str, Any]
@@ -38,7 +38,8 @@ class _Common:
 class Payloads:
     """Builds payloads. Revisions never change, so each is read once."""
 
-    def __init__(self, tokens: TaskTokens, cfg: DispatcherSettings) -> None:
+    def __init__(self, pool: Pool, tokens: TaskTokens, cfg: DispatcherSettings) -> None:
+        self._pool = pool
         self._tokens = tokens
         self._place = {"scheme": cfg.object_scheme, "bucket": cfg.object_bucket}
         self._grace = int(cfg.token_grace.total_seconds())
@@ -50,15 +51,28 @@ class Payloads:
         """The definition a task was created from."""
         return (await self._common(conn, revision_id)).revision
 
-    async def claimed(self, conn: Conn, tasks: list[ClaimedTask]) -> dict[UUID, bytes]:
-        """The answers to won claims (`wire.Claimed`), by lease token."""
-        return {
-            task.lease_token: self._claimed(task, *await self._task(conn, task)) for task in tasks
-        }
+    async def claimed(self, tasks: list[ClaimedTask]) -> list[bytes]:
+        """The answers to won claims (`wire.Claimed`)."""
+        told = [await self._told(task) for task in tasks]
+        kid = self._tokens.kid()  # nothing is awaited from here on: the key stays
+        return [self._claimed(task, *about, kid) for task, about in zip(tasks, told, strict=True)]
 
     async def payload(self, conn: Conn, task: ClaimedTask) -> Payload:
         """Everything a worker needs (`wire.TaskPayload`), as pinned when its row was read."""
-        return (await self._task(conn, task))[1]
+        return (await self._read(conn, task))[1]
+
+    async def _told(self, task: ClaimedTask) -> tuple[_Common, Payload]:
+        """What most tasks need is on the row and in memory."""
+        common = self._known.get(task.revision_id)
+        if common is not None and task.cursor_value is None and task.invalidation_id is None:
+            return common, self._payload(task, common, None, None)
+        async with self._pool.connection() as conn:
+            return await self._read(conn, task)
+
+    async def _read(self, conn: Conn, task: ClaimedTask) -> tuple[_Common, Payload]:
+        common = await self._common(conn, task.revision_id)
+        after = await _after(conn, task, common.revision)
+        return common, self._payload(task, common, after, await _invalid(conn, task))
 
     async def _common(self, conn: Conn, revision_id: UUID) -> _Common:
         known = self._known.get(revision_id)
@@ -67,42 +81,42 @@ class Payloads:
             self._known[revision_id] = known
         return known
 
-    def _claimed(self, task: ClaimedTask, common: _Common, payload: Payload) -> bytes:
+    def _claimed(self, task: ClaimedTask, common: _Common, payload: Payload, kid: str) -> bytes:
         return orjson.dumps(
             {
                 "status": "Claimed",
                 "attempt": task.attempt,
                 "lease_token": task.lease_token,
                 "lease_expires_at": task.lease_expires_at,
-                "capability_token": self._token(task, common, payload),
+                "capability_token": self._token(task, common, payload, kid),
                 "task": payload,
             },
             option=orjson.OPT_UTC_Z,
         )
 
-    async def _task(self, conn: Conn, task: ClaimedTask) -> tuple[_Common, Payload]:
-        common = self._known.get(task.revision_id) or await self._common(conn, task.revision_id)
+    def _payload(
+        self, task: ClaimedTask, common: _Common, after: int | None, invalid: dict[str, Any] | None
+    ) -> Payload:
         scope = {
             "partition_key": task.partition_key,
             "start": task.range_start,
             "end": task.range_end,
             "cursor": task.cursor_value,
-            "after": await _after(conn, task, common.revision),
+            "after": after,
         }
-        payload: Payload = {
+        return {
             "task_id": task.task_id,
             "attempt": task.attempt,
             "job": common.job,
             "operator": common.revision.operator,
             "config": common.config,
             "scope": scope,
-            "invalidation": await _invalid(conn, task),
+            "invalidation": invalid,
             "inputs": _inputs(common, task.pins),
             "outputs": self._outputs(task, common.revision),
             "timeout_seconds": task.timeout_seconds,
             "heartbeat_seconds": max(0.05, task.lease_seconds / 4),
         }
-        return common, payload
 
     def _outputs(self, task: ClaimedTask, revision: Revision) -> list[dict[str, Any]]:
         return [
@@ -122,7 +136,7 @@ class Payloads:
     def _ref(self, prefix: str) -> dict[str, str]:
         return {**self._place, "prefix": prefix, "glob": "*.parquet"}
 
-    def _token(self, task: ClaimedTask, common: _Common, payload: Payload) -> str:
+    def _token(self, task: ClaimedTask, common: _Common, payload: Payload, kid: str) -> str:
         reads = [
             self._read_grant(i["dataset_uuid"], i["dataset_version"]) for i in payload["inputs"]
         ]
@@ -131,7 +145,8 @@ class Payloads:
             for o in payload["outputs"]
         ]
         scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes, common.may_doubt)
-        return self._tokens.mint(scope, min(task.timeout_seconds + self._grace, self._life_most))
+        life = min(task.timeout_seconds + self._grace, self._life_most)
+        return self._tokens.mint(scope, life, kid)
 
     def _new_read_grant(self, dataset_uuid: UUID, dataset_version: str) -> Grant:
         # A generation's own prefix covers all its partitions: the token stays small.

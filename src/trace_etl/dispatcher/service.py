@@ -151,7 +151,7 @@ def _assemble(
 ) -> Service:
     kicks = Kicks()
     tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
-    payloads = Payloads(tokens, cfg)
+    payloads = Payloads(pool, tokens, cfg)
     retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
     parts = Parts(pool, lanes, tokens, payloads, kicks, cfg.objects_root, retry)
     lifecycle = Lifecycle(parts)

@@ -210,21 +210,24 @@ class TaskTokens:
         self._series = token_hex(12)
         self._numbers = itertools.count()
 
-    def mint(self, scope: Scope, life_seconds: int) -> str:
-        """A token over this scope."""
+    def kid(self) -> str:
+        """The key that signs now."""
+        return self._signer.kid()
+
+    def mint(self, scope: Scope, life_seconds: int, kid: str | None = None) -> str:
+        """A token over this scope, by the key that signs now. Many at once ask for it once."""
         now = int(time.time())
-        token = self._issue(scope.claims(), now, now + life_seconds)
+        token = self._issue(scope.claims(), now, now + life_seconds, kid or self.kid())
         self._store(token, scope.capability(now, now + life_seconds))
         return token
 
-    def _issue(self, scope: dict[str, Any], issued_at: int, expires_at: int) -> str:
+    def _issue(self, scope: dict[str, Any], issued_at: int, expires_at: int, kid: str) -> str:
         claims = {
             **scope,
             "iat": issued_at,
             "exp": expires_at,
             "jti": f"{self._series}{next(self._numbers):08x}",
         }
-        kid = self._signer.kid()
         message = _header(kid) + b"." + _base64(orjson.dumps(claims))
         return (message + b"." + _base64(self._signer.sign(kid, message))).decode()
 
@@ -248,7 +251,7 @@ class TaskTokens:
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
         life = claims["exp"] - claims["iat"]
         now = int(time.time())
-        return self._issue(claims, now, now + life)
+        return self._issue(claims, now, now + life, self.kid())
 
     def jwks(self) -> dict[str, Any]:
         return self._signer.jwks()

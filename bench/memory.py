@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import numpy as np
 import psutil
@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from bench import endless, replay
 from bench.harness import Result
-from trace_etl.model.storage import attempt_prefix
+from bench.outputs import output
 from trace_etl.pipeline.conf import heap_within
 from trace_etl.pipeline.parquet import Written
 from trace_etl.pipeline.settings import PipelineSettings
@@ -186,24 +186,9 @@ def _payload(
             "config": config,
             "scope": {"partition_key": f"{start}-{end}", "start": start, "end": end},
             "inputs": inputs,
-            "outputs": [_output(n, name, task_id) for n, name in enumerate(outputs)],
+            "outputs": [output(n, name, task_id) for n, name in enumerate(outputs)],
         }
     )
-
-
-def _output(index: int, name: str, task_id: UUID) -> dict[str, Any]:
-    dataset, version = uuid4(), uuid4()
-    return {
-        "output_index": index,
-        "name": name,
-        "dataset_uuid": dataset,
-        "dataset_version": version,
-        "storage_ref": {
-            "scheme": "file",
-            "bucket": "trace",
-            "prefix": attempt_prefix(dataset, version, task_id, 1),
-        },
-    }
 
 
 def main(root: Path, url: str, place: Path) -> None:

@@ -16,7 +16,7 @@ from eth_abi import decode
 from pyspark.sql import SparkSession
 
 from bench.harness import Result, compare
-from trace_etl.model.storage import attempt_prefix
+from bench.outputs import output
 from trace_etl.pipeline.abi.events import Decoder, LogDecoder
 from trace_etl.pipeline.abi.numbers import fixed_binary
 from trace_etl.pipeline.parquet import ParquetFile
@@ -183,7 +183,7 @@ class Stand:
                         "partitions": partitions,
                     }
                 ],
-                "outputs": [_output(n, name, task_id) for n, name in enumerate(outputs)],
+                "outputs": [output(n, name, task_id) for n, name in enumerate(outputs)],
             }
         )
 
@@ -198,21 +198,6 @@ def _by_eth_abi(log: dict[str, Any]) -> dict[str, Any]:
         "value_binary": value.to_bytes(32, "big"),
         "value_string": str(value),
         "value_f64": float(value),
-    }
-
-
-def _output(index: int, name: str, task_id: Any) -> dict[str, Any]:
-    dataset, version = uuid4(), uuid4()
-    return {
-        "output_index": index,
-        "name": name,
-        "dataset_uuid": dataset,
-        "dataset_version": version,
-        "storage_ref": {
-            "scheme": "file",
-            "bucket": "trace",
-            "prefix": attempt_prefix(dataset, version, task_id, 1),
-        },
     }
 
 

@@ -1,8 +1,5 @@
 """Tasks through the runner: files, names, counts, markers, several at once, cancel."""
 
-import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.chain_rows import expected
-from support.faulty_node import Calls, FaultyNode, Reply
 from support.spark_tasks import (
     as_input,
     directory,
@@ -33,7 +29,6 @@ from trace_etl.pipeline.errors import (
     RpcUnreachable,
     StorageFull,
     StorageUnwritable,
-    TaskCanceled,
 )
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.wire.payload import TaskPayload
@@ -41,13 +36,6 @@ from trace_etl.wire.task import TaskResult
 
 TABLES = ("blocks", "transactions", "logs")
 DEADLINE = 60.0
-
-
-def _until(condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {DEADLINE} s"
-        threading.Event().wait(0.01)
 
 
 def _files(root: Path, payload: TaskPayload, name: str) -> set[str]:
@@ -271,31 +259,6 @@ def test_an_input_without_partitions_is_worth_another_try(runner: SparkRunner) -
     with pytest.raises(InputMissing, match="input logs") as caught:
         runner.run(select("SELECT * FROM logs", given))
     assert caught.value.retryable
-
-
-def test_a_cancelled_task_stops_and_the_other_goes_on(
-    runner: SparkRunner, objects: Path, rpc_url: str, pools: dict[str, tuple[str, ...]]
-) -> None:
-    gate = threading.Event()
-
-    def before(calls: Calls) -> Reply | None:
-        gate.wait(DEADLINE)
-        return None
-
-    with FaultyNode(rpc_url, before) as node, ThreadPoolExecutor(2) as pool:
-        pools["slow"] = (node.url,)
-        doomed, other = ingest(0, 9, pool="slow"), ingest(10, 19, pool="slow")
-        try:
-            runs = [pool.submit(runner.run, payload) for payload in (doomed, other)]
-            _until(lambda: len(node.requests) >= 2, "both tasks asking the node")
-            runner.cancel(doomed.task_id)
-            with pytest.raises(TaskCanceled):
-                runs[0].result(DEADLINE)
-        finally:
-            gate.set()
-        runs[1].result(DEADLINE)
-    assert marker(objects, other, "blocks")["rows"] == 10
-    assert not (directory(objects, doomed, "blocks") / "_SUCCESS").exists()
 
 
 def test_cancelling_a_task_that_does_not_run_here_does_nothing(runner: SparkRunner) -> None:

@@ -1,8 +1,6 @@
 """Slots of one worker on one Spark: each with a pool of its own, each stopped by its own tag."""
 
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from support.faulty_node import Calls, FaultyNode, Reply
-from support.spark_tasks import ingest, marker, rows, select
+from support.spark_tasks import directory, ingest, marker, rows, select
+from support.waiting import eventually
 from trace_etl.pipeline.errors import TaskCanceled
 from trace_etl.pipeline.runner import SparkRunner
 
@@ -18,13 +17,6 @@ DEADLINE = 60.0
 _PARTS = 5000
 # Tasks enough to keep every core busy for minutes, each of them over in a moment.
 _LONG = f"SELECT sum(id % 7) AS n FROM range(0, {_PARTS} * 20000000L, 1, {_PARTS})"
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {DEADLINE} s"
-        time.sleep(0.01)
 
 
 def _tags(runner: SparkRunner) -> dict[Any, str]:
@@ -56,18 +48,19 @@ def test_a_canceled_task_s_job_is_stopped_by_its_tag_and_the_other_slot_s_goes_o
         doomed, other = ingest(0, 9, pool="held"), ingest(10, 19, pool="held")
         try:
             runs = [pool.submit(runner.run, payload) for payload in (doomed, other)]
-            _until(lambda: len(node.requests) >= 2, "both tasks asking the node")
+            eventually(lambda: len(node.requests) >= 2, "both tasks asking the node")
             tags = _tags(runner)
             assert all(len(_active(runner, tag)) == 1 for tag in tags.values())
             runner.cancel(doomed.task_id)
             with pytest.raises(TaskCanceled):
                 runs[0].result(DEADLINE)
-            _until(lambda: not _active(runner, tags[doomed.task_id]), "the end of its job")
+            eventually(lambda: not _active(runner, tags[doomed.task_id]), "the end of its job")
             assert _active(runner, tags[other.task_id]) and not runs[1].done()
         finally:
             gate.set()
         runs[1].result(DEADLINE)
     assert marker(objects, other, "blocks")["rows"] == 10
+    assert not (directory(objects, doomed, "blocks") / "_SUCCESS").exists()
 
 
 def test_a_task_canceled_before_its_first_job_never_runs_one(runner: SparkRunner) -> None:
@@ -105,9 +98,9 @@ def test_a_short_task_in_one_slot_ends_while_a_long_one_holds_every_core(
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(runner.run, long)
         try:
-            _until(lambda: long.task_id in _tags(runner), "its start")
+            eventually(lambda: long.task_id in _tags(runner), "its start")
             tag = _tags(runner)[long.task_id]
-            _until(lambda: _stage(context, tag).numActiveTasks >= 2, "both cores at work")
+            eventually(lambda: _stage(context, tag).numActiveTasks >= 2, "both cores at work")
             assert pool_of("slot-0").get().runningTasks() >= 2
             pool.submit(runner.run, short).result(DEADLINE)
             stage = _stage(context, tag)

@@ -18,10 +18,11 @@ from trace_etl.model.storage import attempt_prefix, buffer_prefix
 from trace_etl.plan.operators import OPERATORS
 from trace_etl.state import cursors, invalidations, revisions
 from trace_etl.state.claims import ClaimedTask
-from trace_etl.state.pool import Conn, Pool
+from trace_etl.state.pool import BROKEN, Conn, Pool
 from trace_etl.state.revisions import Revision, RevisionOutput
 
 Payload = dict[str, Any]
+_TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,14 @@ class Payloads:
         common = self._known.get(task.revision_id)
         if common is not None and task.cursor_value is None and task.invalidation_id is None:
             return common, self._payload(task, common, None, None)
-        async with self._pool.connection() as conn:
-            return await self._read(conn, task)
+        for left in reversed(range(_TRIES)):  # the claim is committed: it must not be given up
+            try:
+                async with self._pool.connection() as conn:
+                    return await self._read(conn, task)
+            except BROKEN:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
 
     async def _read(self, conn: Conn, task: ClaimedTask) -> tuple[_Common, Payload]:
         common = await self._common(conn, task.revision_id)

@@ -132,7 +132,7 @@ async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
     """Open the pools and put the parts together; close them at the end."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
     loops = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
-    lanes = make_pool(cfg.state_dsn, size=5 * PARALLEL, hot=True)
+    lanes = make_pool(cfg.state_dsn, size=5 * PARALLEL, hot=True)  # there are five lanes
     kept = KeptConnections(lanes)
     queue = Producer(cfg.queue_dsn, patience=cfg.queue_patience)
     async with pool, loops, lanes:

@@ -20,7 +20,7 @@ from trace_etl.lite import software
 TASKS = 3000
 WORKERS = (1, 16, 64)
 BATCH = 10  # pgqueuer's default batch; our workers claim as many at once
-CLAIMS = 2  # claims that a worker of ours has under way
+CLAIMS = 4  # claims that a worker of ours has under way
 
 _DAG = """
 name: bench
@@ -56,7 +56,7 @@ def seed(made: Stand, count: int) -> list[str]:
 
 
 class Worker:
-    """A worker that keeps two claims of ten under way and does not wait for its reports.
+    """A worker that keeps four claims of ten under way and does not wait for its reports.
 
     Like pgqueuer's, which has no limit of tasks under way and reports when ten have ended.
     """

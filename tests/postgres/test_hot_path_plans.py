@@ -268,9 +268,11 @@ async def batch(conn: Conn, scene: Scene) -> None:
 async def take_and_route(conn: Conn, scene: Scene) -> None:
     await completions.record_events(conn, scene.fence, [scene.event()])
     taken = await outbox.lease(conn, limit=500, hold=timedelta(seconds=30))
-    await events.route(conn, [i.subject for i in taken if i.kind == "route_event"])
-    ids = [i.outbox_id for i in taken]
+    asked = [i for i in taken if i.kind == "route_event"]
     wait = timedelta(seconds=1)
+    performed = [i.outbox_id for i in asked]
+    await events.route(conn, [i.subject for i in asked], performed=performed, hold=wait)
+    ids = [i.outbox_id for i in taken]
     await outbox.failed(conn, ids, error="x", retry_after=wait, max_tries=20)
     await outbox.done(conn, ids)
 

@@ -13,7 +13,10 @@ from psycopg.conninfo import make_conninfo
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, at_once, bench
 from support.postgres import Templates, copied
+from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.lite.ports import free_port
+from trace_etl.state import events, outbox
+from trace_etl.state.pool import transaction
 
 
 @pytest.fixture
@@ -161,12 +164,34 @@ def test_a_publisher_that_dies_leaves_its_rows_to_the_next_one(alone: Bench) -> 
     assert len(alone.messages("ecs_python")) == 1
 
 
-async def taken(publisher) -> None:
-    from trace_etl.state import outbox
-    from trace_etl.state.pool import transaction
-
+async def taken(publisher: OutboxPublisher) -> None:
     async with transaction(publisher.pool) as conn:
         assert await outbox.lease(conn, limit=10, hold=publisher.hold)
+
+
+def test_a_publisher_that_dies_after_routing_leaves_the_wake_ups_to_the_next_one(
+    alone: Bench,
+) -> None:
+    trigger(alone, 30)
+    publish(alone)  # routes the trigger
+    publish(alone)  # runs the split, which emits three events
+    alone.live.run(lambda: routed(alone.live.service.publisher))
+    assert [(row["kind"], row["tries"]) for row in rows(alone)] == [("wake_up", 1)] * 3
+    assert publish(alone) == 0  # held by whoever routed
+    make_due(alone)  # and never came back
+    assert publish(alone) == 3
+    assert len(alone.messages("ecs_python")) == 3
+    assert rows(alone) == []
+
+
+async def routed(publisher: OutboxPublisher) -> None:
+    """What a publisher has done at the moment between routing events and sending wake-ups."""
+    async with publisher.pool.connection() as conn:
+        asked = await outbox.lease(conn, limit=10, hold=publisher.hold)
+        ids = [intent.outbox_id for intent in asked]
+        subjects = [intent.subject for intent in asked]
+        made = await events.route(conn, subjects, performed=ids, hold=publisher.hold)
+    assert len(made.wake_ups) == len(asked) == 3
 
 
 def test_an_inline_job_that_may_not_run_now_is_asked_again_later(alone: Bench) -> None:
@@ -196,7 +221,7 @@ def test_publishers_of_two_replicas_share_the_rows(replicas: list[Bench]) -> Non
         return total
 
     counts = at_once([lambda: drain(0), lambda: drain(1)])
-    assert sum(counts) + drain(0) == 600  # 300 events to route, 300 wake-ups to send
+    assert sum(counts) + drain(0) == 300  # events, each routed and its wake-up sent in one go
     assert min(counts) > 0
     woken = Counter(m["task_id"] for m in first.messages("ecs_python"))
     assert set(woken.values()) == {1}

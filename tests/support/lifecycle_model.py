@@ -254,7 +254,7 @@ class Model:
             self.outbox["wake_up", wake_subject(key)] += 1
 
     def publish(self) -> int:
-        """One pass of the outbox publisher: what was there is performed, what it adds waits."""
+        """One pass of the outbox publisher: what it adds waits, but for the wake-ups of events."""
         batch, self.outbox = self.outbox, Counter()
         for kind in ("route_event", "wake_up", "wake_next", "buffer_message"):
             for (_, subject), n in [i for i in batch.items() if i[0][0] == kind]:
@@ -277,7 +277,7 @@ class Model:
         for consumer in CONSUMERS[job]:
             if (consumer, scope) not in self.tasks:
                 self.tasks[consumer, scope] = Task()
-                self.outbox["wake_up", wake_subject((consumer, scope))] += 1
+                self.messages["ecs_python", wake_subject((consumer, scope))] += 1
 
 
 def wake_subject(key: Key) -> Key | str:

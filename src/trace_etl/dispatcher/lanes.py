@@ -19,7 +19,7 @@ _log = structlog.stdlib.get_logger()
 PARALLEL = 4  # batches of one lane that may be under way
 _TRIES = 4
 _PAUSE = 0.05
-_PATIENCE = 0.002  # seconds that a batch may take before the next one goes beside it
+_PATIENCE = 0.005  # seconds that a batch may take before the next one goes beside it
 
 T = TypeVar("T")
 R = TypeVar("R")

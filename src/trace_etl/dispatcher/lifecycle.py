@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -275,9 +276,11 @@ class Lifecycle:
         self, conn: Conn, batch: list[tuple[Fence, list[NewEvent]]]
     ) -> list[int | Exception]:
         counts: dict[int, int | None] = {}
-        async with conn.transaction():
-            # In the order of their ids, so that two batches cannot deadlock.
-            for n in sorted(range(len(batch)), key=lambda n: batch[n][0].task_id):
+        # In the order of their ids, so that two batches cannot deadlock.
+        order = sorted(range(len(batch)), key=lambda n: batch[n][0].task_id)
+        # One statement is a transaction by itself.
+        async with conn.transaction() if len(batch) > 1 else nullcontext():
+            for n in order:
                 counts[n] = await completions.record_events(conn, *batch[n])
         return [
             await why_refused(conn, fence) if (count := counts[n]) is None else count

@@ -5,13 +5,13 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.types.json import Jsonb
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 _SCHEMA = """
 DO $$ BEGIN
@@ -67,11 +67,14 @@ def channel(queue: str) -> str:
     return f"queue_{queue}"
 
 
-_ENQUEUE = """
-INSERT INTO queue.messages (queue, body, bulk)
-SELECT q, b, %s FROM unnest(%s::text[], %s::jsonb[]) AS m (q, b)
+_SEND = """
+WITH sent AS (
+    INSERT INTO queue.messages (queue, body, bulk)
+    SELECT q, b, %s FROM unnest(%s::text[], %s::jsonb[]) AS m (q, b)
+)
+SELECT pg_notify(c, '') FROM unnest(%s::text[]) AS c
 """
-_NOTIFY = "SELECT pg_notify(c, '') FROM unnest(%s::text[]) AS c"
+_CONNECTIONS = 4
 
 
 class Producer:
@@ -80,10 +83,10 @@ class Producer:
     def __init__(self, dsn: str, *, patience: timedelta = timedelta(seconds=10)) -> None:
         self._pool: AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]] = AsyncConnectionPool(
             dsn,
+            kwargs={"autocommit": True},
             min_size=1,
-            max_size=4,
+            max_size=_CONNECTIONS,
             open=False,
-            check=AsyncConnectionPool.check_connection,
             reconnect_timeout=float("inf"),
             timeout=patience.total_seconds(),
             name="queue",
@@ -98,29 +101,40 @@ class Producer:
     async def send(self, messages: list[tuple[str, dict[str, Any]]], *, bulk: bool = False) -> None:
         """Put (queue, body) pairs in, and wake the listeners. `bulk` gives way to all the rest."""
         queues = [queue for queue, _ in messages]
-        async with self._pool.connection() as conn:
-            await conn.execute(_ENQUEUE, (bulk, queues, [Jsonb(body) for _, body in messages]))
-            await conn.execute(_NOTIFY, ([channel(queue) for queue in sorted(set(queues))],))
+        channels = [channel(queue) for queue in sorted(set(queues))]
+        await self._run(_SEND, (bulk, queues, [Jsonb(body) for _, body in messages], channels))
 
     async def depth(self, queue: str) -> int:
         """How many messages wait or are being looked at."""
-        query = "SELECT count(*) FROM queue.messages WHERE queue = %s"
-        async with self._pool.connection() as conn:
-            row = await (await conn.execute(query, (queue,))).fetchone()
-        return row[0] if row else 0
+        rows = await self._run("SELECT count(*) FROM queue.messages WHERE queue = %s", (queue,))
+        return rows[0][0]
 
     async def consumers(self, queue: str) -> list[str]:
         """Who listens to a queue."""
         query = "SELECT consumer_id FROM queue.live_consumers WHERE queue = %s"
-        async with self._pool.connection() as conn:
-            cursor = await conn.execute(query, (queue,))
-            return [row[0] for row in await cursor.fetchall()]
+        return [row[0] for row in await self._run(query, (queue,))]
 
     async def all_consumers(self) -> set[str]:
         """Who listens to any queue."""
-        async with self._pool.connection() as conn:
-            cursor = await conn.execute("SELECT consumer_id FROM queue.live_consumers")
-            return {row[0] for row in await cursor.fetchall()}
+        query = "SELECT consumer_id FROM queue.live_consumers"
+        return {row[0] for row in await self._run(query, ())}
+
+    async def _run(self, query: LiteralString, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """One statement. Doing it twice, should its answer be lost, does no harm.
+
+        A restart of Postgres breaks the connections that rest: they are found out by their use,
+        not by a question before each.
+        """
+        for left in reversed(range(_CONNECTIONS + 1)):
+            try:
+                async with self._pool.connection() as conn:
+                    return await (await conn.execute(query, values)).fetchall()
+            except PoolTimeout:
+                raise  # nothing answers: it was waited for long enough
+            except CONNECTION_LOST:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
 
 
 @dataclass(frozen=True)
@@ -213,7 +227,10 @@ class Consumer:
 
     def _connected(self) -> Connection[tuple[Any, ...]]:
         if self._conn is None or self._conn.broken or self._conn.closed:
-            self._conn = psycopg.connect(self._dsn, autocommit=True)
+            # What is taken or removed and lost again is only seen once more: no wait for the disk.
+            self._conn = psycopg.connect(
+                self._dsn, autocommit=True, options="-c synchronous_commit=off"
+            )
             for queue in self._queues:
                 self._conn.execute(f'LISTEN "{channel(queue)}"'.encode())
             values = {"consumer_id": self._consumer_id, "queues": self._queues}

@@ -1,10 +1,13 @@
 """Events: triggered by people, routed to the jobs that depend on them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.model.scope import Range
+from trace_etl.state.outbox import Intent
 from trace_etl.state.pool import Conn
 
 _SOURCE = """
@@ -140,17 +143,52 @@ WITH event AS (
            timeout_seconds, heartbeat_timeout_seconds
       FROM wanted WHERE NOT paused
     ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, runtime
+    RETURNING task_id, runtime, bulk
 ), woken AS (
+    -- A wake-up may be held from the start by whoever is about to send it.
+    INSERT INTO outbox (kind, target, subject, tries, next_try_at)
+    SELECT 'wake_up', runtime, task_id, CASE WHEN h.is_held THEN 1 ELSE 0 END,
+           now() + CASE WHEN h.is_held THEN %(hold)s ELSE interval '0' END
+      FROM created, (SELECT %(hold)s > interval '0' AS is_held) h WHERE runtime <> 'dispatcher'
+    RETURNING outbox_id, target, subject
+), inline AS (
     INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM created
+    SELECT 'run_inline', runtime, task_id FROM created WHERE runtime = 'dispatcher'
+), performed AS (
+    DELETE FROM outbox WHERE outbox_id = ANY(%(performed)s::bigint[])
 )
-SELECT task_id FROM created
+SELECT subject AS task_id, outbox_id, target, NULL AS bulk FROM woken
+ UNION ALL
+SELECT task_id, NULL, NULL, bulk FROM created
 """
 
 
-async def route(conn: Conn, event_ids: list[UUID]) -> list[UUID]:
-    """Create the tasks that events ask for. An event of an abandoned generation creates none."""
-    cursor = await conn.execute(_ROUTE, {"event_ids": event_ids})
-    return [row[0] for row in await cursor.fetchall()]
+@dataclass(frozen=True)
+class Routed:
+    """What the routing of events made."""
+
+    task_ids: list[UUID]
+    wake_ups: list[Intent]
+
+
+async def route(
+    conn: Conn,
+    event_ids: list[UUID],
+    *,
+    performed: Sequence[int] = (),
+    hold: timedelta = timedelta(),
+) -> Routed:
+    """Create the tasks that events ask for. An event of an abandoned generation creates none.
+
+    `performed` are outbox rows that asked for it and have it now. With `hold`, the wake-ups of the
+    new tasks are the caller's to send for that long, as if it had leased them.
+    """
+    values = {"event_ids": event_ids, "performed": list(performed), "hold": hold}
+    rows = await (await conn.execute(_ROUTE, values)).fetchall()
+    created = {task_id: bulk for task_id, outbox_id, _, bulk in rows if outbox_id is None}
+    wake_ups = [
+        Intent(outbox_id, "wake_up", target, task_id, None, 1, created[task_id])
+        for task_id, outbox_id, target, _ in rows
+        if outbox_id is not None
+    ]
+    return Routed(list(created), sorted(wake_ups, key=lambda intent: intent.outbox_id))

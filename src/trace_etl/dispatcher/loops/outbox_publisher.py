@@ -33,7 +33,7 @@ class OutboxPublisher:
 
     async def publish_once(self) -> int:
         """One bounded pass. Safe on every replica at once: rows are leased, not locked."""
-        async with transaction(self.pool) as conn:
+        async with self.pool.connection() as conn:
             intents = await outbox.lease(conn, limit=self.batch_size, hold=self.hold)
         kinds: dict[str, Perform] = {
             "route_event": self._route,
@@ -87,13 +87,15 @@ class OutboxPublisher:
             _log.error("outbox_gave_up", kind=kind, outbox_ids=ended)
 
     async def _route(self, intents: list[Intent]) -> None:
-        async with transaction(self.pool) as conn:
-            created = await events.route(conn, [intent.subject for intent in intents])
-            await outbox.done(conn, _ids(intents), wait_for_disk=True)
+        event_ids = [intent.subject for intent in intents]
+        async with self.pool.connection() as conn:
+            routed = await events.route(conn, event_ids, performed=_ids(intents), hold=self.hold)
         self.kicks.pressure.set()
-        figures.TRANSITIONS.labels("Queued").inc(len(created))
+        figures.TRANSITIONS.labels("Queued").inc(len(routed.task_ids))
         self.kicks.backfills.set()  # what ended made room for the next
-        _log.info("events_routed", events=len(intents), tasks=len(created))
+        _log.info("events_routed", events=len(intents), tasks=len(routed.task_ids))
+        if routed.wake_ups:
+            await self._perform(self._wake, routed.wake_ups)
 
     async def _route_invalidations(self, intents: list[Intent]) -> None:
         async with transaction(self.pool) as conn:
@@ -141,7 +143,7 @@ class OutboxPublisher:
             await self._done([intent])
 
     async def _done(self, intents: list[Intent]) -> None:
-        async with transaction(self.pool) as conn:
+        async with self.pool.connection() as conn:
             await outbox.done(conn, _ids(intents))
 
 

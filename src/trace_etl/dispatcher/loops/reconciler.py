@@ -44,7 +44,7 @@ class Reconciler:
 
     async def _events(self, conn: Conn) -> tuple[int, int]:
         looked, lost = await reconciling.next_events(conn, grace=self.grace, limit=self.batch_size)
-        return looked, len(await events.route(conn, lost)) if lost else 0
+        return looked, len((await events.route(conn, lost)).task_ids) if lost else 0
 
     async def _invalidations(self, conn: Conn) -> int:
         lost = await reconciling.unrouted_invalidations(

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from support.postgres import Templates, copied
 from support.spark_tasks import task
 from trace_etl.data import buffers, connection
-from trace_etl.model.storage import buffer_prefix, hot_table
+from trace_etl.model.storage import attempt_prefix, buffer_place, hot_table
 from trace_etl.pipeline import batches as pipeline_batches
 from trace_etl.pipeline import hot
 from trace_etl.pipeline.errors import BadSql
@@ -48,7 +48,7 @@ def _task(sql: str) -> TaskPayload:
         "sql", {"sql": sql}, ["answer"], scope={"partition_key": "0-9", "start": 0, "end": 9}
     )
     (output,) = made.outputs
-    prefix = buffer_prefix(output.dataset_uuid, made.task_id, made.attempt)
+    prefix = attempt_prefix(buffer_place(output.dataset_uuid), made.task_id, made.attempt)
     change = {
         "update_strategy": "append",
         "unique_key": ["who"],

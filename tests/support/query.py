@@ -21,7 +21,7 @@ from support.postgres import sql
 from trace_etl.http.serve import Listener, Tls, serve
 from trace_etl.lite.databases import Dsns
 from trace_etl.lite.ports import free_port
-from trace_etl.model.storage import attempt_prefix
+from trace_etl.model.storage import attempt_prefix, generation_place
 from trace_etl.plan.dagfile import parse_dag
 from trace_etl.query.service import running
 from trace_etl.query.settings import QuerySettings
@@ -53,7 +53,7 @@ class Warehouse:
         ref = {
             "scheme": "file",
             "bucket": "trace",
-            "prefix": attempt_prefix(dataset, version, task, 1),
+            "prefix": attempt_prefix(generation_place(dataset, version), task, 1),
             "glob": "*.parquet",
         }
         directory = self.objects / "trace" / ref["prefix"]

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pyarrow.parquet as pq
 
-from trace_etl.model.storage import attempt_prefix
+from trace_etl.model.storage import attempt_prefix, generation_place
 from trace_etl.wire.payload import TaskOutput, TaskPayload
 
 
@@ -110,6 +110,6 @@ def _output(index: int, name: str, task_id: UUID, attempt: int) -> dict[str, Any
         "storage_ref": {
             "scheme": "file",
             "bucket": "trace",
-            "prefix": attempt_prefix(dataset_uuid, version, task_id, attempt),
+            "prefix": attempt_prefix(generation_place(dataset_uuid, version), task_id, attempt),
         },
     }

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from trace_etl.model.storage import buffer_prefix
+from trace_etl.model.storage import attempt_prefix, buffer_place
 from trace_etl.wire.buffers import BufferBatch
 from trace_etl.worker import batches
 from trace_etl.worker.batches import BadBatch, BatchMissing
@@ -21,7 +21,7 @@ class Artifact:
 
     def __init__(self, root: Path, name: str = "batch.jsonl") -> None:
         dataset_uuid, task_id = uuid4(), uuid4()
-        prefix = buffer_prefix(dataset_uuid, task_id, 1)
+        prefix = attempt_prefix(buffer_place(dataset_uuid), task_id, 1)
         self.root, self.own = root, root / "trace" / prefix
         self.path = self.own / name
         self.own.mkdir(parents=True)

@@ -14,7 +14,7 @@ import orjson
 
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
-from trace_etl.model.storage import attempt_prefix, buffer_prefix
+from trace_etl.model.storage import attempt_prefix, buffer_place, generation_place
 from trace_etl.plan.operators import OPERATORS
 from trace_etl.state import cursors, invalidations, revisions
 from trace_etl.state.claims import ClaimedTask
@@ -33,6 +33,8 @@ class _Common:
     job: orjson.Fragment
     config: orjson.Fragment
     wheres: tuple[orjson.Fragment, ...]
+    places: tuple[str, ...]
+    """Where the outputs of all tasks are, each task's under a prefix of its own."""
     may_doubt: bool
 
 
@@ -120,12 +122,13 @@ class Payloads:
             "scope": scope,
             "invalidation": invalid,
             "inputs": _inputs(common, task.pins),
-            "outputs": self._outputs(task, common.revision),
+            "outputs": self._outputs(task, common),
             "timeout_seconds": task.timeout_seconds,
             "heartbeat_seconds": max(0.05, task.lease_seconds / 4),
         }
 
-    def _outputs(self, task: ClaimedTask, revision: Revision) -> list[dict[str, Any]]:
+    def _outputs(self, task: ClaimedTask, common: _Common) -> list[dict[str, Any]]:
+        revision = common.revision
         return [
             {
                 "output_index": out.output_index,
@@ -135,9 +138,9 @@ class Payloads:
                 "update_strategy": revision.update_strategy,
                 "unique_key": revision.unique_key,
                 "columns": out.columns,
-                "storage_ref": self._ref(_prefix(task, out)),
+                "storage_ref": self._ref(attempt_prefix(place, task.task_id, task.attempt)),
             }
-            for out in revision.outputs
+            for out, place in zip(revision.outputs, common.places, strict=True)
         ]
 
     def _ref(self, prefix: str) -> dict[str, str]:
@@ -157,8 +160,8 @@ class Payloads:
 
     def _new_read_grant(self, dataset_uuid: UUID, dataset_version: str) -> Grant:
         # A generation's own prefix covers all its partitions: the token stays small.
-        prefix = f"cold/datasets/{dataset_uuid}/{dataset_version}/"
-        return Grant(dataset_uuid, UUID(dataset_version), self._ref(prefix))
+        place = generation_place(dataset_uuid, dataset_version)
+        return Grant(dataset_uuid, UUID(dataset_version), self._ref(place))
 
 
 def _common(revision: Revision) -> _Common:
@@ -168,6 +171,7 @@ def _common(revision: Revision) -> _Common:
         job=_rendered({"dag_name": revision.dag_name, "name": revision.job_name}),
         config=_rendered(revision.config),
         wheres=tuple(_rendered(item.where) for item in revision.inputs),
+        places=tuple(map(_place, revision.outputs)),
         may_doubt=operator is not None and operator.doubts_inputs,
     )
 
@@ -177,10 +181,10 @@ def _rendered(value: object) -> orjson.Fragment:
     return orjson.Fragment(json.dumps(value, allow_nan=False).encode())
 
 
-def _prefix(task: ClaimedTask, out: RevisionOutput) -> str:
+def _place(out: RevisionOutput) -> str:
     if out.columns is not None:
-        return buffer_prefix(out.dataset_uuid, task.task_id, task.attempt)
-    return attempt_prefix(out.dataset_uuid, out.dataset_version, task.task_id, task.attempt)
+        return buffer_place(out.dataset_uuid)
+    return generation_place(out.dataset_uuid, out.dataset_version)
 
 
 async def _after(conn: Conn, task: ClaimedTask, revision: Revision) -> int | None:

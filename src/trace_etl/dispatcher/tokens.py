@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 import jwt
@@ -28,12 +28,12 @@ AUDIENCE = "trace.task"
 _PREFIXES = ("read_prefixes", "write_prefixes")
 _ES256 = ec.ECDSA(SHA256())
 _TICK = 50_000_000  # nanoseconds
+_LOOK_AGAIN = 0.001  # seconds
 _SKEW = 60  # seconds that the clocks of two replicas may differ; expiry is checked to the second
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(NamedTuple):
     """A dataset version that a token opens, and where it lives."""
 
     dataset_uuid: UUID
@@ -93,6 +93,7 @@ class PemSigner:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._seen = -1
+        self._looked = 0.0
         self._newest = ""
         self._generation = 0
         self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
@@ -112,6 +113,9 @@ class PemSigner:
 
     def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None:
         self._refresh()
+        if kid not in self._keys:
+            self._looked = 0.0  # of another replica that rotated this very moment?
+            self._refresh()
         key = self._keys.get(kid)
         return key.public_key() if key else None
 
@@ -120,6 +124,10 @@ class PemSigner:
         return {"keys": [_jwk(kid, key.public_key()) for kid, key in sorted(self._keys.items())]}
 
     def _refresh(self) -> None:
+        now = time.monotonic()
+        if now < self._looked + _LOOK_AGAIN:
+            return  # thousands of tokens a second ask
+        self._looked = now
         changed = os.stat(self._directory).st_mtime_ns  # noqa: PTH116 - on the hot path
         if changed != self._seen:
             self._load(changed)
@@ -149,8 +157,7 @@ def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
     return {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": kid, "x": x, "y": y}
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(NamedTuple):
     """What a token is to open: one attempt, datasets to read, datasets to write."""
 
     org_id: UUID

@@ -83,6 +83,7 @@ class LeanProtocol(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._idle: asyncio.TimerHandle | None = None
+        self._stirred = 0.0
         self._deaf = False
         self._closing = False
 
@@ -91,14 +92,16 @@ class LeanProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._state.connections.add(cast("Any", self))
-        self._rest()
+        self._stirred = self._loop.time()
+        self._rest(self._idle_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A request under way goes on to its end: it may hold somebody's batch.
         self._state.connections.discard(cast("Any", self))
         self._transport = None
         self._waiting.clear()
-        self._stir()
+        if self._idle is not None:
+            self._idle.cancel()
         self._writable.set()
 
     def pause_writing(self) -> None:
@@ -110,7 +113,7 @@ class LeanProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        self._stir()
+        self._stirred = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -195,7 +198,7 @@ class LeanProtocol(asyncio.Protocol):
                     return
         finally:
             self._task = None
-        self._rest()
+            self._stirred = self._loop.time()
 
     async def _answer(self, request: Request) -> None:
         self._state.total_requests += 1
@@ -236,12 +239,15 @@ class LeanProtocol(asyncio.Protocol):
 
     # --- idling -----------------------------------------------------------------------------
 
-    def _rest(self) -> None:
-        if self._transport is not None:
-            self._stir()
-            self._idle = self._loop.call_later(self._idle_seconds, self._close)
+    def _rest(self, seconds: float) -> None:
+        self._idle = self._loop.call_later(seconds, self._look)
 
-    def _stir(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+    def _look(self) -> None:
+        """Close if nothing came for long: one timer a connection, not one a request."""
+        left = self._stirred + self._idle_seconds - self._loop.time()
+        if self._task is not None:
+            self._rest(self._idle_seconds)
+        elif left > 0:
+            self._rest(left)
+        else:
+            self._close()

@@ -26,17 +26,22 @@ class StorageRef:
         return root / self.bucket / self.prefix
 
 
-def attempt_prefix(dataset_uuid: UUID, dataset_version: UUID, task_id: UUID, attempt: int) -> str:
-    """The one prefix that this attempt of this task may write this dataset under."""
-    return f"cold/datasets/{dataset_uuid}/{dataset_version}/{task_id}/{attempt}/"
-
-
 BUFFERS = "buffers/"
 
 
-def buffer_prefix(dataset_uuid: UUID, task_id: UUID, attempt: int) -> str:
-    """The one prefix that this attempt of this task may write batches for a dataset under."""
-    return f"{BUFFERS}{dataset_uuid}/{task_id}/{attempt}/"
+def generation_place(dataset_uuid: UUID, dataset_version: UUID | str) -> str:
+    """The prefix that all partitions of one generation of a dataset are under."""
+    return f"cold/datasets/{dataset_uuid}/{dataset_version}/"
+
+
+def buffer_place(dataset_uuid: UUID) -> str:
+    """The prefix that all batches for a dataset are under."""
+    return f"{BUFFERS}{dataset_uuid}/"
+
+
+def attempt_prefix(place: str, task_id: UUID, attempt: int) -> str:
+    """The one prefix of a place that this attempt of this task may write under."""
+    return f"{place}{task_id}/{attempt}/"
 
 
 def hot_table(dataset_uuid: UUID, dataset_version: UUID) -> str:

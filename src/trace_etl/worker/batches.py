@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trace_etl.model.errors import TraceError
-from trace_etl.model.storage import buffer_prefix
+from trace_etl.model.storage import attempt_prefix, buffer_place
 from trace_etl.wire.buffers import MOST_BYTES, MOST_ROWS, BufferBatch, BufferColumn
 
 _JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/x-jsonlines")
@@ -60,7 +60,7 @@ def _load(batch: BufferBatch, root: Path) -> bytes:
     """The artifact. Only what the publishing attempt may write is read at all."""
     scheme, _, rest = batch.batch_uri.partition("://")
     bucket, _, key = rest.partition("/")
-    own = buffer_prefix(batch.dataset_uuid, batch.task_id, batch.attempt)
+    own = attempt_prefix(buffer_place(batch.dataset_uuid), batch.task_id, batch.attempt)
     names = key.split("/")
     if scheme != "s3" or not key.startswith(own) or {"", ".", ".."} & {bucket, *names}:
         raise BadBatch(f"{batch.batch_uri} is not under {own}, where this attempt may write")

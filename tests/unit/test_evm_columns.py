@@ -33,7 +33,13 @@ def test_quantities_come_through(values: list[int | None]) -> None:
     assert integers(texts, optional=True).to_pylist() == values
 
 
-@given(st.lists(st.integers(0, 2**256 - 1), max_size=20))
+@given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(1, 60)), max_size=8))
+def test_quantities_that_repeat_come_through(runs: list[tuple[int, int]]) -> None:
+    values = [value for value, times in runs for _ in range(times)]
+    assert integers(_texts([hex(value) for value in values])).to_pylist() == values
+
+
+@given(st.lists(st.integers(0, 2**256 - 1) | st.integers(0, 2**65), max_size=20))
 def test_wide_quantities_come_through_three_ways(values: list[int]) -> None:
     as_bytes, as_text, as_double = wide_integers(_texts([hex(value) for value in values]))
     assert as_bytes.to_pylist() == [value.to_bytes(32, "big") for value in values]

@@ -12,9 +12,6 @@ _Array = Any  # pyarrow ships no types
 _MISSING = "a value is missing"
 _BARE = "hexadecimal data without its 0x"
 _ZERO, _X = ord("0"), ord("x")
-_NIBBLES = np.full(256, 255, np.uint8)
-_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
-_NIBBLES[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
 
 
 def binary(texts: _Array, *, optional: bool = False) -> _Array:
@@ -35,20 +32,13 @@ def binary(texts: _Array, *, optional: bool = False) -> _Array:
 def integers(texts: _Array, *, optional: bool = False) -> _Array:
     """Quantities to int64. Raises ValueError, or OverflowError past 63 bits."""
     data, starts, lengths = _text(texts, optional)
-    sizes = np.maximum(lengths - 2, 0)
-    ends = starts + lengths
-    values = np.zeros(len(texts), np.uint64)
-    longest = int(sizes.max(initial=0))
     if np.any(lengths == 2):
         raise ValueError("a quantity without digits")
-    if longest > 16:
+    if lengths.max(initial=0) > 18:
         raise OverflowError("a quantity of more than 64 bits")
-    for place in range(longest):
-        holds = sizes > place
-        nibbles = _NIBBLES[data[ends[holds] - 1 - place]]
-        if np.any(nibbles == 255):
-            raise ValueError("a quantity that is not hexadecimal")
-        values[holds] |= nibbles.astype(np.uint64) << np.uint64(4 * place)
+    values = _runs(data, lengths)
+    if values is None:
+        values = _numbers(data, starts, lengths)
     if np.any(values >> np.uint64(63)):
         raise OverflowError("a quantity of more than 63 bits")
     buffer = pa.py_buffer(values.astype(np.int64))
@@ -57,16 +47,29 @@ def integers(texts: _Array, *, optional: bool = False) -> _Array:
 
 def wide_integers(texts: _Array) -> tuple[_Array, _Array, _Array]:
     """256-bit quantities as 32-byte big-endian binary, decimal string and double."""
-    if texts.null_count:
-        raise ValueError(_MISSING)
-    numbers = [int(text, 16) for text in texts.to_pylist()]
-    content = b"".join([number.to_bytes(32, "big") for number in numbers])
-    offsets = np.arange(0, 32 * len(numbers) + 1, 32, dtype=np.int32)
-    return (
-        _binary(len(numbers), offsets, content, None),
-        pa.array([str(number) for number in numbers], pa.string()),
-        pa.array(np.fromiter(map(float, numbers), np.float64, len(numbers))),
-    )
+    data, starts, lengths = _text(texts, optional=False)
+    if np.any(lengths == 2):
+        raise ValueError("a quantity without digits")
+    is_wide = lengths > 18
+    wide = [int(text, 16) for text in texts.filter(pa.array(is_wide)).to_pylist()]
+    narrow = ~is_wide
+    # Most are of 64 bits at most; the few others go one by one.
+    numbers = _numbers(*_chosen(data, starts, lengths, narrow) if wide else (data, starts, lengths))
+    exact = np.zeros((len(texts), 32), np.uint8)
+    exact[narrow, 24:] = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
+    if wide:
+        content = b"".join([number.to_bytes(32, "big") for number in wide])
+        exact[is_wide] = np.frombuffer(content, np.uint8).reshape(-1, 32)
+    doubles = np.empty(len(texts), np.float64)
+    doubles[narrow] = numbers.astype(np.float64)
+    doubles[is_wide] = [float(number) for number in wide]
+    decimals = pa.array(numbers).cast(pa.string())
+    if wide:
+        order = np.argsort(np.concatenate([np.flatnonzero(narrow), np.flatnonzero(is_wide)]))
+        others = pa.array([str(number) for number in wide], pa.string())
+        decimals = pa.concat_arrays([decimals, others]).take(pa.array(order))
+    offsets = np.arange(0, 32 * len(texts) + 1, 32, dtype=np.int32)
+    return _binary(len(texts), offsets, exact.tobytes(), None), decimals, pa.array(doubles)
 
 
 def constant(value: int, count: int) -> _Array:
@@ -127,12 +130,51 @@ def _text(texts: _Array, optional: bool) -> tuple[Any, Any, Any]:
     return data, starts, lengths
 
 
+def _runs(data: Any, lengths: Any) -> Any:
+    """The numbers of a column whose neighbours are mostly alike, like a block's; else None."""
+    count, length = len(lengths), int(lengths[0]) if len(lengths) else 0
+    if not length or np.any(lengths != length):
+        return None
+    rows = data.reshape(count, length)
+    is_first = np.ones(count, np.bool_)
+    np.any(rows[1:] != rows[:-1], axis=1, out=is_first[1:])
+    firsts = rows[is_first]
+    if 4 * len(firsts) > count:
+        return None
+    lengths = np.full(len(firsts), length)
+    values = _numbers(firsts.reshape(-1), np.cumsum(lengths) - length, lengths)
+    return values[np.cumsum(is_first) - 1]
+
+
+def _numbers(data: Any, starts: Any, lengths: Any) -> Any:
+    """Quantities of at most 64 bits; zero where there is none. Raises ValueError."""
+    sizes = np.maximum(lengths - 2, 0)
+    digits = np.frombuffer(_digits(data, starts, lengths), np.uint8)
+    # Each to the right of sixteen places.
+    padded = np.full(16 * len(lengths), _ZERO, np.uint8)
+    ends = 16 * np.arange(1, len(lengths) + 1)
+    padded[np.arange(len(digits)) + np.repeat(ends - np.cumsum(sizes), sizes)] = digits
+    try:
+        return np.frombuffer(unhexlify(padded.tobytes()), ">u8").astype(np.uint64)
+    except HexError as error:
+        raise ValueError("a quantity that is not hexadecimal") from error
+
+
+def _chosen(data: Any, starts: Any, lengths: Any, which: Any) -> tuple[Any, Any, Any]:
+    """The same of some of the texts."""
+    kept = data[np.repeat(which, lengths)]
+    lengths = lengths[which]
+    return kept, np.cumsum(lengths) - lengths, lengths
+
+
 def _digits(data: Any, starts: Any, lengths: Any) -> bytes:
     """What is left of the texts without their 0x."""
-    if len(lengths) and lengths[0] and np.all(lengths == lengths[0]):
-        return data.reshape(len(lengths), -1)[:, 2:].tobytes()
+    is_there = lengths > 0
+    longest = int(lengths.max(initial=0))
+    if longest and np.array_equal(lengths, is_there * longest):
+        return data.reshape(-1, longest)[:, 2:].tobytes()
     kept = np.ones(len(data), np.bool_)
-    present = starts[lengths > 0]
+    present = starts[is_there]
     kept[present] = kept[present + 1] = False
     return data[kept].tobytes()
 

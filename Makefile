@@ -18,13 +18,13 @@ help: ## List the targets
 demo: $(VENV)/.runtime ## Run the main job end to end on an embedded stack
 	@$(BIN)/trace demo $(DEMO)
 
-test: $(VENV)/.dev ## Run the tests
+test: $(VENV)/.dev $(VENV)/.prepared ## Run the tests
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(TESTS)
 
-test-chain: $(VENV)/.dev $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed) ## Run the tests against a real node (needs npm)
+test-chain: $(VENV)/.dev $(VENV)/.prepared $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed) ## Run the tests against a real node (needs npm)
 	$(BIN)/pytest -n 0 tests/chain $(TESTS)
 
-test-cluster: $(VENV)/.dev ## Run the quickstart on a standalone Spark cluster and through Spark Connect
+test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalone Spark cluster and through Spark Connect
 	$(BIN)/pytest -n 0 tests/cluster $(TESTS)
 
 test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the tools people use today (needs Python 3.11)
@@ -86,6 +86,11 @@ $(VENV)/.runtime: $(VENV)/.bootstrap requirements/runtime.txt pyproject.toml
 	@echo "setting up Python packages (once; about 650 MB to download) ..."
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/runtime.txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The demo goes without: it would wait longer for this than it saves.
+$(VENV)/.prepared: $(VENV)/.runtime
+	$(BIN)/trace prepare
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt

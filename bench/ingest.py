@@ -23,6 +23,7 @@ BLOCKS = 2000
 CHUNK = 1000  # what cryo takes when it is not told
 TXS_PER_BLOCK = 29
 BATCH = 40
+WARM = 12  # rounds before: a worker runs for days, its JVM has compiled most of what it runs
 DATASETS = ("blocks", "transactions", "logs")
 
 _CRYO = """
@@ -125,7 +126,7 @@ def run() -> list[Result]:
             runner = SparkRunner(settings)
             try:
                 runner.warm()
-                for _ in range(3):  # a worker runs for days: its JVM has compiled what it runs
+                for _ in range(WARM):
                     ours(runner, 2)
                 return [
                     compare(

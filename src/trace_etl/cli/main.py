@@ -17,6 +17,7 @@ from trace_etl.cli import (
     keys,
     lineage,
     outbox,
+    prepare,
     pressure,
     query,
     stack,
@@ -48,6 +49,7 @@ for commands in (
     users,
     keys,
     history,
+    prepare,
     devchain,
     demo,
 ):

@@ -46,6 +46,7 @@ class ClassicEngine:
             scratch=self._scratch.directory,
             is_local=is_local(settings.master),
             is_brief=settings.is_brief,
+            flags=settings.java_flags,
         )
         conf = spark_conf(settings, self._scratch)
         try:
@@ -136,8 +137,21 @@ def _open_session(process: jvm.Jvm, conf: dict[str, str]) -> SparkSession:
     # unless the cluster's machines have theirs elsewhere.
     context.pythonExec = conf.get("spark.pyspark.python", sys.executable)
     context.setLogLevel("WARN")
+    _expect_hang_up(context)
     _drop_functions(gateway)
     return register_sources(SparkSession(context))
+
+
+def _expect_hang_up(context: SparkContext) -> None:
+    """A JVM that ends hangs up on PySpark's listener, which would print a traceback each time."""
+    server = cast("Any", context)._accumulatorServer
+    tell = server.handle_error
+
+    def handle_error(request: object, address: object) -> None:
+        if not isinstance(sys.exception(), EOFError):
+            tell(request, address)
+
+    server.handle_error = handle_error
 
 
 def _drop_functions(gateway: Any) -> None:

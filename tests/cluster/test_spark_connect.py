@@ -16,9 +16,10 @@ from trace_etl.devchain import DevChain, start_server
 
 _TESTS = str(Path(__file__).parents[1])
 PRELUDE = """
-import sys, threading, time
+import sys, threading
 from pathlib import Path
 from support.spark_tasks import as_input, ingest, rows, select
+from support.waiting import eventually
 from trace_etl.pipeline.errors import *
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
@@ -292,8 +293,7 @@ def test_a_canceled_task_stops_at_the_server_and_another_goes_on(
             runner = made()
             doomed, other = ingest(0, 9), ingest(10, 19)
             runs = [pool.submit(runner.run, task) for task in (doomed, other)]
-            while len(node.requests) < 2:
-                time.sleep(0.01)
+            eventually(lambda: len(node.requests) >= 2, "both tasks asking the node", within=60)
             runner.cancel(doomed.task_id)
             try:
                 assert isinstance(runs[0].exception(60), TaskCanceled), runs[0]

@@ -12,11 +12,12 @@ import httpx
 import psycopg
 import pytest
 
-from support.changes import following, wait_until
+from support.changes import following
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from support.users import new_org, person
+from support.waiting import eventually
 from trace_etl.dispatcher.routes import changes as route
 from trace_etl.dispatcher.routes.pages import encode
 from trace_etl.lite.databases import Dsns
@@ -203,7 +204,7 @@ def test_more_clients_than_allowed_are_told_to_come_back(lonely: Bench) -> None:
         next(one), next(two)
         reply = lonely.user.get("/v1/changes")
         assert (reply.status_code, reply.json()["code"]) == (503, "unavailable")
-    wait_until(lambda: lonely.live.service.changes.listeners == 0)
+    eventually(lambda: lonely.live.service.changes.listeners == 0, "nobody listens", within=20)
     with following(lonely.user) as again:
         assert next(again).kind == "ready"
 
@@ -238,7 +239,7 @@ def test_a_client_that_does_not_read_is_dropped_and_the_others_go_on(
         token = lonely.live.secrets.user_token
         request = f"GET /v1/changes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
         deaf.sendall(request.encode())
-        wait_until(lambda: lonely.live.service.changes.listeners == 1)
+        eventually(lambda: lonely.live.service.changes.listeners == 1, "one listens", within=20)
         with following(lonely.user) as good:
             next(good)
             dag = lonely.dag()
@@ -253,7 +254,7 @@ def test_a_client_that_does_not_read_is_dropped_and_the_others_go_on(
             lonely.rows(fill)
             lonely.claimed(task_id)
             good.until("task", task_id=task_id, status="Running")
-            wait_until(lambda: lonely.live.service.changes.listeners == 1)
+            eventually(lambda: lonely.live.service.changes.listeners == 1, "one listens", within=20)
 
 
 def test_a_stream_outlives_the_end_of_every_session_of_postgres(

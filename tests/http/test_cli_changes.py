@@ -14,10 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.changes import wait_until
 from support.dispatcher import Live, Secrets, live
 from support.lifecycle import bench
 from support.postgres import Templates, copied
+from support.waiting import eventually
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 
@@ -132,8 +132,8 @@ def test_a_waiting_trigger_tells_of_a_failure(stack: Stack) -> None:
         dag = made.dag("max_attempts: 1")
 
         def fail_it() -> None:
-            wait_until(lambda: made.waiting(dag, "work") != [])
-            attempt = made.claimed(made.waiting(dag, "work")[0])
+            task_id = eventually(lambda: made.waiting(dag, "work"), "a task waits", within=20)[0]
+            attempt = made.claimed(task_id)
             made.complete(attempt, "Failed", error_code="x", error_message="bad day")
 
         thread = threading.Thread(target=fail_it)

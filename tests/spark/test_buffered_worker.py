@@ -1,8 +1,7 @@
 """A worker with its sink, from blocks to a buffered dataset of two DAGs and on to its reader."""
 
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,6 +11,7 @@ import pytest
 
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied
+from support.waiting import eventually
 from trace_etl.devchain import DevChain, start_server
 from trace_etl.lite.databases import Dsns
 from trace_etl.model.storage import hot_table
@@ -97,15 +97,6 @@ def _settings(running: Live, dsns: Dsns, place: Path) -> WorkerSettings:
     )
 
 
-def until(look: Callable[[], Any], seconds: float = 60) -> Any:
-    """What a look sees, as soon as it sees something."""
-    end = time.monotonic() + seconds
-    while not (seen := look()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-    return seen
-
-
 def test_rows_of_two_dags_reach_the_table_and_its_reader(stack: Live) -> None:
     with stack.user() as user:
         for text in (CHAIN, PRODUCER.format(name="a"), PRODUCER.format(name="b"), READER):
@@ -113,7 +104,11 @@ def test_rows_of_two_dags_reach_the_table_and_its_reader(stack: Live) -> None:
             assert reply.status_code == 200, reply.text
         ask = {"dag": "chain", "job": "request", "start": 0, "end": 9}
         assert user.post("/v1/triggers", json=ask).status_code == 200
-        batches = until(lambda: _written(user.get("/v1/datasets/alerts/batches").json()["items"]))
+        batches = eventually(
+            lambda: _written(user.get("/v1/datasets/alerts/batches").json()["items"]),
+            "both batches written",
+            within=60,
+        )
         assert {(b["dag"], b["row_count"]) for b in batches} == {("a", 10), ("b", 10)}
         assert sorted(b["cursor"] for b in batches) == [1, 2]
         dataset = user.get("/v1/datasets/alerts").json()
@@ -121,7 +116,9 @@ def test_rows_of_two_dags_reach_the_table_and_its_reader(stack: Live) -> None:
         with psycopg.connect(stack.dsns.data) as conn:
             ids = conn.execute(f'SELECT id FROM "{table}" ORDER BY id').fetchall()
         assert len(ids) == 20
-        seen = until(lambda: _read_up_to(user.get("/v1/datasets/seen").json(), 2))
+        seen = eventually(
+            lambda: _read_up_to(user.get("/v1/datasets/seen").json(), 2), "both read", within=60
+        )
         assert seen["row_count"] == seen["partitions"]
 
 

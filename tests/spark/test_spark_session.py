@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support.waiting import eventually
 from trace_etl.pipeline.scratch import Scratch
 
 DEADLINE = 120.0
@@ -22,6 +22,7 @@ PRELUDE = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from support.spark_tasks import rows, select
+from support.waiting import eventually
 from trace_etl.pipeline.errors import SparkLost, SparkNotStarted
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
@@ -53,13 +54,6 @@ def _process(script: str, *args: Path) -> Generator[subprocess.Popen[str]]:
             started.kill()
 
 
-def _until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {DEADLINE} s"
-        time.sleep(0.02)
-
-
 def _system_java() -> Path | None:
     found = shutil.which("java")
     return Path(found).resolve().parent.parent if found else None
@@ -75,8 +69,8 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(tmp_path: 
         assert answer() == [{"n": 1000}]
 
         def kill_soon():
-            while not runner.session.get().sparkContext.statusTracker().getActiveJobsIds():
-                time.sleep(0.01)
+            tracker = runner.session.get().sparkContext.statusTracker()
+            eventually(tracker.getActiveJobsIds, "a job under way")
             runner.session.engine.jvm.kill()
 
         threading.Thread(target=kill_soon).start()
@@ -99,7 +93,7 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(tmp_path: 
         assert workers
         started.send_signal(signal.SIGKILL)
         started.wait()
-        _until(lambda: not any(p.is_running() for p in (jvm, *workers)), "their end")
+        eventually(lambda: not any(p.is_running() for p in (jvm, *workers)), "their end")
 
 
 def test_closing_while_spark_starts_takes_no_longer_than_a_moment(tmp_path: Path) -> None:
@@ -112,8 +106,7 @@ def test_closing_while_spark_starts_takes_no_longer_than_a_moment(tmp_path: Path
                 outcome.append(error)
         thread = threading.Thread(target=start)
         thread.start()
-        while runner.session.engine.jvm is None:
-            time.sleep(0.001)
+        eventually(lambda: runner.session.engine.jvm, "a JVM")
         began = time.monotonic()
         runner.close()
         thread.join()

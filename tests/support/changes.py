@@ -1,8 +1,7 @@
 """A client of the change stream, as a browser would be one."""
 
 import json
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -60,11 +59,3 @@ def _events(lines: Iterator[str]) -> Iterator[Event]:
             fields = {}
         else:
             fields = {}
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Look until something holds."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)

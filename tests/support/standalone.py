@@ -4,16 +4,15 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
 
+from support.waiting import eventually
 from trace_etl.pipeline import jvm
 
-_DEADLINE = 120.0
 _SECRET = "loopback-only"
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -95,8 +94,14 @@ def _daemon(home: Path, place: Path, main: str, *options: str) -> Generator[Path
 
 
 def awaited(log: Path, pattern: str, count: int) -> list[str]:
-    end = time.monotonic() + _DEADLINE
-    while len(found := re.findall(pattern, log.read_text(errors="replace"))) < count:
-        assert time.monotonic() < end, log.read_text(errors="replace")[-3000:]
-        time.sleep(0.05)
-    return found
+    """What a log says, once it says it so many times."""
+
+    def found() -> list[str]:
+        said = re.findall(pattern, log.read_text(errors="replace"))
+        return said if len(said) >= count else []
+
+    try:
+        return eventually(found, pattern)
+    except AssertionError as error:
+        error.add_note(log.read_text(errors="replace")[-3000:])
+        raise

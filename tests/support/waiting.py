@@ -2,11 +2,15 @@
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def eventually(holds: Callable[[], object], what: str = "it", *, within: float = 120.0) -> None:
-    """Look again and again; fail when it has not come true in time."""
+def eventually(holds: Callable[[], T], what: str = "it", *, within: float = 120.0) -> T:
+    """Look again and again; fail when it has not come true in time. Returns what was seen."""
     deadline = time.monotonic() + within
-    while not holds():
+    while not (seen := holds()):
         assert time.monotonic() < deadline, f"never came true: {what}"
         time.sleep(0.02)
+    return seen

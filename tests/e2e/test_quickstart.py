@@ -70,7 +70,7 @@ class Stack:
         parts = json.loads(self.trace("status", "--json").stdout)["parts"]
         return next(part["pid"] for part in parts if part["name"] == "worker")
 
-    def deploy(self, name: str, directory: Path, *options: str) -> None:
+    def deploy(self, name: str, directory: Path) -> None:
         """The example under another name, with other published names and a short lease."""
         text = EXAMPLE.read_text().replace("name: quickstart", f"name: {name}")
         text = text.replace("size: 500", "size: 50").replace(
@@ -81,12 +81,12 @@ class Stack:
             publish = publish.replace(f"- name: {dataset}\n", f"- name: {name}_{dataset}\n")
         file = directory / f"{name}.yaml"
         file.write_text(f"{head}\npublish:\n{publish}")
-        done = self.trace("deploy", str(file), *options)
+        done = self.trace("deploy", "--no-check", str(file))
         assert done.returncode == 0, done.stderr
 
     def rows(self, name: str, dataset: str) -> list[Any]:
-        sql = f"SELECT * FROM {name}_{dataset} ORDER BY {ORDER[dataset]}"
-        return self.json("query", sql)["rows"]
+        with connect(self.home) as stack:
+            return stack.query(f"SELECT * FROM {name}_{dataset} ORDER BY {ORDER[dataset]}")["rows"]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_attempt_and_the_sa
     stack.json("trigger", "calm", "request", "--range", f"0-{LAST_BLOCK}")
     run_to_the_end(stack, "calm")
 
-    stack.deploy("disturbed", tmp_path, "--no-check")
+    stack.deploy("disturbed", tmp_path)
     stack.json("trigger", "disturbed", "request", "--range", f"0-{LAST_BLOCK}")
     eventually(lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")))
     victim = stack.worker_pid()

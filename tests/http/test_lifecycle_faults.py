@@ -10,6 +10,7 @@ from psycopg_pool import PoolTimeout
 
 from support.dispatcher import Secrets
 from support.faults import Plan, breakable
+from support.lifecycle import bench
 from support.lifecycle_model import DAG, Answer, Key, Report
 from support.lifecycle_ops import (
     Batch,
@@ -37,6 +38,7 @@ from support.replicas import Stage, stage
 WORK: Key = ("work", "p:0-9")
 CAPPED: Key = ("capped", "p:0-9")
 MOST_POINTS = 60
+CLAIMED = 2  # the points before and after the statement of a claim
 DONE = Report("Completed", scopes=("p:0-9", "c:1"))
 
 
@@ -228,6 +230,27 @@ def test_a_claim_whose_every_answer_is_lost_is_healed_by_its_lease(
         play.happen(step)
     assert held(play).fence.attempt == 2
     play.finish()
+
+
+def test_a_committed_claim_is_answered_wherever_the_read_for_its_payload_breaks(
+    breaking: tuple[Stage, Plan],
+) -> None:
+    made, plan = breaking
+    reads: list[str] = []
+    with bench(made.replicas[0].live) as own:
+        for _ in range(MOST_POINTS):
+            (task_id,) = own.tasks()  # of a job of its own, which the Dispatcher must read about
+            with plan.breaking(at=CLAIMED + len(reads)):
+                reply = own.claim(task_id)
+            told, row = reply.json(), own.row(task_id)
+            assert told["status"] == "Claimed", f"struck {plan.struck}: {reply.text}"
+            assert told["task"]["job"]["name"] == "work"
+            assert (told["attempt"], told["lease_token"]) == (1, str(row["lease_token"]))
+            if not plan.struck:
+                break
+            reads += plan.struck
+    assert {read.split()[1] for read in reads} == {"SELECT"}, "the claim itself was struck"
+    assert {read.split()[0] for read in reads} == {"before", "after"}
 
 
 # --- the outbox -----------------------------------------------------------------------------------

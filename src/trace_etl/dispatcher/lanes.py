@@ -7,7 +7,7 @@ batch that is held up (by a lock, say) is not waited for: others pass it by.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 import structlog
 
@@ -16,7 +16,10 @@ from trace_etl.model.errors import Unavailable
 from trace_etl.state.pool import BROKEN, CLASHED, Conn, KeptConnections, LockNotAvailable
 
 _log = structlog.stdlib.get_logger()
-PARALLEL = 4  # batches of one lane that may be under way
+LaneName = Literal["claim", "claim_many", "heartbeat", "events", "complete"]
+_PARALLEL = 4  # batches of one lane that may be under way
+MOST_CONNECTIONS = _PARALLEL * len(get_args(LaneName))
+"""What all lanes together use when all are busy."""
 _TRIES = 4
 _PAUSE = 0.05
 _PATIENCE = 0.005  # seconds that a batch may take before the next one goes beside it
@@ -35,12 +38,12 @@ class Lane(Generic[T, R]):
 
     def __init__(
         self,
-        name: str,
+        name: LaneName,
         connections: KeptConnections,
         perform: Callable[[Conn, list[T]], Awaitable[list[R | Exception]]],
         *,
         largest: int = 200,
-        parallel: int = PARALLEL,
+        parallel: int = _PARALLEL,
     ) -> None:
         self._name = name
         self._connections = connections

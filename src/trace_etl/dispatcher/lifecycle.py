@@ -72,7 +72,6 @@ class Lifecycle:
         self._claiming = Claiming(parts.lanes, parts.payloads)
         self._heartbeats = Lane("heartbeat", parts.lanes, self._heartbeat_batch)
         self._event_records = Lane("events", parts.lanes, self._events_batch)
-        self.connections = parts.lanes
         self._completions = Lane("complete", parts.lanes, self._complete_batch)
 
     # --- claim ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from trace_etl.dispatcher.figures import CountRequests
 from trace_etl.dispatcher.inline import InlineRunner
 from trace_etl.dispatcher.internal import InternalApi
 from trace_etl.dispatcher.kicks import Kicks
-from trace_etl.dispatcher.lanes import PARALLEL
+from trace_etl.dispatcher.lanes import MOST_CONNECTIONS
 from trace_etl.dispatcher.lifecycle import Lifecycle, Parts
 from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
@@ -132,7 +132,7 @@ async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
     """Open the pools and put the parts together; close them at the end."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
     loops = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
-    lanes = make_pool(cfg.state_dsn, size=5 * PARALLEL, hot=True)  # there are five lanes
+    lanes = make_pool(cfg.state_dsn, size=MOST_CONNECTIONS, hot=True)
     kept = KeptConnections(lanes)
     queue = Producer(cfg.queue_dsn, patience=cfg.queue_patience)
     async with pool, loops, lanes:

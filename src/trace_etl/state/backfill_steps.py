@@ -8,6 +8,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import class_row
 
 from trace_etl.model.errors import Conflict, NotFound
+from trace_etl.state.events import EMIT
 from trace_etl.state.pool import Conn
 
 
@@ -151,45 +152,29 @@ async def create_tasks(conn: Conn, backfill_id: UUID, *, limit: int) -> int:
     return taken + (await conn.execute(_CREATE, {**values, "limit": limit - taken})).rowcount
 
 
-# As `events.trigger` does it: a finished task of the source, and its event. One that was triggered
-# before stays as it is.
-_EMIT = """
-WITH next AS (
-    SELECT b.org_id, b.job_id, j.revision_id, b.dataset_uuid, b.dataset_version, c.range_start,
-           c.range_end, format('%%s-%%s', c.range_start, c.range_end) AS partition_key
+_EMIT = (
+    """
+WITH span AS (
+    SELECT b.org_id, b.job_id, j.revision_id, true AS bulk, b.dataset_uuid, b.dataset_version,
+           c.range_start, c.range_end,
+           format('%%s-%%s', c.range_start, c.range_end) AS partition_key
       FROM backfills b JOIN jobs j USING (job_id) CROSS JOIN LATERAL (
            SELECT * FROM backfill_chunks c
             WHERE c.backfill_id = b.backfill_id AND c.state = 'pending'
             ORDER BY c.range_start LIMIT %(limit)s) c
      WHERE b.backfill_id = %(backfill_id)s
-), producer AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, status,
-                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
-    SELECT org_id, job_id, revision_id, 'dispatcher', true,
-           concat('trigger:', dataset_version, ':', partition_key), dataset_uuid, dataset_version,
-           partition_key, range_start, range_end, 'Completed', 1, 1, 1, now(), now()
-      FROM next
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, org_id, dataset_uuid, dataset_version, partition_key, range_start, range_end
-), happened AS (
-    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
-                        range_start, range_end, producer_task_id, attempt)
-    SELECT org_id, dataset_uuid, dataset_version, 'p:' || partition_key, partition_key,
-           range_start, range_end, task_id, 1
-      FROM producer
-    RETURNING event_id
-), asked AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
-)
+), """
+    + EMIT
+    + """
 UPDATE backfill_chunks c
    SET state = 'completed', settled_at = now(), own = p.task_id IS NOT NULL,
        task_id = coalesce(p.task_id, (
-           SELECT t.task_id FROM tasks t WHERE t.job_id = n.job_id
-              AND t.dedupe_key = concat('trigger:', n.dataset_version, ':', n.partition_key)))
-  FROM next n LEFT JOIN producer p USING (range_start)
- WHERE c.backfill_id = %(backfill_id)s AND c.range_start = n.range_start
+           SELECT t.task_id FROM tasks t WHERE t.job_id = s.job_id
+              AND t.dedupe_key = concat('trigger:', s.dataset_version, ':', s.partition_key)))
+  FROM span s LEFT JOIN producer p USING (range_start)
+ WHERE c.backfill_id = %(backfill_id)s AND c.range_start = s.range_start
 """
+)
 
 
 async def emit(conn: Conn, backfill_id: UUID, *, limit: int) -> int:

@@ -2,11 +2,9 @@
 
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
-
 from trace_etl.model.errors import Forbidden
 from trace_etl.model.task import Fence
-from trace_etl.state.invalidations import NewInvalidation
+from trace_etl.state.invalidations import TOLD, NewInvalidation, columns, creation
 from trace_etl.state.pool import Conn
 
 _SCOPE = "SELECT range_start, range_end FROM tasks WHERE task_id = %(task_id)s"
@@ -14,14 +12,10 @@ _SCOPE = "SELECT range_start, range_end FROM tasks WHERE task_id = %(task_id)s"
 # Nobody is told to read it again as it is: the one who made it makes it again, and whoever read it,
 # the checker among them, follows when it is rewritten. What was made again for a doubt already is
 # left as it is: the same work would give the same rows, and be doubted, without end.
-_RECORD = """
+_RECORD = f"""
 WITH doubt AS MATERIALIZED (
     SELECT n.*, gen_random_uuid() AS invalidation_id
-      FROM unnest(%(datasets)s::uuid[], %(versions)s::uuid[], %(kinds)s::text[], %(keys)s::text[],
-                  %(starts)s::bigint[], %(ends)s::bigint[], %(filters)s::jsonb[],
-                  %(reasons)s::text[], %(once_keys)s::text[])
-           AS n (dataset_uuid, dataset_version, kind, partition_key, range_start, range_end,
-                 filter, reason, once_key)
+      FROM {TOLD}
 ), maker AS MATERIALIZED (
     SELECT DISTINCT ON (n.invalidation_id, t.task_id)
            n.invalidation_id, t.task_id, t.org_id, t.job_id, o.revision_id, t.runtime, t.bulk,
@@ -75,11 +69,7 @@ WITH doubt AS MATERIALIZED (
                                  WHERE task_id = %(task_id)s) mine
     ON CONFLICT ON CONSTRAINT invalidations_once DO NOTHING
     RETURNING invalidation_id
-), created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       max_attempts, max_concurrency, timeout_seconds, lease_seconds,
-                       invalidation_id)
+), """ + creation("""
     SELECT DISTINCT ON (m.task_id)
            m.org_id, m.job_id, m.revision_id, m.runtime, m.bulk, 'doubt:' || m.task_id,
            m.dataset_uuid, m.dataset_version, m.key, m.first, m.last, m.cursor_value,
@@ -87,18 +77,7 @@ WITH doubt AS MATERIALIZED (
            m.invalidation_id
       FROM maker m JOIN made USING (invalidation_id)
      WHERE NOT m.is_second
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, job_id, runtime, invalidation_id
-), noted AS (
-    INSERT INTO invalidation_consumers (invalidation_id, job_id, task_id)
-    SELECT invalidation_id, job_id, task_id FROM created
-), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM created
-)
-SELECT task_id FROM created
-"""
+""")
 
 
 async def record(conn: Conn, fence: Fence, doubts: list[NewInvalidation]) -> list[UUID]:
@@ -110,14 +89,7 @@ async def record(conn: Conn, fence: Fence, doubts: list[NewInvalidation]) -> lis
     values = {
         "task_id": fence.task_id,
         "attempt": fence.attempt,
-        "datasets": [n.dataset_uuid for n in doubts],
-        "versions": [n.dataset_version for n in doubts],
-        "kinds": [n.kind for n in doubts],
-        "keys": [n.partition_key for n in doubts],
-        "starts": [n.range_start for n in doubts],
-        "ends": [n.range_end for n in doubts],
-        "filters": [Jsonb(n.filter) if n.filter else None for n in doubts],
-        "reasons": [n.reason for n in doubts],
+        **columns(doubts),
         "once_keys": [f"doubt:{_key(n)}" for n in doubts],
     }
     return [row[0] for row in await (await conn.execute(_RECORD, values)).fetchall()]

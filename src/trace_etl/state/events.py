@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import LiteralString
 from uuid import UUID
 
 from trace_etl.model.errors import Conflict, NotFound
@@ -91,6 +92,32 @@ async def trigger(
     if known is None:
         raise NotFound(f"the trigger for {span.key} was there before, but its event has expired")
     return Trigger(known[0], False, deferred_by)
+
+
+# As `trigger` does it, for every row of a CTE named `span`, be the source paused or not. What was
+# triggered before stays as it is.
+EMIT: LiteralString = """
+producer AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, status,
+                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
+    SELECT org_id, job_id, revision_id, 'dispatcher', bulk,
+           concat('trigger:', dataset_version, ':', partition_key), dataset_uuid, dataset_version,
+           partition_key, range_start, range_end, 'Completed', 1, 1, 1, now(), now()
+      FROM span
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id, org_id, dataset_uuid, dataset_version, partition_key, range_start, range_end
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                        range_start, range_end, producer_task_id, attempt)
+    SELECT org_id, dataset_uuid, dataset_version, 'p:' || partition_key, partition_key,
+           range_start, range_end, task_id, 1
+      FROM producer
+    RETURNING event_id
+), asked AS (
+    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+)
+"""
 
 
 # One task per consumer and scope, with its wake-up, in one statement. The source of the event may

@@ -3,6 +3,7 @@
 from typing import LiteralString
 from uuid import UUID
 
+from trace_etl.state.events import EMIT
 from trace_etl.state.pool import Conn
 
 # The scopes of an input: its committed partitions; of one without any, what its events were about.
@@ -120,35 +121,20 @@ async def emit_again(conn: Conn, dag_id: UUID) -> int:
     return row[0] if row else 0
 
 
-_BOOTSTRAP = """
-WITH asked AS (
-    SELECT * FROM unnest(%(job_ids)s::uuid[], %(starts)s::bigint[], %(ends)s::bigint[])
-        AS a (job_id, range_start, range_end)
-), producer AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, status,
-                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
-    SELECT j.org_id, j.job_id, o.revision_id, 'dispatcher',
-           concat('trigger:', o.dataset_version, ':', a.range_start, '-', a.range_end),
-           o.dataset_uuid, o.dataset_version, concat(a.range_start, '-', a.range_end),
-           a.range_start, a.range_end, 'Completed', 1, 1, 1, now(), now()
-      FROM asked a JOIN jobs j USING (job_id)
+_BOOTSTRAP = (
+    """
+WITH span AS (
+    SELECT j.org_id, j.job_id, o.revision_id, false AS bulk, o.dataset_uuid, o.dataset_version,
+           a.range_start, a.range_end, concat(a.range_start, '-', a.range_end) AS partition_key
+      FROM unnest(%(job_ids)s::uuid[], %(starts)s::bigint[], %(ends)s::bigint[])
+           AS a (job_id, range_start, range_end)
+      JOIN jobs j USING (job_id)
       JOIN job_outputs o ON o.revision_id = coalesce(j.building_revision_id, j.revision_id)
        AND o.output_index = 0
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, org_id, dataset_uuid, dataset_version, partition_key, range_start, range_end
-), happened AS (
-    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
-                        range_start, range_end, producer_task_id, attempt)
-    SELECT org_id, dataset_uuid, dataset_version, 'p:' || partition_key, partition_key,
-           range_start, range_end, task_id, 1
-      FROM producer
-    RETURNING event_id
-), routing AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+), """
+    + EMIT
+    + " SELECT count(*) FROM happened"
 )
-SELECT count(*) FROM happened
-"""
 
 
 async def bootstrap(conn: Conn, asked: list[tuple[UUID, int, int]]) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -30,18 +30,38 @@ class NewInvalidation:
     """Said of an input by who checks it, not by who writes it."""
 
 
-_RECORD = """
+# What `columns` gives, as rows.
+TOLD: LiteralString = """
+           unnest(%(datasets)s::uuid[], %(versions)s::uuid[], %(kinds)s::text[], %(keys)s::text[],
+                  %(starts)s::bigint[], %(ends)s::bigint[], %(filters)s::jsonb[],
+                  %(reasons)s::text[], %(once_keys)s::text[])
+           AS n (dataset_uuid, dataset_version, kind, partition_key, range_start, range_end,
+                 filter, reason, once_key)"""
+
+
+def columns(told: list[NewInvalidation]) -> dict[str, list[Any]]:
+    """Many at once, a list for each field."""
+    return {
+        "datasets": [n.dataset_uuid for n in told],
+        "versions": [n.dataset_version for n in told],
+        "kinds": [n.kind for n in told],
+        "keys": [n.partition_key for n in told],
+        "starts": [n.range_start for n in told],
+        "ends": [n.range_end for n in told],
+        "filters": [Jsonb(n.filter) if n.filter else None for n in told],
+        "reasons": [n.reason for n in told],
+        "once_keys": [n.once_key for n in told],
+    }
+
+
+_RECORD = f"""
 WITH made AS (
     INSERT INTO invalidations (org_id, dataset_uuid, dataset_version, kind, partition_key,
                                range_start, range_end, filter, reason, once_key, made_by, task_id,
                                attempt)
     SELECT %(org_id)s, n.dataset_uuid, n.dataset_version, n.kind, n.partition_key, n.range_start,
            n.range_end, n.filter, n.reason, n.once_key, %(made_by)s, %(task_id)s, %(attempt)s
-      FROM unnest(%(datasets)s::uuid[], %(versions)s::uuid[], %(kinds)s::text[], %(keys)s::text[],
-                  %(starts)s::bigint[], %(ends)s::bigint[], %(filters)s::jsonb[],
-                  %(reasons)s::text[], %(once_keys)s::text[])
-           AS n (dataset_uuid, dataset_version, kind, partition_key, range_start, range_end,
-                 filter, reason, once_key)
+      FROM {TOLD}
     ON CONFLICT ON CONSTRAINT invalidations_once DO NOTHING
     RETURNING invalidation_id
 ), asked AS (
@@ -60,17 +80,32 @@ async def record(
         "made_by": made_by,
         "task_id": fence.task_id if fence else None,
         "attempt": fence.attempt if fence else None,
-        "datasets": [n.dataset_uuid for n in new],
-        "versions": [n.dataset_version for n in new],
-        "kinds": [n.kind for n in new],
-        "keys": [n.partition_key for n in new],
-        "starts": [n.range_start for n in new],
-        "ends": [n.range_end for n in new],
-        "filters": [Jsonb(n.filter) if n.filter else None for n in new],
-        "reasons": [n.reason for n in new],
-        "once_keys": [n.once_key for n in new],
+        **columns(new),
     }
     return [row[0] for row in await (await conn.execute(_RECORD, values)).fetchall()]
+
+
+def creation(scopes: LiteralString) -> LiteralString:
+    """The end of a statement: tasks of what a query selects, each noted down and woken."""
+    return f"""
+created AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, cursor_value,
+                       max_attempts, max_concurrency, timeout_seconds, lease_seconds,
+                       invalidation_id)
+    {scopes}
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id, job_id, runtime, invalidation_id
+), noted AS (
+    INSERT INTO invalidation_consumers (invalidation_id, job_id, task_id)
+    SELECT invalidation_id, job_id, task_id FROM created
+), woken AS (
+    INSERT INTO outbox (kind, target, subject)
+    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+      FROM created
+)
+SELECT task_id FROM created
+"""
 
 
 # What a consumer must do again, from four sides: the tasks of the partitions that changed, the
@@ -208,11 +243,7 @@ WITH told AS (
                           'p:' || s.partition_key)
                 WHERE i.revision_id = c.revision_id AND w.status = 'Queued'
                   AND NOT w.cancel_requested))
-), created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       max_attempts, max_concurrency, timeout_seconds, lease_seconds,
-                       invalidation_id)
+), """ + creation("""
     SELECT c.org_id, c.job_id, c.revision_id, c.runtime, c.bulk,
            concat_ws(':', 'i', c.invalidation_id, c.generation_hash,
                      coalesce('p:' || s.partition_key, 'c:' || s.cursor_value)),
@@ -220,18 +251,7 @@ WITH told AS (
            c.max_attempts, c.max_concurrency, c.timeout_seconds, c.heartbeat_timeout_seconds,
            c.invalidation_id
       FROM wanted s JOIN consumer c USING (invalidation_id, revision_id)
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, job_id, runtime, invalidation_id
-), noted AS (
-    INSERT INTO invalidation_consumers (invalidation_id, job_id, task_id)
-    SELECT invalidation_id, job_id, task_id FROM created
-), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM created
-)
-SELECT task_id FROM created
-"""
+""")
 
 
 async def route(conn: Conn, invalidation_ids: list[UUID]) -> list[UUID]:

@@ -1,47 +1,25 @@
 """The user API: what was published and is not what it was."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import ConfigDict, StringConstraints, model_validator
+from pydantic import ConfigDict, model_validator
 
 from trace_etl.wire.body import Block, Key, Reply, Request
-from trace_etl.wire.news import Filter, check_invalid_scope
+from trace_etl.wire.news import PARTITION, ROW_RANGE, Filter, Reason, check_invalid_scope
 
 
 class InvalidateRequest(Request):
     """A `partition`, by its key, or a `row_range`: blocks, narrowed by a `filter`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [
-                {
-                    "properties": {
-                        "partition_key": {"type": "string"},
-                        "start": {"type": "null"},
-                        "end": {"type": "null"},
-                        "filter": {"type": "null"},
-                    },
-                    "required": ["partition_key"],
-                },
-                {
-                    "properties": {
-                        "partition_key": {"type": "null"},
-                        "start": {"type": "integer"},
-                        "end": {"type": "integer"},
-                    },
-                    "required": ["start", "end"],
-                },
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"oneOf": [PARTITION, ROW_RANGE]})
 
     partition_key: Key | None = None
     start: Block | None = None
     end: Block | None = None
     filter: Filter | None = None
-    reason: Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00]*$")] = ""
+    reason: Reason = ""
     rebuild: bool = False
     """Make the scope itself again, too; whoever reads it follows when it is rewritten."""
 

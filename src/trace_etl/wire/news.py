@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from trace_etl.wire.body import Block, DatasetName, Fenced, Key, Reply, Request, either
+from trace_etl.wire.body import Block, DatasetName, Fenced, Json, Key, Reply, Request, either
 
 
 class Event(Request):
@@ -58,6 +58,22 @@ Filter = Annotated[
     ],
     Field(min_length=1, max_length=64, json_schema_extra={"additionalProperties": False}),
 ]
+Reason = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00]*$")]
+_NOT: Json = {"type": "null"}
+_BLOCK: Json = {"type": "integer"}
+# JSON schema: the two scopes that something invalid can have.
+PARTITION: Json = {
+    "properties": {"partition_key": {"type": "string"}, "start": _NOT, "end": _NOT, "filter": _NOT},
+    "required": ["partition_key"],
+}
+ROW_RANGE: Json = {
+    "properties": {"partition_key": _NOT, "start": _BLOCK, "end": _BLOCK},
+    "required": ["start", "end"],
+}
+
+
+def _of_kind(kind: str, scope: Json) -> Json:
+    return {**scope, "properties": {"kind": {"const": kind}, **scope["properties"]}}
 
 
 class Invalidation(Request):
@@ -70,27 +86,7 @@ class Invalidation(Request):
     model_config = ConfigDict(
         json_schema_extra={
             "allOf": [either("dataset_uuid", "dataset")],
-            "oneOf": [
-                {
-                    "properties": {
-                        "kind": {"const": "partition"},
-                        "partition_key": {"type": "string"},
-                        "start": {"type": "null"},
-                        "end": {"type": "null"},
-                        "filter": {"type": "null"},
-                    },
-                    "required": ["partition_key"],
-                },
-                {
-                    "properties": {
-                        "kind": {"const": "row_range"},
-                        "partition_key": {"type": "null"},
-                        "start": {"type": "integer"},
-                        "end": {"type": "integer"},
-                    },
-                    "required": ["start", "end"],
-                },
-            ],
+            "oneOf": [_of_kind("partition", PARTITION), _of_kind("row_range", ROW_RANGE)],
         }
     )
 
@@ -102,7 +98,7 @@ class Invalidation(Request):
     start: Block | None = None
     end: Block | None = None
     filter: Filter | None = None
-    reason: Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00]*$")] = ""
+    reason: Reason = ""
     key: Key | None = Field(
         default=None,
         description="The same key of the same task again is the same invalidation, whatever else "

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from bench.harness import Result, compare
 from trace_etl.devchain import DevChain, start_server
-from trace_etl.model.storage import attempt_prefix
+from trace_etl.model.storage import attempt_prefix, generation_place
 from trace_etl.pipeline.evm.fetch import RangeReader, Source
 from trace_etl.pipeline.evm.tables import build
 from trace_etl.pipeline.parquet import ParquetFile
@@ -146,7 +146,7 @@ def _payload(table: str, places: Sequence[str]) -> TaskPayload:
                     "storage_ref": {
                         "scheme": "file",
                         "bucket": "trace",
-                        "prefix": attempt_prefix(dataset, version, task_id, 1),
+                        "prefix": attempt_prefix(generation_place(dataset, version), task_id, 1),
                     },
                 }
             ],

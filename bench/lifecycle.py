@@ -102,10 +102,9 @@ class SingleWorker:
         self._conn = await load.connect(self._made.internal_port, self._made.ca)
 
     async def drain(self) -> None:
+        token = self._made.worker_token
         while self._ids:
-            claimed = await load.claim(
-                self._conn, self._made.worker_token, self._ids.pop(), self._name
-            )
+            claimed = await load.claim(self._conn, token, self._ids.pop(), self._name)
             await load.complete(self._conn, claimed)
 
     def close(self) -> None:

@@ -34,7 +34,6 @@ from trace_etl.wire.payload import TaskPayload
 LIMIT_MB = 1792  # the least there is: Spark does not start with a smaller heap
 LIMIT = LIMIT_MB * 1024 * 1024
 TIMES = 10
-BLOCKS = 6000  # more than one Spark task reads: the rows go through a shuffle too
 _FILES, _WIDTH, _GROUP = 20, 1024, 50_000
 _EVERY = 0.1
 # Every tenth row, in the order of blocks: all are read, and more is sorted than the heap holds.
@@ -45,8 +44,10 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
         root = Path(name)
         with replay.served("-m", "bench.endless") as url:
-            json_bytes = BLOCKS * endless.bytes_per_block()
-            ingest = _measured("memory_ingest", root, url, _ingest(), json_bytes)
+            # More than one Spark task reads: the rows go through a shuffle too.
+            blocks = TIMES * LIMIT // endless.bytes_per_block() + 1
+            handled = blocks * endless.bytes_per_block()
+            ingest = _measured("memory_ingest", root, url, _ingest(blocks), handled)
         rows = TIMES * LIMIT // _WIDTH
         places = _write_logs(root / "objects" / "bench", rows)
         return [ingest, _measured("memory_sql", root, url, _select(places, rows), rows * _WIDTH)]
@@ -143,9 +144,9 @@ def _write_file(root: Path, schema: Any, values: Any, first: int, rows: int) -> 
     return target.path
 
 
-def _ingest() -> TaskPayload:
+def _ingest(blocks: int) -> TaskPayload:
     tables = ["blocks", "transactions", "logs"]
-    return _payload("cryo_ingest", {"rpc": "default"}, tables, 0, BLOCKS - 1, [])
+    return _payload("cryo_ingest", {"rpc": "default"}, tables, 0, blocks - 1, [])
 
 
 def _select(places: Sequence[Path], rows: int) -> TaskPayload:

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID, uuid4
 
-from trace_etl.model.storage import attempt_prefix
+from trace_etl.model.storage import attempt_prefix, generation_place
 
 
 def output(index: int, name: str, task_id: UUID) -> dict[str, Any]:
@@ -17,6 +17,6 @@ def output(index: int, name: str, task_id: UUID) -> dict[str, Any]:
         "storage_ref": {
             "scheme": "file",
             "bucket": "trace",
-            "prefix": attempt_prefix(dataset, version, task_id, 1),
+            "prefix": attempt_prefix(generation_place(dataset, version), task_id, 1),
         },
     }

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from support.chain_rows import expected
 from support.waiting import eventually
+from trace_etl.cli import client
+from trace_etl.cli.client import Client, Refused
 from trace_etl.devchain.chain import DevChain
 from trace_etl.devchain.server import RunningServer, start_server
 from trace_etl.lite import stack as lite
@@ -34,6 +37,14 @@ ORDER = {
 LAST_BLOCK = 399
 
 
+@contextmanager
+def connect(home: Path) -> Generator[Client]:
+    """A client like the command line's."""
+    found = client.connect(home)
+    with found.http:
+        yield found
+
+
 class Stack:
     """A home, and the command line over it."""
 
@@ -51,13 +62,15 @@ class Stack:
         return json.loads(done.stdout)
 
     def tasks(self, dag: str) -> list[dict[str, Any]]:
-        return self.json("tasks", "--dag", dag, "--limit", "500")["items"]
+        """Asked often while one waits: a process for each look would take the cores from Spark."""
+        with connect(self.home) as stack:
+            return stack.get_all("/v1/tasks", dag=dag)["items"]
 
     def worker_pid(self) -> int | None:
         parts = json.loads(self.trace("status", "--json").stdout)["parts"]
         return next(part["pid"] for part in parts if part["name"] == "worker")
 
-    def deploy(self, name: str, directory: Path, *options: str) -> None:
+    def deploy(self, name: str, directory: Path) -> None:
         """The example under another name, with other published names and a short lease."""
         text = EXAMPLE.read_text().replace("name: quickstart", f"name: {name}")
         text = text.replace("size: 500", "size: 50").replace(
@@ -68,12 +81,12 @@ class Stack:
             publish = publish.replace(f"- name: {dataset}\n", f"- name: {name}_{dataset}\n")
         file = directory / f"{name}.yaml"
         file.write_text(f"{head}\npublish:\n{publish}")
-        done = self.trace("deploy", str(file), *options)
+        done = self.trace("deploy", "--no-check", str(file))
         assert done.returncode == 0, done.stderr
 
     def rows(self, name: str, dataset: str) -> list[Any]:
-        sql = f"SELECT * FROM {name}_{dataset} ORDER BY {ORDER[dataset]}"
-        return self.json("query", sql)["rows"]
+        with connect(self.home) as stack:
+            return stack.query(f"SELECT * FROM {name}_{dataset} ORDER BY {ORDER[dataset]}")["rows"]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +123,7 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_attempt_and_the_sa
     stack.json("trigger", "calm", "request", "--range", f"0-{LAST_BLOCK}")
     run_to_the_end(stack, "calm")
 
-    stack.deploy("disturbed", tmp_path, "--no-check")
+    stack.deploy("disturbed", tmp_path)
     stack.json("trigger", "disturbed", "request", "--range", f"0-{LAST_BLOCK}")
     eventually(lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")))
     victim = stack.worker_pid()
@@ -187,8 +200,11 @@ def test_the_alert_of_the_erc20_example_tells_of_large_transfers_in_new_blocks(
 
     def alerts() -> list[list[Any]]:
         sql = "SELECT block_number, token, value_string FROM erc20_large_transfers ORDER BY ALL"
-        answer = stack.trace("query", sql, "--json")  # refused while there is no alert yet
-        return json.loads(answer.stdout)["rows"] if answer.returncode == 0 else []
+        with connect(stack.home) as asked:
+            try:
+                return asked.query(sql)["rows"]
+            except Refused:  # while there is no alert yet
+                return []
 
     eventually(lambda: any(t["job"] == "live_transfers" for t in stack.tasks("erc20")))
     stack.node.mine(8)

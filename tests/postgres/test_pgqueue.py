@@ -6,7 +6,9 @@ from collections.abc import Generator
 from datetime import timedelta
 from uuid import uuid4
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from trace_etl.lite.databases import Dsns
 from trace_etl.queues.pgqueue import Consumer, Producer, channel
@@ -115,3 +117,27 @@ def test_what_is_urgent_comes_before_all_that_gives_way(dsns: Dsns, consumer: Co
     asyncio.run(go())
     taken = [consumer.receive(limit=3, hidden=LONG) for _ in range(3)]
     assert [sorted(m.body["n"] for m in messages) for messages in taken] == [[1, 4, 5], [2, 3], []]
+
+
+def test_a_producer_sends_though_all_its_sessions_were_ended(
+    dsns: Dsns, consumer: Consumer
+) -> None:
+    end_others = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE datname = current_database() AND pid <> pg_backend_pid()
+                       AND application_name = 'sender'"""
+
+    async def go() -> None:
+        producer = Producer(make_conninfo(dsns.queue, application_name="sender"))
+        await producer.open()
+        try:
+            # As many as it keeps, at once: all of them rest, and all of them break.
+            await asyncio.gather(*(producer.send([("ecs_python", {"n": n})]) for n in range(20)))
+            with psycopg.connect(dsns.queue, autocommit=True) as conn:
+                assert conn.execute(end_others).fetchall()
+            await producer.send([("ecs_python", {"n": 20})])
+        finally:
+            await producer.close()
+
+    asyncio.run(go())
+    got = consumer.receive(limit=100, hidden=LONG)
+    assert sorted(message.body["n"] for message in got) == list(range(21))

@@ -143,7 +143,9 @@ class InternalApi:
     async def _complete_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
         given = _parse(wire.CompleteMany, body).completions
-        return _json(wire.CompletedMany(results=await self._lifecycle.complete_many(given)))
+        # In the shape of `wire.CompletedMany`, which the tests hold it to.
+        results = [_result(one) for one in await self._lifecycle.complete_many(given)]
+        return Answer(b'{"results":[%b]}' % b",".join(results))
 
     async def _events(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         caller = self._tokens.verify(_capability_token(headers))
@@ -250,6 +252,12 @@ def _json(reply: BaseModel) -> Answer:
 _ACCEPTED = {
     status.value: _json(wire.CompleteAccepted(task_status=status.value)) for status in TaskStatus
 }
+
+
+def _result(one: wire.CompleteAccepted | wire.CompleteRefused) -> bytes:
+    if isinstance(one, wire.CompleteAccepted):
+        return _ACCEPTED[one.task_status].body
+    return one.model_dump_json().encode()
 
 
 def _parse(model: type[M], body: bytes) -> M:

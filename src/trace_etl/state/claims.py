@@ -272,7 +272,7 @@ async def claim_ready(
         "runtime": runtime,
         "limit": len(places),
         "workers": rows_as_json([worker for worker, _ in places]),
-        "lease_tokens": ",".join(str(token) for _, token in places),
+        "lease_tokens": ",".join([token.hex for _, token in places]),
     }
     won = await _run(conn, _CLAIM_READY, values)
     return won or await _run(conn, _CLAIM_READY_OF_EACH, values)

@@ -8,10 +8,14 @@ import textwrap
 from collections.abc import Generator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from support.chain_rows import expected
 from support.connect_server import connect_server
 from support.dag_outputs import dag_outputs, files_of
+from support.hot_runs import hot_outputs, hot_tables
+from support.postgres import Templates
 from trace_etl.devchain import DevChain, start_server
 
 _TESTS = str(Path(__file__).parents[1])
@@ -108,6 +112,30 @@ def test_the_quickstart_gives_the_same_bytes_through_spark_connect(
     assert local.keys() == remote.keys() and len(local) == 12
     for name, place in local.items():
         assert files_of(place) == files_of(remote[name]), name
+
+
+@pytest.mark.timeout(300)
+def test_a_task_reads_hot_tables_through_spark_connect_as_it_does_here(
+    tmp_path: Path, server: str, rpc_url: str, templates: Templates
+) -> None:
+    chain = DevChain(seed=7, length=60, txs_per_block=6)
+    logs = expected(chain, 5, 20)["logs"]
+    wanted = [log for log in logs if log["address"] == logs[0]["address"]]
+    where = {"address": "0x" + logs[0]["address"].hex()}
+    with hot_tables(templates, rpc_url) as tables:
+        local, _ = hot_outputs("local[2]", tmp_path / "local", tables, where)
+        remote, plan = hot_outputs(server, tmp_path / "remote", tables, where)
+    for name, place in local.items():
+        assert files_of(place) == files_of(remote[name]), name
+    found = {name: pq.read_table(place).to_pylist() for name, place in remote.items()}
+    assert 0 < len(wanted) < len(logs) and found["filtered"] == wanted
+    assert found["newer"] == expected(chain, 31, 33)["blocks"]
+    assert found["buffered"] == [{"id": "bob", "n": 2}, {"id": "cid", "n": None}]
+    assert [row["block_number"] for row in found["appended"]] == [3, 4, 5]
+    assert found["decoded"] and {row["token"] for row in found["decoded"]} > {logs[0]["address"]}
+    physical = plan.partition("== Physical Plan ==")[2]
+    assert "BatchScan hot" in physical and "Filter" not in physical.split("BatchScan")[0], plan
+    assert tables.dsn not in plan
 
 
 @pytest.mark.timeout(400)

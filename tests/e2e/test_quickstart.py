@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from support.chain_rows import expected
@@ -20,6 +22,7 @@ from trace_etl.devchain.chain import DevChain
 from trace_etl.devchain.server import RunningServer, start_server
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
+from trace_etl.wire.payload import Storage
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -173,6 +176,106 @@ def test_an_unreachable_node_fails_the_task_with_a_clear_reason(
 
     eventually(failed)
     assert "nowhere" in failed()[0]["error_message"]
+
+
+CHECKED = """
+name: checked
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - name: split
+    operator: range_splitter
+    inputs: [{from: {job: request}}]
+    outputs: [ranges]
+    config: {size: 10}
+  - name: ingest
+    operator: cryo_ingest
+    inputs: [{from: {job: split}}]
+    outputs: [blocks]
+    config: {rpc: default}
+  - name: check
+    operator: integrity_check
+    inputs: [{from: {job: ingest}}]
+    outputs: [findings]
+    config: {table: blocks}
+publish:
+  - {name: checked_blocks, from: {job: ingest}}
+"""
+
+
+def partitions(stack: Stack, dataset: str) -> dict[str, dict[str, Any]]:
+    """What is committed, and by whom, by the partition's key."""
+    return {
+        part["partition_key"]: part for part in stack.json("dataset", dataset)["partition_list"]
+    }
+
+
+def parquet_of(stack: Stack, partition: dict[str, Any]) -> Path:
+    place = Storage.model_validate(partition["storage_ref"]).ref().path(stack.home / "objects")
+    [file] = place.glob("*.parquet")
+    return file
+
+
+def tell_another_hash(file: Path, number: int) -> None:
+    """Rewrite it, as well formed as before, with a hash that the chain does not have."""
+    table = pq.ParquetFile(file).read()
+    wrong = [
+        bytes(32) if block == number else right
+        for block, right in zip(
+            table["block_number"].to_pylist(), table["block_hash"].to_pylist(), strict=True
+        )
+    ]
+    column = table.column_names.index("block_hash")
+    kind = table.schema.field(column)
+    pq.write_table(table.set_column(column, kind, pa.array(wrong, kind.type)), file)
+
+
+def findings(stack: Stack) -> list[list[dict[str, Any]]]:
+    """What each check wrote, in the order in which they were made."""
+    checks = [task for task in stack.tasks("checked") if task["job"] == "check"]
+    found: list[list[dict[str, Any]]] = []
+    for check in sorted(checks, key=lambda task: task["created_at"]):
+        [file] = (stack.home / "objects").rglob(f"{check['task_id']}/*/*.parquet")
+        found.append(pq.ParquetFile(file).read().to_pylist())
+    return found
+
+
+def all_done(stack: Stack, dag: str, **wanted: int) -> bool:
+    """Whether each of these jobs has so many tasks, and no task of the DAG is under way."""
+    tasks = stack.tasks(dag)
+    assert not [t for t in tasks if t["error_message"]]
+    counts = {job: len([t for t in tasks if t["job"] == job]) for job in wanted}
+    return counts == wanted and all(t["status"] == "Completed" for t in tasks)
+
+
+def test_a_file_that_was_tampered_with_is_found_and_its_partition_alone_is_made_again(
+    stack: Stack, tmp_path: Path
+) -> None:
+    file = tmp_path / "checked.yaml"
+    file.write_text(CHECKED)
+    assert stack.trace("deploy", "--no-check", str(file)).returncode == 0
+    stack.json("trigger", "checked", "request", "--range", "0-29")
+    eventually(lambda: all_done(stack, "checked", ingest=3, check=3))
+    assert findings(stack) == [[], [], []]
+
+    before = partitions(stack, "checked_blocks")
+    tell_another_hash(parquet_of(stack, before["10-19"]), 13)
+    words = ("--partition", "10-19", "--reason", "look again")  # it is checked anew, as it stands
+    stack.json("invalidate", "checked_blocks", *words)
+    eventually(lambda: all_done(stack, "checked", ingest=4, check=5))
+
+    wrong = {"block_number": 13, "problem": "other rows", "expected_rows": 1, "found_rows": 1}
+    assert findings(stack)[3:] == [[wrong], []]  # and the check of the new rows is content
+    told = stack.json("invalidations", "--dataset", "checked_blocks")["items"]
+    reason = "integrity_check: block 13 is not as the chain has it; made again"
+    [doubt] = [one for one in told if one["reason"] == reason]
+    assert (doubt["partition_key"], doubt["tasks"], doubt["processed"]) == ("10-19", 1, 1)
+
+    after = partitions(stack, "checked_blocks")
+    assert after.keys() == before.keys() and len(after) == 3
+    assert [key for key in after if after[key] != before[key]] == ["10-19"]
+    for part in after.values():
+        rows = pq.ParquetFile(parquet_of(stack, part)).read().to_pylist()
+        assert rows == expected(stack.chain, part["start"], part["end"])["blocks"]
 
 
 def large(chain: DevChain, first: int, least: int) -> list[list[Any]]:

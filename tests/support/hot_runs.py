@@ -1,0 +1,152 @@
+"""Tasks that read hot tables, on one Spark or another: `python -m support.hot_runs MASTER …`."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from support.following import catch_up, new_stream
+from support.postgres import Templates, copied
+from support.spark_tasks import directory, range_scope, select, task
+from trace_etl.data import buffers, connection, migrations
+from trace_etl.model.storage import hot_table
+from trace_etl.pipeline import hot
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.wire.payload import Scope, TaskInput, TaskPayload
+
+Given = dict[str, Any]
+_TESTS = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True)
+class HotTables:
+    """A followed chain's logs and blocks, and a buffered dataset's `people` in three batches."""
+
+    dsn: str
+    inputs: dict[str, Given]
+
+
+@contextmanager
+def hot_tables(templates: Templates, rpc_url: str) -> Generator[HotTables]:
+    with copied(templates) as dsns:
+        migrations.apply(dsns.data)
+        stream = new_stream(dsns.data)
+        with stream.attempt(1, rpc_url) as follower:
+            catch_up(follower)
+        inputs = {
+            one.kind: _input(f"hot_{one.kind}", one.dataset_uuid, one.dataset_version)
+            for one in stream.outputs
+        }
+        yield HotTables(dsns.data, {**inputs, "people": _people(dsns.data)})
+
+
+def _people(dsn: str) -> Given:
+    dataset, version = uuid4(), uuid4()
+    columns = (("id", "string", False), ("n", "long", True))
+    shape = buffers.Shape(hot_table(dataset, version), version, columns, ("id",))
+    batches = [[("ann", 1), ("bob", 1)], [("bob", 2), ("cid", None)], [("dan", 3)]]
+    with connection.connect(dsn) as conn:
+        for number, rows in enumerate(batches, 1):
+            with connection.transaction(conn):
+                buffers.write(conn, shape, buffers.Stamp(uuid4(), number, uuid4()), rows)
+    return _input("people", dataset, version)
+
+
+def _input(name: str, dataset: object, version: object) -> Given:
+    ids = {"dataset_uuid": str(dataset), "dataset_version": str(version)}
+    return {"input_index": 0, "name": name, **ids}
+
+
+def hot_outputs(
+    master: str, root: Path, tables: HotTables, where: Given
+) -> tuple[dict[str, Path], str]:
+    """Run the tasks in a process of their own: the directory of each output, and a plan."""
+    done = subprocess.run(
+        [sys.executable, "-m", "support.hot_runs", master, str(root), tables.dsn],
+        input=json.dumps({"inputs": tables.inputs, "where": where}),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([_TESTS, *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    return {name: Path(place) for name, place in told["places"].items()}, told["plan"]
+
+
+def _tasks(inputs: dict[str, Given], where: Given) -> dict[str, TaskPayload]:
+    """By what they show of their input; `kept` is written to a hot table that `appended` reads."""
+    kept = select(
+        "SELECT block_number, block_hash, gas_used FROM hot_blocks",
+        inputs["blocks"],
+        scope=range_scope(0, 9),
+    )
+    [output] = kept.outputs
+    output = output.model_copy(update={"update_strategy": "append", "unique_key": ["block_number"]})
+    again = _input("kept", output.dataset_uuid, output.dataset_version)
+    return {
+        "filtered": select(
+            "SELECT * FROM hot_logs ORDER BY block_number, log_index",
+            {**inputs["logs"], "where": where},
+            scope=range_scope(5, 20),
+        ),
+        "newer": select(
+            "SELECT * FROM hot_blocks ORDER BY block_number",
+            inputs["blocks"],
+            scope={"after": 30, "cursor": 33},
+        ),
+        "decoded": task(
+            "erc20_transfers", {}, ["answer"], scope=range_scope(5, 20), inputs=[inputs["logs"]]
+        ),
+        "buffered": select(
+            "SELECT id, n FROM people ORDER BY id",
+            inputs["people"],
+            scope={"after": 1, "cursor": 2},
+        ),
+        "kept": kept.model_copy(update={"outputs": [output]}),
+        "appended": select(
+            "SELECT * FROM kept ORDER BY block_number", again, scope=range_scope(3, 5)
+        ),
+    }
+
+
+def _plan(runner: SparkRunner, dsn: str, given: Given) -> str:
+    told = io.StringIO()
+    read = TaskInput.model_validate(given)
+    frame = hot.load(runner.session.get(), read, Scope(start=5, end=20), dsn).frame
+    with redirect_stdout(told):
+        frame.explain(extended=True)
+    return told.getvalue()
+
+
+def main() -> None:
+    master, root, dsn = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    given = json.load(sys.stdin)
+    settings = PipelineSettings(root / "objects", root / "spark", master=master, data_dsn=dsn)
+    runner = SparkRunner(settings)
+    tasks = _tasks(given["inputs"], given["where"])
+    try:
+        for payload in tasks.values():
+            runner.run(payload)
+        plan = _plan(runner, dsn, {**given["inputs"]["logs"], "where": given["where"]})
+    finally:
+        runner.close()
+    places = {
+        name: str(directory(settings.objects_root, payload, "answer"))
+        for name, payload in tasks.items()
+        if name != "kept"
+    }
+    print(json.dumps({"places": places, "plan": plan}))
+
+
+if __name__ == "__main__":
+    main()

@@ -54,6 +54,7 @@ def dispatcher(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
 _JVM_TESTS = ("tests/spark/", "e2e/test_demo", "e2e/test_quickstart", "e2e/test_stack_services")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(part in item.nodeid for part in _JVM_TESTS):

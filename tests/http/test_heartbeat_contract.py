@@ -135,7 +135,8 @@ def test_an_expired_lease_that_nobody_reaped_yet_can_still_be_extended(shared: B
     attempt = shared.attempt()
     shared.let_lease_expire(attempt)
     assert shared.heartbeat(attempt).status_code == 200
-    assert shared.reap() == 0
+    shared.reap()  # other tests leave attempts behind
+    assert shared.row(attempt.task_id)["status"] == "Running"
 
 
 def test_a_heartbeat_of_a_task_that_is_gone_is_not_found(shared: Bench) -> None:

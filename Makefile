@@ -19,7 +19,7 @@ demo: $(VENV)/.runtime ## Run the main job end to end on an embedded stack
 	@$(BIN)/trace demo $(DEMO)
 
 test: $(VENV)/.dev $(VENV)/.prepared ## Run the tests
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(TESTS)
+	$(BIN)/pytest -n $(WORKERS) $(TESTS)
 
 test-chain: $(VENV)/.dev $(VENV)/.prepared $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed) ## Run the tests against a real node (needs npm)
 	$(BIN)/pytest -n 0 tests/chain $(TESTS)

@@ -2,9 +2,11 @@
 
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, serving
@@ -54,8 +56,12 @@ def dispatcher(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
 _JVM_TESTS = ("tests/spark/", "e2e/test_demo", "e2e/test_quickstart", "e2e/test_stack_services")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(part in item.nodeid for part in _JVM_TESTS):
-            item.add_marker(pytest.mark.xdist_group("jvm"))
+class OneProcessForJvms(LoadScopeScheduling):
+    """Hands tests out one by one, and those that need a JVM all to the same process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "jvm" if any(part in nodeid for part in _JVM_TESTS) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return OneProcessForJvms(config, log)

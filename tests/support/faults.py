@@ -14,6 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from trace_etl.queues import pgqueue
 from trace_etl.state import pool as state_pool
+from trace_etl.state.pool import CheckedPool
 
 
 class Plan:
@@ -85,10 +86,16 @@ class BreakingPool(AsyncConnectionPool[Any]):
         super().__init__(dsn, connection_class=BreakingConnection, **options)
 
 
+class BreakingCheckedPool(CheckedPool):
+    def __init__(self, dsn: str, **options: Any) -> None:
+        super().__init__(dsn, connection_class=BreakingConnection, **options)
+
+
 @contextmanager
 def breakable() -> Generator[Plan]:
     """Dispatchers started in the block have connections that the plan can break."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (state_pool, pgqueue):
             patch.setattr(module, "AsyncConnectionPool", BreakingPool)
+        patch.setattr(state_pool, "CheckedPool", BreakingCheckedPool)
         yield PLAN

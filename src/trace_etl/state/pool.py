@@ -1,5 +1,6 @@
 """Connections to Postgres state."""
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -38,19 +39,42 @@ async def _configure(conn: Conn) -> None:
     await conn.set_autocommit(True)
 
 
+class CheckedPool(AsyncConnectionPool[Conn]):
+    """Looks at a connection before it lends it.
+
+    The pool's own `check` waits before it tries the next one, ever longer; but what broke one broke
+    all that rest, and they are found out together.
+    """
+
+    async def getconn(self, timeout: float | None = None) -> Conn:  # noqa: ASYNC109 - inherited
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            conn = await super().getconn(deadline - time.monotonic())
+            try:
+                await self.check_connection(conn)
+            except BROKEN:
+                await self.putconn(conn)  # which replaces it
+                await self.check()
+            except BaseException:
+                await self.putconn(conn)  # the caller went away
+                raise
+            else:
+                return conn
+
+
 def make_pool(dsn: str, *, size: int, checked: bool = True, hot: bool = False) -> Pool:
     """A pool, not open yet. `checked` replaces connections that a Postgres restart broke on loan.
 
     Loops go without: they come again instead of paying a round trip for every pass.
     """
-    return AsyncConnectionPool(
+    kind: type[Pool] = CheckedPool if checked else AsyncConnectionPool
+    return kind(
         dsn,
         kwargs={"options": HOT_OPTIONS} if hot else None,
         min_size=min(2, size),
         max_size=size,
         open=False,
         configure=_configure,
-        check=AsyncConnectionPool.check_connection if checked else None,
         reconnect_timeout=float("inf"),
         timeout=10.0,
         name="state",

@@ -23,7 +23,7 @@ BLOCKS = 2000
 CHUNK = 1000  # what cryo takes when it is not told
 TXS_PER_BLOCK = 29
 BATCH = 40
-WARM = 12  # rounds before: a worker runs for days, its JVM has compiled most of what it runs
+WARM = 20  # rounds before: a worker runs for days, its JVM has compiled most of what it runs
 DATASETS = ("blocks", "transactions", "logs")
 
 _CRYO = """

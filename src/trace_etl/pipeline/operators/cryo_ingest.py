@@ -23,7 +23,7 @@ def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
     if start // _BLOCKS_PER_TASK == end // _BLOCKS_PER_TASK:
         # One executor fetches and writes: no row goes through the JVM.
         fetch = Fetch(Source(urls, batch=config.batch), tuple(tables), start, end)
-        return Split(context.spark.range(1), fetch, tables)
+        return Split(context.spark.range(0, 1, 1, 1), fetch, tables)  # one row, one task
     frame = (
         context.spark.read.format("evm")
         .option("rpc_url", " ".join(urls))

@@ -90,7 +90,7 @@ $(VENV)/.runtime: $(VENV)/.bootstrap requirements/runtime.txt pyproject.toml
 
 # The demo goes without: it would wait longer for this than it saves.
 $(VENV)/.prepared: $(VENV)/.runtime
-	$(BIN)/trace prepare
+	$(BIN)/trace prepare || echo "going on without: Spark will take longer to start" >&2
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.harness import Result, compare
+from bench.outputs import output
 from trace_etl.devchain import DevChain, start_server
-from trace_etl.model.storage import attempt_prefix, generation_place
 from trace_etl.pipeline.evm.fetch import RangeReader, Source
 from trace_etl.pipeline.evm.tables import build
 from trace_etl.pipeline.parquet import ParquetFile
@@ -107,7 +107,7 @@ def _query(sql: str, files: Sequence[Path]) -> float:
 
 
 def _payload(table: str, places: Sequence[str]) -> TaskPayload:
-    task_id, dataset, version = uuid4(), uuid4(), uuid4()
+    task_id = uuid4()
     return TaskPayload.model_validate(
         {
             "task_id": task_id,
@@ -137,18 +137,6 @@ def _payload(table: str, places: Sequence[str]) -> TaskPayload:
                     ],
                 }
             ],
-            "outputs": [
-                {
-                    "output_index": 0,
-                    "name": table,
-                    "dataset_uuid": dataset,
-                    "dataset_version": version,
-                    "storage_ref": {
-                        "scheme": "file",
-                        "bucket": "trace",
-                        "prefix": attempt_prefix(generation_place(dataset, version), task_id, 1),
-                    },
-                }
-            ],
+            "outputs": [output(0, table, task_id)],
         }
     )

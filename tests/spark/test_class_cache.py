@@ -65,7 +65,8 @@ if sys.argv[2:]:
     cache.write_bytes(sys.argv[2].encode())
 warm = WarmSession(PipelineSettings(root / "o", root / "s", master="local[1]", is_brief=True))
 print(warm.get().range(7).count())
-print((warm.engine.jvm.log).read_text())
+print(*warm.engine.jvm.process.args)
+print(warm.engine.jvm.log.read_text())
 warm.close()
 """
 
@@ -95,5 +96,6 @@ def test_the_prepared_cache_is_taken_without_complaint(tmp_path: Path) -> None:
         pytest.skip(NO_CACHE)
     done = started(tmp_path)
     assert done.stdout.splitlines()[0] == "7"
+    assert f"-XX:AOTCache={cache}" in done.stdout
     assert "Unable to map" not in done.stdout
     assert "Traceback" not in done.stderr  # of a JVM that hangs up as it ends

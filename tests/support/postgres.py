@@ -1,5 +1,7 @@
 """Databases for tests: one server per test process, one copy of a migrated template per test."""
 
+import os
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,14 @@ from trace_etl.queues import pgqueue
 from trace_etl.state import migrations
 
 # Nobody pulls the plug on a test: it may die with the machine, not with a process.
-_HASTY = {"fsync": "off", "full_page_writes": "off"}
+_HASTY = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "wal_compression": "off",
+    "max_wal_size": "256MB",
+}
+_MEMORY = Path("/dev/shm")
+_PLENTY = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -29,9 +38,10 @@ class Templates:
 @contextmanager
 def serving(directory: Path) -> Generator[Templates]:
     """A server with both databases provisioned and migrated, ready to be copied."""
+    _move_to_memory(directory)
     embedded = EmbeddedPostgres(directory, passfile=directory.parent / "pgpass", settings=_HASTY)
-    server = embedded.start()
     try:
+        server = embedded.start()
         dsns = databases.provision(server, state="template_state", data="template_data")
         migrations.apply(dsns.state)
         data_migrations.apply(dsns.data)
@@ -40,6 +50,19 @@ def serving(directory: Path) -> Generator[Templates]:
     finally:
         embedded.stop()
         embedded.remove()
+
+
+def _move_to_memory(directory: Path) -> None:
+    """Link it to a place in memory, if there is plenty: a copy takes a tenth of the time there."""
+    if not _MEMORY.is_dir() or not os.access(_MEMORY, os.W_OK):
+        return
+    found = os.statvfs(_MEMORY)
+    # As root the server's programs may be copied there, too.
+    if found.f_flag & os.ST_NOEXEC or found.f_bavail * found.f_frsize < _PLENTY:
+        return
+    place = Path(tempfile.mkdtemp(prefix="trace-tests-", dir=_MEMORY))
+    place.chmod(0o711)
+    directory.symlink_to(place)
 
 
 @contextmanager

@@ -83,10 +83,11 @@ def create_database(
     with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
         if not _exists(conn, "SELECT 1 FROM pg_database WHERE datname = %s", name):
             conn.execute(
-                sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {}").format(
+                sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} STRATEGY {}").format(
                     sql.Identifier(name),
                     sql.Identifier(owner),
                     sql.Identifier(template or "template1"),
+                    sql.SQL("FILE_COPY" if template else "WAL_LOG"),
                 )
             )
         _close(conn, name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from support.standalone import awaited
+from support.standalone import LOGGING, awaited
 from trace_etl.pipeline import jvm
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -45,17 +45,16 @@ def server_process(
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **more,
     }
-    flags = [*jvm.FLAGS, *jvm.FLAGS_SINCE_24, "-Xmx768m"]
+    command = jvm.command(
+        jvm.wheel_java_home(),
+        memory="768m",
+        scratch=scratch,
+        flags=[f"-D{name}={value}" for name, value in conf.items()],
+        main=(LOGGING, _MAIN),
+    )
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [
-                f"{jvm.wheel_java_home()}/bin/java",
-                *flags,
-                *(f"-D{name}={value}" for name, value in conf.items()),
-                "-cp",
-                f"{spark}/jars/*",
-                _MAIN,
-            ],
+            command,
             env={
                 **os.environ,
                 "SPARK_HOME": str(spark),

@@ -14,6 +14,8 @@ from support.waiting import eventually
 from trace_etl.pipeline import jvm
 
 _SECRET = "loopback-only"
+# What a daemon tells of itself we wait for; our own logging leaves it out.
+LOGGING = "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties"
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -66,12 +68,16 @@ def _daemon(home: Path, place: Path, main: str, *options: str) -> Generator[Path
     place.mkdir(parents=True)
     spark = Path(pyspark.__file__).parent
     log = place / "log"
-    command = [f"{home}/bin/java", *jvm.FLAGS, *jvm.FLAGS_SINCE_24, "-Xmx256m"]
-    secured = {name: SETTINGS[name] for name in SETTINGS if "authenticate" in name}
-    command += [f"-D{name}={value}" for name, value in secured.items()]
+    command = jvm.command(
+        jvm.wheel_java_home(),
+        memory="256m",
+        scratch=place,
+        flags=[f"-D{name}={SETTINGS[name]}" for name in SETTINGS if "authenticate" in name],
+        main=(LOGGING, main, "--host", "127.0.0.1", *options),
+    )
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*command, "-cp", f"{spark}/jars/*", main, "--host", "127.0.0.1", *options],
+            command,
             env={
                 **os.environ,
                 "JAVA_HOME": str(home),

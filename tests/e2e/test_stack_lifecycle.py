@@ -19,6 +19,7 @@ import pytest
 from support.waiting import eventually
 from trace_etl.lite import databases, kinship, probes
 from trace_etl.lite import stack as lite
+from trace_etl.lite import status as checks
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres import Server
 
@@ -187,7 +188,8 @@ def test_a_part_that_dies_comes_back_and_status_counts_it(home: Path) -> None:
         before = stack.pid("query")
         os.kill(before, signal.SIGKILL)
         eventually(lambda: stack.pid("query") not in (before, None))
-        eventually(lambda: trace(home, "status").returncode == 0)
+        eventually(lambda: checks.check(Home(home)).state == "healthy")
+        assert trace(home, "status").returncode == 0
         found = json.loads(trace(home, "status", "--json").stdout)
         restarts = {part["name"]: part["restarts"] for part in found["parts"]}
         assert restarts == {**dict.fromkeys(PARTS, 0), "query": 1}
@@ -215,7 +217,8 @@ def test_postgres_killed_comes_back_with_every_row(home: Path) -> None:
         before = stack.pid("postgres")
         os.kill(before, signal.SIGKILL)
         eventually(lambda: stack.pid("postgres") not in (before, None))
-        eventually(lambda: trace(home, "status").returncode == 0)
+        eventually(lambda: checks.check(Home(home)).state == "healthy")
+        assert trace(home, "status").returncode == 0
         with psycopg.connect(dsns.data) as conn:
             assert conn.execute("SELECT n FROM kept").fetchone() == (7,)
 

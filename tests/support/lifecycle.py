@@ -243,12 +243,12 @@ class Bench:
     def status(self, task_id: str) -> str:
         return self.row(task_id)["status"]
 
-    def dump(self) -> dict[str, list[dict[str, Any]]]:
-        """Everything that calls can change, to compare before and after."""
-        with psycopg.connect(self.live.dsns.state, row_factory=dict_row) as conn:
+    def dump(self) -> dict[str, list[str]]:
+        """Everything that calls can change, as text, to compare before and after."""
+        with psycopg.connect(self.live.dsns.state) as conn:
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            every = {t: conn.execute(f"SELECT * FROM {t} t ORDER BY t::text") for t in WORK_TABLES}
-            return {table: cursor.fetchall() for table, cursor in every.items()}
+            every = {t: conn.execute(f"SELECT t::text FROM {t} t ORDER BY 1") for t in WORK_TABLES}
+            return {table: [text for (text,) in cursor] for table, cursor in every.items()}
 
     def messages(self, queue: str) -> list[dict[str, Any]]:
         """The bodies that wait in a queue."""

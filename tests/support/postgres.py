@@ -23,6 +23,7 @@ _HASTY = {
     "full_page_writes": "off",
     "wal_compression": "off",
     "max_wal_size": "256MB",
+    "scram_iterations": "1",
 }
 _MEMORY = Path("/dev/shm")
 _PLENTY = 2 << 30

@@ -5,15 +5,20 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+ANVIL := $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed)
 UV := $(BIN)/uv
-WORKERS ?= 2
+# More than cores: many tests wait for processes and clocks.
+WORKERS ?= 4
 # Companies put their own authority into the system store; uv would look at its own list only.
 export UV_SYSTEM_CERTS ?= 1
+# Images like to set it; here processes start by the hundred, and each would compile it all anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-chain test-cluster test-peers check format bench reference lock clean
+.PHONY: help demo test test-chain test-cluster test-peers test-all packages prepared check format \
+  bench reference lock clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.runtime ## Run the main job end to end on an embedded stack
 	@$(BIN)/trace demo $(DEMO)
@@ -21,7 +26,7 @@ demo: $(VENV)/.runtime ## Run the main job end to end on an embedded stack
 test: $(VENV)/.dev $(VENV)/.prepared ## Run the tests
 	$(BIN)/pytest -n $(WORKERS) $(TESTS)
 
-test-chain: $(VENV)/.dev $(VENV)/.prepared $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed) ## Run the tests against a real node (needs npm)
+test-chain: $(VENV)/.dev $(VENV)/.prepared $(ANVIL) ## Run the tests against a real node (needs npm)
 	$(BIN)/pytest -n 0 tests/chain $(TESTS)
 
 test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalone Spark cluster and through Spark Connect
@@ -29,6 +34,13 @@ test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalo
 
 test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the tools people use today (needs Python 3.11)
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)
+
+test-all: packages prepared ## Run all of these tests at once
+	$(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
+
+packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(ANVIL) ## Install what any target needs
+
+prepared: $(VENV)/.prepared ## Keep what a JVM loads in a file, so that Spark starts sooner
 
 check: $(VENV)/.dev ## Lint, types, import contracts
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Fixtures for everybody: a server per test process, fresh databases per test."""
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,30 @@ def dispatcher(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
         yield running
 
 
-# Each needs a JVM of its own or the shared one: one process runs them all, the others run the rest.
-_JVM_TESTS = ("tests/spark/", "e2e/test_demo", "e2e/test_quickstart", "e2e/test_stack_services")
+# No JVM of a test lives long enough to be worth the work of the optimising compiler.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# Tests that share what is dear to start, a Spark above all: one process runs them one by one.
+_LANES = {
+    "tests/spark/": "spark",
+    "tests/cluster/": "cluster",
+    "tests/peers/": "peers",
+    "chain/test_whole_stack": "stacks",
+    "e2e/test_demo": "stacks",
+    "e2e/test_quickstart": "stacks",
+    "e2e/test_stack_services": "stacks",
+    "postgres/test_hot_path_plans": "plans",
+    "http/test_lifecycle_schema": "schema",
+    "http/test_user_api_schema": "user schema",
+}
 
 
-class OneProcessForJvms(LoadScopeScheduling):
-    """Hands tests out one by one, and those that need a JVM all to the same process."""
+class Lanes(LoadScopeScheduling):
+    """Hands out the lanes first, each to one process, then the other tests one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "jvm" if any(part in nodeid for part in _JVM_TESTS) else nodeid
+        return next((lane for part, lane in _LANES.items() if part in nodeid), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return OneProcessForJvms(config, log)
+    return Lanes(config, log)

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
-from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -14,50 +13,23 @@ from prometheus_client import REGISTRY
 
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
-from support.following import Stream, catch_up, new_stream
+from support.following import Stream, catch_up, hot_outputs, new_stream
+from support.growing import Growing, new_chain
 from support.postgres import Templates, copied, sql
 from support.spark_tasks import task
 from trace_etl.data.errors import DataUnavailable, OtherChain, StaleWriter
 from trace_etl.devchain import DevChain, start_server
 from trace_etl.devchain.chain import ReorgAt
-from trace_etl.devchain.server import RunningServer
-from trace_etl.model.storage import hot_table
 from trace_etl.pipeline.errors import ChainMismatch, FinalityBroken, TaskCanceled
-from trace_etl.pipeline.follower import HotOutput
 from trace_etl.pipeline.link import Link
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
 
 
-class Growing:
-    """A served chain, and a twin that makes the same moves, to look things up in."""
-
-    def __init__(self, server: RunningServer, twin: DevChain) -> None:
-        self._server, self.twin = server, twin
-        self.url = server.url
-        self._lock = Lock()
-
-    def mine(self, blocks: int) -> None:
-        self._server.mine(blocks)
-        self.twin.mine(blocks)
-
-    def reorg(self, depth: int) -> None:
-        with self._lock:
-            self._server.reorg(depth)
-            self.twin.reorg(depth)
-
-    def rows(self, start: int = 0) -> dict[str, list[dict[str, Any]]]:
-        return expected(self.twin, start, self.twin.head)
-
-
-def _chain(seed: int = 7, initial: int = 90, **how: Any) -> DevChain:
-    return DevChain(seed, 1000, initial=initial, txs_per_block=2, **how)
-
-
 @pytest.fixture
 def chain() -> Generator[Growing]:
-    with start_server(_chain()) as server:
-        yield Growing(server, _chain())
+    with start_server(new_chain()) as server:
+        yield Growing(server, new_chain())
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +93,8 @@ def test_a_reorganisation_is_rewritten_and_told(chain: Growing, stream: Stream, 
 
 def test_a_planned_reorganisation_on_the_way_is_followed(data: str) -> None:
     stream, plan = new_stream(data), ReorgAt(40, 5)
-    with start_server(_chain(initial=39, reorg_at=plan)) as server:
-        chain = Growing(server, _chain(initial=39, reorg_at=plan))
+    with start_server(new_chain(initial=39, reorg_at=plan)) as server:
+        chain = Growing(server, new_chain(initial=39, reorg_at=plan))
         with stream.attempt(1, chain.url) as follower:
             catch_up(follower)
             chain.mine(30)
@@ -260,7 +232,7 @@ def test_a_block_that_was_final_is_not_rewritten(chain: Growing, stream: Stream)
         catch_up(follower)
     before = stream.rows()
     with (
-        start_server(_chain(seed=8, initial=200)) as other,
+        start_server(new_chain(seed=8, initial=200)) as other,
         stream.attempt(2, other.url) as follower,
         pytest.raises(FinalityBroken, match=r"block 25 .* was final"),
     ):
@@ -288,10 +260,10 @@ def test_finality_of_other_blocks_than_ours_says_nothing_about_ours(
 
 
 def test_a_fork_that_is_shorter_so_far_is_followed(stream: Stream) -> None:
-    with start_server(_chain()) as server, stream.attempt(1, server.url) as follower:
+    with start_server(new_chain()) as server, stream.attempt(1, server.url) as follower:
         catch_up(follower)  # up to block 89
-    with start_server(_chain(initial=87)) as server, stream.attempt(2, server.url) as follower:
-        fork = Growing(server, _chain(initial=87))
+    with start_server(new_chain(initial=87)) as server, stream.attempt(2, server.url) as follower:
+        fork = Growing(server, new_chain(initial=87))
         fork.reorg(2)
         catch_up(follower)
         assert stream.rows() == fork.rows()
@@ -318,7 +290,7 @@ def test_another_chain_is_refused(chain: Growing, stream: Stream) -> None:
     with stream.attempt(1, chain.url):
         pass
     with (
-        start_server(_chain(chain_id=5)) as other,
+        start_server(new_chain(chain_id=5)) as other,
         stream.unopened(2, other.url) as follower,
         pytest.raises(OtherChain, match="chain 31337, not 5"),
     ):
@@ -406,18 +378,7 @@ def test_the_operator_follows_until_it_is_canceled(
     runner = SparkRunner(PipelineSettings(tmp_path, tmp_path, rpc_pools=pools, data_dsn=data))
     names = ("hot_blocks", "hot_transactions", "hot_logs")
     payload = task("block_follower", {"start_block": 80, "poll_seconds": 0.05}, names)
-    stream = Stream(
-        data,
-        [
-            HotOutput(
-                output.name.removeprefix("hot_"),
-                hot_table(output.dataset_uuid, output.dataset_version),
-                output.dataset_uuid,
-                output.dataset_version,
-            )
-            for output in payload.outputs
-        ],
-    )
+    stream = Stream(data, hot_outputs(payload))
     told: Queue[int | None] = Queue()
 
     def tell(events: Any, invalidations: Any = ()) -> None:

@@ -1,22 +1,30 @@
 """Followers in the test's own process: a stream's attempts, what they told, what they wrote."""
 
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event as Signal
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 from psycopg.rows import dict_row
+from pyspark.sql import SparkSession
 
+from support.growing import Growing
+from support.postgres import sql
+from support.waiting import eventually
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
 from trace_etl.model.storage import hot_table
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tip import TipReader
 from trace_etl.pipeline.follower import Follower, HotOutput, Plan
+from trace_etl.pipeline.streaming import StreamingFollower
 from trace_etl.wire.news import Event, Events
+from trace_etl.wire.payload import TaskPayload
 
 KINDS = ("blocks", "transactions", "logs")
 _ORDER = {
@@ -53,9 +61,24 @@ class Stream:
     ) -> Generator[Follower]:
         writer = Writer(self.outputs[0].dataset_version, task_id or self.task_id, number)
         plan = Plan("test.follow", writer, self.outputs, **{"start": 0, "poll": 0.02, **self.how})
-        endpoints = Source(urls, **{"tries": 3, "first_wait": 0.01, **source})
-        with TipReader(endpoints, KINDS) as reader, connection.connect(self.dsn) as conn:
+        with (
+            TipReader(_source(urls, source), KINDS) as reader,
+            connection.connect(self.dsn) as conn,
+        ):
             yield Follower(plan, reader, conn, self.tell, Signal(), lambda: self.is_held)
+
+    @contextmanager
+    def streaming(
+        self, number: int, spark: SparkSession, directory: Path, *urls: str, **source: Any
+    ) -> Generator["Streaming"]:
+        """An attempt that runs queries until the end of the `with`."""
+        with self.unopened(number, *urls, **source) as follower, ThreadPoolExecutor(1) as pool:
+            made = StreamingFollower(follower, spark, _source(urls, source), directory, look=0.2)
+            running = pool.submit(made.run)
+            try:
+                yield Streaming(self, follower, running)
+            finally:
+                follower.stop.set()
 
     def tell(
         self, events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()
@@ -82,12 +105,58 @@ class Stream:
         return [(one["start"], one["end"]) for one in mine]
 
 
+@dataclass
+class Streaming:
+    """A streaming attempt under way."""
+
+    stream: Stream
+    follower: Follower
+    running: Future[None]
+
+    def catch_up(self, chain: Growing, start: int = 0) -> None:
+        """Waits until the tables hold the chain, and that was told."""
+        rows = chain.rows(start)
+        eventually(lambda: self._is_at(rows["blocks"]), "it holds the chain", within=60)
+        assert self.stream.rows() == rows
+
+    def failure(self) -> BaseException | None:
+        return self.running.exception(timeout=60)
+
+    def _is_at(self, blocks: Sequence[Mapping[str, Any]]) -> bool:
+        if self.running.done():
+            self.running.result()
+            raise AssertionError("it ended")
+        query = "SELECT number, hash, announced FROM followers WHERE stream = %s"
+        number, block_hash = blocks[-1]["block_number"], blocks[-1]["block_hash"]
+        found = sql(self.stream.dsn, query, [self.stream.outputs[0].dataset_version])
+        return [row[:2] for row in found] == [(number, block_hash)] and (
+            self.stream.is_held or found[0][2] == number
+        )
+
+
+def _source(urls: tuple[str, ...], how: Mapping[str, Any]) -> Source:
+    return Source(urls, **{"tries": 3, "first_wait": 0.01, **how})
+
+
 def new_stream(dsn: str, **how: Any) -> Stream:
     outputs: list[HotOutput] = []
     for kind in KINDS:
         dataset, version = uuid4(), uuid4()
         outputs.append(HotOutput(kind, hot_table(dataset, version), dataset, version))
     return Stream(dsn, outputs, how=how)
+
+
+def hot_outputs(payload: TaskPayload) -> list[HotOutput]:
+    """The outputs of a follower's task."""
+    return [
+        HotOutput(
+            output.name.removeprefix("hot_"),
+            hot_table(output.dataset_uuid, output.dataset_version),
+            output.dataset_uuid,
+            output.dataset_version,
+        )
+        for output in payload.outputs
+    ]
 
 
 def catch_up(follower: Follower) -> None:

@@ -29,6 +29,11 @@ def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(scratch.directory / "warehouse"),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # The usual one starts several processes for every file that it writes.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing"
+            ".FileSystemBasedCheckpointFileManager"
+        ),
         **session_conf(settings),
         **(_on_this_machine(scratch) if is_local(settings.master) else {}),
         **settings.spark_conf,

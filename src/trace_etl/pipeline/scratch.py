@@ -22,7 +22,7 @@ class Scratch:
         """Fresh ones. What processes that are no more left behind goes away first."""
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _sweep(parent)
-        directory = parent / f"{_PREFIX}{os.getpid()}"
+        directory = own_directory(parent)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(mode=0o700)
         sockets = directory / "sockets"
@@ -35,6 +35,11 @@ class Scratch:
         """Leave the log, drop the rest."""
         shutil.rmtree(self.sockets, ignore_errors=True)
         shutil.rmtree(self.directory / "local", ignore_errors=True)
+
+
+def own_directory(parent: Path) -> Path:
+    """This process's own; gone with what is in it when somebody starts after our end."""
+    return parent / f"{_PREFIX}{os.getpid()}"
 
 
 def _short_directory() -> Path:

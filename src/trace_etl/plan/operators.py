@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
@@ -45,6 +46,11 @@ class IngestConfig(OperatorConfig):
 
 class FollowConfig(OperatorConfig):
     rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
+    engine: Literal["loop", "streaming"] = Field(
+        "loop",
+        description="Who reads: a thread of the worker, or a query of Structured Streaming.",
+        json_schema_extra=TUNING,
+    )
     start_block: int | None = Field(
         None, ge=0, description="First block; by default the tip, when it is first followed."
     )

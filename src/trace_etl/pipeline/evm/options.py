@@ -1,13 +1,17 @@
 """What `spark.read.format("evm")` may be told. Spark hands option keys over in lower case."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tables import SCHEMAS
 
 BUNDLE = "bundle"
+LINKS = "links"
+"""What a bundle may hold beside tables: the hash of each block, and that of its parent."""
 _DEFAULT_PARTITION = 1000
 _DEFAULT_BLOCKS_PER_BATCH = 1000
 _DEFAULT_REORG_DEPTH = 64
@@ -26,6 +30,8 @@ class EvmOptions:
     partition_size: int
     blocks_per_batch: int = _DEFAULT_BLOCKS_PER_BATCH
     reorg_depth: int = _DEFAULT_REORG_DEPTH
+    starting_offset: Mapping[str, Any] | None = None
+    """Where a stream begins that somebody else remembers; None means at `start`."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "EvmOptions":
@@ -33,7 +39,7 @@ class EvmOptions:
         dataset = options.get("dataset", "")
         tables = options.get("tables", "").split(",") if dataset == BUNDLE else [dataset]
         for table in tables:
-            if table not in SCHEMAS:
+            if table not in SCHEMAS and (dataset, table) != (BUNDLE, LINKS):
                 raise BadTask(
                     f'evm option dataset: must be one of {", ".join(SCHEMAS)}, not "{table}"'
                 )
@@ -53,7 +59,23 @@ class EvmOptions:
                 options, "blocks_per_batch", _DEFAULT_BLOCKS_PER_BATCH, least=1
             ),
             reorg_depth=_number(options, "reorg_depth", _DEFAULT_REORG_DEPTH, least=1),
+            starting_offset=_offset(options),
         )
+
+
+def _offset(options: Mapping[str, str]) -> Mapping[str, Any] | None:
+    text = options.get("starting_offset")
+    if text is None:
+        return None
+    try:
+        given = json.loads(text)
+        number, hashes = int(given["number"]), bytes.fromhex(given["trail"])
+        is_whole = len(hashes) % 32 == 0 and hashes[-32:].hex() == given["hash"][2:]
+        if number < len(hashes) // 32 - 1 or not hashes or not is_whole:
+            raise ValueError
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadTask("evm option starting_offset: is not an offset of this source") from error
+    return given
 
 
 def _source(options: Mapping[str, str]) -> Source:

@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from trace_etl.pipeline.evm.columns import binary, integers
 from trace_etl.pipeline.evm.fetch import RangeReader
-from trace_etl.pipeline.evm.options import BUNDLE, EvmOptions
+from trace_etl.pipeline.evm.options import BUNDLE, LINKS, EvmOptions
 from trace_etl.pipeline.evm.tables import Chunk, build
 from trace_etl.pipeline.executors import settle
 
@@ -16,6 +17,9 @@ from trace_etl.pipeline.executors import settle
 # compressed because every byte is copied five times on its way through the JVM.
 BUNDLE_SCHEMA: Any = pa.schema(
     [("table", pa.string()), ("first_block", pa.int64()), ("slice", pa.binary())]
+)
+_LINKS_SCHEMA: Any = pa.schema(
+    [("number", pa.int64()), ("hash", pa.binary()), ("parent", pa.binary())]
 )
 
 
@@ -55,7 +59,7 @@ def _pack(batch: Any) -> bytes:
 
 def _bundle(tables: Sequence[str], chunk: Chunk, chain_id: int) -> Any:
     first = int(chunk.blocks.field("number")[0].as_py(), 16)
-    slices = [_pack(build(table, chunk, chain_id)) for table in tables]
+    slices = [_pack(_slice(table, chunk, chain_id)) for table in tables]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(list(tables), pa.string()),
@@ -64,3 +68,11 @@ def _bundle(tables: Sequence[str], chunk: Chunk, chain_id: int) -> Any:
         ],
         schema=BUNDLE_SCHEMA,
     )
+
+
+def _slice(table: str, chunk: Chunk, chain_id: int) -> Any:
+    if table != LINKS:
+        return build(table, chunk, chain_id)
+    column = chunk.blocks.field
+    columns = [integers(column("number")), binary(column("hash")), binary(column("parentHash"))]
+    return pa.RecordBatch.from_arrays(columns, schema=_LINKS_SCHEMA)

@@ -6,12 +6,14 @@ finds a reorganisation that happened meanwhile. When the chain changes, the next
 first block that changed: a batch replaces whatever its reader holds from its lowest block on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
+from trace_etl.pipeline.errors import ChainMismatch
 from trace_etl.pipeline.evm.options import EvmOptions
 from trace_etl.pipeline.evm.reading import BlockRange, read_range
 from trace_etl.pipeline.evm.tip import TipReader
@@ -19,16 +21,29 @@ from trace_etl.pipeline.evm.trail import Mark, Trail
 from trace_etl.plan.ranges import split
 
 _EVERYTHING = 1_000_000
+_MOST_CHANGES = 5
 Offset = dict[str, Any]
+
+
+def offset_at(trail: Trail) -> Offset:
+    """Where a stream is that holds these blocks and has nothing left to read of them."""
+    assert trail.last is not None
+    return _offset(trail.last.number + 1, trail)
 
 
 class EvmStreamReader(DataSourceStreamReader):
     """Plans on the driver, reads on executors. `reorg_depth` hashes are kept in every offset."""
 
     def __init__(self, options: EvmOptions) -> None:
-        self._options = options
+        # At the tip endpoints differ: one is asked after another, not all at once.
+        self._options = replace(options, source=replace(options.source, spread=False))
+        self._tip: TipReader | None = None
+        self._changes = 0
+        """How often in a row the chain changed while it was looked at."""
 
     def initialOffset(self) -> Offset:
+        if self._options.starting_offset is not None:
+            return dict(self._options.starting_offset)
         start = self._options.start
         return {"number": start - 1, "hash": "", "first": start, "trail": ""}
 
@@ -38,11 +53,19 @@ class EvmStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _EVERYTHING
         trail = _trail(start)
-        with TipReader(self._options.source, ("blocks",)) as reader:
-            # The first hash of a full trail is the last that may be relied on.
-            is_full = len(trail) > self._options.reorg_depth
-            final = trail.first if is_full else -1
-            found = reader.advance(trail, start=self._options.start, final=final, limit=most)
+        # The first hash of a full trail is the last that may be relied on.
+        is_full = len(trail) > self._options.reorg_depth
+        final = trail.first if is_full else -1
+        try:
+            found = self._reader().advance(
+                trail, start=self._options.start, final=final, limit=most
+            )
+        except ChainMismatch:
+            self._changes += 1
+            if self._changes > _MOST_CHANGES:
+                raise
+            return start  # nothing for now: a query that failed would take seconds to come back
+        self._changes = 0
         if found is None:
             return start
         kept = found.marks[-1].number - self._options.reorg_depth
@@ -59,8 +82,18 @@ class EvmStreamReader(DataSourceStreamReader):
         # than the offset, and the next batch finds the difference and replaces the range again.
         return read_range(self._options, partition)
 
+    def stop(self) -> None:
+        if self._tip is not None:
+            self._tip.__exit__()
 
-def _trail(offset: Offset) -> Trail:
+    def _reader(self) -> TipReader:
+        """Kept from one offset to the next: its connections are open already."""
+        if self._tip is None:
+            self._tip = TipReader(self._options.source, ("blocks",))
+        return self._tip
+
+
+def _trail(offset: Mapping[str, Any]) -> Trail:
     hashes = bytes.fromhex(offset["trail"])
     marks = [hashes[at : at + 32] for at in range(0, len(hashes), 32)]
     first = offset["number"] - len(marks) + 1

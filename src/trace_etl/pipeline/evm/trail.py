@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, pairwise
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,18 @@ class Mark:
 
     def __str__(self) -> str:
         return f"{self.number} (0x{self.hash.hex()})"
+
+
+@dataclass(frozen=True)
+class Link:
+    """One block, and the hash of the block that it says it follows."""
+
+    mark: Mark
+    parent: bytes
+
+    @property
+    def below(self) -> Mark:
+        return Mark(self.mark.number - 1, self.parent)
 
 
 class Trail:
@@ -46,3 +59,17 @@ class Trail:
         kept = [mark for mark in self._marks if keep_from <= mark.number < marks[0].number]
         fresh = [mark for mark in marks if mark.number >= keep_from]
         return Trail([*kept, *fresh] or marks[-1:])
+
+    def fresh(self, links: Sequence[Link], *, start: int) -> Sequence[Link] | None:
+        """Of blocks in order: those not held. A trail of nothing takes them from `start` on.
+
+        None if they are no chain, or do not go on top of a block that is held.
+        """
+        if any(after.below != before.mark for before, after in pairwise(links)):
+            return None
+        unknown = list(dropwhile(lambda link: self.at(link.mark.number) == link.mark, links))
+        if not unknown:
+            return unknown
+        below = unknown[0].below
+        fits = below.number == start - 1 if not self._marks else self.at(below.number) == below
+        return unknown if fits else None

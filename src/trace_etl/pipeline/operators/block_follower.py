@@ -3,12 +3,15 @@
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
 from trace_etl.model.storage import hot_table
+from trace_etl.pipeline.conf import is_connect
 from trace_etl.pipeline.context import OperatorContext
 from trace_etl.pipeline.errors import BadTask
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tip import TipReader
 from trace_etl.pipeline.follower import Follower, HotOutput, Plan
 from trace_etl.pipeline.link import never
+from trace_etl.pipeline.scratch import own_directory
+from trace_etl.pipeline.streaming import StreamingFollower
 from trace_etl.plan.operators import FollowConfig
 from trace_etl.wire.task import TaskResult
 
@@ -26,9 +29,21 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     kinds = [output.kind for output in plan.outputs]
     with TipReader(source, kinds) as reader, connection.connect(dsn) as conn:
         held = context.link.is_held if context.link else never
-        Follower(plan, reader, conn, context.emit, context.canceled, held).run()
+        follower = Follower(plan, reader, conn, context.emit, context.canceled, held)
+        if config.engine == "streaming":
+            _streaming(context, follower, source).run()
+        else:
+            follower.run()
     context.check()
     return TaskResult()
+
+
+def _streaming(context: OperatorContext, follower: Follower, source: Source) -> StreamingFollower:
+    if is_connect(context.settings.master):
+        # A server would run our part of a batch on its side, away from position and fence.
+        raise BadTask("block_follower, engine streaming: needs a Spark of the worker's own")
+    spark = context.spark
+    return StreamingFollower(follower, spark, source, own_directory(context.settings.spark_dir))
 
 
 def _plan(context: OperatorContext, config: FollowConfig) -> Plan:

@@ -1,0 +1,221 @@
+"""Following a chain by Structured Streaming: what holds for the loop holds for it too."""
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from queue import Queue
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.faulty_node import Calls, FaultyNode, Reply
+from support.following import KINDS, Stream, catch_up, hot_outputs, new_stream
+from support.growing import Growing, new_chain
+from support.postgres import Templates, copied, sql
+from support.spark_tasks import task
+from support.waiting import eventually
+from trace_etl.data.errors import StaleWriter
+from trace_etl.devchain import start_server
+from trace_etl.pipeline import streaming
+from trace_etl.pipeline.errors import BadTask, FinalityBroken, RpcRefused, TaskCanceled
+from trace_etl.pipeline.link import Link
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+
+
+@pytest.fixture
+def tip() -> Generator[Growing]:
+    with start_server(new_chain()) as server:
+        yield Growing(server, new_chain())
+
+
+@pytest.fixture(scope="module")
+def data(templates: Templates) -> Generator[str]:
+    with copied(templates) as fresh:
+        yield fresh.data
+
+
+@pytest.fixture
+def stream(data: str) -> Stream:
+    return new_stream(data, batch=30)
+
+
+def test_growth_and_reorganisations_are_followed_and_told(
+    spark: SparkSession, tip: Growing, stream: Stream, tmp_path: Path
+) -> None:
+    depths = [1, 2, 17, 64]
+    with stream.streaming(1, spark, tmp_path, tip.url) as attempt:
+        attempt.catch_up(tip)
+        assert not stream.invalidations
+        for depth in depths:
+            tip.reorg(depth)
+            attempt.catch_up(tip)
+        assert stream.told_ranges() == [(90 - depth, 89) for depth in depths]
+        tip.mine(70)
+        attempt.catch_up(tip)
+        told = list(stream.events)
+        stream.is_held = True
+        tip.mine(1)
+        attempt.catch_up(tip)
+        assert stream.events == told
+        stream.is_held = False
+        attempt.catch_up(tip)
+    attempt.running.result(timeout=60)
+    assert {event.cursor for event in stream.events[len(told) :]} == {160}
+    query = "SELECT reorganisations, deepest FROM followers WHERE stream = %s"
+    assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(4, 64)]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_attempt_goes_on_where_the_one_before_committed_whatever_its_engine(
+    spark: SparkSession, tip: Growing, stream: Stream, tmp_path: Path
+) -> None:
+    with stream.attempt(1, tip.url) as follower:
+        catch_up(follower)
+    tip.reorg(30)
+    tip.mine(100)  # our last block is below what is final by now
+    with stream.streaming(2, spark, tmp_path, tip.url) as attempt:
+        attempt.catch_up(tip)
+        with stream.attempt(3, tip.url):
+            before = stream.rows()
+            tip.reorg(4)
+            assert isinstance(attempt.failure(), StaleWriter)
+            assert stream.rows() == before
+    assert stream.told_ranges() == [(60, 89)]
+
+
+def test_a_chain_that_changes_between_plan_and_read_is_neither_mixed_nor_left_out(
+    spark: SparkSession, tip: Growing, stream: Stream, tmp_path: Path
+) -> None:
+    with start_server(new_chain()) as server, FaultyNode(tip.url) as node:
+        other = Growing(server, new_chain())
+        other.reorg(3)
+        other.mine(5)
+        told: list[str] = []
+
+        def before(calls: Calls) -> Reply | None:
+            is_read = calls[0]["params"][1:] == [True]
+            if is_read and tip.twin.head == 94 and not told:
+                node.upstream = other.url  # planned on one chain, read on another
+                told.append("read")
+            elif calls[0]["params"][:1] == ["latest"] and node.upstream == other.url:
+                node.upstream = tip.url  # and the first is back before anybody asks again
+                told.append("back")
+            return None
+
+        node.before = before
+        with stream.streaming(1, spark, tmp_path, node.url) as attempt:
+            attempt.catch_up(tip)
+            tip.mine(5)
+            attempt.catch_up(tip)
+            assert told == ["read", "back"]
+            tip.mine(1)
+            attempt.catch_up(tip)
+        attempt.running.result(timeout=60)
+    assert not stream.invalidations
+
+
+def test_a_change_deeper_than_an_offset_remembers_is_found_by_the_trail(
+    spark: SparkSession,
+    tip: Growing,
+    stream: Stream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming, "_HASHES", 4)
+    with stream.streaming(1, spark, tmp_path, tip.url) as attempt:
+        attempt.catch_up(tip)
+        tip.mine(1)
+        attempt.catch_up(tip)
+        tip.reorg(17)
+        attempt.catch_up(tip)
+        tip.mine(1)
+        attempt.catch_up(tip)
+    attempt.running.result(timeout=60)
+    assert stream.told_ranges() == [(74, 90)]
+
+
+def test_a_node_that_is_away_is_waited_for_and_one_that_breaks_its_word_is_named(
+    spark: SparkSession, tip: Growing, stream: Stream, tmp_path: Path
+) -> None:
+    with FaultyNode(tip.url) as node:
+        with stream.streaming(1, spark, tmp_path, node.url, tries=1) as attempt:
+            attempt.catch_up(tip)
+            refused: list[int] = []
+
+            def refuse(calls: Calls) -> Reply | None:
+                refused.append(1)
+                return Reply(503)
+
+            node.before = refuse
+            tip.mine(3)
+            eventually(lambda: len(refused) > 2, "it asks in vain")
+            node.before = lambda calls: None
+            attempt.catch_up(tip)
+        attempt.running.result(timeout=60)
+        rows = stream.rows()
+        with start_server(new_chain(seed=8, initial=200)) as another:
+            node.upstream = another.url
+            with stream.streaming(2, spark, tmp_path, node.url) as attempt:
+                failure = attempt.failure()
+        assert isinstance(failure, FinalityBroken)
+        assert "was final" in failure.detail
+    assert stream.rows() == rows
+
+
+def test_patience_with_a_node_has_an_end_and_a_cause(
+    spark: SparkSession, tip: Growing, data: str, tmp_path: Path
+) -> None:
+    stream = new_stream(data, patience=0.5)
+    with (
+        FaultyNode(tip.url) as node,
+        stream.streaming(1, spark, tmp_path, node.url, tries=1) as attempt,
+    ):
+        attempt.catch_up(tip)
+        node.before = lambda calls: Reply(503) if calls[0]["params"][:1] == ["latest"] else None
+        failure = attempt.failure()
+    assert isinstance(failure, RpcRefused), failure
+    assert "HTTP 503" in failure.detail and node.label in failure.detail
+
+
+def test_the_operator_streams_until_it_is_canceled(
+    runner: SparkRunner, tip: Growing, data: str, tmp_path: Path
+) -> None:
+    settings = replace(runner.settings, rpc_pools={"tip": (tip.url,)}, data_dsn=data)
+    made = SparkRunner(settings)
+    made.session = runner.session  # the one warm Spark of the tests
+    config = {"engine": "streaming", "start_block": 80, "poll_seconds": 0.05, "rpc": "tip"}
+    payload = task("block_follower", config, [f"hot_{kind}" for kind in KINDS])
+    stream, told = Stream(data, hot_outputs(payload)), Queue[int | None]()
+
+    def tell(events: Any, invalidations: Any = ()) -> None:
+        stream.tell(events, invalidations)
+        told.put(events[0].cursor)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(made.run, payload, Link(uuid4(), tell))
+        assert told.get(timeout=60) == 89
+        tip.mine(2)
+        assert told.get(timeout=60) == 91
+        made.cancel(payload.task_id)
+        with pytest.raises(TaskCanceled):
+            running.result(timeout=30)
+    assert stream.rows() == tip.rows(start=80)
+
+
+def test_a_server_of_spark_connect_is_refused(data: str, tmp_path: Path) -> None:
+    made = SparkRunner(
+        PipelineSettings(
+            tmp_path,
+            tmp_path,
+            master="sc://127.0.0.1:9",
+            rpc_pools={"default": ("http://127.0.0.1:9",)},
+            data_dsn=data,
+        )
+    )
+    payload = task("block_follower", {"engine": "streaming"}, ["hot_logs"])
+    with pytest.raises(BadTask, match="Spark of the worker's own"):
+        made.run(payload, Link(uuid4(), lambda events, invalidations=(): None))

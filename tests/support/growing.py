@@ -1,0 +1,33 @@
+"""A chain that grows and changes its mind while it is served."""
+
+from threading import Lock
+from typing import Any
+
+from support.chain_rows import expected
+from trace_etl.devchain import DevChain
+from trace_etl.devchain.server import RunningServer
+
+
+class Growing:
+    """A served chain, and a twin that makes the same moves, to look things up in."""
+
+    def __init__(self, server: RunningServer, twin: DevChain) -> None:
+        self._server, self.twin = server, twin
+        self.url = server.url
+        self._lock = Lock()
+
+    def mine(self, blocks: int) -> None:
+        self._server.mine(blocks)
+        self.twin.mine(blocks)
+
+    def reorg(self, depth: int) -> None:
+        with self._lock:
+            self._server.reorg(depth)
+            self.twin.reorg(depth)
+
+    def rows(self, start: int = 0) -> dict[str, list[dict[str, Any]]]:
+        return expected(self.twin, start, self.twin.head)
+
+
+def new_chain(seed: int = 7, initial: int = 90, **how: Any) -> DevChain:
+    return DevChain(seed, 1000, initial=initial, txs_per_block=2, **how)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from support.waiting import eventually
+from trace_etl.lite.databases import Dsns
 from trace_etl.pipeline.scratch import Scratch
 
 DEADLINE = 120.0
@@ -21,12 +22,15 @@ DEADLINE = 120.0
 PRELUDE = """
 import os, signal, sys, threading, time
 from pathlib import Path
+import structlog
 from support.spark_tasks import rows, select
+from support.stream_runs import Following
 from support.waiting import eventually
-from trace_etl.pipeline.errors import SparkLost, SparkNotStarted
+from trace_etl.pipeline.errors import SparkLost, SparkNotStarted, TaskCanceled
 from trace_etl.pipeline.runner import SparkRunner
 from trace_etl.pipeline.settings import PipelineSettings
 
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 root = Path(sys.argv[1])
 java = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 runner = SparkRunner(PipelineSettings(root / "objects", root / "spark", java_home=java))
@@ -60,13 +64,19 @@ def _system_java() -> Path | None:
 
 
 @pytest.mark.timeout(300)  # two JVMs, one after the other
-def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(tmp_path: Path) -> None:
+def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(
+    tmp_path: Path, dsns: Dsns
+) -> None:
+    (tmp_path / "dsn").write_text(dsns.data)
     script = """
         handler = lambda *args: None
         signal.signal(signal.SIGINT, handler)
         runner.warm()
         assert signal.getsignal(signal.SIGINT) is handler  # PySpark would take it over
         assert answer() == [{"n": 1000}]
+        stream = Following(runner, (root / "dsn").read_text())
+        first = stream.attempt(1)
+        assert stream.told.get(timeout=60) == 9
 
         def kill_soon():
             tracker = runner.session.get().sparkContext.statusTracker()
@@ -79,7 +89,13 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(tmp_path: 
             raise AssertionError("the task outlived its JVM")
         except SparkLost as error:
             assert error.retryable
+        assert isinstance(first.exception(60), SparkLost)
         assert answer() == [{"n": 1000}]  # from a new one, unasked
+        second = stream.attempt(2)
+        stream.server.mine(1)
+        assert stream.told.get(timeout=60) == 10
+        stream.cancel()
+        assert isinstance(second.exception(60), TaskCanceled)
         print(runner.session.engine.jvm.process.pid, flush=True)
         sys.stdin.read()
     """

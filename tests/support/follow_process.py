@@ -1,6 +1,7 @@
 """A follower in a process of its own, to be killed: `python follow_process.py PLAN.json ATTEMPT`.
 
-It tells by appending lines to a file, as the Dispatcher would record them.
+It tells by appending lines to a file, as the Dispatcher would record them. With the engine
+`streaming` it has a JVM beside it, which dies with it.
 """
 
 import json
@@ -16,6 +17,10 @@ from trace_etl.data.followers import Writer
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tip import TipReader
 from trace_etl.pipeline.follower import Follower, HotOutput, Plan
+from trace_etl.pipeline.scratch import own_directory
+from trace_etl.pipeline.session import WarmSession
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.pipeline.streaming import StreamingFollower
 from trace_etl.wire.news import Event
 
 
@@ -36,7 +41,13 @@ def main() -> None:
     source = Source((given["url"],), tries=2, first_wait=0.01)
     kinds = [output.kind for output in outputs]
     with TipReader(source, kinds) as reader, connection.connect(given["dsn"]) as conn:
-        Follower(plan, reader, conn, tell, Signal()).run()
+        follower = Follower(plan, reader, conn, tell, Signal())
+        if given["engine"] == "loop":
+            follower.run()
+        else:
+            place = Path(sys.argv[1]).parent / "spark"
+            spark = WarmSession(PipelineSettings(place, place, is_brief=True)).get()
+            StreamingFollower(follower, spark, source, own_directory(place)).run()
 
 
 if __name__ == "__main__":

@@ -68,9 +68,9 @@ class Running:
         self._over.set()
 
 
-def _claimed(operators: list[str]) -> Iterator[str]:
+def _claimed(operators: list[str], engine: str = "loop") -> Iterator[str]:
     """The operators that a worker with one slot starts, in order."""
-    payloads = [task(name, {}, ["hot_logs"]) for name in operators]
+    payloads = [task(name, {"engine": engine}, ["hot_logs"]) for name in operators]
     runner, stop = Running(), threading.Event()
     queue = Wakings([payload.task_id for payload in payloads])
     slots = Slots(
@@ -87,9 +87,10 @@ def _claimed(operators: list[str]) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def test_what_never_ends_leaves_the_slots_to_the_others() -> None:
+@pytest.mark.parametrize("engine", ["loop", "streaming"])
+def test_what_never_ends_leaves_the_slots_to_the_others(engine: str) -> None:
     names = ["block_follower", "block_follower", "sql"]
-    assert sorted(_claimed(names)) == names
+    assert sorted(_claimed(names, engine)) == names
 
 
 def test_one_slot_runs_one_attempt_at_a_time() -> None:

@@ -166,6 +166,9 @@ def _forget_singletons() -> None:
     context = cast("Any", SparkContext)
     session = cast("Any", SparkSession)
     dead = context._active_spark_context
+    # Where a JVM calls back with the batches of a stream; it outlives the JVM otherwise.
+    if context._gateway is not None and context._gateway.__dict__.get("_callback_server"):
+        context._gateway.shutdown_callback_server()
     if dead is not None:
         dead._jsc = None  # there is nobody left to tell
         dead.stop()

@@ -1,0 +1,40 @@
+"""A streaming follower's attempts on a runner that may lose its Spark."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from queue import Queue
+from typing import Any
+from uuid import uuid4
+
+from support.growing import new_chain
+from support.spark_tasks import task
+from trace_etl.devchain import start_server
+from trace_etl.pipeline.link import Link
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.wire.news import Event
+from trace_etl.wire.task import TaskResult
+
+
+class Following:
+    """A chain of ten blocks, and the attempts of one task that follows it."""
+
+    def __init__(self, runner: SparkRunner, dsn: str) -> None:
+        self.server = start_server(new_chain(initial=10)).__enter__()  # until the process ends
+        self.told: Queue[int | None] = Queue()
+        pools = {"default": (self.server.url,)}
+        self._runner = SparkRunner(replace(runner.settings, data_dsn=dsn, rpc_pools=pools))
+        self._runner.session = runner.session
+        config = {"engine": "streaming", "start_block": 0, "poll_seconds": 0.05}
+        self._task = task("block_follower", config, ["hot_blocks"])
+        self._threads = ThreadPoolExecutor(2)
+
+    def attempt(self, number: int) -> Future[TaskResult]:
+        payload = self._task.model_copy(update={"attempt": number})
+        return self._threads.submit(self._runner.run, payload, Link(uuid4(), self._tell))
+
+    def cancel(self) -> None:
+        self._runner.cancel(self._task.task_id)
+
+    def _tell(self, events: Sequence[Event], invalidations: Sequence[Any] = ()) -> None:
+        self.told.put(events[0].cursor)

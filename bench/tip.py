@@ -5,17 +5,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 from uuid import uuid4
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from pyspark.sql import SparkSession
 
 from bench import replay
 from bench.harness import Result, compare
-from trace_etl.data import connection, migrations
+from trace_etl.data import connection, followers, migrations
 from trace_etl.data.followers import Writer
 from trace_etl.devchain import DevChain
 from trace_etl.lite import databases
@@ -24,6 +26,9 @@ from trace_etl.model.storage import hot_table
 from trace_etl.pipeline.evm.fetch import Source
 from trace_etl.pipeline.evm.tip import TipReader
 from trace_etl.pipeline.follower import Follower, HotOutput, Plan
+from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.pipeline.streaming import StreamingFollower
 
 BLOCKS = 1500
 THEIR_BLOCKS = 60
@@ -53,22 +58,54 @@ def serving(directory: Path) -> Generator[str]:
         embedded.remove()
 
 
-def ours(url: str, dsn: str) -> float:
-    """Blocks per second into fresh hot tables: blocks, transactions and logs."""
+@contextmanager
+def _following(url: str, dsn: str) -> Generator[Follower]:
+    """A follower into fresh hot tables: blocks, transactions and logs."""
     outputs: list[HotOutput] = []
     for kind in KINDS:
         dataset, version = uuid4(), uuid4()
         outputs.append(HotOutput(kind, hot_table(dataset, version), dataset, version))
     plan = Plan("bench.tip", Writer(outputs[0].dataset_version, uuid4(), 1), outputs, start=0)
-    began = time.perf_counter()
     with TipReader(Source((url,)), KINDS) as reader, connection.connect(dsn) as conn:
-        follower = Follower(plan, reader, conn, lambda events, invalidations=(): None, Event())
+        yield Follower(plan, reader, conn, lambda events, invalidations=(): None, Event())
+
+
+def ours(url: str, dsn: str) -> float:
+    """Blocks per second of the loop, its start included."""
+    began = time.perf_counter()
+    with _following(url, dsn) as follower:
         follower.open()
         while follower.step():
             pass
-    seconds = time.perf_counter() - began
-    _check(dsn, outputs[0].table, BLOCKS)
+        seconds = time.perf_counter() - began
+    _check(dsn, follower.plan.outputs[0].table, BLOCKS)
     return BLOCKS / seconds
+
+
+def streaming(url: str, dsn: str, spark: SparkSession, directory: Path) -> float:
+    """Blocks per second of Structured Streaming; the query's start is left out, as is theirs."""
+    with _following(url, dsn) as follower, ThreadPoolExecutor(1) as pool:
+        made = StreamingFollower(follower, spark, Source((url,)), directory)
+        running = pool.submit(made.run)
+        running.add_done_callback(lambda _: follower.stop.set())
+        try:
+            first = _wait_until(dsn, follower, 1)
+            last = _wait_until(dsn, follower, BLOCKS)
+        finally:
+            follower.stop.set()
+        running.result()
+    _check(dsn, follower.plan.outputs[0].table, BLOCKS)
+    return (last[0] - first[0]) / (last[1] - first[1])
+
+
+def _wait_until(dsn: str, follower: Follower, blocks: int) -> tuple[int, float]:
+    """How many blocks a follower has, and when, once it has so many."""
+    with connection.connect(dsn) as conn:
+        while not follower.stop.wait(0.005):
+            standing = followers.read(conn, follower.plan.writer.stream)
+            if standing and standing.number is not None and standing.number + 1 >= blocks:
+                return standing.number + 1, time.perf_counter()
+    raise RuntimeError("the streaming query ended early")
 
 
 def theirs(url: str, dsn: str, directory: Path) -> float:
@@ -138,7 +175,10 @@ def run() -> list[Result]:
         replay.write(
             chain, replay.lines_of_chain(DevChain(length=BLOCKS, txs_per_block=TXS_PER_BLOCK))
         )
-        with replay.replaying(chain) as url, serving(directory) as dsn:
+        runner = SparkRunner(PipelineSettings(directory, directory / "spark"))
+        with replay.replaying(chain) as url, serving(directory) as dsn, closing(runner):
+            runner.warm()
+            spark = runner.session.get()
             return [
                 compare(
                     "tip_vs_ethereumetl",
@@ -146,5 +186,12 @@ def run() -> list[Result]:
                     lambda: theirs(url, dsn, directory),
                     unit="blocks/s",
                     goal=">= 20",
-                )
+                ),
+                compare(
+                    "tip_streaming_vs_ethereumetl",
+                    lambda: streaming(url, dsn, spark, directory),
+                    lambda: theirs(url, dsn, directory),
+                    unit="blocks/s",
+                    goal=">= 20",
+                ),
             ]

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
-from typing import Any
+from threading import Event
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -181,29 +182,52 @@ def test_patience_with_a_node_has_an_end_and_a_cause(
     assert "HTTP 503" in failure.detail and node.label in failure.detail
 
 
-def test_the_operator_streams_until_it_is_canceled(
-    runner: SparkRunner, tip: Growing, data: str, tmp_path: Path
+def test_the_operator_streams_until_it_is_canceled_also_in_the_middle_of_a_read(
+    runner: SparkRunner, tip: Growing, data: str
 ) -> None:
-    settings = replace(runner.settings, rpc_pools={"tip": (tip.url,)}, data_dsn=data)
-    made = SparkRunner(settings)
-    made.session = runner.session  # the one warm Spark of the tests
-    config = {"engine": "streaming", "start_block": 80, "poll_seconds": 0.05, "rpc": "tip"}
-    payload = task("block_follower", config, [f"hot_{kind}" for kind in KINDS])
-    stream, told = Stream(data, hot_outputs(payload)), Queue[int | None]()
+    with FaultyNode(tip.url) as node, ThreadPoolExecutor(1) as pool:
+        settings = replace(runner.settings, rpc_pools={"tip": (node.url,)}, data_dsn=data)
+        made = SparkRunner(settings)
+        made.session = runner.session  # the one warm Spark of the tests
+        config = {"engine": "streaming", "start_block": 80, "poll_seconds": 0.05, "rpc": "tip"}
+        payload = task("block_follower", config, [f"hot_{kind}" for kind in KINDS])
+        stream, told = Stream(data, hot_outputs(payload)), Queue[int | None]()
 
-    def tell(events: Any, invalidations: Any = ()) -> None:
-        stream.tell(events, invalidations)
-        told.put(events[0].cursor)
+        def tell(events: Any, invalidations: Any = ()) -> None:
+            stream.tell(events, invalidations)
+            told.put(events[0].cursor)
 
-    with ThreadPoolExecutor(1) as pool:
         running = pool.submit(made.run, payload, Link(uuid4(), tell))
         assert told.get(timeout=60) == 89
         tip.mine(2)
         assert told.get(timeout=60) == 91
+        rows, reading, go_on = tip.rows(start=80), Event(), Event()
+
+        def hang(calls: Calls) -> None:
+            if calls[0]["params"][1:] == [True]:
+                reading.set()
+                go_on.wait(60)
+
+        node.change = hang
+        tip.mine(1)
+        assert reading.wait(30)
+        assert _pools_and_tags(runner.session.get(), str(payload.task_id)) == ({"slot-0"}, True)
         made.cancel(payload.task_id)
-        with pytest.raises(TaskCanceled):
-            running.result(timeout=30)
-    assert stream.rows() == tip.rows(start=80)
+        try:
+            with pytest.raises(TaskCanceled):
+                running.result(timeout=30)
+        finally:
+            go_on.set()
+    assert stream.rows() == rows
+
+
+def _pools_and_tags(spark: SparkSession, task_id: str) -> tuple[set[str], bool]:
+    """The pools of all that Spark does now, and whether jobs can be stopped by the task's tag."""
+    store = cast("Any", spark)._jsc.sc().statusStore()
+    stages, jobs = store.activeStages(), store.jobsList(None)
+    tags = [str(jobs.apply(at).jobTags()) for at in range(jobs.size())]
+    pools = {stages.apply(at).schedulingPool() for at in range(stages.size())}
+    return pools, any(task_id in tag for tag in tags)
 
 
 def test_a_server_of_spark_connect_is_refused(data: str, tmp_path: Path) -> None:

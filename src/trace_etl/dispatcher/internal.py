@@ -7,6 +7,7 @@ a framework's router: one dictionary look-up, one validation, one handler.
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 from uuid import UUID
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from trace_etl import __version__
 from trace_etl.dispatcher import figures, openapi
 from trace_etl.dispatcher.buffers import Buffers
-from trace_etl.dispatcher.contract import CALLS
+from trace_etl.dispatcher.contract import CALLS, Call
 from trace_etl.dispatcher.lifecycle import Lifecycle
 from trace_etl.dispatcher.retired import RetiredGenerations
 from trace_etl.dispatcher.tokens import TaskTokens
@@ -77,7 +78,7 @@ class InternalApi:
         self._retired = retired
         self._tokens = tokens
         self._workers = workers
-        self._openapi = _etagged(orjson.dumps(openapi.document(self.calls)), b"no-cache")
+        self._openapi = _etagged(_document(self.calls), b"no-cache")
         handlers: dict[str, Handler] = {
             "health": self._health,
             "claim": self._claim,
@@ -219,9 +220,14 @@ def _problem(error: TraceError) -> Answer:
     return Answer(orjson.dumps(document), status, _EXTRA.get(status, ()), MEDIA_TYPE.encode())
 
 
-def _etagged(body: bytes, cache: bytes) -> Answer:
+@cache
+def _document(calls: tuple[Call, ...]) -> bytes:
+    return orjson.dumps(openapi.document(calls))
+
+
+def _etagged(body: bytes, caching: bytes) -> Answer:
     tag = b'"' + hashlib.sha256(body).hexdigest()[:32].encode() + b'"'
-    return Answer(body, headers=((b"cache-control", cache), (b"etag", tag)))
+    return Answer(body, headers=((b"cache-control", caching), (b"etag", tag)))
 
 
 def _unless_known(answer: Answer, headers: Headers) -> Answer:

@@ -4,8 +4,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from trace_etl.dispatcher.grants import Grant, Opens
 from trace_etl.dispatcher.reported import new_invalidation
-from trace_etl.dispatcher.tokens import Capability, Grant, Scope
+from trace_etl.dispatcher.tokens import Capability
 from trace_etl.model.errors import Forbidden
 from trace_etl.plan.operators import OPERATORS, WORKERS
 from trace_etl.wire.news import Invalidation
@@ -19,8 +20,8 @@ def _grant(dataset: UUID, version: UUID) -> Grant:
 
 def _capability(*, may_doubt: bool) -> Capability:
     writes = [_grant(UUID(int=3), UUID(int=4))]
-    scope = Scope(uuid4(), uuid4(), 1, [_grant(READ, READ_VERSION)], writes, may_doubt)
-    return scope.capability(0, 1)
+    opens = Opens([_grant(READ, READ_VERSION)], writes, may_doubt=may_doubt)
+    return Capability(uuid4(), uuid4(), 1, 0, 1, opens.outputs("mine/"), opens.doubted)
 
 
 def _doubt(version: UUID = READ_VERSION) -> Invalidation:

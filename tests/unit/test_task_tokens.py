@@ -9,7 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from trace_etl.dispatcher.tokens import Grant, PemSigner, Scope, TaskTokens
+from trace_etl.dispatcher.grants import Grant, Opens, Scope
+from trace_etl.dispatcher.tokens import PemSigner, TaskTokens
 from trace_etl.lite import keys
 from trace_etl.model.errors import Forbidden, Unauthenticated
 from trace_etl.model.task import Fence
@@ -37,7 +38,7 @@ def grant(prefix: str) -> Grant:
 
 
 def scope(task_id: UUID | None = None, attempt: int = 1) -> Scope:
-    return Scope(uuid4(), task_id or uuid4(), attempt, [grant("in/")], [grant("out/")])
+    return Scope(uuid4(), task_id or uuid4(), attempt, Opens([grant("in/")], [grant("out/")]))
 
 
 def test_what_is_minted_verifies_here_and_on_every_other_replica(directory: Path) -> None:
@@ -47,9 +48,10 @@ def test_what_is_minted_verifies_here_and_on_every_other_replica(directory: Path
     here, there = mine.verify(token), other.verify(token)
     assert here == there
     assert (here.task_id, here.attempt, here.org_id) == (asked.task_id, 1, asked.org_id)
-    assert set(here.outputs) == {asked.writes[0].dataset_uuid}
-    assert here.read_prefixes == ("s3://trace/in/",)
-    assert here.write_prefixes == ("s3://trace/out/",)
+    (output,) = here.outputs.values()
+    assert output.url == f"s3://trace/out/{asked.task_id}/1/"
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert claims["s3"] == {"read_prefixes": ["s3://trace/in/"], "write_prefixes": [output.url]}
 
 
 def test_a_token_is_verified_once_and_not_on_every_call(directory: Path) -> None:

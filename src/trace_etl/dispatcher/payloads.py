@@ -7,13 +7,14 @@ built as plain dictionaries in the shape of `wire.TaskPayload`, which the tests 
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
 
+from trace_etl.dispatcher.grants import HOLE, Form, Grant, Opens, Scope
 from trace_etl.dispatcher.settings import DispatcherSettings
-from trace_etl.dispatcher.tokens import Grant, Scope, TaskTokens
+from trace_etl.dispatcher.tokens import TaskTokens
 from trace_etl.model.storage import attempt_prefix, buffer_place, generation_place
 from trace_etl.plan.operators import OPERATORS
 from trace_etl.state import cursors, invalidations, revisions
@@ -23,6 +24,8 @@ from trace_etl.state.revisions import Revision, RevisionOutput
 
 Payload = dict[str, Any]
 _TRIES = 4
+_REMEMBERED = 1024  # sets of pins
+_SHORT = 4096  # characters of pins that are worth remembering
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,17 @@ class _Common:
     job: orjson.Fragment
     config: orjson.Fragment
     wheres: tuple[orjson.Fragment, ...]
-    places: tuple[str, ...]
+    writes: list[Grant]
     """Where the outputs of all tasks are, each task's under a prefix of its own."""
+    outputs: Form
     may_doubt: bool
+
+
+class _Pinned(NamedTuple):
+    """What all tasks of a revision that read the same are handed alike."""
+
+    inputs: orjson.Fragment
+    opens: Opens
 
 
 class Payloads:
@@ -48,7 +59,7 @@ class Payloads:
         self._grace = int(cfg.token_grace.total_seconds())
         self._life_most = int(cfg.token_life_most.total_seconds())
         self._known: dict[UUID, _Common] = {}
-        self._read_grant = lru_cache(4096)(self._new_read_grant)
+        self._pinned_before = lru_cache(_REMEMBERED)(self._pin)
 
     async def revision(self, conn: Conn, revision_id: UUID) -> Revision:
         """The definition a task was created from."""
@@ -86,18 +97,21 @@ class Payloads:
     async def _common(self, conn: Conn, revision_id: UUID) -> _Common:
         known = self._known.get(revision_id)
         if known is None:
-            known = _common(await revisions.load(conn, revision_id))
+            known = self._rendered(await revisions.load(conn, revision_id))
             self._known[revision_id] = known
         return known
 
     def _claimed(self, task: ClaimedTask, common: _Common, payload: Payload, kid: str) -> bytes:
+        opens = self._pinned(common, task.pins).opens
+        scope = Scope(task.org_id, task.task_id, task.attempt, opens)
+        life = min(task.timeout_seconds + self._grace, self._life_most)
         return orjson.dumps(
             {
                 "status": "Claimed",
                 "attempt": task.attempt,
                 "lease_token": task.lease_token,
                 "lease_expires_at": task.lease_expires_at,
-                "capability_token": self._token(task, common, payload, kid),
+                "capability_token": self._tokens.mint(scope, life, kid),
                 "task": payload,
             },
             option=orjson.OPT_UTC_Z,
@@ -121,62 +135,66 @@ class Payloads:
             "config": common.config,
             "scope": scope,
             "invalidation": invalid,
-            "inputs": _inputs(common, task.pins),
-            "outputs": self._outputs(task, common),
+            "inputs": self._pinned(common, task.pins).inputs,
+            "outputs": common.outputs.fill(attempt_prefix("", task.task_id, task.attempt)),
             "timeout_seconds": task.timeout_seconds,
             "heartbeat_seconds": max(0.05, task.lease_seconds / 4),
         }
 
-    def _outputs(self, task: ClaimedTask, common: _Common) -> list[dict[str, Any]]:
-        revision = common.revision
-        return [
-            {
-                "output_index": out.output_index,
-                "name": out.name,
-                "dataset_uuid": out.dataset_uuid,
-                "dataset_version": out.dataset_version,
-                "update_strategy": revision.update_strategy,
-                "unique_key": revision.unique_key,
-                "columns": out.columns,
-                "storage_ref": self._ref(attempt_prefix(place, task.task_id, task.attempt)),
-            }
-            for out, place in zip(revision.outputs, common.places, strict=True)
+    # --- what is rendered once --------------------------------------------------------------
+
+    def _rendered(self, revision: Revision) -> _Common:
+        operator = OPERATORS.get(revision.operator)
+        writes = [
+            Grant(out.dataset_uuid, out.dataset_version, self._ref(_place(out)))
+            for out in revision.outputs
         ]
+        return _Common(
+            revision=revision,
+            job=_fragment({"dag_name": revision.dag_name, "name": revision.job_name}),
+            config=_fragment(revision.config),
+            wheres=tuple(_fragment(item.where) for item in revision.inputs),
+            writes=writes,
+            outputs=Form(_outputs(revision, writes)),
+            may_doubt=operator is not None and operator.doubts_inputs,
+        )
+
+    def _pinned(self, common: _Common, pins: str | None) -> _Pinned:
+        pin = self._pinned_before if len(pins or "") <= _SHORT else self._pin
+        return pin(common.revision.revision_id, pins)
+
+    def _pin(self, revision_id: UUID, pins: str | None) -> _Pinned:
+        common = self._known[revision_id]
+        inputs = _inputs(common, pins)
+        # A generation's own prefix covers all its partitions: the token stays small.
+        reads = [
+            Grant(one, UUID(version), self._ref(generation_place(one, version)))
+            for one, version in ((i["dataset_uuid"], i["dataset_version"]) for i in inputs)
+        ]
+        opens = Opens(reads, common.writes, may_doubt=common.may_doubt)
+        return _Pinned(orjson.Fragment(orjson.dumps(inputs)), opens)
 
     def _ref(self, prefix: str) -> dict[str, str]:
         return {**self._place, "prefix": prefix, "glob": "*.parquet"}
 
-    def _token(self, task: ClaimedTask, common: _Common, payload: Payload, kid: str) -> str:
-        reads = [
-            self._read_grant(i["dataset_uuid"], i["dataset_version"]) for i in payload["inputs"]
-        ]
-        writes = [
-            Grant(o["dataset_uuid"], o["dataset_version"], o["storage_ref"])
-            for o in payload["outputs"]
-        ]
-        scope = Scope(task.org_id, task.task_id, task.attempt, reads, writes, common.may_doubt)
-        life = min(task.timeout_seconds + self._grace, self._life_most)
-        return self._tokens.mint(scope, life, kid)
 
-    def _new_read_grant(self, dataset_uuid: UUID, dataset_version: str) -> Grant:
-        # A generation's own prefix covers all its partitions: the token stays small.
-        place = generation_place(dataset_uuid, dataset_version)
-        return Grant(dataset_uuid, UUID(dataset_version), self._ref(place))
-
-
-def _common(revision: Revision) -> _Common:
-    operator = OPERATORS.get(revision.operator)
-    return _Common(
-        revision=revision,
-        job=_rendered({"dag_name": revision.dag_name, "name": revision.job_name}),
-        config=_rendered(revision.config),
-        wheres=tuple(_rendered(item.where) for item in revision.inputs),
-        places=tuple(map(_place, revision.outputs)),
-        may_doubt=operator is not None and operator.doubts_inputs,
-    )
+def _outputs(revision: Revision, writes: list[Grant]) -> list[dict[str, Any]]:
+    return [
+        {
+            "output_index": out.output_index,
+            "name": out.name,
+            "dataset_uuid": out.dataset_uuid,
+            "dataset_version": out.dataset_version,
+            "update_strategy": revision.update_strategy,
+            "unique_key": revision.unique_key,
+            "columns": out.columns,
+            "storage_ref": grant.under(HOLE).storage_ref,
+        }
+        for out, grant in zip(revision.outputs, writes, strict=True)
+    ]
 
 
-def _rendered(value: object) -> orjson.Fragment:
+def _fragment(value: object) -> orjson.Fragment:
     # By the standard library: what people write may hold whole numbers of any size.
     return orjson.Fragment(json.dumps(value, allow_nan=False).encode())
 
@@ -210,7 +228,7 @@ async def _invalid(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:
         "partition_key": found.partition_key,
         "start": found.range_start,
         "end": found.range_end,
-        "filter": _rendered(found.filter),
+        "filter": _fragment(found.filter),
         "reason": found.reason,
     }
 

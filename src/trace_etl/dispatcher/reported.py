@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from trace_etl.dispatcher.tokens import Capability, Grant
+from trace_etl.dispatcher.grants import Grant
+from trace_etl.dispatcher.tokens import Capability
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.scope import Range
 from trace_etl.model.storage import BUFFERS

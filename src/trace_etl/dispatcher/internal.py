@@ -6,7 +6,6 @@ a framework's router: one dictionary look-up, one validation, one handler.
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
@@ -202,7 +201,7 @@ class InternalApi:
         answer = _problem(error)
         if isinstance(error, MethodNotAllowed):
             allow = (b"allow", ", ".join(self._routes[path]).encode())
-            return replace(answer, headers=(allow,))
+            return answer._replace(headers=(allow,))
         return answer
 
     def _route(self, method: str, path: str) -> Handler:
@@ -235,7 +234,7 @@ def _unless_known(answer: Answer, headers: Headers) -> Answer:
     tag = dict(answer.headers)[b"etag"]
     known = headers.get(b"if-none-match", b"").replace(b"W/", b"").split(b",")
     if tag in [item.strip() for item in known]:
-        return replace(answer, body=b"", status=304)
+        return answer._replace(body=b"", status=304)
     return answer
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -147,13 +147,13 @@ class Lifecycle:
         except TraceError as error:
             return error
         if content.is_bare(body):
-            return self._completions.enter(self._completion(body, []))
+            return self._completions.enter(self._completion(body))
         return asyncio.ensure_future(self._complete(body, caller))
 
     async def _complete(self, body: wire.Complete, caller: Capability) -> str:
         """The status that the task came to have."""
         if content.is_bare(body):
-            return await self._completions.submit(self._completion(body, []))
+            return await self._completions.submit(self._completion(body))
         for output in body.outputs:
             reported.granted(caller, output.dataset_uuid, output.dataset_version)
         completion = self._completion(body, await self._events(body.events, caller))
@@ -166,7 +166,7 @@ class Lifecycle:
         self._parts.kicks.outbox.set()
         return status
 
-    def _completion(self, body: wire.Complete, events: list[NewEvent]) -> Completion:
+    def _completion(self, body: wire.Complete, events: Sequence[NewEvent] = ()) -> Completion:
         return Completion(
             fence=body.fence(),
             status=body.status,

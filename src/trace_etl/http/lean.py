@@ -6,9 +6,8 @@ A protocol class for uvicorn, which keeps the listener, TLS and the shutdown. Wh
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
 from uvicorn.config import Config
@@ -22,8 +21,7 @@ _STATUS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPS
 _CLOSE = b"connection: close\r\n\r\n"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """A reply, already rendered."""
 
     body: bytes

@@ -1,7 +1,7 @@
 """Tasks, attempts and leases."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 from uuid import UUID
 
 
@@ -29,8 +29,7 @@ class Cause(StrEnum):
     WORKER_GONE = "worker_gone"
 
 
-@dataclass(frozen=True)
-class Fence:
+class Fence(NamedTuple):
     """The right to speak for an attempt: every task-scoped call carries one."""
 
     task_id: UUID

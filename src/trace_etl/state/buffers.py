@@ -61,7 +61,7 @@ SELECT b.publish_id FROM buffer_publishes b JOIN tasks t USING (task_id)
 
 async def publish(conn: Conn, fence: Fence, batch: NewBatch) -> UUID | None:
     """Record a batch and ask for its message, once. None: the fence is stale."""
-    values = {**asdict(fence), **asdict(batch)}
+    values = {**fence._asdict(), **asdict(batch)}
     for query in (_PUBLISH, _KNOWN):
         row = await (await conn.execute(query, values)).fetchone()
         if row is not None:

@@ -13,8 +13,7 @@ from trace_etl.model.task import NotClaimedReason, TaskStatus
 from trace_etl.state.pool import Conn, rows_as_json
 
 
-@dataclass(frozen=True)
-class ClaimRequest:
+class ClaimRequest(NamedTuple):
     """Somebody's wish for a task. The lease token is drawn before, so that a repeat is seen."""
 
     task_id: UUID

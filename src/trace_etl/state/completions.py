@@ -1,9 +1,9 @@
 """`Running → Completed | Failed | Canceled`: many completions, one statement, one commit."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, LiteralString
+from typing import Any, LiteralString, NamedTuple
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -25,8 +25,7 @@ class NewEvent:
     cursor_value: int | None
 
 
-@dataclass(frozen=True)
-class Completion:
+class Completion(NamedTuple):
     """What a worker says of its attempt."""
 
     fence: Fence
@@ -36,7 +35,7 @@ class Completion:
     error_message: str | None = None
     retry_after: timedelta | None = None
     """How long to wait before the next attempt, should any remain; None: never again."""
-    events: list[NewEvent] = field(default_factory=list[NewEvent])
+    events: Sequence[NewEvent] = ()
 
     @property
     def plain(self) -> bool:
@@ -202,7 +201,7 @@ def _completion_row(c: Completion) -> dict[str, Any]:
     }
 
 
-def _events_as_json(given: Iterable[tuple[Fence, list[NewEvent]]]) -> str:
+def _events_as_json(given: Iterable[tuple[Fence, Sequence[NewEvent]]]) -> str:
     return rows_as_json(
         [
             {

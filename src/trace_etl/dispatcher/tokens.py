@@ -3,7 +3,6 @@
 import binascii
 import hashlib
 import itertools
-import os
 import time
 from collections import OrderedDict
 from functools import lru_cache
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from trace_etl.dispatcher.grants import Grant, Scope
+from trace_etl.dispatcher.watched import Watched
 from trace_etl.model.errors import Forbidden, Unauthenticated
 from trace_etl.model.task import Fence
 
@@ -28,8 +28,6 @@ AUDIENCE = "trace.task"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _PREFIXES = ("read_prefixes", "write_prefixes")
 _ES256 = ec.ECDSA(SHA256())
-_TICK = 50_000_000  # nanoseconds
-_LOOK_AGAIN = 0.001  # seconds
 _SKEW = 60  # seconds that the clocks of two replicas may differ; expiry is checked to the second
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
 
@@ -82,19 +80,18 @@ class PemSigner:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._seen = -1
-        self._looked = 0.0
         self._newest = ""
         self._generation = 0
         self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
-        self._refresh()
+        self._watched = Watched(directory, self._load)
+        self._watched.refresh()
 
     def generation(self) -> int:
-        self._refresh()
+        self._watched.refresh()
         return self._generation
 
     def kid(self) -> str:
-        self._refresh()
+        self._watched.refresh()
         return self._newest
 
     def sign(self, kid: str, message: bytes) -> bytes:
@@ -102,27 +99,17 @@ class PemSigner:
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
     def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None:
-        self._refresh()
+        self._watched.refresh()
         if kid not in self._keys:
-            self._looked = 0.0  # of another replica that rotated this very moment?
-            self._refresh()
+            self._watched.refresh_now()  # of another replica that rotated this very moment?
         key = self._keys.get(kid)
         return key.public_key() if key else None
 
     def jwks(self) -> dict[str, Any]:
-        self._refresh()
+        self._watched.refresh()
         return {"keys": [_jwk(kid, key.public_key()) for kid, key in sorted(self._keys.items())]}
 
-    def _refresh(self) -> None:
-        now = time.monotonic()
-        if now < self._looked + _LOOK_AGAIN:
-            return  # thousands of tokens a second ask
-        self._looked = now
-        changed = os.stat(self._directory).st_mtime_ns  # noqa: PTH116 - on the hot path
-        if changed != self._seen:
-            self._load(changed)
-
-    def _load(self, changed: int) -> None:
+    def _load(self) -> None:
         keys: dict[str, ec.EllipticCurvePrivateKey] = {}
         for path in self._directory.glob("*.pem"):
             try:
@@ -137,8 +124,6 @@ class PemSigner:
         self._generation += keys.keys() != self._keys.keys()
         self._keys = keys
         self._newest = max(keys)
-        # Within one tick of the file system's clock, a second change would not show.
-        self._seen = changed if time.time_ns() - changed > _TICK else -1
 
 
 def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:

@@ -1,0 +1,107 @@
+"""Group commit: who comes together is written together, and nobody suffers for another."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from trace_etl.dispatcher.lanes import Lane
+from trace_etl.lite.databases import Dsns
+from trace_etl.model.errors import Unavailable
+from trace_etl.state.pool import Conn, KeptConnections, make_pool
+
+_DOUBLED = (
+    "SELECT n * 2 FROM unnest(%(numbers)s::int[]) WITH ORDINALITY AS t (n, place) ORDER BY place"
+)
+_HELD = 13
+_KILLED = 17
+
+
+class Doubling:
+    """Doubles numbers in Postgres, a batch a statement, and remembers the batches."""
+
+    def __init__(self, kept: KeptConnections) -> None:
+        self.batches: list[list[int]] = []
+        self.holding = asyncio.Event()
+        self.release = asyncio.Event()
+        self.kept = kept
+        self.lane = Lane("claim", kept, self._perform)
+
+    async def _perform(self, conn: Conn, numbers: list[int]) -> list[int | Exception]:
+        self.batches.append(numbers)
+        if _HELD in numbers:
+            self.holding.set()
+            await self.release.wait()
+        if _KILLED in numbers:
+            await conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        if any(n < 0 for n in numbers):
+            await conn.execute("SELECT 1 / 0")
+        rows = await (await conn.execute(_DOUBLED, {"numbers": numbers})).fetchall()
+        return [KeyError(n) if n == 0 else row[0] for n, row in zip(numbers, rows, strict=True)]
+
+
+@pytest.fixture
+async def doubling(dsns: Dsns) -> AsyncGenerator[Doubling]:
+    async with make_pool(dsns.state, size=6, hot=True) as pool:
+        kept = KeptConnections(pool)
+        yield Doubling(kept)
+        await kept.close()
+
+
+async def together(doubling: Doubling, *numbers: int) -> list[int | BaseException]:
+    wishes = [doubling.lane.submit(n) for n in numbers]
+    return await asyncio.gather(*wishes, return_exceptions=True)
+
+
+async def test_who_comes_together_is_written_together_and_answered_in_order(
+    doubling: Doubling,
+) -> None:
+    assert await together(doubling, 3, 1, 2) == [6, 2, 4]
+    assert doubling.batches == [[3, 1, 2]]
+
+
+async def test_who_sends_again_at_once_goes_with_the_others_that_do(doubling: Doubling) -> None:
+    async def caller(n: int) -> None:
+        for _ in range(5):
+            assert await doubling.lane.submit(n) == 2 * n
+
+    await asyncio.gather(*(caller(n) for n in range(1, 9)))
+    assert doubling.batches == [list(range(1, 9))] * 5
+
+
+async def test_an_answer_may_be_an_exception_for_one_alone(doubling: Doubling) -> None:
+    one, none, two = await together(doubling, 1, 0, 2)
+    assert (one, two) == (2, 4) and isinstance(none, KeyError)
+
+
+async def test_what_spoils_its_batch_fails_alone(doubling: Doubling) -> None:
+    one, bad, two = await together(doubling, 1, -1, 2)
+    assert (one, two) == (2, 4) and "division by zero" in str(bad)
+    assert doubling.batches == [[1, -1, 2], [1], [-1], [2]]
+
+
+async def test_a_batch_that_is_held_up_is_passed_by(doubling: Doubling) -> None:
+    held = asyncio.ensure_future(doubling.lane.submit(_HELD))
+    async with asyncio.timeout(20):
+        await doubling.holding.wait()
+        assert await together(doubling, 1, 2) == [2, 4]
+        assert not held.done()
+        doubling.release.set()
+        assert await held == 2 * _HELD
+
+
+async def test_a_caller_that_went_away_spoils_nothing(doubling: Doubling) -> None:
+    gone = asyncio.ensure_future(doubling.lane.submit(_HELD))
+    other = asyncio.ensure_future(doubling.lane.submit(1))
+    await doubling.holding.wait()
+    gone.cancel()
+    doubling.release.set()
+    assert await other == 2
+    assert await together(doubling, 5) == [10]
+
+
+async def test_a_broken_connection_is_tried_again_and_at_last_said(doubling: Doubling) -> None:
+    (answer,) = await together(doubling, _KILLED)
+    assert isinstance(answer, Unavailable)
+    assert doubling.batches == [[_KILLED]] * 4
+    assert await together(doubling, 4) == [8]

@@ -1,6 +1,7 @@
 """The whole stack on a real node: hot tables, what is derived from them, and cold Parquet.
 
 Blocks come and go, the worker is killed, and in the end every dataset holds the canonical chain.
+`TRACE_CHAIN_ENGINE=streaming` has Structured Streaming follow it.
 """
 
 import json
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.timeout(600)
 
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 CHAIN_ID = 31337
+ENGINE = os.environ.get("TRACE_CHAIN_ENGINE", "loop")
 _DAG = """
 name: tip
 defaults: {heartbeat_timeout: 4s}
@@ -37,7 +39,7 @@ jobs:
     operator: block_follower
     source: {kind: always_on}
     outputs: [hot_blocks, hot_transactions, hot_logs]
-    config: {start_block: 0, poll_seconds: 0.1}
+    config: {start_block: 0, poll_seconds: 0.1, engine: loop}
   - name: kept
     operator: sql
     inputs: [{from: {job: follow, output: hot_logs}}]
@@ -140,7 +142,7 @@ def test_every_dataset_holds_the_canonical_chain(node: Anvil, stack: Stack, tmp_
     draw = random.Random(5)
     node.mine(90, [1, 2])
     dag = tmp_path / "dag.yaml"
-    dag.write_text(_DAG)
+    dag.write_text(_DAG.replace("engine: loop", f"engine: {ENGINE}"))
     deployed = stack.trace("deploy", str(dag))
     assert deployed.returncode == 0, deployed.stderr + deployed.stdout
     _eventually(lambda: bool(stack.rows("SELECT * FROM kept")), "logs are derived")

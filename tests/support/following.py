@@ -69,14 +69,20 @@ class Stream:
 
     @contextmanager
     def streaming(
-        self, number: int, spark: SparkSession, directory: Path, *urls: str, **source: Any
+        self,
+        number: int,
+        spark: SparkSession,
+        directory: Path,
+        *urls: str,
+        look: float = 0.2,
+        **source: Any,
     ) -> Generator["Streaming"]:
         """An attempt that runs queries until the end of the `with`."""
         with self.unopened(number, *urls, **source) as follower, ThreadPoolExecutor(1) as pool:
-            made = StreamingFollower(follower, spark, _source(urls, source), directory, look=0.2)
+            made = StreamingFollower(follower, spark, _source(urls, source), directory, look)
             running = pool.submit(made.run)
             try:
-                yield Streaming(self, follower, running)
+                yield Streaming(self, made, running)
             finally:
                 follower.stop.set()
 
@@ -110,7 +116,7 @@ class Streaming:
     """A streaming attempt under way."""
 
     stream: Stream
-    follower: Follower
+    made: StreamingFollower
     running: Future[None]
 
     def catch_up(self, chain: Growing, start: int = 0) -> None:

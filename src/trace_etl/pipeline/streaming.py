@@ -140,9 +140,10 @@ class StreamingFollower:
         follower = self.follower
         with self._lock:
             try:
-                head = follower.reader.head()
-                if follower.trail.at(head.number) == head:
-                    follower.rest(head)
+                head, last = follower.reader.head(), follower.trail.last
+                if last is not None and head.number <= last.number:
+                    # The chain may have changed for a batch and back: the query sees nothing new.
+                    follower.step()
                 else:
                     follower.measure(head)
             except TROUBLES as error:  # it is for the query to fail; or to stand still

@@ -12,8 +12,8 @@ import psycopg
 
 from support.waiting import eventually
 from trace_etl.data import migrations as data_migrations
-from trace_etl.lite import databases
-from trace_etl.lite.postgres import EmbeddedPostgres, Server
+from trace_etl.lite import databases, passwords
+from trace_etl.lite.postgres import SUPERUSER, EmbeddedPostgres, Server
 from trace_etl.queues import pgqueue
 from trace_etl.state import migrations
 
@@ -43,6 +43,7 @@ def serving(directory: Path) -> Generator[Templates]:
     embedded = EmbeddedPostgres(directory, passfile=directory.parent / "pgpass", settings=_HASTY)
     try:
         server = embedded.start()
+        _hash_anew(server)
         dsns = databases.provision(server, state="template_state", data="template_data")
         migrations.apply(dsns.state)
         data_migrations.apply(dsns.data)
@@ -51,6 +52,13 @@ def serving(directory: Path) -> Generator[Templates]:
     finally:
         embedded.stop()
         embedded.remove()
+
+
+def _hash_anew(server: Server) -> None:
+    """The superuser's password, which initdb hashed before our settings counted."""
+    password = passwords.read(server.passfile)[SUPERUSER]
+    with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
+        conn.execute(f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'")
 
 
 def _move_to_memory(directory: Path) -> None:

@@ -60,6 +60,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 _LANES = {
     "tests/spark/": "spark",
     "tests/cluster/": "cluster",
+    "chain/test_real_node": "cluster",
     "tests/peers/": "peers",
     "chain/test_whole_stack": "stacks",
     "e2e/test_demo": "stacks",

@@ -16,7 +16,7 @@ from support.connect_server import connect_server
 from support.dag_outputs import dag_outputs, files_of
 from support.hot_runs import hot_outputs, hot_tables
 from support.postgres import Templates
-from trace_etl.devchain import DevChain, start_server
+from trace_etl.devchain import DevChain
 
 _TESTS = str(Path(__file__).parents[1])
 PRELUDE = """
@@ -78,12 +78,6 @@ DISGUISED = {
 
 
 @pytest.fixture(scope="module")
-def rpc_url() -> Generator[str]:
-    with start_server(DevChain(seed=7, length=60, txs_per_block=6)) as chain:
-        yield chain.url
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     with connect_server(tmp_path_factory.mktemp("connect") / "server") as url:
         yield url
@@ -105,9 +99,8 @@ def _script(body: str, *args: object, timeout: float = 120) -> str:
 
 @pytest.mark.timeout(300)
 def test_the_quickstart_gives_the_same_bytes_through_spark_connect(
-    tmp_path: Path, server: str, rpc_url: str
+    tmp_path: Path, server: str, rpc_url: str, local: dict[str, Path]
 ) -> None:
-    local = dag_outputs("local[2]", tmp_path / "local", rpc_url, {})
     remote = dag_outputs(server, tmp_path / "remote", rpc_url, {})
     assert local.keys() == remote.keys() and len(local) == 12
     for name, place in local.items():

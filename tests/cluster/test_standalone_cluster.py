@@ -6,21 +6,20 @@ import pytest
 
 from support.dag_outputs import dag_outputs, files_of
 from support.standalone import SETTINGS, standalone_cluster
-from trace_etl.devchain import DevChain, start_server
 
 
 @pytest.mark.timeout(600)  # five JVMs, one after the other
-def test_the_quickstart_gives_the_same_bytes_on_a_cluster(tmp_path: Path) -> None:
-    with start_server(DevChain(seed=7, length=60, txs_per_block=6)) as chain:
-        local = dag_outputs("local[2]", tmp_path / "local", chain.url, {})
-        with standalone_cluster(tmp_path / "cluster", workers=2) as master:
-            conf = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1])}
-            spread = dag_outputs(master, tmp_path / "spread", chain.url, conf)
-            worked = [
-                place.name
-                for worker in ("worker0", "worker1")
-                for place in (tmp_path / "cluster" / worker / "work").glob("app-*/*")
-            ]
+def test_the_quickstart_gives_the_same_bytes_on_a_cluster(
+    tmp_path: Path, rpc_url: str, local: dict[str, Path]
+) -> None:
+    with standalone_cluster(tmp_path / "cluster", workers=2) as master:
+        conf = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1])}
+        spread = dag_outputs(master, tmp_path / "spread", rpc_url, conf)
+        worked = [
+            place.name
+            for worker in ("worker0", "worker1")
+            for place in (tmp_path / "cluster" / worker / "work").glob("app-*/*")
+        ]
     assert len(worked) == 2  # each worker ran an executor
     assert local.keys() == spread.keys() and len(local) == 12
     for name, place in local.items():

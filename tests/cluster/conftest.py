@@ -1,0 +1,21 @@
+"""One chain, and what the quickstart DAG makes of it on this machine's threads."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from support.dag_outputs import dag_outputs
+from trace_etl.devchain import DevChain, start_server
+
+
+@pytest.fixture(scope="session")
+def rpc_url() -> Generator[str]:
+    with start_server(DevChain(seed=7, length=60, txs_per_block=6)) as chain:
+        yield chain.url
+
+
+@pytest.fixture(scope="session")
+def local(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The directory of every output, to compare with."""
+    return dag_outputs("local[2]", tmp_path_factory.mktemp("local"), rpc_url, {})

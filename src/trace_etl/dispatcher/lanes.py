@@ -20,6 +20,9 @@ LaneName = Literal["claim", "claim_many", "heartbeat", "events", "complete"]
 _PARALLEL = 4  # batches of one lane that may be under way
 MOST_CONNECTIONS = _PARALLEL * len(get_args(LaneName))
 """What all lanes together use when all are busy."""
+# Turns of the event loop before a batch goes, where several came lately: who has sent already, or
+# was just answered and sends again, comes along.
+_TURNS = 4
 _TRIES = 4
 _PAUSE = 0.05
 _PATIENCE = 0.005  # seconds that a batch may take before the next one goes beside it
@@ -54,6 +57,7 @@ class Lane(Generic[T, R]):
         self._sizes = figures.BATCH.labels(name)
         self._flushes: set[asyncio.Task[None]] = set()
         self._is_draining = False
+        self._crowd = 1
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -93,6 +97,8 @@ class Lane(Generic[T, R]):
         try:
             # This begins a turn of the event loop later: what arrived in the same one is there.
             while self._waiting:
+                for _ in range(_TURNS if self._crowd > 1 else 0):
+                    await asyncio.sleep(0)
                 await self._flush()
         finally:
             self._is_draining = False
@@ -103,6 +109,7 @@ class Lane(Generic[T, R]):
             return
         self._began = asyncio.get_running_loop().time()
         self._sizes.observe(len(batch))
+        self._crowd = max(len(batch), self._crowd - 1)
         try:
             results = await self._attempt([item for item, _ in batch])
         except Exception as error:

@@ -371,6 +371,6 @@ async def by_id(conn: Conn, task_id: UUID) -> ClaimedTask:
 
 
 async def _run(conn: Conn, query: LiteralString, values: Mapping[str, object]) -> list[ClaimedTask]:
-    async with conn.cursor(row_factory=args_row(ClaimedTask)) as cursor:
+    async with conn.cursor(row_factory=args_row(ClaimedTask), binary=True) as cursor:
         await cursor.execute(query, values)
         return await cursor.fetchall()

@@ -222,5 +222,7 @@ def run() -> list[Result]:
                 )
             )
         results += latency.measure(made)
-        results += growth.measure(made)
+        with stand() as empty:
+            deploy(empty)
+            results += growth.measure(made, empty)
     return results

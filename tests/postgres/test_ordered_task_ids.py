@@ -1,0 +1,18 @@
+"""The newest tasks and events are the last in every index of their ids."""
+
+import pytest
+
+from support.postgres import sql
+from trace_etl.lite.databases import Dsns
+
+_DEFAULT = """
+SELECT column_default FROM information_schema.columns
+ WHERE table_name = %s AND column_name = %s
+"""
+
+
+@pytest.mark.parametrize(("table", "column"), [("tasks", "task_id"), ("events", "event_id")])
+def test_ids_are_drawn_in_order_where_the_server_can(dsns: Dsns, table: str, column: str) -> None:
+    [(version,)] = sql(dsns.state, "SELECT current_setting('server_version_num')::int")
+    expected = "uuidv7()" if version >= 180_000 else "gen_random_uuid()"
+    assert sql(dsns.state, _DEFAULT, (table, column)) == [(expected,)]

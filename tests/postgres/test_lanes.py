@@ -69,6 +69,20 @@ async def test_who_sends_again_at_once_goes_with_the_others_that_do(doubling: Do
     assert doubling.batches == [list(range(1, 9))] * 5
 
 
+@pytest.mark.parametrize(
+    ("before", "batches"), [([1, 2], [[3, 4]]), ([1], [[3], [4]])], ids=["a_crowd", "alone"]
+)
+async def test_where_several_came_lately_a_batch_waits_a_moment_for_more(
+    doubling: Doubling, before: list[int], batches: list[list[int]]
+) -> None:
+    await together(doubling, *before)
+    early = asyncio.ensure_future(doubling.lane.submit(3))
+    for _ in range(3):  # turns of the loop
+        await asyncio.sleep(0)
+    assert await asyncio.gather(early, doubling.lane.submit(4)) == [6, 8]
+    assert doubling.batches[1:] == batches
+
+
 async def test_an_answer_may_be_an_exception_for_one_alone(doubling: Doubling) -> None:
     one, none, two = await together(doubling, 1, 0, 2)
     assert (one, two) == (2, 4) and isinstance(none, KeyError)

@@ -75,11 +75,11 @@ class Payloads:
         """Everything a worker needs (`wire.TaskPayload`), as pinned when its row was read."""
         return (await self._read(conn, task))[1]
 
-    async def _told(self, task: ClaimedTask) -> tuple[_Common, Payload]:
+    async def _told(self, task: ClaimedTask) -> tuple[Opens, Payload]:
         """What most tasks need is on the row and in memory."""
         common = self._known.get(task.revision_id)
         if common is not None and task.cursor_value is None and task.invalidation_id is None:
-            return common, self._payload(task, common, None, None)
+            return self._payload(task, common, None, None)
         for left in reversed(range(_TRIES)):  # the claim is committed: it must not be given up
             try:
                 async with self._pool.connection() as conn:
@@ -89,10 +89,10 @@ class Payloads:
                     raise
         raise AssertionError("unreachable")
 
-    async def _read(self, conn: Conn, task: ClaimedTask) -> tuple[_Common, Payload]:
+    async def _read(self, conn: Conn, task: ClaimedTask) -> tuple[Opens, Payload]:
         common = await self._common(conn, task.revision_id)
         after = await _after(conn, task, common.revision)
-        return common, self._payload(task, common, after, await _invalid(conn, task))
+        return self._payload(task, common, after, await _invalid(conn, task))
 
     async def _common(self, conn: Conn, revision_id: UUID) -> _Common:
         known = self._known.get(revision_id)
@@ -101,8 +101,7 @@ class Payloads:
             self._known[revision_id] = known
         return known
 
-    def _claimed(self, task: ClaimedTask, common: _Common, payload: Payload, kid: str) -> bytes:
-        opens = self._pinned(common, task.pins).opens
+    def _claimed(self, task: ClaimedTask, opens: Opens, payload: Payload, kid: str) -> bytes:
         scope = Scope(task.org_id, task.task_id, task.attempt, opens)
         life = min(task.timeout_seconds + self._grace, self._life_most)
         return orjson.dumps(
@@ -119,7 +118,8 @@ class Payloads:
 
     def _payload(
         self, task: ClaimedTask, common: _Common, after: int | None, invalid: dict[str, Any] | None
-    ) -> Payload:
+    ) -> tuple[Opens, Payload]:
+        pinned = self._pinned(common, task.pins)
         scope = {
             "partition_key": task.partition_key,
             "start": task.range_start,
@@ -127,7 +127,7 @@ class Payloads:
             "cursor": task.cursor_value,
             "after": after,
         }
-        return {
+        return pinned.opens, {
             "task_id": task.task_id,
             "attempt": task.attempt,
             "job": common.job,
@@ -135,7 +135,7 @@ class Payloads:
             "config": common.config,
             "scope": scope,
             "invalidation": invalid,
-            "inputs": self._pinned(common, task.pins).inputs,
+            "inputs": pinned.inputs,
             "outputs": common.outputs.fill(attempt_prefix("", task.task_id, task.attempt)),
             "timeout_seconds": task.timeout_seconds,
             "heartbeat_seconds": max(0.05, task.lease_seconds / 4),

@@ -92,32 +92,16 @@ def attempts(
     made.kill()
 
 
-def _tip(node: Anvil) -> tuple[int, str]:
+def _tip(node: Anvil) -> tuple[int, bytes]:
     block = node.call("eth_getBlockByNumber", "latest", False)
-    return int(block["number"], 16), block["hash"]
-
-
-STANDING = """
-SELECT number, '0x' || encode(hash, 'hex'), announced,
-       (SELECT count(*) FROM follower_rewrites)
-  FROM followers
-"""
+    return int(block["number"], 16), bytes.fromhex(block["hash"].removeprefix("0x"))
 
 
 def _wait_until_caught_up(stream: Stream, node: Anvil, attempts: Attempts) -> None:
-    """Until the tip is in the tables and told, and no rewrite is left to tell.
-
-    A reorganisation that ends at the height it began at leaves `announced` as it was: only the
-    rewrites say that it has not been told yet.
-    """
     until = time.monotonic() + 120  # a JVM may have to start
-    while True:
-        row = sql(stream.dsn, STANDING)
-        number, block_hash = _tip(node)
-        if row == [(number, block_hash, number, 0)]:
-            return
+    while not stream.is_at(*_tip(node)):
         attempts.check()
-        assert time.monotonic() < until, f"{row} is not yet {number} {block_hash}"
+        assert time.monotonic() < until, f"{stream.standing()} is not yet {_tip(node)}"
         time.sleep(0.02)
 
 

@@ -34,6 +34,15 @@ _ORDER = {
 }
 
 
+# A reorganisation that ends at the height it began at leaves `announced` as it was: only the
+# rewrites say that it has not been told yet.
+_STANDING = """
+SELECT number, hash, announced,
+       (SELECT count(*) FROM follower_rewrites AS r WHERE r.stream = f.stream)
+  FROM followers AS f WHERE stream = %s
+"""
+
+
 @dataclass
 class Stream:
     """A followed chain: its tables, and everything its attempts told the Dispatcher."""
@@ -110,6 +119,17 @@ class Stream:
         mine = [one for one in self.invalidations if one["dataset_uuid"] == blocks]
         return [(one["start"], one["end"]) for one in mine]
 
+    def standing(self) -> list[Any]:
+        """Number and hash of its last block, the number told last, how many rewrites are untold."""
+        return sql(self.dsn, _STANDING, [self.outputs[0].dataset_version])
+
+    def is_at(self, number: int, block_hash: bytes) -> bool:
+        """Whether the tables end with that block, and all of it was told (if it may tell)."""
+        found = self.standing()
+        return [row[:2] for row in found] == [(number, block_hash)] and (
+            self.is_held or found[0][2:] == (number, 0)
+        )
+
 
 @dataclass
 class Streaming:
@@ -132,12 +152,7 @@ class Streaming:
         if self.running.done():
             self.running.result()
             raise AssertionError("it ended")
-        query = "SELECT number, hash, announced FROM followers WHERE stream = %s"
-        number, block_hash = blocks[-1]["block_number"], blocks[-1]["block_hash"]
-        found = sql(self.stream.dsn, query, [self.stream.outputs[0].dataset_version])
-        return [row[:2] for row in found] == [(number, block_hash)] and (
-            self.stream.is_held or found[0][2] == number
-        )
+        return self.stream.is_at(blocks[-1]["block_number"], blocks[-1]["block_hash"])
 
 
 def _source(urls: tuple[str, ...], how: Mapping[str, Any]) -> Source:

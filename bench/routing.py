@@ -10,14 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from psycopg import AsyncConnection
-
 from bench.harness import Result, compare
 from bench.stand import Stand, dispatcher, made_in
 from trace_etl.lite import databases
 from trace_etl.lite.ports import free_port
 from trace_etl.lite.postgres import EmbeddedPostgres
 from trace_etl.state import events, invalidations, reconciling
+from trace_etl.state.connection import Connection
 from trace_etl.state.invalidations import NewInvalidation
 from trace_etl.state.pool import HOT_OPTIONS, Conn
 
@@ -151,7 +150,7 @@ class Scene:
 
     def _run(self, work: Callable[[Conn], Awaitable[None]]) -> None:
         async def connected() -> None:
-            conn = await AsyncConnection.connect(
+            conn = await Connection.connect(
                 self.made.dsns.state, autocommit=True, options=f"{HOT_OPTIONS} {_NO_WAIT}"
             )
             async with conn:

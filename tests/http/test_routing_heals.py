@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg import AsyncConnection
 
 from support.dispatcher import Live, Secrets, live
 from support.lifecycle import Attempt, Bench, at_once, bench
 from support.postgres import Templates, copied
 from trace_etl.state import events
+from trace_etl.state.connection import Connection
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ async def test_an_event_for_a_hundred_consumers_is_one_statement(stage: Bench) -
     assert stage.user.post("/v1/dags", json={"text": text}).status_code == 200
     body = {"dag": name, "job": "request", "start": 0, "end": 9}
     event_id = UUID(stage.user.post("/v1/triggers", json=body).json()["event_id"])
-    conn = await AsyncConnection.connect(stage.live.dsns.state, autocommit=True)
+    conn = await Connection.connect(stage.live.dsns.state, autocommit=True)
     async with conn:
         # One statement is one transaction here: nothing else could make it whole.
         assert len((await events.route(conn, [event_id])).task_ids) == 100

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncCursor
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 from psycopg.sql import SQL, Literal
@@ -38,6 +38,7 @@ from trace_etl.state import (
 )
 from trace_etl.state.claims import ClaimRequest
 from trace_etl.state.completions import Completion, NewEvent
+from trace_etl.state.connection import Connection
 from trace_etl.state.invalidations import NewInvalidation
 from trace_etl.state.pool import HOT_OPTIONS, Conn
 
@@ -132,28 +133,35 @@ class Ran:
     values: Any
 
 
-def recording(ran: list[Ran]) -> type[AsyncCursor]:
-    class Recorder(AsyncCursor):
+def recording(ran: list[Ran]) -> type[Connection]:
+    class RecordingCursor(AsyncCursor[Any]):
         async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
             ran.append(Ran(query, params))
             return await super().execute(query, params, **options)
 
-    return Recorder
+    class Recording(Connection):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.cursor_factory = RecordingCursor
+
+        async def rows(self, query: Any, values: Any, make: Any) -> list[Any]:
+            ran.append(Ran(query, values))
+            return await super().rows(query, values, make)
+
+    return Recording
 
 
 @asynccontextmanager
 async def spied(dsn: str, options: str, ran: list[Ran]) -> AsyncGenerator[Conn]:
     """A connection as the pool makes them, that remembers its statements and undoes them."""
-    conn = await AsyncConnection.connect(
-        dsn, autocommit=True, options=options, cursor_factory=recording(ran)
-    )
+    conn = await recording(ran).connect(dsn, autocommit=True, options=options)
     async with conn, conn.transaction(force_rollback=True):
         yield conn
 
 
 async def plans(dsn: str, options: str, ran: list[Ran]) -> list[tuple[str, dict[str, Any]]]:
     """How Postgres performs each statement, performed once more and undone."""
-    conn = await AsyncConnection.connect(dsn, autocommit=True, options=options)
+    conn = await Connection.connect(dsn, autocommit=True, options=options)
     found: list[tuple[str, dict[str, Any]]] = []
     async with conn:
         for n, one in enumerate(ran):

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
-from psycopg import AsyncConnection, AsyncCursor, OperationalError
+from psycopg import AsyncCursor, OperationalError
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
 from trace_etl.queues import pgqueue
 from trace_etl.state import pool as state_pool
+from trace_etl.state.connection import Connection
 from trace_etl.state.pool import CheckedPool
 
 
@@ -36,7 +37,7 @@ class Plan:
         finally:
             self._at = self._kind = None
 
-    async def passes(self, conn: AsyncConnection[Any], kind: str, what: str) -> None:
+    async def passes(self, conn: Any, kind: str, what: str) -> None:
         """A connection reaches a point. Raises what a broken connection raises."""
         if self._at is None and self._kind is None:
             return
@@ -61,10 +62,17 @@ class BreakingCursor(AsyncCursor[Any]):
         return self
 
 
-class BreakingConnection(AsyncConnection[Any]):
+class BreakingConnection(Connection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cursor_factory = BreakingCursor
+
+    async def rows(self, query: Any, values: Any, make: Any) -> list[Any]:
+        what = " ".join(query.split())[:60]
+        await PLAN.passes(self, "before", what)
+        found = await super().rows(query, values, make)
+        await PLAN.passes(self, "after", what)
+        return found
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
@@ -83,12 +91,12 @@ class BreakingConnection(AsyncConnection[Any]):
 
 class BreakingPool(AsyncConnectionPool[Any]):
     def __init__(self, dsn: str, **options: Any) -> None:
-        super().__init__(dsn, connection_class=BreakingConnection, **options)
+        super().__init__(dsn, **options | {"connection_class": BreakingConnection})
 
 
 class BreakingCheckedPool(CheckedPool):
     def __init__(self, dsn: str, **options: Any) -> None:
-        super().__init__(dsn, connection_class=BreakingConnection, **options)
+        super().__init__(dsn, **options | {"connection_class": BreakingConnection})
 
 
 @contextmanager

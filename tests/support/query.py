@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
-import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import uvloop
@@ -26,6 +25,7 @@ from trace_etl.plan.dagfile import parse_dag
 from trace_etl.query.service import running
 from trace_etl.query.settings import QuerySettings
 from trace_etl.state import dags, deploys
+from trace_etl.state.connection import Connection
 
 ORG = UUID("00000000-0000-0000-0000-000000000001")
 
@@ -39,7 +39,7 @@ class Warehouse:
 
     def deploy(self, text: str, org_id: UUID = ORG) -> None:
         async def run() -> None:
-            async with await psycopg.AsyncConnection.connect(self.dsns.state) as conn:
+            async with await Connection.connect(self.dsns.state) as conn:
                 dag = parse_dag(text)
                 base = await dags.version_of(conn, org_id, dag.name)
                 await deploys.deploy(conn, org_id, dag, text, base=base)

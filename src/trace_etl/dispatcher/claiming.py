@@ -52,7 +52,7 @@ class Claiming:
             if now is not None and now.lease_token == wish.lease_token:
                 # An earlier try of this very claim committed, and its answer was lost.
                 won |= {task.lease_token: task for task in await claims.held(conn, wish)}
-        figures.moved(["Running"] * len(won))
+        figures.started(len(won))
         return [won.get(w.lease_token) or _not_claimed(standing.get(w.task_id)) for w in wishes]
 
     async def claim_many(self, body: wire.ClaimMany) -> bytes:
@@ -72,7 +72,7 @@ class Claiming:
             places = [(w.worker_id, t) for w in mine for t in w.lease_tokens if t not in taken]
             if places:
                 won += await self._claim_ready(conn, runtime, places)
-        figures.moved(["Running"] * (len(won) - before))
+        figures.started(len(won) - before)
         tasks = {task.lease_token: task for task in won}
         return [[tasks[t] for t in w.lease_tokens if t in tasks] for w in wishes]
 

@@ -57,6 +57,12 @@ def moved(statuses: Iterable[str]) -> None:
         _to(status).inc(n)
 
 
+def started(count: int) -> None:
+    """Count tasks that came to run."""
+    if count:
+        _to("Running").inc(count)
+
+
 @cache
 def _to(status: str) -> Counter:
     """Finding the label costs more than counting."""

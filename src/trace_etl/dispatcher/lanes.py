@@ -59,11 +59,27 @@ class Lane(Generic[T, R]):
         self._is_draining = False
         self._crowd = 1
         self._began = 0.0
+        self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def submit(self, item: T) -> R:
         """Hand an item in and wait for its own answer. Raises what `perform` answered for it."""
-        return await self.enter(item)
+        if self._is_draining or self._crowd > 1:
+            return await self.enter(item)
+        return await self._go_alone(item)
+
+    async def _go_alone(self, item: T) -> R:
+        """Nobody is here, and nobody came lately: at once, in the caller's own task."""
+        self._is_draining = True
+        try:
+            (result,) = await self._write([item])
+        finally:
+            self._is_draining = bool(self._waiting)
+            if self._waiting:
+                self._start(self._drain())
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def enter(self, item: T) -> "asyncio.Future[R]":
         """Hand an item in; its answer comes later."""
@@ -89,7 +105,7 @@ class Lane(Generic[T, R]):
             return
         loop = asyncio.get_running_loop()
         left = self._began + _PATIENCE - loop.time()
-        if left <= 0 and len(self._flushes) < self._parallel:
+        if left <= 0 and self._under_way < self._parallel:
             self._start(self._flush())
         self._timer = loop.call_later(max(left, _PATIENCE / 2), self._pass_by)
 
@@ -107,11 +123,8 @@ class Lane(Generic[T, R]):
         batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
         if not batch:
             return
-        self._began = asyncio.get_running_loop().time()
-        self._sizes.observe(len(batch))
-        self._crowd = max(len(batch), self._crowd - 1)
         try:
-            results = await self._attempt([item for item, _ in batch])
+            results = await self._write([item for item, _ in batch])
         except Exception as error:
             results = await self._one_by_one(batch, error)
         for (_, answer), result in zip(batch, results, strict=True):
@@ -121,6 +134,16 @@ class Lane(Generic[T, R]):
                 answer.set_exception(result)
             else:
                 answer.set_result(result)
+
+    async def _write(self, items: list[T]) -> list[R | Exception]:
+        self._began = asyncio.get_running_loop().time()
+        self._sizes.observe(len(items))
+        self._crowd = max(len(items), self._crowd - 1)
+        self._under_way += 1
+        try:
+            return await self._attempt(items)
+        finally:
+            self._under_way -= 1
 
     async def _one_by_one(
         self, batch: list[tuple[T, asyncio.Future[R]]], error: Exception

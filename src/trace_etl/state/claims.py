@@ -119,7 +119,7 @@ def _as_json(wishes: list[ClaimRequest]) -> str:
 
 async def claim(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
     """Start every wished task that may start now. Answers by lease token; a loser has no entry."""
-    won = await _run(conn, _CLAIM, {"wishes": _as_json(wishes)})
+    won = await conn.rows(_CLAIM, {"wishes": _as_json(wishes)}, ClaimedTask._make)
     return {task.lease_token: task for task in won}
 
 
@@ -163,7 +163,8 @@ async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, Cla
     for job_id, (cap, operator, task_ids) in jobs.items():
         left = min(await _job_room(conn, job_id, cap), room.get(operator or "", _NO_CAP))
         chosen = [by_task[task_id] for task_id in task_ids[:left]]
-        started = await _run(conn, _CLAIM_CAPPED, {"wishes": _as_json(chosen)})
+        values = {"wishes": _as_json(chosen)}
+        started = await conn.rows(_CLAIM_CAPPED, values, ClaimedTask._make)
         won |= {task.lease_token: task for task in started}
         if operator is not None:
             room[operator] -= len(started)
@@ -195,7 +196,7 @@ def _oldest_of_job(tier: LiteralString, which: LiteralString) -> LiteralString:
         + tier
         + " AND "
         + which
-        + " ORDER BY queued_at LIMIT %(limit)s)"
+        + " ORDER BY queued_at LIMIT %(limit)s::int)"
     )
 
 
@@ -235,7 +236,7 @@ WITH next AS (
     + _ANY_PAUSED
     + """
      ORDER BY t.bulk, t.queued_at
-     LIMIT %(limit)s
+     LIMIT %(limit)s::int
        FOR UPDATE OF t SKIP LOCKED
 )"""
     + _TAKE
@@ -251,12 +252,12 @@ WITH candidates AS MATERIALIZED (
     + _ANY_PAUSED
     + """
      ORDER BY t.bulk, t.queued_at
-     LIMIT 4 * %(limit)s  -- others may be at the same ones
+     LIMIT 4 * %(limit)s::int  -- others may be at the same ones
 ), next AS (
     SELECT t.task_id FROM candidates c JOIN tasks t USING (task_id)
      WHERE t.status = 'Queued' AND NOT t.cancel_requested
      ORDER BY c.bulk, c.queued_at
-     LIMIT %(limit)s
+     LIMIT %(limit)s::int
        FOR UPDATE OF t SKIP LOCKED
 )"""
     + _TAKE
@@ -269,12 +270,12 @@ async def claim_ready(
     """Start the oldest claimable tasks of a runtime, one for each (worker, lease token)."""
     values = {
         "runtime": runtime,
-        "limit": len(places),
+        "limit": str(len(places)),
         "workers": rows_as_json([worker for worker, _ in places]),
         "lease_tokens": ",".join([token.hex for _, token in places]),
     }
-    won = await _run(conn, _CLAIM_READY, values)
-    return won or await _run(conn, _CLAIM_READY_OF_EACH, values)
+    won = await conn.rows(_CLAIM_READY, values, ClaimedTask._make)
+    return won or await conn.rows(_CLAIM_READY_OF_EACH, values, ClaimedTask._make)
 
 
 _CAPPED_READY = (
@@ -285,7 +286,7 @@ SELECT t.task_id
     + """) t
  WHERE j.paused_at IS NULL
  ORDER BY t.bulk, t.queued_at
- LIMIT %(limit)s
+ LIMIT %(limit)s::int
 """
 )
 

@@ -164,8 +164,7 @@ SELECT task_id, status FROM done
 async def complete_plain(conn: Conn, completions: list[Completion]) -> dict[UUID, str]:
     """End attempts that succeeded and have nothing to tell. What it leaves is for `complete`."""
     values = {"completions": rows_as_json([_completion_row(c) for c in _in_order(completions)])}
-    cursor = await conn.execute(_COMPLETE_PLAIN, values, binary=True)
-    return dict(await cursor.fetchall())
+    return dict(await conn.rows(_COMPLETE_PLAIN, values, tuple))
 
 
 async def complete(conn: Conn, completions: list[Completion]) -> dict[UUID, str]:

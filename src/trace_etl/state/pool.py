@@ -3,14 +3,16 @@
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import orjson
-from psycopg import AsyncConnection, InterfaceError, OperationalError
+from psycopg import InterfaceError, OperationalError
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-Conn = AsyncConnection[tuple[Any, ...]]
+from trace_etl.state.connection import Connection
+
+Conn = Connection
 Pool = AsyncConnectionPool[Conn]
 
 # What a broken or missing connection looks like. Deadlocks and serialisation failures are among
@@ -67,9 +69,10 @@ def make_pool(dsn: str, *, size: int, checked: bool = True, hot: bool = False) -
 
     Loops go without: they come again instead of paying a round trip for every pass.
     """
-    kind: type[Pool] = CheckedPool if checked else AsyncConnectionPool
+    kind = cast("type[Pool]", CheckedPool if checked else AsyncConnectionPool)
     return kind(
         dsn,
+        connection_class=Connection,
         kwargs={"options": HOT_OPTIONS} if hot else None,
         min_size=min(2, size),
         max_size=size,

@@ -1,0 +1,95 @@
+"""The short way to run a statement is as good as a cursor: values, rows, errors, transactions."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from uuid import UUID, uuid4
+
+import pytest
+from psycopg import OperationalError
+from psycopg.errors import DivisionByZero, SyntaxError, UniqueViolation
+from psycopg.pq import TransactionStatus
+
+from trace_etl.lite.databases import Dsns
+from trace_etl.state.connection import Connection
+
+_SAME = "SELECT %(text)s::text, %(number)s::int, %(id)s::uuid, %(text)s::text"
+_SLOW = "SELECT pg_sleep(%(seconds)s::float8)"
+_DIVIDED = "SELECT 10 / %(by)s::int"
+
+
+@pytest.fixture
+async def conn(dsns: Dsns) -> AsyncGenerator[Connection]:
+    async with await Connection.connect(dsns.state, autocommit=True) as made:
+        yield made
+
+
+async def test_values_come_back_as_they_went(conn: Connection) -> None:
+    own = uuid4()
+    for text in ("plain", "", "it's %s, 100 % 'quoted' – ü 🦊", "$1"):
+        values = {"text": text, "number": "-7", "id": str(own)}
+        assert await conn.rows(_SAME, values, tuple[str, int, UUID, str]) == [(text, -7, own, text)]
+
+
+async def test_a_statement_is_prepared_once(conn: Connection) -> None:
+    for by in ("1", "2", "5"):
+        assert await conn.rows(_DIVIDED, {"by": by}, tuple) == [(10 // int(by),)]
+    found = await conn.execute("SELECT statement FROM pg_prepared_statements WHERE NOT from_sql")
+    assert await found.fetchall() == [("SELECT 10 / $1::int",)]
+
+
+async def test_more_than_a_socket_holds_comes_through(conn: Connection) -> None:
+    text = "x" * 20_000_000
+    (row,) = await conn.rows("SELECT %(text)s::text", {"text": text}, tuple)
+    assert row == (text,)
+
+
+async def test_an_error_is_the_cursor_s_and_leaves_the_connection_usable(conn: Connection) -> None:
+    for _ in range(2):
+        with pytest.raises(DivisionByZero):
+            await conn.rows(_DIVIDED, {"by": "0"}, tuple)
+        with pytest.raises(SyntaxError):
+            await conn.rows("SELEC 1", {}, tuple)
+        assert await conn.rows(_DIVIDED, {"by": "5"}, tuple) == [(2,)]
+
+
+async def test_a_percent_sign_is_written_twice_as_for_a_cursor(conn: Connection) -> None:
+    query = "SELECT 7 %% %(by)s::int"
+    expected = await (await conn.execute(query, {"by": 4})).fetchall()
+    assert await conn.rows(query, {"by": "4"}, tuple) == expected == [(3,)]
+
+
+async def test_it_is_part_of_the_transaction_it_runs_in(conn: Connection) -> None:
+    await conn.execute("CREATE TEMPORARY TABLE kept (n int PRIMARY KEY)")
+    insert = "INSERT INTO kept VALUES (%(n)s::int) RETURNING n"
+    with pytest.raises(UniqueViolation):
+        async with conn.transaction():
+            assert await conn.rows(insert, {"n": "1"}, tuple) == [(1,)]
+            await conn.rows(insert, {"n": "1"}, tuple)
+    assert await conn.rows("SELECT n FROM kept", {}, tuple) == []
+    async with conn.transaction():
+        await conn.rows(insert, {"n": "2"}, tuple)
+    assert await conn.rows("SELECT n FROM kept", {}, tuple) == [(2,)]
+
+
+async def test_a_broken_connection_is_said(conn: Connection) -> None:
+    with pytest.raises(OperationalError):
+        await conn.rows("SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(60)", {}, tuple)
+    assert conn.closed
+    with pytest.raises(OperationalError):
+        await conn.rows(_DIVIDED, {"by": "5"}, tuple)
+
+
+async def test_who_goes_away_in_the_middle_takes_the_connection_along(conn: Connection) -> None:
+    async def sleep() -> None:
+        async with conn.transaction():
+            await conn.rows(_SLOW, {"seconds": "60"}, tuple)
+
+    gone = asyncio.ensure_future(sleep())
+    await asyncio.wait({gone}, timeout=0.2)
+    assert conn.pgconn.transaction_status == TransactionStatus.ACTIVE
+    socket = conn.fileno()
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert conn.closed
+    assert not asyncio.get_running_loop().remove_reader(socket)

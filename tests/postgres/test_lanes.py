@@ -92,6 +92,35 @@ async def test_where_several_came_lately_a_batch_waits_a_moment_for_more(
     assert [n for batch in doubling.batches for n in batch] == [*before, 3, 4]
 
 
+async def test_a_batch_that_is_large_enough_waits_for_nobody(doubling: Doubling) -> None:
+    crowd = [*range(101, 117)]
+    await together(doubling, 0, *crowd)
+    early = [asyncio.ensure_future(doubling.lane.submit(n)) for n in crowd]
+    await asyncio.sleep(0)  # they are handed in
+    await asyncio.sleep(0)  # and go
+    late = doubling.lane.submit(1)
+    assert await asyncio.gather(*early, late) == [2 * n for n in [*crowd, 1]]
+    assert doubling.batches[2:] == [crowd, [1]]
+
+
+async def test_answers_that_take_long_to_make_are_given_in_portions(doubling: Doubling) -> None:
+    async def perform(_: Conn, weights: list[int]) -> list[int | Exception]:
+        return list(weights)
+
+    heavy = Lane("claim", doubling.kept, perform, weigh=lambda weight: weight, portion=10)
+    turn, seen = 0, dict[int, list[int]]()
+
+    async def caller(weight: int) -> None:
+        answer = await heavy.submit(weight)
+        seen.setdefault(turn, []).append(answer)
+
+    calls = asyncio.gather(*(caller(weight) for weight in (1, 4, 6, 7, 30, 10, 2)))
+    while not calls.done():
+        turn += 1
+        await asyncio.sleep(0)
+    assert [*seen.values()] == [[1], [4, 6], [7], [30], [10], [2]]
+
+
 async def test_an_answer_may_be_an_exception_for_one_alone(doubling: Doubling) -> None:
     one, none, two = await together(doubling, 1, 0, 2)
     assert (one, two) == (2, 4) and isinstance(none, KeyError)

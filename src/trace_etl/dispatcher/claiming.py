@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from trace_etl.dispatcher import figures
-from trace_etl.dispatcher.lanes import Lane
+from trace_etl.dispatcher.lanes import PORTION, Lane
 from trace_etl.dispatcher.payloads import Payloads
 from trace_etl.model.task import NotClaimedReason
 from trace_etl.state import claims
@@ -28,8 +28,10 @@ class Claiming:
 
     def __init__(self, lanes: KeptConnections, payloads: Payloads) -> None:
         self._payloads = payloads
-        self._claims = Lane("claim", lanes, self._claim_batch)
-        self._ready_claims = Lane("claim_many", lanes, self._claim_many_batch)
+        self._claims = Lane("claim", lanes, self._claim_batch, portion=PORTION)
+        self._ready_claims = Lane(
+            "claim_many", lanes, self._claim_many_batch, weigh=_places, portion=PORTION
+        )
 
     async def claim(self, body: wire.Claim) -> bytes:
         """`Queued → Running` for one task, if this caller is the one. Answers in JSON."""
@@ -103,6 +105,10 @@ class Claiming:
         ]
         async with conn.transaction():
             return list((await claims.claim_capped(conn, wishes)).values())
+
+
+def _places(wish: _ManyWish) -> int:
+    return len(wish.lease_tokens)
 
 
 def _not_claimed(now: claims.Standing | None) -> bytes:

@@ -23,6 +23,12 @@ MOST_CONNECTIONS = _PARALLEL * len(get_args(LaneName))
 # Turns of the event loop before a batch goes, where several came lately: who has sent already, or
 # was just answered and sends again, comes along.
 _TURNS = 4
+# Tasks: a batch of as many goes without waiting for more. What they save together is small by then,
+# and while Postgres has them, those before them can be answered.
+_ENOUGH = 16
+# Tasks whose answers are given in one turn of the loop, where an answer takes long to make: what is
+# written goes out at the end of a turn, and who got the first ones works while others are made.
+PORTION = 10
 _TRIES = 4
 _PAUSE = 0.05
 _PATIENCE = 0.005  # seconds that a batch may take before the next one goes beside it
@@ -47,12 +53,17 @@ class Lane(Generic[T, R]):
         *,
         largest: int = 200,
         parallel: int = _PARALLEL,
+        weigh: Callable[[T], int] = lambda _: 1,
+        portion: int | None = None,
     ) -> None:
+        """`weigh` says how many tasks an item is about, `portion` how many to answer in a turn."""
         self._name = name
         self._connections = connections
         self._perform = perform
         self._largest = largest
         self._parallel = parallel
+        self._weigh = weigh
+        self._portion = portion
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._sizes = figures.BATCH.labels(name)
         self._flushes: set[asyncio.Task[None]] = set()
@@ -114,10 +125,15 @@ class Lane(Generic[T, R]):
             # This begins a turn of the event loop later: what arrived in the same one is there.
             while self._waiting:
                 for _ in range(_TURNS if self._crowd > 1 else 0):
+                    if self._are_enough():
+                        break
                     await asyncio.sleep(0)
                 await self._flush()
         finally:
             self._is_draining = False
+
+    def _are_enough(self) -> bool:
+        return sum(self._weigh(item) for item, _ in self._waiting) >= _ENOUGH
 
     async def _flush(self) -> None:
         batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
@@ -127,7 +143,20 @@ class Lane(Generic[T, R]):
             results = await self._write([item for item, _ in batch])
         except Exception as error:
             results = await self._one_by_one(batch, error)
-        for (_, answer), result in zip(batch, results, strict=True):
+        self._answer(batch, results)
+
+    def _answer(
+        self, batch: list[tuple[T, asyncio.Future[R]]], results: list[R | Exception]
+    ) -> None:
+        """Give the answers, as many as fit into this turn of the loop, and the others after it."""
+        given, weight = 0, 0
+        for (item, answer), result in zip(batch, results, strict=True):
+            weight += self._weigh(item)
+            if self._portion is not None and given and weight > self._portion:
+                loop = asyncio.get_running_loop()
+                loop.call_soon(self._answer, batch[given:], results[given:])
+                return
+            given += 1
             if answer.done():
                 continue  # the caller went away
             if isinstance(result, Exception):

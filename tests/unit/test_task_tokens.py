@@ -14,6 +14,7 @@ from trace_etl.dispatcher.grants import Grant, Opens, Scope
 from trace_etl.dispatcher.tokens import PemSigner, TaskTokens
 from trace_etl.lite import keys
 from trace_etl.model.errors import Forbidden, Unauthenticated
+from trace_etl.model.storage import attempt_prefix
 from trace_etl.model.task import Fence
 
 
@@ -39,7 +40,9 @@ def grant(prefix: str) -> Grant:
 
 
 def scope(task_id: UUID | None = None, attempt: int = 1) -> Scope:
-    return Scope(uuid4(), task_id or uuid4(), attempt, Opens([grant("in/")], [grant("out/")]))
+    task_id = task_id or uuid4()
+    own = attempt_prefix("", task_id, attempt)
+    return Scope(uuid4(), task_id, attempt, own, Opens([grant("in/")], [grant("out/")]))
 
 
 def test_what_is_minted_verifies_here_and_on_every_other_replica(directory: Path) -> None:

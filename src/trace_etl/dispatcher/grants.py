@@ -10,8 +10,6 @@ from uuid import UUID
 
 import orjson
 
-from trace_etl.model.storage import attempt_prefix
-
 HOLE = token_hex(16)
 """Stands for an attempt's own part of a prefix; nobody outside can have written it by chance."""
 
@@ -74,9 +72,6 @@ class Scope(NamedTuple):
     org_id: UUID
     task_id: UUID
     attempt: int
+    own: str
+    """The attempt's own part of every prefix that it writes under."""
     opens: Opens
-
-    @property
-    def own(self) -> str:
-        """The attempt's own part of every prefix that it writes under."""
-        return attempt_prefix("", self.task_id, self.attempt)

@@ -42,6 +42,15 @@ class _Common:
     may_doubt: bool
 
 
+class _Told(NamedTuple):
+    """What a claimed task is told, and what its token opens."""
+
+    own: str
+    """The attempt's own part of every prefix that it writes under."""
+    opens: Opens
+    payload: Payload
+
+
 class _Pinned(NamedTuple):
     """What all tasks of a revision that read the same are handed alike."""
 
@@ -67,19 +76,22 @@ class Payloads:
 
     async def claimed(self, tasks: list[ClaimedTask]) -> list[bytes]:
         """The answers to won claims (`wire.Claimed`)."""
-        told = [await self._told(task) for task in tasks]
+        told = [self._known_of(task) or await self._read_of(task) for task in tasks]
         kid = self._tokens.kid()  # nothing is awaited from here on: the key stays
-        return [self._claimed(task, *about, kid) for task, about in zip(tasks, told, strict=True)]
+        return [self._claimed(task, about, kid) for task, about in zip(tasks, told, strict=True)]
 
     async def payload(self, conn: Conn, task: ClaimedTask) -> Payload:
         """Everything a worker needs (`wire.TaskPayload`), as pinned when its row was read."""
-        return (await self._read(conn, task))[1]
+        return (await self._read(conn, task)).payload
 
-    async def _told(self, task: ClaimedTask) -> tuple[Opens, Payload]:
+    def _known_of(self, task: ClaimedTask) -> _Told | None:
         """What most tasks need is on the row and in memory."""
         common = self._known.get(task.revision_id)
-        if common is not None and task.cursor_value is None and task.invalidation_id is None:
-            return self._payload(task, common, None, None)
+        if common is None or task.cursor_value is not None or task.invalidation_id is not None:
+            return None
+        return self._told(task, common, None, None)
+
+    async def _read_of(self, task: ClaimedTask) -> _Told:
         for left in reversed(range(_TRIES)):  # the claim is committed: it must not be given up
             try:
                 async with self._pool.connection() as conn:
@@ -89,10 +101,10 @@ class Payloads:
                     raise
         raise AssertionError("unreachable")
 
-    async def _read(self, conn: Conn, task: ClaimedTask) -> tuple[Opens, Payload]:
+    async def _read(self, conn: Conn, task: ClaimedTask) -> _Told:
         common = await self._common(conn, task.revision_id)
         after = await _after(conn, task, common.revision)
-        return self._payload(task, common, after, await _invalid(conn, task))
+        return self._told(task, common, after, await _invalid(conn, task))
 
     async def _common(self, conn: Conn, revision_id: UUID) -> _Common:
         known = self._known.get(revision_id)
@@ -101,8 +113,8 @@ class Payloads:
             self._known[revision_id] = known
         return known
 
-    def _claimed(self, task: ClaimedTask, opens: Opens, payload: Payload, kid: str) -> bytes:
-        scope = Scope(task.org_id, task.task_id, task.attempt, opens)
+    def _claimed(self, task: ClaimedTask, told: _Told, kid: str) -> bytes:
+        scope = Scope(task.org_id, task.task_id, task.attempt, told.own, told.opens)
         life = min(task.timeout_seconds + self._grace, self._life_most)
         return orjson.dumps(
             {
@@ -111,14 +123,15 @@ class Payloads:
                 "lease_token": task.lease_token,
                 "lease_expires_at": task.lease_expires_at,
                 "capability_token": self._tokens.mint(scope, life, kid),
-                "task": payload,
+                "task": told.payload,
             },
             option=orjson.OPT_UTC_Z,
         )
 
-    def _payload(
+    def _told(
         self, task: ClaimedTask, common: _Common, after: int | None, invalid: dict[str, Any] | None
-    ) -> tuple[Opens, Payload]:
+    ) -> _Told:
+        own = attempt_prefix("", task.task_id, task.attempt)
         pinned = self._pinned(common, task.pins)
         scope = {
             "partition_key": task.partition_key,
@@ -127,7 +140,7 @@ class Payloads:
             "cursor": task.cursor_value,
             "after": after,
         }
-        return pinned.opens, {
+        payload = {
             "task_id": task.task_id,
             "attempt": task.attempt,
             "job": common.job,
@@ -136,10 +149,11 @@ class Payloads:
             "scope": scope,
             "invalidation": invalid,
             "inputs": pinned.inputs,
-            "outputs": common.outputs.fill(attempt_prefix("", task.task_id, task.attempt)),
+            "outputs": common.outputs.fill(own),
             "timeout_seconds": task.timeout_seconds,
             "heartbeat_seconds": max(0.05, task.lease_seconds / 4),
         }
+        return _Told(own, pinned.opens, payload)
 
     # --- what is rendered once --------------------------------------------------------------
 

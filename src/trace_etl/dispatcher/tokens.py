@@ -152,8 +152,7 @@ class TaskTokens:
         """A token over this scope, by the key that signs now. Many at once ask for it once."""
         issued_at = int(time.time())
         expires_at = issued_at + life_seconds
-        org_id, task_id, attempt, opens = scope
-        own = scope.own
+        org_id, task_id, attempt, own, opens = scope
         named = {
             "iss": ISSUER,
             "aud": AUDIENCE,

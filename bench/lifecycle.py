@@ -103,9 +103,7 @@ class SingleWorker:
 
     async def drain(self) -> None:
         token = self._made.worker_token
-        while self._ids:
-            claimed = await load.claim(self._conn, token, self._ids.pop(), self._name)
-            await load.complete(self._conn, claimed)
+        await load.OneByOne(self._conn, token, self._name, self._ids).drain()
 
     def close(self) -> None:
         self._conn.close()

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from uuid import UUID, uuid4
 
 import pytest
-from psycopg import OperationalError
+from psycopg import DataError, OperationalError
 from psycopg.errors import DivisionByZero, SyntaxError, UniqueViolation
 from psycopg.pq import TransactionStatus
 
@@ -50,6 +50,12 @@ async def test_an_error_is_the_cursor_s_and_leaves_the_connection_usable(conn: C
         with pytest.raises(SyntaxError):
             await conn.rows("SELEC 1", {}, tuple)
         assert await conn.rows(_DIVIDED, {"by": "5"}, tuple) == [(2,)]
+
+
+async def test_text_that_postgres_cannot_hold_is_refused_and_not_cut(conn: Connection) -> None:
+    with pytest.raises(DataError):
+        await conn.rows("SELECT %(text)s::text", {"text": "good\0bad"}, tuple)
+    assert await conn.rows(_DIVIDED, {"by": "5"}, tuple) == [(2,)]
 
 
 async def test_a_percent_sign_is_written_twice_as_for_a_cursor(conn: Connection) -> None:

@@ -70,7 +70,7 @@ class Lane(Generic[T, R]):
         self._is_draining = False
         self._crowd = 1
         self._began = 0.0
-        self._under_way = 0
+        self._is_one_alone = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def submit(self, item: T) -> R:
@@ -81,10 +81,11 @@ class Lane(Generic[T, R]):
 
     async def _go_alone(self, item: T) -> R:
         """Nobody is here, and nobody came lately: at once, in the caller's own task."""
-        self._is_draining = True
+        self._is_draining = self._is_one_alone = True
         try:
             (result,) = await self._write([item])
         finally:
+            self._is_one_alone = False
             self._is_draining = bool(self._waiting)
             if self._waiting:
                 self._start(self._drain())
@@ -116,7 +117,7 @@ class Lane(Generic[T, R]):
             return
         loop = asyncio.get_running_loop()
         left = self._began + _PATIENCE - loop.time()
-        if left <= 0 and self._under_way < self._parallel:
+        if left <= 0 and len(self._flushes) + self._is_one_alone < self._parallel:
             self._start(self._flush())
         self._timer = loop.call_later(max(left, _PATIENCE / 2), self._pass_by)
 
@@ -168,11 +169,7 @@ class Lane(Generic[T, R]):
         self._began = asyncio.get_running_loop().time()
         self._sizes.observe(len(items))
         self._crowd = max(len(items), self._crowd - 1)
-        self._under_way += 1
-        try:
-            return await self._attempt(items)
-        finally:
-            self._under_way -= 1
+        return await self._attempt(items)
 
     async def _one_by_one(
         self, batch: list[tuple[T, asyncio.Future[R]]], error: Exception

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, LiteralString, TypeVar
 
-from psycopg import AsyncConnection, OperationalError, abc
+from psycopg import AsyncConnection, DataError, OperationalError, abc
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
@@ -39,7 +39,7 @@ class Connection(AsyncConnection[tuple[Any, ...]]):
         text, names = _numbered(query)
         async with self.lock:
             name = self._constants.get(query) or await self._prepare(query, text)
-            params = [values[name].encode() for name in names]
+            params = [_text(values[name]) for name in names]
             self.pgconn.send_query_prepared(name, params, result_format=Format.BINARY)
             result = await self._result()
             if self._loader is None:
@@ -91,6 +91,13 @@ class Connection(AsyncConnection[tuple[Any, ...]]):
                 loop.remove_writer(socket)
             if woken.cancelled():  # with a statement under way, it is of no use to anybody else
                 await self.close()
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    if b"\0" in encoded:  # libpq would stop reading there
+        raise DataError("Postgres takes no text with NUL in it")
+    return encoded
 
 
 def _wake(woken: "asyncio.Future[None]") -> None:

@@ -4,6 +4,8 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncGenerator
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import httpx
@@ -218,6 +220,15 @@ async def test_a_user_is_known_by_the_bearer_token(
     for header in ("", "Bearer", "Bearer x", f"Basic {token}", token):
         bad = await client.get("/me", headers={"authorization": header})
         assert (bad.status_code, bad.json()["code"]) == (401, "unauthenticated")
+
+
+async def test_answers_carry_the_date_of_now(client: httpx.AsyncClient) -> None:
+    first = (await client.get("/healthz")).headers["date"]
+    async with asyncio.timeout(20):
+        while (later := (await client.get("/healthz")).headers["date"]) == first:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    passed = parsedate_to_datetime(later) - parsedate_to_datetime(first)
+    assert timedelta() < passed < timedelta(seconds=20)
 
 
 async def test_plain_http_is_not_answered(client: httpx.AsyncClient) -> None:

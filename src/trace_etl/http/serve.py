@@ -58,6 +58,23 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
+    """Is told when to stop, where uvicorn's own looks ten times a second, for ever."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._asked = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._asked.set()
+
+    async def main_loop(self) -> None:
+        every = 1.0 if self.config.date_header else None  # second: the date that answers carry
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(every):
+                    await self._asked.wait()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         # Several servers share the process: signals are handled once, by `stop_on_signals`.
@@ -104,7 +121,7 @@ async def _stop_when_asked(
         if listener.on_stop is not None:
             listener.on_stop()
     for server in servers:
-        server.should_exit = True
+        server.stop()
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -131,6 +148,7 @@ def _config(listener: Listener, tls: Tls) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        date_header=not listener.lean,
         proxy_headers=False,
         backlog=2048,
         timeout_keep_alive=75,  # longer than a heartbeat: workers keep their connection

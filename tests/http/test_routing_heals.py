@@ -337,6 +337,42 @@ def test_a_reading_from_before_does_not_carry_the_cursor_past_it(
     assert read_all(stage, name)[-1] == (104, 108)
 
 
+def publish_read(stage: Bench, attempt: Attempt) -> None:
+    """Complete a reading as the runner does: all that is new up to the cursor, one partition."""
+    after = attempt.scope["after"]
+    first = 0 if after is None else after + 1
+    item = stage.write_output(attempt) | {
+        "range_start": first,
+        "range_end": attempt.scope["cursor"],
+    }
+    reply = stage.complete(attempt, datasets_published=[item])
+    assert reply.status_code == 200, reply.text
+
+
+def test_a_reading_never_begins_inside_of_what_an_earlier_one_made(
+    stage: Bench, follower: tuple[str, Attempt]
+) -> None:
+    """Late cursors leave the consumer in the middle of a partition that must be made again."""
+    name, attempt = follower
+    move(stage, attempt, 103)
+    publish_read(stage, stage.claimed(queued(stage, name, "read")[0]))
+    take_back(stage, attempt, 101, 103, 71)
+    waiting = [stage.row(task_id) for task_id in queued(stage, name, "read")]
+    (late,) = [row["task_id"] for row in waiting if row["cursor_value"] == 71]
+    (again,) = [row["task_id"] for row in waiting if row["partition_key"] == "0-103"]
+    publish_read(stage, stage.claimed(str(late)))  # what stands covers it: it is not shown
+    move(stage, attempt, 105)
+    (next_id,) = [t for t in queued(stage, name, "read") if t != str(again)]
+    following = stage.claimed(next_id)
+    assert (following.scope["after"], following.scope["cursor"]) == (-1, 105)
+    publish_read(stage, following)
+    answer = stage.claimed(str(again))
+    reply = stage.complete(answer, datasets_published=[stage.write_output(answer)])
+    assert reply.status_code == 200, reply.text
+    query = "SELECT partition_key FROM partitions WHERE dataset_version = %s"
+    assert stage.rows(query, answer.output["dataset_version"]) == [{"partition_key": "0-105"}]
+
+
 # --- ranges -----------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Databases for tests: one server per test process, one copy of a migrated template per test."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import psycopg
 
 from support.waiting import eventually
@@ -27,6 +29,7 @@ _HASTY = {
 }
 _MEMORY = Path("/dev/shm")
 _PLENTY = 2 << 30
+_OURS = "trace-tests-"
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,18 @@ def _move_to_memory(directory: Path) -> None:
     # As root the server's programs may be copied there, too.
     if found.f_flag & os.ST_NOEXEC or found.f_bavail * found.f_frsize < _PLENTY:
         return
-    place = Path(tempfile.mkdtemp(prefix="trace-tests-", dir=_MEMORY))
+    _sweep()
+    place = Path(tempfile.mkdtemp(prefix=f"{_OURS}{os.getpid()}-", dir=_MEMORY))
     place.chmod(0o711)
     directory.symlink_to(place)
+
+
+def _sweep() -> None:
+    """Remove what killed runs left. A server that still ran there ends when its files are gone."""
+    for place in _MEMORY.glob(f"{_OURS}*-*"):
+        owner = place.name.removeprefix(_OURS).partition("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(place, ignore_errors=True)  # another user's, or swept by somebody else
 
 
 @contextmanager

@@ -22,7 +22,8 @@ class Scope(Reply):
     end: int | None = None
     cursor: int | None = None
     after: int | None = None
-    """`PerUpdate`: the cursor this job has read up to; what is new lies behind it."""
+    """`PerUpdate`: what this task reads lies behind this cursor: what the job has not read yet,
+    with the whole of a partition that it would cut through."""
 
 
 class Invalid(Reply):
@@ -101,3 +102,10 @@ class TaskPayload(Reply):
     outputs: list[TaskOutput] = []
     timeout_seconds: int = 3600
     heartbeat_seconds: float = 30.0
+
+    @property
+    def follows(self) -> bool:
+        """Whether it reads what is new up to a cursor, and no certain blocks."""
+        if self.scope is None or self.invalidation is not None:
+            return False
+        return self.scope.cursor is not None

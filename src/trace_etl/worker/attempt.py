@@ -150,7 +150,10 @@ class Attempt:
         )
         # The fence held, but what was built cannot be committed: say so, instead of hanging on.
         if body.status == "Completed" and refusal.refusal not in ("lease_lost", "not_found"):
-            retryable = refusal.refusal == "output_not_ready"
+            retryable = refusal.refusal == "output_not_ready" or (
+                # Who follows a cursor is told anew where to begin.
+                refusal.refusal == "partition_overlap" and self.claimed.task.follows
+            )
             self._report(self._failed(refusal.refusal, refusal.detail, retryable=retryable))
 
     # --- the heart --------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_LOOK_AGAIN = 0.02  # seconds: thousands of calls a second ask
+_LOOK_AGAIN = 0.001  # seconds: thousands of calls a second ask
 _TICK = 50_000_000  # nanoseconds
 
 
@@ -19,7 +19,7 @@ class Watched:
         self._looked = 0.0
 
     def refresh(self) -> None:
-        """Load what is new there; a change counts within a moment. Raises what `load` does."""
+        """Load what is new there; a change counts within a millisecond. Raises what `load` does."""
         now = time.monotonic()
         if now < self._looked + _LOOK_AGAIN:
             return
@@ -34,6 +34,6 @@ class Watched:
         self._seen = mark if sure else None
 
     def refresh_now(self) -> None:
-        """The same without that patience: somebody knows what we do not."""
+        """The same without the millisecond's patience: somebody knows what we do not."""
         self._looked = 0.0
         self.refresh()

@@ -250,7 +250,12 @@ def test_what_a_lost_attempt_finishes_all_the_same_counts_until_the_next_one_sta
         scene.dispatcher.settings["TRACE_RETRY_FIRST"] = "PT1H"
         scene.dispatcher.settings["TRACE_RETRY_MOST"] = "PT1H"
         scene.dispatcher.up()
-        eventually(lambda: scene.refused("heartbeat"), "its heart is told to stop")
+
+        def is_told() -> bool:
+            scene.let_first_lease_expire()  # should its heart have been heard before the reaper
+            return scene.refused("heartbeat")
+
+        eventually(is_told, "its heart is told to stop")
         assert scene.task() == ("Failed", 1)
         scene.runner.released.set()
         eventually(lambda: scene.task() == ("Completed", 1), "its late reply counts")

@@ -10,7 +10,10 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True)
 class Result:
-    """`ratio` is ours over the reference, both of this run; `goal` says what it must be."""
+    """`ratio` is ours over the reference, both of this run; `goal` says what it must be.
+
+    `ours` and `reference` are medians of all rounds, for the reader: their quotient may be another.
+    """
 
     name: str
     ours: float
@@ -30,11 +33,22 @@ class Result:
 def compare(
     name: str, ours: Measure, reference: Measure, *, unit: str, goal: str, rounds: int = 3
 ) -> Result:
-    """Run both in turns, so that a noisy neighbour hits both; compare their medians."""
-    pairs = [(ours(), reference()) for _ in range(rounds)]
-    mine = statistics.median(p[0] for p in pairs)
-    theirs = statistics.median(p[1] for p in pairs)
-    return Result(name, mine, theirs, unit, mine / theirs, goal)
+    """Run both in turns, each round the other way round; the ratio is the median of the rounds'.
+
+    A noisy neighbour that comes or goes hits both runs of a round, and not the same rounds of both:
+    so runs are compared with what ran beside them. Of an odd number of rounds, no two are mixed.
+    """
+    pairs: list[tuple[float, float]] = []
+    for turn in range(rounds):
+        if turn % 2:
+            theirs = reference()
+            pairs.append((ours(), theirs))
+        else:
+            mine = ours()
+            pairs.append((mine, reference()))
+    ratio = statistics.median(mine / theirs for mine, theirs in pairs)
+    mine, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return Result(name, mine, theirs, unit, ratio, goal)
 
 
 def percentile(values: list[float], share: float) -> float:

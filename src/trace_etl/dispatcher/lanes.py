@@ -65,6 +65,7 @@ class Lane(Generic[T, R]):
         self._weigh = weigh
         self._portion = portion
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._weight = 0  # of those who wait
         self._sizes = figures.BATCH.labels(name)
         self._flushes: set[asyncio.Task[None]] = set()
         self._is_draining = False
@@ -98,6 +99,7 @@ class Lane(Generic[T, R]):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
         self._waiting.append((item, answer))
+        self._weight += self._weigh(item)
         if not self._is_draining:
             self._is_draining = True
             self._start(self._drain())
@@ -126,20 +128,18 @@ class Lane(Generic[T, R]):
             # This begins a turn of the event loop later: what arrived in the same one is there.
             while self._waiting:
                 for _ in range(_TURNS if self._crowd > 1 else 0):
-                    if self._are_enough():
+                    if self._weight >= _ENOUGH:
                         break
                     await asyncio.sleep(0)
                 await self._flush()
         finally:
             self._is_draining = False
 
-    def _are_enough(self) -> bool:
-        return sum(self._weigh(item) for item, _ in self._waiting) >= _ENOUGH
-
     async def _flush(self) -> None:
         batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
         if not batch:
             return
+        self._weight = sum(self._weigh(item) for item, _ in self._waiting)
         try:
             results = await self._write([item for item, _ in batch])
         except Exception as error:

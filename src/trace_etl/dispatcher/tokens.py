@@ -14,7 +14,7 @@ from uuid import UUID
 import jwt
 import orjson
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -27,7 +27,7 @@ ISSUER = "trace"
 AUDIENCE = "trace.task"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _PREFIXES = ("read_prefixes", "write_prefixes")
-_ES256 = ec.ECDSA(SHA256())
+_ES256 = ec.ECDSA(Prehashed(SHA256()))
 _SKEW = 60  # seconds that the clocks of two replicas may differ; expiry is checked to the second
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
 
@@ -95,7 +95,9 @@ class PemSigner:
         return self._newest
 
     def sign(self, kid: str, message: bytes) -> bytes:
-        r, s = decode_dss_signature(self._keys[kid].sign(message, _ES256))
+        # `hashlib` keeps its algorithms at hand; the key would look SHA-256 up for each signature.
+        digest = hashlib.sha256(message).digest()
+        r, s = decode_dss_signature(self._keys[kid].sign(digest, _ES256))
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
     def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None:
@@ -237,7 +239,7 @@ def _base64(data: bytes) -> bytes:
 
 def _fingerprint(token: str) -> bytes:
     """A cache key that is no secret."""
-    return hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=20).digest()
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def _capability(claims: dict[str, Any]) -> Capability:

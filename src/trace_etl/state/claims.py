@@ -84,13 +84,14 @@ _START: LiteralString = """
 """
 _RETURNING: LiteralString = " RETURNING " + _COLUMNS
 _WON: LiteralString = "SELECT t.*, " + _PINS + " FROM won t"
-# Row by row as they are wanted, by primary key: the `||` keeps the planner from going through all
-# that is queued instead.
+# Row by row as they are wanted, by primary key. The first `||` keeps the planner from going through
+# all that is queued instead; the second has it expect one wish and not a hundred, which is what it
+# takes any JSON for: for a hundred it would go through all of a table that is not large.
 _WANTED: LiteralString = """
       FROM json_to_recordset(%(wishes)s::json) AS l (
            task_id uuid, worker_id text, lease_token uuid), jobs j
      WHERE t.task_id = l.task_id AND t.status || '' = 'Queued' AND NOT t.cancel_requested
-       AND j.job_id = t.job_id
+       AND l.worker_id || '' = l.worker_id AND j.job_id = t.job_id
 """
 
 _CLAIM = (

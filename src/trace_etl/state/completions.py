@@ -44,11 +44,13 @@ class Completion(NamedTuple):
         return self.status == "Completed" and not said
 
 
+# By primary key, as for claims: the `||` has the planner expect one completion, not a hundred.
 _WANT: LiteralString = """
       FROM json_to_recordset(%(completions)s::json) AS w (
            task_id uuid, attempt int, lease_token uuid, status text, content_hash text,
            error_code text, error_message text, retry_seconds float8)
      WHERE t.task_id = w.task_id AND t.attempt = w.attempt AND t.lease_token = w.lease_token
+       AND w.status || '' = w.status
 """
 _HISTORY: LiteralString = """
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,

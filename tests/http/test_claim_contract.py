@@ -223,6 +223,15 @@ def test_claiming_many_respects_caps_pauses_and_cancellation(shared: Bench) -> N
     assert set(won) < set(capped)
 
 
+def test_claiming_many_passes_by_a_job_that_is_full(shared: Bench) -> None:
+    capped = "runtime: ecs_platform\nscaling: {max_concurrency: 1}"
+    full = shared.tasks(4, capped)
+    shared.claimed(full[0])
+    (free,) = shared.tasks(1, capped)
+    won = [c["task"]["task_id"] for c in claim_many(shared, "ecs_platform", 2)]
+    assert won == [free]  # younger than those that must wait
+
+
 # --- who may claim ----------------------------------------------------------------------------
 
 

@@ -482,3 +482,25 @@ async def test_a_claim_for_several_reads_nothing_that_paused_jobs_have_queued(
     finally:
         busy.rows(pause, None, None, job)
         busy.rows("DELETE FROM tasks WHERE job_id = %s", job)
+
+
+@pytest.mark.parametrize("name", ["claim_ready", "capped_ready"])
+async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
+    busy: Bench, scene: Scene, name: str
+) -> None:
+    """A long queue of another runtime, which came after Postgres last looked at the table."""
+    made = [busy.tasks(1)[0] for _ in range(20)]
+    busy.rows("VACUUM ANALYZE tasks")
+    queue = _PAUSED_QUEUE.replace("runtime, true", "'ecs_rust', false")
+    busy.rows(queue, made[0])
+    busy.rows(queue.replace("'paused:'", "'capped:'"), made[1])
+    busy.rows("UPDATE tasks SET max_concurrency = 5 WHERE dedupe_key LIKE 'capped:%%'")
+    ran: list[Ran] = []
+    try:
+        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+            await HOT[name](conn, scene)
+        seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
+        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+    finally:
+        for task_id in made:
+            busy.rows("DELETE FROM tasks WHERE job_id = %s", busy.row(task_id)["job_id"])

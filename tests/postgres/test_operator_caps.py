@@ -72,6 +72,33 @@ def test_a_claim_for_many_takes_as_many_as_there_is_room_for(one: Bench) -> None
         assert len(reply.json()["claimed"]) == expected
 
 
+_OTHER = """
+name: other
+jobs:
+  - {name: request, activation: source, source: {kind: manual}, outputs: [ranges]}
+  - name: work
+    operator: range_splitter
+    runtime: ecs_python
+    inputs: [{from: {job: request}}]
+    outputs: [done]
+    scaling: {max_concurrency: 1}
+"""
+
+
+def test_a_claim_for_many_passes_by_an_operator_that_is_full(one: Bench) -> None:
+    _, tasks = two_jobs(one)
+    for task in tasks[:3]:
+        one.claimed(task)
+    assert one.user.post("/v1/dags", json={"text": _OTHER}).status_code == 200
+    body = {"dag": "other", "job": "request", "start": 0, "end": 9}
+    assert one.user.post("/v1/triggers", json=body).status_code == 200
+    one.live.drain()
+    wish = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 2}
+    reply = one.http.post("/internal/task-claim-many", json=wish, headers=one.worker_headers)
+    (won,) = reply.json()["claimed"]
+    assert won["task"]["job"] == {"dag_name": "other", "name": "work"}
+
+
 def test_a_jobs_own_cap_holds_within_its_operators(one: Bench) -> None:
     g = graph(one, {"a": "split; scaling: {max_concurrency: 1}", "b": "split"})
     g.feed(3)

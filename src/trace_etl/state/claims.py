@@ -186,25 +186,32 @@ async def _job_room(conn: Conn, job_id: UUID, cap: int | None) -> int:
     return max(0, cap - row[0])
 
 
-def _oldest_of_job(tier: LiteralString, which: LiteralString) -> LiteralString:
+# The planner must not look for a job's tasks by runtime, among those of all jobs: hence the `||`.
+_OF_RUNTIME: LiteralString = "runtime || '' = %(runtime)s"
+
+
+def _oldest_of_job(
+    tier: LiteralString, which: LiteralString, limit: LiteralString
+) -> LiteralString:
     """A job's next tasks of a tier."""
-    # The planner must not look for them by runtime, among those of all jobs: hence the `||`.
     return (
         """
         (SELECT task_id, bulk, queued_at FROM tasks
-          WHERE job_id = j.job_id AND status = 'Queued' AND runtime || '' = %(runtime)s
-            AND NOT cancel_requested AND """
+          WHERE job_id = j.job_id AND status = 'Queued' AND NOT cancel_requested AND """
         + tier
         + " AND "
         + which
-        + " ORDER BY queued_at LIMIT %(limit)s::int)"
+        + " ORDER BY queued_at LIMIT "
+        + limit
+        + ")"
     )
 
 
-def _oldest_of_both(which: LiteralString) -> LiteralString:
+def _oldest_of_both(which: LiteralString, limit: LiteralString = "%(limit)s::int") -> LiteralString:
     """The same of each tier that is not held: no row of the other is read."""
-    normal = _oldest_of_job("bulk = false", which)
-    return normal + " UNION ALL " + _oldest_of_job("bulk AND j.bulk_paused_at IS NULL", which)
+    normal = _oldest_of_job("bulk = false", which, limit)
+    bulk = _oldest_of_job("bulk AND j.bulk_paused_at IS NULL", which, limit)
+    return normal + " UNION ALL " + bulk
 
 
 # Places are told apart by their number: a join with them would compare each with each.
@@ -228,6 +235,10 @@ _TAKE: LiteralString = (
 _ANY_PAUSED: LiteralString = """
     EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
 """
+# A job may have a hundred thousand queued for another runtime: who asks in vain reads none of them.
+_ANY_QUEUED: LiteralString = """
+    EXISTS (SELECT FROM tasks WHERE runtime = %(runtime)s AND status = 'Queued')
+"""
 _CLAIM_READY = (
     """
 WITH next AS (
@@ -247,10 +258,12 @@ _CLAIM_READY_OF_EACH = (
 WITH candidates AS MATERIALIZED (
     SELECT t.task_id, t.bulk, t.queued_at
       FROM jobs j CROSS JOIN LATERAL ("""
-    + _oldest_of_both("max_concurrency IS NULL")
+    + _oldest_of_both(_OF_RUNTIME + " AND max_concurrency IS NULL")
     + """) t
      WHERE j.paused_at IS NULL AND j.capped_operator IS NULL AND """
     + _ANY_PAUSED
+    + " AND "
+    + _ANY_QUEUED
     + """
      ORDER BY t.bulk, t.queued_at
      LIMIT 4 * %(limit)s::int  -- others may be at the same ones
@@ -279,14 +292,52 @@ async def claim_ready(
     return won or await conn.rows(_CLAIM_READY_OF_EACH, values, ClaimedTask._make)
 
 
+def _capped_of_each(
+    jobs: LiteralString, room: LiteralString, which: LiteralString
+) -> LiteralString:
+    """What may start now of each of these jobs: who is full hides nobody else's."""
+    limit: LiteralString = "room.n"
+    return (
+        """
+    SELECT t.task_id, t.bulk, t.queued_at
+      FROM """
+        + jobs
+        + """
+     CROSS JOIN LATERAL (
+           SELECT greatest(0, least(%(limit)s::int, """
+        + room
+        + """, (SELECT q.max_concurrency - (SELECT count(*) FROM tasks
+                                              WHERE job_id = j.job_id AND status = 'Running')
+                  FROM (SELECT max_concurrency FROM tasks
+                         WHERE job_id = j.job_id AND status = 'Queued'
+                           AND max_concurrency IS NOT NULL LIMIT 1) q))) AS n) room
+     CROSS JOIN LATERAL ("""
+        + _oldest_of_both(which, limit)
+        + """) t
+     WHERE j.paused_at IS NULL AND """
+        + _ANY_QUEUED
+    )
+
+
+_OWN_CAP: LiteralString = """
+    j.capped_operator IS NULL AND max_concurrency IS NOT NULL AND runtime = %(runtime)s
+"""
 _CAPPED_READY = (
     """
-SELECT t.task_id
-  FROM jobs j CROSS JOIN LATERAL ("""
-    + _oldest_of_both("(max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL)")
-    + """) t
- WHERE j.paused_at IS NULL
- ORDER BY t.bulk, t.queued_at
+WITH operators AS MATERIALIZED (
+    SELECT c.operator, c.cap - (SELECT count(*) FROM jobs o JOIN tasks t USING (job_id)
+                                 WHERE o.capped_operator = c.operator
+                                   AND t.status = 'Running') AS room
+      FROM operator_caps c
+)
+SELECT task_id FROM ("""
+    + _capped_of_each("jobs j", "NULL", _OWN_CAP)
+    + " UNION ALL "
+    + _capped_of_each(
+        "operators o JOIN jobs j ON j.capped_operator = o.operator", "o.room", _OF_RUNTIME
+    )
+    + """) ready
+ ORDER BY bulk, queued_at
  LIMIT %(limit)s::int
 """
 )

@@ -1,13 +1,12 @@
 """Claims with millions of finished tasks behind them, against claims with none."""
 
-import statistics
 import time
 from uuid import uuid4
 
 import uvloop
 
 from bench import load
-from bench.harness import Result, percentile
+from bench.harness import Result, compare, percentile
 from bench.stand import Stand
 
 FINISHED = 5_000_000
@@ -59,6 +58,13 @@ def measure(full: Stand, empty: Stand) -> list[Result]:
     for made in (full, empty):
         made.execute("VACUUM ANALYZE tasks")
         claim_p99(made)  # warm plans and caches
-    waits = [(claim_p99(full), claim_p99(empty)) for _ in range(ROUNDS)]
-    ours, reference = (statistics.median(column) for column in zip(*waits, strict=True))
-    return [Result("lifecycle_claim_growth_p99", ours, reference, "ms", ours / reference, "<= 1.2")]
+    return [
+        compare(
+            "lifecycle_claim_growth_p99",
+            lambda: claim_p99(full),
+            lambda: claim_p99(empty),
+            unit="ms",
+            goal="<= 1.2",
+            rounds=ROUNDS,
+        )
+    ]

@@ -26,8 +26,9 @@ _TURNS = 4
 # Tasks: a batch of as many goes without waiting for more. What they save together is small by then,
 # and while Postgres has them, those before them can be answered.
 _ENOUGH = 16
-# Tasks whose answers are given in one turn of the loop, where an answer takes long to make: what is
-# written goes out at the end of a turn, and who got the first ones works while others are made.
+# Tasks whose answers are given in one turn of the loop, where an answer takes long to make. Between
+# turns it hears what came meanwhile: who got the first answers and asks again, and what Postgres
+# made of another batch.
 PORTION = 10
 _TRIES = 4
 _PAUSE = 0.05

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support import cryo
 from trace_etl.devchain import DevChain, RunningServer, start_server
 
 ROOT = Path(__file__).parents[2]
@@ -172,12 +173,6 @@ _READ_BY_CRYO: dict[str, tuple[Callable[..., list[Any]], str]] = {
     ),
 }
 
-_CRYO = """
-import sys, cryo
-*datasets, blocks, url, directory = sys.argv[1:]
-cryo.freeze(datasets, blocks=[blocks], rpc=url, output_dir=directory, chunk_size=50)
-"""
-
 
 @pytest.mark.parametrize("source", ["devchain", "replay"])
 def test_cryo_reads_every_block_transaction_and_log_right(
@@ -186,15 +181,14 @@ def test_cryo_reads_every_block_transaction_and_log_right(
     pytest.importorskip("cryo")
     served = request.getfixturevalue(source)
     url = served if isinstance(served, str) else served.url
-    # In a process of its own: cryo leaves the event loop it makes open.
-    command = [sys.executable, "-c", _CRYO, *_READ_BY_CRYO, f"0:{LENGTH}", url, str(tmp_path)]
-    subprocess.run(command, check=True, timeout=DEADLINE)
+    out = tmp_path / "cryo"
+    cryo.freeze(_READ_BY_CRYO, LENGTH, url, out, chunk=50)
     chain = _chain()
     chain.seal_to(chain.head)
     blocks = [block for block in map(chain.block, range(LENGTH)) if block is not None]
     read = [(orjson.loads(block.full()), orjson.loads(block.all_receipts())) for block in blocks]
     for dataset, (expected, columns) in _READ_BY_CRYO.items():
-        files = sorted(tmp_path.glob(f"*__{dataset}__*.parquet"))
+        files = sorted(out.glob(f"*__{dataset}__*.parquet"))
         rows = pa.concat_tables([pq.read_table(file) for file in files]).to_pylist()
         wanted = [row for block, receipts in read for row in expected(block, receipts)]
         assert [[row[column] for column in columns.split()] for row in rows] == wanted

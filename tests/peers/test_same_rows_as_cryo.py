@@ -1,8 +1,5 @@
 """The same chain, read by cryo and by us: every field of every row is the same."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -10,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support import cryo
 from support.spark_tasks import directory, ingest
 from trace_etl.pipeline.evm.tables import SCHEMAS
 from trace_etl.pipeline.runner import SparkRunner
@@ -17,22 +15,12 @@ from trace_etl.pipeline.settings import PipelineSettings
 
 LENGTH = 200
 TABLES = ("blocks", "transactions", "logs")
-_CRYO = """
-import sys, cryo
-cryo.freeze(sys.argv[3].split(","), blocks=[f"0:{sys.argv[4]}"], rpc=sys.argv[1],
-            output_dir=sys.argv[2], chunk_size=75, verbose=False)
-"""
 
 
 @pytest.fixture(scope="module")
 def theirs(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("cryo")
-    subprocess.run(
-        [sys.executable, "-c", _CRYO, rpc_url, out, ",".join(TABLES), str(LENGTH)],
-        check=True,
-        capture_output=True,
-        env={**os.environ, "HOME": str(out)},
-    )
+    out = tmp_path_factory.mktemp("cryo") / "out"
+    cryo.freeze(TABLES, LENGTH, rpc_url, out, chunk=75)
     return {table: _whole(out.glob(f"*__{table}__*.parquet")) for table in TABLES}
 
 

@@ -1,9 +1,6 @@
 """Traces of a recorded chain (calls, creations, a revert, a contract's end), by cryo and by us."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -12,17 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support import cryo
 from support.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.pipeline.evm.fetch import RangeReader, Source
 from trace_etl.pipeline.evm.tables import SCHEMAS, build
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("traced_chain.json").read_text())
 LAST = int(RECORDED['["eth_blockNumber", []]'], 16)
-_CRYO = """
-import sys, cryo
-cryo.freeze(["traces"], blocks=[f"0:{sys.argv[3]}"], rpc=sys.argv[1], output_dir=sys.argv[2],
-            verbose=False)
-"""
 
 
 @pytest.fixture
@@ -42,13 +35,9 @@ def _key(call: dict[str, Any]) -> str:
 
 
 def test_every_field_of_every_trace_is_the_same(url: str, tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-c", _CRYO, url, tmp_path, str(LAST + 1)],
-        check=True,
-        capture_output=True,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
-    theirs = pa.concat_tables([pq.read_table(file) for file in tmp_path.glob("*.parquet")])
+    out = tmp_path / "cryo"
+    cryo.freeze(["traces"], LAST + 1, url, out)
+    theirs = pa.concat_tables([pq.read_table(file) for file in out.glob("*.parquet")])
     with RangeReader(Source((url,)), ("traces",)) as reader:
         chain_id = reader.chain_id()
         batches = [build("traces", chunk, chain_id) for chunk in reader.chunks(0, LAST)]

@@ -40,7 +40,11 @@ _INTRODUCTION = """\
 Claim, heartbeat, complete, events, buffer publish. TLS only, on an address apart from the user API.
 Task-scoped calls carry `X-Trace-Task-Capability` and the fence `{task_id, attempt, lease_token}`.
 Repeating an accepted call of the same attempt answers 200 and changes nothing. Unknown request
-fields are refused. Errors are RFC 9457 problem documents with a stable `code`."""
+fields are refused. Errors are RFC 9457 problem documents with a stable `code`.
+
+A completion that is refused for what was built leaves the attempt running: say `Failed`. It is
+worth another attempt (`retryable`) after `output_not_ready`, and after `partition_overlap` where
+the task's scope has a cursor: the next attempt is told anew where to begin."""
 
 
 def document(calls: tuple[Call, ...] = CALLS) -> Json:

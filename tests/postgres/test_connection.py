@@ -99,3 +99,18 @@ async def test_who_goes_away_in_the_middle_takes_the_connection_along(conn: Conn
         await gone
     assert conn.closed
     assert not asyncio.get_running_loop().remove_reader(socket)
+
+
+async def test_it_outlives_what_psycopg_forgets_after_a_rollback(conn: Connection) -> None:
+    conn.prepare_threshold = 0  # as the pools have it
+    for _ in range(3):
+        assert await conn.rows(_DIVIDED, {"by": "5"}, tuple) == [(2,)]
+        with pytest.raises(ZeroDivisionError):
+            async with conn.transaction():
+                await conn.execute("SELECT 1")
+                raise ZeroDivisionError
+        assert await conn.rows(_DIVIDED, {"by": "2"}, tuple) == [(5,)]
+        async with conn.transaction():
+            await conn.execute("SELECT 2")
+            assert await conn.rows(_DIVIDED, {"by": "5"}, tuple) == [(2,)]
+        assert await conn.rows(_DIVIDED, {"by": "2"}, tuple) == [(5,)]

@@ -6,12 +6,14 @@ this is a noticeable part of the whole.
 """
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, LiteralString, TypeVar
 
 from psycopg import AsyncConnection, DataError, OperationalError, abc
+from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
@@ -27,6 +29,7 @@ class Connection(AsyncConnection[tuple[Any, ...]]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._constants: dict[str, bytes] = {}
+        self._numbers = itertools.count()
         self._loader: abc.Transformer | None = None
 
     async def rows(
@@ -48,11 +51,17 @@ class Connection(AsyncConnection[tuple[Any, ...]]):
             return self._loader.load_rows(0, result.ntuples, make)
 
     async def _prepare(self, query: str, text: bytes) -> bytes:
-        name = f"constant_{len(self._constants)}".encode()
+        name = f"constant_{next(self._numbers)}".encode()
         self.pgconn.send_prepare(name, text)
         await self._result()
         self._constants[query] = name
         return name
+
+    def _deallocate(self, name: bytes | None) -> PQGen[None]:
+        """As psycopg does for its own statements; after a ROLLBACK, say, it has all forgotten."""
+        if name is None:
+            self._constants.clear()
+        return super()._deallocate(name)
 
     async def _result(self) -> PGresult:
         """The one result of what was sent. Raises what Postgres says instead."""

@@ -35,8 +35,8 @@ def compare(
 ) -> Result:
     """Run both in turns, each round the other way round; the ratio is the median of the rounds'.
 
-    A noisy neighbour that comes or goes hits both runs of a round, and not the same rounds of both:
-    so runs are compared with what ran beside them. Of an odd number of rounds, no two are mixed.
+    A noisy neighbour may stay for a few rounds, and then hits both runs of each: so every run is
+    compared with the one beside it.
     """
     pairs: list[tuple[float, float]] = []
     for turn in range(rounds):

@@ -232,6 +232,14 @@ def test_claiming_many_passes_by_a_job_that_is_full(shared: Bench) -> None:
     assert won == [free]  # younger than those that must wait
 
 
+def test_every_task_is_held_to_the_cap_that_it_was_queued_with(shared: Bench) -> None:
+    ids = shared.tasks(3, "runtime: ecs_platform\nscaling: {max_concurrency: 1}")
+    before = "UPDATE tasks SET max_concurrency = 9, queued_at = now() - interval '1 hour'"
+    shared.rows(f"{before} WHERE task_id = %s", ids[1])
+    won = [c["task"]["task_id"] for c in claim_many(shared, "ecs_platform", 10)]
+    assert won == [ids[1]]  # one runs, which is as many as the others may
+
+
 # --- who may claim ----------------------------------------------------------------------------
 
 

@@ -85,18 +85,44 @@ jobs:
 """
 
 
-def test_a_claim_for_many_passes_by_an_operator_that_is_full(one: Bench) -> None:
-    _, tasks = two_jobs(one)
-    for task in tasks[:3]:
-        one.claimed(task)
+def other_job(one: Bench) -> None:
+    """A task of a job with a cap of its own, whose operator has none; it is the youngest."""
     assert one.user.post("/v1/dags", json={"text": _OTHER}).status_code == 200
     body = {"dag": "other", "job": "request", "start": 0, "end": 9}
     assert one.user.post("/v1/triggers", json=body).status_code == 200
     one.live.drain()
+
+
+def claim_two(one: Bench) -> list[dict]:
     wish = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 2}
     reply = one.http.post("/internal/task-claim-many", json=wish, headers=one.worker_headers)
-    (won,) = reply.json()["claimed"]
-    assert won["task"]["job"] == {"dag_name": "other", "name": "work"}
+    return [won["task"] for won in reply.json()["claimed"]]
+
+
+def test_a_claim_for_many_passes_by_an_operator_that_is_full(one: Bench) -> None:
+    _, tasks = two_jobs(one)
+    for task in tasks[:3]:
+        one.claimed(task)
+    other_job(one)
+    (won,) = claim_two(one)
+    assert won["job"] == {"dag_name": "other", "name": "work"}
+
+
+@pytest.mark.parametrize("older", ["a", "b"])
+def test_the_last_room_is_for_the_oldest_of_all_jobs_and_hides_nobody(
+    one: Bench, older: str
+) -> None:
+    g, tasks = two_jobs(one)
+    first = g.queued(older)
+    age = "UPDATE tasks SET queued_at = queued_at - interval '1 hour' WHERE task_id = %s"
+    for task in first:
+        one.rows(age, task)
+    for task in [t for t in tasks if t not in first][:2]:
+        one.claimed(task)
+    other_job(one)
+    mine, other = claim_two(one)
+    assert mine["task_id"] in first
+    assert other["job"] == {"dag_name": "other", "name": "work"}
 
 
 def test_a_jobs_own_cap_holds_within_its_operators(one: Bench) -> None:

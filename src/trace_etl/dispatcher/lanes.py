@@ -99,8 +99,8 @@ class Lane(Generic[T, R]):
         """Hand an item in; its answer comes later."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((item, answer))
         self._weight += self._weigh(item)
+        self._waiting.append((item, answer))
         if not self._is_draining:
             self._is_draining = True
             self._start(self._drain())

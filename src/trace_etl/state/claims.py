@@ -1,12 +1,11 @@
 """`Queued → Running`: many claims, one statement, one commit."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString, NamedTuple
 from uuid import UUID
 
-from psycopg.rows import args_row, class_row
+from psycopg.rows import class_row
 
 from trace_etl.model.errors import NotFound
 from trace_etl.model.task import NotClaimedReason, TaskStatus
@@ -131,7 +130,7 @@ SELECT t.task_id, t.job_id, t.max_concurrency, c.operator, c.cap
  WHERE t.task_id = ANY(%(task_ids)s) AND t.status = 'Queued' AND NOT t.cancel_requested
    AND (t.max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL) AND j.paused_at IS NULL
    AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
- ORDER BY t.job_id, t.bulk, t.queued_at, t.task_id
+ ORDER BY t.bulk, t.queued_at, t.task_id
 """
 
 # Serialise the claims of one capped operator or job, over all replicas, until commit. All of the
@@ -143,7 +142,6 @@ _RUNNING_OPERATOR = """
 SELECT count(*) FROM jobs j JOIN tasks t USING (job_id)
  WHERE j.capped_operator = %(operator)s AND t.status = 'Running'
 """
-_NO_CAP = 2**31 - 1
 # Whoever ends makes room for somebody: a cap on the row, however wide, has that told.
 _START_CAPPED: LiteralString = _START.replace(
     "SET ", "SET max_concurrency = coalesce(t.max_concurrency, 2147483647), "
@@ -151,67 +149,77 @@ _START_CAPPED: LiteralString = _START.replace(
 _CLAIM_CAPPED = "WITH won AS (" + _START_CAPPED + _WANTED + _RETURNING + ") " + _WON
 
 
+class _Candidate(NamedTuple):
+    """A wished task of a capped job, and what is capped: the job, its operator, or both."""
+
+    task_id: UUID
+    job_id: UUID
+    job_cap: int | None
+    operator: str | None
+    operator_cap: int | None
+
+
 async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
-    """The same for jobs with `scaling.max_concurrency` or a capped operator, never exceeding it."""
+    """The same for jobs with `scaling.max_concurrency` or a capped operator, never exceeding it.
+
+    Room is given to the oldest first, whatever its job. To be called inside a transaction.
+    """
     by_task = {w.task_id: w for w in wishes}
-    rows = await (await conn.execute(_CAPPED_CANDIDATES, {"task_ids": list(by_task)})).fetchall()
-    operators = {operator: cap for _, _, _, operator, cap in rows if operator is not None}
-    room = {name: await _operator_room(conn, name, operators[name]) for name in sorted(operators)}
-    won: dict[UUID, ClaimedTask] = {}
-    jobs: dict[UUID, tuple[int | None, str | None, list[UUID]]] = {}
-    for task_id, job_id, cap, operator, _ in rows:
-        jobs.setdefault(job_id, (cap, operator, []))[2].append(task_id)
-    for job_id, (cap, operator, task_ids) in jobs.items():
-        left = min(await _job_room(conn, job_id, cap), room.get(operator or "", _NO_CAP))
-        chosen = [by_task[task_id] for task_id in task_ids[:left]]
-        values = {"wishes": _as_json(chosen)}
-        started = await conn.rows(_CLAIM_CAPPED, values, ClaimedTask._make)
-        won |= {task.lease_token: task for task in started}
-        if operator is not None:
-            room[operator] -= len(started)
-    return won
+    cursor = await conn.execute(_CAPPED_CANDIDATES, {"task_ids": list(by_task)})
+    candidates = [_Candidate(*row) for row in await cursor.fetchall()]
+    operators = sorted({c.operator for c in candidates if c.operator is not None})
+    of_operator = {name: await _running_of_operator(conn, name) for name in operators}
+    jobs = sorted({c.job_id for c in candidates if c.job_cap is not None})
+    of_job = {job_id: await _running_of_job(conn, job_id) for job_id in jobs}
+    chosen: list[ClaimRequest] = []
+    for c in candidates:
+        if c.operator_cap is not None and of_operator[c.operator or ""] >= c.operator_cap:
+            continue
+        if c.job_cap is not None and of_job[c.job_id] >= c.job_cap:
+            continue
+        chosen.append(by_task[c.task_id])
+        if c.operator is not None:
+            of_operator[c.operator] += 1
+        if c.job_cap is not None:
+            of_job[c.job_id] += 1
+    if not chosen:
+        return {}
+    won = await conn.rows(_CLAIM_CAPPED, {"wishes": _as_json(chosen)}, ClaimedTask._make)
+    return {task.lease_token: task for task in won}
 
 
-async def _operator_room(conn: Conn, operator: str, cap: int) -> int:
+async def _running_of_operator(conn: Conn, operator: str) -> int:
+    """How many of its tasks run; nobody else starts one until commit."""
     await conn.execute(_LOCK_OPERATOR, {"operator": operator})
     (row,) = await (await conn.execute(_RUNNING_OPERATOR, {"operator": operator})).fetchall()
-    return max(0, cap - row[0])
+    return row[0]
 
 
-async def _job_room(conn: Conn, job_id: UUID, cap: int | None) -> int:
-    if cap is None:
-        return _NO_CAP
+async def _running_of_job(conn: Conn, job_id: UUID) -> int:
+    """The same of a job."""
     await conn.execute(_LOCK_JOB, {"job_id": job_id})
     (row,) = await (await conn.execute(_RUNNING, {"job_id": job_id})).fetchall()
-    return max(0, cap - row[0])
+    return row[0]
 
 
-# The planner must not look for a job's tasks by runtime, among those of all jobs: hence the `||`.
-_OF_RUNTIME: LiteralString = "runtime || '' = %(runtime)s"
-
-
-def _oldest_of_job(
-    tier: LiteralString, which: LiteralString, limit: LiteralString
-) -> LiteralString:
-    """A job's next tasks of a tier."""
-    return (
+# The `||` are those of two indexes, which are the only ones to look these up by.
+def _oldest_of_job(which: LiteralString, limit: LiteralString) -> LiteralString:
+    """A job's next tasks of a runtime. Reads none of another one, nor of a tier that is held."""
+    tiers: tuple[LiteralString, ...] = ("bulk = false", "bulk AND j.bulk_paused_at IS NULL")
+    of_tiers: list[LiteralString] = [
         """
         (SELECT task_id, bulk, queued_at FROM tasks
-          WHERE job_id = j.job_id AND status = 'Queued' AND NOT cancel_requested AND """
+          WHERE job_id = j.job_id AND status || '' = 'Queued' AND runtime = %(runtime)s
+            AND NOT cancel_requested AND """
         + tier
-        + " AND "
         + which
         + " ORDER BY queued_at LIMIT "
         + limit
         + ")"
-    )
-
-
-def _oldest_of_both(which: LiteralString, limit: LiteralString = "%(limit)s::int") -> LiteralString:
-    """The same of each tier that is not held: no row of the other is read."""
-    normal = _oldest_of_job("bulk = false", which, limit)
-    bulk = _oldest_of_job("bulk AND j.bulk_paused_at IS NULL", which, limit)
-    return normal + " UNION ALL " + bulk
+        for tier in tiers
+    ]
+    both: LiteralString = " UNION ALL ".join(of_tiers)
+    return both + " ORDER BY bulk, queued_at LIMIT " + limit
 
 
 # Places are told apart by their number: a join with them would compare each with each.
@@ -235,10 +243,6 @@ _TAKE: LiteralString = (
 _ANY_PAUSED: LiteralString = """
     EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
 """
-# A job may have a hundred thousand queued for another runtime: who asks in vain reads none of them.
-_ANY_QUEUED: LiteralString = """
-    EXISTS (SELECT FROM tasks WHERE runtime = %(runtime)s AND status = 'Queued')
-"""
 _CLAIM_READY = (
     """
 WITH next AS (
@@ -258,12 +262,10 @@ _CLAIM_READY_OF_EACH = (
 WITH candidates AS MATERIALIZED (
     SELECT t.task_id, t.bulk, t.queued_at
       FROM jobs j CROSS JOIN LATERAL ("""
-    + _oldest_of_both(_OF_RUNTIME + " AND max_concurrency IS NULL")
+    + _oldest_of_job(" AND max_concurrency IS NULL", "%(limit)s::int")
     + """) t
      WHERE j.paused_at IS NULL AND j.capped_operator IS NULL AND """
     + _ANY_PAUSED
-    + " AND "
-    + _ANY_QUEUED
     + """
      ORDER BY t.bulk, t.queued_at
      LIMIT 4 * %(limit)s::int  -- others may be at the same ones
@@ -295,12 +297,12 @@ async def claim_ready(
 def _capped_of_each(
     jobs: LiteralString, room: LiteralString, which: LiteralString
 ) -> LiteralString:
-    """What may start now of each of these jobs: who is full hides nobody else's."""
+    """Of each of these jobs as many as it has room for, by the cap of its oldest."""
     limit: LiteralString = "room.n"
     return (
-        """
-    SELECT t.task_id, t.bulk, t.queued_at
-      FROM """
+        "SELECT t.task_id, t.bulk, t.queued_at, j.capped_operator, "
+        + room
+        + " AS room FROM "
         + jobs
         + """
      CROSS JOIN LATERAL (
@@ -309,19 +311,20 @@ def _capped_of_each(
         + """, (SELECT q.max_concurrency - (SELECT count(*) FROM tasks
                                               WHERE job_id = j.job_id AND status = 'Running')
                   FROM (SELECT max_concurrency FROM tasks
-                         WHERE job_id = j.job_id AND status = 'Queued'
-                           AND max_concurrency IS NOT NULL LIMIT 1) q))) AS n) room
+                         WHERE job_id = j.job_id AND status || '' = 'Queued'
+                           AND runtime = %(runtime)s
+                           AND NOT cancel_requested AND max_concurrency IS NOT NULL
+                         ORDER BY bulk, queued_at LIMIT 1) q))) AS n
+           OFFSET 0  -- counted once, and not wherever it is used
+     ) room
      CROSS JOIN LATERAL ("""
-        + _oldest_of_both(which, limit)
-        + """) t
-     WHERE j.paused_at IS NULL AND """
-        + _ANY_QUEUED
+        + _oldest_of_job(which, limit)
+        + ") t WHERE j.paused_at IS NULL AND "
     )
 
 
-_OWN_CAP: LiteralString = """
-    j.capped_operator IS NULL AND max_concurrency IS NOT NULL AND runtime = %(runtime)s
-"""
+# Jobs with a cap of their own, and those of a capped operator; the operator's room goes to the
+# oldest of all its jobs. So nobody who must wait hides somebody who need not.
 _CAPPED_READY = (
     """
 WITH operators AS MATERIALIZED (
@@ -329,14 +332,23 @@ WITH operators AS MATERIALIZED (
                                  WHERE o.capped_operator = c.operator
                                    AND t.status = 'Running') AS room
       FROM operator_caps c
-)
-SELECT task_id FROM ("""
-    + _capped_of_each("jobs j", "NULL", _OWN_CAP)
-    + " UNION ALL "
+), offered AS (
+    """
+    + _capped_of_each("jobs j", "NULL::bigint", " AND max_concurrency IS NOT NULL")
+    + """j.capped_operator IS NULL
+       AND EXISTS (SELECT FROM tasks
+                    WHERE status || '' = 'Queued' AND max_concurrency IS NOT NULL)
+     UNION ALL
+    """
     + _capped_of_each(
-        "operators o JOIN jobs j ON j.capped_operator = o.operator", "o.room", _OF_RUNTIME
+        "jobs j LEFT JOIN operators o ON o.operator = j.capped_operator", "o.room", ""
     )
-    + """) ready
+    + """j.capped_operator IS NOT NULL
+), placed AS (
+    SELECT *, row_number() OVER (PARTITION BY capped_operator ORDER BY bulk, queued_at) AS place
+      FROM offered
+)
+SELECT task_id FROM placed WHERE room IS NULL OR place <= room
  ORDER BY bulk, queued_at
  LIMIT %(limit)s::int
 """
@@ -344,7 +356,8 @@ SELECT task_id FROM ("""
 
 
 async def capped_ready(conn: Conn, runtime: str, limit: int) -> list[UUID]:
-    """Claimable tasks of capped jobs, oldest first. Not locked: `claim_capped` decides."""
+    """Tasks of capped jobs for which there is room, oldest first. Not locked, so that others may
+    have taken it since: `claim_capped` decides."""
     cursor = await conn.execute(_CAPPED_READY, {"runtime": runtime, "limit": limit})
     return [row[0] for row in await cursor.fetchall()]
 
@@ -389,13 +402,14 @@ _HELD = (
     + _COLUMNS
     + ", "
     + _PINS
-    + " FROM tasks t WHERE t.lease_token = %(lease_token)s AND t.task_id = %(task_id)s"
+    + " FROM tasks t WHERE t.lease_token = %(lease_token)s::uuid AND t.task_id = %(task_id)s::uuid"
 )
 
 
 async def held(conn: Conn, wish: ClaimRequest) -> list[ClaimedTask]:
     """The task as claimed with this very lease token: an answer that was lost on its way."""
-    return await _run(conn, _HELD, {"lease_token": wish.lease_token, "task_id": wish.task_id})
+    values = {"lease_token": wish.lease_token.hex, "task_id": wish.task_id.hex}
+    return await conn.rows(_HELD, values, ClaimedTask._make)
 
 
 _HELD_BY = (
@@ -403,27 +417,22 @@ _HELD_BY = (
     + _COLUMNS
     + ", "
     + _PINS
-    + " FROM tasks t WHERE t.status = 'Running' AND t.lease_token = ANY(%(lease_tokens)s)"
+    + " FROM tasks t WHERE t.status = 'Running' AND t.lease_token = ANY(%(lease_tokens)s::uuid[])"
 )
 
 
 async def held_by(conn: Conn, lease_tokens: list[UUID]) -> list[ClaimedTask]:
     """The running tasks claimed with these lease tokens, for claims that named no task."""
-    return await _run(conn, _HELD_BY, {"lease_tokens": lease_tokens})
+    values = {"lease_tokens": "{" + ",".join([token.hex for token in lease_tokens]) + "}"}
+    return await conn.rows(_HELD_BY, values, ClaimedTask._make)
 
 
-_BY_ID = "SELECT " + _COLUMNS + ", " + _PINS + " FROM tasks t WHERE t.task_id = %(task_id)s"
+_BY_ID = "SELECT " + _COLUMNS + ", " + _PINS + " FROM tasks t WHERE t.task_id = %(task_id)s::uuid"
 
 
 async def by_id(conn: Conn, task_id: UUID) -> ClaimedTask:
     """A task's payload columns, whatever its state. Raises NotFound."""
-    found = await _run(conn, _BY_ID, {"task_id": task_id})
+    found = await conn.rows(_BY_ID, {"task_id": task_id.hex}, ClaimedTask._make)
     if not found:
         raise NotFound(f"no task {task_id}")
     return found[0]
-
-
-async def _run(conn: Conn, query: LiteralString, values: Mapping[str, object]) -> list[ClaimedTask]:
-    async with conn.cursor(row_factory=args_row(ClaimedTask), binary=True) as cursor:
-        await cursor.execute(query, values)
-        return await cursor.fetchall()

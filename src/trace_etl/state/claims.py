@@ -150,13 +150,18 @@ _CLAIM_CAPPED = "WITH won AS (" + _START_CAPPED + _WANTED + _RETURNING + ") " + 
 
 
 class _Candidate(NamedTuple):
-    """A wished task of a capped job, and what is capped: the job, its operator, or both."""
+    """A wished task of a job that is capped, or whose operator is."""
 
     task_id: UUID
     job_id: UUID
     job_cap: int | None
     operator: str | None
     operator_cap: int | None
+
+    def caps(self) -> list[tuple[UUID | str | None, int]]:
+        """What it is held to: the job's cap, its operator's, or both."""
+        both = ((self.job_id, self.job_cap), (self.operator, self.operator_cap))
+        return [(whose, cap) for whose, cap in both if cap is not None]
 
 
 async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
@@ -167,21 +172,16 @@ async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, Cla
     by_task = {w.task_id: w for w in wishes}
     cursor = await conn.execute(_CAPPED_CANDIDATES, {"task_ids": list(by_task)})
     candidates = [_Candidate(*row) for row in await cursor.fetchall()]
-    operators = sorted({c.operator for c in candidates if c.operator is not None})
-    of_operator = {name: await _running_of_operator(conn, name) for name in operators}
-    jobs = sorted({c.job_id for c in candidates if c.job_cap is not None})
-    of_job = {job_id: await _running_of_job(conn, job_id) for job_id in jobs}
+    running: dict[UUID | str | None, int] = {}
+    for operator in sorted({c.operator for c in candidates if c.operator is not None}):
+        running[operator] = await _running_of_operator(conn, operator)
+    for job_id in sorted({c.job_id for c in candidates if c.job_cap is not None}):
+        running[job_id] = await _running_of_job(conn, job_id)
     chosen: list[ClaimRequest] = []
     for c in candidates:
-        if c.operator_cap is not None and of_operator[c.operator or ""] >= c.operator_cap:
-            continue
-        if c.job_cap is not None and of_job[c.job_id] >= c.job_cap:
-            continue
-        chosen.append(by_task[c.task_id])
-        if c.operator is not None:
-            of_operator[c.operator] += 1
-        if c.job_cap is not None:
-            of_job[c.job_id] += 1
+        if all(running[whose] < cap for whose, cap in c.caps()):
+            chosen.append(by_task[c.task_id])
+            running |= {whose: running[whose] + 1 for whose, _ in c.caps()}
     if not chosen:
         return {}
     won = await conn.rows(_CLAIM_CAPPED, {"wishes": _as_json(chosen)}, ClaimedTask._make)

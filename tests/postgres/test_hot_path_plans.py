@@ -65,6 +65,8 @@ LARGE = {
 IN_VAIN = 60
 # Rows that a statement may need. Even a young database has more of the large tables' rows.
 MANY = 300
+# Pairs that a join may compare: a few of the statement's with all that a small table has.
+PAIRS = 2_000
 
 _HISTORY = """
 INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, dataset_uuid, dataset_version,
@@ -234,6 +236,9 @@ def faults(query: str, plan: dict[str, Any]) -> list[str]:
         if node["Node Type"] == "Seq Scan" and table in LARGE:
             found.append(f"Seq Scan on {table} in {query}")
         vain = node.get("Rows Removed by Filter", 0) * node.get("Actual Loops", 1)
+        unlike = node.get("Rows Removed by Join Filter", 0) * node.get("Actual Loops", 1)
+        if unlike > PAIRS:
+            found.append(f"{node['Node Type']} compares {unlike} pairs in vain in {query}")
         if table in LARGE and vain > IN_VAIN:
             found.append(f"{node['Node Type']} on {table} reads {vain} rows in vain in {query}")
         if table in LARGE and node["Actual Rows"] > MANY:
@@ -384,6 +389,7 @@ def scene(busy: Bench) -> Scene:
     made = busy.tasks(30, "max_queue_depth: 1000")
     attempt = busy.claimed(made[0])
     row = busy.row(made[0])
+    busy.rows("UPDATE tasks SET max_concurrency = 100 WHERE task_id = ANY(%s::uuid[])", made[-5:])
     return Scene([UUID(t) for t in made[1:]], attempt, row["job_id"], row["org_id"])
 
 
@@ -524,3 +530,22 @@ async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
         for job_id in jobs:
             busy.rows("UPDATE jobs SET capped_operator = NULL WHERE job_id = %s", job_id)
             busy.rows("DELETE FROM tasks WHERE job_id = %s", job_id)
+
+
+async def test_a_claim_by_id_reads_no_queue_that_came_since_the_last_look(
+    busy: Bench, scene: Scene
+) -> None:
+    (task_id,) = busy.tasks(1)
+    job = busy.row(task_id)["job_id"]
+    busy.rows("VACUUM ANALYZE tasks")
+    busy.rows(_PAUSED_QUEUE.replace("runtime, true", "runtime, false"), task_id)
+    ran: list[Ran] = []
+    try:
+        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+            await claims.claim(conn, [ClaimRequest(UUID(task_id), "w", uuid4())])
+        seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
+        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+        read = [n["Index Name"] for _, plan in seen for n in nodes(plan) if "Index Name" in n]
+        assert [name for name in read if name.startswith("tasks_")] == ["tasks_pkey"]
+    finally:
+        busy.rows("DELETE FROM tasks WHERE job_id = %s", job)

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import ExitStack
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -9,6 +10,9 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, at_once, bench
 from support.postgres import Templates, copied
 from support.pressure import Graph, graph
+from trace_etl.state import claims
+from trace_etl.state.claims import ClaimRequest
+from trace_etl.state.connection import Connection
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +127,45 @@ def test_the_last_room_is_for_the_oldest_of_all_jobs_and_hides_nobody(
     mine, other = claim_two(one)
     assert mine["task_id"] in first
     assert other["job"] == {"dag_name": "other", "name": "work"}
+
+
+async def test_a_cap_counts_those_that_were_queued_without_one(one: Bench) -> None:
+    """A redeploy gives a job a cap while tasks are queued that know of none."""
+    g = graph(one, {"a": "split"})
+    g.feed(3)
+    old, *new = g.queued("a")
+    one.rows("UPDATE tasks SET queued_at = queued_at - interval '1 hour' WHERE task_id = %s", old)
+    one.rows("UPDATE tasks SET max_concurrency = 1 WHERE task_id = ANY(%s::uuid[])", new)
+    wishes = [ClaimRequest(UUID(task_id), "w", uuid4()) for task_id in (old, *new)]
+    async with (
+        await Connection.connect(one.live.dsns.state, autocommit=True) as conn,
+        conn.transaction(),
+    ):
+        won = await claims.claim_capped(conn, wishes)
+    assert [str(task.task_id) for task in won.values()] == [old]
+
+
+def test_claims_for_many_at_once_fill_every_cap_and_exceed_none(
+    one: Bench, capped: list[Bench]
+) -> None:
+    caps = {"a": 1, "b": 1, "c": 3}  # and three for all of them, by the operator
+    g = graph(one, {n: f"split; scaling: {{max_concurrency: {cap}}}" for n, cap in caps.items()})
+    g.feed(4)
+    body = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 5}
+
+    def many(bench: Bench) -> list[dict]:
+        reply = bench.http.post(
+            "/internal/task-claim-many", json=body, headers=bench.worker_headers
+        )
+        return reply.json()["claimed"]
+
+    at_once([lambda b=capped[n % 2]: many(b) for n in range(8)])
+    while many(one):  # who found the same ones taken left room
+        pass
+    rows = one.rows("SELECT name FROM tasks JOIN jobs USING (job_id) WHERE status = 'Running'")
+    running = {n: [row["name"] for row in rows].count(n) for n in caps}
+    assert sum(running.values()) == 3
+    assert all(running[n] <= cap for n, cap in caps.items())
 
 
 def test_a_jobs_own_cap_holds_within_its_operators(one: Bench) -> None:

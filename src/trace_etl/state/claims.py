@@ -1,5 +1,6 @@
 """`Queued → Running`: many claims, one statement, one commit."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString, NamedTuple
@@ -170,22 +171,29 @@ async def claim_capped(conn: Conn, wishes: list[ClaimRequest]) -> dict[UUID, Cla
     Room is given to the oldest first, whatever its job. To be called inside a transaction.
     """
     by_task = {w.task_id: w for w in wishes}
-    cursor = await conn.execute(_CAPPED_CANDIDATES, {"task_ids": list(by_task)})
-    candidates = [_Candidate(*row) for row in await cursor.fetchall()]
+    seen = await _candidates(conn, by_task)
     running: dict[UUID | str | None, int] = {}
-    for operator in sorted({c.operator for c in candidates if c.operator is not None}):
+    for operator in sorted({c.operator for c in seen if c.operator is not None}):
         running[operator] = await _running_of_operator(conn, operator)
-    for job_id in sorted({c.job_id for c in candidates if c.job_cap is not None}):
+    for job_id in sorted({c.job_id for c in seen if c.job_cap is not None}):
         running[job_id] = await _running_of_job(conn, job_id)
     chosen: list[ClaimRequest] = []
-    for c in candidates:
-        if all(running[whose] < cap for whose, cap in c.caps()):
+    # Once more: whoever was started while we waited is counted already, and wants no room.
+    for c in await _candidates(conn, by_task):
+        if all(whose in running and running[whose] < cap for whose, cap in c.caps()):
             chosen.append(by_task[c.task_id])
-            running |= {whose: running[whose] + 1 for whose, _ in c.caps()}
+            for whose in (c.job_id, c.operator):
+                if whose in running:
+                    running[whose] += 1
     if not chosen:
         return {}
     won = await conn.rows(_CLAIM_CAPPED, {"wishes": _as_json(chosen)}, ClaimedTask._make)
     return {task.lease_token: task for task in won}
+
+
+async def _candidates(conn: Conn, task_ids: Iterable[UUID]) -> list[_Candidate]:
+    cursor = await conn.execute(_CAPPED_CANDIDATES, {"task_ids": list(task_ids)})
+    return [_Candidate(*row) for row in await cursor.fetchall()]
 
 
 async def _running_of_operator(conn: Conn, operator: str) -> int:
@@ -202,14 +210,14 @@ async def _running_of_job(conn: Conn, job_id: UUID) -> int:
     return row[0]
 
 
-# The `||` are those of two indexes, which are the only ones to look these up by.
+# The `'' ||` is that of two indexes, which are the only ones to look these up by.
 def _oldest_of_job(which: LiteralString, limit: LiteralString) -> LiteralString:
     """A job's next tasks of a runtime. Reads none of another one, nor of a tier that is held."""
     tiers: tuple[LiteralString, ...] = ("bulk = false", "bulk AND j.bulk_paused_at IS NULL")
     of_tiers: list[LiteralString] = [
         """
         (SELECT task_id, bulk, queued_at FROM tasks
-          WHERE job_id = j.job_id AND status || '' = 'Queued' AND runtime = %(runtime)s
+          WHERE job_id = j.job_id AND '' || status = 'Queued' AND runtime = %(runtime)s
             AND NOT cancel_requested AND """
         + tier
         + which
@@ -243,6 +251,10 @@ _TAKE: LiteralString = (
 _ANY_PAUSED: LiteralString = """
     EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
 """
+# Who asks where nothing waits shall not have every job asked.
+_ANY_QUEUED: LiteralString = """
+    EXISTS (SELECT FROM tasks WHERE runtime = %(runtime)s AND status = 'Queued')
+"""
 _CLAIM_READY = (
     """
 WITH next AS (
@@ -266,6 +278,8 @@ WITH candidates AS MATERIALIZED (
     + """) t
      WHERE j.paused_at IS NULL AND j.capped_operator IS NULL AND """
     + _ANY_PAUSED
+    + " AND "
+    + _ANY_QUEUED
     + """
      ORDER BY t.bulk, t.queued_at
      LIMIT 4 * %(limit)s::int  -- others may be at the same ones
@@ -311,7 +325,7 @@ def _capped_of_each(
         + """, (SELECT q.max_concurrency - (SELECT count(*) FROM tasks
                                               WHERE job_id = j.job_id AND status = 'Running')
                   FROM (SELECT max_concurrency FROM tasks
-                         WHERE job_id = j.job_id AND status || '' = 'Queued'
+                         WHERE job_id = j.job_id AND '' || status = 'Queued'
                            AND runtime = %(runtime)s
                            AND NOT cancel_requested AND max_concurrency IS NOT NULL
                          ORDER BY bulk, queued_at LIMIT 1) q))) AS n
@@ -320,11 +334,14 @@ def _capped_of_each(
      CROSS JOIN LATERAL ("""
         + _oldest_of_job(which, limit)
         + ") t WHERE j.paused_at IS NULL AND "
+        + _ANY_QUEUED
+        + " AND "
     )
 
 
 # Jobs with a cap of their own, and those of a capped operator; the operator's room goes to the
-# oldest of all its jobs. So nobody who must wait hides somebody who need not.
+# oldest of all its jobs. So no job that must wait hides one that need not; within a job, tasks that
+# were queued with different caps wait for the oldest of them.
 _CAPPED_READY = (
     """
 WITH operators AS MATERIALIZED (
@@ -337,7 +354,7 @@ WITH operators AS MATERIALIZED (
     + _capped_of_each("jobs j", "NULL::bigint", " AND max_concurrency IS NOT NULL")
     + """j.capped_operator IS NULL
        AND EXISTS (SELECT FROM tasks
-                    WHERE status || '' = 'Queued' AND max_concurrency IS NOT NULL)
+                    WHERE '' || status = 'Queued' AND max_concurrency IS NOT NULL)
      UNION ALL
     """
     + _capped_of_each(

@@ -35,7 +35,7 @@ def test_an_answer_holds_every_field_of_the_contract_and_no_other(shared: Bench)
     (one, *_) = shared.tasks(3, "runtime: ecs_platform")
     single = shared.claim(one).json()
     fetched = shared.fetch(one).json()
-    several = claim_many(shared, "ecs_platform", 10)
+    several = shared.claim_many("ecs_platform", 10)
     assert several
     assert wire.Claimed.model_validate(single).model_dump(mode="json") == single
     assert wire.Fetched.model_validate(fetched).model_dump(mode="json") == fetched
@@ -179,13 +179,6 @@ def test_every_claim_draws_its_own_lease_token(shared: Bench) -> None:
 # --- the extension: many at once --------------------------------------------------------------
 
 
-def claim_many(bench: Bench, runtime: str, most: int) -> list[dict]:
-    body = {"runtime": runtime, "worker_id": "w1", "max_tasks": most}
-    reply = bench.http.post("/internal/task-claim-many", json=body, headers=bench.worker_headers)
-    assert reply.status_code == 200, reply.text
-    return reply.json()["claimed"]
-
-
 def test_claiming_many_starts_the_oldest_of_a_runtime_and_no_more_than_asked(
     shared: Bench,
 ) -> None:
@@ -194,18 +187,18 @@ def test_claiming_many_starts_the_oldest_of_a_runtime_and_no_more_than_asked(
         "UPDATE tasks SET queued_at = now() - interval '1 hour' WHERE task_id = ANY(%s::uuid[])",
         ids[2:4],
     )
-    won = claim_many(shared, "ecs_platform", 2)
+    won = shared.claim_many("ecs_platform", 2)
     assert {c["task"]["task_id"] for c in won} == set(ids[2:4])
     assert {c["status"] for c in won} == {"Claimed"}
-    rest = claim_many(shared, "ecs_platform", 100)
+    rest = shared.claim_many("ecs_platform", 100)
     assert {c["task"]["task_id"] for c in rest} == {ids[0], ids[1], ids[4]}
-    assert claim_many(shared, "ecs_platform", 100) == []
+    assert shared.claim_many("ecs_platform", 100) == []
 
 
 def test_claiming_many_leaves_bulk_work_for_last(shared: Bench) -> None:
     bulk = shared.tasks(1, "runtime: ecs_platform\npriority: bulk")
     normal = shared.tasks(1, "runtime: ecs_platform")
-    won = [claim_many(shared, "ecs_platform", 1)[0]["task"]["task_id"] for _ in range(2)]
+    won = [shared.claim_many("ecs_platform", 1)[0]["task"]["task_id"] for _ in range(2)]
     assert won == [*normal, *bulk]
 
 
@@ -218,7 +211,7 @@ def test_claiming_many_respects_caps_pauses_and_cancellation(shared: Bench) -> N
     job = shared.row(paused[0])["job_id"]
     shared.rows("UPDATE jobs SET paused_at = now(), paused_by = 'me' WHERE job_id = %s", job)
     shared.cancel(canceled[0])
-    won = [c["task"]["task_id"] for c in claim_many(shared, "ecs_platform", 100)]
+    won = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 100)]
     assert len(won) == 2
     assert set(won) < set(capped)
 
@@ -228,7 +221,7 @@ def test_claiming_many_passes_by_a_job_that_is_full(shared: Bench) -> None:
     full = shared.tasks(4, capped)
     shared.claimed(full[0])
     (free,) = shared.tasks(1, capped)
-    won = [c["task"]["task_id"] for c in claim_many(shared, "ecs_platform", 2)]
+    won = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 2)]
     assert won == [free]  # younger than those that must wait
 
 
@@ -236,7 +229,7 @@ def test_every_task_is_held_to_the_cap_that_it_was_queued_with(shared: Bench) ->
     ids = shared.tasks(3, "runtime: ecs_platform\nscaling: {max_concurrency: 1}")
     before = "UPDATE tasks SET max_concurrency = 9, queued_at = now() - interval '1 hour'"
     shared.rows(f"{before} WHERE task_id = %s", ids[1])
-    won = [c["task"]["task_id"] for c in claim_many(shared, "ecs_platform", 10)]
+    won = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 10)]
     assert won == [ids[1]]  # one runs, which is as many as the others may
 
 

@@ -152,9 +152,7 @@ def test_bulk_tasks_of_a_job_are_held_and_its_normal_ones_go_on(alone: Bench) ->
     assert g.paused()["work"] == "bulk"
     assert alone.claim(held[0]).json()["reason"] == "NotReady"
     alone.claimed(free[1])
-    many = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 10}
-    reply = alone.http.post("/internal/task-claim-many", json=many, headers=alone.worker_headers)
-    assert [c["task"]["job"]["name"] for c in reply.json()["claimed"]] == ["last"]
+    assert [c["task"]["job"]["name"] for c in alone.claim_many("ecs_python", 10)] == ["last"]
 
 
 def test_release_wakes_what_was_turned_away(alone: Bench) -> None:

@@ -70,10 +70,8 @@ def test_who_ends_makes_room_for_any_job_of_the_operator(one: Bench) -> None:
 
 def test_a_claim_for_many_takes_as_many_as_there_is_room_for(one: Bench) -> None:
     two_jobs(one)
-    body = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 10}
     for expected in (3, 0):
-        reply = one.http.post("/internal/task-claim-many", json=body, headers=one.worker_headers)
-        assert len(reply.json()["claimed"]) == expected
+        assert len(one.claim_many("ecs_python", 10)) == expected
 
 
 _OTHER = """
@@ -97,19 +95,13 @@ def other_job(one: Bench) -> None:
     one.live.drain()
 
 
-def claim_two(one: Bench) -> list[dict]:
-    wish = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 2}
-    reply = one.http.post("/internal/task-claim-many", json=wish, headers=one.worker_headers)
-    return [won["task"] for won in reply.json()["claimed"]]
-
-
 def test_a_claim_for_many_passes_by_an_operator_that_is_full(one: Bench) -> None:
     _, tasks = two_jobs(one)
     for task in tasks[:3]:
         one.claimed(task)
     other_job(one)
-    (won,) = claim_two(one)
-    assert won["job"] == {"dag_name": "other", "name": "work"}
+    (won,) = one.claim_many("ecs_python", 2)
+    assert won["task"]["job"] == {"dag_name": "other", "name": "work"}
 
 
 @pytest.mark.parametrize("older", ["a", "b"])
@@ -124,9 +116,9 @@ def test_the_last_room_is_for_the_oldest_of_all_jobs_and_hides_nobody(
     for task in [t for t in tasks if t not in first][:2]:
         one.claimed(task)
     other_job(one)
-    mine, other = claim_two(one)
-    assert mine["task_id"] in first
-    assert other["job"] == {"dag_name": "other", "name": "work"}
+    mine, other = one.claim_many("ecs_python", 2)
+    assert mine["task"]["task_id"] in first
+    assert other["task"]["job"] == {"dag_name": "other", "name": "work"}
 
 
 async def test_a_cap_counts_those_that_were_queued_without_one(one: Bench) -> None:
@@ -151,16 +143,8 @@ def test_claims_for_many_at_once_fill_every_cap_and_exceed_none(
     caps = {"a": 1, "b": 1, "c": 3}  # and three for all of them, by the operator
     g = graph(one, {n: f"split; scaling: {{max_concurrency: {cap}}}" for n, cap in caps.items()})
     g.feed(4)
-    body = {"runtime": "ecs_python", "worker_id": "w", "max_tasks": 5}
-
-    def many(bench: Bench) -> list[dict]:
-        reply = bench.http.post(
-            "/internal/task-claim-many", json=body, headers=bench.worker_headers
-        )
-        return reply.json()["claimed"]
-
-    at_once([lambda b=capped[n % 2]: many(b) for n in range(8)])
-    while many(one):  # who found the same ones taken left room
+    at_once([lambda b=capped[n % 2]: b.claim_many("ecs_python", 5) for n in range(8)])
+    while one.claim_many("ecs_python", 5):  # who found the same ones taken left room
         pass
     rows = one.rows("SELECT name FROM tasks JOIN jobs USING (job_id) WHERE status = 'Running'")
     running = {n: [row["name"] for row in rows].count(n) for n in caps}

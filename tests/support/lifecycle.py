@@ -169,6 +169,13 @@ class Bench:
             "/internal/task-claim", json=body, headers=self.worker_headers
         )
 
+    def claim_many(self, runtime: str, most: int) -> list[dict[str, Any]]:
+        """The extension: what a claim for several won."""
+        body = {"runtime": runtime, "worker_id": "w1", "max_tasks": most}
+        reply = self.http.post("/internal/task-claim-many", json=body, headers=self.worker_headers)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["claimed"]
+
     def fetch(self, task_id: str) -> httpx.Response:
         query = {"task_id": task_id}
         return self.http.get("/internal/task-fetch", params=query, headers=self.worker_headers)

@@ -522,7 +522,7 @@ async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
         async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
             await claims.claim_ready(conn, runtime, [("w", uuid4())] * 40)
             await claims.capped_ready(conn, runtime, 40)
-        assert len(ran) == 3
+        assert len(ran) == 3  # the oldest of all, which are not asked for; of each; under caps
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
         assert [fault for query, plan in seen for fault in faults(query, plan)] == []
     finally:
@@ -549,3 +549,28 @@ async def test_a_claim_by_id_reads_no_queue_that_came_since_the_last_look(
         assert [name for name in read if name.startswith("tasks_")] == ["tasks_pkey"]
     finally:
         busy.rows("DELETE FROM tasks WHERE job_id = %s", job)
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["", "paused"])
+async def test_a_claim_for_several_reads_no_queue_of_a_job_that_is_full(
+    busy: Bench, scene: Scene, *, is_paused: bool
+) -> None:
+    full, *others = [busy.tasks(1)[0] for _ in range(5)]
+    jobs = [busy.row(task_id)["job_id"] for task_id in (full, *others)]
+    busy.rows(_PAUSED_QUEUE.replace("runtime, true", "runtime, false"), full)
+    busy.rows("UPDATE tasks SET max_concurrency = 1 WHERE job_id = %s", jobs[0])
+    busy.claimed(full)
+    if is_paused:
+        busy.rows("UPDATE jobs SET paused_at = now(), paused_by = 'me' WHERE job_id = %s", jobs[1])
+    busy.rows("VACUUM ANALYZE tasks")
+    ran: list[Ran] = []
+    try:
+        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+            assert await claims.claim_ready(conn, "ecs_python", [("w", uuid4())])
+            await claims.capped_ready(conn, "ecs_python", 20)
+        seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
+        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+    finally:
+        busy.rows("UPDATE jobs SET paused_at = NULL, paused_by = NULL WHERE job_id = %s", jobs[1])
+        for job_id in jobs:
+            busy.rows("DELETE FROM tasks WHERE job_id = %s", job_id)

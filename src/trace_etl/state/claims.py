@@ -210,24 +210,30 @@ async def _running_of_job(conn: Conn, job_id: UUID) -> int:
     return row[0]
 
 
+_UNCAPPED: LiteralString = "max_concurrency IS NULL"
+_CAPPED: LiteralString = "max_concurrency IS NOT NULL"
+_TIERS: tuple[LiteralString, ...] = ("bulk = false", "bulk AND j.bulk_paused_at IS NULL")
+
+
 # The `'' ||` is that of two indexes, which are the only ones to look these up by.
-def _oldest_of_job(which: LiteralString, limit: LiteralString) -> LiteralString:
+def _oldest_of_job(limit: LiteralString, *kinds: LiteralString) -> LiteralString:
     """A job's next tasks of a runtime. Reads none of another one, nor of a tier that is held."""
-    tiers: tuple[LiteralString, ...] = ("bulk = false", "bulk AND j.bulk_paused_at IS NULL")
-    of_tiers: list[LiteralString] = [
+    of_each: list[LiteralString] = [
         """
         (SELECT task_id, bulk, queued_at FROM tasks
           WHERE job_id = j.job_id AND '' || status = 'Queued' AND runtime = %(runtime)s
             AND NOT cancel_requested AND """
+        + kind
+        + " AND "
         + tier
-        + which
         + " ORDER BY queued_at LIMIT "
         + limit
         + ")"
-        for tier in tiers
+        for kind in kinds
+        for tier in _TIERS
     ]
-    both: LiteralString = " UNION ALL ".join(of_tiers)
-    return both + " ORDER BY bulk, queued_at LIMIT " + limit
+    all_of_them: LiteralString = " UNION ALL ".join(of_each)
+    return all_of_them + " ORDER BY bulk, queued_at LIMIT " + limit
 
 
 # Places are told apart by their number: a join with them would compare each with each.
@@ -274,7 +280,7 @@ _CLAIM_READY_OF_EACH = (
 WITH candidates AS MATERIALIZED (
     SELECT t.task_id, t.bulk, t.queued_at
       FROM jobs j CROSS JOIN LATERAL ("""
-    + _oldest_of_job(" AND max_concurrency IS NULL", "%(limit)s::int")
+    + _oldest_of_job("%(limit)s::int", _UNCAPPED)
     + """) t
      WHERE j.paused_at IS NULL AND j.capped_operator IS NULL AND """
     + _ANY_PAUSED
@@ -309,7 +315,7 @@ async def claim_ready(
 
 
 def _capped_of_each(
-    jobs: LiteralString, room: LiteralString, which: LiteralString
+    jobs: LiteralString, room: LiteralString, *kinds: LiteralString
 ) -> LiteralString:
     """Of each of these jobs as many as it has room for, by the cap of its oldest."""
     limit: LiteralString = "room.n"
@@ -332,7 +338,7 @@ def _capped_of_each(
            OFFSET 0  -- counted once, and not wherever it is used
      ) room
      CROSS JOIN LATERAL ("""
-        + _oldest_of_job(which, limit)
+        + _oldest_of_job(limit, *kinds)
         + ") t WHERE j.paused_at IS NULL AND "
         + _ANY_QUEUED
         + " AND "
@@ -351,14 +357,17 @@ WITH operators AS MATERIALIZED (
       FROM operator_caps c
 ), offered AS (
     """
-    + _capped_of_each("jobs j", "NULL::bigint", " AND max_concurrency IS NOT NULL")
+    + _capped_of_each("jobs j", "NULL::bigint", _CAPPED)
     + """j.capped_operator IS NULL
        AND EXISTS (SELECT FROM tasks
                     WHERE '' || status = 'Queued' AND max_concurrency IS NOT NULL)
      UNION ALL
     """
     + _capped_of_each(
-        "jobs j LEFT JOIN operators o ON o.operator = j.capped_operator", "o.room", ""
+        "jobs j LEFT JOIN operators o ON o.operator = j.capped_operator",
+        "o.room",
+        _UNCAPPED,
+        _CAPPED,
     )
     + """j.capped_operator IS NOT NULL
 ), placed AS (

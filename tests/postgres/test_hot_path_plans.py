@@ -515,7 +515,7 @@ async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
         busy.rows(queue.replace("'paused:'", f"'{mark}:'"), task_id)
     busy.rows("UPDATE tasks SET max_concurrency = 5 WHERE dedupe_key LIKE 'own cap:%%'")
     busy.rows(_CAP_THE_OPERATOR, jobs[2], jobs[2])
-    # What is paused is of the runtime that is asked for, and keeps from looking by that alone.
+    # While any job is paused, every one is asked for its own.
     busy.rows("UPDATE jobs SET paused_at = now(), paused_by = 'me' WHERE job_id = %s", jobs[3])
     ran: list[Ran] = []
     try:
@@ -525,8 +525,12 @@ async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
         assert len(ran) == 3  # the oldest of all, which are not asked for; of each; under caps
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
         assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+        every = [n for _, plan in seen for n in nodes(plan)]
+        asked = [n["Actual Loops"] for n in every if n.get("Index Name") == "tasks_uncapped"]
+        assert any(asked) == (runtime == "ecs_python")  # of the other one, nothing waits anywhere
     finally:
         busy.rows("DELETE FROM operator_caps")
+        busy.rows("UPDATE jobs SET paused_at = NULL, paused_by = NULL WHERE job_id = %s", jobs[3])
         for job_id in jobs:
             busy.rows("UPDATE jobs SET capped_operator = NULL WHERE job_id = %s", job_id)
             busy.rows("DELETE FROM tasks WHERE job_id = %s", job_id)
@@ -568,6 +572,7 @@ async def test_a_claim_for_several_reads_no_queue_of_a_job_that_is_full(
         async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
             assert await claims.claim_ready(conn, "ecs_python", [("w", uuid4())])
             await claims.capped_ready(conn, "ecs_python", 20)
+        assert len(ran) == (3 if is_paused else 2)  # the oldest of all, or of each; under caps
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
         assert [fault for query, plan in seen for fault in faults(query, plan)] == []
     finally:

@@ -1,5 +1,6 @@
 """A cap on an operator holds over all its jobs and replicas, and tells whoever it turned away."""
 
+import asyncio
 from collections.abc import Generator
 from contextlib import ExitStack
 from uuid import UUID, uuid4
@@ -10,6 +11,7 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, at_once, bench
 from support.postgres import Templates, copied
 from support.pressure import Graph, graph
+from support.waiting import eventually
 from trace_etl.state import claims
 from trace_etl.state.claims import ClaimRequest
 from trace_etl.state.connection import Connection
@@ -135,6 +137,32 @@ async def test_a_cap_counts_those_that_were_queued_without_one(one: Bench) -> No
     ):
         won = await claims.claim_capped(conn, wishes)
     assert [str(task.task_id) for task in won.values()] == [old]
+
+
+async def test_who_was_started_while_a_claim_waited_takes_no_room_from_others(one: Bench) -> None:
+    g, _ = two_jobs(one)
+    one.claimed(g.queued("a")[0])  # one of three
+    first, second = UUID(g.queued("a")[0]), UUID(g.queued("b")[0])
+    mine = [ClaimRequest(first, "mine", uuid4())]
+    theirs = [ClaimRequest(task_id, "theirs", uuid4()) for task_id in (first, second)]
+    dsn = one.live.dsns.state
+    async with (
+        await Connection.connect(dsn, autocommit=True) as here,
+        await Connection.connect(dsn, autocommit=True) as there,
+    ):
+
+        async def claim_there() -> list[UUID]:
+            async with there.transaction():
+                won = await claims.claim_capped(there, theirs)
+            return [task.task_id for task in won.values()]
+
+        async with here.transaction():
+            assert await claims.claim_capped(here, mine)
+            waiting = asyncio.create_task(claim_there())
+            query = "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted"
+            backend = there.info.backend_pid
+            await asyncio.to_thread(eventually, lambda: one.rows(query, backend), "it waits")
+        assert await waiting == [second]  # the third
 
 
 def test_claims_for_many_at_once_fill_every_cap_and_exceed_none(

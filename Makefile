@@ -58,9 +58,9 @@ bench: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Measure what we claim [
 reference: $(VENV)/.dev ## Write the generated reference pages anew
 	TERM=dumb $(BIN)/python -m typer trace_etl.cli.main utils docs --name trace > docs/reference/cli.md
 	$(BIN)/trace schema > docs/reference/dag.schema.json
-	$(BIN)/python -m trace_etl.pipeline.operator_reference > docs/reference/operators.md
-	$(BIN)/python -m trace_etl.dispatcher.openapi docs/reference
-	$(BIN)/python -m trace_etl.dispatcher.user_openapi docs/reference
+	$(BIN)/python -m trace_etl.spark.operator_reference > docs/reference/operators.md
+	$(BIN)/python -m trace_etl.dispatcher.task_api.openapi docs/reference
+	$(BIN)/python -m trace_etl.dispatcher.user_api.openapi docs/reference
 
 lock: $(VENV)/.dev ## Pin the requirements anew from pyproject.toml
 	$(UV) pip compile $(LOCK) requirements/bootstrap.in -o requirements/bootstrap.txt

@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 
 from bench.harness import Result, compare
 from bench.outputs import output
-from trace_etl.devchain import DevChain, start_server
-from trace_etl.pipeline.evm.fetch import RangeReader, Source
-from trace_etl.pipeline.evm.tables import build
-from trace_etl.pipeline.parquet import ParquetFile
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.pipeline.writer import Target, mark_success
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.devtools.devchain import DevChain, start_server
+from trace_etl.spark.evm.fetch import RangeReader, Source
+from trace_etl.spark.evm.tables import build
+from trace_etl.spark.io.parquet import ParquetFile
+from trace_etl.spark.io.writers import Target, mark_success
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 FILES = 17_900  # what users report, one a block
 PARTITIONS = 17

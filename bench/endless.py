@@ -12,11 +12,11 @@ import orjson
 import typer
 
 from trace_etl import logs
-from trace_etl.devchain import DevChain
-from trace_etl.devchain.command import HOST, run_until_told
-from trace_etl.devchain.jsonrpc import JsonRpc
-from trace_etl.devchain.methods import NodeMethods
-from trace_etl.devchain.server import listen
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.devtools.devchain.command import HOST, run_until_told
+from trace_etl.devtools.devchain.rpc.jsonrpc import JsonRpc
+from trace_etl.devtools.devchain.rpc.methods import NodeMethods
+from trace_etl.devtools.devchain.rpc.server import listen
 
 TXS_PER_BLOCK = 100
 HEAD = 10_000_000

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from bench.harness import Result
-from trace_etl.lite.probes import read_ready_file
+from trace_etl.lite.processes.probes import read_ready_file
 
 SECONDS = 30.0
 LIMIT = 0.02  # of one core

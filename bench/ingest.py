@@ -12,12 +12,12 @@ from uuid import uuid4
 
 from bench import replay
 from bench.harness import Result, compare
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline.evm.answers import Call, encode
-from trace_etl.pipeline.evm.endpoint import Endpoint
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.evm.answers import Call, encode
+from trace_etl.spark.evm.endpoint import Endpoint
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 BLOCKS = 2000
 CHUNK = 1000  # what cryo takes when it is not told

@@ -15,7 +15,7 @@ import uvloop
 from bench import growth, latency, load
 from bench.harness import Result, compare
 from bench.stand import Stand, stand
-from trace_etl.lite import software
+from trace_etl.lite.postgres import binaries
 
 TASKS = 3000
 WORKERS = (1, 16, 64)
@@ -176,7 +176,7 @@ def pgbench(made: Stand, clients: int) -> float:
         port = str(made.server.port)
         done = subprocess.run(
             [
-                software.find().binary("pgbench"),
+                binaries.find().binary("pgbench"),
                 *("-n", "-M", "prepared", "-c", str(clients), "-j", "1", "-T", "2"),
                 *("-f", script.name, "-h", "127.0.0.1", "-p", port, "-U", "trace_state"),
                 "trace_state",

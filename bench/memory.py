@@ -25,11 +25,11 @@ import pyarrow.parquet as pq
 from bench import endless, replay
 from bench.harness import Result
 from bench.outputs import output
-from trace_etl.pipeline.conf import heap_within
-from trace_etl.pipeline.parquet import Written
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.pipeline.writer import Target, mark_success
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.spark.io.parquet import Written
+from trace_etl.spark.io.writers import Target, mark_success
+from trace_etl.spark.session.conf import heap_within
+from trace_etl.spark.settings import PipelineSettings
 
 LIMIT_MB = 1792  # the least there is: Spark does not start with a smaller heap
 LIMIT = LIMIT_MB * 1024 * 1024
@@ -194,7 +194,7 @@ def _payload(
 
 def main(root: Path, url: str, place: Path) -> None:
     """The worker: one warm Spark, one task."""
-    from trace_etl.pipeline.runner import SparkRunner
+    from trace_etl.spark.runner import SparkRunner
 
     settings = PipelineSettings(
         root / "objects",

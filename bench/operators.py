@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 
 from bench.harness import Result, compare
 from bench.outputs import output
-from trace_etl.pipeline.abi.events import Decoder, LogDecoder
-from trace_etl.pipeline.abi.numbers import fixed_binary
-from trace_etl.pipeline.parquet import ParquetFile
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.pipeline.writer import Target, mark_success
-from trace_etl.plan.abi import parse_event
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.dag.abi import parse_event
+from trace_etl.spark.abi.events import Decoder, LogDecoder
+from trace_etl.spark.abi.numbers import fixed_binary
+from trace_etl.spark.io.parquet import ParquetFile
+from trace_etl.spark.io.writers import Target, mark_success
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 DECODED = 1_000_000
 ROWS = 5_000_000

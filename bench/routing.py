@@ -12,13 +12,15 @@ from uuid import UUID
 
 from bench.harness import Result, compare
 from bench.stand import Stand, dispatcher, made_in
-from trace_etl.lite import databases
-from trace_etl.lite.ports import free_port
-from trace_etl.lite.postgres import EmbeddedPostgres
-from trace_etl.state import events, invalidations, reconciling
-from trace_etl.state.connection import Connection
-from trace_etl.state.invalidations import NewInvalidation
-from trace_etl.state.pool import HOT_OPTIONS, Conn
+from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.server import EmbeddedPostgres
+from trace_etl.lite.processes.ports import free_port
+from trace_etl.state.db.connection import Connection
+from trace_etl.state.db.pool import HOT_OPTIONS, Conn
+from trace_etl.state.partitions import invalidations
+from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.routing import events
+from trace_etl.state.routing import reconcile as reconciling
 
 MANY = 1_000_000
 FEW = 1_000

@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 
 from bench.harness import Result, compare
-from trace_etl.devchain import DevChain, start_server
-from trace_etl.lite import detached, stack
+from trace_etl.devtools.devchain import DevChain, start_server
+from trace_etl.lite import stack
 from trace_etl.lite.connection import Connection
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
-from trace_etl.pipeline.session import WarmSession
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.lite.processes import detached
+from trace_etl.spark.session.warm_session import WarmSession
+from trace_etl.spark.settings import PipelineSettings
 
 BLOCKS = 20  # a partition
 SELECT = "SELECT address, count(*) AS n FROM logs GROUP BY address"

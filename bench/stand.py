@@ -16,10 +16,11 @@ from pathlib import Path
 import httpx
 import psycopg
 
-from trace_etl.lite import certificates, databases, keys
-from trace_etl.lite.databases import Dsns
-from trace_etl.lite.ports import free_port
-from trace_etl.lite.postgres import EmbeddedPostgres, Server
+from trace_etl.lite.credentials import certificates, keys
+from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
+from trace_etl.lite.processes.ports import free_port
 
 
 @dataclass(frozen=True)

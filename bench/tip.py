@@ -19,16 +19,16 @@ from bench import replay
 from bench.harness import Result, compare
 from trace_etl.data import connection, followers, migrations
 from trace_etl.data.followers import Writer
-from trace_etl.devchain import DevChain
-from trace_etl.lite import databases
-from trace_etl.lite.postgres import EmbeddedPostgres
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.model.storage import hot_table
-from trace_etl.pipeline.evm.fetch import Source
-from trace_etl.pipeline.evm.tip import TipReader
-from trace_etl.pipeline.follower import Follower, HotOutput, Plan
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.pipeline.streaming import StreamingFollower
+from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.evm.tip import TipReader
+from trace_etl.spark.follow.follower import Follower, HotOutput, Plan
+from trace_etl.spark.follow.streaming import StreamingFollower
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 BLOCKS = 1500
 THEIR_BLOCKS = 60

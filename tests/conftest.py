@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, serving
-from trace_etl.lite.databases import Dsns
+from trace_etl.lite.postgres.databases import Dsns
 
 # CI sees the same examples every time; `--hypothesis-profile=long` looks for new ones.
 settings.register_profile(

@@ -20,7 +20,7 @@ from support.anvil import Anvil
 from support.chain_rows import rows_of
 from support.following import Stream, new_stream
 from support.postgres import sql
-from trace_etl.lite.databases import Dsns
+from trace_etl.lite.postgres.databases import Dsns
 
 SEED = int(os.environ.get("TRACE_CHAIN_SEED", "7"))
 ROUNDS = int(os.environ.get("TRACE_CHAIN_ROUNDS", "40"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.dag_outputs import dag_outputs
-from trace_etl.devchain import DevChain, start_server
+from trace_etl.devtools.devchain import DevChain, start_server
 
 
 @pytest.fixture(scope="session")

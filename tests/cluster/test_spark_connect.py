@@ -16,7 +16,7 @@ from support.connect_server import connect_server
 from support.dag_outputs import dag_outputs, files_of
 from support.hot_runs import hot_outputs, hot_tables
 from support.postgres import Templates
-from trace_etl.devchain import DevChain
+from trace_etl.devtools.devchain import DevChain
 
 _TESTS = str(Path(__file__).parents[1])
 PRELUDE = """
@@ -24,9 +24,9 @@ import sys, threading
 from pathlib import Path
 from support.spark_tasks import as_input, ingest, rows, select
 from support.waiting import eventually
-from trace_etl.pipeline.errors import *
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.spark.errors import *
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 root, url, rpc = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -208,7 +208,7 @@ def test_no_literal_comment_or_name_hides_what_a_select_does(
     told = _script(
         """
         import json
-        from trace_etl.pipeline import queries
+        from trace_etl.spark import sql_guard
         runner = made(spark_conf={
             "spark.sql.maxPlanStringLength": "100", "spark.sql.runSQLOnFiles": "true",
         })

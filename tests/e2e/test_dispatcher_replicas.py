@@ -20,12 +20,12 @@ from support.postgres import sql
 from support.processes import DispatcherProcess
 from support.recorder import Recorder
 from support.waiting import eventually
-from trace_etl.lite import databases
-from trace_etl.lite.databases import Dsns
-from trace_etl.lite.postgres import EmbeddedPostgres
+from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.queues import pgqueue
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer
-from trace_etl.state import migrations
+from trace_etl.state.db import migrations
 
 TASKS = 120
 """Of each of two jobs: the second runs for what the first publishes."""

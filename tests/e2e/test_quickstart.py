@@ -16,13 +16,13 @@ import pytest
 
 from support.chain_rows import expected
 from support.waiting import eventually
+from trace_etl.api.task.payload import Storage
 from trace_etl.cli import client
 from trace_etl.cli.client import Client, Refused
-from trace_etl.devchain.chain import DevChain
-from trace_etl.devchain.server import RunningServer, start_server
+from trace_etl.devtools.devchain.chain.devchain import DevChain
+from trace_etl.devtools.devchain.rpc.server import RunningServer, start_server
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
-from trace_etl.wire.payload import Storage
 
 pytestmark = pytest.mark.timeout(400)
 

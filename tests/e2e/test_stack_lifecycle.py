@@ -17,11 +17,12 @@ import psycopg
 import pytest
 
 from support.waiting import eventually
-from trace_etl.lite import databases, kinship, probes
 from trace_etl.lite import stack as lite
 from trace_etl.lite import status as checks
 from trace_etl.lite.home import Home
-from trace_etl.lite.postgres import Server
+from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.server import Server
+from trace_etl.lite.processes import probes, process_tree
 
 SUPPORT = Path(__file__).parents[1] / "support"
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
@@ -92,7 +93,7 @@ def trace(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [process for process in processes if kinship.is_running(process)]
+    return [process for process in processes if process_tree.is_running(process)]
 
 
 def test_a_stack_comes_up_says_where_it_is_and_goes_without_a_trace(home: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trace_etl.lite import probes
+from trace_etl.lite.processes import probes
 
 NOBODY = 65534
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from support.waiting import eventually
-from trace_etl.lite import kinship
 from trace_etl.lite import stack as lite
 from trace_etl.lite import status as checks
 from trace_etl.lite.home import Home
+from trace_etl.lite.processes import process_tree
 
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 
@@ -50,7 +50,7 @@ def part(home: Path, name: str) -> checks.PartStatus:
 
 
 def names(processes: list[psutil.Process]) -> set[str]:
-    return {process.name() for process in processes if kinship.is_running(process)}
+    return {process.name() for process in processes if process_tree.is_running(process)}
 
 
 def client(home: Path) -> httpx.Client:
@@ -72,10 +72,10 @@ def test_every_service_answers_and_the_local_user_is_let_in(home: Path) -> None:
 def test_a_killed_worker_takes_its_jvm_along_and_a_new_one_starts(home: Path) -> None:
     eventually(lambda: part(home, "worker").spark == "ready")
     worker = part(home, "worker").pid
-    jvms = [p for p in kinship.session_members(worker) if p.name() == "java"]
+    jvms = [p for p in process_tree.session_members(worker) if p.name() == "java"]
     assert len(jvms) == 1
     os.kill(worker, signal.SIGKILL)
-    eventually(lambda: not kinship.is_running(jvms[0]))
+    eventually(lambda: not process_tree.is_running(jvms[0]))
     eventually(lambda: part(home, "worker").restarts == 1)
     eventually(lambda: checks.check(Home(home)).state == "healthy")
     assert trace(home, "status").returncode == 0
@@ -88,6 +88,6 @@ def test_down_stops_it_all_within_seconds(home: Path) -> None:
     began = time.monotonic()
     assert trace(home, "down").returncode == 0
     assert time.monotonic() - began < 30
-    assert [p for p in (supervisor, *family) if kinship.is_running(p)] == []
+    assert [p for p in (supervisor, *family) if process_tree.is_running(p)] == []
     log = (home / "logs" / "supervisor.log").read_text()
     assert '"stack_stopped"' in log

@@ -19,13 +19,13 @@ from support.postgres import sql
 from support.processes import DispatcherProcess
 from support.recorder import Recorder
 from support.waiting import eventually
-from trace_etl.lite.databases import Dsns
+from trace_etl.api.task import lifecycle as wire
+from trace_etl.http.dispatcher_client import DispatcherClient
+from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import TraceError
-from trace_etl.pipeline.link import Link
-from trace_etl.plan.retry import Backoff
+from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
-from trace_etl.wire import task as wire
-from trace_etl.worker.client import DispatcherClient
+from trace_etl.spark.link import Link
 from trace_etl.worker.slots import Slots
 
 DAG = """

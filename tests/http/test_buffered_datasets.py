@@ -15,7 +15,7 @@ from support.dispatcher import Secrets
 from support.lifecycle import at_once
 from support.postgres import Templates
 from trace_etl.queues.pgqueue import Consumer
-from trace_etl.worker.sink import DEAD, MOST_RECEIVES, QUEUE
+from trace_etl.sink.sink import DEAD, MOST_RECEIVES, QUEUE
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from support.buffered import World, sinking
 from support.dispatcher import Secrets
 from support.lifecycle import Attempt
 from support.postgres import Templates
-from trace_etl.worker.client import DispatcherClient, Refused, Unreachable
-from trace_etl.worker.sink import DEAD, MOST_RECEIVES, QUEUE
+from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
+from trace_etl.sink.sink import DEAD, MOST_RECEIVES, QUEUE
 
 
 @pytest.fixture(scope="module")

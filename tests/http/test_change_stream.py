@@ -18,9 +18,9 @@ from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from support.users import new_org, person
 from support.waiting import eventually
-from trace_etl.dispatcher.routes import changes as route
-from trace_etl.dispatcher.routes.pages import encode
-from trace_etl.lite.databases import Dsns
+from trace_etl.dispatcher.user_api.pages import encode
+from trace_etl.dispatcher.user_api.routes import changes as route
+from trace_etl.lite.postgres.databases import Dsns
 
 
 def statuses(events: list[Any], task_id: str) -> list[str]:

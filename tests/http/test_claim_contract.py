@@ -7,7 +7,7 @@ import jwt
 import pytest
 
 from support.lifecycle import Bench
-from trace_etl.wire import task as wire
+from trace_etl.api.task import lifecycle as wire
 
 
 def test_a_claim_starts_the_attempt_and_hands_over_everything_it_needs(shared: Bench) -> None:

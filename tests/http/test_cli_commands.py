@@ -21,7 +21,7 @@ from support.query import Warehouse, querying
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
-from trace_etl.lite.ports import free_port
+from trace_etl.lite.processes.ports import free_port
 
 
 class Done(NamedTuple):

@@ -15,8 +15,8 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import bench
 from support.rollouts import Story
 from trace_etl.lite import connection
-from trace_etl.lite.databases import Dsns
 from trace_etl.lite.home import Home
+from trace_etl.lite.postgres.databases import Dsns
 
 PROGRAM = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 

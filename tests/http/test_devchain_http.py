@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from trace_etl.devchain import DevChain, RunningServer, start_server
+from trace_etl.devtools.devchain import DevChain, RunningServer, start_server
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":"0x7a69"}'

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support import cryo
-from trace_etl.devchain import DevChain, RunningServer, start_server
+from trace_etl.devtools.devchain import DevChain, RunningServer, start_server
 
 ROOT = Path(__file__).parents[2]
 LENGTH = 120

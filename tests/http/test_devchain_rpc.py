@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from trace_etl.devchain import DevChain, RunningServer, start_server
+from trace_etl.devtools.devchain import DevChain, RunningServer, start_server
 
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 NOBODY = "0x" + "11" * 32

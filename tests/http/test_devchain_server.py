@@ -14,8 +14,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trace_etl.cli import devchain as cli_devchain
-from trace_etl.devchain import DevChain, ReorgAt, start_server
+from trace_etl.cli.stack import devchain as cli_devchain
+from trace_etl.devtools.devchain import DevChain, ReorgAt, start_server
 
 DEADLINE = 30.0
 
@@ -40,7 +40,7 @@ def _head(url: str) -> int:
 
 
 def _command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "trace_etl.devchain", *options]
+    return [sys.executable, "-m", "trace_etl.devtools.devchain", *options]
 
 
 def test_a_long_chain_answers_at_once_and_blocks_follow() -> None:

@@ -12,7 +12,7 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from trace_etl.cli.main import app
-from trace_etl.lite import keys
+from trace_etl.lite.credentials import keys
 from trace_etl.lite.home import Home
 
 

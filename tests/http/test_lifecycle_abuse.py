@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from support.lifecycle import Attempt, Bench
-from trace_etl.dispatcher.contract import CALLS
+from trace_etl.dispatcher.task_api.endpoints import CALLS
 
 TASK_SCOPED = [c.path for c in CALLS if c.auth == "task"]
 TASK_PATHS = [p for c in CALLS if c.auth == "task" for p in (c.path, *c.aliases)]

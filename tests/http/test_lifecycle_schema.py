@@ -14,8 +14,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from support.lifecycle import Attempt, Bench
-from trace_etl.dispatcher.contract import CALLS
-from trace_etl.dispatcher.openapi import document, pages
+from trace_etl.dispatcher.task_api.endpoints import CALLS
+from trace_etl.dispatcher.task_api.openapi import document, pages
 
 SCHEMA = schemathesis.openapi.from_dict(document())
 SCHEMA.config.generation.update(with_security_parameters=False)  # tokens have tests of their own
@@ -43,7 +43,7 @@ def test_the_document_is_served_to_anybody_and_is_the_one_of_the_code(shared: Be
 
 
 def test_the_reference_pages_are_current() -> None:
-    """Write them anew with `python -m trace_etl.dispatcher.openapi docs/reference`."""
+    """Write them anew with `python -m trace_etl.dispatcher.task_api.openapi docs/reference`."""
     directory = Path(__file__).parents[2] / "docs" / "reference"
     assert {name: (directory / name).read_text() for name in pages()} == pages()
 

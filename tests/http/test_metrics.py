@@ -17,14 +17,14 @@ from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
 from support.query import querying
 from support.users import new_org, person
-from trace_etl.dispatcher.routes import metrics
-from trace_etl.http.serve import Listener, Tls, serve
-from trace_etl.lite.databases import Dsns
-from trace_etl.lite.ports import free_port
+from trace_etl.dispatcher.user_api.routes import metrics
+from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.lite.processes.ports import free_port
 from trace_etl.scheduler.api import DispatcherApi
 from trace_etl.scheduler.app import make_app
 from trace_etl.scheduler.cron_trigger import CronTrigger
-from trace_etl.state import figures
+from trace_etl.state.feed import metrics as figures
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

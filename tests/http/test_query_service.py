@@ -21,10 +21,10 @@ import pytest
 from support.dispatcher import Secrets
 from support.postgres import Templates, copied, sql
 from support.query import ORG, LiveQuery, Warehouse, querying, settings
-from trace_etl.lite.databases import Dsns
+from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import Invalid, Unavailable
 from trace_etl.query.engine import Limits, Run, View
-from trace_etl.query.gate import is_refused
+from trace_etl.query.sql_guard import is_refused
 
 DAG = """
 name: shop

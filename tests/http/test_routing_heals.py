@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.dispatcher import Live, Secrets, live
 from support.lifecycle import Attempt, Bench, at_once, bench
 from support.postgres import Templates, copied
-from trace_etl.state import events
-from trace_etl.state.connection import Connection
+from trace_etl.state.db.connection import Connection
+from trace_etl.state.routing import events
 
 
 @pytest.fixture(scope="module")

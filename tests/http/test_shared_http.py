@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict
 
 from trace_etl import __version__
 from trace_etl.http.app import new_app
-from trace_etl.http.serve import CannotListen, Listener, Tls, serve
-from trace_etl.http.users import UserDep, UserKeys
-from trace_etl.lite import certificates, keys
-from trace_etl.lite.ports import free_port
+from trace_etl.http.listeners import CannotListen, Listener, Tls, serve
+from trace_etl.http.user_tokens import UserDep, UserKeys
+from trace_etl.lite.credentials import certificates, keys
+from trace_etl.lite.processes.ports import free_port
 from trace_etl.model.errors import (
     Conflict,
     Fault,

@@ -10,8 +10,8 @@ import pytest
 
 from support.lifecycle import Bench
 from support.users import new_org, person
-from trace_etl.dispatcher.routes.roles import ROLES, SIGNED
-from trace_etl.dispatcher.user_openapi import document
+from trace_etl.dispatcher.user_api.openapi import document
+from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED
 
 PATHS = document()["paths"]
 

@@ -15,7 +15,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 
 from support.lifecycle import Attempt, Bench
 from support.users import person
-from trace_etl.dispatcher.user_openapi import document, pages
+from trace_etl.dispatcher.user_api.openapi import document, pages
 
 load_all_checks()
 OURS = {

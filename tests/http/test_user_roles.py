@@ -11,9 +11,9 @@ import pytest
 
 from support.lifecycle import Bench
 from support.users import new_org, person
-from trace_etl.dispatcher.routes.all import ROUTERS
-from trace_etl.dispatcher.routes.roles import ROLES, SIGNED, labels
-from trace_etl.lite import keys
+from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED, labels
+from trace_etl.dispatcher.user_api.routers import ROUTERS
+from trace_etl.lite.credentials import keys
 
 RANK = ["reader", "writer", "admin"]
 CALLS = [label for label, needed in ROLES.items() if needed != SIGNED]

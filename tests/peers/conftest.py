@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from trace_etl.devchain import DevChain, start_server
+from trace_etl.devtools.devchain import DevChain, start_server
 
 LENGTH = 200
 

@@ -9,9 +9,9 @@ import pytest
 
 from support import cryo
 from support.spark_tasks import directory, ingest
-from trace_etl.pipeline.evm.tables import SCHEMAS
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.spark.evm.tables import SCHEMAS
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 LENGTH = 200
 TABLES = ("blocks", "transactions", "logs")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trace_etl.pipeline.evm.fetch import RangeReader, Source
-from trace_etl.pipeline.evm.tables import build
+from trace_etl.spark.evm.fetch import RangeReader, Source
+from trace_etl.spark.evm.tables import build
 
 LENGTH = 200
 TABLES = ("blocks", "transactions", "logs")

@@ -11,8 +11,8 @@ import pytest
 
 from support import cryo
 from support.faulty_node import Calls, FaultyNode, Reply
-from trace_etl.pipeline.evm.fetch import RangeReader, Source
-from trace_etl.pipeline.evm.tables import SCHEMAS, build
+from trace_etl.spark.evm.fetch import RangeReader, Source
+from trace_etl.spark.evm.tables import SCHEMAS, build
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("traced_chain.json").read_text())
 LAST = int(RECORDED['["eth_blockNumber", []]'], 16)

@@ -18,12 +18,12 @@ from support.growing import Growing, new_chain
 from support.postgres import Templates, copied, sql
 from support.spark_tasks import task
 from trace_etl.data.errors import DataUnavailable, OtherChain, StaleWriter
-from trace_etl.devchain import DevChain, start_server
-from trace_etl.devchain.chain import ReorgAt
-from trace_etl.pipeline.errors import ChainMismatch, FinalityBroken, TaskCanceled
-from trace_etl.pipeline.link import Link
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.devtools.devchain import DevChain, start_server
+from trace_etl.devtools.devchain.chain.devchain import ReorgAt
+from trace_etl.spark.errors import ChainMismatch, FinalityBroken, TaskCanceled
+from trace_etl.spark.link import Link
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from psycopg.rows import dict_row
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
-from trace_etl.dispatcher.routes.changes import _id, _position
-from trace_etl.state import changes
-from trace_etl.state.changes import Position
+from trace_etl.dispatcher.user_api.routes.changes import _id, _position
+from trace_etl.state.feed import changes
+from trace_etl.state.feed.changes import Position
 
 LOCAL = UUID("00000000-0000-0000-0000-000000000001")
 TASKS = 6

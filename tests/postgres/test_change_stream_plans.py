@@ -12,8 +12,8 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
 from support.users import new_org
-from trace_etl.state import changes
-from trace_etl.state.changes import Position
+from trace_etl.state.feed import changes
+from trace_etl.state.feed.changes import Position
 
 LOCAL = UUID("00000000-0000-0000-0000-000000000001")
 IN_VAIN = 60

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from psycopg.errors import DeadlockDetected
 
-from trace_etl.lite.databases import Dsns
-from trace_etl.state.pool import Conn, make_pool, transact
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.state.db.pool import Conn, make_pool, transact
 
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
 

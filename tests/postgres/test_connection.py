@@ -9,8 +9,8 @@ from psycopg import DataError, OperationalError
 from psycopg.errors import DivisionByZero, SyntaxError, UniqueViolation
 from psycopg.pq import TransactionStatus
 
-from trace_etl.lite.databases import Dsns
-from trace_etl.state.connection import Connection
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.state.db.connection import Connection
 
 _SAME = "SELECT %(text)s::text, %(number)s::int, %(id)s::uuid, %(text)s::text"
 _SLOW = "SELECT pg_sleep(%(seconds)s::float8)"

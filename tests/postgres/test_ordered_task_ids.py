@@ -3,7 +3,7 @@
 import pytest
 
 from support.postgres import sql
-from trace_etl.lite.databases import Dsns
+from trace_etl.lite.postgres.databases import Dsns
 
 _DEFAULT = """
 SELECT column_default FROM information_schema.columns

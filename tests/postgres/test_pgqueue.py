@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from trace_etl.lite.databases import Dsns
+from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.queues.pgqueue import Consumer, Producer, channel
 
 LONG, NONE = timedelta(minutes=5), timedelta(0)

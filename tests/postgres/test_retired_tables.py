@@ -13,12 +13,12 @@ import pytest
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied, sql
-from trace_etl.data import appends, connection, hot_tables, retired
+from trace_etl.data import appends, connection, hot_tables, retired_tables
 from trace_etl.data.appends import Target
+from trace_etl.http.dispatcher_client import DispatcherClient, read_token
 from trace_etl.model.storage import hot_table
-from trace_etl.plan.retry import Backoff
-from trace_etl.worker.client import DispatcherClient, read_token
-from trace_etl.worker.housekeeping import sweep_once
+from trace_etl.policy.retry import Backoff
+from trace_etl.sink.retired_tables import sweep_once
 
 _DAG = """
 name: tables
@@ -69,7 +69,7 @@ class Stage:
 
     def tables(self) -> set[str]:
         with connection.connect(self.data) as conn:
-            return set(retired.held(conn, limit=100))
+            return set(retired_tables.held(conn, limit=100))
 
     def sweep(self) -> int:
         return sweep_once(self.data, self.client)
@@ -205,7 +205,7 @@ def target(templates: Templates) -> Generator[tuple[str, Target]]:
 
 def _drop(dsn: str, target: Target) -> bool:
     with connection.connect(dsn) as conn:
-        return retired.drop(conn, [target.table], [target.dataset_version])
+        return retired_tables.drop(conn, [target.table], [target.dataset_version])
 
 
 def test_a_table_that_was_written_lately_stays_whatever_was_said(

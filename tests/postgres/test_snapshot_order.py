@@ -6,7 +6,7 @@ from itertools import pairwise
 import psycopg
 import pytest
 
-from trace_etl.lite.databases import Dsns
+from trace_etl.lite.postgres.databases import Dsns
 
 
 def later(conn: psycopg.Connection, one: str, other: str) -> bool:

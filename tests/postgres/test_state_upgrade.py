@@ -12,8 +12,8 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import bench
 from support.postgres import Templates, copied, sql
 from support.rollouts import Story
-from trace_etl.lite import databases
-from trace_etl.state import migrations
+from trace_etl.lite.postgres import databases
+from trace_etl.state.db import migrations
 
 BEFORE = ("0001_skeleton.sql", "0002_retention_by_generation.sql")
 # Two DAGs as the first release wrote them: `first.copy` reads its own DAG's source, `second.copy`

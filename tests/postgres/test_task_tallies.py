@@ -12,7 +12,7 @@ import pytest
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
-from trace_etl.state import tallies
+from trace_etl.state.tasks import task_counts
 
 STATUSES = ("Queued", "Running", "Completed", "Failed", "Canceled")
 SEED = """
@@ -112,7 +112,7 @@ def test_tasks_that_ended_before_are_not_looked_at_again(alone: Bench) -> None:
     with psycopg.connect(alone.live.dsns.state) as conn:
         (mark,) = conn.execute("SELECT counted_to::text FROM task_tally_marks").fetchone() or ()
         values = {"org_id": alone.live.cfg.org_id, "dag": None, "mark": mark}
-        query = "EXPLAIN (ANALYZE, FORMAT JSON) " + tallies._SUMMARY
+        query = "EXPLAIN (ANALYZE, FORMAT JSON) " + task_counts._SUMMARY
         (plan,) = conn.execute(query, values).fetchone() or ()
     assert max(rows_of(plan[0]["Plan"])) < 1_000
 

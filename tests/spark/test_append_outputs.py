@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from support.postgres import Templates, copied
 from support.spark_tasks import task
+from trace_etl.api.task.payload import TaskInput, TaskOutput, TaskPayload
 from trace_etl.data import migrations
 from trace_etl.data.errors import StaleWriter
 from trace_etl.model.storage import hot_table
-from trace_etl.pipeline import hot
-from trace_etl.pipeline.errors import BadSql, BadTask
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.payload import TaskInput, TaskOutput, TaskPayload
+from trace_etl.spark.errors import BadSql, BadTask
+from trace_etl.spark.io import hot_tables
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 SCOPE = {"partition_key": "0-9", "start": 0, "end": 9}
 
@@ -96,7 +96,7 @@ def test_what_was_appended_is_an_input_like_any_other(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
     )
-    found = hot.load(spark.newSession(), given, None, dsn).frame.collect()
+    found = hot_tables.load(spark.newSession(), given, None, dsn).frame.collect()
     assert sorted(row["who"] for row in found) == ["ann", "bob"]
 
 
@@ -144,7 +144,7 @@ def test_every_common_type_goes_through_postgres_and_back(
         dataset_version=output.dataset_version,
     )
     own = spark.newSession()
-    found = hot.load(own, given, None, dsn).frame
+    found = hot_tables.load(own, given, None, dsn).frame
     wanted = own.sql(_EVERY_TYPE)
     assert sorted(found.collect()) == sorted(wanted.collect())
     kinds = {field.name: field.dataType.simpleString() for field in found.schema}

@@ -9,17 +9,17 @@ from pyspark.sql import SparkSession
 
 from support.postgres import Templates, copied
 from support.spark_tasks import task
+from trace_etl.api.task.buffers import BufferBatch
+from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.data import buffers, connection
 from trace_etl.model.storage import attempt_prefix, buffer_place, hot_table
-from trace_etl.pipeline import batches as pipeline_batches
-from trace_etl.pipeline import hot
-from trace_etl.pipeline.errors import BadSql
-from trace_etl.pipeline.link import Link
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.buffers import BufferBatch
-from trace_etl.wire.payload import Scope, TaskInput, TaskPayload
-from trace_etl.worker import batches
+from trace_etl.sink import batch_files
+from trace_etl.spark.errors import BadSql
+from trace_etl.spark.io import batches as pipeline_batches
+from trace_etl.spark.io import hot_tables
+from trace_etl.spark.link import Link
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 COLUMNS = [
     {"name": "who", "type": "binary", "nullable": False},
@@ -103,7 +103,7 @@ def test_rows_are_offered_as_batches_that_the_sink_reads(mine: SparkRunner) -> N
     assert (dataset_uuid, rows) == (payload.outputs[0].dataset_uuid, 2)
     root = mine.settings.objects_root
     assert (root / uri.removeprefix("s3://")).stat().st_size == size
-    read = batches.read(_batch(payload, uri, rows), root)
+    read = batch_files.read(_batch(payload, uri, rows), root)
     assert sorted(read) == [(b"\x01", None, ""), (b"\xff\x00", 7, "é")]
 
 
@@ -162,8 +162,8 @@ def test_a_reader_gets_what_changed_since_its_cursor_and_no_columns_of_ours(
         with connection.connect(dsn) as conn, connection.transaction(conn):
             buffers.write(conn, shape, buffers.Stamp(uuid4(), number, uuid4()), rows)
     given = TaskInput(input_index=0, name="alerts", dataset_uuid=dataset, dataset_version=version)
-    read = hot.load(spark, given, Scope(cursor=2, after=1), dsn).frame
+    read = hot_tables.load(spark, given, Scope(cursor=2, after=1), dsn).frame
     assert read.columns == ["id", "n", "org_id"]
     assert [tuple(row)[:2] for row in read.collect()] == [("b", 2)]
-    everything = hot.load(spark, given, Scope(cursor=3), dsn).frame
+    everything = hot_tables.load(spark, given, Scope(cursor=3), dsn).frame
     assert sorted(tuple(row)[:2] for row in everything.collect()) == [("a", 1), ("b", 2), ("c", 3)]

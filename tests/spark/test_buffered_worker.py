@@ -12,11 +12,11 @@ import pytest
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied
 from support.waiting import eventually
-from trace_etl.devchain import DevChain, start_server
-from trace_etl.lite.databases import Dsns
+from trace_etl.devtools.devchain import DevChain, start_server
+from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 from trace_etl.worker.__main__ import work
 from trace_etl.worker.settings import WorkerSettings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.pipeline import jvm
+from trace_etl.spark.session import jvm
 
 NO_CACHE = "Java 25 or newer, and `trace prepare`, which `make test` runs first"
 
@@ -53,9 +53,9 @@ def test_another_java_has_another_cache_and_an_older_one_none(elsewhere: Path) -
 START = """
 import sys
 from pathlib import Path
-from trace_etl.pipeline import jvm
-from trace_etl.pipeline.session import WarmSession
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.spark.session import jvm
+from trace_etl.spark.session.warm_session import WarmSession
+from trace_etl.spark.settings import PipelineSettings
 
 root = Path(sys.argv[1])
 if sys.argv[2:]:

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from trace_etl.pipeline.analysis import analyse
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.plan.dagfile import parse_dag
+from trace_etl.dag.parsing import parse_dag
+from trace_etl.spark.analysis import analyse
+from trace_etl.spark.runner import SparkRunner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DAG = """

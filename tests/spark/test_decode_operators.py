@@ -8,10 +8,10 @@ from eth_abi import decode
 
 from support.chain_rows import expected
 from support.spark_tasks import as_input, ingest, range_scope, rows, task
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline.errors import BadTask
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.errors import BadTask
+from trace_etl.spark.runner import SparkRunner
 
 TRANSFER = "Transfer(address indexed from, address indexed to, uint256 value)"
 TOPIC = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")

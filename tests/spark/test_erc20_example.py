@@ -8,8 +8,8 @@ from typing import Any
 from support.chain_rows import expected
 from support.dag_runs import run_dag
 from support.spark_tasks import rows
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.runner import SparkRunner
 
 DAG = Path(__file__).parents[2] / "examples" / "erc20" / "dag.yaml"
 TOPIC = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")

@@ -10,10 +10,10 @@ import pytest
 
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline.errors import ChainMismatch, RpcRefused, RpcUnreachable
-from trace_etl.pipeline.evm.fetch import RangeReader, Source
-from trace_etl.pipeline.evm.tables import build
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable
+from trace_etl.spark.evm.fetch import RangeReader, Source
+from trace_etl.spark.evm.tables import build
 
 ALL = ("blocks", "transactions", "logs")
 

@@ -8,11 +8,11 @@ import pytest
 
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
-from trace_etl.devchain import DevChain, start_server
-from trace_etl.pipeline.errors import BadTask, ChainMismatch, PipelineError, RpcRefused
-from trace_etl.pipeline.evm.endpoint import Endpoint
-from trace_etl.pipeline.evm.fetch import RangeReader, Source
-from trace_etl.pipeline.evm.tables import SCHEMAS, build
+from trace_etl.devtools.devchain import DevChain, start_server
+from trace_etl.spark.errors import BadTask, ChainMismatch, PipelineError, RpcRefused
+from trace_etl.spark.evm.endpoint import Endpoint
+from trace_etl.spark.evm.fetch import RangeReader, Source
+from trace_etl.spark.evm.tables import SCHEMAS, build
 
 ALL = ("blocks", "transactions", "logs")
 

@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from support.chain_rows import expected
 from support.faulty_node import FaultyNode
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline.errors import from_executor
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.errors import from_executor
 
 TABLES = ("blocks", "transactions", "logs")
 

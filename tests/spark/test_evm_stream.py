@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from support.chain_rows import expected
-from trace_etl.devchain import DevChain, start_server
-from trace_etl.devchain.server import RunningServer
+from trace_etl.devtools.devchain import DevChain, start_server
+from trace_etl.devtools.devchain.rpc.server import RunningServer
 
 
 def _chain() -> DevChain:

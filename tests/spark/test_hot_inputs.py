@@ -11,12 +11,12 @@ from support.chain_rows import expected
 from support.following import Stream, catch_up, new_stream
 from support.postgres import Templates, copied
 from support.spark_tasks import rows, select
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline import hot
-from trace_etl.pipeline.errors import InputMissing
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.payload import Scope, TaskInput
+from trace_etl.api.task.payload import Scope, TaskInput
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.errors import InputMissing
+from trace_etl.spark.io import hot_tables
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def _input(stream: Stream, kind: str, where: dict[str, Any] | None = None) -> di
     }
 
 
-def _load(spark: SparkSession, stream: Stream, kind: str, **how: Any) -> hot.Input:
+def _load(spark: SparkSession, stream: Stream, kind: str, **how: Any) -> hot_tables.Input:
     scope = Scope(**{key: how.pop(key) for key in list(how) if key != "where"})
     given = TaskInput.model_validate(_input(stream, kind, **how))
-    return hot.load(spark.newSession(), given, scope, stream.dsn)
+    return hot_tables.load(spark.newSession(), given, scope, stream.dsn)
 
 
 @pytest.mark.parametrize("kind", ["blocks", "transactions", "logs"])
@@ -111,4 +111,4 @@ def test_a_task_reads_a_hot_table_like_any_input(
 def test_a_table_that_is_not_there_is_a_missing_input(spark: SparkSession, stream: Stream) -> None:
     given = TaskInput.model_validate(_input(new_stream(stream.dsn), "logs"))
     with pytest.raises(InputMissing, match="input hot_logs"):
-        hot.load(spark, given, None, stream.dsn)
+        hot_tables.load(spark, given, None, stream.dsn)

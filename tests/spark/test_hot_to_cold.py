@@ -12,14 +12,14 @@ from support.chain_rows import expected
 from support.following import Stream, catch_up, new_stream
 from support.postgres import Templates, copied
 from support.spark_tasks import as_input, range_scope, rows, task
-from trace_etl.devchain import DevChain
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import InputPartition, TaskPayload
+from trace_etl.devtools.devchain import DevChain
 from trace_etl.model.storage import hot_table
-from trace_etl.pipeline.errors import BadTask
-from trace_etl.pipeline.operators.hot_trim import covers
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.payload import InputPartition, TaskPayload
-from trace_etl.wire.task import TaskResult
+from trace_etl.spark.errors import BadTask
+from trace_etl.spark.operators.hot_trim import covers
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 
 @pytest.fixture

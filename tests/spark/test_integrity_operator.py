@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from support.spark_tasks import as_input, ingest, range_scope, rows, task
-from trace_etl.pipeline.errors import BadTask
-from trace_etl.pipeline.operators.integrity_check import sample
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.spark.errors import BadTask
+from trace_etl.spark.operators.integrity_check import sample
+from trace_etl.spark.runner import SparkRunner
 
 TABLES = ("blocks", "transactions", "logs")
 

@@ -20,9 +20,10 @@ from support.spark_tasks import (
     select,
     task,
 )
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline import inputs, parquet
-from trace_etl.pipeline.errors import (
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.errors import (
     BadTask,
     ChainMismatch,
     InputMissing,
@@ -30,9 +31,8 @@ from trace_etl.pipeline.errors import (
     StorageFull,
     StorageUnwritable,
 )
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.payload import TaskPayload
-from trace_etl.wire.task import TaskResult
+from trace_etl.spark.io import inputs, parquet
+from trace_etl.spark.runner import SparkRunner
 
 TABLES = ("blocks", "transactions", "logs")
 DEADLINE = 60.0
@@ -117,7 +117,7 @@ def test_the_same_range_twice_gives_the_same_bytes(runner: SparkRunner, objects:
 def test_a_range_fetched_by_several_spark_tasks_is_written_in_order(
     runner: SparkRunner, objects: Path, chain: DevChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trace_etl.pipeline.operators.cryo_ingest._BLOCKS_PER_TASK", 7)
+    monkeypatch.setattr("trace_etl.spark.operators.cryo_ingest._BLOCKS_PER_TASK", 7)
     payload = ingest(2, 33)
     runner.run(payload)
     assert {name: rows(objects, payload, name) for name in TABLES} == expected(chain, 2, 33)

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from support.waiting import eventually
-from trace_etl.lite.databases import Dsns
-from trace_etl.pipeline.scratch import Scratch
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.spark.session.scratch import Scratch
 
 DEADLINE = 120.0
 
@@ -26,9 +26,9 @@ import structlog
 from support.spark_tasks import rows, select
 from support.stream_runs import Following
 from support.waiting import eventually
-from trace_etl.pipeline.errors import SparkLost, SparkNotStarted, TaskCanceled
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.spark.errors import SparkLost, SparkNotStarted, TaskCanceled
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 root = Path(sys.argv[1])

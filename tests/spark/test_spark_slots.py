@@ -10,8 +10,8 @@ import pytest
 from support.faulty_node import Calls, FaultyNode, Reply
 from support.spark_tasks import directory, ingest, marker, rows, select
 from support.waiting import eventually
-from trace_etl.pipeline.errors import TaskCanceled
-from trace_etl.pipeline.runner import SparkRunner
+from trace_etl.spark.errors import TaskCanceled
+from trace_etl.spark.runner import SparkRunner
 
 DEADLINE = 60.0
 _PARTS = 5000

@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from support.chain_rows import expected
 from support.spark_tasks import as_input, directory, ingest, marker, range_scope, rows, select
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline import inputs
-from trace_etl.pipeline.errors import BadSql, BadTask
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.payload import Scope, TaskInput, TaskPayload
+from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.errors import BadSql, BadTask
+from trace_etl.spark.io import inputs
+from trace_etl.spark.runner import SparkRunner
 
 
 @pytest.fixture(scope="module")

@@ -19,12 +19,12 @@ from support.postgres import Templates, copied, sql
 from support.spark_tasks import task
 from support.waiting import eventually
 from trace_etl.data.errors import StaleWriter
-from trace_etl.devchain import start_server
-from trace_etl.pipeline import streaming
-from trace_etl.pipeline.errors import BadTask, FinalityBroken, RpcRefused, TaskCanceled
-from trace_etl.pipeline.link import Link
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.devtools.devchain import start_server
+from trace_etl.spark.errors import BadTask, FinalityBroken, RpcRefused, TaskCanceled
+from trace_etl.spark.follow import streaming
+from trace_etl.spark.link import Link
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 
 @pytest.fixture

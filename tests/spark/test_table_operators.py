@@ -20,10 +20,10 @@ from support.spark_tasks import (
     select,
     task,
 )
-from trace_etl.devchain import DevChain
-from trace_etl.pipeline.errors import BadTask, NotFinal
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.errors import BadTask, NotFinal
+from trace_etl.spark.runner import SparkRunner
 
 SCOPE = range_scope(0, 29)
 

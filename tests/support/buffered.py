@@ -16,11 +16,11 @@ from psycopg.rows import dict_row
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
+from trace_etl.http.dispatcher_client import DispatcherClient
 from trace_etl.model.storage import hot_table
-from trace_etl.plan.retry import Backoff
+from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
-from trace_etl.worker.client import DispatcherClient
-from trace_etl.worker.sink import QUEUE, Sink
+from trace_etl.sink.sink import QUEUE, Sink
 
 SCHEMA = "[{name: id, type: string, nullable: false}, {name: n, type: long}]"
 _JOB = """

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from trace_etl.devchain import DevChain
+from trace_etl.devtools.devchain import DevChain
 
 Row = dict[str, Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 
 from support.standalone import LOGGING, awaited
-from trace_etl.pipeline import jvm
+from trace_etl.spark.session import jvm
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _TOKEN = "loopback-only"

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 from support.spark_tasks import as_input, range_scope, task
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Job
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.plan.dagfile import parse_dag
-from trace_etl.plan.ranges import split
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.policy.ranges import split
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 _RELAYS = ("source", "range_splitter")
 DAG = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"

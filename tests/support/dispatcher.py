@@ -14,10 +14,10 @@ import uvloop
 
 from trace_etl.dispatcher.service import Service, run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
-from trace_etl.http.serve import Listener, Tls, serve
-from trace_etl.lite import certificates, keys
-from trace_etl.lite.databases import Dsns
-from trace_etl.lite.ports import free_port
+from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.lite.credentials import certificates, keys
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.lite.processes.ports import free_port
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
 from trace_etl.queues import pgqueue
-from trace_etl.state import pool as state_pool
-from trace_etl.state.connection import Connection
-from trace_etl.state.pool import CheckedPool
+from trace_etl.state.db import pool as state_pool
+from trace_etl.state.db.connection import Connection
+from trace_etl.state.db.pool import CheckedPool
 
 
 class Plan:

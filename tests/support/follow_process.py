@@ -12,16 +12,16 @@ from threading import Event as Signal
 from typing import Any
 from uuid import UUID
 
+from trace_etl.api.task.events import Event
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
-from trace_etl.pipeline.evm.fetch import Source
-from trace_etl.pipeline.evm.tip import TipReader
-from trace_etl.pipeline.follower import Follower, HotOutput, Plan
-from trace_etl.pipeline.scratch import own_directory
-from trace_etl.pipeline.session import WarmSession
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.pipeline.streaming import StreamingFollower
-from trace_etl.wire.news import Event
+from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.evm.tip import TipReader
+from trace_etl.spark.follow.follower import Follower, HotOutput, Plan
+from trace_etl.spark.follow.streaming import StreamingFollower
+from trace_etl.spark.session.scratch import own_directory
+from trace_etl.spark.session.warm_session import WarmSession
+from trace_etl.spark.settings import PipelineSettings
 
 
 def main() -> None:

@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 from support.growing import Growing
 from support.postgres import sql
 from support.waiting import eventually
+from trace_etl.api.task.events import Event, Events
+from trace_etl.api.task.payload import TaskPayload
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
 from trace_etl.model.storage import hot_table
-from trace_etl.pipeline.evm.fetch import Source
-from trace_etl.pipeline.evm.tip import TipReader
-from trace_etl.pipeline.follower import Follower, HotOutput, Plan
-from trace_etl.pipeline.streaming import StreamingFollower
-from trace_etl.wire.news import Event, Events
-from trace_etl.wire.payload import TaskPayload
+from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.evm.tip import TipReader
+from trace_etl.spark.follow.follower import Follower, HotOutput, Plan
+from trace_etl.spark.follow.streaming import StreamingFollower
 
 KINDS = ("blocks", "transactions", "logs")
 _ORDER = {

@@ -4,8 +4,8 @@ from threading import Lock
 from typing import Any
 
 from support.chain_rows import expected
-from trace_etl.devchain import DevChain
-from trace_etl.devchain.server import RunningServer
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.devtools.devchain.rpc.server import RunningServer
 
 
 class Growing:

@@ -15,12 +15,12 @@ from uuid import uuid4
 from support.following import catch_up, new_stream
 from support.postgres import Templates, copied
 from support.spark_tasks import directory, range_scope, select, task
+from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.data import buffers, connection, migrations
 from trace_etl.model.storage import hot_table
-from trace_etl.pipeline import hot
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.settings import PipelineSettings
-from trace_etl.wire.payload import Scope, TaskInput, TaskPayload
+from trace_etl.spark.io import hot_tables as hot
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import PipelineSettings
 
 Given = dict[str, Any]
 _TESTS = str(Path(__file__).parents[1])

@@ -14,10 +14,11 @@ import psycopg
 
 from support.waiting import eventually
 from trace_etl.data import migrations as data_migrations
-from trace_etl.lite import databases, passwords
-from trace_etl.lite.postgres import SUPERUSER, EmbeddedPostgres, Server
+from trace_etl.lite.credentials import passwords
+from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.server import SUPERUSER, EmbeddedPostgres, Server
 from trace_etl.queues import pgqueue
-from trace_etl.state import migrations
+from trace_etl.state.db import migrations
 
 # Nobody pulls the plug on a test: it may die with the machine, not with a process.
 _HASTY = {

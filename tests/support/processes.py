@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 
 from support.dispatcher import Secrets
-from trace_etl.lite.databases import Dsns
-from trace_etl.lite.ports import free_port
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.lite.processes.ports import free_port
 
 PATIENCE = 60.0
 

@@ -17,15 +17,16 @@ import uvloop
 
 from support.dispatcher import Secrets, _client
 from support.postgres import sql
-from trace_etl.http.serve import Listener, Tls, serve
-from trace_etl.lite.databases import Dsns
-from trace_etl.lite.ports import free_port
+from trace_etl.dag.parsing import parse_dag
+from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.lite.processes.ports import free_port
 from trace_etl.model.storage import attempt_prefix, generation_place
-from trace_etl.plan.dagfile import parse_dag
 from trace_etl.query.service import running
 from trace_etl.query.settings import QuerySettings
-from trace_etl.state import dags, deploys
-from trace_etl.state.connection import Connection
+from trace_etl.state.catalog import dags
+from trace_etl.state.db.connection import Connection
+from trace_etl.state.rollout import deploy as deploys
 
 ORG = UUID("00000000-0000-0000-0000-000000000001")
 

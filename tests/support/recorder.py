@@ -12,10 +12,10 @@ import httpx
 import psycopg
 from psycopg.rows import dict_row
 
-from trace_etl.history.checker import check
-from trace_etl.history.lines import parse
-from trace_etl.history.verdict import Verdict
-from trace_etl.lite.databases import Dsns
+from trace_etl.devtools.history.checker import check
+from trace_etl.devtools.history.lines import parse
+from trace_etl.devtools.history.verdict import Verdict
+from trace_etl.lite.postgres.databases import Dsns
 
 _CALLS = {
     "/internal/task-claim": "claim",

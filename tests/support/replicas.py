@@ -15,7 +15,7 @@ import psycopg
 from support.dispatcher import Live, Secrets, live
 from support.lifecycle_view import CLEAN, View
 from support.recorder import Recorder
-from trace_etl.lite.databases import Dsns
+from trace_etl.lite.postgres.databases import Dsns
 
 
 @dataclass

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import pyarrow.parquet as pq
 
+from trace_etl.api.task.payload import TaskOutput, TaskPayload
 from trace_etl.model.storage import attempt_prefix, generation_place
-from trace_etl.wire.payload import TaskOutput, TaskPayload
 
 
 def range_scope(start: int, end: int) -> dict[str, Any]:

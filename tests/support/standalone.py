@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 
 from support.waiting import eventually
-from trace_etl.pipeline import jvm
+from trace_etl.spark.session import jvm
 
 _SECRET = "loopback-only"
 # What a daemon tells of itself we wait for; our own logging leaves it out.

@@ -10,9 +10,9 @@ from trace_etl.lite import stack
 from trace_etl.lite.connection import Connection
 from trace_etl.lite.errors import StackError
 from trace_etl.lite.home import Home
-from trace_etl.lite.journal import Line
 from trace_etl.lite.options import Options
-from trace_etl.lite.parts import Blueprint, Part, service_parts
+from trace_etl.lite.processes.log_view import Line
+from trace_etl.lite.processes.parts import Blueprint, Part, service_parts
 
 SERVICE = str(Path(__file__).with_name("standin_service.py"))
 

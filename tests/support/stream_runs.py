@@ -9,11 +9,11 @@ from uuid import uuid4
 
 from support.growing import new_chain
 from support.spark_tasks import task
-from trace_etl.devchain import start_server
-from trace_etl.pipeline.link import Link
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.wire.news import Event
-from trace_etl.wire.task import TaskResult
+from trace_etl.api.task.events import Event
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.devtools.devchain import start_server
+from trace_etl.spark.link import Link
+from trace_etl.spark.runner import SparkRunner
 
 
 class Following:

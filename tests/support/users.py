@@ -8,7 +8,7 @@ import httpx
 import jwt
 
 from support.lifecycle import Bench
-from trace_etl.lite import keys
+from trace_etl.lite.credentials import keys
 
 
 def token_for(bench: Bench, name: str, org_id: str = keys.LOCAL_ORG) -> str:

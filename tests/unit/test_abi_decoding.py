@@ -10,9 +10,9 @@ from eth_abi.exceptions import DecodingError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_etl.pipeline.abi.events import ERROR, Decoder, LogDecoder, selector
-from trace_etl.pipeline.abi.words import TEXTS, Reason
-from trace_etl.plan.abi import AbiType, ArrayOf, Elementary, EventAbi, Parameter, TupleOf
+from trace_etl.dag.abi import AbiType, ArrayOf, Elementary, EventAbi, Parameter, TupleOf
+from trace_etl.spark.abi.events import ERROR, Decoder, LogDecoder, selector
+from trace_etl.spark.abi.words import TEXTS, Reason
 
 TRANSFER = EventAbi(
     "Transfer",

@@ -6,9 +6,9 @@ import jsonschema
 import pytest
 
 from support.dags import QUICKSTART
+from trace_etl.dag.parsing import dag_schema, parse_dag
+from trace_etl.dag.positions import locate
 from trace_etl.model.errors import Invalid
-from trace_etl.plan.dagfile import dag_schema, parse_dag
-from trace_etl.plan.positions import locate
 
 CORPUS = Path(__file__).parent / "bad_dags"
 BROKEN = sorted(path.stem for path in CORPUS.glob("*.yaml"))

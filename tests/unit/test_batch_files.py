@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
+from trace_etl.api.task.buffers import BufferBatch
 from trace_etl.model.storage import attempt_prefix, buffer_place
-from trace_etl.wire.buffers import BufferBatch
-from trace_etl.worker import batches
-from trace_etl.worker.batches import BadBatch, BatchMissing
+from trace_etl.sink import batch_files
+from trace_etl.sink.batch_files import BadBatch, BatchMissing
 
 COLUMNS = [{"name": "x", "type": "double"}, {"name": "n", "type": "long"}]
 
@@ -45,7 +45,7 @@ class Artifact:
     def read(self, content: str | None = None) -> list[tuple[Any, ...]]:
         if content is not None:
             self.path.write_text(content)
-        return batches.read(self.batch, self.root)
+        return batch_files.read(self.batch, self.root)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_digits_in_quotes_are_digits_only(artifact: Artifact, given: str) -> Non
 
 
 def test_too_many_rows_are_refused(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "MOST_ROWS", 2)
+    monkeypatch.setattr(batch_files, "MOST_ROWS", 2)
     assert len(artifact.read('{"x": 1}\n\n{"x": 2}\n')) == 2
     with pytest.raises(BadBatch, match="more than 2 rows; publish several"):
         artifact.read('{"x": 1}\n{"x": 2}\n{"x": 3}')

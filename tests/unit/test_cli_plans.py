@@ -2,7 +2,7 @@
 
 import pytest
 
-from trace_etl.cli.plans import is_stuck, print_plan
+from trace_etl.cli.dags.plans import is_stuck, print_plan
 
 STOCK = {
     "scopes": 2,

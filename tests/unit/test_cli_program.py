@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from trace_etl import __version__
 from trace_etl.cli import output
-from trace_etl.cli.demo import _dag_text  # pyright: ignore[reportPrivateUsage]
 from trace_etl.cli.main import app
-from trace_etl.cli.progress import Follower
-from trace_etl.plan.dagfile import parse_dag
+from trace_etl.cli.stack.demo import _dag_text  # pyright: ignore[reportPrivateUsage]
+from trace_etl.cli.stack.progress import Follower
+from trace_etl.dag.parsing import parse_dag
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
 HEAVY = (

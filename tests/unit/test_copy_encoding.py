@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_etl.data.encoding import rows
+from trace_etl.data.copy_encoding import rows
 
 _SCHEMA = pa.schema(
     [

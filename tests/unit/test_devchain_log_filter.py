@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from trace_etl.devchain import log_filter
-from trace_etl.devchain.blocks import LogJson
-from trace_etl.devchain.errors import InvalidParams
+from trace_etl.devtools.devchain.chain.blocks import LogJson
+from trace_etl.devtools.devchain.rpc import log_filter
+from trace_etl.devtools.devchain.rpc.errors import InvalidParams
 
 A, B, C = ("0x" + digit * 64 for digit in "abc")
 TOKEN, OTHER = "0x" + "1" * 40, "0x" + "2" * 40

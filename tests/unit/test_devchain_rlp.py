@@ -5,7 +5,7 @@ import rlp as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_etl.devchain import rlp
+from trace_etl.devtools.devchain.chain import rlp
 
 _ITEMS = st.recursive(
     st.binary(max_size=80) | st.integers(min_value=0, max_value=2**256 - 1),

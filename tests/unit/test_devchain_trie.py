@@ -3,8 +3,8 @@
 import pytest
 import rlp as reference
 
-from trace_etl.devchain import trie
-from trace_etl.devchain.keccak import keccak
+from trace_etl.devtools.devchain.chain import trie
+from trace_etl.devtools.devchain.chain.keccak import keccak
 
 
 def _insert(node: list | None, path: tuple[int, ...], value: bytes) -> list:

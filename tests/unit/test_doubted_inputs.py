@@ -4,12 +4,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trace_etl.dispatcher.grants import Grant, Opens
-from trace_etl.dispatcher.reported import new_invalidation
-from trace_etl.dispatcher.tokens import Capability
+from trace_etl.api.task.events import Invalidation
+from trace_etl.dag.operators import OPERATORS, WORKERS
+from trace_etl.dispatcher.task_api.output_authorization import new_invalidation
+from trace_etl.dispatcher.task_api.permissions import Grant, Opens
+from trace_etl.dispatcher.task_api.tokens import Capability
 from trace_etl.model.errors import Forbidden
-from trace_etl.plan.operators import OPERATORS, WORKERS
-from trace_etl.wire.news import Invalidation
 
 READ, READ_VERSION = UUID(int=1), UUID(int=2)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from trace_etl.dag.abi import BadAbi, find_event, parse_event
+from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.errors import Invalid
-from trace_etl.pipeline.abi.events import selector
-from trace_etl.plan.abi import BadAbi, find_event, parse_event
-from trace_etl.plan.dagfile import parse_dag
+from trace_etl.spark.abi.events import selector
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_etl.pipeline.evm.columns import binary, integers, nth, sizes, wide_integers
+from trace_etl.spark.evm.columns import binary, integers, nth, sizes, wide_integers
 
 maybe_bytes = st.lists(st.none() | st.binary(max_size=40), max_size=30)
 maybe_numbers = st.lists(st.none() | st.integers(0, 2**63 - 1), max_size=30)

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from trace_etl.pipeline.errors import BadTask
-from trace_etl.pipeline.evm.options import EvmOptions
-from trace_etl.pipeline.evm.stream import EvmStreamReader, offset_at
-from trace_etl.pipeline.evm.trail import Link, Mark, Trail
+from trace_etl.spark.errors import BadTask
+from trace_etl.spark.evm.options import EvmOptions
+from trace_etl.spark.evm.recent_blocks import Link, Mark, Trail
+from trace_etl.spark.evm.stream import EvmStreamReader, offset_at
 
 
 def _mark(number: int, fork: str = "a") -> Mark:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.plan.dagfile import parse_dag
+from trace_etl.dag.parsing import parse_dag
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -3,9 +3,9 @@
 import pytest
 
 from support.stories import Story, event, publication, uid
-from trace_etl.history.checker import check
-from trace_etl.history.lines import Unreadable, parse
-from trace_etl.history.verdict import Invariant, Verdict
+from trace_etl.devtools.history.checker import check
+from trace_etl.devtools.history.lines import Unreadable, parse
+from trace_etl.devtools.history.verdict import Invariant, Verdict
 
 LEASE = Invariant.ONE_LIVE_LEASE
 GROW = Invariant.ATTEMPTS_ONLY_GROW

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from trace_etl.http.lean import Answer, LeanProtocol, Request
+from trace_etl.http.small_server import Answer, LeanProtocol, Request
 
 IDLE = 0.2
 CALL = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.lite import certificates
+from trace_etl.lite.credentials import certificates
 
 FILES = ("ca.pem", "ca.key", "server.pem", "server.key")
 

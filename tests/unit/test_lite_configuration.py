@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.lite import configuration, ports
+from trace_etl.lite import configuration
 from trace_etl.lite.configuration import Configuration, Port
 from trace_etl.lite.errors import BadSetting, PortTaken
+from trace_etl.lite.processes import ports
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.lite import journal
+from trace_etl.lite.processes import log_view
 
 AT = "2026-11-15T12:00:01.250000Z"
 
@@ -16,38 +16,38 @@ def entry(**values: object) -> str:
 
 
 def test_an_event_becomes_one_readable_line() -> None:
-    line = journal.parse("dispatcher", entry(process="dispatcher", task_id="7f", attempt=2))
+    line = log_view.parse("dispatcher", entry(process="dispatcher", task_id="7f", attempt=2))
     assert line is not None
     local = datetime(2026, 11, 15, 12, 0, 1, tzinfo=UTC).astimezone()
     assert str(line) == f"{local:%H:%M:%S} dispatcher  task_claimed task_id=7f attempt=2"
 
 
 def test_text_with_spaces_is_quoted_and_a_traceback_is_indented() -> None:
-    line = journal.parse("worker", entry(error="no space", exception="Traceback\nValueError"))
+    line = log_view.parse("worker", entry(error="no space", exception="Traceback\nValueError"))
     assert line is not None
     assert line.text == 'task_claimed error="no space"\n    Traceback\n    ValueError'
 
 
 @pytest.mark.parametrize("text", ["WARN something", "{not json", '{"no": "event"}', '["a"]'])
 def test_other_lines_pass_as_they_are(text: str) -> None:
-    line = journal.parse("worker", text)
+    line = log_view.parse("worker", text)
     assert line is not None
     assert line.text == text
 
 
 def test_of_postgres_only_trouble_is_shown() -> None:
     said = "2026-11-15 12:00:01.250 UTC "
-    assert journal.parse("postgres", f"{said}LOG:  database system is ready") is None
-    assert journal.parse("postgres", f"{said}STATEMENT:  SELECT 1") is None
-    assert journal.parse("postgres", f"{said}FATAL:  the database system is starting up") is None
-    line = journal.parse("postgres", f"{said}FATAL:  password authentication failed")
+    assert log_view.parse("postgres", f"{said}LOG:  database system is ready") is None
+    assert log_view.parse("postgres", f"{said}STATEMENT:  SELECT 1") is None
+    assert log_view.parse("postgres", f"{said}FATAL:  the database system is starting up") is None
+    line = log_view.parse("postgres", f"{said}FATAL:  password authentication failed")
     assert line is not None
     assert (line.level, line.text) == ("warning", "password authentication failed")
 
 
 def test_a_follower_reads_only_what_is_new_whole_and_in_order(tmp_path: Path) -> None:
     (tmp_path / "worker.log").write_text(entry(event="old") + "\n")
-    follower = journal.Follower(tmp_path)
+    follower = log_view.Follower(tmp_path)
     with (tmp_path / "worker.log").open("a") as log:
         log.write(entry(event="second", timestamp="2026-11-15T12:00:02Z") + "\n" + entry()[:9])
         log.flush()
@@ -61,12 +61,12 @@ def test_a_follower_reads_only_what_is_new_whole_and_in_order(tmp_path: Path) ->
 def test_a_full_log_is_set_aside_and_followed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "_ROTATE_AT", 100)
+    monkeypatch.setattr(log_view, "_ROTATE_AT", 100)
     path = tmp_path / "worker.log"
     with path.open("a", buffering=1) as writer:
         writer.write("x" * 200 + "\n")
-        follower = journal.Follower(tmp_path)
-        journal.rotate(tmp_path)
+        follower = log_view.Follower(tmp_path)
+        log_view.rotate(tmp_path)
         writer.write("after\n")
         assert [line.text for line in follower.lines()] == ["after"]
     assert path.read_text() == "after\n"
@@ -74,15 +74,15 @@ def test_a_full_log_is_set_aside_and_followed_on(
 
 
 def test_the_supervisors_events_read_like_everybody_elses(tmp_path: Path) -> None:
-    log = journal.EventLog(tmp_path / "supervisor.log")
+    log = log_view.EventLog(tmp_path / "supervisor.log")
     log.event("part_exited", "error", part="worker", code=-9)
     log.close()
-    assert journal.tail(tmp_path / "supervisor.log") == "part_exited part=worker code=-9"
+    assert log_view.tail(tmp_path / "supervisor.log") == "part_exited part=worker code=-9"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_an_event_that_the_disk_refuses_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
-    log = journal.EventLog(Path("/dev/full"))
+    log = log_view.EventLog(Path("/dev/full"))
     log.event("part_exited", part="worker")
     log.close()
     assert "part_exited" in capsys.readouterr().err

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import jwt
 
-from trace_etl.http.users import UserKeys
-from trace_etl.lite import keys
+from trace_etl.http.user_tokens import UserKeys
+from trace_etl.lite.credentials import keys
 
 
 def user_token(directory: Path, *, now: datetime | None = None) -> tuple[Path, Path]:

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trace_etl.lite import journal, kinship
 from trace_etl.lite.errors import PartFailed
-from trace_etl.lite.parts import Part
-from trace_etl.lite.record import PartRecord
-from trace_etl.lite.supervisor import RestartPolicy, Supervisor
+from trace_etl.lite.processes import log_view, process_tree
+from trace_etl.lite.processes.parts import Part
+from trace_etl.lite.processes.record import PartRecord
+from trace_etl.lite.processes.supervisor import RestartPolicy, Supervisor
 
 QUICK = RestartPolicy(first=0.05, longest=0.2, stable_after=30, start_attempts=3)
 # Says it is there, has a child of its own, and notes when it is asked to stop.
@@ -65,7 +65,7 @@ class Bench:
         self.history: dict[str, list[PartRecord]] = {made.name: [] for made in parts}
         self.up = asyncio.Event()
         self.events = directory / "supervisor.log"
-        self.log = journal.EventLog(self.events)
+        self.log = log_view.EventLog(self.events)
         self.supervisor = Supervisor(parts, directory, self.log, self.publish, policy)
 
     def publish(self, records: Sequence[PartRecord]) -> None:
@@ -111,7 +111,7 @@ def number(path: Path) -> int:
 
 def runs(pid: int) -> bool:
     try:
-        return kinship.is_running(psutil.Process(pid))
+        return process_tree.is_running(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False
 
@@ -237,8 +237,8 @@ async def test_a_full_disk_does_not_end_the_supervisor(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the kernel's parent-death signal")
 async def test_a_killed_parent_takes_its_children_with_it(tmp_path: Path) -> None:
     code = (
-        "import signal, subprocess, sys; from trace_etl.lite import kinship\n"
-        f"subprocess.Popen(kinship.bound([sys.executable, '-S', '-c', {SERVICE!r}, 'x', "
+        "import signal, subprocess, sys; from trace_etl.lite.processes import process_tree\n"
+        f"subprocess.Popen(process_tree.bound([sys.executable, '-S', '-c', {SERVICE!r}, 'x', "
         f"{str(tmp_path)!r}]), start_new_session=True)\nsignal.pause()"
     )
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)

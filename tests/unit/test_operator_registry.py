@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
-from trace_etl.pipeline.errors import BadTask
-from trace_etl.pipeline.operators import implementation
-from trace_etl.plan.operators import OPERATORS
+from trace_etl.dag.operators import OPERATORS
+from trace_etl.spark.errors import BadTask
+from trace_etl.spark.operators import implementation
 
 
 @pytest.mark.parametrize("name", [op.name for op in OPERATORS.values() if op.is_for_workers])

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trace_etl.pipeline.encodings import smallest
-from trace_etl.pipeline.parquet import ParquetFile
+from trace_etl.spark.io.encodings import smallest
+from trace_etl.spark.io.parquet import ParquetFile
 
 ROWS = 30_000
 

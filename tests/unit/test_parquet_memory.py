@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.pipeline.parquet import ROW_GROUP_BYTES
+from trace_etl.spark.io.parquet import ROW_GROUP_BYTES
 
 TIMES = 10
 # In a process of its own: Arrow tells the most that it ever held.
@@ -16,8 +16,8 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 import pyarrow as pa
-from trace_etl.pipeline.parquet import ROW_GROUP_BYTES, ParquetFile
-from trace_etl.pipeline.scan import Limit, Scan
+from trace_etl.spark.io.parquet import ROW_GROUP_BYTES, ParquetFile
+from trace_etl.spark.io.scan import Limit, Scan
 
 path, wanted, is_archive = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "archive"
 pool = pa.default_memory_pool()

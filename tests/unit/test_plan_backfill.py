@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_etl.model.scope import Range
-from trace_etl.plan.backfill import Chunk, Existing, chunk_size, cut, keeps_partitions, time_left
+from trace_etl.policy.backfill import Chunk, Existing, chunk_size, cut, keeps_partitions, time_left
 
 
 def shown(chunks: list[Chunk]) -> str:

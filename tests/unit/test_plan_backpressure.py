@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_etl.plan.backpressure import (
+from trace_etl.policy.backpressure import (
     SHED_ALL,
     SHED_BULK,
     Limits,

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.dags import QUICKSTART
+from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Dag, Input, Job
-from trace_etl.plan.changes import (
+from trace_etl.policy.deploy_plan import (
     Plan,
     Standing,
     Stock,
@@ -15,8 +16,7 @@ from trace_etl.plan.changes import (
     plan_deploy,
     stock_matters,
 )
-from trace_etl.plan.dagfile import parse_dag
-from trace_etl.plan.generations import definition, generation_hashes
+from trace_etl.policy.generations import definition, generation_hashes
 
 TEMPLATE = parse_dag(QUICKSTART).job("receivers")
 HELD = Stock(scopes=2, partitions=2, ranges=[(0, 19)])

@@ -3,8 +3,8 @@
 import pytest
 
 from support.dags import QUICKSTART
+from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.errors import Fault, Invalid
-from trace_etl.plan.dagfile import parse_dag
 
 
 def faults(text: str) -> list[Fault]:

@@ -1,8 +1,8 @@
 """Which jobs get a new generation when a definition changes."""
 
 from support.dags import QUICKSTART
-from trace_etl.plan.dagfile import parse_dag
-from trace_etl.plan.generations import generation_hashes
+from trace_etl.dag.parsing import parse_dag
+from trace_etl.policy.generations import generation_hashes
 
 
 def changed(text: str) -> set[str]:

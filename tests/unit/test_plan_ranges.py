@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_etl.model.scope import Range
-from trace_etl.plan.ranges import gaps, split
+from trace_etl.policy.ranges import gaps, split
 
 starts = st.integers(0, 10_000)
 lengths = st.integers(1, 5_000)

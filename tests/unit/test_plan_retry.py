@@ -5,7 +5,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_etl.plan.retry import OUTBOX_RETRY, TASK_RETRY, retry_delay
+from trace_etl.policy.retry import OUTBOX_RETRY, TASK_RETRY, retry_delay
 
 
 def test_task_retries_start_at_half_a_minute_and_double_to_ten_minutes():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_etl.model.scope import Range
-from trace_etl.plan.rewrites import Standing, Verdict, verdict
+from trace_etl.policy.commit_decision import Standing, Verdict, verdict
 
 
 def standing(first: int, last: int, *, newer: bool = False, cured: bool = False) -> Standing:

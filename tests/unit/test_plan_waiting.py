@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from trace_etl.plan.waiting import Facts, reason
+from trace_etl.policy.waiting_reasons import Facts, reason
 
 NOW = datetime(2026, 11, 15, 12, 30, 0, tzinfo=UTC)
 QUEUED = Facts(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from trace_etl.dag.where import check_where
 from trace_etl.model.errors import Invalid
-from trace_etl.plan.where import check_where
 
 
 @pytest.mark.parametrize(

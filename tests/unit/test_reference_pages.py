@@ -11,7 +11,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 COMMANDS = {
     "cli.md": ["-m", "typer", "trace_etl.cli.main", "utils", "docs", "--name", "trace"],
     "dag.schema.json": ["-c", "from trace_etl.cli.main import main; main()", "schema"],
-    "operators.md": ["-m", "trace_etl.pipeline.operator_reference"],
+    "operators.md": ["-m", "trace_etl.spark.operator_reference"],
 }
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.pipeline.conf import heap_within, spark_conf
-from trace_etl.pipeline.errors import SparkNotStarted
-from trace_etl.pipeline.scratch import Scratch
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.spark.errors import SparkNotStarted
+from trace_etl.spark.session.conf import heap_within, spark_conf
+from trace_etl.spark.session.scratch import Scratch
+from trace_etl.spark.settings import PipelineSettings
 
 
 def _conf(tmp_path: Path, master: str, **given: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.pipeline.scratch import Scratch
+from trace_etl.spark.session.scratch import Scratch
 
 SPARK_REFUSES_FROM = 61
 

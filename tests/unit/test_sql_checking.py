@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from trace_etl.plan.changes import plan_deploy
-from trace_etl.plan.checking import changed_sql, with_upstream
-from trace_etl.plan.dagfile import parse_dag
-from trace_etl.plan.positions import inside
+from trace_etl.dag.parsing import parse_dag
+from trace_etl.dag.positions import inside
+from trace_etl.policy.deploy_plan import plan_deploy
+from trace_etl.policy.sql_checks import changed_sql, with_upstream
 
 DAG = """
 name: d

@@ -9,9 +9,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from trace_etl.dispatcher.grants import Grant, Opens, Scope
-from trace_etl.dispatcher.tokens import PemSigner, TaskTokens
-from trace_etl.lite import keys
+from trace_etl.dispatcher.task_api.permissions import Grant, Opens, Scope
+from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
+from trace_etl.lite.credentials import keys
 from trace_etl.model.errors import Forbidden, Unauthenticated
 from trace_etl.model.storage import attempt_prefix
 from trace_etl.model.task import Fence

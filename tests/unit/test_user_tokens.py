@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from trace_etl.http.users import User, UserKeys
-from trace_etl.lite import keys as lite_keys
+from trace_etl.http.user_tokens import User, UserKeys
+from trace_etl.lite.credentials import keys as lite_keys
 from trace_etl.model.errors import Unauthenticated
 
 ORG = uuid.UUID(lite_keys.LOCAL_ORG)
@@ -125,7 +125,7 @@ def test_a_verified_token_ends_with_its_expiry(
     token = signer.token()
     keys.verify(token)
     later = time.time() + 61
-    monkeypatch.setattr("trace_etl.http.users.time.time", lambda: later)
+    monkeypatch.setattr("trace_etl.http.user_tokens.time.time", lambda: later)
     with pytest.raises(Unauthenticated, match="expired"):
         keys.verify(token)
 

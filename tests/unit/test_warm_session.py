@@ -12,12 +12,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from support.spark_tasks import select
-from trace_etl.pipeline.engine import Jobs
-from trace_etl.pipeline.errors import SparkLost, TaskCanceled
-from trace_etl.pipeline.failures import is_lost
-from trace_etl.pipeline.runner import SparkRunner
-from trace_etl.pipeline.session import WarmSession
-from trace_etl.pipeline.settings import PipelineSettings
+from trace_etl.spark.errors import SparkLost, TaskCanceled
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.session.engine import Jobs
+from trace_etl.spark.session.failures import is_lost
+from trace_etl.spark.session.warm_session import WarmSession
+from trace_etl.spark.settings import PipelineSettings
 
 
 class _Failure(PySparkException):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.dispatcher.watched import Watched
+from trace_etl.dispatcher.task_api.watched_files import Watched
 
 
 class Reader:

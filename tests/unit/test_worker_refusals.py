@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from support.spark_tasks import task
-from trace_etl.wire import task as wire
-from trace_etl.wire.payload import Invalid, Scope
+from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task.payload import Invalid, Scope
+from trace_etl.http.dispatcher_client import Refused
 from trace_etl.worker.attempt import Attempt
-from trace_etl.worker.client import Refused
 
 RANGE = Scope(partition_key="0-9", start=0, end=9)
 CURSOR = Scope(cursor=105, after=71)

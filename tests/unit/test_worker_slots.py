@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from support.spark_tasks import task
+from trace_etl.api.task import lifecycle as wire
 from trace_etl.queues.pgqueue import Message
-from trace_etl.wire import task as wire
 from trace_etl.worker.slots import Slots
 
 

@@ -2,28 +2,11 @@
 
 import typer
 
-from trace_etl.cli import (
-    backfills,
-    batches,
-    changes,
-    check,
-    dags,
-    datasets,
-    demo,
-    devchain,
-    history,
-    invalidations,
-    jobs,
-    keys,
-    lineage,
-    outbox,
-    prepare,
-    pressure,
-    query,
-    stack,
-    tasks,
-    users,
-)
+from trace_etl.cli.admin import history, keys, users
+from trace_etl.cli.dags import check, dags, jobs
+from trace_etl.cli.data import batches, datasets, invalidations, lineage, query
+from trace_etl.cli.stack import demo, devchain, lifecycle, prepare
+from trace_etl.cli.tasks import backfills, outbox, pressure, tasks, watch
 
 app = typer.Typer(
     name="trace",
@@ -32,12 +15,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for commands in (
-    stack,
+    lifecycle,
     dags,
     tasks,
     jobs,
     backfills,
-    changes,
+    watch,
     check,
     pressure,
     datasets,

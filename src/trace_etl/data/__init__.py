@@ -1,1 +1,1 @@
-"""Postgres data: hot tables of chains, who follows them, and all the SQL for it."""
+"""Postgres data: hot, appended and buffered tables, and all the SQL for them."""

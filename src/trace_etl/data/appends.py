@@ -9,7 +9,7 @@ from uuid import UUID
 from psycopg import DataError, sql
 from psycopg.errors import NotNullViolation
 
-from trace_etl.data import encoding, hot_reading, hot_tables
+from trace_etl.data import copy_encoding, hot_reading, hot_tables
 from trace_etl.data.columns import arrow_schema
 from trace_etl.data.connection import Conn, connect, transaction
 from trace_etl.data.errors import KeyMissing, StaleWriter, ValueRefused
@@ -66,11 +66,11 @@ def stage(dsn: str, target: Target, batches: Iterable[Any]) -> int:
             place, sql.SQL(", ").join(_named(target.schema.names))
         )
         with _storable(), conn.cursor().copy(query) as copy:
-            copy.write(encoding.HEADER)
+            copy.write(copy_encoding.HEADER)
             for batch in batches:
-                copy.write(encoding.rows(hot_reading.shaped(batch, target.schema)))
+                copy.write(copy_encoding.rows(hot_reading.shaped(batch, target.schema)))
                 rows += batch.num_rows
-            copy.write(encoding.TRAILER)
+            copy.write(copy_encoding.TRAILER)
     return rows
 
 

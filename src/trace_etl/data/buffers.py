@@ -8,7 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 from psycopg import sql
 
-from trace_etl.data import encoding, hot_tables
+from trace_etl.data import copy_encoding, hot_tables
 from trace_etl.data.connection import Conn
 
 CURSOR = "_cursor"
@@ -153,9 +153,9 @@ def _upsert(conn: Conn, shape: Shape, batch: Any) -> None:
     conn.execute(sql.SQL("CREATE TEMP TABLE {} (LIKE {}) ON COMMIT DROP").format(staging, table))
     copying = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(staging, _names(names))
     with conn.cursor().copy(copying) as copy:
-        copy.write(encoding.HEADER)
-        copy.write(encoding.rows(batch))
-        copy.write(encoding.TRAILER)
+        copy.write(copy_encoding.HEADER)
+        copy.write(copy_encoding.rows(batch))
+        copy.write(copy_encoding.TRAILER)
     rest = [name for name in names if name not in shape.key]
     assigned = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in rest]
     # In the order of the key: two batches at once never wait for each other in a circle.

@@ -5,7 +5,7 @@ from typing import Any, LiteralString, cast
 
 from psycopg import sql
 
-from trace_etl.data import encoding
+from trace_etl.data import copy_encoding
 from trace_etl.data.columns import postgres_type
 from trace_etl.data.connection import Conn
 
@@ -87,8 +87,8 @@ def copy_in(conn: Conn, table: str, batches: Sequence[Any]) -> int:
     names = sql.SQL(", ").join(map(sql.Identifier, filled[0].schema.names))
     query = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(sql.Identifier(table), names)
     with conn.cursor().copy(query) as copy:
-        copy.write(encoding.HEADER)
+        copy.write(copy_encoding.HEADER)
         for batch in filled:
-            copy.write(encoding.rows(batch))
-        copy.write(encoding.TRAILER)
+            copy.write(copy_encoding.rows(batch))
+        copy.write(copy_encoding.TRAILER)
     return sum(batch.num_rows for batch in filled)

@@ -1,1 +1,1 @@
-"""The Dispatcher: decides what runs, and believes only its own database."""
+"""The Dispatcher: decides what runs and keeps its state in Postgres."""

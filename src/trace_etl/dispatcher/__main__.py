@@ -8,9 +8,9 @@ import structlog
 from trace_etl import logs
 from trace_etl.dispatcher.service import run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
-from trace_etl.http.serve import Listener, Tls, run, serve, stop_on_signals
+from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
 from trace_etl.queues import pgqueue
-from trace_etl.state import migrations
+from trace_etl.state.db import migrations
 
 _log = structlog.stdlib.get_logger()
 

@@ -11,15 +11,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from trace_etl.dispatcher import openapi
-from trace_etl.dispatcher.buffers import Buffers
-from trace_etl.dispatcher.changes import ChangeFeed
-from trace_etl.dispatcher.figures import CountRequests
-from trace_etl.dispatcher.inline import InlineRunner
-from trace_etl.dispatcher.internal import InternalApi
-from trace_etl.dispatcher.kicks import Kicks
-from trace_etl.dispatcher.lanes import MOST_CONNECTIONS
-from trace_etl.dispatcher.lifecycle import Lifecycle, Parts
+from trace_etl.dispatcher.inline.runner import InlineRunner
 from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
 from trace_etl.dispatcher.loops.generation_swapper import GenerationSwapper
@@ -30,25 +22,33 @@ from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
 from trace_etl.dispatcher.loops.source_monitor import SourceMonitor
-from trace_etl.dispatcher.loops.task_tallier import TaskTallier
+from trace_etl.dispatcher.loops.task_counter import TaskTallier
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
-from trace_etl.dispatcher.payloads import Payloads
-from trace_etl.dispatcher.retired import RetiredGenerations
-from trace_etl.dispatcher.routes.all import ROUTERS
-from trace_etl.dispatcher.routes.context import Context
-from trace_etl.dispatcher.routes.roles import check_declared
+from trace_etl.dispatcher.metrics import CountRequests
 from trace_etl.dispatcher.settings import DispatcherSettings
-from trace_etl.dispatcher.tokens import PemSigner, TaskTokens
-from trace_etl.dispatcher.webhooks import WebhookSecrets
-from trace_etl.dispatcher.workers import WorkerTokens
+from trace_etl.dispatcher.task_api import openapi
+from trace_etl.dispatcher.task_api.batch_writer import MOST_CONNECTIONS
+from trace_etl.dispatcher.task_api.buffers import Buffers
+from trace_etl.dispatcher.task_api.lifecycle import Lifecycle, Parts
+from trace_etl.dispatcher.task_api.listener import InternalApi
+from trace_etl.dispatcher.task_api.payloads import Payloads
+from trace_etl.dispatcher.task_api.retired_tables import RetiredGenerations
+from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
+from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
+from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
+from trace_etl.dispatcher.user_api.context import Context
+from trace_etl.dispatcher.user_api.roles import check_declared
+from trace_etl.dispatcher.user_api.routers import ROUTERS
+from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
+from trace_etl.dispatcher.wake_events import Kicks
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
-from trace_etl.http.users import UserKeys
+from trace_etl.http.user_tokens import UserKeys
 from trace_etl.model.errors import Unavailable
-from trace_etl.plan.retry import Backoff
+from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Producer
-from trace_etl.state import operator_caps
-from trace_etl.state.pool import BROKEN, KeptConnections, Pool, make_pool, transaction
+from trace_etl.state.db.pool import BROKEN, KeptConnections, Pool, make_pool, transaction
+from trace_etl.state.flow import operator_caps
 
 _BATCH = 500
 _FORGOTTEN_AT_ONCE = 10_000

@@ -1,1 +1,1 @@
-"""What every HTTP service of ours shares: problem documents, user tokens, TLS listeners."""
+"""HTTP parts that the services share: problem documents, user tokens, TLS listeners."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from trace_etl.lite import private_files
+from trace_etl.lite.credentials import private_files
 from trace_etl.lite.errors import BadSetting, PortTaken
-from trace_etl.lite.ports import free_port, holder, is_free
+from trace_etl.lite.processes.ports import free_port, holder, is_free
 
 PORT_NAMES = ("api", "internal", "query", "scheduler", "postgres")
 _POOL = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*)=(?P<url>.+)")

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from trace_etl.lite import private_files
+from trace_etl.lite.credentials import private_files
 from trace_etl.lite.home import Home
-from trace_etl.lite.ports import LOOPBACK
+from trace_etl.lite.processes.ports import LOOPBACK
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_etl.lite import private_files
+from trace_etl.lite.credentials import private_files
 from trace_etl.lite.errors import DiskFull, HomeUnusable
 
 BUCKET = "trace"

@@ -7,33 +7,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trace_etl.lite import (
-    certificates,
-    configuration,
-    connection,
-    databases,
-    journal,
-    jvm,
-    keys,
-    kinship,
-    leftovers,
-    lock,
-    record,
-)
+from trace_etl.lite import configuration, connection, jvm
 from trace_etl.lite.configuration import Configuration
 from trace_etl.lite.connection import Connection
+from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.home import Home, check_space, explained
 from trace_etl.lite.options import Options
-from trace_etl.lite.parts import (
+from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.server import EmbeddedPostgres
+from trace_etl.lite.processes import lock, log_view, orphans, process_tree, record
+from trace_etl.lite.processes.parts import (
     Blueprint,
     Part,
     inherited_environment,
     postgres_part,
     service_parts,
 )
-from trace_etl.lite.postgres import EmbeddedPostgres
-from trace_etl.lite.record import PartRecord
-from trace_etl.lite.supervisor import Supervisor
+from trace_etl.lite.processes.record import PartRecord
+from trace_etl.lite.processes.supervisor import Supervisor
 
 _FOLLOW_EVERY = 0.2
 _ROTATE_EVERY = 30.0
@@ -49,7 +40,7 @@ class Prepared:
 
 
 OnUp = Callable[[Connection, float], None]
-Show = Callable[[journal.Line], None]
+Show = Callable[[log_view.Line], None]
 Services = Callable[[Blueprint, Mapping[str, str]], Sequence[Part]]
 
 
@@ -66,9 +57,9 @@ def up(
     os.umask(0o077)  # ours and our children's: what they write is the owner's alone
     home.open()
     with lock.held(home.lock):
-        ended = leftovers.clear(home)
-        log = journal.EventLog(home.logs / "supervisor.log")
-        follower = journal.Follower(home.logs)
+        ended = orphans.clear(home)
+        log = log_view.EventLog(home.logs / "supervisor.log")
+        follower = log_view.Follower(home.logs)
         if ended:
             log.event("former_run_ended", "warning", processes=ended)
         try:
@@ -86,7 +77,7 @@ def down(home: Home) -> bool:
         holder = lock.holder(home.lock)
         if holder is not None:
             _stop_supervisor(*holder)
-        leftovers.clear(home)
+        orphans.clear(home)
         home.connection.unlink(missing_ok=True)
     return holder is not None
 
@@ -137,8 +128,8 @@ class _Watch:
 
     home: Home
     prepared: Prepared
-    log: journal.EventLog
-    follower: journal.Follower
+    log: log_view.EventLog
+    follower: log_view.Follower
     show: Show | None
 
     async def run(self, on_up: OnUp, began: float) -> None:
@@ -174,7 +165,7 @@ class _Watch:
         while True:
             await asyncio.sleep(_ROTATE_EVERY)
             try:
-                journal.rotate(self.home.logs)
+                log_view.rotate(self.home.logs)
             except OSError as refused:
                 self.log.event("logs_not_rotated", "error", error=str(refused))
 
@@ -198,7 +189,7 @@ def _stop_on_signals(supervisor: Supervisor) -> None:
 
 
 def _stop_supervisor(pid: int, created: float) -> None:
-    supervisor = kinship.same_process(pid, created)
+    supervisor = process_tree.same_process(pid, created)
     if supervisor is None:
         return
-    kinship.end([supervisor], signal.SIGTERM, signal.SIGKILL, grace=_STOP_WITHIN)
+    process_tree.end([supervisor], signal.SIGTERM, signal.SIGKILL, grace=_STOP_WITHIN)

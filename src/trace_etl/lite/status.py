@@ -4,9 +4,11 @@ import socket
 from dataclasses import dataclass
 from typing import Literal
 
-from trace_etl.lite import connection, kinship, leftovers, lock, probes, record
+from trace_etl.lite import connection
 from trace_etl.lite.home import Home, explained
-from trace_etl.lite.record import PartRecord
+from trace_etl.lite.processes import lock, probes, process_tree, record
+from trace_etl.lite.processes import orphans as leftovers
+from trace_etl.lite.processes.record import PartRecord
 
 Health = Literal["healthy", "starting", "restarting", "silent", "dead", "stopped"]
 
@@ -72,7 +74,7 @@ def _health(home: Home, part: PartRecord) -> Health:
         return "restarting"
     if part.pid is None or part.created is None:
         return "stopped"
-    if kinship.same_process(part.pid, part.created) is None:
+    if process_tree.same_process(part.pid, part.created) is None:
         return "dead"
     if part.state == "starting":
         return "starting"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from trace_etl.api.task.lifecycle import SuccessMarker
 from trace_etl.model.errors import OutputNotReady
 from trace_etl.model.storage import SUCCESS_MARKER, StorageRef
-from trace_etl.wire.task import SuccessMarker
 
 
 def read_marker(root: Path, ref: StorageRef) -> SuccessMarker:

@@ -3,7 +3,7 @@
 import structlog
 
 from trace_etl import logs
-from trace_etl.http.serve import Listener, Tls, run, serve, stop_on_signals
+from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
 from trace_etl.query.service import running
 from trace_etl.query.settings import QuerySettings
 

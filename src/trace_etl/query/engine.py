@@ -11,14 +11,14 @@ import duckdb
 import orjson
 import structlog
 
+from trace_etl.api.user.query import MAX_BYTES
 from trace_etl.data.errors import DataUnavailable
 from trace_etl.data.snapshots import Snapshot, snapshot
 from trace_etl.model.errors import Fault, Invalid, Unavailable
-from trace_etl.query.columns import duckdb_type
+from trace_etl.query.duckdb_types import duckdb_type
 from trace_etl.query.errors import NoDataYet, QueryTooLarge
+from trace_etl.query.json_values import json_safe
 from trace_etl.query.tables import Budget, dataset
-from trace_etl.query.values import json_safe
-from trace_etl.wire.query import MAX_BYTES
 
 _CHUNK = 200
 _BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException)

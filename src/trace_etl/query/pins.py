@@ -10,12 +10,13 @@ from uuid import UUID
 from trace_etl.model.errors import Invalid, TraceError
 from trace_etl.model.storage import StorageRef, hot_table
 from trace_etl.objects.files import read_marker
-from trace_etl.query.gate import Admitted, Mention
-from trace_etl.state import datasets, partitions
-from trace_etl.state.datasets import PublishedDataset
-from trace_etl.state.partitions import Partition
-from trace_etl.state.pool import Conn, Pool
-from trace_etl.state.snapshots import snapshot
+from trace_etl.query.sql_guard import Admitted, Mention
+from trace_etl.state.catalog import datasets
+from trace_etl.state.catalog.datasets import PublishedDataset
+from trace_etl.state.db.pool import Conn, Pool
+from trace_etl.state.db.snapshots import snapshot
+from trace_etl.state.partitions import partition_queries as partitions
+from trace_etl.state.partitions.partition_queries import Partition
 
 _REMEMBERED = 100_000
 

@@ -15,19 +15,19 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from trace_etl.api.user.query import QueryReply, QueryRequest
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
-from trace_etl.http.users import User, UserDep, UserKeys
+from trace_etl.http.user_tokens import User, UserDep, UserKeys
 from trace_etl.model.errors import Forbidden, TraceError, Unavailable
-from trace_etl.query import figures
+from trace_etl.query import metrics as figures
 from trace_etl.query.engine import Limits, Result, Run, View
 from trace_etl.query.errors import QueryTimedOut
-from trace_etl.query.gate import Gate
 from trace_etl.query.pins import Files, Pin, pin
 from trace_etl.query.settings import QuerySettings
-from trace_etl.state import users
-from trace_etl.state.pool import BROKEN, Pool, make_pool
-from trace_etl.wire.query import QueryReply, QueryRequest
+from trace_etl.query.sql_guard import Gate
+from trace_etl.state.catalog import users
+from trace_etl.state.db.pool import BROKEN, Pool, make_pool
 
 _INTERRUPT_EVERY = 0.05
 _MAX_BODY = 1024 * 1024

@@ -9,10 +9,10 @@ import pyarrow.dataset as ds
 import pyarrow.types as kinds
 from pyarrow.fs import LocalFileSystem
 
+from trace_etl.dag.buffered_datasets import RESERVED
 from trace_etl.data.columns import arrow_schema
 from trace_etl.data.hot_reading import Condition
 from trace_etl.data.snapshots import Snapshot
-from trace_etl.plan.buffers import RESERVED
 from trace_etl.query.errors import TablesTooLarge
 
 _BLOCK = "block_number"

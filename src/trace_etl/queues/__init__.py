@@ -1,1 +1,1 @@
-"""Wake-up queues. A message is a hint: lost, doubled or late, it changes nothing."""
+"""Wake-up and buffer queues. A lost, duplicated or late message changes nothing."""

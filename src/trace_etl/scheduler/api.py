@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 
+from trace_etl.api.user.dags import TaskList, TriggerReply
+from trace_etl.api.user.jobs import JobItem, JobList
 from trace_etl.model.errors import Conflict, Forbidden, Unauthenticated, Unavailable
 from trace_etl.scheduler.ticks import Schedule
-from trace_etl.wire.jobs import JobItem, JobList
-from trace_etl.wire.user import TaskList, TriggerReply
 
 _PATIENCE = 10.0
 

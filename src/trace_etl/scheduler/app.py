@@ -4,9 +4,9 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from trace_etl.http.app import new_app
-from trace_etl.http.users import bearer_token
+from trace_etl.http.user_tokens import bearer_token
 from trace_etl.scheduler.api import DispatcherApi
-from trace_etl.scheduler.figures import Figures
+from trace_etl.scheduler.metrics import Figures
 
 
 def make_app(api: DispatcherApi, figures: Figures) -> FastAPI:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from trace_etl.model.errors import Conflict, Unavailable
-from trace_etl.plan.retry import Backoff
+from trace_etl.policy.retry import Backoff
 from trace_etl.scheduler import ticks
 from trace_etl.scheduler.api import CronJob, DispatcherApi
-from trace_etl.scheduler.figures import Figures
+from trace_etl.scheduler.metrics import Figures
 
 _RETRY = Backoff(timedelta(seconds=0.5), timedelta(seconds=15), jitter=0.3)
 _log = structlog.stdlib.get_logger()

@@ -1,1 +1,1 @@
-"""Postgres state: all its SQL, one file per table."""
+"""Postgres state and all its SQL, one sub-package per concept."""

@@ -1,1 +1,1 @@
-"""The worker: claims what it is woken for, runs it, and says how it went."""
+"""The worker: claims tasks, runs their operators, reports the result."""

@@ -17,13 +17,13 @@ from prometheus_client import start_http_server
 
 from trace_etl import logs
 from trace_etl.data import migrations
-from trace_etl.plan.retry import Backoff
+from trace_etl.http.dispatcher_client import DispatcherClient, read_token
+from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
+from trace_etl.sink.retired_tables import sweep
+from trace_etl.sink.sink import QUEUE, Sink
 from trace_etl.worker.attempt import Runner
-from trace_etl.worker.client import DispatcherClient, read_token
-from trace_etl.worker.housekeeping import sweep
 from trace_etl.worker.settings import WorkerSettings
-from trace_etl.worker.sink import QUEUE, Sink
 from trace_etl.worker.slots import Slots
 
 _log = structlog.stdlib.get_logger()
@@ -37,9 +37,9 @@ def main() -> int:
     _exit_on_signals()
     _say(cfg.ready_file, "starting")
     # PySpark takes a second to import: whoever waits for the first word must not.
-    from trace_etl.pipeline.conf import heap_within
-    from trace_etl.pipeline.runner import SparkRunner
-    from trace_etl.pipeline.settings import PipelineSettings
+    from trace_etl.spark.runner import SparkRunner
+    from trace_etl.spark.session.conf import heap_within
+    from trace_etl.spark.settings import PipelineSettings
 
     runner = SparkRunner(
         PipelineSettings(

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import structlog
 
+from trace_etl.api.task import events as news
+from trace_etl.api.task import lifecycle as wire
+from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.errors import TraceError
-from trace_etl.pipeline.link import Link
-from trace_etl.wire import news
-from trace_etl.wire import task as wire
-from trace_etl.worker.client import DispatcherClient, Refused, Unreachable
+from trace_etl.spark.link import Link
 
 _log = structlog.stdlib.get_logger()
 _MESSAGE_LIMIT = 8000

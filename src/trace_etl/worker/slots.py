@@ -7,11 +7,11 @@ from datetime import timedelta
 import structlog
 from pydantic import ValidationError
 
-from trace_etl.plan.operators import OPERATORS
+from trace_etl.api.task import lifecycle as wire
+from trace_etl.dag.operators import OPERATORS
+from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer, Message
-from trace_etl.wire import task as wire
 from trace_etl.worker.attempt import Attempt, Runner
-from trace_etl.worker.client import DispatcherClient, Refused, Unreachable
 
 _log = structlog.stdlib.get_logger()
 # Long enough for a claim; a message whose worker died comes back after it.

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import structlog
 
-from trace_etl.dispatcher.kicks import Kicks
-from trace_etl.state import backfill_steps as steps
-from trace_etl.state.backfill_steps import Running
-from trace_etl.state.pool import Conn, Pool, transaction
+from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.state.db.pool import Conn, Pool, transaction
+from trace_etl.state.flow import backfill_steps as steps
+from trace_etl.state.flow.backfill_steps import Running
 
 _log = structlog.stdlib.get_logger()
 _BUSY = timedelta(seconds=0.5)

@@ -6,11 +6,12 @@ from uuid import UUID
 
 import structlog
 
-from trace_etl.dispatcher.kicks import Kicks
-from trace_etl.plan.backpressure import Trip, decide, pauses
-from trace_etl.state import events, pressure, releases
-from trace_etl.state.pool import Conn, Pool, transaction
-from trace_etl.state.pressure import Measured, NewPause
+from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.policy.backpressure import Trip, decide, pauses
+from trace_etl.state.db.pool import Conn, Pool, transaction
+from trace_etl.state.flow import pressure, resume
+from trace_etl.state.flow.pressure import Measured, NewPause
+from trace_etl.state.routing import events
 
 _log = structlog.stdlib.get_logger()
 _LIMITED = timedelta(seconds=1)
@@ -73,9 +74,9 @@ class Backpressure:
 
     async def _give_overlooked(self) -> int:
         async with transaction(self.pool) as conn:
-            late = await releases.overlooked(conn, limit=self.batch_size)
+            late = await resume.overlooked(conn, limit=self.batch_size)
             for job_id in late:
-                owed = await releases.take_deferred(conn, job_id, limit=self.batch_size)
+                owed = await resume.take_deferred(conn, job_id, limit=self.batch_size)
                 await events.route(conn, owed)
         return len(late)
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.dispatcher.wake_events import Kicks
 from trace_etl.model.errors import Conflict
-from trace_etl.state import fills, rollouts
-from trace_etl.state.pool import Pool, transact, transaction
-from trace_etl.state.rollouts import Building
+from trace_etl.state.db.pool import Pool, transact, transaction
+from trace_etl.state.rollout import backfill_consumers, rollouts
+from trace_etl.state.rollout.rollouts import Building
 
 _log = structlog.stdlib.get_logger()
 _SHARE = 10  # of the time at most, looking at what large generations cover
@@ -51,7 +51,9 @@ class GenerationSwapper:
         except Conflict as error:  # another replica did it, or there is something new to cover
             _log.info("generations_not_swapped", dag=one.dag, reason=error.detail)
             return False
-        await transact(self.pool, lambda conn: fills.fill_readers(conn, moved, lately=True))
+        await transact(
+            self.pool, lambda conn: backfill_consumers.fill_readers(conn, moved, lately=True)
+        )
         self.kicks.outbox.set()
         _log.info("generations_swapped", dag=one.dag, dag_version=str(one.dag_version))
         return True
@@ -59,10 +61,10 @@ class GenerationSwapper:
     async def _covered_as_of(self, one: Building) -> str | None:
         """When nothing was missing. What nobody is about to build is asked for again."""
         async with transaction(self.pool) as conn:
-            asked = await fills.emit_again(conn, one.dag_id)
+            asked = await backfill_consumers.emit_again(conn, one.dag_id)
             seen = None if asked else await rollouts.covered_as_of(conn, one.rollout_id)
             if seen is None and (idle := await rollouts.idle_revisions(conn, one.dag_id)):
-                asked += await fills.fill(conn, idle)
+                asked += await backfill_consumers.fill(conn, idle)
                 self._stuck += not asked
         if asked:
             self.kicks.outbox.set()

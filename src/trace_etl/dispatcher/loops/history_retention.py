@@ -5,8 +5,11 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.state import backfill_steps, buffers, changes, history, invalidations
-from trace_etl.state.pool import Pool, transaction
+from trace_etl.state.db.pool import Pool, transaction
+from trace_etl.state.feed import changes
+from trace_etl.state.flow import backfill_steps
+from trace_etl.state.partitions import buffers, invalidations
+from trace_etl.state.tasks import retention
 
 _log = structlog.stdlib.get_logger()
 
@@ -20,12 +23,14 @@ class HistoryRetention:
     async def retain_once(self) -> int:
         """One bounded pass. Safe on every replica at once."""
         async with transaction(self.pool) as conn:
-            dropped = await history.drop_finished(conn, older_than=self.kept, limit=self.batch_size)
+            dropped = await retention.drop_finished(
+                conn, older_than=self.kept, limit=self.batch_size
+            )
             told = await changes.forget(conn, older_than=self.kept, limit=self.batch_size)
             told += await backfill_steps.forget(conn, older_than=self.kept)
             told += await buffers.forget(conn, older_than=self.kept, limit=self.batch_size)
             told += await invalidations.forget(conn, older_than=self.kept, limit=self.batch_size)
-            told += await history.drop_lineage(conn, older_than=self.kept, limit=self.batch_size)
+            told += await retention.drop_lineage(conn, older_than=self.kept, limit=self.batch_size)
         if dropped:
             _log.info("history_dropped", tasks=dropped)
         return dropped + told

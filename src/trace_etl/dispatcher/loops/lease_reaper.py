@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher import figures
+from trace_etl.dispatcher import metrics
 from trace_etl.model.task import Cause
-from trace_etl.plan.retry import Backoff, retry_delay
+from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer
-from trace_etl.state import leases
-from trace_etl.state.leases import ExpiredAttempt
-from trace_etl.state.pool import Pool, transaction
+from trace_etl.state.db.pool import Pool, transaction
+from trace_etl.state.tasks import leases
+from trace_etl.state.tasks.leases import ExpiredAttempt
 
 _log = structlog.stdlib.get_logger()
 
@@ -38,8 +38,8 @@ class LeaseReaper:
                     retry_after=retry_delay(gone.attempt, gone.max_attempts, True, self.policy),
                 )
         for gone, cause in causes:
-            figures.REAPS.labels(cause.value).inc()
-            figures.moved(["Canceled" if gone.cancel_requested else "Failed"])
+            metrics.REAPS.labels(cause.value).inc()
+            metrics.moved(["Canceled" if gone.cancel_requested else "Failed"])
             _log.warning(
                 "attempt_reaped", task_id=str(gone.task_id), attempt=gone.attempt, cause=cause
             )

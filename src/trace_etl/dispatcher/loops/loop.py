@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher import figures
+from trace_etl.dispatcher import metrics
 
 _log = structlog.stdlib.get_logger()
 
@@ -35,13 +35,13 @@ class Loop:
             if self.kick is not None:
                 self.kick.clear()  # before looking, so that a kick while looking counts
             try:
-                with figures.LOOP.labels(self.name).time():
+                with metrics.LOOP.labels(self.name).time():
                     found = await self.once()
                 pause = 0.0 if found else await self._pause()
                 failures = 0
             except Exception as error:
                 failures += 1
-                figures.LOOP_FAILURES.labels(self.name).inc()
+                metrics.LOOP_FAILURES.labels(self.name).inc()
                 pause = min(10.0, 0.1 * 2 ** min(failures, 10))
                 _log.warning("loop_failed", loop=self.name, failures=failures, error=repr(error))
             if self.rest:

@@ -7,15 +7,18 @@ from typing import Any
 
 import structlog
 
-from trace_etl.dispatcher import figures
-from trace_etl.dispatcher.inline import InlineRunner
-from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.dispatcher import metrics
+from trace_etl.dispatcher.inline.runner import InlineRunner
+from trace_etl.dispatcher.wake_events import Kicks
 from trace_etl.model.errors import Unavailable
-from trace_etl.plan.retry import OUTBOX_RETRY
+from trace_etl.policy.retry import OUTBOX_RETRY
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer, wake_up_body
-from trace_etl.state import events, invalidations, outbox, releases, tasks
-from trace_etl.state.outbox import Intent
-from trace_etl.state.pool import Pool, transaction
+from trace_etl.state.db.pool import Pool, transaction
+from trace_etl.state.flow import resume
+from trace_etl.state.partitions import invalidations
+from trace_etl.state.routing import events, outbox
+from trace_etl.state.routing.outbox import Intent
+from trace_etl.state.tasks import task_queries
 
 _log = structlog.stdlib.get_logger()
 Perform = Callable[[list[Intent]], Awaitable[None]]
@@ -91,7 +94,7 @@ class OutboxPublisher:
         async with self.pool.connection() as conn:
             routed = await events.route(conn, event_ids, performed=_ids(intents), hold=self.hold)
         self.kicks.pressure.set()
-        figures.TRANSITIONS.labels("Queued").inc(len(routed.task_ids))
+        metrics.TRANSITIONS.labels("Queued").inc(len(routed.task_ids))
         self.kicks.backfills.set()  # what ended made room for the next
         _log.info("events_routed", events=len(intents), tasks=len(routed.task_ids))
         if routed.wake_ups:
@@ -106,9 +109,9 @@ class OutboxPublisher:
 
     async def _release(self, intents: list[Intent]) -> None:
         for intent in intents:
-            position = releases.Position.of(intent.body)
+            position = resume.Position.of(intent.body)
             async with transaction(self.pool) as conn:
-                await releases.release(conn, intent.subject, after=position, limit=self.batch_size)
+                await resume.release(conn, intent.subject, after=position, limit=self.batch_size)
                 await outbox.done(conn, _ids([intent]), wait_for_disk=True)
         self.kicks.pressure.set()
 
@@ -134,7 +137,7 @@ class OutboxPublisher:
     async def _wake_next(self, intents: list[Intent]) -> None:
         async with transaction(self.pool) as conn:
             for job_id in sorted({intent.subject for intent in intents}):
-                await tasks.wake_next(conn, job_id)
+                await task_queries.wake_next(conn, job_id)
             await outbox.done(conn, _ids(intents), wait_for_disk=True)
 
     async def _run_inline(self, intents: list[Intent]) -> None:

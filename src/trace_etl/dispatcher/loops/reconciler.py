@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher.kicks import Kicks
-from trace_etl.state import events, invalidations, reconciling
-from trace_etl.state.pool import Conn, Pool, transaction
+from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.state.db.pool import Conn, Pool, transaction
+from trace_etl.state.partitions import invalidations
+from trace_etl.state.routing import events, reconcile
 
 _log = structlog.stdlib.get_logger()
 
@@ -26,12 +27,12 @@ class Reconciler:
     async def reconcile_once(self) -> int:
         """One bounded pass over what is new since the last. One replica at a time does it."""
         async with transaction(self.pool) as conn:
-            if not await reconciling.lock(conn):
+            if not await reconcile.lock(conn):
                 return 0
             looked, healed = await self._events(conn)
-            horizon = self._settled(await reconciling.horizon(conn))
+            horizon = self._settled(await reconcile.horizon(conn))
             if horizon is not None:
-                found = await reconciling.compare_partitions(
+                found = await reconcile.compare_partitions(
                     conn, horizon=horizon, limit=self.batch_size
                 )
                 looked += found.partitions
@@ -43,13 +44,11 @@ class Reconciler:
         return looked + healed
 
     async def _events(self, conn: Conn) -> tuple[int, int]:
-        looked, lost = await reconciling.next_events(conn, grace=self.grace, limit=self.batch_size)
+        looked, lost = await reconcile.next_events(conn, grace=self.grace, limit=self.batch_size)
         return looked, len((await events.route(conn, lost)).task_ids) if lost else 0
 
     async def _invalidations(self, conn: Conn) -> int:
-        lost = await reconciling.unrouted_invalidations(
-            conn, grace=self.grace, limit=self.batch_size
-        )
+        lost = await reconcile.unrouted_invalidations(conn, grace=self.grace, limit=self.batch_size)
         return len(await invalidations.route(conn, lost)) if lost else 0
 
     def _settled(self, horizon: str) -> str | None:

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher import figures
-from trace_etl.dispatcher.kicks import Kicks
-from trace_etl.state import leases
-from trace_etl.state.pool import Pool, transaction
+from trace_etl.dispatcher import metrics
+from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.state.db.pool import Pool, transaction
+from trace_etl.state.tasks import leases
 
 _log = structlog.stdlib.get_logger()
 
@@ -26,7 +26,7 @@ class RetryScheduler:
         for task_id, attempt in started:
             _log.info("attempt_queued", task_id=str(task_id), attempt=attempt)
         if started:
-            figures.TRANSITIONS.labels("Queued").inc(len(started))
+            metrics.TRANSITIONS.labels("Queued").inc(len(started))
             self.kicks.outbox.set()
         return len(started)
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher.kicks import Kicks
-from trace_etl.state import always_on
-from trace_etl.state.pool import Pool, transaction
+from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.state.db.pool import Pool, transaction
+from trace_etl.state.routing import always_on
 
 _log = structlog.stdlib.get_logger()
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from trace_etl.dispatcher.kicks import Kicks
+from trace_etl.dispatcher.wake_events import Kicks
 from trace_etl.queues.pgqueue import Producer
-from trace_etl.state import buffers, tasks
-from trace_etl.state.pool import Pool, transaction
+from trace_etl.state.db.pool import Pool, transaction
+from trace_etl.state.partitions import buffers
+from trace_etl.state.tasks import task_queries
 
 _log = structlog.stdlib.get_logger()
 
@@ -23,7 +24,7 @@ class WakeUpSweeper:
     async def sweep_once(self) -> int:
         """One bounded pass; a doubled wake-up changes nothing, so replicas need not agree."""
         async with self.pool.connection() as conn:
-            waiting = await tasks.queued_runtimes(conn)
+            waiting = await task_queries.queued_runtimes(conn)
         for runtime in waiting:
             if runtime == "dispatcher" or await self.queue.depth(runtime) == 0:
                 await self._wake(runtime)
@@ -32,7 +33,7 @@ class WakeUpSweeper:
 
     async def _wake(self, runtime: str) -> None:
         async with transaction(self.pool) as conn:
-            woken = await tasks.wake_forgotten(
+            woken = await task_queries.wake_forgotten(
                 conn, runtime, older_seconds=self.older_seconds, limit=self.batch_size
             )
         if woken:

@@ -1,0 +1,1 @@
+"""Bodies of every HTTP call and queue message."""

@@ -1,0 +1,1 @@
+"""Bodies of the calls that workers, tasks and the sink make."""

@@ -1,0 +1,1 @@
+"""Bodies of the user API and the Query Service."""

@@ -1,0 +1,52 @@
+"""The user API: events and triggers."""
+
+from datetime import datetime
+from uuid import UUID
+
+from trace_etl.api.body import Reply
+
+
+class EventItem(Reply):
+    """Something that happened to a dataset."""
+
+    event_id: UUID
+    dag: str
+    job: str
+    output: str
+    dataset: str | None
+    dataset_uuid: UUID
+    dataset_version: UUID
+    partition_key: str | None
+    start: int | None
+    end: int | None
+    cursor: int | None
+    producer_task_id: UUID
+    attempt: int
+    accepted_at: datetime
+    routed_at: datetime | None
+    """When the tasks it asks for were made; null: not yet, or of a generation nobody reads."""
+
+
+class EventList(Reply):
+    items: list[EventItem]
+    next: str | None
+
+
+class TriggerItem(Reply):
+    """What a source was asked for."""
+
+    event_id: UUID
+    dag: str
+    job: str
+    source_kind: str
+    partition_key: str | None
+    start: int | None
+    end: int | None
+    cursor: int | None
+    triggered_at: datetime
+    routed_at: datetime | None
+
+
+class TriggerList(Reply):
+    items: list[TriggerItem]
+    next: str | None

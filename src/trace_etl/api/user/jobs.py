@@ -1,0 +1,81 @@
+"""The user API: jobs."""
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from trace_etl.api.body import Reply
+
+Activation = Literal["source", "reactive"]
+SourceKind = Literal["manual", "cron", "webhook", "always_on"]
+
+
+class JobItem(Reply):
+    dag: str
+    job: str
+    activation: Activation
+    operator: str
+    runtime: str
+    source_kind: SourceKind | None
+    schedule: str | None
+    source_options: dict[str, Any] | None = None
+    paused_by: str | None
+    bulk_paused_by: str | None = None
+    """Who holds its bulk work, whether or not the rest is paused, too."""
+
+
+class JobList(Reply):
+    items: list[JobItem]
+    next: str | None
+
+
+class JobInput(Reply):
+    name: str
+    dataset_uuid: UUID
+    dag: str
+    job: str
+    output: str
+    where: dict[str, Any] | None
+
+
+class JobOutput(Reply):
+    name: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    published: str | None
+
+
+class UpstreamWork(Reply):
+    """A job above that has work, or trouble; `distance` 1 feeds this one directly."""
+
+    dag: str
+    job: str
+    distance: int
+    queued: int
+    running: int
+    retrying: int
+    failed: int
+    paused_by: str | None
+
+
+class JobDetail(JobItem):
+    revision_id: UUID
+    execution_strategy: str
+    update_strategy: str
+    config: dict[str, Any]
+    max_attempts: int
+    timeout_seconds: int
+    heartbeat_timeout_seconds: int
+    priority: Literal["normal", "bulk"]
+    max_concurrency: int | None
+    max_queue_depth: int | None
+    max_queue_age: int | None
+    paused_at: datetime | None
+    queued: int
+    running: int
+    oldest_queued_at: datetime | None
+    inputs: list[JobInput]
+    outputs: list[JobOutput]
+    upstream: list[UpstreamWork]
+    reason: str | None
+    """Why it runs nothing; null when it does, or when nothing is under way above it."""

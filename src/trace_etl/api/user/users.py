@@ -1,0 +1,41 @@
+"""The user API: users and their roles."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import StringConstraints
+
+from trace_etl.api.body import Reply, Request
+
+UserName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.@-]{0,127}$")]
+Role = Literal["reader", "writer", "admin"]
+
+
+class NewUser(Request):
+    name: UserName
+    role: Role
+
+
+class NewRole(Request):
+    role: Role
+
+
+class UserItem(Reply):
+    name: str
+    role: Role
+    added_at: datetime
+    disabled_at: datetime | None
+
+
+class UserList(Reply):
+    items: list[UserItem]
+    next: str | None
+
+
+class Me(Reply):
+    """The caller, as this call was let in."""
+
+    name: str
+    org_id: UUID
+    role: Role

@@ -1,0 +1,1 @@
+"""Commands that administer users, keys and recorded histories."""

@@ -1,0 +1,1 @@
+"""Commands about DAGs: check, plan, deploy, roll back, trigger."""

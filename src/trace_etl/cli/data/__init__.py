@@ -1,0 +1,1 @@
+"""Commands about datasets: list, query, lineage, invalidate."""

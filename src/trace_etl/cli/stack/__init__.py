@@ -1,0 +1,1 @@
+"""Commands about the embedded stack: up, down, status, demo, devchain."""

@@ -1,0 +1,1 @@
+"""Commands about tasks: list, cancel, pause, backfill, watch."""

@@ -1,0 +1,1 @@
+"""The DAG file: its schema, parsing with positions, checks and operator configs. No IO."""

@@ -1,0 +1,180 @@
+"""What operators exist, and what each may be told. The code that runs them lives elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from trace_etl.dag.operator_configs import (
+    TUNING,
+    CompactConfig,
+    DecodeConfig,
+    EnrichConfig,
+    IntegrityConfig,
+    OperatorConfig,
+    QueryConfig,
+    TransfersConfig,
+    TrimConfig,
+)
+from trace_etl.model.scope import MAX_BLOCK
+
+
+class NoConfig(OperatorConfig):
+    """Sources that only pass on what they are told have nothing to configure."""
+
+
+class SplitConfig(OperatorConfig):
+    size: int = Field(1000, ge=1, le=10_000_000, description="Blocks per partition.")
+
+
+class AggregateConfig(OperatorConfig):
+    """Collects what its input tells into aligned ranges, and tells of each once it is whole."""
+
+    size: int = Field(10_000, ge=1, le=10_000_000, description="Blocks per range.")
+    start: int = Field(
+        0, ge=0, le=MAX_BLOCK, description="The first block of an input that moves by cursors."
+    )
+
+
+class IngestConfig(OperatorConfig):
+    rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
+    batch: int = Field(
+        50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING
+    )
+
+
+class FollowConfig(OperatorConfig):
+    rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
+    engine: Literal["loop", "streaming"] = Field(
+        "loop",
+        description="Who reads: a thread of the worker, or a query of Structured Streaming.",
+        json_schema_extra=TUNING,
+    )
+    start_block: int | None = Field(
+        None, ge=0, description="First block; by default the tip, when it is first followed."
+    )
+    batch: int = Field(
+        50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING
+    )
+    blocks_per_commit: int = Field(
+        100,
+        ge=1,
+        le=10_000,
+        description="Blocks per transaction while catching up.",
+        json_schema_extra=TUNING,
+    )
+    poll_seconds: float = Field(
+        1.0,
+        ge=0.05,
+        le=60,
+        description="How often to look for a new block.",
+        json_schema_extra=TUNING,
+    )
+    finality_depth_blocks: int = Field(
+        2048, ge=1, le=100_000, description="What counts as final where the node does not say."
+    )
+    patience_seconds: float = Field(
+        600,
+        ge=1,
+        le=86_400,
+        description="How long the nodes may be away before it gives up.",
+        json_schema_extra=TUNING,
+    )
+
+
+class SqlConfig(OperatorConfig):
+    sql: str = Field(min_length=1, description="One SELECT over the inputs, by their names.")
+
+
+WORKERS = ("ecs_python", "ecs_platform")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A declared operator: its config, where it runs, and what outputs it can have."""
+
+    name: str
+    config: type[OperatorConfig]
+    runtimes: tuple[str, ...]
+    check_outputs: Callable[[tuple[str, ...]], str | None]
+    """What is wrong with the outputs' names, if anything."""
+    check_inputs: Callable[[tuple[str, ...]], str | None] = lambda inputs: None
+    """What is wrong with the inputs' names, if anything."""
+    update_strategies: tuple[str, ...] = ("replace",)
+    needs_udf: bool = False
+    """Whether it runs a user's function, named in the job's `udf`."""
+    never_ends: bool = False
+    """Whether it runs until it is stopped; such a task takes none of its worker's slots."""
+    doubts_inputs: bool = False
+    """Whether it may find its inputs to be wrong, and invalidate them."""
+
+    @property
+    def is_for_workers(self) -> bool:
+        """Whether there is a `spark.operators` module of its name."""
+        return any(runtime in WORKERS for runtime in self.runtimes)
+
+
+_CHAIN = ("blocks", "transactions", "logs")
+_TABLES = (*_CHAIN, "traces", "withdrawals")
+
+
+def _one_output(outputs: tuple[str, ...]) -> str | None:
+    return None if len(outputs) == 1 else "must be exactly one"
+
+
+def _some_outputs(outputs: tuple[str, ...]) -> str | None:
+    return None if outputs else "must be at least one"
+
+
+def _one_input(inputs: tuple[str, ...]) -> str | None:
+    return None if len(inputs) == 1 else "must be exactly one"
+
+
+def _two_inputs(inputs: tuple[str, ...]) -> str | None:
+    return None if len(inputs) == 2 else "must be two: the cold dataset, then the hot one"
+
+
+def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
+    wrong = [name for name in outputs if name not in _TABLES]
+    if wrong or not outputs:
+        return f"must be one or more of {', '.join(_TABLES)}" + (
+            f", not {wrong[0]}" if wrong else ""
+        )
+    return None
+
+
+def _hot_outputs(outputs: tuple[str, ...]) -> str | None:
+    known = [f"hot_{name}" for name in _CHAIN]
+    wrong = [name for name in outputs if name not in known]
+    if wrong or not outputs:
+        return f"must be one or more of {', '.join(known)}" + (f", not {wrong[0]}" if wrong else "")
+    return None
+
+
+_BOTH = ("replace", "append")
+OPERATORS: dict[str, Operator] = {
+    op.name: op
+    for op in (
+        Operator("source", NoConfig, ("dispatcher",), _one_output),
+        Operator("range_splitter", SplitConfig, ("dispatcher", *WORKERS), _one_output),
+        Operator("range_aggregator", AggregateConfig, ("dispatcher",), _one_output, _one_input),
+        Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs),
+        Operator("block_follower", FollowConfig, WORKERS, _hot_outputs, never_ends=True),
+        Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),
+        Operator("erc20_transfers", TransfersConfig, WORKERS, _one_output, _one_input),
+        Operator("enrich", EnrichConfig, WORKERS, _one_output, update_strategies=_BOTH),
+        Operator("sql", SqlConfig, WORKERS, _one_output, update_strategies=_BOTH),
+        Operator("query", QueryConfig, WORKERS, _one_output),
+        Operator(
+            "integrity_check",
+            IntegrityConfig,
+            WORKERS,
+            _one_output,
+            _one_input,
+            doubts_inputs=True,
+        ),
+        Operator("parquet_compact", CompactConfig, WORKERS, _one_output),
+        Operator("hot_trim", TrimConfig, WORKERS, _one_output, _two_inputs),
+    )
+}

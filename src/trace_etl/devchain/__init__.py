@@ -1,6 +1,0 @@
-"""A deterministic Ethereum-like chain behind a real JSON-RPC server, for demos and tests."""
-
-from trace_etl.devchain.chain import DevChain, ReorgAt
-from trace_etl.devchain.server import RunningServer, start_server
-
-__all__ = ["DevChain", "ReorgAt", "RunningServer", "start_server"]

@@ -1,0 +1,149 @@
+"""The command line of the development chain, shared by `trace devchain` and the module."""
+
+import asyncio
+import errno
+import os
+import signal
+import tempfile
+from contextlib import AbstractAsyncContextManager
+from math import isfinite
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+from trace_etl import logs
+from trace_etl.devtools.devchain.chain.devchain import (
+    DEFAULT_CHAIN_ID,
+    MAX_LENGTH,
+    MAX_SEED,
+    MAX_TXS_PER_BLOCK,
+    DevChain,
+    ReorgAt,
+)
+from trace_etl.devtools.devchain.rpc.server import new_event_loop, serve
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 8545
+_CANNOT_LISTEN = {errno.EADDRINUSE: "is taken", errno.EACCES: "is not ours to open"}
+
+log = structlog.get_logger()
+
+
+def devchain(
+    *,
+    length: Annotated[
+        int, typer.Option(min=1, max=MAX_LENGTH, help="Blocks of the chain, the genesis included.")
+    ] = 10_000,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="The same seed makes the same chain.")
+    ] = 7,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port on 127.0.0.1; 0 takes a free one.")
+    ] = DEFAULT_PORT,
+    txs_per_block: Annotated[
+        int, typer.Option(min=0, max=MAX_TXS_PER_BLOCK, help="Mean number of transactions.")
+    ] = 4,
+    block_time: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds between blocks; 0 has the whole length there at once."),
+    ] = 0.0,
+    initial: Annotated[
+        int | None,
+        typer.Option(min=1, help="Blocks there at the start of a chain that grows. Default: 1."),
+    ] = None,
+    reorg_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BLOCK[:DEPTH]",
+            help="When the head is BLOCK, replace the last DEPTH blocks (default 3).",
+        ),
+    ] = None,
+    chain_id: Annotated[int, typer.Option(min=1, max=MAX_SEED)] = DEFAULT_CHAIN_ID,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write the URL into this file once it answers.")
+    ] = None,
+) -> None:
+    """Serve a deterministic Ethereum-like chain over JSON-RPC, until interrupted."""
+    _check_growth(block_time, initial)
+    if ready_file is not None and not ready_file.parent.is_dir():
+        raise typer.BadParameter(f"{ready_file.parent} is no directory", param_hint="--ready-file")
+    plan = parse_reorg(reorg_at)
+    try:
+        chain = DevChain(
+            seed,
+            length,
+            initial=initial or (1 if block_time else None),
+            txs_per_block=txs_per_block,
+            reorg_at=plan,
+            chain_id=chain_id,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    logs.configure("devchain")
+    if plan is not None and chain.head >= plan.block:
+        hint = "give --block-time to watch it happen"
+        log.warning("devchain_reorg_is_past", block=plan.block, depth=plan.depth, hint=hint)
+    _run(chain, port, block_time, ready_file)
+
+
+def _check_growth(block_time: float, initial: int | None) -> None:
+    if not isfinite(block_time):
+        raise typer.BadParameter(f"{block_time} is not a time", param_hint="--block-time")
+    if initial is not None and block_time == 0:
+        raise typer.BadParameter(
+            "needs --block-time: without it every block is there at once", param_hint="--initial"
+        )
+
+
+def parse_reorg(text: str | None) -> ReorgAt | None:
+    """Read BLOCK[:DEPTH]. Raises BadParameter."""
+    if text is None:
+        return None
+    numbers = text.split(":")
+    if len(numbers) > 2 or not all(part.isascii() and part.isdigit() for part in numbers):
+        raise typer.BadParameter(
+            f"want BLOCK or BLOCK:DEPTH, not {text!r}", param_hint="--reorg-at"
+        )
+    return ReorgAt(*map(int, numbers))
+
+
+def _run(chain: DevChain, port: int, block_time: float, ready_file: Path | None) -> None:
+    try:
+        run_until_told(serve(chain, HOST, port, block_time=block_time), ready_file)
+    except OSError as error:
+        if error.errno not in _CANNOT_LISTEN:
+            raise
+        cause = _CANNOT_LISTEN[error.errno]
+        typer.echo(f"Port {port} on {HOST} {cause}: choose another --port, or 0.", err=True)
+        raise typer.Exit(1) from error
+
+
+def run_until_told(serving: AbstractAsyncContextManager[str], ready_file: Path | None) -> None:
+    """Serve, tell the URL, and stop at SIGTERM or SIGINT."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve_until_told(serving, ready_file))
+
+
+async def _serve_until_told(
+    serving: AbstractAsyncContextManager[str], ready_file: Path | None
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with serving as url:
+        if ready_file is not None:
+            _write_atomically(ready_file, url + "\n")
+        typer.echo(url)
+        log.info("devchain_ready", url=url)
+        await stop.wait()
+    log.info("devchain_stopped")
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Readers see nothing or all of it."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    Path(name).replace(path)

@@ -1,0 +1,1 @@
+"""Recorded runs of the task lifecycle, and the checker of their invariants. Pure: no IO."""

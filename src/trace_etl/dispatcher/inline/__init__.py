@@ -1,0 +1,1 @@
+"""Operators that run inside the Dispatcher."""

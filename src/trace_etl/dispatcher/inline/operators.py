@@ -1,0 +1,121 @@
+"""The operators that run in the Dispatcher: they pass on what changed, cut otherwise."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from trace_etl.dag.operators import AggregateConfig, SplitConfig
+from trace_etl.model.errors import Fault, Invalid
+from trace_etl.model.scope import Range
+from trace_etl.policy.ranges import split
+from trace_etl.state.catalog.revisions import Revision, RevisionOutput
+from trace_etl.state.db.pool import Conn
+from trace_etl.state.partitions import invalidations
+from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.routing import aggregation, cursors
+from trace_etl.state.tasks.claims import ClaimedTask
+from trace_etl.state.tasks.completions import NewEvent
+
+_MOST_PARTITIONS = 100_000
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an operator has to say about its output."""
+
+    events: list[NewEvent] = field(default_factory=list[NewEvent])
+    invalidations: list[NewInvalidation] = field(default_factory=list[NewInvalidation])
+
+
+Operate = Callable[[Conn, ClaimedTask, Revision], Awaitable[Told]]
+
+
+async def operate(conn: Conn, task: ClaimedTask, revision: Revision) -> Told:
+    """What an in-process operator makes of a task. Raises TraceError."""
+    operators: dict[str, Operate] = {"range_splitter": _split, "range_aggregator": _aggregate}
+    known = operators.get(revision.operator)
+    if known is None:
+        raise Invalid([Fault("operator", f"{revision.operator} does not run in the Dispatcher")])
+    return await known(conn, task, revision)
+
+
+async def _split(conn: Conn, task: ClaimedTask, revision: Revision) -> Told:
+    span = _span(task)
+    if span is None:
+        raise Invalid([Fault("scope", "range_splitter needs a block range to split")])
+    out = revision.outputs[0]
+    if task.invalidation_id is not None:
+        # Whoever made something of these blocks knows best how they are cut.
+        return Told(invalidations=[await _passed_on(conn, task, out, span, "row_range")])
+    size = SplitConfig.model_validate(revision.config).size
+    _require_few(span, size)
+    return Told([_event(out, Range(a, b)) for a, b in split(span.start, span.end, size)])
+
+
+async def _aggregate(conn: Conn, task: ClaimedTask, revision: Revision) -> Told:
+    config = AggregateConfig.model_validate(revision.config)
+    out = revision.outputs[0]
+    span = await _piece(conn, task, config.start)
+    if span is None:
+        return Told()
+    _require_few(span, config.size)
+    if task.invalidation_id is not None:
+        known = await aggregation.told(conn, task.task_id, span, size=config.size)
+        return Told(
+            invalidations=[await _passed_on(conn, task, out, r, "partition") for r in known]
+        )
+    found = await aggregation.cover(conn, task.task_id, span, size=config.size)
+    again = [c.span for c in found if c.is_again]
+    return Told(
+        [_event(out, c.span) for c in found],
+        [_invalid(out, r, "partition", "the input has a new generation") for r in again],
+    )
+
+
+async def _piece(conn: Conn, task: ClaimedTask, start: int) -> Range | None:
+    """The blocks an upstream change brought: a partition's own, or all up to a cursor."""
+    span = _span(task)
+    if span is not None or task.cursor_value is None:
+        return span
+    reached = await cursors.reached(conn, task.task_id)
+    first = start if reached is None else max(start, reached + 1)
+    return Range(first, task.cursor_value) if first <= task.cursor_value else None
+
+
+def _span(task: ClaimedTask) -> Range | None:
+    if task.range_start is None or task.range_end is None:
+        return None
+    return Range(task.range_start, task.range_end)
+
+
+def _require_few(span: Range, size: int) -> None:
+    count = -(-span.length // size) + 1
+    if count > _MOST_PARTITIONS:
+        raise Invalid([Fault("config.size", f"{count} ranges are too many; choose larger ones")])
+
+
+def _event(out: RevisionOutput, span: Range) -> NewEvent:
+    key = span.key
+    return NewEvent(
+        out.dataset_uuid, out.dataset_version, f"p:{key}", key, span.start, span.end, None
+    )
+
+
+async def _passed_on(
+    conn: Conn, task: ClaimedTask, out: RevisionOutput, span: Range, kind: str
+) -> NewInvalidation:
+    asked = [task.invalidation_id] if task.invalidation_id else []
+    cause = next(iter((await invalidations.by_ids(conn, asked)).values()), None)
+    return _invalid(out, span, kind, cause.reason if cause else "")
+
+
+def _invalid(out: RevisionOutput, span: Range, kind: str, reason: str) -> NewInvalidation:
+    return NewInvalidation(
+        dataset_uuid=out.dataset_uuid,
+        dataset_version=out.dataset_version,
+        kind=kind,
+        partition_key=span.key if kind == "partition" else None,
+        range_start=span.start,
+        range_end=span.end,
+        filter=None,
+        reason=reason,
+    )

@@ -1,0 +1,64 @@
+"""`runtime: dispatcher`: small control-plane jobs, run in process with the same lifecycle rows."""
+
+import hashlib
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import structlog
+
+from trace_etl.dispatcher import metrics
+from trace_etl.dispatcher.inline.operators import Told, operate
+from trace_etl.dispatcher.task_api.payloads import Payloads
+from trace_etl.model.errors import TraceError
+from trace_etl.model.task import Fence
+from trace_etl.policy.retry import Backoff
+from trace_etl.state.db.pool import Conn, Pool, transaction
+from trace_etl.state.partitions import invalidations
+from trace_etl.state.tasks import claims, completions
+from trace_etl.state.tasks.claims import ClaimedTask, ClaimRequest
+from trace_etl.state.tasks.completions import Completion
+
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class InlineRunner:
+    pool: Pool
+    payloads: Payloads
+    worker_id: str
+    retry: Backoff
+
+    async def run(self, task_id: UUID) -> None:
+        """Claim, run and complete in one transaction: a crash leaves the task as it was."""
+        async with transaction(self.pool) as conn:
+            wish = ClaimRequest(task_id, self.worker_id, uuid4())
+            won = await claims.claim(conn, [wish]) or await claims.claim_capped(conn, [wish])
+            if not won:
+                return
+            task = won[wish.lease_token]
+            completion, told = await self._outcome(conn, task)
+            await completions.complete(conn, [completion])
+            if told.invalidations:
+                by = f"task:{task_id}"
+                found, fence = told.invalidations, completion.fence
+                await invalidations.record(conn, task.org_id, found, made_by=by, fence=fence)
+        metrics.moved(["Running", completion.status])
+        _log.info(
+            "inline_task_done",
+            task_id=str(task_id),
+            status=completion.status,
+            events=len(completion.events),
+            invalidations=len(told.invalidations),
+        )
+
+    async def _outcome(self, conn: Conn, task: ClaimedTask) -> tuple[Completion, Told]:
+        fence = Fence(task.task_id, task.attempt, task.lease_token)
+        digest = hashlib.sha256(task.lease_token.bytes).digest()
+        revision = await self.payloads.revision(conn, task.revision_id)
+        try:
+            async with conn.transaction():  # a failure takes back what the operator noted down
+                told = await operate(conn, task, revision)
+            return Completion(fence, "Completed", digest, events=told.events), told
+        except TraceError as error:
+            wait = self.retry.after(task.attempt) if error.retryable else None
+            return Completion(fence, "Failed", digest, error.code, error.detail, wait), Told()

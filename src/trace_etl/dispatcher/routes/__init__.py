@@ -1,1 +1,0 @@
-"""The user API, one noun a file."""

@@ -1,0 +1,1 @@
+"""The internal listener: endpoints for workers, tasks and the sink."""

@@ -1,0 +1,85 @@
+"""Batches for buffered datasets: tasks publish them, the sink writes them and says so."""
+
+from dataclasses import asdict, dataclass
+from uuid import UUID
+
+from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task.buffers import BufferBatch, BufferComplete, BufferCompleteAccepted
+from trace_etl.dispatcher.task_api import output_authorization
+from trace_etl.dispatcher.task_api.lifecycle import why_refused
+from trace_etl.dispatcher.task_api.tokens import Capability, Grant
+from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.model.errors import Fault, Forbidden, Invalid
+from trace_etl.model.storage import BUFFERS
+from trace_etl.state.db.pool import Pool, transaction
+from trace_etl.state.partitions import buffers
+
+
+@dataclass(frozen=True)
+class Buffers:
+    pool: Pool
+    kicks: Kicks
+
+    async def publish(
+        self, body: wire.BufferPublish, caller: Capability
+    ) -> wire.BufferPublishAccepted:
+        """Record a batch for a buffered dataset and have its message sent, once."""
+        caller.require(body.fence())
+        dataset_uuid = await self._dataset(body, caller)
+        grant = output_authorization.granted(caller, dataset_uuid, body.dataset_version)
+        _require_own(body.batch_uri, grant)
+        batch = buffers.NewBatch(
+            org_id=caller.org_id,
+            dataset_uuid=dataset_uuid,
+            dataset_version=grant.dataset_version,
+            batch_uri=body.batch_uri,
+            content_type=body.content_type,
+            record_count=body.record_count,
+            batch_size_bytes=body.batch_size_bytes,
+        )
+        async with transaction(self.pool) as conn:
+            publish_id = await buffers.publish(conn, body.fence(), batch)
+            if publish_id is None:
+                raise await why_refused(conn, body.fence())
+        self.kicks.outbox.set()
+        return wire.BufferPublishAccepted(publish_id=publish_id)
+
+    async def _dataset(self, body: wire.BufferPublish, caller: Capability) -> UUID:
+        if body.dataset_uuid is not None:
+            return body.dataset_uuid
+        if body.dedupe_scope is None:
+            raise Invalid([Fault("dataset_uuid", "is required and missing")])
+        names = {body.dedupe_scope: "dedupe_scope"}
+        async with self.pool.connection() as conn:
+            return (await output_authorization.resolve(conn, caller.org_id, names))[
+                body.dedupe_scope
+            ]
+
+    async def fetch(self, publish_id: UUID) -> BufferBatch:
+        """A batch as it was recorded, and what its rows must look like. Raises NotFound."""
+        async with self.pool.connection() as conn:
+            return BufferBatch.model_validate(asdict(await buffers.get(conn, publish_id)))
+
+    async def complete(self, body: BufferComplete) -> BufferCompleteAccepted:
+        """A batch is in the table, and whoever reads it is told; or why it cannot be."""
+        async with transaction(self.pool) as conn:
+            await buffers.get(conn, body.publish_id)
+            if body.status == "Completed":
+                await buffers.written(
+                    conn, body.publish_id, row_count=body.row_count or 0, cursor=body.cursor
+                )
+            else:
+                code = body.error_code or "failed"
+                await buffers.failed(conn, body.publish_id, code=code, message=body.error_message)
+        self.kicks.outbox.set()
+        return BufferCompleteAccepted()
+
+
+def _require_own(batch_uri: str, grant: Grant) -> None:
+    """A task offers what it wrote itself, and nothing else. Raises Forbidden."""
+    prefix = grant.storage_ref["prefix"]
+    if not prefix.startswith(BUFFERS):
+        return  # not a buffered dataset: the sink refuses it, and says why
+    place = f"s3://{grant.storage_ref['bucket']}/{prefix}"
+    if not batch_uri.startswith(place) or "/../" in batch_uri or batch_uri.endswith("/"):
+        raise Forbidden(f"the token does not let this attempt publish {batch_uri}: not in {place}")

@@ -1,0 +1,376 @@
+"""The task lifecycle: what each call of the contract does, batched where many come at once."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import orjson
+
+from trace_etl.api.task import events as news
+from trace_etl.api.task import lifecycle as wire
+from trace_etl.dispatcher import metrics
+from trace_etl.dispatcher.task_api import idempotency, output_authorization
+from trace_etl.dispatcher.task_api.batch_writer import Lane
+from trace_etl.dispatcher.task_api.claims import Claiming
+from trace_etl.dispatcher.task_api.payloads import Payloads
+from trace_etl.dispatcher.task_api.tokens import Capability, TaskTokens
+from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.http.problems import problem
+from trace_etl.model.errors import (
+    CompletionMismatch,
+    Forbidden,
+    LeaseLost,
+    NotFound,
+    PartitionOverlap,
+    TraceError,
+)
+from trace_etl.model.task import Fence, TaskStatus
+from trace_etl.objects.files import read_marker
+from trace_etl.policy.retry import Backoff
+from trace_etl.state.db.pool import Conn, KeptConnections, Pool, transaction
+from trace_etl.state.partitions import defects, invalidations, partition_commit
+from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.partitions.partition_commit import NewPartition
+from trace_etl.state.tasks import claims, completions, leases, task_queries
+from trace_etl.state.tasks.completions import Completion, FenceState, NewEvent
+
+_RACES = 3
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the lifecycle is made of."""
+
+    pool: Pool
+    lanes: KeptConnections
+    tokens: TaskTokens
+    payloads: Payloads
+    kicks: Kicks
+    objects_root: Path
+    retry: Backoff
+
+
+_ACCEPTED = {status.value: wire.CompleteAccepted(task_status=status.value) for status in TaskStatus}
+
+
+class Lifecycle:
+    """Every transition of a task, each fenced, each exactly as its transaction committed."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._claiming = Claiming(parts.lanes, parts.payloads)
+        self._heartbeats = Lane("heartbeat", parts.lanes, self._heartbeat_batch)
+        self._event_records = Lane("events", parts.lanes, self._events_batch)
+        self._completions = Lane("complete", parts.lanes, self._complete_batch)
+
+    # --- claim ------------------------------------------------------------------------------
+
+    async def claim(self, body: wire.Claim) -> bytes:
+        """`Queued → Running` for one task, if this caller is the one. Answers in JSON."""
+        return await self._claiming.claim(body)
+
+    async def claim_many(self, body: wire.ClaimMany) -> bytes:
+        """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Answers in JSON."""
+        return await self._claiming.claim_many(body)
+
+    async def fetch(self, task_id: UUID) -> bytes:
+        """The task as it stands, in JSON; one to be stopped reads as Canceled. Raises NotFound."""
+        async with self._parts.pool.connection() as conn:
+            view = await task_queries.get(conn, None, task_id)
+            row = await claims.by_id(conn, task_id)
+            payload = await self._parts.payloads.payload(conn, row)
+        to_stop = view.cancel_requested and view.status == "Running"
+        status = "Canceled" if to_stop else view.status
+        return orjson.dumps(
+            {
+                "task_id": task_id,
+                "status": status,
+                "attempt": view.attempt,
+                "cancel_requested": view.cancel_requested,
+                "task": payload,
+            }
+        )
+
+    # --- heartbeat --------------------------------------------------------------------------
+
+    async def heartbeat(
+        self, body: wire.Heartbeat, caller: Capability, token: str
+    ) -> wire.HeartbeatAccepted:
+        """Extend the caller's lease. LeaseLost tells the worker to stop at once."""
+        caller.require(body.fence())
+        lease = await self._heartbeats.submit(body.fence())
+        fresh = self._parts.tokens.renew(token) if caller.nearly_spent(time.time()) else None
+        return wire.HeartbeatAccepted(
+            lease_expires_at=lease.lease_expires_at,
+            cancel_requested=lease.cancel_requested,
+            hold=lease.hold,
+            capability_token=fresh,
+        )
+
+    async def _heartbeat_batch(
+        self, conn: Conn, fences: list[Fence]
+    ) -> list[leases.Lease | Exception]:
+        held = await leases.extend(conn, fences)
+        lost = [f.task_id for f in fences if f not in held]
+        states = await completions.fence_states(conn, lost) if lost else {}
+        return [held.get(f) or _refusal(f, states.get(f.task_id)) for f in fences]
+
+    # --- complete ---------------------------------------------------------------------------
+
+    async def complete(self, body: wire.Complete, caller: Capability) -> wire.CompleteAccepted:
+        """End the caller's attempt; outputs, events and publications commit with it."""
+        caller.require(body.fence())
+        return _ACCEPTED[await self._complete(body, caller)]
+
+    async def complete_many(
+        self, bodies: list[wire.CompleteWithToken]
+    ) -> list[wire.CompleteAccepted | wire.CompleteRefused]:
+        """Several completions, each as if it had come alone; those that can share a commit."""
+        begun = [self._begin(body) for body in bodies]
+        return [await _answer(one) for one in begun]
+
+    def _begin(self, body: wire.CompleteWithToken) -> Awaitable[str] | TraceError:
+        try:
+            caller = self._parts.tokens.verify(body.capability_token)
+            caller.require(body.fence())
+        except TraceError as error:
+            return error
+        if idempotency.is_bare(body):
+            return self._completions.enter(self._completion(body))
+        return asyncio.ensure_future(self._complete(body, caller))
+
+    async def _complete(self, body: wire.Complete, caller: Capability) -> str:
+        """The status that the task came to have."""
+        if idempotency.is_bare(body):
+            return await self._completions.submit(self._completion(body))
+        for output in body.outputs:
+            output_authorization.granted(caller, output.dataset_uuid, output.dataset_version)
+        completion = self._completion(body, await self._events(body.events, caller))
+        if body.datasets_published or body.invalidations:
+            published = await asyncio.to_thread(self._published, body, caller)
+            invalid = await self._invalidations(body.invalidations, caller)
+            status = await self._complete_and_publish(completion, published, invalid, caller)
+        else:
+            status = await self._completions.submit(completion)
+        self._parts.kicks.outbox.set()
+        return status
+
+    def _completion(self, body: wire.Complete, events: Sequence[NewEvent] = ()) -> Completion:
+        return Completion(
+            fence=body.fence(),
+            status=body.status,
+            content_hash=idempotency.digest(body),
+            error_code=body.error_code,
+            error_message=body.error_message,
+            retry_after=self._retry_after(body),
+            events=events,
+        )
+
+    def _retry_after(self, body: wire.Complete) -> timedelta | None:
+        if body.status != "Failed" or not body.retryable:
+            return None
+        return self._parts.retry.after(body.attempt)
+
+    async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:
+        # One of each task at a time: a stale fence must not stand in the way of the current one.
+        answers: dict[int, str | Exception] = {}
+        rest: list[Completion] = batch
+        while rest:
+            first: dict[UUID, Completion] = {c.fence.task_id: c for c in reversed(rest)}
+            answers |= await self._complete_each(conn, list(first.values()))
+            rest = [c for c in rest if first[c.fence.task_id] is not c]
+        return [answers[id(c)] for c in batch]
+
+    async def _complete_each(
+        self, conn: Conn, batch: list[Completion]
+    ) -> dict[int, str | Exception]:
+        plain = [c for c in batch if c.plain]
+        done = await completions.complete_plain(conn, plain) if plain else {}
+        rest = [c for c in batch if c.fence.task_id not in done]
+        done |= await completions.complete(conn, rest) if rest else {}
+        metrics.moved(done.values())
+        lost = [c.fence.task_id for c in batch if c.fence.task_id not in done]
+        states = await completions.fence_states(conn, lost) if lost else {}
+        return {
+            id(c): done.get(c.fence.task_id) or _repeat_or_refusal(c, states.get(c.fence.task_id))
+            for c in batch
+        }
+
+    async def _complete_and_publish(
+        self,
+        completion: Completion,
+        published: list[NewPartition],
+        invalid: list[NewInvalidation],
+        caller: Capability,
+    ) -> str:
+        fence = completion.fence
+        for left in reversed(range(_RACES)):
+            try:
+                async with transaction(self._parts.pool) as conn:
+                    done = await completions.complete(conn, [completion])
+                    if fence.task_id in done:
+                        if published:
+                            await partition_commit.publish(conn, fence, published)
+                        if invalid:
+                            await _invalidate(conn, caller.org_id, fence, invalid)
+                        metrics.moved(done.values())
+                        return done[fence.task_id]
+                    states = await completions.fence_states(conn, [fence.task_id])
+                answer = _repeat_or_refusal(completion, states.get(fence.task_id))
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+            except partition_commit.Raced as race:
+                if not left:
+                    raise PartitionOverlap("other attempts commit overlapping blocks") from race
+        raise AssertionError("unreachable")
+
+    def _published(self, body: wire.Complete, caller: Capability) -> list[NewPartition]:
+        return [self._partition(item, caller) for item in body.datasets_published]
+
+    def _partition(self, item: wire.Published, caller: Capability) -> NewPartition:
+        grant = output_authorization.announced(caller, item.dataset_uuid, item.dataset_version)
+        ref = item.storage_ref
+        if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
+            raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
+        marker = read_marker(self._parts.objects_root, ref.ref())
+        return NewPartition(
+            dataset_version=item.dataset_version,
+            partition_key=item.partition_key,
+            range_start=item.range_start,
+            range_end=item.range_end,
+            storage_ref=ref.model_dump(),
+            row_count=marker.rows,
+            byte_count=marker.bytes,
+            columns=marker.schema_,
+        )
+
+    # --- events -----------------------------------------------------------------------------
+
+    async def events(self, body: news.Events, caller: Capability) -> news.EventsAccepted:
+        """Record events of a running attempt and have them routed."""
+        caller.require(body.fence())
+        events = await self._events(body.events, caller)
+        if body.invalidations:
+            said = await self._invalidations(body.invalidations, caller)
+            invalid = _once(said, body)
+            accepted = await self._record(body.fence(), events, invalid, caller)
+        else:
+            accepted = await self._event_records.submit((body.fence(), events))
+        self._parts.kicks.outbox.set()
+        return news.EventsAccepted(accepted=accepted)
+
+    async def _events_batch(
+        self, conn: Conn, batch: list[tuple[Fence, list[NewEvent]]]
+    ) -> list[int | Exception]:
+        counts: dict[int, int | None] = {}
+        # In the order of their ids, so that two batches cannot deadlock.
+        order = sorted(range(len(batch)), key=lambda n: batch[n][0].task_id)
+        # One statement is a transaction by itself.
+        async with conn.transaction() if len(batch) > 1 else nullcontext():
+            for n in order:
+                counts[n] = await completions.record_events(conn, *batch[n])
+        return [
+            await why_refused(conn, fence) if (count := counts[n]) is None else count
+            for n, (fence, _) in enumerate(batch)
+        ]
+
+    async def _record(
+        self,
+        fence: Fence,
+        events: list[NewEvent],
+        invalid: list[NewInvalidation],
+        caller: Capability,
+    ) -> int:
+        async with transaction(self._parts.pool) as conn:
+            await _invalidate(conn, caller.org_id, fence, invalid)
+            accepted = await completions.record_events(conn, fence, events)
+            if accepted is None:
+                raise await why_refused(conn, fence)
+        return accepted
+
+    async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:
+        names = output_authorization.named(events, "events")
+        known = await self._named(caller.org_id, names)
+        return [output_authorization.new_event(event, caller, known) for event in events]
+
+    async def _invalidations(
+        self, items: list[wire.Invalidation], caller: Capability
+    ) -> list[NewInvalidation]:
+        names = output_authorization.named(items, "invalidations")
+        known = await self._named(caller.org_id, names)
+        return [output_authorization.new_invalidation(item, caller, known) for item in items]
+
+    async def _named(self, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
+        if not names:
+            return {}
+        async with self._parts.pool.connection() as conn:
+            return await output_authorization.resolve(conn, org_id, names)
+
+
+def _once(said: list[NewInvalidation], body: news.Events) -> list[NewInvalidation]:
+    """The same call of the same attempt again says nothing new, though it gave no keys."""
+    call = f"call:{body.attempt}:{idempotency.of_call(body).hex()[:32]}"
+    return [
+        one if one.once_key is not None else replace(one, once_key=f"{call}:{n}")
+        for n, one in enumerate(said)
+    ]
+
+
+async def _answer(
+    begun: Awaitable[str] | TraceError,
+) -> wire.CompleteAccepted | wire.CompleteRefused:
+    try:
+        if isinstance(begun, TraceError):
+            raise begun
+        return _ACCEPTED[await begun]
+    except TraceError as error:
+        return wire.CompleteRefused(problem=problem(error)[1])
+
+
+async def _invalidate(
+    conn: Conn, org_id: UUID, fence: Fence, invalid: list[NewInvalidation]
+) -> None:
+    made_by = f"task:{fence.task_id}"
+    told = [one for one in invalid if not one.is_doubt]
+    if told:
+        await invalidations.record(conn, org_id, told, made_by=made_by, fence=fence)
+    doubted = [one for one in invalid if one.is_doubt]
+    if doubted:
+        await defects.record(conn, fence, doubted)
+
+
+def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str | TraceError:
+    """An accepted call again is accepted again; other content for the same attempt is not."""
+    fence = completion.fence
+    current = state is not None and (state.attempt, state.lease_token) == (
+        fence.attempt,
+        fence.lease_token,
+    )
+    if state is None or not current or state.completion_hash is None:
+        return _refusal(fence, state)
+    if state.completion_hash == completion.content_hash:
+        return state.status
+    return CompletionMismatch(f"attempt {fence.attempt} was completed before, with other content")
+
+
+def _refusal(fence: Fence, state: FenceState | None) -> TraceError:
+    """Why a fence did not hold."""
+    if state is None:
+        return NotFound(f"no task {fence.task_id}")
+    if state.attempt != fence.attempt:
+        return LeaseLost("stale_attempt", f"attempt {state.attempt} is the current one")
+    if state.lease_token != fence.lease_token:
+        return LeaseLost("stale_lease", "another lease holds this attempt")
+    return LeaseLost("not_running", f"the task is {state.status}")
+
+
+async def why_refused(conn: Conn, fence: Fence) -> TraceError:
+    """Why a fence did not hold."""
+    states = await completions.fence_states(conn, [fence.task_id])
+    return _refusal(fence, states.get(fence.task_id))

@@ -1,0 +1,294 @@
+"""The internal listener: worker and task-scoped endpoints.
+
+These are the hottest calls of the platform, so a table of plain functions serves them instead of
+a framework's router: one dictionary look-up, one validation, one handler.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
+from uuid import UUID
+
+import orjson
+import structlog
+from prometheus_client import Counter
+from pydantic import BaseModel, ValidationError
+
+from trace_etl import __version__
+from trace_etl.api.task import events
+from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task.buffers import BufferComplete
+from trace_etl.api.task.retired_tables import TablesHeld
+from trace_etl.dispatcher import metrics
+from trace_etl.dispatcher.task_api import openapi
+from trace_etl.dispatcher.task_api.buffers import Buffers
+from trace_etl.dispatcher.task_api.endpoints import CALLS, Call
+from trace_etl.dispatcher.task_api.lifecycle import Lifecycle
+from trace_etl.dispatcher.task_api.retired_tables import RetiredGenerations
+from trace_etl.dispatcher.task_api.tokens import TaskTokens
+from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
+from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
+from trace_etl.http.small_server import Answer, Request
+from trace_etl.model.errors import (
+    Fault,
+    Invalid,
+    MethodNotAllowed,
+    NotFound,
+    TooLarge,
+    TraceError,
+    Unauthenticated,
+    Unavailable,
+)
+from trace_etl.model.task import TaskStatus
+from trace_etl.state.db.pool import BROKEN
+
+MAX_BODY = 1024 * 1024
+_MOST_FAULTS = 50
+_log = structlog.stdlib.get_logger()
+Headers = dict[bytes, bytes]
+_WORKER_TOKEN = b"x-trace-worker-token"
+_CAPABILITY = b"x-trace-task-capability"
+_EXTRA = {
+    401: ((b"www-authenticate", b'Trace realm="trace"'),),
+    503: ((b"retry-after", b"1"),),
+}
+M = TypeVar("M", bound=BaseModel)
+
+
+Handler = Callable[[Headers, bytes, bytes], Awaitable[Answer]]
+
+
+class InternalApi:
+    """What answers at the internal address."""
+
+    calls = CALLS
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        buffers: Buffers,
+        tokens: TaskTokens,
+        workers: WorkerTokens,
+        retired: RetiredGenerations,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._buffers = buffers
+        self._retired = retired
+        self._tokens = tokens
+        self._workers = workers
+        self._openapi = _etagged(_document(self.calls), b"no-cache")
+        handlers: dict[str, Handler] = {
+            "health": self._health,
+            "claim": self._claim,
+            "claim_many": self._claim_many,
+            "fetch": self._fetch,
+            "tables_to_drop": self._tables_to_drop,
+            "jwks": self._jwks,
+            "heartbeat": self._heartbeat,
+            "complete": self._complete,
+            "complete_many": self._complete_many,
+            "events": self._events,
+            "buffer_publish": self._buffer_publish,
+            "buffer_fetch": self._buffer_fetch,
+            "buffer_complete": self._buffer_complete,
+        }
+        self._counters: dict[tuple[str, str, int], Counter] = {}
+        self._routes: dict[str, dict[str, Handler]] = {openapi.PATH: {"GET": self._document}}
+        for call in self.calls:
+            for path in (call.path, *call.aliases):
+                self._routes.setdefault(path, {})[call.method] = handlers[call.name]
+
+    # --- handlers ---------------------------------------------------------------------------
+
+    async def _health(self, _: Headers, __: bytes, ___: bytes) -> Answer:
+        return _json(wire.Health(version=__version__))
+
+    async def _document(self, headers: Headers, _: bytes, __: bytes) -> Answer:
+        return _unless_known(self._openapi, headers)
+
+    async def _claim(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        return Answer(await self._lifecycle.claim(_parse(wire.Claim, body)))
+
+    async def _claim_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        return Answer(await self._lifecycle.claim_many(_parse(wire.ClaimMany, body)))
+
+    async def _fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
+        self._workers.check(headers)
+        return Answer(await self._lifecycle.fetch(_uuid(query, "task_id")))
+
+    async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        return _json(await self._retired.to_drop(_parse(TablesHeld, body)))
+
+    async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> Answer:
+        self._workers.check(headers)
+        # Short, so that a new key is known before most verifiers meet it; the rest ask on a miss.
+        keys = _etagged(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
+        return _unless_known(keys, headers)
+
+    async def _heartbeat(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        token = _capability_token(headers)
+        caller = self._tokens.verify(token)
+        parsed = _parse(wire.Heartbeat, body)
+        return _json(await self._lifecycle.heartbeat(parsed, caller, token))
+
+    async def _complete(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        caller = self._tokens.verify(_capability_token(headers))
+        accepted = await self._lifecycle.complete(_parse(wire.Complete, body), caller)
+        return _ACCEPTED[accepted.task_status]
+
+    async def _complete_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        given = _parse(wire.CompleteMany, body).completions
+        # In the shape of `wire.CompletedMany`, which the tests hold it to.
+        results = [_result(one) for one in await self._lifecycle.complete_many(given)]
+        return Answer(b'{"results":[%b]}' % b",".join(results))
+
+    async def _events(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        caller = self._tokens.verify(_capability_token(headers))
+        return _json(await self._lifecycle.events(_parse(events.Events, body), caller))
+
+    async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        caller = self._tokens.verify(_capability_token(headers))
+        parsed = _parse(wire.BufferPublish, body)
+        return _json(await self._buffers.publish(parsed, caller))
+
+    async def _buffer_fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
+        self._workers.check(headers)
+        return _json(await self._buffers.fetch(_uuid(query, "publish_id")))
+
+    async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+        self._workers.check(headers)
+        return _json(await self._buffers.complete(_parse(BufferComplete, body)))
+
+    # --- HTTP -------------------------------------------------------------------------------
+
+    async def answer(self, request: Request) -> Answer:
+        """Answer a call; what it raises becomes a problem document."""
+        path, query = request.target()
+        answer = await self._answer(request, path, query)
+        self._count(request.method, path, answer.status)
+        return answer
+
+    def _count(self, method: str, path: str, status: int) -> None:
+        if method not in self._routes.get(path, {}):
+            method = path = "other"
+        key = (method, path, status)
+        counter = self._counters.get(key)
+        if counter is None:  # finding the labels costs more than counting
+            counter = metrics.REQUESTS.labels("internal", *key)
+            self._counters[key] = counter
+        counter.inc()
+
+    async def _answer(self, request: Request, path: str, query: bytes) -> Answer:
+        try:
+            handler = self._route(request.method, path)
+            headers = _headers(request.headers)
+            return await handler(headers, _body(headers, request.body), query)
+        except TraceError as error:
+            return self._refused(error, path)
+        except BROKEN as error:
+            _log.warning("state_unavailable", path=path, error=repr(error))
+            return _problem(Unavailable("Postgres state does not answer; try again"))
+        except Exception:
+            _log.exception("request_failed", path=path)
+            return _problem(TraceError())
+
+    def _refused(self, error: TraceError, path: str) -> Answer:
+        answer = _problem(error)
+        if isinstance(error, MethodNotAllowed):
+            allow = (b"allow", ", ".join(self._routes[path]).encode())
+            return answer._replace(headers=(allow,))
+        return answer
+
+    def _route(self, method: str, path: str) -> Handler:
+        methods = self._routes.get(path)
+        if methods is None:
+            raise NotFound(f"there is no {path} here")
+        handler = methods.get(method)
+        if handler is None:
+            raise MethodNotAllowed(f"{path} answers to {', '.join(methods)}")
+        return handler
+
+
+def _problem(error: TraceError) -> Answer:
+    status, document = problem(error)
+    return Answer(orjson.dumps(document), status, _EXTRA.get(status, ()), MEDIA_TYPE.encode())
+
+
+@cache
+def _document(calls: tuple[Call, ...]) -> bytes:
+    return orjson.dumps(openapi.document(calls))
+
+
+def _etagged(body: bytes, caching: bytes) -> Answer:
+    tag = b'"' + hashlib.sha256(body).hexdigest()[:32].encode() + b'"'
+    return Answer(body, headers=((b"cache-control", caching), (b"etag", tag)))
+
+
+def _unless_known(answer: Answer, headers: Headers) -> Answer:
+    """304 for a caller that holds this very answer already."""
+    tag = dict(answer.headers)[b"etag"]
+    known = headers.get(b"if-none-match", b"").replace(b"W/", b"").split(b",")
+    if tag in [item.strip() for item in known]:
+        return answer._replace(body=b"", status=304)
+    return answer
+
+
+def _headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
+    """Headers by name. Raises Unauthenticated when a credential is sent twice: which one counts?"""
+    headers = dict(pairs)
+    if len(headers) != len(pairs):
+        names = [name for name, _ in pairs]
+        for credential in (_WORKER_TOKEN, _CAPABILITY):
+            if names.count(credential) > 1:
+                raise Unauthenticated(f"{credential.decode()} was sent twice")
+    return headers
+
+
+def _json(reply: BaseModel) -> Answer:
+    return Answer(reply.model_dump_json().encode())
+
+
+# A handful of answers, each given thousands of times.
+_ACCEPTED = {
+    status.value: _json(wire.CompleteAccepted(task_status=status.value)) for status in TaskStatus
+}
+
+
+def _result(one: wire.CompleteAccepted | wire.CompleteRefused) -> bytes:
+    if isinstance(one, wire.CompleteAccepted):
+        return _ACCEPTED[one.task_status].body
+    return one.model_dump_json().encode()
+
+
+def _parse(model: type[M], body: bytes) -> M:
+    try:
+        return model.model_validate_json(body, strict=True)
+    except ValidationError as error:
+        raise from_validation(error.errors(include_url=False)[:_MOST_FAULTS]) from error
+
+
+def _capability_token(headers: Headers) -> str:
+    return headers.get(_CAPABILITY, b"").decode("latin-1")
+
+
+def _uuid(query: bytes, name: str) -> UUID:
+    given: Any = parse_qs(query.decode("latin-1")).get(name, [])
+    try:
+        (text,) = given
+        return UUID(text)
+    except ValueError as error:
+        what = name.replace("_", " ")
+        raise Invalid([Fault(name, f"give one {what}, a UUID")]) from error
+
+
+def _body(headers: Headers, body: bytes) -> bytes:
+    length = headers.get(b"content-length", b"0")
+    if len(body) > MAX_BODY or (length.isdigit() and int(length) > MAX_BODY):
+        raise TooLarge(f"a body may have {MAX_BODY} bytes at most")
+    return body

@@ -1,0 +1,267 @@
+"""Task capability tokens: minted per attempt, verified once, pinned to ES256."""
+
+import binascii
+import hashlib
+import itertools
+import time
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+import jwt
+import orjson
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, decode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from trace_etl.dispatcher.task_api.permissions import Grant, Scope
+from trace_etl.dispatcher.task_api.watched_files import Watched
+from trace_etl.model.errors import Forbidden, Unauthenticated
+from trace_etl.model.task import Fence
+
+ISSUER = "trace"
+AUDIENCE = "trace.task"
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_PREFIXES = ("read_prefixes", "write_prefixes")
+_ES256 = ec.ECDSA(Prehashed(SHA256()))
+_SKEW = 60  # seconds that the clocks of two replicas may differ; expiry is checked to the second
+_REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
+
+
+class Capability(NamedTuple):
+    """A verified token: who speaks, for which attempt, and what it may touch."""
+
+    org_id: UUID
+    task_id: UUID
+    attempt: int
+    issued_at: int
+    expires_at: int
+    outputs: dict[UUID, Grant]
+    """The grants it may write: events and publications are about these and no others."""
+    doubted: dict[UUID, Grant]
+    """Inputs that it may invalidate: what a checker reads, it may find to be wrong."""
+
+    def require(self, fence: Fence) -> None:
+        """Raises Forbidden when the body speaks for another task or attempt."""
+        if fence.task_id != self.task_id or fence.attempt != self.attempt:
+            raise Forbidden("the token is for another task or attempt")
+
+    def nearly_spent(self, now: float) -> bool:
+        """Most of its life is over: time for a fresh one."""
+        return now > self.issued_at + (self.expires_at - self.issued_at) * 2 / 3
+
+
+class Signer(Protocol):
+    """Something that holds ES256 keys: PEM files here, a KMS elsewhere."""
+
+    def kid(self) -> str:
+        """The key that signs now."""
+        ...
+
+    def sign(self, kid: str, message: bytes) -> bytes:
+        """The raw signature (r and s, 32 bytes each)."""
+        ...
+
+    def jwks(self) -> dict[str, Any]: ...
+
+    def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None: ...
+
+    def generation(self) -> int:
+        """Another number whenever a key came or went."""
+        ...
+
+
+class PemSigner:
+    """Keys in a directory, one PEM each; the stem is the `kid`, the newest by name signs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._newest = ""
+        self._generation = 0
+        self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
+        self._watched = Watched(directory, self._load)
+        self._watched.refresh()
+
+    def generation(self) -> int:
+        self._watched.refresh()
+        return self._generation
+
+    def kid(self) -> str:
+        self._watched.refresh()
+        return self._newest
+
+    def sign(self, kid: str, message: bytes) -> bytes:
+        # `hashlib` keeps its algorithms at hand; the key would look SHA-256 up for each signature.
+        digest = hashlib.sha256(message).digest()
+        r, s = decode_dss_signature(self._keys[kid].sign(digest, _ES256))
+        return r.to_bytes(32, "big") + s.to_bytes(32, "big")
+
+    def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None:
+        self._watched.refresh()
+        if kid not in self._keys:
+            self._watched.refresh_now()  # of another replica that rotated this very moment?
+        key = self._keys.get(kid)
+        return key.public_key() if key else None
+
+    def jwks(self) -> dict[str, Any]:
+        self._watched.refresh()
+        return {"keys": [_jwk(kid, key.public_key()) for kid, key in sorted(self._keys.items())]}
+
+    def _load(self) -> None:
+        keys: dict[str, ec.EllipticCurvePrivateKey] = {}
+        for path in self._directory.glob("*.pem"):
+            try:
+                key = load_pem_private_key(path.read_bytes(), password=None)
+            except FileNotFoundError:
+                continue  # dropped by a rotation this very moment
+            if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
+                raise ValueError(f"{path.name} is not a P-256 key")
+            keys[path.stem] = key
+        if not keys:
+            raise ValueError(f"no signing key in {self._directory}")
+        self._generation += keys.keys() != self._keys.keys()
+        self._keys = keys
+        self._newest = max(keys)
+
+
+def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
+    point = key.public_numbers()
+    x, y = (_base64(n.to_bytes(32, "big")).decode() for n in (point.x, point.y))
+    return {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": kid, "x": x, "y": y}
+
+
+class TaskTokens:
+    """Mints and verifies. What was minted or verified here is not verified again."""
+
+    def __init__(self, signer: Signer, *, remember: int = 20_000) -> None:
+        self._signer = signer
+        self._generation = signer.generation()
+        self._known: OrderedDict[bytes, Capability] = OrderedDict()
+        self._remember = remember
+        # Unique, which is all that a `jti` must be; what is secret about a token is its signature.
+        self._series = token_hex(12)
+        self._numbers = itertools.count()
+
+    def kid(self) -> str:
+        """The key that signs now."""
+        return self._signer.kid()
+
+    def mint(self, scope: Scope, life_seconds: int, kid: str | None = None) -> str:
+        """A token over this scope, by the key that signs now. Many at once ask for it once."""
+        issued_at = int(time.time())
+        expires_at = issued_at + life_seconds
+        org_id, task_id, attempt, own, opens = scope
+        named = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": f"task:{task_id}",
+            "org_id": org_id,
+            "task_id": task_id,
+            "attempt": attempt,
+            **opens.claims(own),
+        }
+        token = self._issue(named, issued_at, expires_at, kid or self.kid())
+        outputs = opens.outputs(own)
+        known = Capability(org_id, task_id, attempt, issued_at, expires_at, outputs, opens.doubted)
+        self._store(token, known)
+        return token
+
+    def _issue(self, scope: dict[str, Any], issued_at: int, expires_at: int, kid: str) -> str:
+        scope["iat"] = issued_at
+        scope["exp"] = expires_at
+        scope["jti"] = f"{self._series}{next(self._numbers):08x}"
+        message = b"%b.%b" % (_header(kid), _base64(orjson.dumps(scope)))
+        return (b"%b.%b" % (message, _base64(self._signer.sign(kid, message)))).decode()
+
+    def verify(self, token: str | None) -> Capability:
+        """Who speaks. Raises Unauthenticated."""
+        if not token:
+            raise Unauthenticated("X-Trace-Task-Capability is missing")
+        if self._generation != self._signer.generation():
+            self._generation = self._signer.generation()
+            self._known.clear()  # a key that is gone vouches for nothing
+        known = self._known.get(_fingerprint(token))
+        if known is None:
+            known = self._verify(token)
+            self._store(token, known)
+        if known.expires_at <= time.time():
+            raise Unauthenticated("the capability token has expired")
+        return known
+
+    def renew(self, token: str) -> str:
+        """The same scope with a new life. The caller has verified the token and the fence."""
+        claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+        life = claims["exp"] - claims["iat"]
+        now = int(time.time())
+        return self._issue(claims, now, now + life, self.kid())
+
+    def jwks(self) -> dict[str, Any]:
+        return self._signer.jwks()
+
+    def _verify(self, token: str) -> Capability:
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            key = self._signer.public_key(kid) if isinstance(kid, str) else None
+            if key is None:
+                raise Unauthenticated("the capability token names no key of ours")
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=["ES256"],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                leeway=_SKEW,
+                options={"require": _REQUIRED, "strict_aud": True},
+            )
+            return _capability(claims)
+        except (jwt.PyJWTError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Unauthenticated("the capability token does not verify") from error
+
+    def _store(self, token: str, capability: Capability) -> None:
+        self._known[_fingerprint(token)] = capability
+        if len(self._known) > self._remember:
+            self._known.popitem(last=False)
+
+
+@lru_cache(maxsize=16)
+def _header(kid: str) -> bytes:
+    return _base64(orjson.dumps({"alg": "ES256", "kid": kid, "typ": "JWT"}))
+
+
+def _base64(data: bytes) -> bytes:
+    # The standard library's own way, without its three calls.
+    return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=")
+
+
+def _fingerprint(token: str) -> bytes:
+    """A cache key that is no secret."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _capability(claims: dict[str, Any]) -> Capability:
+    if claims["sub"] != f"task:{claims['task_id']}":
+        raise ValueError("sub and task_id differ")
+    if type(claims["attempt"]) is not int:
+        raise ValueError("attempt is not a number")
+    s3 = claims["s3"]
+    if {type(claims["datasets"]), *(type(s3[k]) for k in _PREFIXES)} != {list}:
+        raise ValueError("datasets and prefixes are lists")
+    grants = tuple(
+        Grant(UUID(d["dataset_uuid"]), UUID(d["dataset_version"]), d["storage_ref"])
+        for d in claims["datasets"]
+    )
+    writes = frozenset(str(p) for p in s3["write_prefixes"])
+    doubts = {UUID(one) for one in claims.get("doubts", [])}
+    return Capability(
+        org_id=UUID(claims["org_id"]),
+        task_id=UUID(claims["task_id"]),
+        attempt=claims["attempt"],
+        issued_at=int(claims["iat"]),
+        expires_at=int(claims["exp"]),
+        outputs={g.dataset_uuid: g for g in grants if g.url in writes},
+        doubted={g.dataset_uuid: g for g in grants if g.dataset_uuid in doubts},
+    )

@@ -1,0 +1,173 @@
+"""Planning a backfill: what there is, what is missing, and how it is cut."""
+
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from trace_etl.dag.operators import SplitConfig
+from trace_etl.model.errors import Conflict, Fault, Invalid
+from trace_etl.model.scope import Range
+from trace_etl.policy.backfill import (
+    DEFAULT_CHUNK,
+    RELAYS,
+    Action,
+    Chunk,
+    chunk_size,
+    cut,
+    keeps_partitions,
+)
+from trace_etl.state.db.pool import Conn
+from trace_etl.state.flow import backfills
+from trace_etl.state.flow.backfills import NewBackfill, Target
+
+MOST_CHUNKS = 100_000
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody asks for."""
+
+    org_id: UUID
+    dag: str
+    job: str
+    span: Range
+    chunk: int | None
+    force: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a backfill would do."""
+
+    target: Target
+    size: int
+    chunks: list[Chunk]
+
+    def count(self, action: Action) -> int:
+        return sum(chunk.action == action for chunk in self.chunks)
+
+    @property
+    def to_build(self) -> list[Chunk]:
+        return [c for c in self.chunks if c.action in ("build", "rebuild")]
+
+    @property
+    def rows(self) -> int | None:
+        """Rows to be written, as far as anybody can tell."""
+        known = [chunk.rows for chunk in self.to_build]
+        return sum(rows or 0 for rows in known) if None not in known else None
+
+
+async def plan(conn: Conn, wish: Wish) -> Plan:
+    """What the wish comes to, now. Raises NotFound, Conflict, Invalid."""
+    found = await backfills.targets(conn, wish.org_id, wish.dag, wish.job)
+    # An input with partitions says what there is to read; any other takes what it is given.
+    target = next((t for t in found if _is_fed_by_partitions(t)), found[0])
+    if target.activation == "source":
+        return await _plan_triggers(conn, wish, target)
+    if keeps_partitions(target.operator, target.update_strategy):
+        return await _plan_partitions(conn, wish, target)
+    return await _plan_scopes(conn, wish, target)
+
+
+_OTHER_SOURCES = {
+    "cron": "fires by the clock",
+    "webhook": "passes on what it is sent",
+    "always_on": "goes on by itself",
+}
+
+
+async def _plan_triggers(conn: Conn, wish: Wish, target: Target) -> Plan:
+    """Of a manual source the chunks are its events."""
+    fed = await backfills.fed_by(conn, target.dataset_uuid or UUID(int=0), RELAYS)
+    if target.source != "manual":
+        why = _OTHER_SOURCES.get(target.source or "", "is no manual one")
+        instead = f"backfill what it feeds: {', '.join(fed)}" if fed else "nothing reads it yet"
+        raise Conflict(f"job {wish.job!r} is a source that {why}; {instead}")
+    if wish.chunk is None and not all(fed.values()):
+        # Whoever reads it takes each event whole: as small as elsewhere.
+        return await _plan_scopes(conn, replace(wish, chunk=DEFAULT_CHUNK), target)
+    return await _plan_scopes(conn, wish, target)
+
+
+async def _plan_partitions(conn: Conn, wish: Wish, target: Target) -> Plan:
+    version, density, lengths = target.output_version, None, list[int]()
+    there = list[backfills.Existing]()
+    feed = await _feed(conn, target, wish.span)
+    if version is not None:
+        lengths, density = await backfills.shape(conn, version)
+        there = await backfills.partitions_in(conn, version, _envelope(wish.span, feed))
+    size = _size(wish, target, lengths)
+    chunks = cut(wish.span, size, there, feed, force=wish.force, density=density)
+    return _bounded(Plan(target, size, chunks))
+
+
+async def _plan_scopes(conn: Conn, wish: Wish, target: Target) -> Plan:
+    if wish.force:
+        raise Conflict(
+            f"job {wish.job!r} keeps no partitions: rebuild those of a job that it feeds"
+        )
+    feed = await _feed(conn, target, wish.span)
+    size = _size(wish, target, [])
+    chunks = cut(wish.span, size, [], feed, force=False, density=None)
+    _bounded(Plan(target, size, chunks))
+    done = await backfills.worked_off(conn, target, [chunk.span for chunk in chunks])
+    spans = {existing.span for existing in done}
+    marked = [replace(c, action="there") if c.span in spans else c for c in chunks]
+    return Plan(target, size, marked)
+
+
+async def _feed(conn: Conn, target: Target, span: Range) -> list[Range] | None:
+    if not _is_fed_by_partitions(target) or target.dataset_version is None:
+        return None
+    found = await backfills.partitions_in(conn, target.dataset_version, span)
+    return [existing.span for existing in found]
+
+
+def _is_fed_by_partitions(target: Target) -> bool:
+    operator, strategy = target.upstream_operator, target.upstream_strategy
+    return operator is not None and keeps_partitions(operator, strategy or "")
+
+
+def _envelope(span: Range, feed: list[Range] | None) -> Range:
+    """Partitions that are read reach beyond the range; what is made of them may, too."""
+    ends = [span, *(feed or [])]
+    return Range(min(r.start for r in ends), max(r.end for r in ends))
+
+
+def _size(wish: Wish, target: Target, lengths: list[int]) -> int:
+    splits = target.upstream_operator == "range_splitter"
+    splitter = SplitConfig.model_validate(target.upstream_config or {}).size if splits else None
+    relays = not keeps_partitions(target.operator, target.update_strategy)
+    size = chunk_size(wish.chunk, splitter, lengths, whole=wish.span.length, relays=relays)
+    if not _is_fed_by_partitions(target) and wish.span.length // size >= MOST_CHUNKS:
+        raise _too_many(wish.span.length // size + 1)
+    return size
+
+
+def _bounded(made: Plan) -> Plan:
+    if len(made.chunks) > MOST_CHUNKS:
+        raise _too_many(len(made.chunks))
+    return made
+
+
+def _too_many(count: int) -> Invalid:
+    words = f"{count} chunks are too many, {MOST_CHUNKS} at most; ask for larger ones, or less"
+    return Invalid([Fault("chunk", words)])
+
+
+async def request(conn: Conn, wish: Wish, made_by: str) -> tuple[UUID, bool]:
+    """Ask for a backfill. The same wish again is the same backfill. Raises as `plan`.
+
+    Returns its id, and whether it is new.
+    """
+    first = await plan(conn, wish)
+    await backfills.lock(conn, first.target.job_id)
+    made = await plan(conn, wish)  # as it stands now that nobody else asks
+    new = NewBackfill(wish.org_id, made.target, wish.span, made.size, wish.force, made_by)
+    before = await backfills.same(conn, new)
+    if before and (before[1] == "running" or not made.to_build):
+        return before[0], False
+    if not made.to_build and not made.count("there"):
+        raise Conflict(
+            f"{made.target.upstream} has nothing in blocks {wish.span.key}: backfill that first"
+        )
+    return await backfills.create(conn, new, made.chunks), True

@@ -1,0 +1,70 @@
+"""What the user API's handlers may reach, and who calls."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Depends, Request
+
+from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
+from trace_etl.dispatcher.user_api.roles import ROLES, require
+from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
+from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.http.user_tokens import UserDep
+from trace_etl.model.errors import Fault, Forbidden, Invalid
+from trace_etl.queues.pgqueue import Producer
+from trace_etl.state.catalog import users
+from trace_etl.state.db.pool import Pool
+
+
+@dataclass(frozen=True)
+class Context:
+    pool: Pool
+    queue: Producer
+    kicks: Kicks
+    changes: ChangeFeed
+    webhooks: WebhookSecrets
+    scrapes: dict[UUID, tuple[float, bytes]] = field(
+        default_factory=dict[UUID, tuple[float, bytes]]
+    )
+    """The last scrape of each org, and when it was made."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A user whose token verified, with the role that the database gives in the token's org."""
+
+    org_id: UUID
+    name: str
+    role: str
+
+
+def _context(request: Request) -> Context:
+    return request.app.state.context
+
+
+async def _caller(request: Request, user: UserDep) -> Caller:
+    """The caller, if the route's line in `roles.ROLES` lets their role in. Raises Forbidden."""
+    context = _context(request)
+    async with context.pool.connection() as conn:
+        role = await users.role_of(conn, user.org_id, user.name)
+    if role is None:
+        raise Forbidden(f"user {user.name!r} is unknown here, or was disabled")
+    path: str = request.scope["route"].path_format
+    require(ROLES[f"{request.method} {path}"], role)
+    if request.query_params:
+        _check_parameters(path, request)
+    return Caller(user.org_id, user.name, role)
+
+
+def _check_parameters(path: str, request: Request) -> None:
+    """A misspelt filter must not find everything. Raises Invalid."""
+    described = request.app.openapi()["paths"][path][request.method.lower()].get("parameters", [])
+    known = {parameter["name"] for parameter in described if parameter["in"] == "query"}
+    if unknown := sorted(set(request.query_params) - known):
+        words = f"unknown parameter; known are {', '.join(sorted(known)) or 'none'}"
+        raise Invalid([Fault(name, words) for name in unknown])
+
+
+ContextDep = Annotated[Context, Depends(_context)]
+CallerDep = Annotated[Caller, Depends(_caller)]

@@ -1,0 +1,1 @@
+"""Routes of the user API, one resource per file."""

@@ -1,0 +1,109 @@
+"""The stream of changes, as server-sent events."""
+
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request
+
+from trace_etl.api.user.dags import Name
+from trace_etl.dispatcher.user_api.change_feed import ChangeFeed, Wish
+from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
+from trace_etl.dispatcher.user_api.pages import decode, encode
+from trace_etl.http.event_stream import EventStream, comment, event
+from trace_etl.http.user_tokens import current_user
+from trace_etl.model.errors import Fault, Invalid, TraceError
+from trace_etl.state.catalog import users
+from trace_etl.state.db.pool import BROKEN, Pool
+from trace_etl.state.feed.changes import Change, Position
+
+router = APIRouter(prefix="/v1", tags=["changes"])
+HEARTBEAT = 15.0
+SLOW_AFTER = 30.0
+Kind = Literal["task", "dataset", "deploy", "rollout", "pause"]
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/changes", response_class=EventStream, responses=_STREAM)
+async def follow_changes(
+    request: Request,
+    user: CallerDep,
+    ctx: ContextDep,
+    dag: Name | None = None,
+    kind: Annotated[list[Kind] | None, Query(description="Only these; may be repeated.")] = None,
+    after: Annotated[
+        str | None, Query(max_length=1024, description="An id to go on after.")
+    ] = None,
+    last_event_id: Annotated[str | None, Header(max_length=1024)] = None,
+) -> EventStream:
+    """Task transitions, dataset commits, deploys, rollouts and pauses, as they happen.
+
+    Starts with an event `ready`; goes on after `Last-Event-ID` (or `after`) without a gap. An event
+    `reset` says that this is not possible: read the lists anew, and follow from there.
+    """
+    known = last_event_id or after
+    position = _position(known) if known else None
+    wish = Wish(user.org_id, dag, [str(k) for k in kind] if kind else None)
+    ctx.changes.check_room()
+    still = _Still(request, user, ctx.pool)
+    return EventStream(_chunks(ctx.changes, wish, position, still), slow_after=SLOW_AFTER)
+
+
+class _Still:
+    """Whether the caller may go on listening: the token and the role end while a stream lasts."""
+
+    def __init__(self, request: Request, user: Caller, pool: Pool) -> None:
+        self._request = request
+        self._user = user
+        self._pool = pool
+
+    async def may(self) -> bool:
+        try:
+            await current_user(self._request)
+        except TraceError:
+            return False
+        try:
+            async with self._pool.connection() as conn:
+                return await users.role_of(conn, self._user.org_id, self._user.name) is not None
+        except BROKEN:
+            return (
+                True  # nobody knows; nothing is told meanwhile, and the next heartbeat asks again
+            )
+
+
+async def _chunks(
+    feed: ChangeFeed, wish: Wish, after: Position | None, still: _Still
+) -> AsyncGenerator[bytes]:
+    async with feed.listening(wish):
+        end, forgotten = await feed.head()
+        if after is not None and (after > end or after.xid < forgotten):
+            yield event("reset", {"reason": "the stream does not reach back that far"}, _id(end))
+            after = None
+        after = after or end
+        yield b"retry: 2000\n" + event("ready", {}, _id(after))
+        async for reading in feed.pages(wish, after, patience=HEARTBEAT):
+            if reading is not None:
+                yield b"".join(_event(change) for change in reading.changes)
+            elif await still.may():
+                yield comment("still here")
+            else:
+                return
+
+
+def _event(change: Change) -> bytes:
+    data = {"dag": change.dag, "job": change.job, **change.body}
+    return event(change.kind, data, _id(change.position))
+
+
+def _id(position: Position) -> str:
+    return encode((position.xid, position.source, position.key, position.subkey))
+
+
+def _position(token: str) -> Position:
+    try:
+        xid, source, key, subkey = decode(token, (int, int, UUID, str))
+    except ValueError as error:
+        raise Invalid([Fault("after", "pass the id of an event of this stream")]) from error
+    return Position(xid, source, key, subkey)

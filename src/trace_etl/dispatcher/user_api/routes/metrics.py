@@ -1,0 +1,145 @@
+"""/metrics: this process's counters, and what waits and runs in the caller's org."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from trace_etl.dispatcher import metrics as process
+from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
+from trace_etl.state.db.snapshots import snapshot
+from trace_etl.state.feed import metrics as figures
+from trace_etl.state.flow import loads
+
+router = APIRouter(tags=["metrics"])
+FRESH = 2.0
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+
+@dataclass(eq=False)
+class _Families(Collector):
+    families: list[Metric]
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self.families)
+
+
+@router.get("/metrics", response_class=Response, responses=_TEXT)
+async def metrics(user: CallerDep, ctx: ContextDep) -> Response:
+    """Counters of this process, and gauges of the caller's org, in Prometheus' text format."""
+    process.LISTENERS.set(ctx.changes.listeners)
+    known = ctx.scrapes.get(user.org_id)
+    # Many scrapers, or an eager one, cost as one.
+    if known is None or time.monotonic() - known[0] > FRESH:
+        known = ctx.scrapes[user.org_id] = (time.monotonic(), await _org(ctx, user.org_id))
+    body = generate_latest(process.REGISTRY) + known[1]
+    return Response(body, media_type=CONTENT_TYPE_LATEST)
+
+
+async def _org(ctx: Context, org_id: UUID) -> bytes:
+    async with snapshot(ctx.pool) as conn:
+        families = [
+            *_queues(await figures.queues(conn, org_id)),
+            *_running(await figures.running(conn, org_id)),
+            _retrying(await figures.retrying(conn, org_id)),
+            _paused(await figures.paused(conn, org_id)),
+            *_pressure(await loads.queues(conn, org_id), await loads.deferred(conn, org_id)),
+            *_outbox(await figures.outbox(conn)),
+        ]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return generate_latest(registry)
+
+
+def _queues(found: list[figures.Queue]) -> list[Metric]:
+    labels = ["dag", "job", "runtime", "tier"]
+    depth = GaugeMetricFamily("trace_queue_depth", "Tasks that wait.", labels=labels)
+    age = GaugeMetricFamily(
+        "trace_queue_oldest_seconds", "How long the oldest of them has waited.", labels=labels
+    )
+    for q in found:
+        place = [q.dag, q.job, q.runtime, "bulk" if q.bulk else "normal"]
+        depth.add_metric(place, q.depth)
+        age.add_metric(place, q.age)
+    return [depth, age]
+
+
+def _running(found: list[figures.Running]) -> list[Metric]:
+    jobs = GaugeMetricFamily("trace_tasks_running", "Tasks that run.", labels=["dag", "job"])
+    operators = GaugeMetricFamily(
+        "trace_operator_in_flight", "Attempts under way, by operator.", labels=["operator"]
+    )
+    by_job: dict[tuple[str, str], int] = {}
+    by_operator: dict[str, int] = {}
+    for r in found:
+        by_job[r.dag, r.job] = by_job.get((r.dag, r.job), 0) + r.count
+        by_operator[r.operator] = by_operator.get(r.operator, 0) + r.count
+    for place, count in by_job.items():
+        jobs.add_metric(list(place), count)
+    for operator, count in by_operator.items():
+        operators.add_metric([operator], count)
+    return [jobs, operators]
+
+
+def _retrying(found: list[tuple[str, str, int]]) -> Metric:
+    family = GaugeMetricFamily(
+        "trace_tasks_retrying",
+        "Tasks that failed and wait for their next attempt.",
+        labels=["dag", "job"],
+    )
+    for dag, job, count in found:
+        family.add_metric([dag, job], count)
+    return family
+
+
+def _paused(found: list[tuple[str, str, str, str, str]]) -> Metric:
+    family = GaugeMetricFamily(
+        "trace_job_paused",
+        "1 for every reason a job is paused for.",
+        labels=["dag", "job", "tier", "reason", "by"],
+    )
+    for place in dict.fromkeys(found):
+        family.add_metric(list(place), 1)
+    return family
+
+
+def _pressure(queues: list[loads.QueueView], deferred: int) -> list[Metric]:
+    limits = GaugeMetricFamily(
+        "trace_queue_limit", "Where a queue pushes back.", labels=["dag", "job", "of"]
+    )
+    tripped = GaugeMetricFamily(
+        "trace_queue_pushes_back",
+        "How many jobs wait for a queue that is over its limit.",
+        labels=["dag", "job", "sheds", "reason"],
+    )
+    for q in queues:
+        for of, limit in (("depth", q.max_queue_depth), ("age", q.max_queue_age)):
+            if limit is not None:
+                limits.add_metric([q.dag, q.job, of], limit)
+        if q.sheds is not None:
+            tripped.add_metric([q.dag, q.job, q.sheds, q.reason or ""], q.pausing)
+    kept = GaugeMetricFamily(
+        "trace_deferred_events", "Events kept for paused jobs.", value=deferred
+    )
+    return [limits, tripped, kept]
+
+
+def _outbox(found: list[tuple[str, bool, int, float]]) -> list[Metric]:
+    labels = ["kind", "state"]
+    rows = GaugeMetricFamily("trace_outbox_rows", "Side effects to perform.", labels=labels)
+    age = GaugeMetricFamily(
+        "trace_outbox_oldest_seconds", "How old the oldest of them is.", labels=labels
+    )
+    for kind, failed, count, seconds in found:
+        place = [kind, "failed" if failed else "pending"]
+        rows.add_metric(place, count)
+        age.add_metric(place, seconds)
+    return [rows, age]

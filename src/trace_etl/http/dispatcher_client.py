@@ -1,0 +1,184 @@
+"""The Dispatcher as a worker sees it: claims, heartbeats and completions over TLS."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from uuid import UUID
+
+import httpx
+import structlog
+from pydantic import TypeAdapter
+
+from trace_etl.api.task import buffers
+from trace_etl.api.task import events as news
+from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task.retired_tables import RetiredTables, TablesHeld, TablesToDrop
+from trace_etl.model.errors import TraceError
+from trace_etl.policy.retry import Backoff
+
+_log = structlog.stdlib.get_logger()
+_CLAIM_REPLY: TypeAdapter[wire.Claimed | wire.NotClaimed] = TypeAdapter(
+    wire.Claimed | wire.NotClaimed
+)
+_PATIENCE = 30.0
+_TRANSIENT = {429, 500, 502, 503, 504}
+
+
+class Refused(TraceError):
+    """The Dispatcher said no, and will say no again."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.refusal = code
+
+
+class Unreachable(TraceError):
+    """The Dispatcher does not answer."""
+
+    code = "dispatcher_unreachable"
+    retryable = True
+
+    def __init__(self, detail: str, status: int | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        """What it answered instead; None: nothing."""
+
+
+class DispatcherClient:
+    """Thread-safe. Calls that must arrive are repeated until they do, or until `stop` is set."""
+
+    def __init__(
+        self, url: str, ca: Path, worker_token: Callable[[], str], backoff: Backoff
+    ) -> None:
+        context = ssl.create_default_context(cafile=str(ca))
+        self._http = httpx.Client(base_url=url, verify=context, trust_env=False)
+        self._worker_token = worker_token
+        self._backoff = backoff
+
+    def close(self) -> None:
+        self._http.close()
+
+    def claim(self, task_id: UUID, worker_id: str, stop: Event) -> wire.Claimed | wire.NotClaimed:
+        """Try to win a task, until there is an answer. Raises Refused, Unreachable."""
+        body = wire.Claim(task_id=task_id, worker_id=worker_id).model_dump_json()
+
+        def claim() -> bytes:
+            headers = {"X-Trace-Worker-Token": self._worker_token()}
+            return self._post("/internal/task-claim", body, headers)
+
+        return _CLAIM_REPLY.validate_json(self._until_heard(claim, stop))
+
+    def heartbeat(self, fence: wire.Fenced, token: str, patience: float) -> wire.HeartbeatAccepted:
+        """Extend the lease, once, waiting so many seconds. Raises Unreachable, Refused."""
+        headers = {"X-Trace-Task-Capability": token}
+        reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers, patience)
+        return wire.HeartbeatAccepted.model_validate_json(reply)
+
+    def complete(self, body: wire.Complete, token: str, stop: Event) -> wire.CompleteAccepted:
+        """Report the end of an attempt until it is heard. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Task-Capability": token}
+        text = body.model_dump_json()
+        reply = self._until_heard(lambda: self._post("/v1/task/complete", text, headers), stop)
+        return wire.CompleteAccepted.model_validate_json(reply)
+
+    def events(self, body: news.Events, token: str, stop: Event) -> news.EventsAccepted:
+        """Tell of changes while the attempt runs, until heard. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Task-Capability": token}
+        text = body.model_dump_json(exclude_unset=True)
+        reply = self._until_heard(lambda: self._post("/v1/task/events", text, headers), stop)
+        return news.EventsAccepted.model_validate_json(reply)
+
+    def tables_to_drop(self, tables: list[str]) -> list[RetiredTables]:
+        """Which of these tables nobody reads any more. Raises Unreachable, Refused."""
+        headers = {"X-Trace-Worker-Token": self._worker_token()}
+        body = TablesHeld(tables=tables).model_dump_json()
+        reply = self._post("/internal/tables-to-drop", body, headers)
+        return TablesToDrop.model_validate_json(reply).retired
+
+    def buffer_publish(
+        self, body: wire.BufferPublish, token: str, stop: Event
+    ) -> wire.BufferPublishAccepted:
+        """Offer a batch of a buffered dataset, until heard. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Task-Capability": token}
+        text = body.model_dump_json()
+        reply = self._until_heard(
+            lambda: self._post("/v1/task/buffer-publish", text, headers), stop
+        )
+        return wire.BufferPublishAccepted.model_validate_json(reply)
+
+    def buffer_fetch(self, publish_id: UUID) -> buffers.BufferBatch:
+        """A batch as the Dispatcher recorded it. Raises Refused, Unreachable."""
+        path = f"/internal/buffer-fetch?publish_id={publish_id}"
+        headers = {"X-Trace-Worker-Token": self._worker_token()}
+        return buffers.BufferBatch.model_validate_json(self._call("GET", path, None, headers))
+
+    def buffer_complete(self, body: buffers.BufferComplete) -> None:
+        """Tell what became of a batch. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Worker-Token": self._worker_token()}
+        self._post("/internal/buffer-complete", body.model_dump_json(), headers)
+
+    def pause_after(self, failures: int) -> float:
+        """How many seconds to wait before the next try."""
+        return self._backoff.after(failures).total_seconds()
+
+    def _until_heard(self, call: Callable[[], bytes], stop: Event) -> bytes:
+        failures = 0
+        while True:
+            try:
+                return call()
+            except Unreachable as error:
+                failures += 1
+                _log.warning("dispatcher_unreachable", failures=failures, error=str(error))
+                if stop.wait(self.pause_after(failures)):
+                    raise
+
+    def _post(
+        self, path: str, body: str, headers: dict[str, str], patience: float = _PATIENCE
+    ) -> bytes:
+        headers = {**headers, "Content-Type": "application/json"}
+        return self._call("POST", path, body, headers, patience)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: str | None,
+        headers: dict[str, str],
+        patience: float = _PATIENCE,
+    ) -> bytes:
+        try:
+            reply = self._http.request(
+                method, path, content=body, headers=headers, timeout=patience
+            )
+        except httpx.TransportError as error:
+            raise Unreachable(f"{path}: {error!r}") from error
+        if reply.status_code in _TRANSIENT:
+            raise Unreachable(f"{path} answered {reply.status_code}", reply.status_code)
+        if reply.status_code != 200:
+            raise _refusal(reply)
+        return reply.content
+
+
+def _fence_json(fence: wire.Fenced) -> str:
+    return fence.model_dump_json(include={"task_id", "attempt", "lease_token"})
+
+
+def _refusal(reply: httpx.Response) -> Refused:
+    problem: dict[str, object] = reply.json()
+    return Refused(reply.status_code, str(problem.get("code")), str(problem.get("detail")))
+
+
+def read_token(path: Path) -> Callable[[], str]:
+    """The first line of a token file, read again when it changed: tokens are rotated live."""
+    seen: tuple[float, str] = (-1.0, "")
+
+    def token() -> str:
+        nonlocal seen
+        changed = path.stat().st_mtime
+        if changed != seen[0]:
+            seen = (changed, path.read_text().splitlines()[0].strip())
+        return seen[1]
+
+    return token

@@ -1,0 +1,1 @@
+"""Keys, certificates, passwords and private files of the embedded stack."""

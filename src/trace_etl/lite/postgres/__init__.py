@@ -1,0 +1,1 @@
+"""The embedded Postgres server: binaries, account, server process, databases and roles."""

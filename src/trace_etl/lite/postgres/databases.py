@@ -1,0 +1,128 @@
+"""The databases and roles of the stack: who owns what, and who may connect where."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from trace_etl.lite.credentials import passwords
+from trace_etl.lite.postgres.server import Server
+
+STATE = "trace_state"
+READER = "trace_reader"
+DATA = "trace_data"
+DATA_READER = "trace_data_reader"
+QUEUE = "trace_queue"
+ROLES = (STATE, READER, DATA, DATA_READER, QUEUE)
+
+Conn = psycopg.Connection[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Dsns:
+    """One connection string per role."""
+
+    state: str
+    reader: str
+    data: str
+    queue: str
+    data_reader: str
+
+
+def provision(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
+    """Make the roles, the two databases and the queue's schema, where they are missing."""
+    create_roles(server)
+    create_database(server, state, owner=STATE, connect=[READER])
+    create_database(server, data, owner=DATA, connect=[QUEUE, DATA_READER])
+    with psycopg.connect(server.admin_dsn(data), autocommit=True) as conn:
+        conn.execute("SET client_min_messages = warning")
+        conn.execute("CREATE SCHEMA IF NOT EXISTS queue AUTHORIZATION trace_queue")
+    return dsns(server, state=state, data=data)
+
+
+def dsns(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
+    """The roles' connection strings to the two databases."""
+    return Dsns(
+        state=server.dsn(STATE, state),
+        reader=server.dsn(READER, state),
+        data=server.dsn(DATA, data),
+        queue=server.dsn(QUEUE, data),
+        data_reader=server.dsn(DATA_READER, data),
+    )
+
+
+def create_roles(server: Server) -> None:
+    """Make the roles with the passwords of the password file; close the server's own databases."""
+    known = passwords.ensure(server.passfile, ROLES)
+    with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
+        for role in ROLES:
+            _ensure_role(conn, role, known[role])
+        # Wake-ups are only hints: losing the last ones in a crash costs a poll, not a task.
+        conn.execute("ALTER ROLE trace_queue SET synchronous_commit = off")
+        conn.execute("ALTER ROLE trace_queue SET search_path = queue")
+        for reader in (READER, DATA_READER):
+            conn.execute(
+                sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(
+                    sql.Identifier(reader)
+                )
+            )
+        for database in ("postgres", "template1"):
+            _close(conn, database)
+
+
+def create_database(
+    server: Server,
+    name: str,
+    *,
+    owner: str,
+    connect: Sequence[str] = (),
+    template: str | None = None,
+) -> None:
+    """Make a database, if missing, that only its owner and the roles in `connect` may enter."""
+    with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
+        if not _exists(conn, "SELECT 1 FROM pg_database WHERE datname = %s", name):
+            conn.execute(
+                sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} STRATEGY {}").format(
+                    sql.Identifier(name),
+                    sql.Identifier(owner),
+                    sql.Identifier(template or "template1"),
+                    sql.SQL("FILE_COPY" if template else "WAL_LOG"),
+                )
+            )
+        _close(conn, name)
+        for role in connect:
+            conn.execute(
+                sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(
+                    sql.Identifier(name), sql.Identifier(role)
+                )
+            )
+
+
+def drop_database(server: Server, name: str) -> None:
+    """Delete a database and whatever is connected to it."""
+    with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
+        conn.execute("SET client_min_messages = warning")
+        conn.execute(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+        )
+
+
+def _ensure_role(conn: Conn, role: str, password: str) -> None:
+    known = _exists(conn, "SELECT 1 FROM pg_roles WHERE rolname = %s", role)
+    verb = "ALTER" if known else "CREATE"
+    # Sent as a verifier, so no password can appear in the server's log.
+    verifier = conn.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256")
+    conn.execute(
+        sql.SQL("{} ROLE {} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD {}").format(
+            sql.SQL(verb), sql.Identifier(role), sql.Literal(verifier.decode())
+        )
+    )
+
+
+def _close(conn: Conn, database: str) -> None:
+    conn.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
+
+
+def _exists(conn: Conn, query: sql.SQL | str, name: str) -> bool:
+    return conn.execute(query, (name,)).fetchone() is not None  # type: ignore[arg-type]

@@ -1,0 +1,326 @@
+"""The embedded Postgres server: one data directory, one port on loopback, one child process."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from trace_etl.lite.credentials import passwords, private_files
+from trace_etl.lite.errors import HomeUnusable, PortTaken, PostgresFailed, StackError
+from trace_etl.lite.postgres import binaries
+from trace_etl.lite.postgres.account import Account, postgres_account
+from trace_etl.lite.processes import process_tree
+from trace_etl.lite.processes.ports import LOOPBACK, free_port, holder, is_free
+
+SUPERUSER = "trace_admin"
+# Durable, and small: a laptop runs this beside a JVM.
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_logical_replication_workers": "0",
+    "wal_compression": "on",
+    "min_wal_size": "80MB",
+    "max_wal_size": "1GB",
+    "checkpoint_timeout": "15min",
+    "io_method": "sync",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+    "autovacuum_naptime": "15s",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    "log_min_error_statement": "panic",  # no SQL text in logs
+    "log_line_prefix": "%m ",
+}
+_SINCE_18 = frozenset({"io_method"})
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+_ROOT_PLACE = Path("/var/lib/trace-postgres")
+_POLL = 0.02
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it listens and where its passwords are."""
+
+    port: int
+    passfile: Path
+    host: str = LOOPBACK
+
+    def dsn(self, role: str, database: str) -> str:
+        """A connection string without a secret in it; its password is in the password file."""
+        return make_conninfo(
+            host=self.host,
+            port=self.port,
+            dbname=database,
+            user=role,
+            passfile=str(self.passfile),
+        )
+
+    def admin_dsn(self, database: str = "postgres") -> str:
+        """The superuser's connection string."""
+        return self.dsn(SUPERUSER, database)
+
+
+@dataclass
+class EmbeddedPostgres:
+    """A Postgres server of our own under `directory` (as root: linked from there).
+
+    `directory`'s parent must exist; `passfile` defaults to `pgpass` beside it.
+    """
+
+    directory: Path
+    port: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    passfile: Path = field(default=Path())
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _account: Account | None = field(default=None, init=False, repr=False)
+    _software: binaries.Software | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.passfile == Path():
+            self.passfile = self.directory.with_name("pgpass")
+
+    @property
+    def account(self) -> Account:
+        """Whom the server runs as."""
+        self._account = self._account or postgres_account()
+        return self._account
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self.directory.resolve() / "data"
+
+    @property
+    def log(self) -> Path:
+        """Where `start` sends the server's output."""
+        return self.directory.with_name(f"{self.directory.name}.log")
+
+    def prepare(self) -> None:
+        """Make the data directory if there is none; find the software; make the passwords."""
+        self._make_place()
+        known = SUPERUSER in passwords.read(self.passfile)
+        password = passwords.ensure(self.passfile, [SUPERUSER])[SUPERUSER]
+        major = self._data_version()
+        found = binaries.find(major)
+        self._software = binaries.made_reachable(found, self.account, self.directory.resolve())
+        if major is None:
+            self._initialise(self._software, password)
+        elif not known:
+            self._reset_password(self._software, password)
+        self.evict()
+
+    def command(self) -> list[str]:
+        """The server's command line, for whoever starts it. Needs `prepare` and a port."""
+        assert self._software is not None, "prepare() comes first"
+        options = {**SETTINGS, **self.settings, "port": str(self.port)}
+        if self._software.major < 18:
+            options = {k: v for k, v in options.items() if k not in _SINCE_18}
+        pairs = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
+        return [self._software.binary("postgres"), "-D", str(self.data), *pairs]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The server's whole environment."""
+        return dict(_ENVIRONMENT)
+
+    def start(self, *, timeout: float = 30.0) -> Server:
+        """Run the server as our child until `stop`, or until we die; wait until it answers.
+
+        Without a port given it takes a free one, and another when somebody is faster.
+        """
+        self.prepare()
+        deadline = time.monotonic() + timeout
+        if self.port is not None:
+            return self._start_once(deadline)
+        while True:
+            self.port = free_port()
+            try:
+                return self._start_once(deadline)
+            except PortTaken:
+                if time.monotonic() > deadline:
+                    raise
+
+    def stop(self, *, grace: float = 10.0) -> None:
+        """Stop the server we started: politely, then at once."""
+        if self._process is None:
+            return
+        for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+            self._process.send_signal(sent)
+            try:
+                self._process.wait(grace)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self._process = None
+
+    def evict(self, *, grace: float = 10.0) -> None:
+        """End a server that a former run left on this data directory; drop its stale pid file."""
+        pidfile = self.data / "postmaster.pid"
+        if not pidfile.exists():
+            return
+        left = self._postmaster(pidfile.read_text().partition("\n")[0])
+        if left is None:
+            # The pid may have gone to another program, which would keep Postgres from starting.
+            pidfile.unlink(missing_ok=True)
+            return
+        process_tree.end([left], signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, grace=grace)
+
+    def remove(self) -> None:
+        """Stop and delete the server's data, wherever it lives."""
+        self.stop()
+        if self.directory.is_symlink() or self.directory.exists():
+            self.evict()
+            shutil.rmtree(self.directory.resolve(), ignore_errors=True)
+        if self.directory.is_symlink():
+            self.directory.unlink()
+        self.passfile.unlink(missing_ok=True)
+        self.log.unlink(missing_ok=True)
+
+    def server(self) -> Server:
+        """Where it listens, running or not."""
+        assert self.port is not None
+        return Server(self.port, self.passfile)
+
+    def _make_place(self) -> None:
+        if self.account.is_ours:
+            private_files.make_directory(self.directory)
+            return
+        if self.directory.is_symlink() and self.directory.exists():
+            return
+        self.directory.unlink(missing_ok=True)
+        place = _place_for(self.directory)
+        # Ours, to be passed through: what root writes here nobody else can redirect.
+        place.chmod(0o711)
+        self.directory.symlink_to(place)
+
+    def _data_version(self) -> int | None:
+        mark = self.data / "PG_VERSION"
+        return int(mark.read_text()) if mark.exists() else None
+
+    def _initialise(self, postgres: binaries.Software, password: str) -> None:
+        """Run initdb beside the data directory, then rename: a killed initdb leaves no half."""
+        partial = self.data.with_name("data.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
+        os.chown(partial, self.account.uid, self.account.gid)
+        secret = self.data.with_name("initdb.secret")
+        private_files.write(secret, password)
+        os.chown(secret, self.account.uid, self.account.gid)
+        try:
+            self._run(
+                [
+                    *(postgres.binary("initdb"), "--pgdata", str(partial)),
+                    *("--username", SUPERUSER, "--pwfile", str(secret)),
+                    *("--auth-host", "scram-sha-256", "--auth-local", "reject"),
+                    *("--encoding", "UTF8", "--locale", "C"),
+                    *(["--no-sync"] if self.settings.get("fsync") == "off" else []),
+                ]
+            )
+        finally:
+            secret.unlink()
+        partial.rename(self.data)
+
+    def _reset_password(self, postgres: binaries.Software, password: str) -> None:
+        """Give the superuser a new password when the password file was lost."""
+        self.evict()
+        statement = f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n"
+        self._run(
+            [postgres.binary("postgres"), "--single", "-D", str(self.data), "postgres"], statement
+        )
+
+    def _run(self, command: list[str], stdin: str = "") -> None:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd="/",
+            check=False,
+            user=self.account.user,
+            group=self.account.group,
+            extra_groups=self.account.extra_groups,
+        )
+        if done.returncode != 0:
+            raise PostgresFailed(
+                f"{Path(command[0]).name} failed: {done.stderr.strip()[-800:]}",
+                f"free disk space or permissions on {self.directory.resolve()}, then retry",
+            )
+
+    def _postmaster(self, pid: str) -> psutil.Process | None:
+        """The live process of that pid, if it serves this data directory."""
+        try:
+            process = psutil.Process(int(pid))
+            serves = str(self.data) in process.cmdline()
+        except (psutil.NoSuchProcess, ValueError):
+            return None
+        return process if serves and process_tree.is_running(process) else None
+
+    def _start_once(self, deadline: float) -> Server:
+        self.log.write_bytes(b"")
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                process_tree.bound(self.command(), sent=signal.SIGINT, account=self.account),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
+            )
+        return self._wait_until_ready(deadline)
+
+    def _wait_until_ready(self, deadline: float) -> Server:
+        assert self._process is not None
+        server = self.server()
+        while True:
+            try:
+                psycopg.connect(server.admin_dsn(), connect_timeout=2).close()
+                return server
+            except psycopg.OperationalError as refused:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    self.stop()
+                    raise self._not_started(server.port) from refused
+            time.sleep(_POLL)
+
+    def _not_started(self, port: int) -> StackError:
+        tail = self.log.read_text(errors="replace")[-800:].strip()
+        if "could not bind" in tail and not is_free(port):
+            return PortTaken(f"port {port} (postgres) is taken by {holder(port)}", "choose another")
+        return PostgresFailed(f"Postgres did not start: {tail}")
+
+
+def _place_for(directory: Path) -> Path:
+    """A new directory that any account can reach; temporary if `directory` is."""
+    temporary = Path(tempfile.gettempdir()).resolve()
+    if directory.parent.resolve().is_relative_to(temporary) and _is_open(temporary):
+        return Path(tempfile.mkdtemp(prefix="trace-postgres-", dir=temporary))
+    try:
+        _ROOT_PLACE.mkdir(parents=True, exist_ok=True)
+        _ROOT_PLACE.chmod(0o711)  # to be passed through, not listed; whatever our umask is
+        return Path(tempfile.mkdtemp(prefix="", dir=_ROOT_PLACE))
+    except OSError as refused:
+        raise HomeUnusable(
+            f"cannot make a data directory for Postgres under {_ROOT_PLACE}: {refused.strerror}",
+            f"make {_ROOT_PLACE.parent} writable, or run `trace up` as an ordinary user",
+        ) from refused
+
+
+def _is_open(directory: Path) -> bool:
+    return all(path.stat().st_mode & 0o001 for path in (directory, *directory.parents))

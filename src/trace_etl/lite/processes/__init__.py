@@ -1,0 +1,1 @@
+"""Starting, supervising, observing and stopping the processes of the embedded stack."""

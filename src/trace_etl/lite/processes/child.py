@@ -1,0 +1,102 @@
+"""One running process of a part: started bound to us, stopped with everything below it."""
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from trace_etl.lite.processes import process_tree
+from trace_etl.lite.processes.parts import Part
+
+_SECOND_GRACE = 3.0
+
+
+@dataclass
+class Child:
+    """A part's process; leader of its own session, so that its descendants can be found."""
+
+    part: Part
+    process: asyncio.subprocess.Process
+    created: float
+    log_start: int
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.began
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.returncode is not None
+
+    async def ended(self) -> int:
+        """Wait for its end; end whatever it left behind; return its exit code."""
+        code = await self.process.wait()
+        process_tree.kill_all(process_tree.session_members(self.pid))
+        return code
+
+    async def stop(self, hurry: asyncio.Event) -> None:
+        """Ask it to stop, ever more firmly; at once when `hurry` is set."""
+        for position, sent in enumerate(self.part.stop_with):
+            if self.has_ended:
+                break
+            if hurry.is_set() and position + 1 < len(self.part.stop_with):
+                continue
+            self._send(sent)
+            await self._wait(_SECOND_GRACE if position else self.part.grace, hurry)
+        await self.ended()
+
+    def kill(self) -> None:
+        """End it now, as firmly as its kind allows."""
+        self._send(self.part.stop_with[-1])
+
+    def _send(self, sent: signal.Signals) -> None:
+        if not self.has_ended:
+            self.process.send_signal(sent)
+
+    async def _wait(self, grace: float, hurry: asyncio.Event) -> None:
+        waits = {
+            asyncio.ensure_future(self.process.wait()),
+            asyncio.ensure_future(hurry.wait()),
+        }
+        try:
+            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+async def start(part: Part, log: Path) -> Child:
+    """Start a part's process with its output appended to `log`."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log_start = os.fstat(output).st_size
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *process_tree.bound(
+                part.argv, sent=part.stop_with[0], account=part.account, directory=part.directory
+            ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(part.environment),
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+    return Child(part, process, _created(process.pid), log_start)
+
+
+def _created(pid: int) -> float:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return time.time()

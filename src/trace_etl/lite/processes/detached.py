@@ -1,0 +1,55 @@
+"""The stack in the background: a process of its own that reports once how its start went."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from trace_etl.lite.connection import Connection
+from trace_etl.lite.errors import PartFailed, StackError
+from trace_etl.lite.home import Home
+from trace_etl.lite.options import Options
+from trace_etl.lite.processes import lock, log_view
+
+
+def start(home: Home, options: Options) -> tuple[Connection, float]:
+    """Start the stack in the background and wait until it is up. Raises StackError."""
+    home.open()
+    if lock.holder(home.lock) is not None:
+        raise lock.already_running(home.lock)
+    log = home.logs / "supervisor.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "trace_etl.lite"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+        )
+    return _understand(_ask(process, home, options), log)
+
+
+def _ask(process: subprocess.Popen[bytes], home: Home, options: Options) -> bytes:
+    """Hand over the options, not on the command line (an RPC address may carry a key)."""
+    assert process.stdin and process.stdout
+    order = {"home": str(home.path), "options": asdict(options)}
+    try:
+        with process.stdin, process.stdout:
+            process.stdin.write(json.dumps(order).encode())
+            process.stdin.close()
+            return process.stdout.readline()
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
+
+
+def _understand(report: bytes, log: Path) -> tuple[Connection, float]:
+    if not report:
+        raise PartFailed(f"the supervisor died at its start:\n{log_view.tail(log)}", f"see {log}")
+    answer = cast(dict[str, Any], json.loads(report))
+    if "error" in answer:
+        kinds = {kind.code: kind for kind in StackError.__subclasses__()}
+        raise kinds.get(answer["code"], StackError)(answer["error"], answer["remedy"])
+    return Connection(**answer["connection"]), answer["seconds"]

@@ -1,0 +1,105 @@
+"""Process families: children that do not outlive their parent, and what a dead one left."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from trace_etl.lite.postgres.account import Account
+
+_LAUNCHER = str(Path(__file__).with_name("launcher.py"))
+# psutil derives a start time from the boot time, which moves a little with the clock.
+_CLOCK_SLACK = 2.0
+_POLL = 0.02
+
+
+def bound(
+    command: Sequence[str],
+    *,
+    sent: signal.Signals = signal.SIGTERM,
+    account: Account | None = None,
+    directory: str = "/",
+) -> list[str]:
+    """The command, made to run under `account` and to get `sent` when we die, even killed.
+
+    Hazard: the kernel watches the *thread* that forks; start children from one that stays.
+    """
+    other = account is not None and not account.is_ours
+    uid, gid = (account.uid, account.gid) if account and other else (-1, -1)
+    numbers = [str(number) for number in (os.getpid(), int(sent), uid, gid)]
+    return [sys.executable, "-I", "-S", _LAUNCHER, *numbers, directory, *command]
+
+
+def same_process(pid: int, created: float) -> psutil.Process | None:
+    """The process of that pid, if it is the one that started then and still runs."""
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - created) <= _CLOCK_SLACK
+        return process if same and is_running(process) else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def is_stranger(pid: int, created: float) -> bool:
+    """Whether the pid went to another process since."""
+    try:
+        return abs(psutil.Process(pid).create_time() - created) > _CLOCK_SLACK
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Alive, and not merely waiting for a lazy init to collect it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_ended(processes: Sequence[psutil.Process], grace: float) -> list[psutil.Process]:
+    """Wait until all have ended, `grace` seconds at most; return those that have not."""
+    deadline = time.monotonic() + grace
+    alive = [process for process in processes if is_running(process)]
+    while alive and time.monotonic() < deadline:
+        time.sleep(_POLL)
+        alive = [process for process in alive if is_running(process)]
+    return alive
+
+
+def session_members(leader: int) -> list[psutil.Process]:
+    """Everything alive in the leader's session but the leader: the JVM, its Python workers…"""
+    members: list[psutil.Process] = []
+    for pid in psutil.pids():
+        try:
+            if pid != leader and os.getsid(pid) == leader:
+                members.append(psutil.Process(pid))
+        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            continue
+    return members
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    """SIGKILL each one that still runs."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def end(processes: Sequence[psutil.Process], *signals: signal.Signals, grace: float) -> None:
+    """Send each signal in turn, the firmest last, until all have ended."""
+    alive = list(processes)
+    for sent in signals:
+        for process in alive:
+            try:
+                process.send_signal(sent)
+            except psutil.NoSuchProcess:
+                continue
+        alive = wait_ended(alive, grace)
+        if not alive:
+            return

@@ -1,0 +1,40 @@
+"""run/stack.json: which processes the supervisor runs, kept current for status and clean-up."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from trace_etl.lite.credentials import private_files
+
+State = Literal["waiting", "starting", "ready", "restarting", "stopped"]
+
+
+@dataclass
+class PartRecord:
+    """One part, as its supervisor knows it."""
+
+    name: str
+    where: str = ""
+    state: State = "waiting"
+    pid: int | None = None
+    created: float | None = None
+    since: str | None = None
+    restarts: int = 0
+    last_exit: int | None = None
+
+
+def write(path: Path, parts: Sequence[PartRecord]) -> None:
+    """Replace the record."""
+    private_files.write(path, json.dumps([asdict(part) for part in parts], indent=1))
+
+
+def read(path: Path) -> list[PartRecord]:
+    """The parts of the present or the last run; none when nothing legible was recorded."""
+    known = {field.name for field in fields(PartRecord)}
+    try:
+        entries = cast(list[dict[str, Any]], json.loads(path.read_text()))
+        return [PartRecord(**{k: entry[k] for k in known & entry.keys()}) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        return []

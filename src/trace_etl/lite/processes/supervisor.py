@@ -1,0 +1,187 @@
+"""The supervisor: starts the parts in order, restarts what dies, and stops them in reverse."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trace_etl.lite.errors import PartFailed
+from trace_etl.lite.processes import child, log_view
+from trace_etl.lite.processes.child import Child
+from trace_etl.lite.processes.parts import Part
+from trace_etl.lite.processes.record import PartRecord
+
+_POLL = 0.05
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """How long to wait before a restart, and when a part's failures are forgotten."""
+
+    first: float = 0.5
+    longest: float = 30.0
+    stable_after: float = 30.0
+    start_attempts: int = 3
+
+    def delay(self, failures: int) -> float:
+        """Doubles with each failure in a row."""
+        return min(self.longest, self.first * 2.0 ** min(failures - 1, 16))
+
+    def failures_after(self, failures: int, age: float) -> int:
+        """The failures in a row, counting one of a process that ran for `age` seconds."""
+        return 1 if age >= self.stable_after else failures + 1
+
+
+@dataclass
+class Supervisor:
+    """Keeps the parts running until it is asked to stop. Runs in the main thread only."""
+
+    parts: Sequence[Part]
+    logs: Path
+    log: log_view.EventLog
+    publish: Callable[[Sequence[PartRecord]], None]
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+
+    def __post_init__(self) -> None:
+        self._records = {part.name: PartRecord(part.name, part.where) for part in self.parts}
+        self._ready = {part.name: asyncio.Event() for part in self.parts}
+        self._children: dict[str, Child] = {}
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    def request_stop(self) -> None:
+        """Begin a clean shutdown; asked again, kill what still runs."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    async def run(self, on_up: Callable[[], None]) -> None:
+        """Start everything, call `on_up`, keep it running until a stop is requested.
+
+        Raises PartFailed when a part cannot be brought up at first.
+        """
+        keepers = [asyncio.create_task(self._keep(part)) for part in self.parts]
+        events = [asyncio.create_task(self._announce(on_up)), asyncio.create_task(self._stopped())]
+        try:
+            await _first_failure_or_end(keepers, *events)
+        finally:
+            await _cancel([*keepers, *events])
+            await self._shut_down()
+
+    async def _announce(self, on_up: Callable[[], None]) -> None:
+        for event in self._ready.values():
+            await event.wait()
+        on_up()
+
+    async def _stopped(self) -> None:
+        await self._stopping.wait()
+
+    async def _keep(self, part: Part) -> None:
+        """Run one part for ever: start, wait until ready, wait for its death, wait, again."""
+        for name in part.after:
+            await self._ready[name].wait()
+        failures = 0
+        while True:
+            process = await self._start(part)
+            await self._until_ready(part, process)
+            code = await process.ended()
+            failures = self.policy.failures_after(failures, process.age)
+            if not self._ready[part.name].is_set() and failures >= self.policy.start_attempts:
+                raise self._gave_up(part, code)
+            await self._back_off(part, code, self.policy.delay(failures))
+
+    async def _start(self, part: Part) -> Child:
+        process = await child.start(part, self._log_path(part))
+        self._children[part.name] = process
+        self._note(part, state="starting", pid=process.pid, created=process.created, since=_now())
+        self.log.event("part_started", part=part.name, pid=process.pid)
+        return process
+
+    async def _until_ready(self, part: Part, process: Child) -> None:
+        """Wait until it answers or has died; one that does neither in time is killed."""
+        while not process.has_ended:
+            if await asyncio.to_thread(part.is_ready, process.pid):
+                return await self._became_ready(part, process)
+            if process.age > part.ready_within:
+                self.log.event("part_not_ready", "error", part=part.name, after=part.ready_within)
+                return process.kill()
+            await asyncio.sleep(_POLL)
+
+    async def _became_ready(self, part: Part, process: Child) -> None:
+        try:
+            if part.on_ready:
+                await asyncio.to_thread(part.on_ready)
+        except Exception as failed:
+            self.log.event("part_hook_failed", "error", part=part.name, error=repr(failed))
+            return process.kill()
+        self._note(part, state="ready")
+        self.log.event("part_ready", part=part.name, seconds=round(process.age, 2))
+        self._ready[part.name].set()
+
+    async def _back_off(self, part: Part, code: int, delay: float) -> None:
+        restarts = self._records[part.name].restarts + 1
+        self._note(part, state="restarting", pid=None, created=None, last_exit=code)
+        self.log.event("part_exited", "error", part=part.name, code=code, restart_in=delay)
+        await asyncio.sleep(delay)
+        self._note(part, restarts=restarts)
+
+    async def _shut_down(self) -> None:
+        """Stop the parts, those that others need after those that need them."""
+        self.log.event("stack_stopping")
+        waiting = {part.name: part for part in self.parts}
+        while waiting:
+            needed = {name for part in waiting.values() for name in part.after}
+            layer = [part for name, part in waiting.items() if name not in needed]
+            await asyncio.gather(*(self._stop(part) for part in layer))
+            waiting = {name: part for name, part in waiting.items() if part not in layer}
+        self.log.event("stack_stopped")
+
+    async def _stop(self, part: Part) -> None:
+        process = self._children.get(part.name)
+        if process:
+            await process.stop(self._hurry)
+        self._note(part, state="stopped", pid=None, created=None)
+
+    def _gave_up(self, part: Part, code: int) -> PartFailed:
+        path = self._log_path(part)
+        words = log_view.tail(path, since=self._children[part.name].log_start)
+        return PartFailed(
+            f"{part.name} does not start (exit code {code}); its last words:\n{words}",
+            f"its whole log is {path}",
+        )
+
+    def _log_path(self, part: Part) -> Path:
+        return self.logs / f"{part.name}.log"
+
+    def _note(self, part: Part, **changes: Any) -> None:
+        record = self._records[part.name]
+        for name, value in changes.items():
+            setattr(record, name, value)
+        try:
+            self.publish(list(self._records.values()))
+        except OSError as refused:
+            # A full disk must not take the supervisor down with it.
+            self.log.event("record_not_written", "error", error=str(refused))
+
+
+async def _first_failure_or_end(
+    keepers: list[asyncio.Task[None]], *events: asyncio.Task[None]
+) -> None:
+    """Until the last event happens; a keeper ends only by failing."""
+    pending = {*keepers, *events}
+    while events[-1] in pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

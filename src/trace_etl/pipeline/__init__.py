@@ -1,1 +1,0 @@
-"""Spark: the session, the chain as a data source, operators, and the one writer."""

@@ -1,1 +1,0 @@
-"""Decoding event logs, a batch at a time: Arrow in, Arrow out, no Python per row."""

@@ -1,1 +1,0 @@
-"""Pure decisions: what to do, never doing it. No IO."""

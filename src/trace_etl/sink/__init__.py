@@ -1,0 +1,1 @@
+"""The sink: writes batches of buffered datasets into Postgres data."""

@@ -1,0 +1,192 @@
+"""Batches as files: found, read, and checked row by row against what was declared."""
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS, BufferBatch, BufferColumn
+from trace_etl.model.errors import TraceError
+from trace_etl.model.storage import attempt_prefix, buffer_place
+
+_JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/x-jsonlines")
+_INT, _LONG = 2**31, 2**63
+_DIGITS = re.compile(r"-?[0-9]+")
+_ELSEWHERE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
+
+
+class BadBatch(TraceError):
+    """A batch that will never be written, and why."""
+
+    code = "bad_batch"
+
+
+class BatchMissing(TraceError):
+    """The artifact is not there, or cannot be read now."""
+
+    code = "batch_missing"
+    retryable = True
+
+
+def read(batch: BufferBatch, root: Path) -> list[tuple[Any, ...]]:
+    """The rows of a batch, one for each key, the last. Raises BadBatch, BatchMissing."""
+    if batch.columns is None:
+        raise BadBatch("the dataset is not buffered: publish it with `write_mode: buffered`")
+    if batch.content_type.partition(";")[0].strip() not in _JSON_LINES:
+        raise BadBatch(f"content_type {batch.content_type!r}: send {_JSON_LINES[0]}")
+    lines = _lines(_load(batch, root))
+    rows = list(_rows(lines, batch.columns, batch.unique_key))
+    if batch.record_count is not None and batch.record_count != len(rows):
+        raise BadBatch(f"record_count is {batch.record_count}, but there are {len(rows)} rows")
+    names = [column.name for column in batch.columns]
+    at = [names.index(name) for name in batch.unique_key]
+    return list({_key(row, at, names): row for row in rows}.values())
+
+
+def _key(row: tuple[Any, ...], at: list[int], names: list[str]) -> tuple[Any, ...]:
+    for n in at:
+        if row[n] != row[n]:  # equal to nothing here, and to itself in Postgres
+            raise BadBatch(f"{names[n]!r} is NaN, and part of the unique_key")
+    return tuple(row[n] for n in at)
+
+
+def _load(batch: BufferBatch, root: Path) -> bytes:
+    """The artifact. Only what the publishing attempt may write is read at all."""
+    scheme, _, rest = batch.batch_uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    own = attempt_prefix(buffer_place(batch.dataset_uuid), batch.task_id, batch.attempt)
+    names = key.split("/")
+    if scheme != "s3" or not key.startswith(own) or {"", ".", ".."} & {bucket, *names}:
+        raise BadBatch(f"{batch.batch_uri} is not under {own}, where this attempt may write")
+    try:
+        content = _content(root / bucket, names)
+    except OSError as error:
+        if error.errno in _ELSEWHERE:
+            raise BadBatch(f"{batch.batch_uri} leads elsewhere, or is no file") from error
+        raise BatchMissing(f"{names[-1]}: {error.strerror}") from error
+    if content is None:
+        raise BadBatch(f"{batch.batch_uri} is no file")
+    if len(content) > MOST_BYTES:
+        raise BadBatch(f"the batch is larger than {MOST_BYTES} bytes; publish several")
+    return content
+
+
+def _content(place: Path, names: list[str]) -> bytes | None:
+    """A file's first bytes, one more than a batch may have; None: it is something else.
+
+    Directories are opened one within the other, and no link is followed: whoever owns the files
+    may change them at any moment, so no path is looked at first and opened later.
+    """
+    with ExitStack() as stack:
+        inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, inside)
+        for name in names[:-1]:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            inside = os.open(name, flags, dir_fd=inside)
+            stack.callback(os.close, inside)
+        # Without O_NONBLOCK a FIFO would keep the sink until somebody writes to it.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        artifact = os.open(names[-1], flags, dir_fd=inside)
+        stack.callback(os.close, artifact)
+        if not stat.S_ISREG(os.fstat(artifact).st_mode):
+            return None
+        with os.fdopen(artifact, "rb", closefd=False) as file:
+            return file.read(MOST_BYTES + 1)
+
+
+def _lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    count = 0
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        count += 1
+        if count > MOST_ROWS:
+            raise BadBatch(f"the batch has more than {MOST_ROWS} rows; publish several")
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise BadBatch(f"line {number} is not JSON: {error}") from error
+        except RecursionError as error:
+            raise BadBatch(f"line {number}: the JSON is nested too deeply") from error
+        if not isinstance(row, dict):
+            raise BadBatch(f"line {number} is not a JSON object")
+        yield number, cast("dict[str, Any]", row)
+
+
+def _rows(
+    lines: Iterator[tuple[int, dict[str, Any]]], columns: list[BufferColumn], key: list[str]
+) -> Iterator[tuple[Any, ...]]:
+    # Whose row it is, is not for the row to say: an org_id in it is let pass and not looked at.
+    known = {column.name for column in columns} | {"org_id"}
+    required = {c.name for c in columns if not c.nullable or c.name in key} - {"org_id"}
+    for number, row in lines:
+        for name in row.keys() - known:
+            raise BadBatch(f"line {number}: there is no column {name!r} in the schema")
+        for name in sorted(required):
+            if row.get(name) is None:
+                raise BadBatch(f"line {number}: {name!r} is missing and must not be null")
+        yield tuple(_value(number, column, row.get(column.name)) for column in columns)
+
+
+def _value(number: int, column: BufferColumn, given: Any) -> Any:
+    if given is None or column.name == "org_id":
+        return None
+    try:
+        return _PARSERS[column.type](given)
+    except (ValueError, TypeError, OverflowError) as error:
+        nested = isinstance(given, dict | list)
+        shown = "a list or an object" if nested else json.dumps(given)[:80]
+        raise BadBatch(f"line {number}: {column.name!r} is {column.type}, not {shown}") from error
+
+
+def _boolean(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError
+    return given
+
+
+def _integer(given: Any, limit: int) -> int:
+    # Beyond 2^53 many writers of JSON can only send digits in quotes.
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        raise TypeError
+    if isinstance(given, str) and not _DIGITS.fullmatch(given):  # int() takes "1_0", and more
+        raise ValueError
+    value = int(given)
+    if not -limit <= value < limit:
+        raise OverflowError
+    return value
+
+
+def _double(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError
+    return float(given)
+
+
+def _string(given: Any) -> str:
+    if not isinstance(given, str) or "\x00" in given:
+        raise TypeError
+    given.encode()  # half a surrogate pair is no text
+    return given
+
+
+def _binary(given: Any) -> bytes:
+    if not isinstance(given, str) or not given.startswith("0x"):
+        raise TypeError
+    return bytes.fromhex(given[2:])
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "boolean": _boolean,
+    "int": partial(_integer, limit=_INT),
+    "long": partial(_integer, limit=_LONG),
+    "double": _double,
+    "string": _string,
+    "binary": _binary,
+}

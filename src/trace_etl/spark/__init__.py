@@ -1,0 +1,1 @@
+"""Spark: the session, the chain data source, operators, inputs and writers, the runner."""

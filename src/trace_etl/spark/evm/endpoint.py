@@ -1,0 +1,128 @@
+"""One JSON-RPC endpoint over a kept-alive connection."""
+
+import base64
+import http.client
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from threading import Event
+from urllib.parse import unquote, urlsplit
+
+from trace_etl.spark.errors import BadTask
+from trace_etl.spark.evm.quota import Quota, quota_of
+
+_CONNECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back over HTTP."""
+
+    status: int
+    body: bytes
+    retry_after: float | None
+
+
+class Endpoint:
+    """A URL and the connection to it. Not shared between threads.
+
+    Keys hide in user info, path and query; `label` is the only form that may be shown. The part
+    after # is ours and never sent: `#calls_per_second=25` paces what this process asks for.
+    """
+
+    def __init__(self, url: str, *, timeout: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadTask("an RPC endpoint must be an http:// or https:// URL")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host = parts.hostname
+        self._port = parts.port or (443 if self._tls else 80)
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._timeout = timeout
+        self._quota = _quota(url, parts.fragment)
+        self._headers = {"Content-Type": "application/json", **_authorization(parts)}
+        self._connection: http.client.HTTPConnection | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    def wait_for_turn(self, calls: int, stop: Event) -> None:
+        """Return when so many calls may be sent, or when `stop` is set."""
+        if self._quota is not None:
+            self._quota.wait(calls, stop)
+
+    def post(self, body: bytes) -> Answer:
+        """Send one request and read the whole answer. Raises OSError or HTTPException."""
+        if self._connection is not None:
+            try:
+                return self._exchange(self._connection, body)
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self.close()  # the server had closed an idle connection
+        self._connection = self._connect()
+        return self._exchange(self._connection, body)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def interrupt(self) -> None:
+        """Make whoever reads from the connection stop, from another thread."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with suppress(OSError):  # it may be closed by now
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> Answer:
+        try:
+            connection.request("POST", self._target, body, self._headers)
+            response = connection.getresponse()
+            wait = response.headers.get("Retry-After", "")
+            return Answer(
+                response.status, response.read(), float(wait) if wait.isdecimal() else None
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            connection = http.client.HTTPConnection(
+                self._host, self._port, timeout=_CONNECT_SECONDS
+            )
+        else:
+            connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=_CONNECT_SECONDS, context=self._tls
+            )
+        connection.connect()
+        assert connection.sock is not None
+        connection.sock.settimeout(self._timeout)
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+
+def _quota(url: str, fragment: str) -> Quota | None:
+    if not fragment:
+        return None
+    name, _, limit = fragment.partition("=")
+    try:
+        per_second = float(limit)
+    except ValueError:
+        per_second = 0.0
+    if name != "calls_per_second" or not 0 < per_second < inf:
+        raise BadTask(
+            "an RPC endpoint's URL may end in #calls_per_second=N with N above 0, and in "
+            "nothing else after its #"
+        )
+    return quota_of(url, per_second)
+
+
+def _authorization(parts: object) -> dict[str, str]:
+    user, password = getattr(parts, "username", None), getattr(parts, "password", None)
+    if user is None:
+        return {}
+    pair = f"{unquote(user)}:{unquote(password or '')}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}

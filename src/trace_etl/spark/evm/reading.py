@@ -1,0 +1,78 @@
+"""What one Spark task reads: a range of blocks, as rows of one table or as slices of several."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from trace_etl.spark.evm.columns import binary, integers
+from trace_etl.spark.evm.fetch import RangeReader
+from trace_etl.spark.evm.options import BUNDLE, LINKS, EvmOptions
+from trace_etl.spark.evm.tables import Chunk, build
+from trace_etl.spark.session.executors import settle
+
+# Several tables from one fetch: each row is one table's slice of a few blocks, as Arrow IPC,
+# compressed because every byte is copied five times on its way through the JVM.
+BUNDLE_SCHEMA: Any = pa.schema(
+    [("table", pa.string()), ("first_block", pa.int64()), ("slice", pa.binary())]
+)
+_LINKS_SCHEMA: Any = pa.schema(
+    [("number", pa.int64()), ("hash", pa.binary()), ("parent", pa.binary())]
+)
+
+
+@dataclass
+class BlockRange(InputPartition):
+    """What one Spark task reads."""
+
+    start: int
+    end: int
+
+
+def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
+    """Record batches of a partition, in the order of the chain."""
+    assert isinstance(partition, BlockRange)
+    with RangeReader(options.source, options.tables) as reader:
+        chain_id = reader.chain_id()
+        for chunk in reader.chunks(partition.start, partition.end):
+            if options.dataset == BUNDLE:
+                yield _bundle(options.tables, chunk, chain_id)
+            else:
+                yield build(options.dataset, chunk, chain_id)
+    settle()
+
+
+def unpack(piece: Any) -> Any:
+    """The record batch in a slice."""
+    return pa.ipc.open_stream(piece).read_next_batch()
+
+
+def _pack(batch: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def _bundle(tables: Sequence[str], chunk: Chunk, chain_id: int) -> Any:
+    first = int(chunk.blocks.field("number")[0].as_py(), 16)
+    slices = [_pack(_slice(table, chunk, chain_id)) for table in tables]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(list(tables), pa.string()),
+            pa.array([first] * len(tables), pa.int64()),
+            pa.array(slices, pa.binary()),
+        ],
+        schema=BUNDLE_SCHEMA,
+    )
+
+
+def _slice(table: str, chunk: Chunk, chain_id: int) -> Any:
+    if table != LINKS:
+        return build(table, chunk, chain_id)
+    column = chunk.blocks.field
+    columns = [integers(column("number")), binary(column("hash")), binary(column("parentHash"))]
+    return pa.RecordBatch.from_arrays(columns, schema=_LINKS_SCHEMA)

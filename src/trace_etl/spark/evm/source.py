@@ -1,0 +1,80 @@
+"""`spark.read.format("evm")`: the driver plans block ranges, executors fetch them into Arrow.
+
+    spark.dataSource.register(EvmDataSource)
+    spark.read.format("evm").option("rpc_url", "http://127.0.0.1:8545").option("dataset", "logs")
+        .option("start", 0).option("end", 999).load()
+
+Options: `rpc_url` (several separated by spaces), `dataset`, `start` and `end` (inclusive), and
+optionally `partition_size`, `batch`, `concurrency`, `timeout` (seconds), `tries`.
+`spark.readStream` takes no `end`, and optionally `blocks_per_batch` and `reorg_depth`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from trace_etl.policy.ranges import split
+from trace_etl.spark.errors import BadTask
+from trace_etl.spark.evm.options import BUNDLE, EvmOptions
+from trace_etl.spark.evm.reading import BUNDLE_SCHEMA, BlockRange, read_range, unpack
+from trace_etl.spark.evm.stream import EvmStreamReader
+from trace_etl.spark.evm.tables import SCHEMAS
+from trace_etl.spark.session.executors import settle
+
+__all__ = ["EvmDataSource", "EvmReader", "ddl", "unpack"]
+_DDL = {
+    "int64": "bigint",
+    "binary": "binary",
+    "string": "string",
+    "double": "double",
+    "bool": "boolean",
+}
+
+
+def ddl(schema: Any) -> str:
+    """Spark's words for an Arrow schema of ours."""
+    return ", ".join(f"`{field.name}` {_DDL[str(field.type)]}" for field in schema)
+
+
+class EvmDataSource(DataSource):
+    """A chain's blocks, transactions, logs, traces or withdrawals over JSON-RPC."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "evm"
+
+    def schema(self) -> str:
+        options = EvmOptions.parse(self.options)
+        settle()
+        return ddl(BUNDLE_SCHEMA if options.dataset == BUNDLE else SCHEMAS[options.dataset])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return EvmReader(EvmOptions.parse(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return EvmStreamReader(EvmOptions.parse(self.options))
+
+
+class EvmReader(DataSourceReader):
+    """Plans on the driver, reads on executors."""
+
+    def __init__(self, options: EvmOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[BlockRange]:
+        options = self._options
+        if options.end is None:
+            raise BadTask("evm option end: is missing")
+        cuts = split(options.start, options.end, options.partition_size)
+        settle()
+        return [BlockRange(start, end) for start, end in cuts]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(self._options, partition)

@@ -1,0 +1,262 @@
+"""The tables of a chain: cryo's column names, types every reader agrees on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trace_etl.spark.errors import ChainMismatch
+from trace_etl.spark.evm.columns import (
+    binary,
+    constant,
+    integers,
+    joined,
+    nth,
+    repeated,
+    sizes,
+    wide_integers,
+)
+
+_LONG, _BYTES, _TEXT, _DOUBLE, _FLAG = (
+    pa.int64(),
+    pa.binary(),
+    pa.string(),
+    pa.float64(),
+    pa.bool_(),
+)
+
+SCHEMAS: dict[str, Any] = {
+    "blocks": pa.schema(
+        [
+            ("block_hash", _BYTES),
+            ("author", _BYTES),
+            ("block_number", _LONG),
+            ("gas_used", _LONG),
+            ("extra_data", _BYTES),
+            ("timestamp", _LONG),
+            ("base_fee_per_gas", _LONG),
+            ("chain_id", _LONG),
+        ]
+    ),
+    "transactions": pa.schema(
+        [
+            ("block_number", _LONG),
+            ("transaction_index", _LONG),
+            ("transaction_hash", _BYTES),
+            ("nonce", _LONG),
+            ("from_address", _BYTES),
+            ("to_address", _BYTES),
+            ("value_binary", _BYTES),
+            ("value_string", _TEXT),
+            ("value_f64", _DOUBLE),
+            ("input", _BYTES),
+            ("gas_limit", _LONG),
+            ("gas_used", _LONG),
+            ("gas_price", _LONG),
+            ("transaction_type", _LONG),
+            ("max_priority_fee_per_gas", _LONG),
+            ("max_fee_per_gas", _LONG),
+            ("success", _FLAG),
+            ("n_input_bytes", _LONG),
+            ("n_input_zero_bytes", _LONG),
+            ("n_input_nonzero_bytes", _LONG),
+            ("chain_id", _LONG),
+        ]
+    ),
+    "logs": pa.schema(
+        [
+            ("block_number", _LONG),
+            ("transaction_index", _LONG),
+            ("log_index", _LONG),
+            ("transaction_hash", _BYTES),
+            ("address", _BYTES),
+            ("topic0", _BYTES),
+            ("topic1", _BYTES),
+            ("topic2", _BYTES),
+            ("topic3", _BYTES),
+            ("data", _BYTES),
+            ("n_data_bytes", _LONG),
+            ("chain_id", _LONG),
+        ]
+    ),
+    "traces": pa.schema(
+        [
+            ("action_from", _BYTES),
+            ("action_to", _BYTES),
+            ("action_value", _TEXT),
+            ("action_gas", _LONG),
+            ("action_input", _BYTES),
+            ("action_call_type", _TEXT),
+            ("action_init", _BYTES),
+            ("action_reward_type", _TEXT),
+            ("action_type", _TEXT),
+            ("result_gas_used", _LONG),
+            ("result_output", _BYTES),
+            ("result_code", _BYTES),
+            ("result_address", _BYTES),
+            ("trace_address", _TEXT),
+            ("subtraces", _LONG),
+            ("transaction_index", _LONG),
+            ("transaction_hash", _BYTES),
+            ("block_number", _LONG),
+            ("block_hash", _BYTES),
+            ("error", _TEXT),
+            ("chain_id", _LONG),
+            ("action_value_binary", _BYTES),
+            ("action_value_f64", _DOUBLE),
+        ]
+    ),
+    # cryo knows no withdrawals; the words are the node's.
+    "withdrawals": pa.schema(
+        [
+            ("block_number", _LONG),
+            ("block_hash", _BYTES),
+            ("withdrawal_index", _LONG),
+            ("validator_index", _LONG),
+            ("address", _BYTES),
+            ("amount_gwei", _LONG),
+            ("chain_id", _LONG),
+        ]
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive blocks as the node told them, checked; receipts match the transactions."""
+
+    blocks: Any
+    transactions: Any
+    receipts: Any
+    logs: Any
+    traces: Any = None
+
+
+def build(table: str, chunk: Chunk, chain_id: int) -> Any:
+    """One table of a chunk. Raises ChainMismatch when a value is not what its column holds."""
+    try:
+        columns = _BUILDERS[table](chunk, chain_id)
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMAS[table])
+    except (ValueError, TypeError, OverflowError) as error:
+        first, last = (int(chunk.blocks.field("number")[at].as_py(), 16) for at in (0, -1))
+        raise ChainMismatch(
+            f"{table} of blocks {first} to {last}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _blocks(chunk: Chunk, chain_id: int) -> list[Any]:
+    column = chunk.blocks.field
+    return [
+        binary(column("hash")),
+        binary(column("miner")),
+        integers(column("number")),
+        integers(column("gasUsed")),
+        binary(column("extraData")),
+        integers(column("timestamp")),
+        integers(column("baseFeePerGas"), optional=True),
+        constant(chain_id, len(chunk.blocks)),
+    ]
+
+
+def _transactions(chunk: Chunk, chain_id: int) -> list[Any]:
+    column, receipt = chunk.transactions.field, chunk.receipts.field
+    data = binary(column("input"))
+    n_bytes, n_zero = sizes(data)
+    return [
+        integers(column("blockNumber")),
+        integers(column("transactionIndex")),
+        binary(column("hash")),
+        integers(column("nonce")),
+        binary(column("from")),
+        binary(column("to"), optional=True),
+        *wide_integers(column("value")),
+        data,
+        integers(column("gas")),
+        integers(receipt("gasUsed")),
+        integers(column("gasPrice"), optional=True),
+        integers(pc.fill_null(column("type"), "0x0")),
+        integers(column("maxPriorityFeePerGas"), optional=True),
+        integers(column("maxFeePerGas"), optional=True),
+        # Before Byzantium a receipt told a state root, not a status: null.
+        pc.equal(receipt("status"), "0x1"),
+        n_bytes,
+        n_zero,
+        pc.subtract(n_bytes, n_zero),
+        constant(chain_id, len(chunk.transactions)),
+    ]
+
+
+def _logs(chunk: Chunk, chain_id: int) -> list[Any]:
+    column = chunk.logs.field
+    data = binary(column("data"))
+    return [
+        integers(column("blockNumber")),
+        integers(column("transactionIndex")),
+        integers(column("logIndex")),
+        binary(column("transactionHash")),
+        binary(column("address")),
+        *(binary(nth(column("topics"), index), optional=True) for index in range(4)),
+        data,
+        sizes(data)[0],
+        constant(chain_id, len(chunk.logs)),
+    ]
+
+
+def _traces(chunk: Chunk, chain_id: int) -> list[Any]:
+    column = chunk.traces.field
+    action, result = column("action").field, column("result").field
+    # A contract that ends itself says the same things in other words.
+    value = pc.coalesce(action("value"), action("balance"))
+    exact, decimal, double = wide_integers(value)
+    return [
+        binary(pc.coalesce(action("from"), action("author"), action("address")), optional=True),
+        binary(pc.coalesce(action("to"), action("refundAddress")), optional=True),
+        decimal,
+        integers(action("gas"), optional=True),
+        binary(action("input"), optional=True),
+        action("callType"),
+        binary(action("init"), optional=True),
+        action("rewardType"),
+        column("type"),
+        integers(result("gasUsed"), optional=True),
+        binary(result("output"), optional=True),
+        binary(result("code"), optional=True),
+        binary(result("address"), optional=True),
+        joined(column("traceAddress"), "_"),
+        column("subtraces"),
+        column("transactionPosition"),
+        binary(column("transactionHash"), optional=True),
+        column("blockNumber"),
+        binary(column("blockHash")),
+        column("error"),
+        constant(chain_id, len(chunk.traces)),
+        exact,
+        double,
+    ]
+
+
+def _withdrawals(chunk: Chunk, chain_id: int) -> list[Any]:
+    lists = chunk.blocks.field("withdrawals")
+    held = pc.fill_null(pc.list_value_length(lists), 0)  # before Shanghai there were none
+    numbers = np.asarray(held).astype(np.int64)
+    rows = lists.flatten()
+    return [
+        integers(repeated(chunk.blocks.field("number"), numbers)),
+        binary(repeated(chunk.blocks.field("hash"), numbers)),
+        integers(rows.field("index")),
+        integers(rows.field("validatorIndex")),
+        binary(rows.field("address")),
+        integers(rows.field("amount")),
+        constant(chain_id, len(rows)),
+    ]
+
+
+_BUILDERS = {
+    "blocks": _blocks,
+    "transactions": _transactions,
+    "logs": _logs,
+    "traces": _traces,
+    "withdrawals": _withdrawals,
+}

@@ -1,0 +1,1 @@
+"""Following the tip of a chain into hot tables."""

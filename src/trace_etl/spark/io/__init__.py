@@ -1,0 +1,1 @@
+"""Reading inputs and writing outputs of operators."""

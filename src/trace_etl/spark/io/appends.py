@@ -1,0 +1,156 @@
+"""`update_strategy: append`: an output's rows upserted into a table of Postgres data."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import TaskOutput
+from trace_etl.dag.buffered_datasets import RESERVED
+from trace_etl.data import appends, connection
+from trace_etl.data.errors import KeyMissing, ValueRefused
+from trace_etl.model.storage import hot_table
+from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.errors import BadSql, BadTask
+from trace_etl.spark.io import reports
+from trace_etl.spark.io.writers import Frame
+from trace_etl.spark.session.executors import settle
+
+_KEPT = (
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+    DecimalType,
+    BooleanType,
+    StringType,
+    BinaryType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+)
+_PLAIN = (LongType, DoubleType, BooleanType, StringType, BinaryType)
+_WIDENED: dict[type[DataType], str] = {
+    ByteType: "long",
+    ShortType: "long",
+    IntegerType: "long",
+    FloatType: "double",
+}
+_REPORT: Any = pa.schema([("rows", pa.int64())])
+_REPORT_TYPE = from_arrow_schema(_REPORT)
+
+
+def write(context: OperatorContext, result: Frame) -> TaskResult:
+    """Stage the rows on executors, then upsert them in one transaction. Raises BadSql, BadTask."""
+    [output] = context.task.outputs
+    dsn = context.settings.data_dsn
+    if dsn is None:
+        raise BadTask(f"output {output.name}: append needs Postgres data (TRACE_DATA_DSN)")
+    frame = storable(result.frame, output)
+    target = _target(context, output, frame)
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        target = appends.prepare(conn, target)
+    try:
+        staged = frame.coalesce(1).mapInArrow(_Stager(dsn, target), _REPORT_TYPE)
+        cast("Any", staged).collect()
+        context.check()
+        with connection.connect(dsn) as conn, connection.transaction(conn):
+            rows = appends.merge(conn, target)
+    except BaseException:
+        with connection.connect(dsn) as conn:
+            appends.discard(conn, target)
+        raise
+    return reports.appended(context.task, output, f"postgres_table:{target.table}", rows)
+
+
+def storable(frame: DataFrame, output: TaskOutput, *, is_plain: bool = False) -> DataFrame:
+    """The columns as the table holds them. Raises BadSql naming one that has no place there.
+
+    `is_plain`: only what goes through JSON unharmed, numbers in their widest form.
+    """
+    missing = [name for name in output.unique_key if name not in frame.columns]
+    if missing:
+        raise BadSql(f"output {output.name}: there is no column {missing[0]} of the unique_key")
+    for name in set(RESERVED) & set(frame.columns):  # readers would take it for buffered
+        raise BadSql(f"output {output.name}: the platform keeps {name} for itself: rename it")
+    stored = _plain if is_plain else _stored
+    columns = [stored(field.name, field.dataType) for field in frame.schema.fields]
+    return frame.select(*columns)
+
+
+def _stored(name: str, kind: DataType) -> Column:
+    column = F.col(f"`{name}`")
+    item = kind.elementType if isinstance(kind, ArrayType) else kind
+    if isinstance(item, _KEPT):
+        return column
+    if isinstance(item, ByteType):  # Postgres has none so small
+        wider = ArrayType(ShortType()) if isinstance(kind, ArrayType) else ShortType()
+        return column.cast(wider).alias(name)
+    raise BadSql(
+        f"column {name} is {kind.simpleString()}; append holds numbers, booleans, strings, binary, "
+        "dates, timestamps and arrays of these: CAST it, or make it text by to_json"
+    )
+
+
+def _plain(name: str, kind: DataType) -> Column:
+    column = F.col(f"`{name}`")
+    if isinstance(kind, _PLAIN):
+        return column
+    if type(kind) in _WIDENED:
+        return column.cast(_WIDENED[type(kind)]).alias(name)
+    raise BadSql(
+        f"column {name} is {kind.simpleString()}; a buffered dataset holds bigint, double, "
+        "boolean, string and binary: CAST it"
+    )
+
+
+def _target(context: OperatorContext, output: TaskOutput, frame: DataFrame) -> appends.Target:
+    return appends.Target(
+        table=hot_table(output.dataset_uuid, output.dataset_version),
+        schema=to_arrow_schema(frame.schema, timezone="UTC"),
+        key=tuple(output.unique_key),
+        dataset_version=output.dataset_version,
+        task_id=context.task.task_id,
+        attempt=context.task.attempt,
+    )
+
+
+@dataclass(frozen=True)
+class _Stager:
+    """Runs on an executor: one partition of rows to the staging table."""
+
+    dsn: str
+    target: appends.Target
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        try:
+            rows = appends.stage(self.dsn, self.target, batches)
+        except KeyMissing as error:
+            raise BadSql(f"{error}, which is part of the unique_key") from error
+        except ValueRefused as error:
+            raise BadSql(str(error)) from error
+        settle()
+        yield pa.RecordBatch.from_arrays([pa.array([rows])], schema=_REPORT)

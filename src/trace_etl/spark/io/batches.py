@@ -1,0 +1,127 @@
+"""Buffered datasets: an output's rows as batches for the sink, which alone writes the table."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
+
+from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import TaskOutput
+from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.errors import BadSql, BadTask
+from trace_etl.spark.io import reports
+from trace_etl.spark.io.appends import storable
+from trace_etl.spark.io.storage import directory
+from trace_etl.spark.io.writers import Frame
+from trace_etl.spark.session.executors import settle
+
+_REPORT: Any = pa.schema([("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
+_REPORT_TYPE = from_arrow_schema(_REPORT)
+_SMALL = (ByteType, ShortType, IntegerType)
+# What a declared type holds without loss.
+_FITTING: dict[str, tuple[type[DataType], ...]] = {
+    "boolean": (BooleanType,),
+    "int": _SMALL,
+    "long": (*_SMALL, LongType),
+    "double": (*_SMALL, FloatType, DoubleType),
+    "string": (StringType,),
+    "binary": (BinaryType,),
+}
+
+
+def write(context: OperatorContext, result: Frame) -> TaskResult:
+    """Write batches under the attempt's own prefix and offer them. Raises BadSql, BadTask."""
+    [output] = context.task.outputs
+    if context.link is None or context.link.publish is None:
+        raise BadTask(f"output {output.name}: this runner has no line to the Dispatcher")
+    frame = storable(declared(result.frame, output), output, is_plain=True)
+    place = directory(output.storage_ref, context.settings.objects_root)
+    written = frame.coalesce(1).mapInArrow(_Writer(place), _REPORT_TYPE)
+    rows = cast("Any", written).collect()
+    for row in rows:
+        context.check()
+        context.link.publish(
+            output.dataset_uuid,
+            f"{output.storage_ref.ref().url}{row['name']}",
+            record_count=row["rows"],
+            batch_size_bytes=row["bytes"],
+        )
+    total = sum(row["rows"] for row in rows)
+    return reports.buffered(context.task, output, total, sum(row["bytes"] for row in rows))
+
+
+def declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
+    """The columns that the publication promises. Raises BadSql naming one that does not fit."""
+    types = {column["name"]: column["type"] for column in output.columns or ()}
+    for field in frame.schema.fields:
+        if field.name not in types:
+            raise BadSql(f"output {output.name}: the published schema has no column {field.name}")
+        if not isinstance(field.dataType, _FITTING[types[field.name]]):
+            raise BadSql(
+                f"output {output.name}: column {field.name} is {field.dataType.simpleString()}, "
+                f"but {types[field.name]} in the published schema: CAST it"
+            )
+    for column in output.columns or ():
+        if column["name"] not in frame.columns and not column["nullable"]:
+            raise BadSql(f"output {output.name}: there is no column {column['name']}")
+    return frame.select(*(F.col(f"`{n}`").cast(types[n]).alias(n) for n in frame.columns))
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Runs on an executor: rows to files of JSON lines, none too large for the sink."""
+
+    place: Path
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self.place.mkdir(parents=True, exist_ok=True)
+        files = [self._file(n, lines) for n, lines in enumerate(packed(batches))]
+        settle()
+        columns = [list(column) for column in zip(*files, strict=True)] or [[], [], []]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, _REPORT, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
+
+    def _file(self, number: int, lines: list[bytes]) -> tuple[str, int, int]:
+        name = f"batch-{number:05d}.jsonl"
+        content = b"".join(lines)
+        (self.place / name).write_bytes(content)
+        return name, len(lines), len(content)
+
+
+def packed(batches: Iterator[Any]) -> Iterator[list[bytes]]:
+    """Rows as lines of JSON, as many together as a batch may hold."""
+    lines: list[bytes] = []
+    size = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            line = json.dumps(row, default=_hexadecimal, ensure_ascii=False).encode() + b"\n"
+            if lines and (size + len(line) > MOST_BYTES or len(lines) >= MOST_ROWS):
+                yield lines
+                lines, size = [], 0
+            lines.append(line)
+            size += len(line)
+    if lines:
+        yield lines
+
+
+def _hexadecimal(value: Any) -> str:
+    return "0x" + bytes(value).hex()

@@ -1,0 +1,27 @@
+"""One file per operator, named as it is declared in `dag.operators`; its `run` does the work.
+
+An operator hands back what is to be written, or, having done everything itself, what to report.
+"""
+
+import importlib
+from typing import Any, Protocol, cast
+
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.dag.operators import OPERATORS
+from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.errors import BadTask
+from trace_etl.spark.io.writers import Result
+
+
+class Run(Protocol):
+    """An operator's work. It gets the config in the class it declared."""
+
+    def __call__(self, context: OperatorContext, config: Any, /) -> Result | TaskResult: ...
+
+
+def implementation(name: str) -> Run:
+    """The code of a declared operator. Raises BadTask for one that workers do not have."""
+    operator = OPERATORS.get(name)
+    if operator is None or not operator.is_for_workers:
+        raise BadTask(f"operator {name}: this worker does not run it")
+    return cast("Run", importlib.import_module(f"{__name__}.{name}").run)

@@ -1,0 +1,55 @@
+"""A range of a chain: blocks, transactions and logs, each block fetched once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trace_etl.dag.operators import IngestConfig
+from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.evm.fetch import RangeReader, Source
+from trace_etl.spark.evm.options import BUNDLE
+from trace_etl.spark.evm.tables import SCHEMAS, build
+from trace_etl.spark.io.writers import Bundle, Split
+
+# A Spark task per this many blocks; below it the fetch is over before a shuffle pays.
+_BLOCKS_PER_TASK = 5000
+
+
+def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
+    """The outputs' rows for the scope, from the named RPC pool. Raises BadTask."""
+    start, end = context.block_range()
+    urls = context.rpc_urls(config.rpc)
+    tables = {name: SCHEMAS[name] for name in context.outputs}
+    if start // _BLOCKS_PER_TASK == end // _BLOCKS_PER_TASK:
+        # One executor fetches and writes: no row goes through the JVM.
+        fetch = Fetch(Source(urls, batch=config.batch), tuple(tables), start, end)
+        return Split(context.spark.range(0, 1, 1, 1), fetch, tables)  # one row, one task
+    frame = (
+        context.spark.read.format("evm")
+        .option("rpc_url", " ".join(urls))
+        .option("dataset", BUNDLE)
+        .option("tables", ",".join(context.outputs))
+        .option("start", start)
+        .option("end", end)
+        .option("partition_size", _BLOCKS_PER_TASK)
+        .option("batch", config.batch)
+        .load()
+    )
+    return Bundle(frame, tables, is_parallel=True)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Runs on an executor: a range of blocks, as batches of its tables."""
+
+    source: Source
+    tables: tuple[str, ...]
+    start: int
+    end: int
+
+    def __call__(self, _: Any) -> Iterator[tuple[str, Any]]:
+        with RangeReader(self.source, self.tables) as reader:
+            chain_id = reader.chain_id()
+            for chunk in reader.chunks(self.start, self.end):
+                for table in self.tables:
+                    yield table, build(table, chunk, chain_id)

@@ -1,0 +1,46 @@
+"""Deletes from a hot table the blocks that a cold dataset holds, once they are committed there."""
+
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import InputPartition
+from trace_etl.dag.operator_configs import TrimConfig
+from trace_etl.data import connection, hot_tables
+from trace_etl.model.storage import hot_table
+from trace_etl.policy.ranges import split
+from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.errors import BadTask
+
+
+def run(context: OperatorContext, config: TrimConfig) -> TaskResult:
+    """Delete the task's blocks, some at a time; nothing while the cold input lacks one of them.
+
+    The cold partitions are those pinned at the claim: committed, so that the delete comes after.
+    """
+    cold, hot = context.task.inputs
+    scope = context.task.scope
+    if scope is None or scope.start is None or scope.end is None:
+        return TaskResult()  # woken by the hot table itself
+    if not covers(cold.partitions, scope.start, scope.end):
+        return TaskResult()
+    dsn = context.settings.data_dsn
+    if dsn is None:
+        raise BadTask("hot_trim: this worker knows no Postgres data (TRACE_DATA_DSN)")
+    table = hot_table(hot.dataset_uuid, hot.dataset_version)
+    with connection.connect(dsn) as conn:
+        for start, end in split(scope.start, scope.end, config.blocks_per_delete):
+            context.check()
+            with connection.transaction(conn):
+                hot_tables.trim(conn, table, start, end)
+    return TaskResult()
+
+
+def covers(partitions: list[InputPartition], start: int, end: int) -> bool:
+    """Whether the partitions hold every block of the range."""
+    spans = sorted(
+        (p.start, p.end) for p in partitions if p.start is not None and p.end is not None
+    )
+    wanted = start
+    for first, last in spans:
+        if first > wanted:
+            return False
+        wanted = max(wanted, last + 1)
+    return wanted > end

@@ -1,0 +1,70 @@
+"""Many small files, or a hot table's final blocks, to one well-packed file a partition."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import Scope
+from trace_etl.dag.operator_configs import CompactConfig
+from trace_etl.data import connection, hot_tables
+from trace_etl.model.storage import hot_table
+from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.errors import BadTask, NotFinal
+from trace_etl.spark.evm.head import head_block
+from trace_etl.spark.io.writers import Frame, Split
+
+
+@dataclass(frozen=True)
+class _All:
+    """Every row to the one output."""
+
+    output: str
+
+    def __call__(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        yield self.output, batch
+
+
+def run(context: OperatorContext, config: CompactConfig) -> Frame | Split | TaskResult:
+    """Every row of the range, as it is. Raises NotFinal while the chain may still change it."""
+    if config.size is not None and not _is_whole(context.task.scope, config.size):
+        return TaskResult()
+    if config.finality_depth_blocks is not None:
+        _check_finality(context, config.rpc, config.finality_depth_blocks)
+    _check_there(context)
+    given, [output] = context.load(context.task.inputs[-1]), context.outputs
+    if given.scan is None:
+        return Frame(output, given.frame, is_large=not given.is_small, is_archive=True)
+    tables = {output: given.scan.schema}
+    return Split(given.frame, _All(output), tables, given.scan, is_archive=True)
+
+
+def _check_there(context: OperatorContext) -> None:
+    """A hot table that was trimmed looks like a chain without those blocks. Raises BadTask."""
+    given, dsn = context.task.inputs[-1], context.settings.data_dsn
+    scope = context.task.scope
+    if given.partitions or dsn is None or scope is None:
+        return
+    if scope.start is None or scope.end is None:
+        return
+    with connection.connect(dsn) as conn:
+        table = hot_table(given.dataset_uuid, given.dataset_version)
+        if hot_tables.is_trimmed(conn, table, scope.start, scope.end):
+            raise BadTask(
+                f"parquet_compact: blocks of {scope.start}-{scope.end} were trimmed from "
+                f"{given.name}; what stands is kept. Ingest them from the chain instead"
+            )
+
+
+def _is_whole(scope: Scope | None, size: int) -> bool:
+    """Whether the task is for one of the ranges to compact, or was woken by something smaller."""
+    if scope is None or scope.start is None or scope.end is None:
+        return False
+    return scope.end - scope.start + 1 == size and scope.start % size == 0
+
+
+def _check_finality(context: OperatorContext, pool: str, depth: int) -> None:
+    _, end = context.block_range()
+    head = head_block(context.rpc_urls(pool))
+    if end + depth > head:
+        raise NotFinal(f"block {end} is not yet {depth} blocks behind the head, block {head}")

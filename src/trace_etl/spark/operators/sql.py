@@ -1,0 +1,76 @@
+"""A user's SELECT over the inputs, by their names."""
+
+from collections.abc import Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import (
+    AnsiIntervalType,
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    NullType,
+    StructType,
+    VariantType,
+)
+
+from trace_etl.dag.operators import SqlConfig
+from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.errors import BadSql
+from trace_etl.spark.io.inputs import Input
+from trace_etl.spark.io.writers import Frame
+from trace_etl.spark.session.failures import first_line, is_lost
+from trace_etl.spark.sql_guard import parse
+
+_NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
+
+
+def run(context: OperatorContext, config: SqlConfig) -> Frame:
+    """The rows of the SELECT as the only output. Raises BadSql."""
+    return select(context.spark, config.sql, context.inputs, context.outputs[0])
+
+
+def select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str) -> Frame:
+    """The result of the SELECT. `spark` must be this task's own session. Raises BadSql."""
+    query = parse(spark, text)
+    for given in inputs:
+        given.frame.createOrReplaceTempView(given.name)
+    try:
+        frame = query.frame()
+        _check_columns(frame.schema)
+    except PySparkException as error:
+        if is_lost(error):
+            raise
+        names = ", ".join(given.name for given in inputs) or "none"
+        raise BadSql(f"{first_line(error)} (inputs: {names})") from error
+    return Frame(
+        output,
+        frame,
+        is_ordered=query.is_ordered,
+        is_large=not all(given.is_small for given in inputs),
+    )
+
+
+def _check_columns(schema: StructType) -> None:
+    """Every column can be stored and found again. Raises BadSql naming the one that cannot."""
+    seen: set[str] = set()
+    for field in schema.fields:
+        if field.name.lower() in seen:
+            raise BadSql(f"two columns are called {field.name}; give one of them an alias")
+        seen.add(field.name.lower())
+        if _has_no_place(field.dataType):
+            raise BadSql(
+                f"column {field.name} is {field.dataType.simpleString()}, which Parquet "
+                "does not hold; CAST it"
+            )
+
+
+def _has_no_place(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return not kind.fields or any(_has_no_place(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_no_place(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_no_place(kind.keyType) or _has_no_place(kind.valueType)
+    return isinstance(kind, _NOT_STORED)

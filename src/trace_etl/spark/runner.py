@@ -1,0 +1,198 @@
+"""Runs one task on the warm session: inputs in, operator, files out, and what to report."""
+
+import itertools
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from py4j.protocol import Py4JError
+from pydantic import ValidationError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import Scope, TaskPayload
+from trace_etl.dag.operators import OPERATORS, OperatorConfig
+from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.errors import BadTask, SparkLost, TaskCanceled
+from trace_etl.spark.io import appends, batches, reports
+from trace_etl.spark.io.storage import directory
+from trace_etl.spark.io.writers import Frame, Target, mark_success
+from trace_etl.spark.link import Link
+from trace_etl.spark.operators import Run, implementation
+from trace_etl.spark.session.engine import Jobs
+from trace_etl.spark.session.failures import translated
+from trace_etl.spark.session.warm_session import WarmSession
+from trace_etl.spark.session.warmup import warm_up
+from trace_etl.spark.settings import PipelineSettings
+
+_LOST = (PySparkException, Py4JError, ConnectionError, EOFError)  # or what a task did wrong
+_INSIST_SECONDS = 0.1
+
+
+@dataclass(eq=False)
+class _Run:
+    """A task under way: the tag its jobs carry, and whether to stop."""
+
+    task_id: UUID
+    attempt: int
+    jobs: Jobs
+    spark: SparkSession | None = None
+    session: SparkSession | None = None
+    """Its own, of the warm one's application."""
+    canceled: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def is_of(self, task_id: UUID, attempt: int | None) -> bool:
+        return self.task_id == task_id and attempt in (None, self.attempt)
+
+    def check(self) -> None:
+        if self.canceled.is_set():
+            raise TaskCanceled("the task was canceled")
+
+
+@dataclass
+class SparkRunner:
+    """One per worker process; `run` may be called from several threads at once."""
+
+    settings: PipelineSettings
+    _runs: list[_Run] = field(default_factory=list[_Run], init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
+
+    def __post_init__(self) -> None:
+        self.session = WarmSession(self.settings)
+
+    def warm(self) -> None:
+        """Start Spark and run what the first tasks would wait for. Raises SparkNotStarted."""
+        warm_up(self.session.get(), self.session.engine, self.settings)
+
+    def run(self, task: TaskPayload, link: Link | None = None) -> TaskResult:
+        """Do the task's work and tell what was made. Raises PipelineError."""
+        operate = implementation(task.operator)
+        config = _checked_config(task)
+        with self._registered(task) as run:
+            try:
+                # What an operator leases is given back in here: a dead JVM shows itself there too.
+                with ExitStack() as leases:
+                    context = self._context(task, run, leases, link)
+                    return self._operate(operate, context, config)
+            except _LOST as error:
+                run.check()  # what a canceled task fails with says nothing of Spark
+                failure = translated(error, is_alive=self.session.is_alive)
+                if isinstance(failure, SparkLost) and run.spark is not None:
+                    self.session.abandon(run.spark)
+                raise failure from error
+
+    def cancel(self, task_id: UUID, attempt: int | None = None) -> None:
+        """Stop a task that runs here, or one attempt of it; its `run` raises TaskCanceled."""
+        with self._lock:
+            runs = [run for run in self._runs if run.is_of(task_id, attempt)]
+        for run in runs:
+            run.canceled.set()
+            threading.Thread(target=self._insist, args=[run], name="cancel", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop Spark and its JVM."""
+        self.session.close()
+
+    def _insist(self, run: _Run) -> None:
+        """Stop a run's jobs until it is over: a tag stops those that run, not those to come."""
+        while True:
+            if run.session is not None:
+                with suppress(*_LOST):  # the run itself will tell
+                    self.session.interrupt(run.session, run.jobs.tag)
+            if run.over.wait(_INSIST_SECONDS):
+                return
+
+    def _context(
+        self, task: TaskPayload, run: _Run, leases: ExitStack, link: Link | None
+    ) -> OperatorContext:
+        def lease() -> SparkSession:
+            run.spark = spark = self.session.get()
+            run.check()
+            views = [given.name for given in task.inputs]
+            run.session = leases.enter_context(self.session.lease(spark, views, run.jobs))
+            return run.session
+
+        return OperatorContext(task, self.settings, lease, run.canceled, link)
+
+    def _operate(
+        self, operate: Run, context: OperatorContext, config: OperatorConfig
+    ) -> TaskResult:
+        if _is_read_already(context.task.scope):
+            return TaskResult()
+        targets = self._targets(context.task)
+        result = operate(context, config)
+        if isinstance(result, TaskResult):
+            return result
+        if any(output.update_strategy == "append" for output in context.task.outputs):
+            assert isinstance(result, Frame)  # of operators that declare it
+            if context.task.outputs[0].columns is not None:
+                return batches.write(context, result)
+            return appends.write(context, result)
+        written = result.write(targets)
+        context.check()
+        for name, schema in result.schemas().items():
+            mark_success(targets[name], written[name], schema)
+        told = result.invalidations if isinstance(result, Frame) else ()
+        return reports.result(context.task, written, told)
+
+    def _targets(self, task: TaskPayload) -> dict[str, Target]:
+        root = self.settings.objects_root
+        return {
+            output.name: Target(
+                directory(output.storage_ref, root), reports.file_name(output.name, task.scope)
+            )
+            for output in task.outputs
+        }
+
+    @contextmanager
+    def _registered(self, task: TaskPayload) -> Generator[_Run]:
+        with self._lock:
+            used = {run.jobs.pool for run in self._runs}
+            pool = next(
+                name for name in map("slot-{}".format, itertools.count()) if name not in used
+            )
+            tag = f"{task.task_id}-{task.attempt}-{next(self._numbers)}"
+            jobs = Jobs(tag, f"{task.job.dag_name}.{task.job.name}", pool)
+            run = _Run(task.task_id, task.attempt, jobs)
+            self._runs.append(run)
+        try:
+            yield run
+        finally:
+            run.over.set()
+            with self._lock:
+                self._runs.remove(run)
+
+
+def _is_read_already(scope: Scope | None) -> bool:
+    """Cursors may arrive out of order: a later one has read what this one is about."""
+    if scope is None or scope.cursor is None or scope.after is None:
+        return False
+    return scope.after >= scope.cursor
+
+
+def _checked_config(task: TaskPayload) -> OperatorConfig:
+    """The operator's config. Raises BadTask naming the field."""
+    operator = OPERATORS[task.operator]
+    outputs = tuple(output.name for output in task.outputs)
+    inputs = tuple(given.name for given in task.inputs)
+    if wrong := operator.check_outputs(outputs):
+        raise BadTask(f"operator {task.operator}, outputs: {wrong}")
+    if wrong := operator.check_inputs(inputs):
+        raise BadTask(f"operator {task.operator}, inputs: {wrong}")
+    for output in task.outputs:
+        if output.update_strategy not in operator.update_strategies:
+            raise BadTask(f"output {output.name}: update_strategy {output.update_strategy}")
+    try:
+        config = operator.config.model_validate(task.config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadTask(f"operator {task.operator}, config.{where}: {first['msg']}") from error
+    if wrong := config.check_job(inputs, outputs):
+        raise BadTask(f"operator {task.operator}, config: {wrong}")
+    return config

@@ -1,0 +1,1 @@
+"""The Spark session of a worker: its JVM, configuration, warm-up and errors."""

@@ -1,0 +1,105 @@
+"""What we ask of Spark: quick small tasks, loopback only, nothing a SELECT could abuse."""
+
+import os
+import re
+
+from trace_etl.spark.errors import SparkNotStarted
+from trace_etl.spark.session.scratch import Scratch
+from trace_etl.spark.settings import PipelineSettings
+
+_SIZE = re.compile(r"(\d+)([mg])")
+# As `make bench ONLY=memory` measures it.
+_LEAST_HEAP_MB, _BESIDE_MB, _PER_CORE_MB = 512, 768, 256
+
+
+def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
+    """The settings of an application of our own."""
+    return {
+        "spark.app.name": "trace",
+        "spark.master": settings.master,
+        "spark.driver.memory": settings.memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Kept in memory with or without a page to show them on.
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.scheduler.mode": "FAIR",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(scratch.directory / "warehouse"),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # The usual one starts several processes for every file that it writes.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing"
+            ".FileSystemBasedCheckpointFileManager"
+        ),
+        **session_conf(settings),
+        **(_on_this_machine(scratch) if is_local(settings.master) else {}),
+        **settings.spark_conf,
+    }
+
+
+def session_conf(settings: PipelineSettings) -> dict[str, str]:
+    """What may be set in a session alone, also on a server that others use too."""
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.shuffle.partitions": str(cores(settings.master)),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
+        # More paths than this are listed by a Spark job of their own; ours are few and local.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+        # A SELECT reads its inputs: no files by path, no ${env:…} in its text.
+        "spark.sql.runSQLOnFiles": "false",
+        "spark.sql.variable.substitute": "false",
+    }
+
+
+def is_local(master: str) -> bool:
+    """Whether executors are threads of our own JVM."""
+    return master.startswith("local")
+
+
+def is_connect(master: str) -> bool:
+    """Whether Spark is a server that we are a client of."""
+    return master.startswith("sc://")
+
+
+def cores(master: str) -> int:
+    """The cores of a `local[n]` master; two for any other."""
+    inside = master.partition("[")[2].partition("]")[0].split(",")[0]
+    if inside == "*":
+        return os.cpu_count() or 2
+    return int(inside) if inside.isdecimal() else 2
+
+
+def heap_within(limit: str, master: str) -> str:
+    """The heap that leaves room, within a limit for everything, for all that is not heap.
+
+    That is the JVM's own needs, the worker, and the Python processes of every core.
+    Raises SparkNotStarted for a limit that leaves too little.
+    """
+    found = _SIZE.fullmatch(limit.lower())
+    if found is None:
+        raise SparkNotStarted(f"TRACE_MEMORY_LIMIT: {limit} is not a size, like 2g or 1792m")
+    megabytes = int(found[1]) * (1024 if found[2] == "g" else 1)
+    beside = _BESIDE_MB + _PER_CORE_MB * (cores(master) if is_local(master) else 0)
+    if megabytes - beside < _LEAST_HEAP_MB:
+        raise SparkNotStarted(
+            f"TRACE_MEMORY_LIMIT: {limit} is too little; with {master} a worker needs "
+            f"{beside + _LEAST_HEAP_MB}m"
+        )
+    return f"{megabytes - beside}m"
+
+
+def _on_this_machine(scratch: Scratch) -> dict[str, str]:
+    """What a cluster decides for itself: addresses, secrets, directories of its machines."""
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.authenticate": "true",  # other users of the machine can reach the loopback too
+        "spark.local.dir": str(scratch.directory / "local"),
+        # Over TCP each hand-over to a Python worker waits 40 ms for a delayed acknowledgement.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(scratch.sockets),
+    }

@@ -1,0 +1,1 @@
+"""DAGs, jobs, revisions, datasets, published names and users."""

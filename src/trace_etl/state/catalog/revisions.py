@@ -1,0 +1,74 @@
+"""What a job was when a task of it was created. Immutable, so callers may keep it for ever."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from trace_etl.state.db.pool import Conn
+
+
+@dataclass(frozen=True)
+class RevisionInput:
+    input_index: int
+    name: str
+    dataset_uuid: UUID
+    where: dict[str, Any] | None
+    dataset_version: UUID | None
+    """The generation an edge inside the DAG reads; None: whatever is current."""
+
+
+@dataclass(frozen=True)
+class RevisionOutput:
+    output_index: int
+    name: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    columns: list[dict[str, Any]] | None = None
+    """Of a buffered dataset: what its rows look like."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    revision_id: UUID
+    dag_name: str
+    job_name: str
+    operator: str
+    config: dict[str, Any]
+    update_strategy: str
+    execution_strategy: str
+    unique_key: list[str]
+    inputs: tuple[RevisionInput, ...]
+    outputs: tuple[RevisionOutput, ...]
+
+
+_REVISION = """
+SELECT g.name, j.name, r.operator, r.config, r.update_strategy,
+       r.execution_strategy, r.unique_key
+  FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+ WHERE r.revision_id = %(revision_id)s
+"""
+_INPUTS = """
+SELECT input_index, name, dataset_uuid, where_map, dataset_version FROM job_inputs
+ WHERE revision_id = %(revision_id)s ORDER BY input_index
+"""
+_OUTPUTS = """
+SELECT o.output_index, o.name, o.dataset_uuid, o.dataset_version, v.columns
+  FROM job_outputs o JOIN dataset_versions v USING (dataset_version)
+ WHERE o.revision_id = %(revision_id)s ORDER BY o.output_index
+"""
+
+
+async def load(conn: Conn, revision_id: UUID) -> Revision:
+    """A revision with its edges. Raises LookupError when there is none."""
+    key = {"revision_id": revision_id}
+    row = await (await conn.execute(_REVISION, key)).fetchone()
+    if row is None:
+        raise LookupError(f"no revision {revision_id}")
+    inputs = await (await conn.execute(_INPUTS, key)).fetchall()
+    outputs = await (await conn.execute(_OUTPUTS, key)).fetchall()
+    return Revision(
+        revision_id,
+        *row,
+        inputs=tuple(RevisionInput(*i) for i in inputs),
+        outputs=tuple(RevisionOutput(*o) for o in outputs),
+    )

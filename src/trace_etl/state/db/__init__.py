@@ -1,0 +1,1 @@
+"""Connections to Postgres state and its migrations."""

@@ -1,0 +1,178 @@
+"""The stream of changes, in the order of their transactions.
+
+A transaction's number is drawn when it starts writing, not when it commits. So only what lies below
+every transaction still in progress is read: nothing can appear there any more.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.state.db.pool import Conn
+
+_FIRST = UUID(int=0)
+_LAST = UUID(int=2**128 - 1)
+_SOURCES = 3
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """A place in the stream: everything up to and including it was seen."""
+
+    xid: int
+    source: int = _SOURCES
+    key: UUID = _LAST
+    subkey: str = ""
+
+    def of(self, source: int) -> "Position":
+        """The same place among the changes of one source."""
+        if source == self.source:
+            return self
+        return Position(self.xid if source < self.source else self.xid - 1, source, _LAST)
+
+
+@dataclass(frozen=True)
+class Change:
+    xid: int
+    source: int
+    key: UUID
+    subkey: str
+    kind: str
+    dag: str
+    job: str | None
+    body: dict[str, Any]
+
+    @property
+    def position(self) -> Position:
+        return Position(self.xid, self.source, self.key, self.subkey)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A bounded look at the stream, and where to go on."""
+
+    changes: list[Change]
+    position: Position
+
+
+_HEAD = (
+    "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, changed_xid::text FROM change_horizon"
+)
+
+
+async def head(conn: Conn) -> tuple[Position, int]:
+    """The end of the stream, and the transaction up to which parts of it were forgotten."""
+    row = await (await conn.execute(_HEAD)).fetchone()
+    assert row is not None
+    return Position(int(row[0]) - 1), int(row[1])
+
+
+_READ = """
+WITH told AS (
+    SELECT changed_xid AS xid, 0 AS source, change_id AS key, '' AS subkey, kind, dag, job,
+           body || jsonb_build_object('at', changed_at) AS body
+      FROM changes
+     WHERE org_id = %(org_id)s AND (changed_xid, change_id) > (%(xid_0)s::xid8, %(key_0)s)
+       AND changed_xid < %(end)s::xid8
+       AND (%(dag)s::text IS NULL OR dag = %(dag)s)
+       AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
+     ORDER BY changed_xid, change_id LIMIT %(limit)s
+), moved AS (
+    SELECT t.changed_xid AS xid, 1 AS source, t.task_id AS key, '' AS subkey, 'task' AS kind,
+           g.name AS dag, j.name AS job,
+           jsonb_build_object(
+               'task_id', t.task_id, 'status', t.status, 'attempt', t.attempt,
+               'max_attempts', t.max_attempts, 'partition_key', t.partition_key,
+               'cursor', t.cursor_value, 'worker_id', t.worker_id, 'retry_at', t.retry_at,
+               'cancel_requested', t.cancel_requested, 'cause', t.cause,
+               'error_code', t.error_code, 'error_message', left(t.error_message, 500),
+               'at', CASE t.status WHEN 'Queued' THEN t.queued_at WHEN 'Running' THEN t.started_at
+                                   ELSE coalesce(t.finished_at, (
+                                       SELECT a.ended_at FROM task_attempts a
+                                        WHERE a.task_id = t.task_id AND a.attempt = t.attempt))
+                     END) AS body
+      FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+     WHERE t.org_id = %(org_id)s AND (t.changed_xid, t.task_id) > (%(xid_1)s::xid8, %(key_1)s)
+       AND t.changed_xid < %(end)s::xid8
+       AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
+       AND (%(kinds)s::text[] IS NULL OR 'task' = ANY(%(kinds)s))
+     ORDER BY t.changed_xid, t.task_id LIMIT %(limit)s
+), committed AS (
+    SELECT p.commit_xid AS xid, 2 AS source, p.dataset_version AS key, p.partition_key AS subkey,
+           'dataset' AS kind, g.name AS dag, j.name AS job,
+           jsonb_build_object(
+               'dataset', n.name, 'dataset_uuid', d.dataset_uuid, 'output', d.output_name,
+               'dataset_version', p.dataset_version,
+               'current', p.dataset_version = d.dataset_version,
+               'partition_key', p.partition_key, 'row_count', p.row_count,
+               'byte_count', p.byte_count, 'task_id', p.task_id, 'at', p.committed_at) AS body
+      FROM datasets d JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+      LEFT JOIN publications n USING (dataset_uuid)
+     CROSS JOIN LATERAL (VALUES (d.dataset_version), (d.building_version)) v (dataset_version)
+     CROSS JOIN LATERAL (
+           SELECT * FROM partitions c
+            WHERE c.dataset_version = v.dataset_version AND c.commit_xid >= %(xid_2)s::xid8
+              AND (c.commit_xid, c.dataset_version, c.partition_key)
+                > (%(xid_2)s::xid8, %(key_2)s, %(subkey_2)s)
+              AND c.commit_xid < %(end)s::xid8
+            ORDER BY c.commit_xid, c.partition_key LIMIT %(limit)s) p
+     WHERE d.org_id = %(org_id)s
+       AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
+       AND (%(kinds)s::text[] IS NULL OR 'dataset' = ANY(%(kinds)s))
+     ORDER BY xid, key, subkey LIMIT %(limit)s
+)
+SELECT xid::text::bigint AS xid, source, key, subkey, kind, dag, job, body
+  FROM (SELECT * FROM told UNION ALL SELECT * FROM moved UNION ALL SELECT * FROM committed) every
+ ORDER BY every.xid, source, key, subkey LIMIT %(limit)s
+"""
+
+
+async def read(
+    conn: Conn,
+    org_id: UUID,
+    after: Position,
+    *,
+    dag: str | None = None,
+    kinds: list[str] | None = None,
+    limit: int,
+) -> Reading:
+    """The next changes of an org after a position."""
+    end, _ = await head(conn)
+    values = parameters(org_id, after, end, dag=dag, kinds=kinds, limit=limit)
+    async with conn.cursor(row_factory=class_row(Change)) as cursor:
+        await cursor.execute(_READ, values)
+        found = await cursor.fetchall()
+    # Less than asked for: there is nothing else below the end, of this filter or of any.
+    return Reading(found, found[-1].position if len(found) == limit else max(after, end))
+
+
+def parameters(
+    org_id: UUID,
+    after: Position,
+    end: Position,
+    *,
+    dag: str | None,
+    kinds: list[str] | None,
+    limit: int,
+) -> dict[str, object]:
+    """What the statement is given: for each source, its own place of the position."""
+    values: dict[str, object] = {"org_id": org_id, "dag": dag, "kinds": kinds, "limit": limit}
+    for source in range(_SOURCES):
+        place = after.of(source)
+        values |= {f"xid_{source}": str(max(place.xid, 0)), f"key_{source}": place.key}
+    return values | {"subkey_2": after.of(2).subkey, "end": str(end.xid + 1)}
+
+
+_FORGET = """
+DELETE FROM changes WHERE change_id IN (
+    SELECT change_id FROM changes WHERE changed_at < now() - %(older_than)s
+     ORDER BY changed_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+"""
+
+
+async def forget(conn: Conn, *, older_than: timedelta, limit: int) -> int:
+    """Delete what was told long ago. Returns how many rows."""
+    return (await conn.execute(_FORGET, {"older_than": older_than, "limit": limit})).rowcount

@@ -1,0 +1,100 @@
+"""What a scrape shows of Postgres state. Over live rows only: history costs nothing."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.state.db.pool import Conn
+
+
+@dataclass(frozen=True)
+class Queue:
+    dag: str
+    job: str
+    runtime: str
+    bulk: bool
+    depth: int
+    age: float
+
+
+_QUEUES = """
+SELECT g.name AS dag, j.name AS job, q.runtime, q.bulk, q.depth, q.age
+  FROM (SELECT job_id, runtime, bulk, count(*) AS depth,
+               extract(epoch FROM now() - min(queued_at))::float8 AS age
+          FROM tasks WHERE status = 'Queued' AND org_id = %(org_id)s
+         GROUP BY job_id, runtime, bulk) q
+  JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+"""
+
+
+async def queues(conn: Conn, org_id: UUID) -> list[Queue]:
+    """What waits, by job and runtime."""
+    async with conn.cursor(row_factory=class_row(Queue)) as cursor:
+        await cursor.execute(_QUEUES, {"org_id": org_id})
+        return await cursor.fetchall()
+
+
+@dataclass(frozen=True)
+class Running:
+    dag: str
+    job: str
+    operator: str
+    count: int
+
+
+_RUNNING = """
+SELECT g.name AS dag, j.name AS job, r.operator, n.count
+  FROM (SELECT job_id, revision_id, count(*) AS count
+          FROM tasks WHERE status = 'Running' AND org_id = %(org_id)s
+         GROUP BY job_id, revision_id) n
+  JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+  JOIN job_revisions r ON r.revision_id = n.revision_id
+"""
+
+
+async def running(conn: Conn, org_id: UUID) -> list[Running]:
+    """What runs, by job and operator."""
+    async with conn.cursor(row_factory=class_row(Running)) as cursor:
+        await cursor.execute(_RUNNING, {"org_id": org_id})
+        return await cursor.fetchall()
+
+
+_RETRYING = """
+SELECT g.name, j.name, n.count
+  FROM (SELECT job_id, count(*) AS count FROM tasks
+         WHERE retry_at IS NOT NULL AND org_id = %(org_id)s GROUP BY job_id) n
+  JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+"""
+
+
+async def retrying(conn: Conn, org_id: UUID) -> list[tuple[str, str, int]]:
+    """What failed and waits for its next attempt: DAG, job and how many."""
+    cursor = await conn.execute(_RETRYING, {"org_id": org_id})
+    return [(row[0], row[1], row[2]) for row in await cursor.fetchall()]
+
+
+_PAUSED = """
+SELECT g.name, j.name, p.tier, p.reason, p.by_name
+  FROM pauses p JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+ WHERE j.org_id = %(org_id)s
+"""
+
+
+async def paused(conn: Conn, org_id: UUID) -> list[tuple[str, str, str, str, str]]:
+    """Who waits for whom: DAG, job, tier, reason, and by whom."""
+    cursor = await conn.execute(_PAUSED, {"org_id": org_id})
+    return [(row[0], row[1], row[2], row[3], row[4]) for row in await cursor.fetchall()]
+
+
+_OUTBOX = """
+SELECT kind, failed_at IS NOT NULL, count(*),
+       extract(epoch FROM now() - min(created_at))::float8
+  FROM outbox GROUP BY 1, 2
+"""
+
+
+async def outbox(conn: Conn) -> list[tuple[str, bool, int, float]]:
+    """Rows of the outbox of all orgs: kind, whether failed for good, how many, the oldest's age."""
+    cursor = await conn.execute(_OUTBOX)
+    return [(row[0], row[1], row[2], row[3]) for row in await cursor.fetchall()]

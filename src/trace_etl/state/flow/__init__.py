@@ -1,0 +1,1 @@
+"""Pauses, backpressure, caps and backfills."""

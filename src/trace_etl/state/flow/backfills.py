@@ -1,0 +1,359 @@
+"""Backfills: what one is made from, asking for it, watching it, ending it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.errors import NotFound
+from trace_etl.model.scope import Range
+from trace_etl.policy.backfill import Chunk, Existing
+from trace_etl.state.db.pool import Conn
+
+_SAMPLE = 2_000  # partitions that tell how long and how full they are
+
+
+@dataclass(frozen=True)
+class Target:
+    """A job to be filled, with the input that its tasks are about."""
+
+    job_id: UUID
+    activation: str
+    operator: str
+    update_strategy: str
+    generation_hash: str
+    output_version: UUID | None
+    dataset_uuid: UUID | None
+    dataset_version: UUID | None
+    upstream: str | None
+    upstream_operator: str | None
+    upstream_strategy: str | None
+    upstream_config: dict[str, Any] | None
+    source: str | None
+    """What kind of source the job is, if it is one: its chunks are triggers."""
+
+    def key(self, span: Range) -> str:
+        """As routing would name the task of this scope: whoever comes second finds it there."""
+        if self.source is not None:
+            return f"trigger:{self.dataset_version}:{span.key}"
+        parts = (self.dataset_uuid, self.dataset_version, self.generation_hash, f"p:{span.key}")
+        return ":".join(str(part) for part in parts)
+
+
+_TARGET = """
+SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
+       o.dataset_version AS output_version,
+       CASE r.activation WHEN 'source' THEN o.dataset_uuid ELSE i.dataset_uuid END AS dataset_uuid,
+       CASE r.activation WHEN 'source' THEN o.dataset_version
+            ELSE coalesce(i.dataset_version, d.dataset_version) END AS dataset_version,
+       concat_ws('.', ug.name, uj.name, w.output_name) AS upstream,
+       ur.operator AS upstream_operator, ur.update_strategy AS upstream_strategy,
+       ur.config AS upstream_config, r.source ->> 'kind' AS source
+  FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r ON r.revision_id = j.revision_id
+  LEFT JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
+  LEFT JOIN job_inputs i ON i.revision_id = r.revision_id
+  LEFT JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+  LEFT JOIN LATERAL (SELECT p.job_id, p.output_name FROM dataset_producers p
+                      WHERE p.dataset_uuid = d.dataset_uuid ORDER BY p.job_id LIMIT 1) w ON true
+  LEFT JOIN jobs uj ON uj.job_id = w.job_id
+  LEFT JOIN dags ug ON ug.dag_id = uj.dag_id
+  LEFT JOIN job_revisions ur ON ur.revision_id = uj.revision_id
+ WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s AND j.active
+ ORDER BY i.input_index
+"""
+
+
+async def targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[Target]:
+    """The job as it is deployed, once for each of its inputs. Raises NotFound."""
+    async with conn.cursor(row_factory=class_row(Target)) as cursor:
+        await cursor.execute(_TARGET, {"org_id": org_id, "dag": dag, "job": job})
+        found = await cursor.fetchall()
+    if not found:
+        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
+    return found
+
+
+_FED = """
+SELECT g.name || '.' || j.name, bool_and(r.operator = ANY(%(relays)s))
+  FROM job_inputs i JOIN jobs j ON j.revision_id = i.revision_id AND j.active
+  JOIN job_revisions r ON r.revision_id = j.revision_id JOIN dags g USING (dag_id)
+ WHERE i.dataset_uuid = %(dataset_uuid)s
+ GROUP BY 1 ORDER BY 1
+"""
+
+
+async def fed_by(conn: Conn, dataset_uuid: UUID, relays: Collection[str]) -> dict[str, bool]:
+    """The jobs that read a dataset, as `dag.job`, and whether each only passes scopes on."""
+    values = {"dataset_uuid": dataset_uuid, "relays": list(relays)}
+    return {row[0]: row[1] for row in await (await conn.execute(_FED, values)).fetchall()}
+
+
+_OVERLAPPING = """
+SELECT p.range_start, p.range_end,
+       (SELECT sum(q.row_count)::bigint FROM partitions q
+         WHERE q.task_id = p.task_id AND q.partition_key = p.partition_key)
+  FROM dataset_versions v JOIN partitions p
+    ON p.dataset_version = v.dataset_version
+   AND box(point(p.generation_no, p.range_start), point(p.generation_no, p.range_end))
+       && box(point(v.generation_no, %(start)s), point(v.generation_no, %(end)s))
+ WHERE v.dataset_version = %(version)s
+ ORDER BY p.range_start
+"""
+
+
+async def partitions_in(conn: Conn, version: UUID, span: Range) -> list[Existing]:
+    """The committed partitions of a generation that overlap a range, with all that was written."""
+    values = {"version": version, "start": span.start, "end": span.end}
+    cursor = await conn.execute(_OVERLAPPING, values)
+    return [Existing(Range(row[0], row[1]), row[2]) for row in await cursor.fetchall()]
+
+
+_WORKED_OFF = """
+SELECT range_start, range_end FROM tasks
+ WHERE job_id = %(job_id)s AND dedupe_key = ANY(%(keys)s) AND status = 'Completed'
+"""
+
+
+async def worked_off(conn: Conn, target: Target, spans: Sequence[Range]) -> list[Existing]:
+    """Of the given scopes, those that a job without partitions is done with."""
+    values = {"job_id": target.job_id, "keys": [target.key(span) for span in spans]}
+    cursor = await conn.execute(_WORKED_OFF, values)
+    return [Existing(Range(row[0], row[1]), None) for row in await cursor.fetchall()]
+
+
+_SHAPE = """
+SELECT coalesce(array_agg(range_end - range_start + 1), '{}'), sum(row_count)::float8
+  FROM (SELECT range_start, range_end,
+               (SELECT sum(q.row_count) FROM partitions q
+                 WHERE q.task_id = p.task_id AND q.partition_key = p.partition_key) AS row_count
+          FROM partitions p
+         WHERE dataset_version = %(version)s AND range_start IS NOT NULL LIMIT %(sample)s) p
+"""
+
+
+async def shape(conn: Conn, version: UUID) -> tuple[list[int], float | None]:
+    """How long partitions are, and how many rows a block has; None: there is none to tell."""
+    values = {"version": version, "sample": _SAMPLE}
+    row = await (await conn.execute(_SHAPE, values)).fetchone()
+    lengths: list[int] = row[0] if row else []
+    return lengths, (row[1] / sum(lengths) if row and lengths else None)
+
+
+@dataclass(frozen=True)
+class NewBackfill:
+    org_id: UUID
+    target: Target
+    span: Range
+    chunk: int
+    force: bool
+    made_by: str
+
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('backfill:' || %(job_id)s::text, 0))"
+_SAME = """
+SELECT backfill_id, state FROM backfills
+ WHERE job_id = %(job_id)s AND generation_hash = %(generation_hash)s AND range_start = %(start)s
+   AND range_end = %(end)s AND chunk = %(chunk)s AND force = %(force)s
+ ORDER BY state = 'running' DESC, created_at DESC LIMIT 1
+"""
+_CREATE = """
+INSERT INTO backfills (org_id, job_id, generation_hash, dataset_uuid, dataset_version, range_start,
+                       range_end, chunk, force, made_by, state, ended_at)
+VALUES (%(org_id)s, %(job_id)s, %(generation_hash)s, %(dataset_uuid)s, %(dataset_version)s,
+        %(start)s, %(end)s, %(chunk)s, %(force)s, %(made_by)s,
+        CASE WHEN %(empty)s THEN 'complete' ELSE 'running' END,
+        CASE WHEN %(empty)s THEN now() END)
+RETURNING backfill_id
+"""
+_CHUNKS = """
+INSERT INTO backfill_chunks (backfill_id, range_start, range_end, action, state, row_count)
+SELECT %(backfill_id)s, c.first, c.last, c.action,
+       CASE WHEN c.action IN ('build', 'rebuild') THEN 'pending' ELSE 'skipped' END, c.row_count
+  FROM unnest(%(starts)s::bigint[], %(ends)s::bigint[], %(actions)s::text[], %(rows)s::bigint[])
+       AS c (first, last, action, row_count)
+"""
+
+
+async def lock(conn: Conn, job_id: UUID) -> None:
+    """Be the only one who asks for backfills of a job, until commit."""
+    await conn.execute(_LOCK, {"job_id": job_id})
+
+
+async def same(conn: Conn, new: NewBackfill) -> tuple[UUID, str] | None:
+    """The backfill, with its state, that the same request made before."""
+    row = await (await conn.execute(_SAME, _values(new))).fetchone()
+    return (row[0], row[1]) if row else None
+
+
+async def create(conn: Conn, new: NewBackfill, chunks: Sequence[Chunk]) -> UUID:
+    """Ask for chunks. With nothing to build, it is complete as it is."""
+    empty = not any(c.action in ("build", "rebuild") for c in chunks)
+    (row,) = await (await conn.execute(_CREATE, {**_values(new), "empty": empty})).fetchall()
+    backfill_id: UUID = row[0]
+    values: dict[str, object] = {
+        "backfill_id": backfill_id,
+        "starts": [c.span.start for c in chunks],
+        "ends": [c.span.end for c in chunks],
+        "actions": [c.action for c in chunks],
+        "rows": [c.rows for c in chunks],
+    }
+    await conn.execute(_CHUNKS, values)
+    return backfill_id
+
+
+def _values(new: NewBackfill) -> dict[str, Any]:
+    return {
+        "org_id": new.org_id,
+        "job_id": new.target.job_id,
+        "generation_hash": new.target.generation_hash,
+        "dataset_uuid": new.target.dataset_uuid,
+        "dataset_version": new.target.dataset_version,
+        "start": new.span.start,
+        "end": new.span.end,
+        "chunk": new.chunk,
+        "force": new.force,
+        "made_by": new.made_by,
+    }
+
+
+@dataclass(frozen=True)
+class BackfillView:
+    backfill_id: UUID
+    dag: str
+    job: str
+    range_start: int
+    range_end: int
+    chunk: int
+    force: bool
+    state: str
+    why: str
+    made_by: str
+    created_at: datetime
+    started_at: datetime
+    ended_at: datetime | None
+    paused_by: str | None
+    chunks: dict[str, int]
+    """How many are pending, created, completed, failed, canceled, skipped."""
+    blocks_done: int
+    blocks_left: int
+    rows_done: int
+    blocks_lately: int
+    seconds_lately: float
+
+
+# The rate is that of the last five minutes: a backfill that was paused is not slow.
+_VIEW = """
+SELECT b.backfill_id, g.name AS dag, j.name AS job, b.range_start, b.range_end, b.chunk, b.force,
+       b.state, b.why, b.made_by, b.created_at, b.started_at, b.ended_at,
+       CASE WHEN b.state = 'running' THEN coalesce(j.paused_by, j.bulk_paused_by) END AS paused_by,
+       c.chunks, c.blocks_done, c.blocks_left, c.rows_done, c.blocks_lately,
+       extract(epoch FROM least(coalesce(b.ended_at, now()) - b.started_at,
+                                interval '5 minutes'))::float8 AS seconds_lately
+  FROM backfills b JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+ CROSS JOIN LATERAL (
+       SELECT coalesce(jsonb_object_agg(s.state, s.n), '{}') AS chunks,
+              coalesce(sum(s.blocks) FILTER (WHERE s.state = 'completed'), 0)::bigint
+                  AS blocks_done,
+              coalesce(sum(s.blocks) FILTER (WHERE s.state IN ('pending', 'created')), 0)::bigint
+                  AS blocks_left,
+              coalesce(sum(s.row_count) FILTER (WHERE s.state = 'completed'), 0)::bigint
+                  AS rows_done,
+              coalesce(sum(s.lately), 0)::bigint AS blocks_lately
+         FROM (SELECT state, count(*) AS n, sum(range_end - range_start + 1) AS blocks,
+                      sum(row_count) AS row_count,
+                      sum(range_end - range_start + 1) FILTER (
+                          WHERE state = 'completed'
+                            AND settled_at > coalesce(b.ended_at, now()) - interval '5 minutes')
+                          AS lately
+                 FROM backfill_chunks WHERE backfill_id = b.backfill_id GROUP BY state) s) c
+"""
+_GET = _VIEW + " WHERE b.org_id = %(org_id)s AND b.backfill_id = %(backfill_id)s"
+_LIST = (
+    _VIEW
+    + """
+ WHERE b.org_id = %(org_id)s
+   AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
+   AND (%(job)s::text IS NULL OR j.name = %(job)s)
+   AND (%(state)s::text IS NULL OR b.state = %(state)s)
+   AND (%(before)s::timestamptz IS NULL
+        OR (b.created_at, b.backfill_id) < (%(before)s, %(before_id)s))
+ ORDER BY b.created_at DESC, b.backfill_id DESC
+ LIMIT %(limit)s
+"""
+)
+
+
+async def get(conn: Conn, org_id: UUID, backfill_id: UUID) -> BackfillView:
+    """One backfill and how far it is. Raises NotFound."""
+    async with conn.cursor(row_factory=class_row(BackfillView)) as cursor:
+        await cursor.execute(_GET, {"org_id": org_id, "backfill_id": backfill_id})
+        found = await cursor.fetchone()
+    if found is None:
+        raise NotFound(f"no backfill {backfill_id}; `trace backfills` lists them")
+    return found
+
+
+async def listing(
+    conn: Conn,
+    org_id: UUID,
+    *,
+    dag: str | None,
+    job: str | None,
+    state: str | None,
+    limit: int,
+    after: tuple[Any, ...] | None,
+) -> list[BackfillView]:
+    """Newest first, one page."""
+    before, before_id = after or (None, None)
+    values = {
+        "org_id": org_id,
+        "dag": dag,
+        "job": job,
+        "state": state,
+        "limit": limit,
+        "before": before,
+        "before_id": before_id,
+    }
+    async with conn.cursor(row_factory=class_row(BackfillView)) as cursor:
+        await cursor.execute(_LIST, values)
+        return await cursor.fetchall()
+
+
+@dataclass(frozen=True)
+class ChunkView:
+    range_start: int
+    range_end: int
+    action: str
+    state: str
+    row_count: int | None
+    task_id: UUID | None
+    task_status: str | None
+    error_message: str | None
+
+
+_CHUNK_LIST = """
+SELECT c.range_start, c.range_end, c.action, c.state, c.row_count, c.task_id,
+       t.status AS task_status, t.error_message
+  FROM backfill_chunks c LEFT JOIN tasks t USING (task_id)
+ WHERE c.backfill_id = %(backfill_id)s AND (%(state)s::text IS NULL OR c.state = %(state)s)
+   AND c.range_start > %(after)s
+ ORDER BY c.range_start LIMIT %(limit)s
+"""
+
+
+async def chunks(
+    conn: Conn, backfill_id: UUID, *, state: str | None, limit: int, after: int | None
+) -> list[ChunkView]:
+    """The chunks of a backfill by their first block, one page."""
+    values = {
+        "backfill_id": backfill_id,
+        "state": state,
+        "limit": limit,
+        "after": -1 if after is None else after,
+    }
+    async with conn.cursor(row_factory=class_row(ChunkView)) as cursor:
+        await cursor.execute(_CHUNK_LIST, values)
+        return await cursor.fetchall()

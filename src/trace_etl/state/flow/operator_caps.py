@@ -1,0 +1,40 @@
+"""How many attempts of an operator may run at once, over all jobs."""
+
+from collections.abc import Mapping
+
+from trace_etl.state.db.pool import Conn
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.operator_caps', 0))"
+_FORGET = "DELETE FROM operator_caps WHERE operator <> ALL(%(operators)s)"
+_KEEP = """
+INSERT INTO operator_caps (operator, cap)
+SELECT * FROM unnest(%(operators)s::text[], %(caps)s::int[])
+ON CONFLICT (operator) DO UPDATE SET cap = EXCLUDED.cap
+"""
+_TELL = """
+UPDATE jobs j SET capped_operator = c.operator
+  FROM job_revisions r LEFT JOIN operator_caps c ON c.operator = r.operator
+ WHERE r.revision_id = j.revision_id AND j.capped_operator IS DISTINCT FROM c.operator
+"""
+_WAKE = """
+INSERT INTO outbox (kind, subject)
+SELECT DISTINCT ON (j.capped_operator) 'wake_next', j.job_id
+  FROM jobs j WHERE j.capped_operator IS NOT NULL AND j.active
+ ORDER BY j.capped_operator, j.job_id
+"""
+
+
+async def keep(conn: Conn, caps: Mapping[str, int]) -> None:
+    """Make these the caps that hold, for every job that is deployed; new jobs find them."""
+    await conn.execute(_LOCK)
+    values = {"operators": list(caps), "caps": list(caps.values())}
+    await conn.execute(_FORGET, values)
+    await conn.execute(_KEEP, values)
+    await conn.execute(_TELL)
+    await conn.execute(_WAKE)  # a cap may have become wider
+
+
+async def listing(conn: Conn) -> dict[str, int]:
+    """The caps by operator."""
+    cursor = await conn.execute("SELECT operator, cap FROM operator_caps")
+    return {row[0]: row[1] for row in await cursor.fetchall()}

@@ -1,0 +1,148 @@
+"""Pauses by people, and who waits for whom."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.errors import NotFound
+from trace_etl.policy.backpressure import Tier
+from trace_etl.state.db.pool import Conn
+from trace_etl.state.flow import pressure
+
+_JOBS = """
+SELECT j.job_id, j.name FROM jobs j JOIN dags g USING (dag_id)
+ WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.active
+   AND (%(job)s::text IS NULL OR j.name = %(job)s)
+ ORDER BY j.name
+"""
+_PAUSE = """
+INSERT INTO pauses (job_id, by_name, tier, reason)
+SELECT unnest(%(job_ids)s::uuid[]), %(by)s, %(tier)s, %(reason)s
+ON CONFLICT ON CONSTRAINT pauses_once DO UPDATE
+   SET by_name = EXCLUDED.by_name, tier = EXCLUDED.tier, reason = EXCLUDED.reason,
+       since = CASE pauses.tier WHEN EXCLUDED.tier THEN pauses.since ELSE now() END
+"""
+_PAUSE_DAG = """
+INSERT INTO dag_pauses (dag_id, by_name, tier, reason)
+SELECT dag_id, %(by)s, %(tier)s, %(reason)s FROM dags
+ WHERE org_id = %(org_id)s AND name = %(dag)s
+ON CONFLICT (dag_id) DO UPDATE
+   SET by_name = EXCLUDED.by_name, tier = EXCLUDED.tier, reason = EXCLUDED.reason
+"""
+_RESUME_DAG = """
+DELETE FROM dag_pauses p USING dags g
+ WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND p.dag_id = g.dag_id
+"""
+_JOIN = """
+INSERT INTO pauses (job_id, by_name, tier, reason)
+SELECT j.job_id, p.by_name, p.tier, p.reason
+  FROM dag_pauses p CROSS JOIN unnest(%(job_ids)s::uuid[]) AS j (job_id)
+ WHERE p.dag_id = %(dag_id)s
+ON CONFLICT ON CONSTRAINT pauses_once DO NOTHING
+"""
+_IS_PAUSED = "SELECT EXISTS (SELECT FROM dag_pauses WHERE dag_id = %(dag_id)s)"
+_RESUME = """
+DELETE FROM pauses WHERE job_id = ANY(%(job_ids)s) AND by_job_id IS NULL RETURNING job_id
+"""
+
+
+async def pause(
+    conn: Conn, org_id: UUID, dag: str, job: str | None, *, by: str, reason: str, tier: Tier
+) -> list[str]:
+    """Pause a job, or every job of a DAG, until somebody resumes it. Raises NotFound."""
+    await pressure.lock(conn)
+    found = await _jobs(conn, org_id, dag, job)
+    job_ids = list(found)
+    values = {"job_ids": job_ids, "by": by, "reason": reason, "tier": tier}
+    await conn.execute(_PAUSE, values)
+    if job is None:
+        await conn.execute(_PAUSE_DAG, {**values, "org_id": org_id, "dag": dag})
+    await pressure.settle(conn, job_ids)
+    return list(found.values())
+
+
+async def resume(conn: Conn, org_id: UUID, dag: str, job: str | None) -> list[str]:
+    """Take people's pauses of a job or a DAG back. Returns whose. Raises NotFound."""
+    await pressure.lock(conn)
+    found = await _jobs(conn, org_id, dag, job)
+    cursor = await conn.execute(_RESUME, {"job_ids": list(found)})
+    resumed = [row[0] for row in await cursor.fetchall()]
+    if job is None:
+        await conn.execute(_RESUME_DAG, {"org_id": org_id, "dag": dag})
+    await pressure.settle(conn, resumed)
+    return sorted(found[job_id] for job_id in resumed)
+
+
+async def join(conn: Conn, dag_id: UUID, job_ids: list[UUID]) -> None:
+    """Pause jobs that come to a DAG which a person paused as a whole."""
+    row = await (await conn.execute(_IS_PAUSED, {"dag_id": dag_id})).fetchone()
+    if not job_ids or not (row and row[0]):
+        return
+    await pressure.lock(conn)
+    await conn.execute(_JOIN, {"dag_id": dag_id, "job_ids": job_ids})
+    await pressure.settle(conn, job_ids)
+
+
+async def _jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dict[UUID, str]:
+    values = {"org_id": org_id, "dag": dag, "job": job}
+    found = {row[0]: row[1] for row in await (await conn.execute(_JOBS, values)).fetchall()}
+    if not found:
+        what = f"job {job!r} in a deployed DAG {dag!r}" if job else f"deployed DAG {dag!r}"
+        raise NotFound(f"no {what}; `trace dags` lists them")
+    return found
+
+
+@dataclass(frozen=True)
+class PauseView:
+    """Why a job waits, one row for each who makes it wait."""
+
+    dag: str
+    job: str
+    tier: str
+    by: str
+    by_dag: str | None
+    by_job: str | None
+    reason: str
+    since: datetime
+
+
+_LIST = """
+SELECT g.name AS dag, j.name AS job, p.tier, p.by_name AS by, bg.name AS by_dag, bj.name AS by_job,
+       p.reason, p.since
+  FROM pauses p JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+  LEFT JOIN jobs bj ON bj.job_id = p.by_job_id LEFT JOIN dags bg ON bg.dag_id = bj.dag_id
+ WHERE j.org_id = %(org_id)s
+   AND (%(dag)s::text IS NULL OR g.name = %(dag)s) AND (%(job)s::text IS NULL OR j.name = %(job)s)
+   AND (%(after_dag)s::text IS NULL
+        OR (g.name, j.name, p.by_name) > (%(after_dag)s, %(after_job)s, %(after_by)s))
+ ORDER BY g.name, j.name, p.by_name
+ LIMIT %(limit)s
+"""
+
+
+async def listing(
+    conn: Conn,
+    org_id: UUID,
+    *,
+    dag: str | None,
+    job: str | None,
+    limit: int,
+    after: tuple[Any, ...] | None,
+) -> list[PauseView]:
+    """Every pause that stands, one page."""
+    after_dag, after_job, after_by = after or (None, None, None)
+    values = {
+        "org_id": org_id,
+        "dag": dag,
+        "job": job,
+        "limit": limit,
+        "after_dag": after_dag,
+        "after_job": after_job,
+        "after_by": after_by,
+    }
+    async with conn.cursor(row_factory=class_row(PauseView)) as cursor:
+        await cursor.execute(_LIST, values)
+        return await cursor.fetchall()

@@ -1,8 +1,0 @@
-"""The schema of Postgres state."""
-
-from trace_etl import sqlfiles
-
-
-def apply(dsn: str) -> list[str]:
-    """Bring Postgres state up to date. Returns what was applied."""
-    return sqlfiles.apply(dsn, __name__, ledger="schema_migrations", lock="trace.migrations")

@@ -1,0 +1,1 @@
+"""Partitions: commit, lineage, invalidations, reported defects, rebuilds, buffers."""

@@ -1,0 +1,255 @@
+"""Batches for buffered datasets: published by tasks, written by the sink."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.errors import Conflict, NotFound
+from trace_etl.model.task import Fence
+from trace_etl.state.db.pool import Conn
+
+
+@dataclass(frozen=True)
+class NewBatch:
+    org_id: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
+    batch_uri: str
+    content_type: str
+    record_count: int | None
+    batch_size_bytes: int | None
+
+
+# What a CTE named `batch` holds is asked for.
+_ASK = """
+    INSERT INTO outbox (kind, target, subject, body)
+    SELECT 'buffer_message', 'buffer', publish_id, jsonb_build_object(
+               'kind', 'buffer_batch', 'publish_id', publish_id, 'org_id', org_id,
+               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version,
+               'batch_uri', batch_uri, 'record_count', record_count,
+               'producer', jsonb_build_object('task_id', task_id, 'attempt', attempt))
+      FROM batch
+"""
+_PUBLISH = f"""
+WITH producer AS (
+    SELECT task_id, attempt FROM tasks
+     WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND lease_token = %(lease_token)s
+       AND status = 'Running'
+       FOR UPDATE
+), batch AS (
+    INSERT INTO buffer_publishes (org_id, task_id, attempt, dataset_uuid, dataset_version,
+                                  batch_uri, content_type, record_count, batch_size_bytes)
+    SELECT %(org_id)s, task_id, attempt, %(dataset_uuid)s, %(dataset_version)s, %(batch_uri)s,
+           %(content_type)s, %(record_count)s, %(batch_size_bytes)s
+      FROM producer
+    ON CONFLICT ON CONSTRAINT buffer_publishes_once DO NOTHING
+    RETURNING *
+), asked AS ({_ASK})
+SELECT publish_id FROM batch
+"""
+# A statement of its own: what a rival committed while the first one waited is visible only now.
+_KNOWN = """
+SELECT b.publish_id FROM buffer_publishes b JOIN tasks t USING (task_id)
+ WHERE b.task_id = %(task_id)s AND b.attempt = %(attempt)s
+   AND b.dataset_uuid = %(dataset_uuid)s AND b.batch_uri = %(batch_uri)s
+   AND t.attempt = %(attempt)s AND t.lease_token = %(lease_token)s AND t.status = 'Running'
+"""
+
+
+async def publish(conn: Conn, fence: Fence, batch: NewBatch) -> UUID | None:
+    """Record a batch and ask for its message, once. None: the fence is stale."""
+    values = {**fence._asdict(), **asdict(batch)}
+    for query in (_PUBLISH, _KNOWN):
+        row = await (await conn.execute(query, values)).fetchone()
+        if row is not None:
+            return row[0]
+    return None
+
+
+# --- what the sink asks and tells -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Batch:
+    publish_id: UUID
+    publish_no: int
+    org_id: UUID
+    task_id: UUID
+    attempt: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    batch_uri: str
+    content_type: str
+    record_count: int | None
+    columns: list[dict[str, Any]] | None
+    unique_key: list[str]
+
+
+_BATCH = """
+SELECT b.publish_id, b.publish_no, b.org_id, b.task_id, b.attempt, b.dataset_uuid,
+       b.dataset_version, b.batch_uri, b.content_type, b.record_count,
+       v.columns, coalesce(v.unique_key, '{}') AS unique_key
+  FROM buffer_publishes b JOIN dataset_versions v USING (dataset_version)
+ WHERE b.publish_id = %(publish_id)s
+"""
+
+
+async def get(conn: Conn, publish_id: UUID) -> Batch:
+    """A batch and what its rows must look like. Raises NotFound."""
+    async with conn.cursor(row_factory=class_row(Batch)) as cursor:
+        await cursor.execute(_BATCH, {"publish_id": publish_id})
+        found = await cursor.fetchone()
+    if found is None:
+        raise NotFound(f"no batch {publish_id}")
+    return found
+
+
+# The event belongs to the task that published: it is the producer of what changed.
+_WRITTEN = """
+WITH batch AS (
+    UPDATE buffer_publishes
+       SET sunk_at = now(), row_count = %(row_count)s, cursor_value = %(cursor)s,
+           failed_at = NULL, error_code = NULL, error_message = NULL
+     WHERE publish_id = %(publish_id)s AND sunk_at IS NULL
+    RETURNING org_id, dataset_uuid, dataset_version, cursor_value, task_id, attempt
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, cursor_value,
+                        producer_task_id, attempt)
+    SELECT org_id, dataset_uuid, dataset_version, 'c:' || cursor_value, cursor_value, task_id,
+           attempt
+      FROM batch WHERE cursor_value IS NOT NULL
+    ON CONFLICT ON CONSTRAINT events_once DO NOTHING
+    RETURNING event_id
+)
+INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+"""
+
+
+async def written(conn: Conn, publish_id: UUID, *, row_count: int, cursor: int | None) -> None:
+    """A batch's rows are in the table: tell whoever reads it, once."""
+    values = {"publish_id": publish_id, "row_count": row_count, "cursor": cursor}
+    await conn.execute(_WRITTEN, values)
+
+
+_FAILED = """
+UPDATE buffer_publishes
+   SET failed_at = now(), error_code = %(code)s, error_message = %(message)s
+ WHERE publish_id = %(publish_id)s AND sunk_at IS NULL
+"""
+
+
+async def failed(conn: Conn, publish_id: UUID, *, code: str, message: str | None) -> None:
+    """A batch cannot be written, and why."""
+    await conn.execute(_FAILED, {"publish_id": publish_id, "code": code, "message": message})
+
+
+# --- what people see --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchView:
+    publish_no: int
+    publish_id: UUID
+    dag: str
+    job: str
+    task_id: UUID
+    attempt: int
+    batch_uri: str
+    record_count: int | None
+    state: str
+    row_count: int | None
+    cursor: int | None
+    accepted_at: datetime
+    ended_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+
+
+_LIST = """
+SELECT * FROM (
+    SELECT b.publish_no, b.publish_id, coalesce(g.name, '') AS dag, coalesce(j.name, '') AS job,
+           b.task_id, b.attempt, b.batch_uri, b.record_count,
+           CASE WHEN b.sunk_at IS NOT NULL THEN 'written' WHEN b.failed_at IS NOT NULL THEN 'failed'
+                ELSE 'waiting' END AS state,
+           b.row_count, b.cursor_value AS cursor, b.accepted_at,
+           coalesce(b.sunk_at, b.failed_at) AS ended_at, b.error_code, b.error_message
+      FROM buffer_publishes b LEFT JOIN tasks t USING (task_id)
+      LEFT JOIN jobs j ON j.job_id = t.job_id LEFT JOIN dags g ON g.dag_id = j.dag_id
+     WHERE b.org_id = %(org_id)s AND b.dataset_uuid = %(dataset_uuid)s
+) b
+ WHERE (%(state)s::text IS NULL OR b.state = %(state)s)
+   AND (%(before)s::bigint IS NULL OR b.publish_no < %(before)s)
+ ORDER BY b.publish_no DESC LIMIT %(limit)s
+"""
+
+
+async def listing(
+    conn: Conn,
+    org_id: UUID,
+    dataset_uuid: UUID,
+    *,
+    state: str | None,
+    before: int | None,
+    limit: int,
+) -> list[BatchView]:
+    """The batches of a dataset, newest first, one page."""
+    values = {"org_id": org_id, "dataset_uuid": dataset_uuid, "state": state}
+    async with conn.cursor(row_factory=class_row(BatchView)) as cursor:
+        await cursor.execute(_LIST, {**values, "before": before, "limit": limit})
+        return await cursor.fetchall()
+
+
+_AGAIN = f"""
+WITH batch AS (
+    UPDATE buffer_publishes
+       SET failed_at = NULL, error_code = NULL, error_message = NULL, ask_again_at = DEFAULT
+     WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s AND sunk_at IS NULL
+    RETURNING *
+){_ASK}"""
+_KNOWN_TO_ORG = """
+SELECT 1 FROM buffer_publishes WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s
+"""
+
+
+async def again(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
+    """Have a batch that is not written yet delivered once more. Raises NotFound, Conflict."""
+    values = {"org_id": org_id, "publish_id": publish_id}
+    if (await conn.execute(_AGAIN, values)).rowcount:
+        return
+    if await (await conn.execute(_KNOWN_TO_ORG, values)).fetchone() is None:
+        raise NotFound(f"no batch {publish_id}")
+    raise Conflict(f"batch {publish_id} is written")
+
+
+# Ever later: a sink that stands still for a day must not find its queue full of the same batches.
+_ASK_AGAIN = f"""
+WITH batch AS (
+    UPDATE buffer_publishes
+       SET ask_again_at = now() + least(greatest(now() - accepted_at, interval '10 minutes'),
+                                        interval '6 hours')
+     WHERE publish_id IN (
+               SELECT publish_id FROM buffer_publishes
+                WHERE ask_again_at < now() AND sunk_at IS NULL AND failed_at IS NULL
+                ORDER BY ask_again_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+    RETURNING *
+){_ASK}"""
+
+
+async def ask_again(conn: Conn, *, limit: int) -> int:
+    """Ask again for batches that wait so long that their message seems lost. Returns how many."""
+    return (await conn.execute(_ASK_AGAIN, {"limit": limit})).rowcount
+
+
+_FORGET = """
+DELETE FROM buffer_publishes WHERE publish_id IN (
+    SELECT publish_id FROM buffer_publishes WHERE sunk_at < now() - %(older_than)s
+     ORDER BY sunk_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+"""
+
+
+async def forget(conn: Conn, *, older_than: timedelta, limit: int) -> int:
+    """Delete the records of batches that were written long ago; failed ones stay."""
+    return (await conn.execute(_FORGET, {"older_than": older_than, "limit": limit})).rowcount

@@ -1,0 +1,83 @@
+"""Making a scope again because somebody says that it is wrong."""
+
+from uuid import uuid4
+
+from trace_etl.model.errors import NotFound
+from trace_etl.state.db.pool import Conn
+from trace_etl.state.partitions.invalidations import NewInvalidation
+
+# A scope is known when something of it is committed, or was told of: sources and splitters keep no
+# partitions, only events.
+_KNOWN = """
+SELECT EXISTS (
+    SELECT FROM partitions p JOIN dataset_versions v USING (dataset_version)
+     WHERE p.dataset_version = %(dataset_version)s
+       AND (p.partition_key = %(partition_key)s
+            OR (%(first)s::bigint IS NOT NULL AND box(point(p.generation_no, p.range_start),
+                                                      point(p.generation_no, p.range_end))
+                && box(point(v.generation_no, %(first)s), point(v.generation_no, %(last)s)))))
+    OR EXISTS (
+    SELECT FROM events e
+     WHERE e.dataset_version = %(dataset_version)s
+       AND (%(partition_key)s::text IS NULL OR e.scope_key = 'p:' || %(partition_key)s)
+       AND (%(partition_key)s::text IS NOT NULL OR e.range_start IS NULL
+            OR (e.range_start <= %(last)s AND %(first)s <= e.range_end)))
+"""
+
+
+async def require_known(conn: Conn, scope: NewInvalidation) -> None:
+    """Raises NotFound when nothing of a scope was ever published."""
+    row = await (await conn.execute(_KNOWN, _values(scope))).fetchone()
+    if row is None or not row[0]:
+        what = scope.partition_key or f"{scope.range_start}-{scope.range_end}"
+        raise NotFound(f"nothing of {what} was published, so nothing of it can be invalid")
+
+
+# The tasks that made what stands there, once more.
+_REBUILD = """
+WITH maker AS (
+    SELECT DISTINCT ON (t.task_id) t.*, j.revision_id AS live_revision,
+           coalesce(t.range_start, p.range_start) AS first,
+           coalesce(t.range_end, p.range_end) AS last,
+           CASE WHEN t.range_start IS NULL THEN p.partition_key ELSE t.partition_key END AS key
+      FROM partitions p
+      JOIN dataset_versions v ON v.dataset_version = p.dataset_version
+      JOIN tasks t ON t.task_id = p.task_id
+      JOIN jobs j ON j.job_id = t.job_id AND j.active
+     WHERE p.dataset_version = %(dataset_version)s
+       AND (p.partition_key = %(partition_key)s
+            OR (%(first)s::bigint IS NOT NULL AND box(point(p.generation_no, p.range_start),
+                                                      point(p.generation_no, p.range_end))
+                && box(point(v.generation_no, %(first)s), point(v.generation_no, %(last)s))))
+), created AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, cursor_value,
+                       max_attempts, max_concurrency, timeout_seconds, lease_seconds)
+    SELECT org_id, job_id, live_revision, runtime, bulk,
+           concat_ws(':', 'rebuild', %(mark)s::text, task_id), dataset_uuid, dataset_version, key,
+           first, last, cursor_value, max_attempts, max_concurrency, timeout_seconds,
+           lease_seconds
+      FROM maker
+    RETURNING task_id, runtime
+), woken AS (
+    INSERT INTO outbox (kind, target, subject)
+    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+      FROM created
+)
+SELECT count(*) FROM created
+"""
+
+
+async def rebuild(conn: Conn, scope: NewInvalidation) -> int:
+    """Have the tasks that made a scope run again. Returns how many there are."""
+    row = await (await conn.execute(_REBUILD, {**_values(scope), "mark": uuid4().hex})).fetchone()
+    return row[0] if row else 0
+
+
+def _values(scope: NewInvalidation) -> dict[str, object]:
+    return {
+        "dataset_version": scope.dataset_version,
+        "partition_key": scope.partition_key,
+        "first": scope.range_start,
+        "last": scope.range_end,
+    }

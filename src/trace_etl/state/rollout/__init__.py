@@ -1,0 +1,1 @@
+"""Deploys and rollouts: plan execution, progress, swap, roll back."""

@@ -1,0 +1,267 @@
+"""Deploying a DAG: executes a plan, whole, in the caller's transaction."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from trace_etl.model.dag import Dag
+from trace_etl.model.errors import DeployConflict, Fault, Invalid
+from trace_etl.policy.deploy_plan import Plan, plan_deploy
+from trace_etl.policy.ranges import split
+from trace_etl.state.catalog import definitions, names
+from trace_etl.state.catalog.definitions import Place, Written
+from trace_etl.state.db.pool import Conn
+from trace_etl.state.flow import pauses
+from trace_etl.state.rollout import backfill_consumers, deployed_state, retire, rollouts
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and the version of the DAG that it starts from."""
+
+    dag_version: UUID | None
+    is_deployed: bool
+    """Whether this very text is what is deployed."""
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Deployment:
+    dag_id: UUID
+    dag_version: UUID
+    changed: bool
+    plan: Plan
+    filled: list[UUID]
+    """The revisions that were given all that their inputs hold."""
+
+
+_TEXT = "SELECT text FROM dag_versions WHERE dag_version = %(dag_version)s"
+
+
+async def plan(conn: Conn, org_id: UUID, dag: Dag, text: str) -> Planned:
+    """What a deploy of this text would do now. Raises Invalid, NameTaken as the deploy would."""
+    await definitions.upstream(conn, org_id, dag, text)
+    now = await deployed_state.deployed(conn, org_id, dag)
+    entries = [
+        {
+            "name": entry.name,
+            "write_mode": entry.write_mode,
+            "columns": [asdict(column) for column in entry.columns or ()],
+            "unique_key": list(dag.job(entry.job).unique_key),
+        }
+        for entry in dag.publish
+    ]
+    await names.check(conn, org_id, now.dag_id, entries)
+    row = await (await conn.execute(_TEXT, {"dag_version": now.dag_version})).fetchone()
+    is_deployed = row is not None and row[0] == text
+    return Planned(
+        now.dag_version, is_deployed, plan_deploy(now.jobs, now.published, dag, now.readers)
+    )
+
+
+_DAG = """
+INSERT INTO dags (org_id, name) VALUES (%(org_id)s, %(name)s)
+ON CONFLICT ON CONSTRAINT dags_name_per_org DO UPDATE SET name = EXCLUDED.name
+RETURNING dag_id
+"""
+_VERSION = """
+INSERT INTO dag_versions (dag_id, text_sha256, text) VALUES (%(dag_id)s, %(sha)s, %(text)s)
+ON CONFLICT ON CONSTRAINT dag_versions_text DO UPDATE SET text = EXCLUDED.text
+RETURNING dag_version
+"""
+
+
+async def deploy(
+    conn: Conn,
+    org_id: UUID,
+    dag: Dag,
+    text: str,
+    *,
+    base: UUID | None,
+    columns: Mapping[Place, list[dict[str, str]]] | None = None,
+) -> Deployment:
+    """Make this text the DAG, if it still is at version `base`. The same text changes nothing.
+
+    `columns`: what is known of outputs beforehand. Raises Invalid, NameTaken, DeployConflict.
+    """
+    _require_outputs(dag, columns or {})
+    await rollouts.lock(conn, org_id, dag.name)
+    dag_id: UUID = await _one(conn, _DAG, {"org_id": org_id, "name": dag.name})
+    sha = hashlib.sha256(text.encode()).digest()
+    version: UUID = await _one(conn, _VERSION, {"dag_id": dag_id, "sha": sha, "text": text})
+    now = await deployed_state.deployed(conn, org_id, dag)
+    planned = plan_deploy(now.jobs, now.published, dag, now.readers)
+    if now.dag_version == version:
+        return Deployment(dag_id, version, False, planned, [])
+    if now.dag_version != base:
+        raise DeployConflict(
+            f"somebody else has deployed {dag.name} meanwhile: it is at version "
+            f"{now.dag_version} now, not at {base}; look at the plan again"
+        )
+    written = await definitions.write(conn, org_id, dag_id, dag, text)
+    await definitions.keep_columns(conn, written, columns or {})
+    filled = await _execute(conn, org_id, dag_id, version, dag, written, planned)
+    return Deployment(dag_id, version, True, planned, filled)
+
+
+def _require_outputs(dag: Dag, columns: Mapping[Place, list[dict[str, str]]]) -> None:
+    """Raises Invalid when columns are told of something that is no output of the DAG."""
+    places = {(job.name, output) for job in dag.jobs for output in job.outputs}
+    faults = [
+        Fault(f"columns[{n}]", f"{job}.{output} is no output of this DAG")
+        for n, (job, output) in enumerate(columns)
+        if (job, output) not in places
+    ]
+    if faults:
+        raise Invalid(faults)
+
+
+_REMEMBER = """
+UPDATE dag_versions SET publications = %(entries)s WHERE dag_version = %(dag_version)s
+"""
+_MAP = """
+INSERT INTO dag_version_jobs (dag_version, job_id, revision_id)
+SELECT %(dag_version)s, * FROM unnest(%(job_ids)s::uuid[], %(revision_ids)s::uuid[])
+ON CONFLICT (dag_version, job_id) DO UPDATE SET revision_id = EXCLUDED.revision_id
+"""
+_SWITCH = """
+UPDATE dags SET dag_version = %(dag_version)s, deployed_at = now() WHERE dag_id = %(dag_id)s
+"""
+
+
+async def _execute(
+    conn: Conn,
+    org_id: UUID,
+    dag_id: UUID,
+    version: UUID,
+    dag: Dag,
+    written: Written,
+    planned: Plan,
+) -> list[UUID]:
+    entries = definitions.publications(dag, written)
+    await conn.execute(_REMEMBER, {"dag_version": version, "entries": Jsonb(entries)})
+    await conn.execute(
+        _MAP,
+        {
+            "dag_version": version,
+            "job_ids": [written.jobs[name] for name in written.revisions],
+            "revision_ids": list(written.revisions.values()),
+        },
+    )
+    await _point(conn, dag_id, planned, written)
+    added = [written.jobs[job.name] for job in planned.jobs if job.change == "added"]
+    await pauses.join(conn, dag_id, added)
+    rollout_id = await rollouts.begin(conn, dag_id, version, building=planned.builds)
+    await conn.execute(_SWITCH, {"dag_id": dag_id, "dag_version": version})
+    if planned.builds:
+        await names.publish_new(conn, org_id, dag_id, entries)
+        await rollouts.aim(conn, rollout_id, dag_id, entries)
+    else:
+        await rollouts.retire(conn, dag_id, version)
+        await names.publish(conn, org_id, dag_id, entries)
+    await _refuse_loops(conn, list(written.revisions.values()))
+    await retire.abandon(conn, dag_id)
+    await retire.revive(conn, dag_id)
+    return await _start(conn, dag_id, dag, planned, written)
+
+
+_CLEAR_JOBS = """
+UPDATE jobs SET building_revision_id = NULL
+ WHERE dag_id = %(dag_id)s AND building_revision_id IS NOT NULL
+"""
+_CLEAR_DATASETS = """
+UPDATE datasets d SET building_version = NULL FROM jobs j
+ WHERE j.dag_id = %(dag_id)s AND d.job_id = j.job_id AND d.building_version IS NOT NULL
+"""
+_POINT_JOBS = """
+UPDATE jobs j SET active = true,
+       revision_id = CASE WHEN w.building THEN j.revision_id ELSE w.revision_id END,
+       building_revision_id = CASE WHEN w.building THEN w.revision_id END
+  FROM unnest(%(job_ids)s::uuid[], %(revision_ids)s::uuid[], %(building)s::boolean[])
+       AS w (job_id, revision_id, building)
+ WHERE j.job_id = w.job_id
+"""
+# An output that is new has nothing to serve, even if its job has: it is current at once. So is a
+# buffered dataset, whose generation is what all its producers say of it.
+_POINT_DATASETS = """
+UPDATE datasets d
+   SET dataset_version = CASE WHEN w.building AND d.dataset_version IS NOT NULL
+                               AND d.job_id IS NOT NULL
+                              THEN d.dataset_version ELSE o.dataset_version END,
+       building_version = CASE WHEN w.building AND d.dataset_version <> o.dataset_version
+                                AND d.job_id IS NOT NULL
+                               THEN o.dataset_version END
+  FROM unnest(%(revision_ids)s::uuid[], %(building)s::boolean[]) AS w (revision_id, building)
+  JOIN job_outputs o USING (revision_id)
+ WHERE d.dataset_uuid = o.dataset_uuid
+"""
+
+
+async def _point(conn: Conn, dag_id: UUID, planned: Plan, written: Written) -> None:
+    """Live at once, or built beside what is: as the plan says of each job."""
+    there = [job for job in planned.jobs if job.action != "retire"]
+    values = {
+        "job_ids": [written.jobs[job.name] for job in there],
+        "revision_ids": [written.revisions[job.name] for job in there],
+        "building": [job.action == "build" for job in there],
+    }
+    await conn.execute(_CLEAR_JOBS, {"dag_id": dag_id})
+    await conn.execute(_CLEAR_DATASETS, {"dag_id": dag_id})
+    await conn.execute(_POINT_JOBS, values)
+    await conn.execute(_POINT_DATASETS, values)
+
+
+async def _start(conn: Conn, dag_id: UUID, dag: Dag, planned: Plan, written: Written) -> list[UUID]:
+    """Give new generations the work that their inputs hold already. Returns their revisions."""
+    new = [
+        written.revisions[job.name]
+        for job in planned.jobs
+        if job.has_new_generation or job.change == "added"
+    ]
+    await backfill_consumers.emit_again(conn, dag_id)
+    await backfill_consumers.fill(conn, new)
+    asked: list[tuple[UUID, int, int]] = []
+    for job in dag.jobs:
+        if boot := job.bootstrap:
+            pieces = split(boot.start, boot.end, boot.chunk or boot.end - boot.start + 1)
+            asked += [(written.jobs[job.name], *piece) for piece in pieces]
+    if asked:
+        await backfill_consumers.bootstrap(conn, asked)
+    return new
+
+
+_LOOPS = """
+WITH RECURSIVE walk (origin, job_id) AS (
+    SELECT r.job_id, d.job_id
+      FROM job_inputs i JOIN job_revisions r USING (revision_id)
+      JOIN dataset_producers d USING (dataset_uuid) JOIN datasets s USING (dataset_uuid)
+     WHERE i.revision_id = ANY(%(revision_ids)s)
+       AND (i.dataset_version IS NULL OR s.buffer_name IS NOT NULL)
+     UNION
+    SELECT w.origin, d.job_id
+      FROM walk w JOIN jobs j ON j.job_id = w.job_id AND j.active
+      JOIN job_inputs i ON i.revision_id IN (j.revision_id, j.building_revision_id)
+      JOIN dataset_producers d USING (dataset_uuid)
+)
+SELECT DISTINCT j.name FROM walk w JOIN jobs j ON j.job_id = w.origin WHERE w.job_id = w.origin
+ ORDER BY j.name
+"""
+
+
+async def _refuse_loops(conn: Conn, revision_ids: list[UUID]) -> None:
+    """Raises Invalid when jobs wait for themselves by way of other DAGs' datasets."""
+    rows = await (await conn.execute(_LOOPS, {"revision_ids": revision_ids})).fetchall()
+    if rows:
+        rule = "waits for its own output by way of another DAG's dataset"
+        raise Invalid([Fault(f"job {name}", rule) for (name,) in rows])
+
+
+async def _one(conn: Conn, query: Any, values: dict[str, Any]) -> Any:
+    row = await (await conn.execute(query, values)).fetchone()
+    if row is None:
+        raise LookupError("a statement that always answers did not")
+    return row[0]

@@ -1,0 +1,103 @@
+"""Reading how a DAG is deployed: what a plan starts from."""
+
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from psycopg.types.multirange import Multirange
+
+from trace_etl.model.dag import Dag
+from trace_etl.policy.deploy_plan import Standing, Stock, stock_matters
+from trace_etl.state.db.pool import Conn
+
+_DAG = "SELECT dag_id, dag_version FROM dags WHERE org_id = %(org_id)s AND name = %(name)s"
+_JOBS = """
+SELECT j.name, coalesce(r.definition, '{}'), r.generation_hash, j.active, b.generation_hash
+  FROM jobs j JOIN job_revisions r USING (revision_id)
+  LEFT JOIN job_revisions b ON b.revision_id = j.building_revision_id
+ WHERE j.dag_id = %(dag_id)s
+"""
+_PUBLISHED = """
+SELECT p.name, string_agg(j.name || '.' || d.output_name, ', '
+                          ORDER BY j.name || '.' || d.output_name COLLATE "C")
+  FROM publications p JOIN dataset_producers d USING (dataset_uuid) JOIN jobs j USING (job_id)
+ WHERE j.dag_id = %(dag_id)s
+ GROUP BY p.name
+"""
+# Partitions, or the scopes of events where there are none: sources and splitters write no rows.
+_STOCK = """
+SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_count, p.byte_count,
+       coalesce(p.ranges, e.ranges)
+  FROM jobs j JOIN job_outputs o ON o.revision_id = j.revision_id
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS partitions, coalesce(sum(row_count), 0)::bigint AS row_count,
+              coalesce(sum(byte_count), 0)::bigint AS byte_count,
+              range_agg(int8range(range_start, range_end, '[]'))
+                  FILTER (WHERE range_start IS NOT NULL) AS ranges
+         FROM partitions WHERE dataset_version = o.dataset_version
+ ) p
+ CROSS JOIN LATERAL (
+       SELECT count(DISTINCT scope_key) AS scopes,
+              range_agg(int8range(range_start, range_end, '[]'))
+                  FILTER (WHERE range_start IS NOT NULL) AS ranges
+         FROM events WHERE p.partitions = 0 AND dataset_version = o.dataset_version
+ ) e
+ WHERE j.dag_id = %(dag_id)s AND j.name = ANY(%(names)s)
+"""
+
+
+_READERS = """
+SELECT p.name, array_agg(DISTINCT g.name || '.' || j.name ORDER BY g.name || '.' || j.name)
+  FROM publications p JOIN dataset_producers d USING (dataset_uuid) JOIN jobs own USING (job_id)
+  JOIN job_inputs i ON i.dataset_uuid = p.dataset_uuid AND i.dataset_version IS NULL
+  JOIN jobs j ON j.active AND i.revision_id IN (j.revision_id, j.building_revision_id)
+  JOIN dags g ON g.dag_id = j.dag_id
+ WHERE own.dag_id = %(dag_id)s AND j.dag_id <> own.dag_id
+   -- Whoever reads what others go on writing loses nothing.
+   AND NOT EXISTS (SELECT FROM dataset_producers other JOIN jobs o USING (job_id)
+                    WHERE other.dataset_uuid = p.dataset_uuid AND o.dag_id <> own.dag_id)
+ GROUP BY p.name
+"""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A DAG as it stands. Without a `dag_id` there is none yet."""
+
+    dag_id: UUID | None
+    dag_version: UUID | None
+    jobs: dict[str, Standing]
+    published: dict[str, str]
+    readers: dict[str, list[str]]
+    """Jobs of other DAGs, by the published name that they read."""
+
+
+async def deployed(conn: Conn, org_id: UUID, dag: Dag) -> Deployed:
+    """What is deployed under a DAG's name, and what of it the new file would replace."""
+    found = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
+    if found is None:
+        return Deployed(None, None, {}, {}, {})
+    key = {"dag_id": found[0]}
+    rows = await (await conn.execute(_JOBS, key)).fetchall()
+    jobs = {r[0]: Standing(r[1], r[2], r[3], {}, r[4]) for r in rows}
+    published = {r[0]: r[1] for r in await (await conn.execute(_PUBLISHED, key)).fetchall()}
+    readers = {r[0]: r[1] for r in await (await conn.execute(_READERS, key)).fetchall()}
+    stock = await _stock(conn, found[0], stock_matters(jobs, published, dag))
+    known = {name: replace(job, stock=stock.get(name, {})) for name, job in jobs.items()}
+    return Deployed(found[0], found[1], known, published, readers)
+
+
+async def _stock(conn: Conn, dag_id: UUID, names: list[str]) -> dict[str, dict[str, Stock]]:
+    found: dict[str, dict[str, Stock]] = {}
+    if names:
+        cursor = await conn.execute(_STOCK, {"dag_id": dag_id, "names": names})
+        for job, output, scopes, partitions, rows, size, ranges in await cursor.fetchall():
+            stock = Stock(scopes, partitions, rows, size, blocks(ranges))
+            found.setdefault(job, {})[output] = stock
+    return found
+
+
+def blocks(ranges: Multirange[int] | None) -> list[tuple[int, int]]:
+    """A multirange as first and last blocks."""
+    return [
+        (r.lower, r.upper - 1) for r in ranges or () if r.lower is not None and r.upper is not None
+    ]

@@ -1,0 +1,86 @@
+"""Tasks whose definition was given up, and tasks whose definition came back."""
+
+from typing import LiteralString
+from uuid import UUID
+
+from trace_etl.state.db.pool import Conn
+
+# A task is wanted while its generation is its job's live one, or the one built beside it. In the
+# order of their ids, as everybody locks tasks: nobody waits for anybody in a circle.
+_UNWANTED: LiteralString = """
+WITH unwanted AS (
+    SELECT t.task_id FROM jobs j JOIN tasks t USING (job_id)
+     WHERE j.dag_id = %(dag_id)s AND NOT t.abandoned
+       AND (NOT j.active OR NOT EXISTS (
+            SELECT FROM job_revisions mine, job_revisions kept
+             WHERE mine.revision_id = t.revision_id
+               AND kept.revision_id IN (j.revision_id, j.building_revision_id)
+               AND mine.generation_hash = kept.generation_hash))
+"""
+# What waits would build a generation that nobody reads; what runs learns of it by heartbeat.
+_STOP: LiteralString = """
+     ORDER BY t.task_id FOR UPDATE OF t
+)
+UPDATE tasks t
+   SET status = CASE t.status WHEN 'Running' THEN t.status ELSE 'Canceled' END,
+       finished_at = CASE t.status WHEN 'Running' THEN t.finished_at ELSE now() END,
+       cancel_requested = true, abandoned = true, retry_at = NULL, cause = NULL,
+       error_message = 'the DAG was redeployed'
+  FROM unwanted u WHERE t.task_id = u.task_id
+"""
+_STOP_LIVE = _UNWANTED + " AND t.status IN ('Queued', 'Running')" + _STOP
+_STOP_FAILED = _UNWANTED + " AND t.status = 'Failed' AND t.retry_at IS NOT NULL" + _STOP
+
+
+async def abandon(conn: Conn, dag_id: UUID) -> int:
+    """Cancel what waits for definitions of a DAG that are gone, and tell what runs."""
+    live = await conn.execute(_STOP_LIVE, {"dag_id": dag_id})
+    failed = await conn.execute(_STOP_FAILED, {"dag_id": dag_id})
+    return live.rowcount + failed.rowcount
+
+
+# An attempt that was told to stop may still run: the next one takes its place, so that its late
+# word is refused like that of any attempt which lost its lease.
+_REVIVE = """
+WITH wanted AS MATERIALIZED (
+    SELECT t.task_id, t.status, t.attempt, t.worker_id, t.started_at, t.lease_token
+      FROM jobs j JOIN tasks t ON t.job_id = j.job_id
+      JOIN job_revisions mine ON mine.revision_id = t.revision_id
+     WHERE j.dag_id = %(dag_id)s AND j.active AND t.abandoned
+       AND t.status IN ('Canceled', 'Running')
+       AND EXISTS (SELECT FROM job_revisions kept
+                    WHERE kept.revision_id IN (j.revision_id, j.building_revision_id)
+                      AND kept.generation_hash = mine.generation_hash)
+       AND (t.dataset_uuid IS NULL OR EXISTS (
+            SELECT FROM job_inputs i JOIN datasets d USING (dataset_uuid)
+             WHERE i.revision_id = t.revision_id AND i.dataset_uuid = t.dataset_uuid
+               AND coalesce(i.dataset_version, d.dataset_version) = t.dataset_version))
+     ORDER BY t.task_id FOR UPDATE OF t
+), ended AS (
+    INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_message)
+    SELECT task_id, attempt, worker_id, started_at, 'Canceled', 'the DAG was redeployed'
+      FROM wanted WHERE status = 'Running'
+    ON CONFLICT (task_id, attempt) DO NOTHING
+), again AS (
+    UPDATE tasks t
+       SET status = 'Queued', abandoned = false, cancel_requested = false, queued_at = now(),
+           attempt = CASE WHEN w.lease_token IS NULL THEN t.attempt ELSE t.attempt + 1 END,
+           max_attempts = t.attempt + t.max_attempts, retry_at = NULL, lease_token = NULL,
+           lease_expires_at = NULL, deadline_at = NULL, worker_id = NULL, started_at = NULL,
+           finished_at = NULL, completion_hash = NULL, cause = NULL, error_code = NULL,
+           error_message = NULL
+      FROM wanted w WHERE t.task_id = w.task_id
+    RETURNING t.task_id, t.runtime
+), woken AS (
+    INSERT INTO outbox (kind, target, subject)
+    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+      FROM again
+)
+SELECT count(*) FROM again
+"""
+
+
+async def revive(conn: Conn, dag_id: UUID) -> int:
+    """Queue what was abandoned and is wanted again. Returns how many tasks."""
+    row = await (await conn.execute(_REVIVE, {"dag_id": dag_id})).fetchone()
+    return row[0] if row else 0

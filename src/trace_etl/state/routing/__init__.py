@@ -1,0 +1,1 @@
+"""The outbox, events, triggers, webhooks, cursors and their reconciliation."""

@@ -1,0 +1,221 @@
+"""Events: triggered by people, routed to the jobs that depend on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import LiteralString
+from uuid import UUID
+
+from trace_etl.model.errors import Conflict, NotFound
+from trace_etl.model.scope import Range
+from trace_etl.state.db.pool import Conn
+from trace_etl.state.routing.outbox import Intent
+
+_SOURCE = """
+SELECT j.job_id, j.revision_id, r.activation, r.source ->> 'kind', o.dataset_uuid,
+       o.dataset_version, j.active, r.priority = 'bulk', j.paused_by, j.bulk_paused_by
+  FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r USING (revision_id)
+  JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
+ WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s
+"""
+
+# The trigger is a finished task of the source job: the producer that the event is attributed to.
+# The event of a paused source is routed when the source goes on.
+_TRIGGER = """
+WITH producer AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, status,
+                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
+    VALUES (%(org_id)s, %(job_id)s, %(revision_id)s, 'dispatcher', %(bulk)s, %(dedupe_key)s,
+            %(dataset_uuid)s, %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s,
+            'Completed', 1, 1, 1, now(), now())
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                        range_start, range_end, producer_task_id, attempt)
+    SELECT %(org_id)s, %(dataset_uuid)s, %(dataset_version)s, 'p:' || %(partition_key)s,
+           %(partition_key)s, %(start)s, %(end)s, task_id, 1
+      FROM producer
+    RETURNING event_id
+), asked AS (
+    INSERT INTO outbox (kind, subject)
+    SELECT 'route_event', event_id FROM happened WHERE NOT %(paused)s
+), deferred AS (
+    INSERT INTO deferred_events (event_id, job_id, bulk)
+    SELECT event_id, %(job_id)s, %(bulk)s FROM happened WHERE %(paused)s
+)
+SELECT event_id FROM happened
+"""
+_TRIGGERED = """
+SELECT e.event_id FROM events e JOIN tasks t ON t.task_id = e.producer_task_id
+ WHERE t.job_id = %(job_id)s AND t.dedupe_key = %(dedupe_key)s
+"""
+
+
+@dataclass(frozen=True)
+class Trigger:
+    event_id: UUID
+    created: bool
+    deferred_by: str | None
+    """Who paused the source: its event waits until it goes on."""
+
+
+async def trigger(
+    conn: Conn, org_id: UUID, dag: str, job: str, span: Range, *, bulk: bool = False
+) -> Trigger:
+    """Emit a source's event for a range, once. Raises NotFound, Conflict."""
+    row = await (await conn.execute(_SOURCE, {"org_id": org_id, "dag": dag, "job": job})).fetchone()
+    if row is None or not row[6]:
+        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
+    job_id, revision_id, activation, kind, dataset_uuid, dataset_version, _, is_bulk = row[:8]
+    if activation != "source" or kind not in ("manual", "cron"):
+        raise Conflict(f"job {job!r} is not a manual source: only those can be triggered")
+    deferred_by = row[8] or (row[9] if bulk or is_bulk else None)
+    values = {
+        "org_id": org_id,
+        "job_id": job_id,
+        "revision_id": revision_id,
+        "bulk": bulk or is_bulk,
+        "paused": deferred_by is not None,
+        "dedupe_key": f"trigger:{dataset_version}:{span.key}",
+        "dataset_uuid": dataset_uuid,
+        "dataset_version": dataset_version,
+        "partition_key": span.key,
+        "start": span.start,
+        "end": span.end,
+    }
+    created = await (await conn.execute(_TRIGGER, values)).fetchone()
+    if created is not None:
+        return Trigger(created[0], True, deferred_by)
+    known = await (await conn.execute(_TRIGGERED, values)).fetchone()
+    if known is None:
+        raise NotFound(f"the trigger for {span.key} was there before, but its event has expired")
+    return Trigger(known[0], False, deferred_by)
+
+
+# As `trigger` does it, for every row of a CTE named `span`, be the source paused or not. What was
+# triggered before stays as it is.
+EMIT: LiteralString = """
+producer AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, status,
+                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
+    SELECT org_id, job_id, revision_id, 'dispatcher', bulk,
+           concat('trigger:', dataset_version, ':', partition_key), dataset_uuid, dataset_version,
+           partition_key, range_start, range_end, 'Completed', 1, 1, 1, now(), now()
+      FROM span
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id, org_id, dataset_uuid, dataset_version, partition_key, range_start, range_end
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                        range_start, range_end, producer_task_id, attempt)
+    SELECT org_id, dataset_uuid, dataset_version, 'p:' || partition_key, partition_key,
+           range_start, range_end, task_id, 1
+      FROM producer
+    RETURNING event_id
+), asked AS (
+    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+)
+"""
+
+
+# One task per consumer and scope, with its wake-up, in one statement. The source of the event may
+# be routed any number of times: the second time finds every task there.
+#
+# An edge inside a DAG reads one generation, an edge across DAGs the current one. So an unchanged
+# upstream feeds a job's live revision and the one that is built beside it, a generation that is
+# being built feeds the latter only, and an abandoned one feeds nobody.
+#
+# A paused job gets its tasks when it goes on: until then the event is noted down for it. Work that
+# is bulk beyond its job's own priority (a backfill, a rebuild) makes bulk work downstream.
+_ROUTE = """
+WITH event AS (
+    UPDATE events e SET routed_at = now()
+      FROM datasets d
+     WHERE e.event_id = ANY(%(event_ids)s) AND d.dataset_uuid = e.dataset_uuid
+       AND e.dataset_version IN (d.dataset_version, d.building_version)
+    RETURNING e.*, d.dataset_version AS current_version
+), wanted AS (
+    SELECT DISTINCT ON (r.revision_id, e.event_id)
+           e.event_id, e.org_id, j.job_id, r.revision_id, r.runtime, w.bulk,
+           concat_ws(':', e.dataset_uuid, e.dataset_version, r.generation_hash, e.scope_key)
+               AS dedupe_key,
+           e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start, e.range_end,
+           e.cursor_value, r.max_attempts, r.max_concurrency, r.timeout_seconds,
+           r.heartbeat_timeout_seconds,
+           j.paused_at IS NOT NULL OR (w.bulk AND j.bulk_paused_at IS NOT NULL) AS paused
+      FROM event e
+      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid
+       AND coalesce(i.dataset_version, e.current_version) = e.dataset_version
+      JOIN job_revisions r ON r.revision_id = i.revision_id AND r.activation = 'reactive'
+      JOIN jobs j ON j.job_id = r.job_id AND j.active AND j.org_id = e.org_id
+       AND r.revision_id IN (j.revision_id, j.building_revision_id)
+      LEFT JOIN tasks p ON p.task_id = e.producer_task_id
+      LEFT JOIN job_revisions pr ON pr.revision_id = p.revision_id
+     CROSS JOIN LATERAL (
+           SELECT r.priority = 'bulk' OR r.revision_id = j.building_revision_id IS TRUE
+               OR (p.bulk AND pr.priority <> 'bulk') IS TRUE
+     ) AS w (bulk)
+), deferred AS (
+    INSERT INTO deferred_events (event_id, job_id, bulk)
+    SELECT event_id, job_id, bulk FROM wanted WHERE paused
+    ON CONFLICT DO NOTHING
+), created AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, cursor_value,
+                       max_attempts, max_concurrency, timeout_seconds, lease_seconds)
+    SELECT org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid, dataset_version,
+           partition_key, range_start, range_end, cursor_value, max_attempts, max_concurrency,
+           timeout_seconds, heartbeat_timeout_seconds
+      FROM wanted WHERE NOT paused
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id, runtime, bulk
+), woken AS (
+    -- A wake-up may be held from the start by whoever is about to send it.
+    INSERT INTO outbox (kind, target, subject, tries, next_try_at)
+    SELECT 'wake_up', runtime, task_id, CASE WHEN h.is_held THEN 1 ELSE 0 END,
+           now() + CASE WHEN h.is_held THEN %(hold)s ELSE interval '0' END
+      FROM created, (SELECT %(hold)s > interval '0' AS is_held) h WHERE runtime <> 'dispatcher'
+    RETURNING outbox_id, target, subject
+), inline AS (
+    INSERT INTO outbox (kind, target, subject)
+    SELECT 'run_inline', runtime, task_id FROM created WHERE runtime = 'dispatcher'
+), performed AS (
+    DELETE FROM outbox WHERE outbox_id = ANY(%(performed)s::bigint[])
+)
+SELECT subject AS task_id, outbox_id, target, NULL AS bulk FROM woken
+ UNION ALL
+SELECT task_id, NULL, NULL, bulk FROM created
+"""
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What the routing of events made."""
+
+    task_ids: list[UUID]
+    wake_ups: list[Intent]
+
+
+async def route(
+    conn: Conn,
+    event_ids: list[UUID],
+    *,
+    performed: Sequence[int] = (),
+    hold: timedelta = timedelta(),
+) -> Routed:
+    """Create the tasks that events ask for. An event of an abandoned generation creates none.
+
+    `performed` are outbox rows that asked for it and have it now. With `hold`, the wake-ups of the
+    new tasks are the caller's to send for that long, as if it had leased them.
+    """
+    values = {"event_ids": event_ids, "performed": list(performed), "hold": hold}
+    rows = await (await conn.execute(_ROUTE, values)).fetchall()
+    created = {task_id: bulk for task_id, outbox_id, _, bulk in rows if outbox_id is None}
+    wake_ups = [
+        Intent(outbox_id, "wake_up", target, task_id, None, 1, created[task_id])
+        for task_id, outbox_id, target, _ in rows
+        if outbox_id is not None
+    ]
+    return Routed(list(created), sorted(wake_ups, key=lambda intent: intent.outbox_id))

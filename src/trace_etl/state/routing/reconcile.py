@@ -1,0 +1,159 @@
+"""Comparing what upstream has with the work it should have made downstream, a slice at a time."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from trace_etl.state.db.pool import Conn
+
+_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('reconciler', 0))"
+
+
+async def lock(conn: Conn) -> bool:
+    """Whether this transaction is the one that reconciles; the others need not."""
+    row = await (await conn.execute(_LOCK)).fetchone()
+    return bool(row and row[0])
+
+
+async def horizon(conn: Conn) -> str:
+    """A transaction id before which every transaction has ended."""
+    row = await (
+        await conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
+    ).fetchone()
+    return row[0] if row else "0"
+
+
+@dataclass(frozen=True)
+class Compared:
+    partitions: int
+    tasks: int
+
+
+# Each edge remembers the last partition it was compared up to, in the order of commits, so a pass
+# reads what is new and nothing else. The mark moves in the transaction that made the missing tasks.
+# A partition that an output was made from needs no task of its own; one whose event a paused job is
+# owed gets it with that.
+_COMPARE = """
+WITH edge AS MATERIALIZED (
+    SELECT DISTINCT ON (c.revision_id, c.dataset_version)
+           c.*, coalesce(m.commit_xid, '0'::xid8) AS mark_xid,
+           coalesce(m.partition_key, '') AS mark_key
+      FROM consumers c
+      JOIN jobs j ON j.job_id = c.job_id
+      LEFT JOIN reconciled_edges m ON m.job_id = c.job_id
+       AND m.generation_hash = c.generation_hash AND m.dataset_version = c.dataset_version
+     WHERE j.paused_at IS NULL AND NOT (c.bulk AND j.bulk_paused_at IS NOT NULL)
+), behind AS MATERIALIZED (
+    -- A probe of the index for each edge: as a semi join this would read every partition.
+    SELECT e.* FROM edge e CROSS JOIN LATERAL (
+           SELECT FROM partitions p
+            WHERE p.dataset_version = e.dataset_version
+              AND (p.commit_xid, p.partition_key) > (e.mark_xid, e.mark_key)
+              AND p.commit_xid < %(horizon)s::xid8
+            ORDER BY p.commit_xid, p.partition_key LIMIT 1) is_new
+     LIMIT %(edges)s
+), slice AS MATERIALIZED (
+    SELECT b.*, p.partition_key, p.range_start, p.range_end, p.commit_xid,
+           concat_ws(':', b.dataset_uuid, b.dataset_version, b.generation_hash,
+                     'p:' || p.partition_key) AS dedupe_key
+      FROM behind b CROSS JOIN LATERAL (
+           SELECT partition_key, range_start, range_end, commit_xid FROM partitions p
+            WHERE p.dataset_version = b.dataset_version
+              AND (p.commit_xid, p.partition_key) > (b.mark_xid, b.mark_key)
+              AND p.commit_xid < %(horizon)s::xid8
+            ORDER BY p.commit_xid, p.partition_key LIMIT %(slice)s) p
+), created AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, max_attempts,
+                       max_concurrency, timeout_seconds, lease_seconds)
+    SELECT s.org_id, s.job_id, s.revision_id, s.runtime, s.bulk, s.dedupe_key, s.dataset_uuid,
+           s.dataset_version, s.partition_key, s.range_start, s.range_end, s.max_attempts,
+           s.max_concurrency, s.timeout_seconds, s.heartbeat_timeout_seconds
+      FROM slice s
+     WHERE NOT EXISTS (SELECT FROM tasks t
+                        WHERE t.job_id = s.job_id AND t.dedupe_key = s.dedupe_key)
+       AND NOT EXISTS (
+           SELECT FROM events e
+            WHERE e.dataset_version = s.dataset_version AND e.scope_key = 'p:' || s.partition_key
+              AND EXISTS (SELECT FROM deferred_events d
+                           WHERE d.event_id = e.event_id AND d.job_id = s.job_id)
+           OFFSET 0)  -- row by row: an anti join would read every event
+       AND NOT EXISTS (
+           SELECT FROM partition_inputs l
+             JOIN job_outputs o
+               ON o.revision_id = s.revision_id AND o.dataset_version = l.dataset_version
+             JOIN partitions q ON q.dataset_version = l.dataset_version
+              AND q.partition_key = l.partition_key AND q.task_id = l.task_id
+            WHERE l.input_version = s.dataset_version AND l.input_key = s.partition_key)
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id, runtime
+), woken AS (
+    INSERT INTO outbox (kind, target, subject)
+    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+      FROM created
+), moved AS (
+    INSERT INTO reconciled_edges AS m (job_id, generation_hash, dataset_version, commit_xid,
+                                       partition_key)
+    SELECT DISTINCT ON (job_id, generation_hash, dataset_version)
+           job_id, generation_hash, dataset_version, commit_xid, partition_key
+      FROM slice
+     ORDER BY job_id, generation_hash, dataset_version, commit_xid DESC, partition_key DESC
+    ON CONFLICT (job_id, generation_hash, dataset_version) DO UPDATE
+       SET commit_xid = EXCLUDED.commit_xid, partition_key = EXCLUDED.partition_key
+)
+SELECT (SELECT count(*) FROM slice), (SELECT count(*) FROM created)
+"""
+
+
+async def compare_partitions(
+    conn: Conn, *, horizon: str, edges: int = 20, limit: int = 500
+) -> Compared:
+    """Give every consumer the tasks it lacks, for the next partitions that became final."""
+    values = {"horizon": horizon, "edges": edges, "slice": limit}
+    row = await (await conn.execute(_COMPARE, values)).fetchone()
+    return Compared(row[0], row[1]) if row else Compared(0, 0)
+
+
+# An event's time is its transaction's start. What is older than every transaction that still runs
+# is final, and is looked at once.
+_NEXT_EVENTS = """
+WITH mark AS (
+    SELECT accepted_at FROM reconciled_events
+), settled AS (
+    SELECT least(now() - %(grace)s, (
+               SELECT min(a.xact_start) FROM pg_stat_activity a
+                WHERE a.datname = current_database() AND a.pid <> pg_backend_pid())) AS at
+), upto AS (
+    SELECT max(e.accepted_at) AS at FROM (
+        SELECT e.accepted_at FROM events e
+         WHERE e.accepted_at > (SELECT accepted_at FROM mark)
+           AND e.accepted_at < (SELECT at FROM settled)
+         ORDER BY e.accepted_at LIMIT %(limit)s) e
+), moved AS (
+    UPDATE reconciled_events SET accepted_at = upto.at FROM upto WHERE upto.at IS NOT NULL
+)
+SELECT count(*), coalesce(array_agg(e.event_id) FILTER (
+           WHERE e.routed_at IS NULL  -- one that a paused job is owed is not lost
+             AND NOT EXISTS (SELECT FROM deferred_events d WHERE d.event_id = e.event_id)), '{}')
+  FROM events e
+ WHERE e.accepted_at > (SELECT accepted_at FROM mark) AND e.accepted_at <= (SELECT at FROM upto)
+"""
+
+
+async def next_events(conn: Conn, *, grace: timedelta, limit: int) -> tuple[int, list[UUID]]:
+    """How many events were looked at, and which of them nobody routed."""
+    row = await (await conn.execute(_NEXT_EVENTS, {"grace": grace, "limit": limit})).fetchone()
+    return (row[0], row[1]) if row else (0, [])
+
+
+_UNROUTED = """
+SELECT invalidation_id FROM invalidations
+ WHERE routed_at IS NULL AND made_at < now() - %(grace)s
+ ORDER BY made_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+
+
+async def unrouted_invalidations(conn: Conn, *, grace: timedelta, limit: int) -> list[UUID]:
+    """Invalidations that nobody routed."""
+    cursor = await conn.execute(_UNROUTED, {"grace": grace, "limit": limit})
+    return [row[0] for row in await cursor.fetchall()]

@@ -1,0 +1,111 @@
+"""Deliveries of webhooks: each one event of its source, once."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.errors import Conflict, NotFound
+from trace_etl.policy.webhook_scope import Scope
+from trace_etl.state.db.pool import Conn
+
+
+@dataclass(frozen=True)
+class WebhookSource:
+    """A source that is deployed, and takes deliveries."""
+
+    org_id: UUID
+    job_id: UUID
+    revision_id: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
+    options: dict[str, Any]
+    bulk: bool
+    deferred_by: str | None
+
+
+_SOURCE = """
+SELECT j.org_id, j.job_id, j.revision_id, o.dataset_uuid, o.dataset_version,
+       r.source -> 'options' AS options, r.priority = 'bulk' AS bulk,
+       coalesce(j.paused_by, CASE WHEN r.priority = 'bulk' THEN j.bulk_paused_by END)
+           AS deferred_by
+  FROM orgs x JOIN dags g USING (org_id) JOIN jobs j USING (dag_id)
+  JOIN job_revisions r USING (revision_id)
+  JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
+ WHERE (x.name = %(org)s OR x.org_id::text = %(org)s) AND g.name = %(dag)s AND j.name = %(job)s
+   AND j.active AND r.source ->> 'kind' = 'webhook'
+"""
+
+
+async def source(conn: Conn, org: str, dag: str, job: str) -> WebhookSource | None:
+    """The webhook source of that name, if there is one."""
+    async with conn.cursor(row_factory=class_row(WebhookSource)) as cursor:
+        await cursor.execute(_SOURCE, {"org": org, "dag": dag, "job": job})
+        return await cursor.fetchone()
+
+
+# As a trigger: a finished task of the source is the producer, and remembers what was delivered.
+_DELIVER = """
+WITH producer AS (
+    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
+                       dataset_version, partition_key, range_start, range_end, cursor_value,
+                       status, completion_hash, max_attempts, timeout_seconds, lease_seconds,
+                       started_at, finished_at)
+    VALUES (%(org_id)s, %(job_id)s, %(revision_id)s, 'dispatcher', %(bulk)s, %(dedupe_key)s,
+            %(dataset_uuid)s, %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s,
+            %(cursor)s, 'Completed', %(body_hash)s, 1, 1, 1, now(), now())
+    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
+    RETURNING task_id
+), happened AS (
+    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
+                        range_start, range_end, cursor_value, producer_task_id, attempt)
+    SELECT %(org_id)s, %(dataset_uuid)s, %(dataset_version)s, %(scope_key)s, %(partition_key)s,
+           %(start)s, %(end)s, %(cursor)s, task_id, 1
+      FROM producer
+    RETURNING event_id
+), asked AS (
+    INSERT INTO outbox (kind, subject)
+    SELECT 'route_event', event_id FROM happened WHERE NOT %(paused)s
+), deferred AS (
+    INSERT INTO deferred_events (event_id, job_id, bulk)
+    SELECT event_id, %(job_id)s, %(bulk)s FROM happened WHERE %(paused)s
+)
+SELECT event_id FROM happened
+"""
+_DELIVERED = """
+SELECT e.event_id, t.completion_hash
+  FROM tasks t LEFT JOIN events e ON e.producer_task_id = t.task_id
+ WHERE t.job_id = %(job_id)s AND t.dedupe_key = %(dedupe_key)s
+"""
+
+
+async def deliver(
+    conn: Conn, to: WebhookSource, delivery_id: str, scope: Scope, body_hash: bytes
+) -> tuple[UUID, bool]:
+    """The event of a delivery, and whether it is new. Raises Conflict if its id was another's."""
+    values = {
+        "org_id": to.org_id,
+        "job_id": to.job_id,
+        "revision_id": to.revision_id,
+        "bulk": to.bulk,
+        "paused": to.deferred_by is not None,
+        "dedupe_key": f"webhook:{delivery_id}",
+        "dataset_uuid": to.dataset_uuid,
+        "dataset_version": to.dataset_version,
+        "scope_key": scope.key,
+        "partition_key": scope.span.key if scope.span else None,
+        "start": scope.span.start if scope.span else None,
+        "end": scope.span.end if scope.span else None,
+        "cursor": scope.cursor,
+        "body_hash": body_hash,
+    }
+    made = await (await conn.execute(_DELIVER, values)).fetchone()
+    if made is not None:
+        return made[0], True
+    known = await (await conn.execute(_DELIVERED, values)).fetchone()
+    if known is None or known[0] is None:
+        raise NotFound(f"delivery {delivery_id!r} was there before, but its event has expired")
+    if bytes(known[1]) != body_hash:
+        raise Conflict(f"delivery {delivery_id!r} was accepted before, with another body")
+    return known[0], False

@@ -1,0 +1,1 @@
+"""Tasks: claims, leases, completions, queries, counts, retention."""

@@ -1,0 +1,175 @@
+"""Extending leases, ending dead attempts, starting the next ones."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.task import Fence
+from trace_etl.state.db.pool import Conn
+
+
+@dataclass(frozen=True)
+class Lease:
+    task_id: UUID
+    attempt: int
+    lease_token: UUID
+    lease_expires_at: datetime
+    cancel_requested: bool
+    hold: bool
+
+
+# Only a Running attempt is extended: one that was reaped is over, save for a late completion.
+_EXTEND = """
+WITH want AS (
+    SELECT DISTINCT *
+      FROM unnest(%(task_ids)s::uuid[], %(attempts)s::int[], %(lease_tokens)s::uuid[])
+        AS w (task_id, attempt, lease_token)
+), locked AS (
+    SELECT t.task_id FROM tasks t JOIN want w USING (task_id, attempt, lease_token)
+     WHERE t.status = 'Running' ORDER BY t.task_id FOR UPDATE OF t
+)
+UPDATE tasks t
+   SET lease_expires_at = now() + make_interval(secs => t.lease_seconds)  -- the only clock
+  FROM locked l
+ WHERE t.task_id = l.task_id
+RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.cancel_requested,
+          (SELECT j.paused_at IS NOT NULL OR (t.bulk AND j.bulk_paused_at IS NOT NULL)
+             FROM jobs j WHERE j.job_id = t.job_id) AS hold
+"""
+
+
+async def extend(conn: Conn, fences: list[Fence]) -> dict[Fence, Lease]:
+    """Push leases forward. A fence that is not current has no entry."""
+    async with conn.cursor(row_factory=class_row(Lease)) as cursor:
+        await cursor.execute(
+            _EXTEND,
+            {
+                "task_ids": [f.task_id for f in fences],
+                "attempts": [f.attempt for f in fences],
+                "lease_tokens": [f.lease_token for f in fences],
+            },
+        )
+        rows = await cursor.fetchall()
+    return {Fence(r.task_id, r.attempt, r.lease_token): r for r in rows}
+
+
+@dataclass(frozen=True)
+class ExpiredAttempt:
+    """A Running attempt whose time is up."""
+
+    task_id: UUID
+    attempt: int
+    max_attempts: int
+    worker_id: str | None
+    past_deadline: bool
+    cancel_requested: bool
+
+
+_LOCK_EXPIRED = """
+(SELECT task_id, attempt, max_attempts, worker_id, false AS past_deadline, cancel_requested
+   FROM tasks WHERE status = 'Running' AND lease_expires_at < now()
+  ORDER BY lease_expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+"""
+_LOCK_OVERDUE = """
+SELECT task_id, attempt, max_attempts, worker_id, true AS past_deadline, cancel_requested
+  FROM tasks WHERE status = 'Running' AND deadline_at < now() AND lease_expires_at >= now()
+ ORDER BY deadline_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+
+
+async def lock_expired(conn: Conn, *, limit: int) -> list[ExpiredAttempt]:
+    """Attempts whose lease or hard timeout has passed, locked for this transaction."""
+    found: list[ExpiredAttempt] = []
+    for query in (_LOCK_EXPIRED, _LOCK_OVERDUE):
+        async with conn.cursor(row_factory=class_row(ExpiredAttempt)) as cursor:
+            await cursor.execute(query, {"limit": limit})
+            found += await cursor.fetchall()
+    return found
+
+
+# The lease stays on the row: a late completion of this attempt counts until the next one starts.
+_REAP = """
+WITH ended AS (
+    UPDATE tasks
+       SET status = %(status)s, cause = %(cause)s, error_code = %(cause)s,
+           error_message = %(error_message)s,
+           finished_at = CASE WHEN %(retry_after)s::interval IS NULL THEN now() END,
+           retry_at = now() + %(retry_after)s::interval
+     WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND status = 'Running'
+    RETURNING task_id, attempt, worker_id, started_at, status, job_id, max_concurrency
+), asked AS (
+    -- Room under a concurrency cap: whoever was turned away must be told.
+    INSERT INTO outbox (kind, subject)
+    SELECT 'wake_next', job_id FROM ended WHERE max_concurrency IS NOT NULL
+)
+INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, cause, error_code,
+                           error_message)
+SELECT task_id, attempt, worker_id, started_at, status, %(cause)s, %(cause)s, %(error_message)s
+  FROM ended
+"""
+
+
+async def reap(
+    conn: Conn, gone: ExpiredAttempt, *, cause: str, message: str, retry_after: timedelta | None
+) -> None:
+    """End a dead attempt, recording why; a task that was asked to stop counts as Canceled."""
+    canceled = gone.cancel_requested
+    await conn.execute(
+        _REAP,
+        {
+            "task_id": gone.task_id,
+            "attempt": gone.attempt,
+            "status": "Canceled" if canceled else "Failed",
+            "cause": cause,
+            "error_message": message,
+            "retry_after": None if canceled else retry_after,
+        },
+    )
+
+
+_START_NEXT = """
+WITH due AS (
+    SELECT task_id FROM tasks WHERE retry_at <= now()
+     ORDER BY retry_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), started AS (
+    UPDATE tasks t
+       SET status = 'Queued', attempt = attempt + 1, queued_at = now(), retry_at = NULL,
+           lease_token = NULL, lease_expires_at = NULL, deadline_at = NULL, worker_id = NULL,
+           started_at = NULL, completion_hash = NULL, cause = NULL
+      FROM due
+     WHERE t.task_id = due.task_id
+    RETURNING t.task_id, t.attempt, t.runtime
+), woken AS (
+    INSERT INTO outbox (kind, target, subject)
+    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+      FROM started
+)
+SELECT task_id, attempt FROM started
+"""
+
+
+async def start_next_attempts(conn: Conn, *, limit: int) -> list[tuple[UUID, int]]:
+    """`Failed → Queued` with `attempt + 1` for tasks whose wait is over, and wake somebody up."""
+    cursor = await conn.execute(_START_NEXT, {"limit": limit})
+    return [(row[0], row[1]) for row in await cursor.fetchall()]
+
+
+_NEXT_RETRY = "SELECT min(retry_at) - now() FROM tasks WHERE retry_at IS NOT NULL"
+_NEXT_EXPIRY = """
+SELECT least((SELECT min(lease_expires_at) FROM tasks WHERE status = 'Running'),
+             (SELECT min(deadline_at) FROM tasks WHERE status = 'Running')) - now()
+"""
+
+
+async def next_retry(conn: Conn) -> timedelta | None:
+    """How long until a retry falls due; None when none is pending."""
+    row = await (await conn.execute(_NEXT_RETRY)).fetchone()
+    return row[0] if row else None
+
+
+async def next_expiry(conn: Conn) -> timedelta | None:
+    """How long until a lease or a deadline passes; None when nothing runs."""
+    row = await (await conn.execute(_NEXT_EXPIRY)).fetchone()
+    return row[0] if row else None

@@ -1,0 +1,112 @@
+"""How many tasks each job has, by status: counted once, however many have ended."""
+
+from uuid import UUID
+
+from trace_etl.state.db.pool import Conn
+
+# Apart from the rest, so that the planner sees how little there is behind it.
+_MARK = """
+SELECT counted_to::text FROM task_tally_marks WHERE org_id = %(org_id)s
+"""
+# The sum, what ended since it was made, less what was in it and did not stay ended.
+_SUMMARY = """
+WITH chosen AS MATERIALIZED (
+    SELECT j.job_id, g.name AS dag, j.name AS job FROM dags g JOIN jobs j USING (dag_id)
+     WHERE g.org_id = %(org_id)s AND j.active AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
+), counted AS (
+    SELECT job_id, status, n FROM task_tallies WHERE job_id IN (SELECT job_id FROM chosen)
+     UNION ALL
+    SELECT t.job_id, t.status, count(*) FROM tasks t
+     WHERE t.org_id = %(org_id)s AND t.changed_xid >= %(mark)s::xid8
+       AND t.status IN ('Completed', 'Failed', 'Canceled')
+     GROUP BY t.job_id, t.status
+     UNION ALL
+    SELECT c.job_id, c.status, -count(*) FROM task_tally_corrections c
+     WHERE c.org_id = %(org_id)s AND c.changed_xid < %(mark)s::xid8
+     GROUP BY c.job_id, c.status
+     UNION ALL
+    SELECT t.job_id, t.status, count(*) FROM chosen JOIN tasks t USING (job_id)
+     WHERE t.status IN ('Queued', 'Running')
+     GROUP BY t.job_id, t.status
+)
+SELECT c.dag, c.job,
+       coalesce(sum(n) FILTER (WHERE status = 'Queued'), 0)::bigint,
+       coalesce(sum(n) FILTER (WHERE status = 'Running'), 0)::bigint,
+       coalesce(sum(n) FILTER (WHERE status = 'Completed'), 0)::bigint,
+       coalesce(sum(n) FILTER (WHERE status = 'Failed'), 0)::bigint,
+       coalesce(sum(n) FILTER (WHERE status = 'Canceled'), 0)::bigint
+  FROM chosen c LEFT JOIN counted USING (job_id)
+ GROUP BY c.dag, c.job ORDER BY c.dag, c.job
+"""
+
+
+async def summary(
+    conn: Conn, org_id: UUID, dag: str | None
+) -> list[tuple[str, str, int, int, int, int, int]]:
+    """Tasks by job and status: queued, running, completed, failed, canceled.
+
+    In a snapshot: while the sum moves on nothing must be counted twice.
+    """
+    mark = await _mark(conn, org_id)
+    cursor = await conn.execute(_SUMMARY, {"org_id": org_id, "dag": dag, "mark": mark})
+    return [(r[0], r[1], r[2], r[3], r[4], r[5], r[6]) for r in await cursor.fetchall()]
+
+
+async def _mark(conn: Conn, org_id: UUID) -> str:
+    row = await (await conn.execute(_MARK, {"org_id": org_id})).fetchone()
+    return row[0] if row else "0"
+
+
+_NEW_MARKS = """
+INSERT INTO task_tally_marks (org_id, counted_to)
+SELECT o.org_id, '0'::xid8 FROM orgs o
+ WHERE NOT EXISTS (SELECT FROM task_tally_marks m WHERE m.org_id = o.org_id)
+ON CONFLICT DO NOTHING
+"""
+_MARKS = "SELECT org_id FROM task_tally_marks ORDER BY org_id FOR UPDATE SKIP LOCKED"
+# Up to where every transaction has ended: nothing can turn up behind the mark any more. A
+# correction of what is counted here was made before our snapshot, and then the task is not in it.
+_MOVE = """
+WITH enough AS (
+    SELECT (t.changed_xid::text::numeric + 1)::text::xid8 AS counted_to FROM tasks t
+     WHERE t.org_id = %(org_id)s AND t.changed_xid >= %(mark)s::xid8
+     ORDER BY t.changed_xid OFFSET %(limit)s - 1 LIMIT 1
+), bound AS MATERIALIZED (
+    SELECT least(pg_snapshot_xmin(pg_current_snapshot()), (SELECT counted_to FROM enough))
+           AS counted_to
+), ended AS (
+    SELECT t.job_id, t.status, count(*) AS n FROM tasks t
+     WHERE t.org_id = %(org_id)s AND t.changed_xid >= %(mark)s::xid8
+       AND t.changed_xid < (SELECT counted_to FROM bound)
+       AND t.status IN ('Completed', 'Failed', 'Canceled')
+     GROUP BY t.job_id, t.status
+), corrected AS (
+    DELETE FROM task_tally_corrections c
+     WHERE c.org_id = %(org_id)s AND c.changed_xid < (SELECT counted_to FROM bound)
+    RETURNING c.job_id, c.status, c.changed_xid < %(mark)s::xid8 AS was_counted
+), added AS (
+    INSERT INTO task_tallies AS t (job_id, status, n)
+    SELECT job_id, status, sum(n)
+      FROM (SELECT * FROM ended
+             UNION ALL
+            SELECT job_id, status, -1 FROM corrected WHERE was_counted) every
+     GROUP BY job_id, status
+    ON CONFLICT (job_id, status) DO UPDATE SET n = t.n + EXCLUDED.n
+), moved AS (
+    UPDATE task_tally_marks SET counted_to = (SELECT counted_to FROM bound)
+     WHERE org_id = %(org_id)s AND counted_to < (SELECT counted_to FROM bound)
+)
+SELECT EXISTS (SELECT FROM enough)
+"""
+
+
+async def advance(conn: Conn, *, limit: int) -> int:
+    """Add up about `limit` more tasks of every org. Returns how many orgs have more than that."""
+    await conn.execute(_NEW_MARKS)
+    orgs = [row[0] for row in await (await conn.execute(_MARKS)).fetchall()]
+    more = 0
+    for org_id in orgs:  # a statement of its own: its snapshot must be younger than the lock
+        values = {"org_id": org_id, "limit": limit, "mark": await _mark(conn, org_id)}
+        row = await (await conn.execute(_MOVE, values)).fetchone()
+        more += bool(row and row[0])
+    return more

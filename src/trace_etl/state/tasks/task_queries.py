@@ -1,0 +1,239 @@
+"""Reading tasks, canceling them, and waking those that nobody looked at."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from trace_etl.model.errors import NotFound
+from trace_etl.state.db.pool import Conn
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """A task as people see it."""
+
+    task_id: UUID
+    dag: str
+    job: str
+    operator: str
+    runtime: str
+    status: str
+    attempt: int
+    max_attempts: int
+    partition_key: str | None
+    cursor_value: int | None
+    worker_id: str | None
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    retry_at: datetime | None
+    lease_expires_at: datetime | None
+    cancel_requested: bool
+    cause: str | None
+    error_code: str | None
+    error_message: str | None
+    max_concurrency: int | None
+    running_in_job: int
+    operator_cap: int | None
+    running_of_operator: int
+    paused_at: datetime | None
+    paused_by: str | None
+    revision_id: UUID
+
+
+_VIEW = """
+SELECT t.task_id, g.name AS dag, j.name AS job, r.operator, t.runtime, t.status, t.attempt,
+       t.max_attempts, t.partition_key, t.cursor_value, t.worker_id, t.created_at, t.queued_at,
+       t.started_at, t.finished_at, t.retry_at, t.lease_expires_at, t.cancel_requested, t.cause,
+       t.error_code, t.error_message, t.max_concurrency, t.revision_id,
+       coalesce(j.paused_at, CASE WHEN t.bulk THEN j.bulk_paused_at END) AS paused_at,
+       coalesce(j.paused_by, CASE WHEN t.bulk THEN j.bulk_paused_by END) AS paused_by,
+       CASE WHEN t.max_concurrency IS NULL OR t.status <> 'Queued' THEN 0
+            ELSE (SELECT count(*) FROM tasks o WHERE o.job_id = t.job_id AND o.status = 'Running')
+        END AS running_in_job,
+       c.cap AS operator_cap,
+       CASE WHEN c.cap IS NULL OR t.status <> 'Queued' THEN 0
+            ELSE (SELECT count(*) FROM jobs oj JOIN tasks o USING (job_id)
+                   WHERE oj.capped_operator = c.operator AND o.status = 'Running')
+        END AS running_of_operator
+  FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
+  LEFT JOIN operator_caps c ON c.operator = j.capped_operator
+  JOIN job_revisions r ON r.revision_id = t.revision_id
+"""
+
+
+@dataclass(frozen=True)
+class TaskFilter:
+    """What a listing is about; None: any."""
+
+    dag: str | None = None
+    job: str | None = None
+    status: str | None = None
+    operator: str | None = None
+    runtime: str | None = None
+    worker: str | None = None
+
+
+_LIST = (
+    _VIEW
+    + """
+ WHERE t.org_id = %(org_id)s
+   AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
+   AND (%(job)s::text IS NULL OR j.name = %(job)s)
+   AND (%(status)s::text IS NULL OR t.status = %(status)s)
+   AND (%(operator)s::text IS NULL OR r.operator = %(operator)s)
+   AND (%(runtime)s::text IS NULL OR t.runtime = %(runtime)s)
+   AND (%(worker)s::text IS NULL OR t.worker_id = %(worker)s)
+   AND (%(before)s::timestamptz IS NULL OR (t.created_at, t.task_id) < (%(before)s, %(before_id)s))
+ ORDER BY t.created_at DESC, t.task_id DESC
+ LIMIT %(limit)s
+"""
+)
+
+
+async def listing(
+    conn: Conn,
+    org_id: UUID,
+    which: TaskFilter,
+    *,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
+) -> list[TaskView]:
+    """Newest first, one page, continuing after the last row of the page before."""
+    before, before_id = after or (None, None)
+    page = {"before": before, "before_id": before_id, "limit": limit}
+    values = {"org_id": org_id, **vars(which), **page}
+    async with conn.cursor(row_factory=class_row(TaskView)) as cursor:
+        await cursor.execute(_LIST, values)
+        return await cursor.fetchall()
+
+
+_GET = (
+    _VIEW + " WHERE t.task_id = %(task_id)s AND (%(org_id)s::uuid IS NULL OR t.org_id = %(org_id)s)"
+)
+
+
+async def get(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskView:
+    """One task. Raises NotFound."""
+    async with conn.cursor(row_factory=class_row(TaskView)) as cursor:
+        await cursor.execute(_GET, {"org_id": org_id, "task_id": task_id})
+        found = await cursor.fetchone()
+    if found is None:
+        raise NotFound(f"no task {task_id}")
+    return found
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    attempt: int
+    worker_id: str | None
+    started_at: datetime | None
+    ended_at: datetime
+    outcome: str
+    cause: str | None
+    error_code: str | None
+    error_message: str | None
+
+
+_ATTEMPTS = """
+SELECT attempt, worker_id, started_at, ended_at, outcome, cause, error_code, error_message
+  FROM task_attempts WHERE task_id = %(task_id)s ORDER BY attempt
+"""
+
+
+async def attempts(conn: Conn, task_id: UUID) -> list[AttemptView]:
+    """Every attempt that ended, first to last."""
+    async with conn.cursor(row_factory=class_row(AttemptView)) as cursor:
+        await cursor.execute(_ATTEMPTS, {"task_id": task_id})
+        return await cursor.fetchall()
+
+
+_CANCEL = """
+UPDATE tasks
+   SET status = CASE status WHEN 'Running' THEN status ELSE 'Canceled' END,
+       finished_at = CASE status WHEN 'Running' THEN finished_at ELSE now() END,
+       cause = CASE status WHEN 'Running' THEN cause END,  -- no late reply brings it back
+       retry_at = NULL, cancel_requested = true
+ WHERE task_id = %(task_id)s AND org_id = %(org_id)s
+   AND (status IN ('Queued', 'Running') OR retry_at IS NOT NULL)
+RETURNING status
+"""
+
+
+async def cancel(conn: Conn, org_id: UUID, task_id: UUID) -> str | None:
+    """Cancel a waiting task, or ask a running one to stop. None: it had ended already."""
+    row = await (await conn.execute(_CANCEL, {"task_id": task_id, "org_id": org_id})).fetchone()
+    return row[0] if row else None
+
+
+_WAKE_NEXT = """
+WITH job AS (
+    SELECT max(max_concurrency) AS cap FROM tasks WHERE job_id = %(job_id)s AND status = 'Queued'
+), room AS (
+    SELECT greatest(0, job.cap - (SELECT count(*) FROM tasks
+                                   WHERE job_id = %(job_id)s AND status = 'Running')) AS n FROM job
+)
+INSERT INTO outbox (kind, target, subject)
+SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+  FROM tasks t JOIN jobs j USING (job_id)
+ WHERE t.job_id = %(job_id)s AND t.status = 'Queued'
+   AND j.capped_operator IS NULL
+   AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+ ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)
+"""
+# Room under an operator's cap is for any job of that operator, each within its own.
+_WAKE_OPERATOR = """
+WITH room AS (
+    SELECT c.operator, greatest(0, c.cap - (
+               SELECT count(*) FROM jobs o JOIN tasks t USING (job_id)
+                WHERE o.capped_operator = c.operator AND t.status = 'Running')) AS n
+      FROM jobs j JOIN operator_caps c ON c.operator = j.capped_operator
+     WHERE j.job_id = %(job_id)s
+)
+INSERT INTO outbox (kind, target, subject)
+SELECT CASE t.runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, t.runtime, t.task_id
+  FROM room
+  JOIN jobs j ON j.capped_operator = room.operator AND j.paused_at IS NULL
+  JOIN job_revisions r ON r.revision_id = j.revision_id
+ CROSS JOIN LATERAL (
+       SELECT q.runtime, q.task_id, q.bulk, q.queued_at FROM tasks q
+        WHERE q.job_id = j.job_id AND q.status = 'Queued'
+          AND NOT (q.bulk AND j.bulk_paused_at IS NOT NULL)
+        ORDER BY q.bulk, q.queued_at
+        LIMIT least(room.n, greatest(0, coalesce(r.max_concurrency, 2147483647) - (
+                  SELECT count(*) FROM tasks o WHERE o.job_id = j.job_id AND o.status = 'Running')))
+ ) t
+ ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)
+"""
+
+
+async def wake_next(conn: Conn, job_id: UUID) -> None:
+    """Wake as many tasks of a capped job, or of its operator, as there is room for."""
+    await conn.execute(_WAKE_NEXT, {"job_id": job_id})
+    await conn.execute(_WAKE_OPERATOR, {"job_id": job_id})
+
+
+_WAKE_FORGOTTEN = """
+INSERT INTO outbox (kind, target, subject)
+SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
+  FROM tasks t JOIN jobs j USING (job_id)
+ WHERE t.runtime = %(runtime)s AND t.status = 'Queued'
+   AND t.queued_at < now() - %(older)s::interval
+   AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+ ORDER BY t.bulk, t.queued_at LIMIT %(limit)s
+"""
+
+
+async def wake_forgotten(conn: Conn, runtime: str, *, older_seconds: int, limit: int) -> int:
+    """Ask again for tasks whose wake-up seems lost. Returns how many."""
+    values = {"runtime": runtime, "older": f"{older_seconds} seconds", "limit": limit}
+    return (await conn.execute(_WAKE_FORGOTTEN, values)).rowcount
+
+
+async def queued_runtimes(conn: Conn) -> list[str]:
+    """The runtimes that have tasks waiting."""
+    cursor = await conn.execute("SELECT DISTINCT runtime FROM tasks WHERE status = 'Queued'")
+    return [row[0] for row in await cursor.fetchall()]

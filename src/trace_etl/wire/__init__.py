@@ -1,1 +1,0 @@
-"""Bodies of every HTTP call and queue message: the contract, in one place."""

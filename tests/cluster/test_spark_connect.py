@@ -221,7 +221,7 @@ def test_no_literal_comment_or_name_hides_what_a_select_does(
 
         given = json.loads(sys.argv[4])
         at_first = refusals()
-        queries._refuse_words = lambda text: None
+        sql_guard._refuse_words = lambda text: None
         by_plan = refusals()
         called = spark.sql("SELECT reflect('java.lang.System', 'getProperty', 'trace.test') AS x")
         print(json.dumps([at_first, by_plan, called.collect()[0].x]))

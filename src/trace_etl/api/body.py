@@ -15,6 +15,7 @@ Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 WorkerId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 Text = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[^\x00]*$")]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00]*$")]
 DatasetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 
-from trace_etl.api.user.dags import TaskList, TriggerReply
 from trace_etl.api.user.jobs import JobItem, JobList
+from trace_etl.api.user.tasks import TaskList
+from trace_etl.api.user.triggers import TriggerReply
 from trace_etl.model.errors import Conflict, Forbidden, Unauthenticated, Unavailable
 from trace_etl.scheduler.ticks import Schedule
 

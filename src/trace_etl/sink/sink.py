@@ -9,7 +9,8 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
-from trace_etl.api.task.buffers import BufferBatch, BufferComplete, BufferMessage
+from trace_etl.api.messages import BufferMessage
+from trace_etl.api.task.buffers import BufferBatch, BufferComplete
 from trace_etl.data import buffers, connection
 from trace_etl.data.buffers import Shape, Stamp, Sunk
 from trace_etl.data.errors import DataUnavailable

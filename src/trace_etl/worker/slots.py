@@ -7,6 +7,7 @@ from datetime import timedelta
 import structlog
 from pydantic import ValidationError
 
+from trace_etl.api.messages import WakeUp
 from trace_etl.api.task import lifecycle as wire
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
@@ -68,7 +69,7 @@ class Slots:
     def _take(self, message: Message) -> None:
         """Claim what the message names. Whatever the answer, the message has done its work."""
         try:
-            task_id = wire.WakeUp.model_validate(message.body).task_id
+            task_id = WakeUp.model_validate(message.body).task_id
         except ValidationError as error:
             _log.error("not_a_wake_up", message_id=message.message_id, error=str(error))
             self._consumer.ack([message.message_id])

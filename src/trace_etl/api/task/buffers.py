@@ -1,6 +1,5 @@
 """Batches for buffered datasets: what the sink is told of one, and what it tells in return."""
 
-from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -14,12 +13,6 @@ MOST_ROWS = 500_000
 """A batch may have so many rows."""
 Text = Annotated[str, StringConstraints(max_length=8000, pattern=r"^[^\x00]*$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-class BufferMessage(Request):
-    """Somebody should write this batch. The rest of the message is for people who look at it."""
-
-    publish_id: UUID
 
 
 class BufferColumn(Reply):
@@ -70,31 +63,3 @@ class BufferComplete(Request):
 
 class BufferCompleteAccepted(Reply):
     status: Literal["Accepted"] = "Accepted"
-
-
-class BatchItem(Reply):
-    """A batch of a buffered dataset, as people see it."""
-
-    publish_id: UUID
-    dag: str
-    job: str
-    task_id: UUID
-    attempt: int
-    batch_uri: str
-    record_count: int | None
-    state: Literal["waiting", "written", "failed"]
-    row_count: int | None
-    cursor: int | None
-    accepted_at: datetime
-    ended_at: datetime | None
-    error_code: str | None
-    error_message: str | None
-
-
-class BatchList(Reply):
-    items: list[BatchItem]
-    next: str | None
-
-
-class BatchRetried(Reply):
-    publish_id: UUID

@@ -259,13 +259,7 @@ class TaskResult(Request):
     invalidations: list[Invalidation] = []
 
 
-# --- queue messages ---------------------------------------------------------------------------
-
-
-class WakeUp(Request):
-    """Somebody may want to claim this task. Nothing more."""
-
-    task_id: UUID
+# --- the marker of a finished write -------------------------------------------------------------
 
 
 class SuccessFile(Reply):

@@ -6,8 +6,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from trace_etl.api.body import Block, Reply, Request
-from trace_etl.api.user.dags import Name
+from trace_etl.api.body import Block, Name, Reply, Request
 from trace_etl.model.scope import MAX_BLOCK
 
 State = Literal["running", "complete", "failed", "canceled"]

@@ -1,4 +1,4 @@
-"""The user API: events and triggers."""
+"""Events of datasets."""
 
 from datetime import datetime
 from uuid import UUID
@@ -29,24 +29,4 @@ class EventItem(Reply):
 
 class EventList(Reply):
     items: list[EventItem]
-    next: str | None
-
-
-class TriggerItem(Reply):
-    """What a source was asked for."""
-
-    event_id: UUID
-    dag: str
-    job: str
-    source_kind: str
-    partition_key: str | None
-    start: int | None
-    end: int | None
-    cursor: int | None
-    triggered_at: datetime
-    routed_at: datetime | None
-
-
-class TriggerList(Reply):
-    items: list[TriggerItem]
     next: str | None

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from trace_etl.api.body import Reply, Request
-from trace_etl.api.user.dags import Name
+from trace_etl.api.body import Name, Reply, Request
 
 Tier = Literal["bulk", "normal"]
 Words = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]

@@ -8,8 +8,8 @@ from uuid import UUID
 import structlog
 from fastapi import APIRouter
 
+from trace_etl.api.body import Name
 from trace_etl.api.user import backfills as wire
-from trace_etl.api.user.dags import Name
 from trace_etl.dispatcher.user_api.backfill_planning import Plan, Wish, plan, request
 from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import MOST, PageDep

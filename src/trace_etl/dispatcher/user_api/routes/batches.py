@@ -6,8 +6,8 @@ from uuid import UUID
 
 from fastapi import APIRouter
 
-from trace_etl.api.task.buffers import BatchItem, BatchList, BatchRetried
-from trace_etl.api.user.dags import Name
+from trace_etl.api.body import Name
+from trace_etl.api.user.batches import BatchItem, BatchList, BatchRetried
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.model.errors import NotFound

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
 
-from trace_etl.api.user.dags import Name
+from trace_etl.api.body import Name
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed, Wish
 from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import decode, encode

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from trace_etl.api.body import Name
 from trace_etl.api.user import dags as wire
 from trace_etl.api.user.jobs import JobItem
 from trace_etl.dag.parsing import parse_dag
@@ -74,7 +75,7 @@ async def list_dags(user: CallerDep, ctx: ContextDep, page: PageDep) -> wire.Dag
 
 
 @router.get("/dags/{name}")
-async def get_dag(name: wire.Name, user: CallerDep, ctx: ContextDep) -> wire.DagDetail:
+async def get_dag(name: Name, user: CallerDep, ctx: ContextDep) -> wire.DagDetail:
     """One deployed DAG, with the text it was deployed from and its jobs."""
     async with ctx.pool.connection() as conn:
         row, text = await dags.get(conn, user.org_id, name)

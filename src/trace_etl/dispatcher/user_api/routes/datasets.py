@@ -5,7 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from trace_etl.api.user import dags as wire
+from trace_etl.api.body import Name
+from trace_etl.api.user import datasets as wire
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.state.catalog import datasets
@@ -23,9 +24,9 @@ async def list_datasets(
     user: CallerDep,
     ctx: ContextDep,
     page: PageDep,
-    name: wire.Name | None = None,
-    dag: wire.Name | None = None,
-    job: wire.Name | None = None,
+    name: Name | None = None,
+    dag: Name | None = None,
+    job: Name | None = None,
     published: bool | None = None,
 ) -> wire.DatasetList:
     """The datasets of the deployed DAGs: published ones first, by name, then the others."""
@@ -41,7 +42,7 @@ async def list_datasets(
 
 @router.get("/datasets/{name}")
 async def get_dataset(
-    name: wire.Name, user: CallerDep, ctx: ContextDep, page: PageDep
+    name: Name, user: CallerDep, ctx: ContextDep, page: PageDep
 ) -> wire.DatasetDetail:
     """One published dataset: a page of its partitions, the gaps between them, its generations."""
     async with snapshot(ctx.pool) as conn:

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from fastapi import APIRouter
 
-from trace_etl.api.user import dags
+from trace_etl.api.body import Name
 from trace_etl.api.user import events as wire
-from trace_etl.api.user.dags import Name
+from trace_etl.api.user import triggers
 from trace_etl.api.user.jobs import SourceKind
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep, newest
@@ -58,7 +58,7 @@ async def list_triggers(
     dag: Name | None = None,
     job: Name | None = None,
     source_kind: SourceKind | None = None,
-) -> wire.TriggerList:
+) -> triggers.TriggerList:
     """What people, clocks and webhooks asked sources for, newest first."""
     async with ctx.pool.connection() as conn:
         found = await event_log.triggers(
@@ -71,21 +71,21 @@ async def list_triggers(
             limit=page.fetch,
         )
     items, following = page.cut(found, lambda view: (view.triggered_at, view.event_id))
-    return wire.TriggerList(
-        items=[wire.TriggerItem.model_validate(asdict(view)) for view in items], next=following
+    return triggers.TriggerList(
+        items=[triggers.TriggerItem.model_validate(asdict(view)) for view in items], next=following
     )
 
 
 @router.post("/triggers")
 async def trigger(
-    body: dags.TriggerRequest, caller: CallerDep, ctx: ContextDep
-) -> dags.TriggerReply:
+    body: triggers.TriggerRequest, caller: CallerDep, ctx: ContextDep
+) -> triggers.TriggerReply:
     """Emit a source's event for a block range, once."""
     span = Range.checked(body.start, body.end)
     async with transaction(ctx.pool) as conn:
         done = await events.trigger(conn, caller.org_id, body.dag, body.job, span)
     ctx.kicks.outbox.set()
-    return dags.TriggerReply(
+    return triggers.TriggerReply(
         event_id=done.event_id,
         dag=body.dag,
         job=body.job,

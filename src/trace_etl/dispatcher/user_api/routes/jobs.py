@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 from fastapi import APIRouter
 
+from trace_etl.api.body import Name
 from trace_etl.api.user import jobs as wire
-from trace_etl.api.user.dags import Name
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.policy.waiting_reasons import Upstream, job_reason

@@ -4,9 +4,8 @@ from dataclasses import asdict
 
 from fastapi import APIRouter
 
-from trace_etl.api.body import Key
+from trace_etl.api.body import Key, Name
 from trace_etl.api.user import lineage as wire
-from trace_etl.api.user.dags import Name
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.state.catalog import datasets
 from trace_etl.state.partitions import lineage

@@ -5,8 +5,8 @@ from dataclasses import asdict
 import structlog
 from fastapi import APIRouter
 
+from trace_etl.api.body import Name
 from trace_etl.api.user import pressure as wire
-from trace_etl.api.user.dags import Name
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import MOST, PageDep
 from trace_etl.state.db.pool import transaction

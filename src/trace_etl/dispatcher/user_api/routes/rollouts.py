@@ -7,8 +7,9 @@ from uuid import UUID
 
 from fastapi import APIRouter
 
+from trace_etl.api.body import Name
 from trace_etl.api.user import rollouts as wire
-from trace_etl.api.user.dags import Name, PlanRequest
+from trace_etl.api.user.dags import PlanRequest
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.policy import rollout_reasons

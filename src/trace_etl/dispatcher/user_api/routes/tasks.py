@@ -6,7 +6,9 @@ from uuid import UUID
 import structlog
 from fastapi import APIRouter
 
-from trace_etl.api.user import dags as wire
+from trace_etl.api.body import Name
+from trace_etl.api.user import outbox as outbox_api
+from trace_etl.api.user import tasks as wire
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep, newest
 from trace_etl.model.errors import Conflict
@@ -28,12 +30,12 @@ async def list_tasks(
     user: CallerDep,
     ctx: ContextDep,
     page: PageDep,
-    dag: wire.Name | None = None,
-    job: wire.Name | None = None,
+    dag: Name | None = None,
+    job: Name | None = None,
     status: wire.Status | None = None,
-    operator: wire.Name | None = None,
-    runtime: wire.Name | None = None,
-    worker: wire.Name | None = None,
+    operator: Name | None = None,
+    runtime: Name | None = None,
+    worker: Name | None = None,
 ) -> wire.TaskList:
     """Tasks, newest first."""
     which = TaskFilter(dag, job, status, operator, runtime, worker)
@@ -50,9 +52,7 @@ async def list_tasks(
 
 
 @router.get("/tasks/summary")
-async def summarise(
-    user: CallerDep, ctx: ContextDep, dag: wire.Name | None = None
-) -> wire.TaskSummary:
+async def summarise(user: CallerDep, ctx: ContextDep, dag: Name | None = None) -> wire.TaskSummary:
     """Tasks by job and status."""
     async with snapshot(ctx.pool) as conn:
         pending = await outbox.unrouted(conn, user.org_id)
@@ -60,7 +60,7 @@ async def summarise(
         rows = await task_counts.summary(conn, user.org_id, dag)
     return wire.TaskSummary(
         jobs=[
-            wire.JobTally(
+            wire.JobTaskCounts(
                 dag=r[0],
                 job=r[1],
                 queued=r[2],
@@ -106,8 +106,8 @@ async def list_outbox(
     ctx: ContextDep,
     page: PageDep,
     failed: bool | None = None,
-    kind: wire.Name | None = None,
-) -> wire.OutboxList:
+    kind: Name | None = None,
+) -> outbox_api.OutboxList:
     """Side effects that are still to be performed, or that failed for good, oldest first."""
     (after,) = page.after(int) or (-1,)
     async with ctx.pool.connection() as conn:
@@ -115,18 +115,18 @@ async def list_outbox(
             conn, user.org_id, failed=failed, kind=kind, after=after, limit=page.fetch
         )
     items, following = page.cut(found, lambda row: (row.outbox_id,))
-    return wire.OutboxList(
-        items=[wire.OutboxItem.model_validate(asdict(row)) for row in items], next=following
+    return outbox_api.OutboxList(
+        items=[outbox_api.OutboxItem.model_validate(asdict(row)) for row in items], next=following
     )
 
 
 @router.post("/outbox/replay")
-async def replay_outbox(user: CallerDep, ctx: ContextDep) -> wire.ReplayReply:
+async def replay_outbox(user: CallerDep, ctx: ContextDep) -> outbox_api.ReplayReply:
     """Give every side effect that failed for good a new set of tries."""
     async with transaction(ctx.pool) as conn:
         replayed = await outbox.replay(conn, user.org_id)
     ctx.kicks.outbox.set()
-    return wire.ReplayReply(replayed=replayed)
+    return outbox_api.ReplayReply(replayed=replayed)
 
 
 async def _served(ctx: Context, views: list[TaskView]) -> dict[str, bool | None]:

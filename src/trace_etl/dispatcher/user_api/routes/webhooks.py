@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Header, Query, Request
 
-from trace_etl.api.user.dags import Name
+from trace_etl.api.body import Name
 from trace_etl.api.user.webhooks import DeliveryReply
 from trace_etl.dispatcher.user_api.context import ContextDep
 from trace_etl.dispatcher.user_api.webhook_signatures import Signature

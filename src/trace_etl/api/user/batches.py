@@ -1,0 +1,35 @@
+"""Batches of buffered datasets, as people see them."""
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from trace_etl.api.body import Reply
+
+
+class BatchItem(Reply):
+    """A batch of a buffered dataset, as people see it."""
+
+    publish_id: UUID
+    dag: str
+    job: str
+    task_id: UUID
+    attempt: int
+    batch_uri: str
+    record_count: int | None
+    state: Literal["waiting", "written", "failed"]
+    row_count: int | None
+    cursor: int | None
+    accepted_at: datetime
+    ended_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+
+
+class BatchList(Reply):
+    items: list[BatchItem]
+    next: str | None
+
+
+class BatchRetried(Reply):
+    publish_id: UUID

@@ -1,0 +1,29 @@
+"""Side effects that wait in the outbox."""
+
+from datetime import datetime
+from uuid import UUID
+
+from trace_etl.api.body import Reply
+
+
+class OutboxItem(Reply):
+    """A side effect that is still to be performed, or that failed for good."""
+
+    outbox_id: int
+    kind: str
+    target: str
+    subject: UUID
+    tries: int
+    next_try_at: datetime
+    failed_at: datetime | None
+    last_error: str | None
+    created_at: datetime
+
+
+class OutboxList(Reply):
+    items: list[OutboxItem]
+    next: str | None
+
+
+class ReplayReply(Reply):
+    replayed: int

@@ -1,0 +1,75 @@
+"""Tasks and their attempts."""
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from trace_etl.api.body import Reply
+
+Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+
+
+class TaskItem(Reply):
+    task_id: UUID
+    dag: str
+    job: str
+    operator: str
+    runtime: str
+    status: Status
+    attempt: int
+    max_attempts: int
+    partition_key: str | None
+    cursor: int | None
+    worker_id: str | None
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    retry_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+    reason: str | None
+    """Why it is not running, in words."""
+
+
+class TaskList(Reply):
+    items: list[TaskItem]
+    next: str | None
+    """Pass as `after` for the next page; null on the last."""
+
+
+class AttemptItem(Reply):
+    attempt: int
+    worker_id: str | None
+    started_at: datetime | None
+    ended_at: datetime
+    outcome: str
+    cause: str | None
+    error_code: str | None
+    error_message: str | None
+
+
+class TaskDetail(TaskItem):
+    attempts: list[AttemptItem]
+
+
+class CancelReply(Reply):
+    task_id: UUID
+    status: Status
+    """Running: the worker has been asked to stop."""
+
+
+class JobTaskCounts(Reply):
+    dag: str
+    job: str
+    queued: int
+    running: int
+    completed: int
+    failed: int
+    canceled: int
+
+
+class TaskSummary(Reply):
+    jobs: list[JobTaskCounts]
+    pending_events: int
+    """Events accepted but not routed yet: tasks may still appear."""

@@ -94,7 +94,7 @@ def test_transitions_batches_and_calls_are_counted(alone: Bench) -> None:
     assert more("trace_task_transitions_total", to="Running") >= 2  # the split, and ours
     assert more("trace_task_transitions_total", to="Completed") >= 2
     assert more("trace_task_transitions_total", to="Queued") >= 2
-    assert more("trace_lane_batch_size_count", lane="claim") == 1
+    assert more("trace_group_commit_size_count", writer="claim") == 1
     call = {"listener": "internal", "method": "POST", "status": "200"}
     assert more("trace_http_requests_total", route="/v1/task/complete", **call) == 1
     other = {"listener": "internal", "method": "other", "route": "other", "status": "404"}

@@ -386,7 +386,7 @@ def scene(busy: Bench) -> Scene:
 
 
 @pytest.mark.parametrize("name", HOT)
-@pytest.mark.parametrize("options", [HOT_OPTIONS, ""], ids=["lanes", "plain"])
+@pytest.mark.parametrize("options", [HOT_OPTIONS, ""], ids=["hot", "plain"])
 async def test_no_hot_statement_reads_history(
     busy: Bench, scene: Scene, name: str, options: str
 ) -> None:

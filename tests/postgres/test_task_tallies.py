@@ -36,7 +36,7 @@ def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[B
 
 
 def tally(bench: Bench, size: int = 50_000) -> int:
-    return bench.live.run(replace(bench.live.service.tallier, batch_size=size).tally_once)
+    return bench.live.run(replace(bench.live.service.task_counter, batch_size=size).count_once)
 
 
 def told(bench: Bench) -> dict[tuple[str, str], int]:

@@ -49,33 +49,33 @@ async def test_it_works_until_there_is_nothing_left_and_then_stands_still() -> N
     assert (work.pieces, work.passes) == (0, 6)
 
 
-async def test_a_kick_wakes_it_at_once() -> None:
-    work, kick = Work(), asyncio.Event()
+async def test_a_wake_event_starts_a_pass_at_once() -> None:
+    work, wake_event = Work(), asyncio.Event()
 
     async def steps() -> None:
         for _ in range(3):
             await work.idle.wait()
             work.idle.clear()
             work.pieces = 1
-            kick.set()
+            wake_event.set()
         await work.idle.wait()
 
-    await during(Loop("worker", work.once, idle=60, kick=kick), steps)
+    await during(Loop("worker", work.once, idle=60, wake_event=wake_event), steps)
     assert work.pieces == 0
 
 
-async def test_a_kick_while_it_looks_is_not_lost() -> None:
-    kick, again, looks = asyncio.Event(), asyncio.Event(), []
+async def test_a_wake_event_during_a_pass_is_not_lost() -> None:
+    wake_event, again, looks = asyncio.Event(), asyncio.Event(), []
 
     async def once() -> int:
         looks.append(1)
         if len(looks) == 1:
-            kick.set()  # something arrived after we had looked
+            wake_event.set()  # something arrived after we had looked
         else:
             again.set()
         return 0
 
-    await during(Loop("worker", once, idle=60, kick=kick), again.wait)
+    await during(Loop("worker", once, idle=60, wake_event=wake_event), again.wait)
 
 
 async def test_it_wakes_when_something_falls_due() -> None:
@@ -93,7 +93,7 @@ async def test_it_wakes_when_something_falls_due() -> None:
     assert work.passes >= 3
 
 
-async def test_without_a_kick_it_looks_again_after_its_slow_poll() -> None:
+async def test_without_a_wake_event_the_next_pass_starts_after_the_idle_interval() -> None:
     work = Work()
 
     async def steps() -> None:

@@ -36,9 +36,9 @@ REAPS = Counter(
     "trace_lease_reaps", "Attempts ended for their silence, by cause.", ["cause"], registry=REGISTRY
 )
 BATCH = Histogram(
-    "trace_lane_batch_size",
-    "Calls that shared one commit, by lane.",
-    ["lane"],
+    "trace_group_commit_size",
+    "Calls written in one commit, by batch writer.",
+    ["writer"],
     buckets=(1, 2, 5, 10, 20, 50, 100, 200),
     registry=REGISTRY,
 )

@@ -22,7 +22,7 @@ from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
 from trace_etl.dispatcher.loops.source_monitor import SourceMonitor
-from trace_etl.dispatcher.loops.task_counter import TaskTallier
+from trace_etl.dispatcher.loops.task_counter import TaskCounter
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.metrics import CountRequests
 from trace_etl.dispatcher.settings import DispatcherSettings
@@ -40,7 +40,7 @@ from trace_etl.dispatcher.user_api.context import Context
 from trace_etl.dispatcher.user_api.roles import check_declared
 from trace_etl.dispatcher.user_api.routers import ROUTERS
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import UserKeys
@@ -67,14 +67,14 @@ class Service:
     retries: RetryScheduler
     sweeper: WakeUpSweeper
     retention: HistoryRetention
-    tallier: TaskTallier
+    task_counter: TaskCounter
     swapper: GenerationSwapper
     backpressure: Backpressure
     feeder: BackfillFeeder
     changes: ChangeFeed
     reconciler: Reconciler
     sources: SourceMonitor
-    kicks: Kicks
+    wake: WakeEvents
     reaper_grace: float
 
     def loops(self) -> list[Loop]:
@@ -84,7 +84,7 @@ class Service:
                 "outbox_publisher",
                 self.publisher.publish_once,
                 5.0,
-                self.kicks.outbox,
+                self.wake.outbox,
                 self.publisher.next_due,
             ),
             # After an outage workers are heard first: an attempt that lives is not reaped.
@@ -100,19 +100,19 @@ class Service:
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
             Loop("source_monitor", self.sources.supervise_once, 2.0),
             Loop("history_retention", self.retention.retain_once, 600.0),
-            Loop("task_tallier", self.tallier.tally_once, 30.0),
+            Loop("task_counter", self.task_counter.count_once, 30.0),
             Loop(
                 "generation_swapper",
                 self.swapper.swap_once,
                 5.0,
-                self.kicks.generations,
+                self.wake.generations,
                 self.swapper.next_due,
             ),
             Loop(
                 "backpressure",
                 self.backpressure.balance_once,
                 5.0,
-                self.kicks.pressure,
+                self.wake.pressure,
                 self.backpressure.next_due,
                 rest=0.1,
             ),
@@ -120,7 +120,7 @@ class Service:
                 "backfill_feeder",
                 self.feeder.feed_once,
                 5.0,
-                self.kicks.backfills,
+                self.wake.backfills,
                 self.feeder.next_due,
                 rest=0.1,
             ),
@@ -132,10 +132,10 @@ async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
     """Open the pools and put the parts together; close them at the end."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
     loops = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
-    lanes = make_pool(cfg.state_dsn, size=MOST_CONNECTIONS, hot=True)
-    kept = KeptConnections(lanes)
+    writer_pool = make_pool(cfg.state_dsn, size=MOST_CONNECTIONS, hot=True)
+    kept = KeptConnections(writer_pool)
     queue = Producer(cfg.queue_dsn, patience=cfg.queue_patience)
-    async with pool, loops, lanes:
+    async with pool, loops, writer_pool:
         await queue.open()
         try:
             async with transaction(pool) as conn:
@@ -147,13 +147,17 @@ async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
 
 
 def _assemble(
-    cfg: DispatcherSettings, pool: Pool, loops: Pool, lanes: KeptConnections, queue: Producer
+    cfg: DispatcherSettings,
+    pool: Pool,
+    loops: Pool,
+    writer_connections: KeptConnections,
+    queue: Producer,
 ) -> Service:
-    kicks = Kicks()
+    wake = WakeEvents()
     tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
     payloads = Payloads(pool, tokens, cfg)
     retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
-    parts = Parts(pool, lanes, tokens, payloads, kicks, cfg.objects_root, retry)
+    parts = Parts(pool, writer_connections, tokens, payloads, wake, cfg.objects_root, retry)
     lifecycle = Lifecycle(parts)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
     changes = ChangeFeed(pool, every=cfg.changes_every, most=cfg.changes_clients)
@@ -163,30 +167,30 @@ def _assemble(
     return Service(
         internal=InternalApi(
             lifecycle,
-            Buffers(pool, kicks),
+            Buffers(pool, wake),
             tokens,
             WorkerTokens(cfg.worker_tokens_file),
             RetiredGenerations(pool, cfg.history_kept, _FORGOTTEN_AT_ONCE),
         ),
-        user=_user_app(cfg, Context(pool, queue, kicks, changes, webhooks)),
+        user=_user_app(cfg, Context(pool, queue, wake, changes, webhooks)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
-            loops, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, kicks
+            loops, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, wake
         ),
         reaper=LeaseReaper(loops, queue, retry, _BATCH),
-        retries=RetryScheduler(loops, kicks, _BATCH),
-        sweeper=WakeUpSweeper(loops, queue, kicks, older_seconds=20, batch_size=_BATCH),
+        retries=RetryScheduler(loops, wake, _BATCH),
+        sweeper=WakeUpSweeper(loops, queue, wake, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(loops, cfg.history_kept, _BATCH),
-        tallier=TaskTallier(loops, 100 * _BATCH),
-        swapper=GenerationSwapper(pool, kicks, cfg.swap_every),
-        backpressure=Backpressure(loops, kicks, cfg.pressure_patience, _BATCH),
-        feeder=BackfillFeeder(loops, kicks, cfg.backfill_window),
+        task_counter=TaskCounter(loops, 100 * _BATCH),
+        swapper=GenerationSwapper(pool, wake, cfg.swap_every),
+        backpressure=Backpressure(loops, wake, cfg.pressure_patience, _BATCH),
+        feeder=BackfillFeeder(loops, wake, cfg.backfill_window),
         changes=changes,
-        reconciler=Reconciler(loops, kicks, cfg.reconcile_grace, _BATCH),
+        reconciler=Reconciler(loops, wake, cfg.reconcile_grace, _BATCH),
         sources=SourceMonitor(
-            pool, kicks, cfg.source_restart_first, cfg.source_restart_most, cfg.source_memory
+            pool, wake, cfg.source_restart_first, cfg.source_restart_most, cfg.source_memory
         ),
-        kicks=kicks,
+        wake=wake,
         reaper_grace=cfg.reaper_grace.total_seconds(),
     )
 

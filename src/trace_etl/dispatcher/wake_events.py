@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Kicks:
+class WakeEvents:
     outbox: asyncio.Event = field(default_factory=asyncio.Event)
     retries: asyncio.Event = field(default_factory=asyncio.Event)
     leases: asyncio.Event = field(default_factory=asyncio.Event)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import structlog
 
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.state.db.pool import Conn, Pool, transaction
 from trace_etl.state.flow import backfill_steps as steps
 from trace_etl.state.flow.backfill_steps import Running
@@ -18,7 +18,7 @@ _BUSY = timedelta(seconds=0.5)
 @dataclass(frozen=True)
 class BackfillFeeder:
     pool: Pool
-    kicks: Kicks
+    wake: WakeEvents
     window: int
     """Tasks of one backfill that wait or run at once: more would only be in the way."""
 
@@ -45,7 +45,7 @@ class BackfillFeeder:
             created = await self._feed(conn, running)
             ended = await steps.finish(conn, running.backfill_id)
         if created:
-            self.kicks.outbox.set()
+            self.wake.outbox.set()
         if ended:
             _log.info("backfill_ended", backfill_id=str(running.backfill_id), state=ended)
         return running.backfill_id

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import structlog
 
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.policy.backpressure import Trip, decide, pauses
 from trace_etl.state.db.pool import Conn, Pool, transaction
 from trace_etl.state.flow import pressure, resume
@@ -21,7 +21,7 @@ _PRESSED = timedelta(seconds=0.25)
 @dataclass(frozen=True)
 class Backpressure:
     pool: Pool
-    kicks: Kicks
+    wake: WakeEvents
     patience: timedelta
     batch_size: int
 
@@ -32,7 +32,7 @@ class Backpressure:
         changed = await self._look() if state.is_limited or state.is_pressed else 0
         given = await self._give_overlooked() if state.is_owing or changed else 0
         if changed or given:
-            self.kicks.outbox.set()
+            self.wake.outbox.set()
         return 0  # a queue moves one level a pass; the next look comes in a moment
 
     async def next_due(self) -> timedelta | None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Conflict
 from trace_etl.state.db.pool import Pool, transact, transaction
 from trace_etl.state.rollout import backfill_consumers, rollouts
@@ -19,7 +19,7 @@ _SHARE = 10  # of the time at most, looking at what large generations cover
 @dataclass
 class GenerationSwapper:
     pool: Pool
-    kicks: Kicks
+    wake: WakeEvents
     every: timedelta
     """How often to look while something is being built."""
     _pause: timedelta | None = field(default=None, init=False)
@@ -54,7 +54,7 @@ class GenerationSwapper:
         await transact(
             self.pool, lambda conn: backfill_consumers.fill_readers(conn, moved, lately=True)
         )
-        self.kicks.outbox.set()
+        self.wake.outbox.set()
         _log.info("generations_swapped", dag=one.dag, dag_version=str(one.dag_version))
         return True
 
@@ -67,5 +67,5 @@ class GenerationSwapper:
                 asked += await backfill_consumers.fill(conn, idle)
                 self._stuck += not asked
         if asked:
-            self.kicks.outbox.set()
+            self.wake.outbox.set()
         return seen

@@ -14,17 +14,17 @@ _log = structlog.stdlib.get_logger()
 
 @dataclass(frozen=True)
 class Loop:
-    """Calls `once` until it finds nothing, then sleeps until kicked, due, or for `idle` seconds."""
+    """Calls `once` until it finds nothing, then sleeps until woken, due, or for `idle` seconds."""
 
     name: str
     once: Callable[[], Awaitable[int]]
     idle: float
-    kick: asyncio.Event | None = None
+    wake_event: asyncio.Event | None = None
     next_due: Callable[[], Awaitable[timedelta | None]] | None = None
     grace: float = 0.0
     """Seconds before the first pass."""
     rest: float = 0.0
-    """Seconds between passes, however often it is kicked."""
+    """Seconds between passes, however often it is woken."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`. A failing pass is logged and tried again, ever more slowly."""
@@ -32,8 +32,8 @@ class Loop:
             await self._sleep(self.grace, stop)
         failures = 0
         while not stop.is_set():
-            if self.kick is not None:
-                self.kick.clear()  # before looking, so that a kick while looking counts
+            if self.wake_event is not None:
+                self.wake_event.clear()  # before looking, so that a wake_event while looking counts
             try:
                 with metrics.LOOP.labels(self.name).time():
                     found = await self.once()
@@ -62,8 +62,8 @@ class Loop:
 
     async def _sleep(self, seconds: float, stop: asyncio.Event) -> None:
         waits = [asyncio.create_task(stop.wait())]
-        if self.kick is not None:
-            waits.append(asyncio.create_task(self.kick.wait()))
+        if self.wake_event is not None:
+            waits.append(asyncio.create_task(self.wake_event.wait()))
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()

@@ -9,7 +9,7 @@ import structlog
 
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.inline.runner import InlineRunner
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Unavailable
 from trace_etl.policy.retry import OUTBOX_RETRY
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer, wake_up_body
@@ -32,7 +32,7 @@ class OutboxPublisher:
     batch_size: int
     hold: timedelta
     max_tries: int
-    kicks: Kicks
+    wake: WakeEvents
 
     async def publish_once(self) -> int:
         """One bounded pass. Safe on every replica at once: rows are leased, not locked."""
@@ -93,9 +93,9 @@ class OutboxPublisher:
         event_ids = [intent.subject for intent in intents]
         async with self.pool.connection() as conn:
             routed = await events.route(conn, event_ids, performed=_ids(intents), hold=self.hold)
-        self.kicks.pressure.set()
+        self.wake.pressure.set()
         metrics.TRANSITIONS.labels("Queued").inc(len(routed.task_ids))
-        self.kicks.backfills.set()  # what ended made room for the next
+        self.wake.backfills.set()  # what ended made room for the next
         _log.info("events_routed", events=len(intents), tasks=len(routed.task_ids))
         if routed.wake_ups:
             await self._perform(self._wake, routed.wake_ups)
@@ -104,7 +104,7 @@ class OutboxPublisher:
         async with transaction(self.pool) as conn:
             created = await invalidations.route(conn, [intent.subject for intent in intents])
             await outbox.done(conn, _ids(intents), wait_for_disk=True)
-        self.kicks.pressure.set()
+        self.wake.pressure.set()
         _log.info("invalidations_routed", invalidations=len(intents), tasks=len(created))
 
     async def _release(self, intents: list[Intent]) -> None:
@@ -113,7 +113,7 @@ class OutboxPublisher:
             async with transaction(self.pool) as conn:
                 await resume.release(conn, intent.subject, after=position, limit=self.batch_size)
                 await outbox.done(conn, _ids([intent]), wait_for_disk=True)
-        self.kicks.pressure.set()
+        self.wake.pressure.set()
 
     async def _wake(self, intents: list[Intent]) -> None:
         for bulk in (False, True):

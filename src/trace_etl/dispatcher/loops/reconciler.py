@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.state.db.pool import Conn, Pool, transaction
 from trace_etl.state.partitions import invalidations
 from trace_etl.state.routing import events, reconcile
@@ -18,7 +18,7 @@ _log = structlog.stdlib.get_logger()
 @dataclass(frozen=True)
 class Reconciler:
     pool: Pool
-    kicks: Kicks
+    wake: WakeEvents
     grace: timedelta
     """How long the outbox has the first go."""
     batch_size: int
@@ -40,7 +40,7 @@ class Reconciler:
             healed += await self._invalidations(conn)
         if healed:
             _log.warning("lost_work_healed", tasks=healed)
-            self.kicks.outbox.set()
+            self.wake.outbox.set()
         return looked + healed
 
     async def _events(self, conn: Conn) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import structlog
 
 from trace_etl.dispatcher import metrics
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.tasks import leases
 
@@ -16,7 +16,7 @@ _log = structlog.stdlib.get_logger()
 @dataclass(frozen=True)
 class RetryScheduler:
     pool: Pool
-    kicks: Kicks
+    wake: WakeEvents
     batch_size: int
 
     async def retry_once(self) -> int:
@@ -27,7 +27,7 @@ class RetryScheduler:
             _log.info("attempt_queued", task_id=str(task_id), attempt=attempt)
         if started:
             metrics.TRANSITIONS.labels("Queued").inc(len(started))
-            self.kicks.outbox.set()
+            self.wake.outbox.set()
         return len(started)
 
     async def next_due(self) -> timedelta | None:

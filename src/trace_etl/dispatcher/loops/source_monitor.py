@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.routing import always_on
 
@@ -15,7 +15,7 @@ _log = structlog.stdlib.get_logger()
 @dataclass(frozen=True)
 class SourceMonitor:
     pool: Pool
-    kicks: Kicks
+    wake: WakeEvents
     first: timedelta
     most: timedelta
     window: timedelta
@@ -31,5 +31,5 @@ class SourceMonitor:
             for task_id in tasks:
                 _log.info("source_supervised", action=event, task_id=str(task_id))
         if done.started or done.restarted:
-            self.kicks.outbox.set()
+            self.wake.outbox.set()
         return 0  # what else there is to do waits for somebody or some time

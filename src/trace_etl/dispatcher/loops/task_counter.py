@@ -7,11 +7,11 @@ from trace_etl.state.tasks import task_counts
 
 
 @dataclass(frozen=True)
-class TaskTallier:
+class TaskCounter:
     pool: Pool
     batch_size: int
 
-    async def tally_once(self) -> int:
+    async def count_once(self) -> int:
         """One bounded pass. Safe on every replica at once."""
         async with transaction(self.pool) as conn:
             return await task_counts.advance(conn, limit=self.batch_size)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.queues.pgqueue import Producer
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.partitions import buffers
@@ -17,7 +17,7 @@ _log = structlog.stdlib.get_logger()
 class WakeUpSweeper:
     pool: Pool
     queue: Producer
-    kicks: Kicks
+    wake: WakeEvents
     older_seconds: int
     batch_size: int
 
@@ -38,11 +38,11 @@ class WakeUpSweeper:
             )
         if woken:
             _log.info("forgotten_tasks_woken", runtime=runtime, tasks=woken)
-            self.kicks.outbox.set()
+            self.wake.outbox.set()
 
     async def _ask_for_batches(self) -> None:
         async with transaction(self.pool) as conn:
             asked = await buffers.ask_again(conn, limit=self.batch_size)
         if asked:
             _log.warning("forgotten_batches_asked_for", batches=asked)
-            self.kicks.outbox.set()
+            self.wake.outbox.set()

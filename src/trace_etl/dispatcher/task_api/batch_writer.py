@@ -16,10 +16,10 @@ from trace_etl.model.errors import Unavailable
 from trace_etl.state.db.pool import BROKEN, CLASHED, Conn, KeptConnections, LockNotAvailable
 
 _log = structlog.stdlib.get_logger()
-LaneName = Literal["claim", "claim_many", "heartbeat", "events", "complete"]
-_PARALLEL = 4  # batches of one lane that may be under way
-MOST_CONNECTIONS = _PARALLEL * len(get_args(LaneName))
-"""What all lanes together use when all are busy."""
+WriterName = Literal["claim", "claim_many", "heartbeat", "events", "complete"]
+_PARALLEL = 4  # batches of one writer that may be under way
+MOST_CONNECTIONS = _PARALLEL * len(get_args(WriterName))
+"""Connections that all batch writers use together when all are busy."""
 # Turns of the event loop before a batch goes, where several came lately: who has sent already, or
 # was just answered and sends again, comes along.
 _TURNS = 4
@@ -38,7 +38,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Lane(Generic[T, R]):
+class BatchWriter(Generic[T, R]):
     """Runs `perform` over batches of submitted items, one statement and one commit a batch.
 
     `perform` must answer each item in order, with a result or with the exception that the
@@ -48,7 +48,7 @@ class Lane(Generic[T, R]):
 
     def __init__(
         self,
-        name: LaneName,
+        name: WriterName,
         connections: KeptConnections,
         perform: Callable[[Conn, list[T]], Awaitable[list[R | Exception]]],
         *,
@@ -109,7 +109,7 @@ class Lane(Generic[T, R]):
         return answer
 
     def _start(self, flush: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(flush, name=f"lane:{self._name}")
+        task = asyncio.create_task(flush, name=f"batch_writer:{self._name}")
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
 
@@ -178,7 +178,7 @@ class Lane(Generic[T, R]):
         """One bad item must not spoil the others of its batch."""
         if len(batch) == 1 or isinstance(error, Unavailable):
             return [error] * len(batch)
-        _log.warning("batch_split", lane=self._name, size=len(batch), error=repr(error))
+        _log.warning("batch_split", writer=self._name, size=len(batch), error=repr(error))
         results: list[R | Exception] = []
         for item, _ in batch:
             try:
@@ -196,10 +196,10 @@ class Lane(Generic[T, R]):
                     raise  # to be tried one by one: only whoever clashes shall suffer
                 if not left or isinstance(error, LockNotAvailable):
                     raise Unavailable("somebody else holds this task; try again") from error
-                _log.warning("lane_retry", lane=self._name, error=repr(error))
+                _log.warning("batch_retried", writer=self._name, error=repr(error))
             except BROKEN as error:
                 if not left:
                     raise Unavailable("Postgres state does not answer; try again") from error
-                _log.warning("lane_retry", lane=self._name, error=repr(error))
+                _log.warning("batch_retried", writer=self._name, error=repr(error))
                 await asyncio.sleep(_PAUSE * (_TRIES - left))
         raise AssertionError("unreachable")

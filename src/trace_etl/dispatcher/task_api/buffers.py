@@ -8,7 +8,7 @@ from trace_etl.api.task.buffers import BufferBatch, BufferComplete, BufferComple
 from trace_etl.dispatcher.task_api import output_authorization
 from trace_etl.dispatcher.task_api.lifecycle import why_refused
 from trace_etl.dispatcher.task_api.tokens import Capability, Grant
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.storage import BUFFERS
 from trace_etl.state.db.pool import Pool, transaction
@@ -18,7 +18,7 @@ from trace_etl.state.partitions import buffers
 @dataclass(frozen=True)
 class Buffers:
     pool: Pool
-    kicks: Kicks
+    wake: WakeEvents
 
     async def publish(
         self, body: wire.BufferPublish, caller: Capability
@@ -41,7 +41,7 @@ class Buffers:
             publish_id = await buffers.publish(conn, body.fence(), batch)
             if publish_id is None:
                 raise await why_refused(conn, body.fence())
-        self.kicks.outbox.set()
+        self.wake.outbox.set()
         return wire.BufferPublishAccepted(publish_id=publish_id)
 
     async def _dataset(self, body: wire.BufferPublish, caller: Capability) -> UUID:
@@ -71,7 +71,7 @@ class Buffers:
             else:
                 code = body.error_code or "failed"
                 await buffers.failed(conn, body.publish_id, code=code, message=body.error_message)
-        self.kicks.outbox.set()
+        self.wake.outbox.set()
         return BufferCompleteAccepted()
 
 

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 from trace_etl.api.task import lifecycle as wire
 from trace_etl.dispatcher import metrics
-from trace_etl.dispatcher.task_api.batch_writer import PORTION, Lane
+from trace_etl.dispatcher.task_api.batch_writer import PORTION, BatchWriter
 from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.model.task import NotClaimedReason
 from trace_etl.state.db.pool import Conn, KeptConnections
@@ -26,11 +26,11 @@ class _ManyWish:
 class Claiming:
     """`Queued → Running`, many wishes in one commit, each answered for itself."""
 
-    def __init__(self, lanes: KeptConnections, payloads: Payloads) -> None:
+    def __init__(self, writer_connections: KeptConnections, payloads: Payloads) -> None:
         self._payloads = payloads
-        self._claims = Lane("claim", lanes, self._claim_batch, portion=PORTION)
-        self._ready_claims = Lane(
-            "claim_many", lanes, self._claim_many_batch, weigh=_places, portion=PORTION
+        self._claims = BatchWriter("claim", writer_connections, self._claim_batch, portion=PORTION)
+        self._ready_claims = BatchWriter(
+            "claim_many", writer_connections, self._claim_many_batch, weigh=_places, portion=PORTION
         )
 
     async def claim(self, body: wire.Claim) -> bytes:

@@ -15,11 +15,11 @@ from trace_etl.api.task import events as news
 from trace_etl.api.task import lifecycle as wire
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api import idempotency, output_authorization
-from trace_etl.dispatcher.task_api.batch_writer import Lane
+from trace_etl.dispatcher.task_api.batch_writer import BatchWriter
 from trace_etl.dispatcher.task_api.claims import Claiming
 from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.dispatcher.task_api.tokens import Capability, TaskTokens
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.problems import problem
 from trace_etl.model.errors import (
     CompletionMismatch,
@@ -47,10 +47,10 @@ class Parts:
     """What the lifecycle is made of."""
 
     pool: Pool
-    lanes: KeptConnections
+    writer_connections: KeptConnections
     tokens: TaskTokens
     payloads: Payloads
-    kicks: Kicks
+    wake: WakeEvents
     objects_root: Path
     retry: Backoff
 
@@ -63,10 +63,10 @@ class Lifecycle:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._claiming = Claiming(parts.lanes, parts.payloads)
-        self._heartbeats = Lane("heartbeat", parts.lanes, self._heartbeat_batch)
-        self._event_records = Lane("events", parts.lanes, self._events_batch)
-        self._completions = Lane("complete", parts.lanes, self._complete_batch)
+        self._claiming = Claiming(parts.writer_connections, parts.payloads)
+        self._heartbeats = BatchWriter("heartbeat", parts.writer_connections, self._heartbeat_batch)
+        self._event_records = BatchWriter("events", parts.writer_connections, self._events_batch)
+        self._completions = BatchWriter("complete", parts.writer_connections, self._complete_batch)
 
     # --- claim ------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Lifecycle:
             status = await self._complete_and_publish(completion, published, invalid, caller)
         else:
             status = await self._completions.submit(completion)
-        self._parts.kicks.outbox.set()
+        self._parts.wake.outbox.set()
         return status
 
     def _completion(self, body: wire.Complete, events: Sequence[NewEvent] = ()) -> Completion:
@@ -262,7 +262,7 @@ class Lifecycle:
             accepted = await self._record(body.fence(), events, invalid, caller)
         else:
             accepted = await self._event_records.submit((body.fence(), events))
-        self._parts.kicks.outbox.set()
+        self._parts.wake.outbox.set()
         return news.EventsAccepted(accepted=accepted)
 
     async def _events_batch(

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
 from trace_etl.dispatcher.user_api.roles import ROLES, require
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
-from trace_etl.dispatcher.wake_events import Kicks
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.user_tokens import UserDep
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.queues.pgqueue import Producer
@@ -21,7 +21,7 @@ from trace_etl.state.db.pool import Pool
 class Context:
     pool: Pool
     queue: Producer
-    kicks: Kicks
+    wake: WakeEvents
     changes: ChangeFeed
     webhooks: WebhookSecrets
     scrapes: dict[UUID, tuple[float, bytes]] = field(

@@ -43,7 +43,7 @@ async def create_backfill(
     async with transaction(ctx.pool) as conn:
         backfill_id, is_new = await request(conn, _wish(body, user), user.name)
         view = await backfills.get(conn, user.org_id, backfill_id)
-    ctx.kicks.backfills.set()
+    ctx.wake.backfills.set()
     if is_new:
         _log.info("backfill_created", backfill_id=str(backfill_id), dag=body.dag, job=body.job)
     return wire.BackfillReply.model_validate({**_item(view), "new": is_new})
@@ -136,7 +136,7 @@ async def resume_backfill(
         if state == "complete":
             raise Conflict("the backfill is complete: there is nothing to resume")
         again = 0 if state == "running" else await steps.resume(conn, backfill_id)
-    ctx.kicks.backfills.set()
+    ctx.wake.backfills.set()
     _log.info("backfill_resumed", backfill_id=str(backfill_id), by=user.name, chunks=again)
     return wire.BackfillResumed(backfill_id=backfill_id, state="running", chunks=again)
 

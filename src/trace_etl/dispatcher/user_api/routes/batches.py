@@ -45,7 +45,7 @@ async def retry_batch(publish_id: UUID, user: CallerDep, ctx: ContextDep) -> Bat
     """Have a batch that failed, or waits, delivered to the sink once more."""
     async with transaction(ctx.pool) as conn:
         await buffers.again(conn, user.org_id, publish_id)
-    ctx.kicks.outbox.set()
+    ctx.wake.outbox.set()
     return BatchRetried(publish_id=publish_id)
 
 

@@ -42,8 +42,8 @@ async def deploy(body: wire.DeployRequest, user: CallerDep, ctx: ContextDep) -> 
     await transact(ctx.pool, lambda conn: backfill_consumers.fill(conn, done.filled, lately=True))
     async with ctx.pool.connection() as conn:
         datasets = await dags.datasets_of(conn, done.dag_id)
-    ctx.kicks.outbox.set()
-    ctx.kicks.generations.set()
+    ctx.wake.outbox.set()
+    ctx.wake.generations.set()
     return wire.DeployReply(
         dag=dag.name,
         dag_version=done.dag_version,

@@ -84,7 +84,7 @@ async def trigger(
     span = Range.checked(body.start, body.end)
     async with transaction(ctx.pool) as conn:
         done = await events.trigger(conn, caller.org_id, body.dag, body.job, span)
-    ctx.kicks.outbox.set()
+    ctx.wake.outbox.set()
     return triggers.TriggerReply(
         event_id=done.event_id,
         dag=body.dag,

@@ -44,7 +44,7 @@ async def invalidate(
                 conn, user.org_id, [new], made_by=f"user:{user.name}", fence=None
             )
         )
-    ctx.kicks.outbox.set()
+    ctx.wake.outbox.set()
     return wire.InvalidateReply(
         invalidation_id=recorded[0] if recorded else None,
         dataset=name,

@@ -64,7 +64,7 @@ async def pause(body: wire.PauseRequest, user: CallerDep, ctx: ContextDep) -> wi
             reason=body.reason,
             tier=body.tier,
         )
-    ctx.kicks.outbox.set()  # a pause that became narrower releases too
+    ctx.wake.outbox.set()  # a pause that became narrower releases too
     _log.info("jobs_paused", dag=body.dag, jobs=jobs, by=user.name, tier=body.tier)
     return wire.PauseReply(dag=body.dag, jobs=jobs)
 
@@ -77,7 +77,7 @@ async def resume(body: wire.ResumeRequest, user: CallerDep, ctx: ContextDep) -> 
         left = await pauses.listing(
             conn, user.org_id, dag=body.dag, job=body.job, limit=MOST, after=None
         )
-    ctx.kicks.outbox.set()
+    ctx.wake.outbox.set()
     _log.info("jobs_resumed", dag=body.dag, jobs=jobs, by=user.name)
     still = [wire.StillPaused.model_validate(asdict(one)) for one in left]
     return wire.ResumeReply(dag=body.dag, jobs=jobs, still_paused=still)

@@ -70,7 +70,7 @@ async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> wire.Rollba
     async with transaction(ctx.pool) as conn:
         await backfill_consumers.fill(conn, done.revisions, lately=True)
         await backfill_consumers.fill_readers(conn, done.datasets, lately=True)
-    ctx.kicks.outbox.set()
+    ctx.wake.outbox.set()
     return wire.RollbackReply(
         dag=name,
         dag_version=done.dag_version,
@@ -86,7 +86,7 @@ async def promote(name: Name, user: CallerDep, ctx: ContextDep) -> wire.RolloutR
         one = await rollouts.building_of(conn, user.org_id, name)
     moved = await transact(ctx.pool, lambda conn: rollouts.swap(conn, one, seen=None))
     await transact(ctx.pool, lambda conn: backfill_consumers.fill_readers(conn, moved, lately=True))
-    ctx.kicks.outbox.set()
+    ctx.wake.outbox.set()
     return await rollout(name, user, ctx, one.dag_version)
 
 

@@ -125,7 +125,7 @@ async def replay_outbox(user: CallerDep, ctx: ContextDep) -> outbox_api.ReplayRe
     """Give every side effect that failed for good a new set of tries."""
     async with transaction(ctx.pool) as conn:
         replayed = await outbox.replay(conn, user.org_id)
-    ctx.kicks.outbox.set()
+    ctx.wake.outbox.set()
     return outbox_api.ReplayReply(replayed=replayed)
 
 

@@ -52,7 +52,7 @@ async def deliver(
         event_id, created = await webhooks.deliver(
             conn, to, x_trace_delivery, scope, hashlib.sha256(body).digest()
         )
-    ctx.kicks.outbox.set()
+    ctx.wake.outbox.set()
     return DeliveryReply(
         event_id=event_id,
         delivery_id=x_trace_delivery,

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from trace_etl.dispatcher.task_api import batch_writer
-from trace_etl.dispatcher.task_api.batch_writer import Lane
+from trace_etl.dispatcher.task_api.batch_writer import BatchWriter
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import Unavailable
 from trace_etl.state.db.pool import Conn, KeptConnections, make_pool
@@ -26,7 +26,7 @@ class Doubling:
         self.holding = asyncio.Event()
         self.release = asyncio.Event()
         self.kept = kept
-        self.lane = Lane("claim", kept, self._perform)
+        self.writer = BatchWriter("claim", kept, self._perform)
 
     async def _perform(self, conn: Conn, numbers: list[int]) -> list[int | Exception]:
         self.batches.append(numbers)
@@ -51,8 +51,8 @@ async def doubling(dsns: Dsns, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerato
 
 
 async def together(doubling: Doubling, *numbers: int) -> list[int | BaseException]:
-    wishes = [doubling.lane.submit(n) for n in numbers]
-    return await asyncio.gather(*wishes, return_exceptions=True)
+    submitted = [doubling.writer.submit(n) for n in numbers]
+    return await asyncio.gather(*submitted, return_exceptions=True)
 
 
 async def test_the_first_goes_at_once_and_who_came_meanwhile_together(doubling: Doubling) -> None:
@@ -71,7 +71,7 @@ async def test_who_comes_together_after_others_is_written_together_and_answered_
 async def test_who_sends_again_at_once_goes_with_the_others_that_do(doubling: Doubling) -> None:
     async def caller(n: int) -> None:
         for _ in range(5):
-            assert await doubling.lane.submit(n) == 2 * n
+            assert await doubling.writer.submit(n) == 2 * n
 
     await asyncio.gather(*(caller(n) for n in range(1, 9)))
     assert [len(batch) for batch in doubling.batches] == [1, 8, 8, 8, 8, 7]
@@ -84,10 +84,10 @@ async def test_where_several_came_lately_a_batch_waits_a_moment_for_more(
     doubling: Doubling, before: list[int], batches: list[list[int]]
 ) -> None:
     await together(doubling, *before)
-    early = asyncio.ensure_future(doubling.lane.submit(3))
+    early = asyncio.ensure_future(doubling.writer.submit(3))
     for _ in range(3):  # turns of the loop
         await asyncio.sleep(0)
-    assert await asyncio.gather(early, doubling.lane.submit(4)) == [6, 8]
+    assert await asyncio.gather(early, doubling.writer.submit(4)) == [6, 8]
     assert doubling.batches[-len(batches) :] == batches
     assert [n for batch in doubling.batches for n in batch] == [*before, 3, 4]
 
@@ -95,10 +95,10 @@ async def test_where_several_came_lately_a_batch_waits_a_moment_for_more(
 async def test_a_batch_that_is_large_enough_waits_for_nobody(doubling: Doubling) -> None:
     crowd = [*range(101, 117)]
     await together(doubling, 0, *crowd)
-    early = [asyncio.ensure_future(doubling.lane.submit(n)) for n in crowd]
+    early = [asyncio.ensure_future(doubling.writer.submit(n)) for n in crowd]
     await asyncio.sleep(0)  # they are handed in
     await asyncio.sleep(0)  # and go
-    late = doubling.lane.submit(1)
+    late = doubling.writer.submit(1)
     assert await asyncio.gather(*early, late) == [2 * n for n in [*crowd, 1]]
     assert doubling.batches[2:] == [crowd, [1]]
 
@@ -107,7 +107,7 @@ async def test_answers_that_take_long_to_make_are_given_in_portions(doubling: Do
     async def perform(_: Conn, weights: list[int]) -> list[int | Exception]:
         return list(weights)
 
-    heavy = Lane("claim", doubling.kept, perform, weigh=lambda weight: weight, portion=10)
+    heavy = BatchWriter("claim", doubling.kept, perform, weigh=lambda weight: weight, portion=10)
     turn, seen = 0, dict[int, list[int]]()
 
     async def caller(weight: int) -> None:
@@ -136,7 +136,7 @@ async def test_a_batch_that_is_held_up_is_passed_by(
     doubling: Doubling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_writer, "_PATIENCE", 0.005)
-    held = asyncio.ensure_future(doubling.lane.submit(_HELD))
+    held = asyncio.ensure_future(doubling.writer.submit(_HELD))
     async with asyncio.timeout(20):
         await doubling.holding.wait()
         assert await together(doubling, 1, 2) == [2, 4]
@@ -146,8 +146,8 @@ async def test_a_batch_that_is_held_up_is_passed_by(
 
 
 async def test_a_caller_that_went_away_spoils_nothing(doubling: Doubling) -> None:
-    gone = asyncio.ensure_future(doubling.lane.submit(_HELD))
-    other = asyncio.ensure_future(doubling.lane.submit(1))
+    gone = asyncio.ensure_future(doubling.writer.submit(_HELD))
+    other = asyncio.ensure_future(doubling.writer.submit(1))
     await doubling.holding.wait()
     gone.cancel()
     doubling.release.set()

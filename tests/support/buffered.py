@@ -17,6 +17,7 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from trace_etl.http.dispatcher_client import DispatcherClient
+from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
@@ -141,9 +142,16 @@ class World:
 
 @contextmanager
 def sinking(templates: Templates, secrets: Secrets, objects: Path) -> Generator[World]:
-    """A world of its own."""
+    """A Dispatcher and a sink over fresh databases."""
+    with copied(templates) as dsns, sinking_into(dsns, secrets, objects) as world:
+        yield world
+
+
+@contextmanager
+def sinking_into(dsns: Dsns, secrets: Secrets, objects: Path) -> Generator[World]:
+    """A Dispatcher and a sink over the given databases."""
     backoff = Backoff(timedelta(seconds=0.01), timedelta(seconds=0.1), jitter=0)
-    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
+    with live(secrets, dsns, objects) as running, bench(running) as made:
         url = f"https://127.0.0.1:{running.cfg.internal_port}"
 
         def client(token: Callable[[], str]) -> DispatcherClient:

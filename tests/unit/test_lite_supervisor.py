@@ -19,8 +19,9 @@ from trace_etl.lite.processes import log_view, process_tree
 from trace_etl.lite.processes.parts import Part
 from trace_etl.lite.processes.record import PartRecord
 from trace_etl.lite.processes.supervisor import RestartPolicy, Supervisor
+from trace_etl.policy.retry import Backoff
 
-QUICK = RestartPolicy(first=0.05, longest=0.2, stable_after=30, start_attempts=3)
+QUICK = RestartPolicy(Backoff.of_seconds(0.05, 0.2), stable_after=30, start_attempts=3)
 # Says it is there, has a child of its own, and notes when it is asked to stop.
 SERVICE = """
 import os, pathlib, signal, subprocess, sys, time
@@ -137,7 +138,7 @@ async def test_a_part_that_dies_is_started_again_and_counted(tmp_path: Path) -> 
 
 
 async def test_each_failure_in_a_row_waits_longer_up_to_a_bound(tmp_path: Path) -> None:
-    policy = RestartPolicy(first=0.05, longest=0.2)
+    policy = RestartPolicy(Backoff.of_seconds(0.05, 0.2))
     async with supervised(tmp_path, part(tmp_path, "worker"), policy=policy) as bench:
         for death in range(4):
             await eventually(lambda: bench.now("worker").state == "ready")
@@ -151,7 +152,7 @@ def test_a_long_good_run_forgives_earlier_failures() -> None:
     policy = RestartPolicy(stable_after=30)
     assert policy.failures_after(5, age=1.0) == 6
     assert policy.failures_after(5, age=31.0) == 1
-    assert policy.delay(10_000) == policy.longest
+    assert policy.backoff.seconds(10_000) == 30
 
 
 async def test_a_part_that_cannot_start_ends_the_start_with_its_own_words(tmp_path: Path) -> None:

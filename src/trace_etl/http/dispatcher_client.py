@@ -121,7 +121,7 @@ class DispatcherClient:
 
     def pause_after(self, failures: int) -> float:
         """How many seconds to wait before the next try."""
-        return self._backoff.after(failures).total_seconds()
+        return self._backoff.seconds(failures)
 
     def _until_heard(self, call: Callable[[], bytes], stop: Event) -> bytes:
         failures = 0

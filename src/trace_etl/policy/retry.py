@@ -1,4 +1,4 @@
-"""When to try again."""
+"""Retry decisions: whether a failed attempt is retried, and after which delay."""
 
 import random
 from dataclasses import dataclass
@@ -7,30 +7,39 @@ from datetime import timedelta
 
 @dataclass(frozen=True)
 class Backoff:
-    """Exponential: `first`, doubling up to `most`, spread by ±`jitter` of itself."""
+    """Exponential backoff: `initial`, doubling up to `max_delay`, spread by ±`jitter` (a ratio)."""
 
-    first: timedelta
-    most: timedelta
+    initial: timedelta
+    max_delay: timedelta
     jitter: float = 0.0
 
-    def after(self, tries: int, *, spread: float | None = None) -> timedelta:
-        """How long to wait after the given number of failures (1-based).
+    @classmethod
+    def of_seconds(cls, initial: float, max_delay: float, *, jitter: float = 0.0) -> "Backoff":
+        """Build a backoff from seconds."""
+        return cls(timedelta(seconds=initial), timedelta(seconds=max_delay), jitter)
 
-        `spread` in [-1, 1] fixes the jitter; without it, chance decides.
+    def delay(self, failures: int, *, spread: float | None = None) -> timedelta:
+        """Return the delay after the given number of consecutive failures (1 or more).
+
+        `spread` in [-1, 1] fixes the jitter; None draws it at random.
         """
-        base = min(self.first * 2 ** min(tries - 1, 32), self.most)
-        chance = random.uniform(-1, 1) if spread is None else spread  # noqa: S311
-        return base * (1 + self.jitter * chance)
+        base = min(self.initial * 2 ** min(failures - 1, 32), self.max_delay)
+        chosen = random.uniform(-1, 1) if spread is None else spread  # noqa: S311
+        return base * (1 + self.jitter * chosen)
+
+    def seconds(self, failures: int) -> float:
+        """Return the delay in seconds after the given number of consecutive failures."""
+        return self.delay(failures).total_seconds()
 
 
 TASK_RETRY = Backoff(timedelta(seconds=30), timedelta(minutes=10), jitter=0.5)
 OUTBOX_RETRY = Backoff(timedelta(seconds=1), timedelta(minutes=5))
 
 
-def retry_delay(
-    attempt: int, max_attempts: int, retryable: bool, policy: Backoff
-) -> timedelta | None:
-    """The wait before the next attempt, or None when this failure is the last."""
-    if not retryable or attempt >= max_attempts:
-        return None
-    return policy.after(attempt)
+def retry_delay(attempt: int, backoff: Backoff, *, retryable: bool) -> timedelta | None:
+    """Return the delay before the next attempt, or None if the failure must not be retried.
+
+    The limit of attempts and a requested cancel are columns of the task: the SQL function
+    `next_attempt_at` applies them when the failure is stored.
+    """
+    return backoff.delay(attempt) if retryable else None

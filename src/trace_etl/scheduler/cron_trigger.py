@@ -12,7 +12,7 @@ from trace_etl.scheduler import ticks
 from trace_etl.scheduler.api import CronJob, DispatcherApi
 from trace_etl.scheduler.metrics import Figures
 
-_RETRY = Backoff(timedelta(seconds=0.5), timedelta(seconds=15), jitter=0.3)
+_RETRY = Backoff.of_seconds(0.5, 15, jitter=0.3)
 _log = structlog.stdlib.get_logger()
 
 
@@ -38,7 +38,7 @@ class CronTrigger:
                 failures = 0
             except Unavailable as error:
                 failures += 1
-                pause = _RETRY.after(failures)
+                pause = _RETRY.delay(failures)
                 self.figures.failures.inc()
                 _log.warning("dispatcher_unavailable", error=str(error), failures=failures)
             await _sleep(stop, pause)

@@ -17,6 +17,7 @@ from trace_etl.data.errors import DataUnavailable
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import hot_table
+from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer, Message
 from trace_etl.sink import batch_files
 from trace_etl.sink.batch_files import BadBatch
@@ -26,7 +27,8 @@ DEAD = "buffer_dlq"
 """Where batches end that nobody could write; the Dispatcher keeps the reason."""
 MOST_RECEIVES = 10
 _HIDDEN = timedelta(minutes=5)
-_LONGEST = timedelta(minutes=5)
+_BATCH_BACKOFF = Backoff(timedelta(seconds=2), timedelta(minutes=5))
+_FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
 _OUTAGE = timedelta(seconds=5)
 _NOT_THE_BATCH = {None, 401, 429, 502, 503, 504}
 """Answers that say nothing about a batch: none at all, a token that was just rotated, an outage."""
@@ -54,7 +56,7 @@ class Sink:
             except Exception as error:  # a thread that ends here would end unseen
                 failures += 1
                 _log.warning("sink_waits", failures=failures, error=repr(error))
-                self.stop.wait(min(5.0, 0.1 * 2 ** min(failures, 6)))
+                self.stop.wait(_FAILURE_BACKOFF.seconds(failures))
 
     def sink_once(self) -> int:
         """Take one message and settle it. How many there were."""
@@ -133,7 +135,7 @@ class Sink:
             _log.error("batch_given_up", publish_id=str(told.publish_id), error=str(error))
             self._give_up(message, told, error)
             return
-        pause = min(_LONGEST, timedelta(seconds=2 ** min(message.receives, 9)))
+        pause = _BATCH_BACKOFF.delay(message.receives)
         _log.warning("batch_put_off", publish_id=str(told.publish_id), error=str(error))
         self.consumer.put_off(message.message_id, pause)
 
@@ -145,7 +147,7 @@ class Sink:
             if not (isinstance(refusal, Refused) and refusal.refusal == "not_found"):
                 _log.error("failure_not_told", status=refusal.status, detail=refusal.detail)
                 is_outage = refusal.status in _NOT_THE_BATCH
-                pause = _OUTAGE if is_outage else _LONGEST
+                pause = _OUTAGE if is_outage else _BATCH_BACKOFF.max_delay
                 self.consumer.put_off(message.message_id, pause, counts=not is_outage)
                 return
         self.consumer.bury(message.message_id, DEAD)

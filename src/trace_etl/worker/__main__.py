@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
@@ -27,7 +26,7 @@ from trace_etl.worker.settings import WorkerSettings
 from trace_etl.worker.slots import Slots
 
 _log = structlog.stdlib.get_logger()
-_INSISTENCE = Backoff(timedelta(seconds=0.2), timedelta(seconds=15), jitter=0.3)
+_INSISTENCE = Backoff.of_seconds(0.2, 15, jitter=0.3)
 
 
 def main() -> int:

@@ -11,9 +11,11 @@ from trace_etl.api.messages import WakeUp
 from trace_etl.api.task import lifecycle as wire
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
+from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer, Message
 from trace_etl.worker.attempt import Attempt, Runner
 
+_FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
 _log = structlog.stdlib.get_logger()
 # Long enough for a claim; a message whose worker died comes back after it.
 _HIDDEN = timedelta(seconds=30)
@@ -52,7 +54,7 @@ class Slots:
             except (*CONNECTION_LOST, Unreachable) as error:
                 failures += 1
                 _log.warning("worker_waits", failures=failures, error=repr(error))
-                self._stop.wait(min(5.0, 0.1 * 2 ** min(failures, 6)))
+                self._stop.wait(_FAILURE_BACKOFF.seconds(failures))
         self._threads.shutdown(wait=True)
         self._endless.shutdown(wait=True)
 

@@ -11,7 +11,7 @@ from trace_etl.dispatcher.inline.operators import Told, operate
 from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.model.errors import TraceError
 from trace_etl.model.task import Fence
-from trace_etl.policy.retry import Backoff
+from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, Pool, transaction
 from trace_etl.state.partitions import invalidations
 from trace_etl.state.tasks import claims, completions
@@ -60,5 +60,5 @@ class InlineRunner:
                 told = await operate(conn, task, revision)
             return Completion(fence, "Completed", digest, events=told.events), told
         except TraceError as error:
-            wait = self.retry.after(task.attempt) if error.retryable else None
+            wait = retry_delay(task.attempt, self.retry, retryable=error.retryable)
             return Completion(fence, "Failed", digest, error.code, error.detail, wait), Told()

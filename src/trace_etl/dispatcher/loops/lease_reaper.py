@@ -20,7 +20,7 @@ _log = structlog.stdlib.get_logger()
 class LeaseReaper:
     pool: Pool
     queue: Producer
-    policy: Backoff
+    retry: Backoff
     batch_size: int
 
     async def reap_once(self) -> int:
@@ -35,7 +35,7 @@ class LeaseReaper:
                     gone,
                     cause=cause,
                     message=_message(gone, cause),
-                    retry_after=retry_delay(gone.attempt, gone.max_attempts, True, self.policy),
+                    retry_after=retry_delay(gone.attempt, self.retry, retryable=True),
                 )
         for gone, cause in causes:
             metrics.REAPS.labels(cause.value).inc()

@@ -8,7 +8,9 @@ from datetime import timedelta
 import structlog
 
 from trace_etl.dispatcher import metrics
+from trace_etl.policy.retry import Backoff
 
+_FAILURE_BACKOFF = Backoff.of_seconds(0.2, 10)
 _log = structlog.stdlib.get_logger()
 
 
@@ -42,7 +44,7 @@ class Loop:
             except Exception as error:
                 failures += 1
                 metrics.LOOP_FAILURES.labels(self.name).inc()
-                pause = min(10.0, 0.1 * 2 ** min(failures, 10))
+                pause = _FAILURE_BACKOFF.seconds(failures)
                 _log.warning("loop_failed", loop=self.name, failures=failures, error=repr(error))
             if self.rest:
                 await self._rest(stop)

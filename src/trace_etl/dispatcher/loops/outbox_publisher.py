@@ -83,7 +83,7 @@ class OutboxPublisher:
                     conn,
                     _ids(alike),
                     error=repr(error),
-                    retry_after=OUTBOX_RETRY.after(tries),
+                    retry_after=OUTBOX_RETRY.delay(tries),
                     max_tries=self.max_tries,
                 )
         if ended:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -31,7 +30,7 @@ from trace_etl.model.errors import (
 )
 from trace_etl.model.task import Fence, TaskStatus
 from trace_etl.objects.files import read_marker
-from trace_etl.policy.retry import Backoff
+from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, KeptConnections, Pool, transaction
 from trace_etl.state.partitions import defects, invalidations, partition_commit
 from trace_etl.state.partitions.invalidations import NewInvalidation
@@ -167,14 +166,13 @@ class Lifecycle:
             content_hash=idempotency.digest(body),
             error_code=body.error_code,
             error_message=body.error_message,
-            retry_after=self._retry_after(body),
+            retry_after=retry_delay(
+                body.attempt,
+                self._parts.retry,
+                retryable=body.status == "Failed" and body.retryable,
+            ),
             events=events,
         )
-
-    def _retry_after(self, body: wire.Complete) -> timedelta | None:
-        if body.status != "Failed" or not body.retryable:
-            return None
-        return self._parts.retry.after(body.attempt)
 
     async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:
         # One of each task at a time: a stale fence must not stand in the way of the current one.

@@ -12,22 +12,19 @@ from trace_etl.lite.processes import child, log_view
 from trace_etl.lite.processes.child import Child
 from trace_etl.lite.processes.parts import Part
 from trace_etl.lite.processes.record import PartRecord
+from trace_etl.policy.retry import Backoff
 
 _POLL = 0.05
+_RESTART_BACKOFF = Backoff.of_seconds(0.5, 30)
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
     """How long to wait before a restart, and when a part's failures are forgotten."""
 
-    first: float = 0.5
-    longest: float = 30.0
+    backoff: Backoff = _RESTART_BACKOFF
     stable_after: float = 30.0
     start_attempts: int = 3
-
-    def delay(self, failures: int) -> float:
-        """Doubles with each failure in a row."""
-        return min(self.longest, self.first * 2.0 ** min(failures - 1, 16))
 
     def failures_after(self, failures: int, age: float) -> int:
         """The failures in a row, counting one of a process that ran for `age` seconds."""
@@ -90,7 +87,7 @@ class Supervisor:
             failures = self.policy.failures_after(failures, process.age)
             if not self._ready[part.name].is_set() and failures >= self.policy.start_attempts:
                 raise self._gave_up(part, code)
-            await self._back_off(part, code, self.policy.delay(failures))
+            await self._back_off(part, code, self.policy.backoff.seconds(failures))
 
     async def _start(self, part: Part) -> Child:
         process = await child.start(part, self._log_path(part))

@@ -1,18 +1,18 @@
 """Batched JSON-RPC with bounded retries over a pool of endpoints."""
 
 import http.client
-import random
 from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any
 
 import pyarrow as pa
 
+from trace_etl.policy.retry import Backoff
 from trace_etl.spark.errors import RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.answers import Call, Trouble, encode, read_columns, read_values
 from trace_etl.spark.evm.endpoint import Answer, Endpoint
 
-_LONGEST_WAIT = 10.0
+_MAX_WAIT = 10.0
 _FINAL_STATUSES = (400, 401, 403, 404, 405)
 _Read = Callable[[bytes, Sequence[Call], str], Any]
 
@@ -35,7 +35,7 @@ class Client:
     ) -> None:
         self._endpoints = [Endpoint(url, timeout=timeout) for url in urls]
         self._tries = tries
-        self._first_wait = first_wait
+        self._backoff = Backoff.of_seconds(first_wait, _MAX_WAIT, jitter=0.25)
         self._turn = first
         self._stopping = Event()
         self.bytes_read = 0
@@ -87,8 +87,8 @@ class Client:
                 done = f" after {self._tries} tries" if trouble.again else ""
                 raise trouble.kind(f"{trouble}{done}") from trouble
             self._turn += 1
-            failed = self._tries - tries
-            self._stopping.wait(_pause(self._first_wait * 2**failed, trouble.wait))
+            wait = self._backoff.seconds(self._tries - tries + 1)
+            self._stopping.wait(min(max(wait, trouble.wait or 0.0), _MAX_WAIT))
             smaller = trouble.smaller and len(calls) > 1
         if not smaller:
             return self._batch(calls, read, tries - 1)
@@ -118,9 +118,3 @@ def _check_status(answer: Answer, where: str, asked: int) -> None:
         raise Trouble(
             RpcRefused, f"{where}: HTTP {answer.status}", again=again, wait=answer.retry_after
         )
-
-
-def _pause(usual: float, asked: float | None) -> float:
-    """With jitter; longer if the server asks for it, within reason."""
-    wait = usual * random.uniform(0.75, 1.25)  # noqa: S311
-    return min(max(wait, asked or 0.0), _LONGEST_WAIT)

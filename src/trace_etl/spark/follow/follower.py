@@ -13,6 +13,7 @@ from trace_etl.api.task.events import Event
 from trace_etl.data import followers, hot_tables
 from trace_etl.data.connection import Conn, transaction
 from trace_etl.data.followers import Writer
+from trace_etl.policy.retry import Backoff
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.recent_blocks import Mark, Trail
 from trace_etl.spark.evm.tables import SCHEMAS, build
@@ -100,20 +101,22 @@ class Follower:
         """
         is_open, failures = False, 0
         turn = turn or self.step
+        poll = self.plan.poll
+        backoff = Backoff.of_seconds(poll, min(_LONGEST_PAUSE, 64 * poll))
         while not self.stop.is_set():
             began = time.monotonic()
             try:
                 if not is_open:
                     self.open()
                     is_open = True
-                pause = 0.0 if turn() else self.plan.poll
+                pause = 0.0 if turn() else poll
                 failures = 0
             except TROUBLES as error:
                 failures = failures + 1 if self.well_at < began else 1
                 _log.warning("follower_waits", job=self.plan.name, error=str(error))
                 if time.monotonic() - self.well_at > self.plan.patience:
                     raise
-                pause = min(_LONGEST_PAUSE, self.plan.poll * 2 ** min(failures - 1, 6))
+                pause = backoff.seconds(failures)
             self.stop.wait(pause)
 
     def open(self) -> None:

@@ -34,7 +34,7 @@ class Completion(NamedTuple):
     error_code: str | None = None
     error_message: str | None = None
     retry_after: timedelta | None = None
-    """How long to wait before the next attempt, should any remain; None: never again."""
+    """Delay before the next attempt, if any remains; None: the failure is final."""
     events: Sequence[NewEvent] = ()
 
     @property
@@ -96,10 +96,8 @@ WITH done AS (
            error_code = w.error_code, error_message = w.error_message,
            (finished_at, retry_at) = (
                SELECT CASE WHEN due IS NULL THEN now() END, due
-                 FROM (SELECT CASE WHEN w.status = 'Failed' AND t.attempt < t.max_attempts
-                                        AND NOT t.cancel_requested
-                                   THEN now() + make_interval(secs => w.retry_seconds)
-                              END AS due) again)
+                 FROM (SELECT next_attempt_at(t.attempt, t.max_attempts, t.cancel_requested,
+                                              make_interval(secs => w.retry_seconds)) AS due) next)
 """
     + _WANT
     + """

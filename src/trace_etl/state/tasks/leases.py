@@ -61,19 +61,18 @@ class ExpiredAttempt:
 
     task_id: UUID
     attempt: int
-    max_attempts: int
     worker_id: str | None
     past_deadline: bool
     cancel_requested: bool
 
 
 _LOCK_EXPIRED = """
-(SELECT task_id, attempt, max_attempts, worker_id, false AS past_deadline, cancel_requested
+(SELECT task_id, attempt, worker_id, false AS past_deadline, cancel_requested
    FROM tasks WHERE status = 'Running' AND lease_expires_at < now()
   ORDER BY lease_expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 """
 _LOCK_OVERDUE = """
-SELECT task_id, attempt, max_attempts, worker_id, true AS past_deadline, cancel_requested
+SELECT task_id, attempt, worker_id, true AS past_deadline, cancel_requested
   FROM tasks WHERE status = 'Running' AND deadline_at < now() AND lease_expires_at >= now()
  ORDER BY deadline_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
@@ -93,10 +92,12 @@ async def lock_expired(conn: Conn, *, limit: int) -> list[ExpiredAttempt]:
 _REAP = """
 WITH ended AS (
     UPDATE tasks
-       SET status = %(status)s, cause = %(cause)s, error_code = %(cause)s,
-           error_message = %(error_message)s,
-           finished_at = CASE WHEN %(retry_after)s::interval IS NULL THEN now() END,
-           retry_at = now() + %(retry_after)s::interval
+       SET status = CASE WHEN cancel_requested THEN 'Canceled' ELSE 'Failed' END,
+           cause = %(cause)s, error_code = %(cause)s, error_message = %(error_message)s,
+           (finished_at, retry_at) = (
+               SELECT CASE WHEN due IS NULL THEN now() END, due
+                 FROM (SELECT next_attempt_at(attempt, max_attempts, cancel_requested,
+                                              %(retry_after)s::interval) AS due) next)
      WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND status = 'Running'
     RETURNING task_id, attempt, worker_id, started_at, status, job_id, max_concurrency
 ), asked AS (
@@ -115,16 +116,14 @@ async def reap(
     conn: Conn, gone: ExpiredAttempt, *, cause: str, message: str, retry_after: timedelta | None
 ) -> None:
     """End a dead attempt, recording why; a task that was asked to stop counts as Canceled."""
-    canceled = gone.cancel_requested
     await conn.execute(
         _REAP,
         {
             "task_id": gone.task_id,
             "attempt": gone.attempt,
-            "status": "Canceled" if canceled else "Failed",
             "cause": cause,
             "error_message": message,
-            "retry_after": None if canceled else retry_after,
+            "retry_after": retry_after,
         },
     )
 

@@ -22,12 +22,12 @@ from bench.harness import Result, compare
 from bench.outputs import output
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain, start_server
-from trace_etl.spark.evm.fetch import RangeReader, Source
-from trace_etl.spark.evm.tables import build
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.tables import build_table
 from trace_etl.spark.io.parquet import ParquetFile
 from trace_etl.spark.io.writers import Target, mark_success
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 FILES = 17_900  # what users report, one a block
 PARTITIONS = 17
@@ -43,7 +43,7 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
         root = Path(name)
         tables = _chain()
-        runner = SparkRunner(PipelineSettings(root / "objects", root / "spark"))
+        runner = SparkRunner(SparkSettings(root / "objects", root / "spark"))
         try:
             return [one for table in TABLES for one in _compacted(runner, table, tables[table])]
         finally:
@@ -87,11 +87,11 @@ def _partitions() -> list[range]:
 def _chain() -> dict[str, Any]:
     found: dict[str, list[Any]] = {table: [] for table in TABLES}
     with start_server(DevChain(length=FILES, txs_per_block=TXS_PER_BLOCK)) as chain:
-        source = Source((chain.url,))
+        source = RpcSource((chain.url,))
         with RangeReader(source, TABLES) as reader:
             for chunk in reader.chunks(0, FILES - 1):
                 for table in TABLES:
-                    found[table].append(build(table, chunk, 1))
+                    found[table].append(build_table(table, chunk, 1))
     return {table: pa.Table.from_batches(batches) for table, batches in found.items()}
 
 

@@ -14,10 +14,10 @@ from bench import replay
 from bench.harness import Result, compare
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
-from trace_etl.spark.evm.answers import Call, encode
+from trace_etl.spark.evm.answers import RpcCall, encode
 from trace_etl.spark.evm.endpoint import Endpoint
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 BLOCKS = 2000
 CHUNK = 1000  # what cryo takes when it is not told
@@ -95,7 +95,7 @@ def drain(url: str) -> float:
     def fetch(start: int) -> None:
         endpoint = Endpoint(url, timeout=60)
         for method, *more in (("eth_getBlockByNumber", True), ("eth_getBlockReceipts",)):
-            calls = [Call(method, (hex(n), *more)) for n in range(start, start + BATCH)]
+            calls = [RpcCall(method, (hex(n), *more)) for n in range(start, start + BATCH)]
             if endpoint.post(encode(calls)).status != 200:
                 raise RuntimeError("the replay server refused a batch")
         endpoint.close()
@@ -118,7 +118,7 @@ def run() -> list[Result]:
             chain, replay.lines_of_chain(DevChain(length=BLOCKS, txs_per_block=TXS_PER_BLOCK))
         )
         with replay.replaying(chain) as url:
-            settings = PipelineSettings(
+            settings = SparkSettings(
                 objects_root=directory / "objects",
                 spark_dir=directory / "spark",
                 rpc_pools={"default": (url,)},

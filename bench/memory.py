@@ -29,7 +29,7 @@ from trace_etl.api.task.payload import TaskPayload
 from trace_etl.spark.io.parquet import Written
 from trace_etl.spark.io.writers import Target, mark_success
 from trace_etl.spark.session.conf import heap_within
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 LIMIT_MB = 1792  # the least there is: Spark does not start with a smaller heap
 LIMIT = LIMIT_MB * 1024 * 1024
@@ -196,7 +196,7 @@ def main(root: Path, url: str, place: Path) -> None:
     """The worker: one warm Spark, one task."""
     from trace_etl.spark.runner import SparkRunner
 
-    settings = PipelineSettings(
+    settings = SparkSettings(
         root / "objects",
         root / "spark",
         memory=heap_within(f"{LIMIT_MB}m", "local[2]"),

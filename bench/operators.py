@@ -24,7 +24,7 @@ from trace_etl.spark.abi.numbers import fixed_binary
 from trace_etl.spark.io.parquet import ParquetFile
 from trace_etl.spark.io.writers import Target, mark_success
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 DECODED = 1_000_000
 ROWS = 5_000_000
@@ -39,7 +39,7 @@ _DECODE = {
 
 def run() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
-        runner = SparkRunner(PipelineSettings(Path(name) / "objects", Path(name) / "spark"))
+        runner = SparkRunner(SparkSettings(Path(name) / "objects", Path(name) / "spark"))
         runner.warm()
         try:
             return [*_decoding(Stand(runner, DECODED, 1)), *_tables(Stand(runner, ROWS, FILES))]

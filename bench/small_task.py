@@ -17,7 +17,7 @@ from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 from trace_etl.lite.processes import detached
 from trace_etl.spark.session.warm_session import WarmSession
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 BLOCKS = 20  # a partition
 SELECT = "SELECT address, count(*) AS n FROM logs GROUP BY address"
@@ -80,7 +80,7 @@ class Bare:
     """The same SELECT over the same file, written by Spark itself, in a warm session."""
 
     def __init__(self, home: Home, directory: Path) -> None:
-        settings = PipelineSettings(objects_root=home.objects, spark_dir=directory / "spark")
+        settings = SparkSettings(objects_root=home.objects, spark_dir=directory / "spark")
         self._warm = WarmSession(settings)
         self._spark = self._warm.get()
         self._files = sorted(str(p) for p in home.objects.rglob("logs_*.parquet"))

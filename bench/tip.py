@@ -23,12 +23,12 @@ from trace_etl.devtools.devchain import DevChain
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.model.storage import hot_table
-from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tip import TipReader
-from trace_etl.spark.follow.follower import Follower, HotOutput, Plan
+from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.streaming import StreamingFollower
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 BLOCKS = 1500
 THEIR_BLOCKS = 60
@@ -59,15 +59,15 @@ def serving(directory: Path) -> Generator[str]:
 
 
 @contextmanager
-def _following(url: str, dsn: str) -> Generator[Follower]:
+def _following(url: str, dsn: str) -> Generator[ChainFollower]:
     """A follower into fresh hot tables: blocks, transactions and logs."""
     outputs: list[HotOutput] = []
     for kind in KINDS:
         dataset, version = uuid4(), uuid4()
         outputs.append(HotOutput(kind, hot_table(dataset, version), dataset, version))
-    plan = Plan("bench.tip", Writer(outputs[0].dataset_version, uuid4(), 1), outputs, start=0)
-    with TipReader(Source((url,)), KINDS) as reader, connection.connect(dsn) as conn:
-        yield Follower(plan, reader, conn, lambda events, invalidations=(): None, Event())
+    plan = FollowPlan("bench.tip", Writer(outputs[0].dataset_version, uuid4(), 1), outputs, start=0)
+    with TipReader(RpcSource((url,)), KINDS) as reader, connection.connect(dsn) as conn:
+        yield ChainFollower(plan, reader, conn, lambda events, invalidations=(): None, Event())
 
 
 def ours(url: str, dsn: str) -> float:
@@ -85,7 +85,7 @@ def ours(url: str, dsn: str) -> float:
 def streaming(url: str, dsn: str, spark: SparkSession, directory: Path) -> float:
     """Blocks per second of Structured Streaming; the query's start is left out, as is theirs."""
     with _following(url, dsn) as follower, ThreadPoolExecutor(1) as pool:
-        made = StreamingFollower(follower, spark, Source((url,)), directory)
+        made = StreamingFollower(follower, spark, RpcSource((url,)), directory)
         running = pool.submit(made.run)
         running.add_done_callback(lambda _: follower.stop.set())
         try:
@@ -98,7 +98,7 @@ def streaming(url: str, dsn: str, spark: SparkSession, directory: Path) -> float
     return (last[0] - first[0]) / (last[1] - first[1])
 
 
-def _wait_until(dsn: str, follower: Follower, blocks: int) -> tuple[int, float]:
+def _wait_until(dsn: str, follower: ChainFollower, blocks: int) -> tuple[int, float]:
     """How many blocks a follower has, and when, once it has so many."""
     with connection.connect(dsn) as conn:
         while not follower.stop.wait(0.005):
@@ -175,7 +175,7 @@ def run() -> list[Result]:
         replay.write(
             chain, replay.lines_of_chain(DevChain(length=BLOCKS, txs_per_block=TXS_PER_BLOCK))
         )
-        runner = SparkRunner(PipelineSettings(directory, directory / "spark"))
+        runner = SparkRunner(SparkSettings(directory, directory / "spark"))
         with replay.replaying(chain) as url, serving(directory) as dsn, closing(runner):
             runner.warm()
             spark = runner.session.get()

@@ -26,13 +26,13 @@ from support.spark_tasks import as_input, ingest, rows, select
 from support.waiting import eventually
 from trace_etl.spark.errors import *
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 root, url, rpc = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 def made(**more):
     return SparkRunner(
-        PipelineSettings(
+        SparkSettings(
             root / "objects", root / "spark", master=url, rpc_pools={"default": (rpc,)}, **more
         )
     )

@@ -25,7 +25,7 @@ from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
-from trace_etl.spark.link import Link
+from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.slots import Slots
 
 DAG = """
@@ -61,7 +61,7 @@ class HeldBack:
     canceled: threading.Event = field(default_factory=threading.Event)
     runs: list[int] = field(default_factory=list)
 
-    def run(self, task: wire.TaskPayload, link: Link) -> wire.TaskResult:
+    def run(self, task: wire.TaskPayload, link: DispatcherLink) -> wire.TaskResult:
         self.runs.append(task.attempt)
         self.started.set()
         while not self.released.wait(0.02):

@@ -11,7 +11,7 @@ from support import cryo
 from support.spark_tasks import directory, ingest
 from trace_etl.spark.evm.tables import SCHEMAS
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 LENGTH = 200
 TABLES = ("blocks", "transactions", "logs")
@@ -27,7 +27,7 @@ def theirs(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 @pytest.fixture(scope="module")
 def ours(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
     root = tmp_path_factory.mktemp("objects")
-    settings = PipelineSettings(
+    settings = SparkSettings(
         root, tmp_path_factory.mktemp("spark"), rpc_pools={"default": (rpc_url,)}
     )
     runner = SparkRunner(settings)

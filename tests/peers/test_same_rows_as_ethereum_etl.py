@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trace_etl.spark.evm.fetch import RangeReader, Source
-from trace_etl.spark.evm.tables import build
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.tables import build_table
 
 LENGTH = 200
 TABLES = ("blocks", "transactions", "logs")
@@ -56,10 +56,10 @@ def _rows(file: Path) -> list[Row]:
 @pytest.fixture(scope="module")
 def ours(rpc_url: str) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {table: [] for table in TABLES}
-    with RangeReader(Source((rpc_url,)), TABLES) as reader:
+    with RangeReader(RpcSource((rpc_url,)), TABLES) as reader:
         for chunk in reader.chunks(0, LENGTH - 1):
             for table in TABLES:
-                found[table] += build(table, chunk, reader.chain_id()).to_pylist()
+                found[table] += build_table(table, chunk, reader.chain_id()).to_pylist()
     return found
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from support import cryo
 from support.faulty_node import Calls, FaultyNode, Reply
-from trace_etl.spark.evm.fetch import RangeReader, Source
-from trace_etl.spark.evm.tables import SCHEMAS, build
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.tables import SCHEMAS, build_table
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("traced_chain.json").read_text())
 LAST = int(RECORDED['["eth_blockNumber", []]'], 16)
@@ -38,9 +38,9 @@ def test_every_field_of_every_trace_is_the_same(url: str, tmp_path: Path) -> Non
     out = tmp_path / "cryo"
     cryo.freeze(["traces"], LAST + 1, url, out)
     theirs = pa.concat_tables([pq.read_table(file) for file in out.glob("*.parquet")])
-    with RangeReader(Source((url,)), ("traces",)) as reader:
+    with RangeReader(RpcSource((url,)), ("traces",)) as reader:
         chain_id = reader.chain_id()
-        batches = [build("traces", chunk, chain_id) for chunk in reader.chunks(0, LAST)]
+        batches = [build_table("traces", chunk, chain_id) for chunk in reader.chunks(0, LAST)]
     ours = pa.Table.from_batches(batches)
     assert set(ours["action_type"].to_pylist()) == {"call", "create", "suicide"}
     for name in theirs.column_names:

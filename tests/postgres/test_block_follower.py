@@ -21,9 +21,9 @@ from trace_etl.data.errors import DataUnavailable, OtherChain, StaleWriter
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.devtools.devchain.chain.devchain import ReorgAt
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, TaskCanceled
-from trace_etl.spark.link import Link
+from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 
 @pytest.fixture
@@ -44,20 +44,20 @@ def stream(data: str) -> Stream:
     return new_stream(data)
 
 
-def test_a_follower_that_is_held_writes_on_and_tells_it_all_when_it_may(
+def test_a_paused_follower_writes_blocks_and_announces_them_after_the_pause(
     chain: Growing, stream: Stream
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
         told = list(stream.events)
-        stream.is_held = True
+        stream.is_paused = True
         chain.mine(3)
         catch_up(follower)
         chain.reorg(1)
         catch_up(follower)
         assert stream.rows() == chain.rows()
         assert (stream.events, stream.invalidations) == (told, [])
-        stream.is_held = False
+        stream.is_paused = False
         catch_up(follower)
         assert {event.cursor for event in stream.events[len(told) :]} == {chain.twin.head}
         assert len(stream.told_ranges()) == 1
@@ -127,7 +127,7 @@ def test_a_stream_that_begins_at_the_tip_has_no_gap_after_it(data: str, chain: G
 
 
 def test_catching_up_is_told_once_in_a_while(data: str, chain: Growing) -> None:
-    stream = new_stream(data, batch=20, tell_every=3600)
+    stream = new_stream(data, batch=20, announce_interval=3600)
     with stream.attempt(1, chain.url) as follower:
         assert follower.step()  # nothing was ever told
         assert follower.step()
@@ -375,7 +375,7 @@ def test_the_operator_follows_until_it_is_canceled(
     chain: Growing, data: str, tmp_path: Path
 ) -> None:
     pools = {"default": (chain.url,)}
-    runner = SparkRunner(PipelineSettings(tmp_path, tmp_path, rpc_pools=pools, data_dsn=data))
+    runner = SparkRunner(SparkSettings(tmp_path, tmp_path, rpc_pools=pools, data_dsn=data))
     names = ("hot_blocks", "hot_transactions", "hot_logs")
     payload = task("block_follower", {"start_block": 80, "poll_seconds": 0.05}, names)
     stream = Stream(data, hot_outputs(payload))
@@ -386,7 +386,7 @@ def test_the_operator_follows_until_it_is_canceled(
         told.put(events[0].cursor)
 
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(runner.run, payload, Link(uuid4(), tell))
+        running = pool.submit(runner.run, payload, DispatcherLink(uuid4(), tell))
         assert told.get(timeout=30) == 89
         chain.mine(2)
         assert told.get(timeout=30) == 91

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 LENGTH = 60
 
@@ -43,7 +43,7 @@ def runner(
 ) -> Generator[SparkRunner]:
     scratch = tmp_path_factory.mktemp("spark")
     master = os.environ.get("TRACE_TEST_MASTER", "local[2]")  # `make test-cluster` names others
-    made = SparkRunner(PipelineSettings(objects, scratch, master=master, rpc_pools=pools))
+    made = SparkRunner(SparkSettings(objects, scratch, master=master, rpc_pools=pools))
     made.warm()
     yield made
     made.close()

@@ -18,7 +18,7 @@ from trace_etl.model.storage import hot_table
 from trace_etl.spark.errors import BadSql, BadTask
 from trace_etl.spark.io import hot_tables
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 SCOPE = {"partition_key": "0-9", "start": 0, "end": 9}
 
@@ -33,7 +33,7 @@ def dsn(templates: Templates) -> Generator[str]:
 @pytest.fixture(scope="module")
 def mine(runner: SparkRunner, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> SparkRunner:
     place = tmp_path_factory.mktemp("append")
-    made = SparkRunner(PipelineSettings(place, place, data_dsn=dsn))
+    made = SparkRunner(SparkSettings(place, place, data_dsn=dsn))
     made.session = runner.session
     return made
 

@@ -17,9 +17,9 @@ from trace_etl.sink import batch_files
 from trace_etl.spark.errors import BadSql
 from trace_etl.spark.io import batches as pipeline_batches
 from trace_etl.spark.io import hot_tables
-from trace_etl.spark.link import Link
+from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 COLUMNS = [
     {"name": "who", "type": "binary", "nullable": False},
@@ -38,7 +38,7 @@ def dsn(templates: Templates) -> Generator[str]:
 @pytest.fixture(scope="module")
 def mine(runner: SparkRunner, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> SparkRunner:
     place = tmp_path_factory.mktemp("buffered")
-    made = SparkRunner(PipelineSettings(place, place, data_dsn=dsn))
+    made = SparkRunner(SparkSettings(place, place, data_dsn=dsn))
     made.session = runner.session
     return made
 
@@ -69,7 +69,7 @@ def _run(mine: SparkRunner, payload: TaskPayload) -> tuple[Any, Offered]:
     def emit(*_: Any) -> None:
         raise AssertionError("nothing is told before the sink has written it")
 
-    return mine.run(payload, Link(uuid4(), emit, publish)), offered
+    return mine.run(payload, DispatcherLink(uuid4(), emit, publish)), offered
 
 
 def _batch(payload: TaskPayload, uri: str, rows: int) -> BufferBatch:

@@ -16,7 +16,7 @@ from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 from trace_etl.worker.__main__ import work
 from trace_etl.worker.settings import WorkerSettings
 
@@ -70,7 +70,7 @@ def stack(
         live(secrets, dsns, objects, loops=True) as running,
     ):
         pools = {"default": (chain.url,)}
-        mine = SparkRunner(PipelineSettings(objects, tmp_path, rpc_pools=pools, data_dsn=dsns.data))
+        mine = SparkRunner(SparkSettings(objects, tmp_path, rpc_pools=pools, data_dsn=dsns.data))
         mine.session = runner.session
         stop = threading.Event()
         args = (_settings(running, dsns, tmp_path), mine, stop)

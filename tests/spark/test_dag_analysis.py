@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from trace_etl.dag.parsing import parse_dag
-from trace_etl.spark.analysis import analyse
+from trace_etl.spark.analysis import analyse_dag
 from trace_etl.spark.runner import SparkRunner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -50,7 +50,7 @@ def own(runner: SparkRunner) -> Generator[SparkSession]:
 
 
 def test_the_columns_of_every_output_are_known_before_anything_runs(own: SparkSession) -> None:
-    found = analyse(own, parse_dag(DAG.replace("WHERE", "")), {})
+    found = analyse_dag(own, parse_dag(DAG.replace("WHERE", "")), {})
     assert found.complaints == [] and found.unknown == ["outer"]
     shapes = {key: schema.simpleString() for key, schema in found.outputs.items()}
     assert shapes["first", "first"] == "struct<address:binary,n:bigint>"
@@ -59,7 +59,7 @@ def test_the_columns_of_every_output_are_known_before_anything_runs(own: SparkSe
 
 def test_a_published_datasets_columns_are_what_the_stack_says(own: SparkSession) -> None:
     known = StructType.fromDDL("a int")
-    found = analyse(own, parse_dag(DAG.replace("WHERE", "")), {"elsewhere": known})
+    found = analyse_dag(own, parse_dag(DAG.replace("WHERE", "")), {"elsewhere": known})
     assert found.outputs["outer", "outer"].simpleString() == "struct<a:int>"
 
 
@@ -77,7 +77,7 @@ def test_a_select_that_cannot_be_is_found_with_its_place(
     own: SparkSession, old: str, new: str, job: int, complaint: str
 ) -> None:
     text = DAG.replace(old, new).replace("WHERE", "")
-    [found] = analyse(own, parse_dag(text), {}).complaints
+    [found] = analyse_dag(own, parse_dag(text), {}).complaints
     assert found.job == job
     assert re.search(complaint, found.message), found.message
 
@@ -99,11 +99,11 @@ def test_what_append_cannot_hold_is_found_before_anything_runs(
     unique_key: [{key}]
     config: {{sql: "SELECT address, {column} AS n FROM t"}}
 """
-    [found] = analyse(own, parse_dag(DAG.replace("WHERE", "") + kept), {}).complaints
+    [found] = analyse_dag(own, parse_dag(DAG.replace("WHERE", "") + kept), {}).complaints
     assert complaint in found.message
 
 
 @pytest.mark.parametrize("name", sorted(one.parent.name for one in EXAMPLES.glob("*/dag.yaml")))
 def test_an_example_passes(own: SparkSession, name: str) -> None:
-    found = analyse(own, parse_dag((EXAMPLES / name / "dag.yaml").read_text()), {})
+    found = analyse_dag(own, parse_dag((EXAMPLES / name / "dag.yaml").read_text()), {})
     assert found.complaints == [] and found.unknown == []

@@ -12,8 +12,8 @@ from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable
-from trace_etl.spark.evm.fetch import RangeReader, Source
-from trace_etl.spark.evm.tables import build
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.tables import build_table
 
 ALL = ("blocks", "transactions", "logs")
 
@@ -21,11 +21,11 @@ ALL = ("blocks", "transactions", "logs")
 def _read(*urls: str, tables: tuple[str, ...] = ALL, end: int = 29, **how: Any) -> dict[str, Any]:
     """Every table of blocks 0 to `end`, as the data source makes them."""
     found: dict[str, list[Any]] = {table: [] for table in tables}
-    with RangeReader(Source(urls, **how), tables) as reader:
+    with RangeReader(RpcSource(urls, **how), tables) as reader:
         chain_id = reader.chain_id()
         for chunk in reader.chunks(0, end):
             for table in tables:
-                found[table] += build(table, chunk, chain_id).to_pylist()
+                found[table] += build_table(table, chunk, chain_id).to_pylist()
     return found
 
 
@@ -65,14 +65,14 @@ def test_a_flapping_node_gives_the_same_rows(
     node: FaultyNode, chain: DevChain, reply: Reply
 ) -> None:
     node.before = _once_per_call(reply)
-    assert _read(node.url, end=5, batch=2, tries=6, first_wait=0.01) == expected(chain, 0, 5)
+    assert _read(node.url, end=5, batch=2, tries=6, initial_delay=0.01) == expected(chain, 0, 5)
 
 
 def test_a_batch_too_large_for_the_node_is_halved_until_it_fits(
     node: FaultyNode, chain: DevChain
 ) -> None:
     node.before = lambda calls: Reply(413) if len(calls) > 7 else None
-    assert _read(node.url, batch=50, first_wait=0.01) == expected(chain, 0, 29)
+    assert _read(node.url, batch=50, initial_delay=0.01) == expected(chain, 0, 29)
     sizes = [len(calls) for calls in node.requests]
     assert max(sizes) > 7  # it was tried
     assert sum(size > 7 for size in sizes) < len(sizes) / 2  # and learnt from

@@ -9,21 +9,21 @@ import pytest
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.devtools.devchain import DevChain, start_server
-from trace_etl.spark.errors import BadTask, ChainMismatch, PipelineError, RpcRefused
+from trace_etl.spark.errors import BadTask, ChainMismatch, OperatorError, RpcRefused
 from trace_etl.spark.evm.endpoint import Endpoint
-from trace_etl.spark.evm.fetch import RangeReader, Source
-from trace_etl.spark.evm.tables import SCHEMAS, build
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.tables import SCHEMAS, build_table
 
 ALL = ("blocks", "transactions", "logs")
 
 
 def _read(*urls: str, tables: tuple[str, ...] = ALL, end: int = 29, **how: Any) -> dict[str, Any]:
     found: dict[str, list[Any]] = {table: [] for table in tables}
-    with RangeReader(Source(urls, **{"first_wait": 0.01, **how}), tables) as reader:
+    with RangeReader(RpcSource(urls, **{"initial_delay": 0.01, **how}), tables) as reader:
         chain_id = reader.chain_id()
         for chunk in reader.chunks(0, end):
             for table in tables:
-                found[table] += build(table, chunk, chain_id).to_pylist()
+                found[table] += build_table(table, chunk, chain_id).to_pylist()
     return found
 
 
@@ -169,7 +169,7 @@ def test_a_wrong_quota_is_refused(part: str) -> None:
 def test_no_error_tells_the_key(node: FaultyNode, reply: Reply) -> None:
     node.before = lambda calls: reply
     url = node.url.replace("://", "://user:hunter2@") + "/v3/secretkey?token=alsosecret"
-    with pytest.raises(PipelineError) as caught:
+    with pytest.raises(OperatorError) as caught:
         _read(url, tries=2)
     told = f"{caught.value!r} {caught.value.__cause__!r}"
     assert node.label in told
@@ -268,8 +268,8 @@ def test_withdrawals_come_with_their_blocks(node: FaultyNode) -> None:
 def test_types_are_the_same_when_nothing_is_there() -> None:
     with (
         start_server(DevChain(length=3, txs_per_block=0)) as server,
-        RangeReader(Source((server.url,)), (*ALL, "withdrawals")) as reader,
+        RangeReader(RpcSource((server.url,)), (*ALL, "withdrawals")) as reader,
     ):
         for chunk in reader.chunks(0, 2):
             for table in (*ALL, "withdrawals"):
-                assert build(table, chunk, 1).schema == SCHEMAS[table]
+                assert build_table(table, chunk, 1).schema == SCHEMAS[table]

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from support.chain_rows import expected
 from support.faulty_node import FaultyNode
 from trace_etl.devtools.devchain import DevChain
-from trace_etl.spark.errors import from_executor
+from trace_etl.spark.errors import parse_executor_error
 
 TABLES = ("blocks", "transactions", "logs")
 
@@ -100,5 +100,5 @@ def test_a_wrong_option_is_named(
     given = {"rpc_url": "http://127.0.0.1:1", "dataset": "blocks", "start": "0", "end": "1"}
     with pytest.raises(PySparkException) as caught:
         spark.read.format("evm").options(**{**given, **options}).load().collect()
-    told = from_executor(str(caught.value))
+    told = parse_executor_error(str(caught.value))
     assert told is not None and complaint in str(told)

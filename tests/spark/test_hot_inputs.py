@@ -16,7 +16,7 @@ from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.errors import InputMissing
 from trace_etl.spark.io import hot_tables
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def _leaves(plan: Any) -> list[Any]:
 def test_a_task_reads_a_hot_table_like_any_input(
     stream: Stream, chain: DevChain, tmp_path: Path, runner: SparkRunner
 ) -> None:
-    settings = PipelineSettings(tmp_path, tmp_path / "spark", data_dsn=stream.dsn)
+    settings = SparkSettings(tmp_path, tmp_path / "spark", data_dsn=stream.dsn)
     mine = SparkRunner(settings)
     mine.session = runner.session
     task = select(

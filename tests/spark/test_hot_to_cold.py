@@ -19,7 +19,7 @@ from trace_etl.model.storage import hot_table
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.operators.hot_trim import covers
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def stream(templates: Templates, rpc_url: str) -> Generator[Stream]:
 @pytest.fixture
 def mine(runner: SparkRunner, stream: Stream, objects: Path, tmp_path: Path) -> SparkRunner:
     """The shared Spark, for a worker that knows this stream's Postgres."""
-    made = SparkRunner(PipelineSettings(objects, tmp_path, data_dsn=stream.dsn))
+    made = SparkRunner(SparkSettings(objects, tmp_path, data_dsn=stream.dsn))
     made.session = runner.session
     return made
 

@@ -22,9 +22,9 @@ from trace_etl.data.errors import StaleWriter
 from trace_etl.devtools.devchain import start_server
 from trace_etl.spark.errors import BadTask, FinalityBroken, RpcRefused, TaskCanceled
 from trace_etl.spark.follow import streaming
-from trace_etl.spark.link import Link
+from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_growth_and_reorganisations_are_followed_and_told(
     spark: SparkSession, tip: Growing, stream: Stream, tmp_path: Path
 ) -> None:
     depths = [1, 2, 17, 64]
-    with stream.streaming(1, spark, tmp_path, tip.url, look=3600) as attempt:
+    with stream.streaming(1, spark, tmp_path, tip.url, check_interval=3600) as attempt:
         attempt.catch_up(tip)
         assert not stream.invalidations
         for depth in depths:
@@ -58,12 +58,12 @@ def test_growth_and_reorganisations_are_followed_and_told(
         tip.mine(70)
         attempt.catch_up(tip)
         told = list(stream.events)
-        stream.is_held = True
+        stream.is_paused = True
         tip.mine(1)
         attempt.catch_up(tip)
         assert stream.events == told
-        stream.is_held = False
-        attempt.made.look = 0.2
+        stream.is_paused = False
+        attempt.made.check_interval = 0.2
         attempt.catch_up(tip)
     attempt.running.result(timeout=60)
     assert {event.cursor for event in stream.events[len(told) :]} == {160}
@@ -141,7 +141,7 @@ def test_a_change_deeper_than_an_offset_remembers_is_found_by_the_trail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streaming, "_HASHES", 4)
-    with stream.streaming(1, spark, tmp_path, tip.url, look=3600) as attempt:
+    with stream.streaming(1, spark, tmp_path, tip.url, check_interval=3600) as attempt:
         attempt.catch_up(tip)
         tip.mine(1)
         attempt.catch_up(tip)
@@ -211,7 +211,7 @@ def test_the_operator_streams_until_it_is_canceled_also_in_the_middle_of_a_read(
             stream.tell(events, invalidations)
             told.put(events[0].cursor)
 
-        running = pool.submit(made.run, payload, Link(uuid4(), tell))
+        running = pool.submit(made.run, payload, DispatcherLink(uuid4(), tell))
         assert told.get(timeout=60) == 89
         tip.mine(2)
         assert told.get(timeout=60) == 91
@@ -246,7 +246,7 @@ def _pools_and_tags(spark: SparkSession, task_id: str) -> tuple[set[str], bool]:
 
 def test_a_server_of_spark_connect_is_refused(data: str, tmp_path: Path) -> None:
     made = SparkRunner(
-        PipelineSettings(
+        SparkSettings(
             tmp_path,
             tmp_path,
             master="sc://127.0.0.1:9",
@@ -256,4 +256,4 @@ def test_a_server_of_spark_connect_is_refused(data: str, tmp_path: Path) -> None
     )
     payload = task("block_follower", {"engine": "streaming"}, ["hot_logs"])
     with pytest.raises(BadTask, match="Spark of the worker's own"):
-        made.run(payload, Link(uuid4(), lambda events, invalidations=(): None))
+        made.run(payload, DispatcherLink(uuid4(), lambda events, invalidations=(): None))

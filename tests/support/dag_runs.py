@@ -10,7 +10,7 @@ from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Job
 from trace_etl.policy.ranges import split
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 _RELAYS = ("source", "range_splitter")
 DAG = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
@@ -45,7 +45,7 @@ def _payload(job: Job, done: dict[str, TaskPayload], start: int, end: int) -> Ta
 
 def main() -> None:
     master, objects, scratch, rpc_url, conf = sys.argv[1:]
-    settings = PipelineSettings(
+    settings = SparkSettings(
         Path(objects),
         Path(scratch),
         master=master,

@@ -15,13 +15,13 @@ from uuid import UUID
 from trace_etl.api.task.events import Event
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
-from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tip import TipReader
-from trace_etl.spark.follow.follower import Follower, HotOutput, Plan
+from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.streaming import StreamingFollower
 from trace_etl.spark.session.scratch import own_directory
 from trace_etl.spark.session.warm_session import WarmSession
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 
 def main() -> None:
@@ -31,22 +31,22 @@ def main() -> None:
         for one in given["outputs"]
     ]
     writer = Writer(outputs[0].dataset_version, UUID(given["task_id"]), attempt)
-    plan = Plan("test.follow", writer, outputs, start=0, batch=given["batch"], poll=0.01)
+    plan = FollowPlan("test.follow", writer, outputs, start=0, batch=given["batch"], poll=0.01)
 
     def tell(events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()) -> None:
         with Path(given["told"]).open("a") as file:
             ranges = [[one["start"], one["end"]] for one in invalidations]
             file.write(json.dumps({"cursor": events[0].cursor, "ranges": ranges}) + "\n")
 
-    source = Source((given["url"],), tries=2, first_wait=0.01)
+    source = RpcSource((given["url"],), tries=2, initial_delay=0.01)
     kinds = [output.kind for output in outputs]
     with TipReader(source, kinds) as reader, connection.connect(given["dsn"]) as conn:
-        follower = Follower(plan, reader, conn, tell, Signal())
+        follower = ChainFollower(plan, reader, conn, tell, Signal())
         if given["engine"] == "loop":
             follower.run()
         else:
             place = Path(sys.argv[1]).parent / "spark"
-            spark = WarmSession(PipelineSettings(place, place, is_brief=True)).get()
+            spark = WarmSession(SparkSettings(place, place, is_brief=True)).get()
             StreamingFollower(follower, spark, source, own_directory(place)).run()
 
 

@@ -21,9 +21,9 @@ from trace_etl.api.task.payload import TaskPayload
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
 from trace_etl.model.storage import hot_table
-from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tip import TipReader
-from trace_etl.spark.follow.follower import Follower, HotOutput, Plan
+from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.streaming import StreamingFollower
 
 KINDS = ("blocks", "transactions", "logs")
@@ -36,7 +36,7 @@ _ORDER = {
 
 # A reorganisation that ends at the height it began at leaves `announced` as it was: only the
 # rewrites say that it has not been told yet.
-_STANDING = """
+_POSITION = """
 SELECT number, hash, announced,
        (SELECT count(*) FROM follower_rewrites AS r WHERE r.stream = f.stream)
   FROM followers AS f WHERE stream = %s
@@ -53,12 +53,12 @@ class Stream:
     events: list[Event] = field(default_factory=list[Event])
     invalidations: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     how: dict[str, Any] = field(default_factory=dict[str, Any])
-    is_held: bool = False
+    is_paused: bool = False
 
     @contextmanager
     def attempt(
         self, number: int, *urls: str, task_id: UUID | None = None, **source: Any
-    ) -> Generator[Follower]:
+    ) -> Generator[ChainFollower]:
         """An attempt that has opened the stream; the test makes its steps."""
         with self.unopened(number, *urls, task_id=task_id, **source) as follower:
             follower.open()
@@ -67,14 +67,16 @@ class Stream:
     @contextmanager
     def unopened(
         self, number: int, *urls: str, task_id: UUID | None = None, **source: Any
-    ) -> Generator[Follower]:
+    ) -> Generator[ChainFollower]:
         writer = Writer(self.outputs[0].dataset_version, task_id or self.task_id, number)
-        plan = Plan("test.follow", writer, self.outputs, **{"start": 0, "poll": 0.02, **self.how})
+        plan = FollowPlan(
+            "test.follow", writer, self.outputs, **{"start": 0, "poll": 0.02, **self.how}
+        )
         with (
             TipReader(_source(urls, source), KINDS) as reader,
             connection.connect(self.dsn) as conn,
         ):
-            yield Follower(plan, reader, conn, self.tell, Signal(), lambda: self.is_held)
+            yield ChainFollower(plan, reader, conn, self.tell, Signal(), lambda: self.is_paused)
 
     @contextmanager
     def streaming(
@@ -83,12 +85,14 @@ class Stream:
         spark: SparkSession,
         directory: Path,
         *urls: str,
-        look: float = 0.2,
+        check_interval: float = 0.2,
         **source: Any,
     ) -> Generator["Streaming"]:
         """An attempt that runs queries until the end of the `with`."""
         with self.unopened(number, *urls, **source) as follower, ThreadPoolExecutor(1) as pool:
-            made = StreamingFollower(follower, spark, _source(urls, source), directory, look)
+            made = StreamingFollower(
+                follower, spark, _source(urls, source), directory, check_interval
+            )
             running = pool.submit(made.run)
             try:
                 yield Streaming(self, made, running)
@@ -119,15 +123,15 @@ class Stream:
         mine = [one for one in self.invalidations if one["dataset_uuid"] == blocks]
         return [(one["start"], one["end"]) for one in mine]
 
-    def standing(self) -> list[Any]:
+    def position(self) -> list[Any]:
         """Number and hash of its last block, the number told last, how many rewrites are untold."""
-        return sql(self.dsn, _STANDING, [self.outputs[0].dataset_version])
+        return sql(self.dsn, _POSITION, [self.outputs[0].dataset_version])
 
     def is_at(self, number: int, block_hash: bytes) -> bool:
         """Whether the tables end with that block, and all of it was told (if it may tell)."""
-        found = self.standing()
+        found = self.position()
         return [row[:2] for row in found] == [(number, block_hash)] and (
-            self.is_held or found[0][2:] == (number, 0)
+            self.is_paused or found[0][2:] == (number, 0)
         )
 
 
@@ -155,8 +159,8 @@ class Streaming:
         return self.stream.is_at(blocks[-1]["block_number"], blocks[-1]["block_hash"])
 
 
-def _source(urls: tuple[str, ...], how: Mapping[str, Any]) -> Source:
-    return Source(urls, **{"tries": 3, "first_wait": 0.01, **how})
+def _source(urls: tuple[str, ...], how: Mapping[str, Any]) -> RpcSource:
+    return RpcSource(urls, **{"tries": 3, "initial_delay": 0.01, **how})
 
 
 def new_stream(dsn: str, **how: Any) -> Stream:
@@ -180,7 +184,7 @@ def hot_outputs(payload: TaskPayload) -> list[HotOutput]:
     ]
 
 
-def catch_up(follower: Follower) -> None:
+def catch_up(follower: ChainFollower) -> None:
     """Steps until there is nothing new."""
     while follower.step():
         pass

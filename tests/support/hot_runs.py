@@ -20,7 +20,7 @@ from trace_etl.data import buffers, connection, migrations
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.io import hot_tables as hot
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 Given = dict[str, Any]
 _TESTS = str(Path(__file__).parents[1])
@@ -131,7 +131,7 @@ def _plan(runner: SparkRunner, dsn: str, given: Given) -> str:
 def main() -> None:
     master, root, dsn = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     given = json.load(sys.stdin)
-    settings = PipelineSettings(root / "objects", root / "spark", master=master, data_dsn=dsn)
+    settings = SparkSettings(root / "objects", root / "spark", master=master, data_dsn=dsn)
     runner = SparkRunner(settings)
     tasks = _tasks(given["inputs"], given["where"])
     try:

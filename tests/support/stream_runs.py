@@ -12,7 +12,7 @@ from support.spark_tasks import task
 from trace_etl.api.task.events import Event
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.devtools.devchain import start_server
-from trace_etl.spark.link import Link
+from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
 
 
@@ -31,7 +31,7 @@ class Following:
 
     def attempt(self, number: int) -> Future[TaskResult]:
         payload = self._task.model_copy(update={"attempt": number})
-        return self._threads.submit(self._runner.run, payload, Link(uuid4(), self._tell))
+        return self._threads.submit(self._runner.run, payload, DispatcherLink(uuid4(), self._tell))
 
     def cancel(self) -> None:
         self._runner.cancel(self._task.task_id)

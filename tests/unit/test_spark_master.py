@@ -7,11 +7,11 @@ import pytest
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session.conf import heap_within, spark_conf
 from trace_etl.spark.session.scratch import Scratch
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 
 def _conf(tmp_path: Path, master: str, **given: str) -> dict[str, str]:
-    settings = PipelineSettings(tmp_path, tmp_path, master=master, spark_conf=given)
+    settings = SparkSettings(tmp_path, tmp_path, master=master, spark_conf=given)
     return spark_conf(settings, Scratch(tmp_path, tmp_path / "sockets"))
 
 

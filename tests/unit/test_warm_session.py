@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from support.spark_tasks import select
 from trace_etl.spark.errors import SparkLost, TaskCanceled
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.session.engine import Jobs
-from trace_etl.spark.session.failures import is_lost
+from trace_etl.spark.session.engine import JobLabels
+from trace_etl.spark.session.failures import is_spark_lost
 from trace_etl.spark.session.warm_session import WarmSession
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 
 class _Failure(PySparkException):
@@ -53,7 +53,7 @@ class _Engine:
         return self.answers.wait(60)
 
     @contextmanager
-    def working(self, session: SparkSession, jobs: Jobs | None) -> Generator[None]:
+    def working(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
         self.on_work()
         yield
 
@@ -73,7 +73,7 @@ def engine() -> _Engine:
 
 
 def _warm(tmp_path: Path, engine: Any) -> WarmSession:
-    made = WarmSession(PipelineSettings(tmp_path, tmp_path))
+    made = WarmSession(SparkSettings(tmp_path, tmp_path))
     made.engine = engine
     return made
 
@@ -102,7 +102,7 @@ def _leased(warm: WarmSession, spark: SparkSession) -> None:
 def test_a_canceled_task_leaves_the_warm_session_to_others(
     tmp_path: Path, engine: _Engine, is_canceled: bool
 ) -> None:
-    runner = SparkRunner(PipelineSettings(tmp_path, tmp_path))
+    runner = SparkRunner(SparkSettings(tmp_path, tmp_path))
     runner.session = _warm(tmp_path, engine)
     spark = runner.session.get()
     task = select("SELECT 1 AS a")
@@ -130,4 +130,4 @@ def test_a_canceled_task_leaves_the_warm_session_to_others(
     ],
 )
 def test_a_lost_operation_is_no_lost_session(condition: str, expected: bool) -> None:
-    assert is_lost(_Failure(condition)) is expected
+    assert is_spark_lost(_Failure(condition)) is expected

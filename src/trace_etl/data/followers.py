@@ -20,7 +20,7 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StreamPosition:
     """How far a stream is. `number` is None before its first block."""
 
     chain_id: int
@@ -62,7 +62,7 @@ UPDATE followers SET task_id = %(task_id)s, attempt = %(attempt)s, updated_at = 
 """
 
 
-def take(conn: Conn, writer: Writer, chain_id: int) -> Standing:
+def take(conn: Conn, writer: Writer, chain_id: int) -> StreamPosition:
     """Become the stream's only writer. Raises StaleWriter if a later one has been here.
 
     Waits for a transaction of the attempt before: it commits whole, or not at all.
@@ -76,11 +76,11 @@ def take(conn: Conn, writer: Writer, chain_id: int) -> Standing:
         raise StaleWriter(f"attempt {writer.attempt} came after a later one had begun to write")
     conn.execute(_RETIRE, values)
     conn.execute(_TAKE, values)
-    standing = read(conn, writer.stream)
-    assert standing is not None
-    if standing.chain_id != chain_id:
-        raise OtherChain(f"the dataset follows chain {standing.chain_id}, not {chain_id}")
-    return standing
+    position = read(conn, writer.stream)
+    assert position is not None
+    if position.chain_id != chain_id:
+        raise OtherChain(f"the dataset follows chain {position.chain_id}, not {chain_id}")
+    return position
 
 
 _FENCE = """
@@ -95,29 +95,31 @@ def fence(conn: Conn, writer: Writer) -> None:
         raise StaleWriter(f"attempt {writer.attempt} no longer writes this stream")
 
 
-_STANDING = """
+_POSITION = """
 SELECT chain_id, number, hash, finalized, announced, reorganisations, deepest
   FROM followers WHERE stream = %s
 """
 
 
-def read(conn: Conn, stream: UUID) -> Standing | None:
+def read(conn: Conn, stream: UUID) -> StreamPosition | None:
     """How far a stream is; None if nobody ever followed it."""
-    with conn.cursor(row_factory=class_row(Standing)) as cursor:
-        return cursor.execute(_STANDING, (stream,)).fetchone()
+    with conn.cursor(row_factory=class_row(StreamPosition)) as cursor:
+        return cursor.execute(_POSITION, (stream,)).fetchone()
 
 
-_TRAIL = "SELECT number, hash FROM follower_trail WHERE stream = %s ORDER BY number"
+_RECENT_BLOCKS = "SELECT number, hash FROM follower_trail WHERE stream = %s ORDER BY number"
 
 
-def trail(conn: Conn, stream: UUID) -> list[tuple[int, bytes]]:
-    """The blocks that may still be replaced, and the last one that may not, in order."""
-    return [(row[0], bytes(row[1])) for row in conn.execute(_TRAIL, (stream,))]
+def recent_blocks(conn: Conn, stream: UUID) -> list[tuple[int, bytes]]:
+    """List the blocks that the chain may still replace, and the last final one, in order."""
+    return [(row[0], bytes(row[1])) for row in conn.execute(_RECENT_BLOCKS, (stream,))]
 
 
-_CUT_TRAIL = "DELETE FROM follower_trail WHERE stream = %(stream)s AND number >= %(first)s"
-_PRUNE_TRAIL = "DELETE FROM follower_trail WHERE stream = %(stream)s AND number < %(finalized)s"
-_EXTEND_TRAIL = """
+_CUT_RECENT_BLOCKS = "DELETE FROM follower_trail WHERE stream = %(stream)s AND number >= %(first)s"
+_PRUNE_RECENT_BLOCKS = (
+    "DELETE FROM follower_trail WHERE stream = %(stream)s AND number < %(finalized)s"
+)
+_ADD_RECENT_BLOCKS = """
 INSERT INTO follower_trail (stream, number, hash)
 SELECT %(stream)s, number, hash
   FROM unnest(%(numbers)s::bigint[], %(hashes)s::bytea[]) AS t (number, hash)
@@ -134,25 +136,25 @@ UPDATE followers
 
 
 def move(
-    conn: Conn, stream: UUID, marks: Sequence[tuple[int, bytes]], *, finalized: int, depth: int
+    conn: Conn, stream: UUID, blocks: Sequence[tuple[int, bytes]], *, finalized: int, depth: int
 ) -> None:
-    """Put the stream at the last mark, in place of all it held from the first one on.
+    """Put the stream at the last block, in place of all it held from the first one on.
 
-    `depth` counts the blocks that are thrown away. The last mark stays on the trail always.
+    `depth` counts the blocks that are thrown away. The last block stays on the trail always.
     """
-    number, last_hash = marks[-1]
+    number, last_hash = blocks[-1]
     kept = min(finalized, number)
     values = {
         "stream": stream,
-        "first": marks[0][0],
+        "first": blocks[0][0],
         "finalized": kept,
-        "numbers": [mark[0] for mark in marks],
-        "hashes": [mark[1] for mark in marks],
+        "numbers": [block[0] for block in blocks],
+        "hashes": [block[1] for block in blocks],
         "number": number,
         "hash": last_hash,
         "depth": depth,
     }
-    for query in (_CUT_TRAIL, _EXTEND_TRAIL, _PRUNE_TRAIL, _MOVE):
+    for query in (_CUT_RECENT_BLOCKS, _ADD_RECENT_BLOCKS, _PRUNE_RECENT_BLOCKS, _MOVE):
         conn.execute(query, values)
 
 

@@ -19,14 +19,14 @@ from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Dag, Job
 from trace_etl.policy.sql_checks import with_upstream
 from trace_etl.spark.context import OperatorContext
-from trace_etl.spark.errors import PipelineError
+from trace_etl.spark.errors import OperatorError
 from trace_etl.spark.evm.tables import SCHEMAS
 from trace_etl.spark.io.appends import storable
 from trace_etl.spark.io.inputs import Input, where_columns
 from trace_etl.spark.io.writers import Frame
-from trace_etl.spark.operators import implementation
-from trace_etl.spark.session.failures import translated
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.operators import find_operator
+from trace_etl.spark.session.failures import translate_error
+from trace_etl.spark.settings import SparkSettings
 
 _RELAYS = ("source", "range_splitter", "range_aggregator")
 _NOBODY = UUID(int=0)
@@ -36,7 +36,7 @@ Schemas = Mapping[str, StructType]
 
 
 @dataclass(frozen=True)
-class Complaint:
+class JobProblem:
     """What is wrong with a job, by its place in the DAG."""
 
     job: int
@@ -53,7 +53,7 @@ class Analysis:
     outputs: dict[tuple[str, str], StructType] = field(
         default_factory=dict[tuple[str, str], StructType]
     )
-    complaints: list[Complaint] = field(default_factory=list[Complaint])
+    complaints: list[JobProblem] = field(default_factory=list[JobProblem])
     unknown: list[str] = field(default_factory=list[str])
 
 
@@ -71,7 +71,7 @@ class _EmptyContext(OperatorContext):
         return next(one for one in self.empty if one.name == given.name)
 
 
-def analyse(
+def analyse_dag(
     spark: SparkSession, dag: Dag, published: Schemas, only: Collection[str] | None = None
 ) -> Analysis:
     """Look at every job after those it reads from. `spark` is a session of its own for this.
@@ -108,23 +108,23 @@ def _look(
             return
         for name, schema in _outputs(spark, job, inputs).items():
             found.outputs[job.name, name] = schema
-    except PipelineError as error:
+    except OperatorError as error:
         found.complaints.append(_complaint(n, job, error.detail))
     except (PySparkException, Py4JError) as error:
-        found.complaints.append(_complaint(n, job, translated(error, is_alive=True).detail))
+        found.complaints.append(_complaint(n, job, translate_error(error, is_alive=True).detail))
 
 
-def _complaint(n: int, job: Job, message: str) -> Complaint:
+def _complaint(n: int, job: Job, message: str) -> JobProblem:
     """What Spark says, and where in the SQL; it counts lines behind the white space before it."""
     place = _PLACE.search(message)
     sql = job.config.get("sql")
     if place is None or not isinstance(sql, str):
-        return Complaint(n, message)
+        return JobProblem(n, message)
     above = sql[: len(sql) - len(sql.lstrip())]
     line, column = int(place[1]), int(place[2]) + 1
     if line == 1:
         column += len(above) - (above.rfind("\n") + 1)
-    return Complaint(n, message, line + above.count("\n"), column)
+    return JobProblem(n, message, line + above.count("\n"), column)
 
 
 def _inputs(
@@ -160,7 +160,7 @@ def _outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas:
         return {job.outputs[0]: inputs[-1].frame.schema}
     config = OPERATORS[job.operator].config.model_validate(job.config)
     context = _context(spark, job, inputs, config)
-    result = implementation(job.operator)(context, config)
+    result = find_operator(job.operator)(context, config)
     if isinstance(result, TaskResult):
         return {}
     if job.update_strategy == "append" and isinstance(result, Frame):
@@ -203,11 +203,11 @@ def _context(spark: SparkSession, job: Job, inputs: list[Input], config: Any) ->
         }
     )
     pools = {str(getattr(config, "rpc", "default")): ("http://127.0.0.1:9",)}
-    settings = PipelineSettings(Path(), Path(), rpc_pools=pools)
+    settings = SparkSettings(Path(), Path(), rpc_pools=pools)
     return _EmptyContext(payload, settings, lambda: spark, empty=inputs)
 
 
-def struct(columns: Sequence[Mapping[str, str]]) -> StructType:
+def struct_of_columns(columns: Sequence[Mapping[str, str]]) -> StructType:
     """Columns as markers and deploys record them."""
     ddl = ", ".join(f"`{one['name']}` {one['type']}" for one in columns)
     return cast("StructType", StructType.fromDDL(ddl))

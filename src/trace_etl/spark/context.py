@@ -11,8 +11,8 @@ from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.spark.errors import BadTask, TaskCanceled
 from trace_etl.spark.io import hot_tables, inputs
 from trace_etl.spark.io.inputs import Input
-from trace_etl.spark.link import Emit, Link
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.link import DispatcherLink, EmitEvents
+from trace_etl.spark.settings import SparkSettings
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class OperatorContext:
     """One attempt, as its operator sees it. Spark and inputs come when they are asked for."""
 
     task: TaskPayload
-    settings: PipelineSettings
+    settings: SparkSettings
     lease: Callable[[], SparkSession]
     """Takes a session of the warm application for this task alone, until the attempt is over."""
     canceled: threading.Event = field(default_factory=threading.Event)
     """Set when the attempt shall end; an operator that waits, waits on this."""
-    link: Link | None = None
+    link: DispatcherLink | None = None
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -77,7 +77,7 @@ class OperatorContext:
             raise TaskCanceled("the task was canceled")
 
     @property
-    def emit(self) -> Emit:
+    def emit(self) -> EmitEvents:
         """Events now, while the task runs. Raises BadTask where there is nobody to tell."""
         if self.link is None:
             raise BadTask(f"{self.task.operator}: this runner has no line to the Dispatcher")

@@ -8,7 +8,7 @@ from uuid import UUID
 from trace_etl.api.task.events import Event
 
 
-class Emit(Protocol):
+class EmitEvents(Protocol):
     """Tell of changes now, before the task is over. Raises TraceError once the lease is lost."""
 
     def __call__(
@@ -16,7 +16,7 @@ class Emit(Protocol):
     ) -> None: ...
 
 
-class Publish(Protocol):
+class PublishBatch(Protocol):
     """Offer a batch of a buffered dataset. Raises TraceError once the lease is lost."""
 
     def __call__(
@@ -30,11 +30,11 @@ def never() -> bool:
 
 
 @dataclass(frozen=True)
-class Link:
+class DispatcherLink:
     """The attempt's own line to the Dispatcher: its lease, and the calls for what it has made."""
 
     lease_token: UUID
-    emit: Emit
-    publish: Publish | None = None
-    is_held: Callable[[], bool] = never
+    emit: EmitEvents
+    publish: PublishBatch | None = None
+    is_paused: Callable[[], bool] = never
     """Whether the job is paused: whoever never ends announces nothing meanwhile."""

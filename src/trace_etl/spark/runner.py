@@ -20,13 +20,13 @@ from trace_etl.spark.errors import BadTask, SparkLost, TaskCanceled
 from trace_etl.spark.io import appends, batches, reports
 from trace_etl.spark.io.storage import directory
 from trace_etl.spark.io.writers import Frame, Target, mark_success
-from trace_etl.spark.link import Link
-from trace_etl.spark.operators import Run, implementation
-from trace_etl.spark.session.engine import Jobs
-from trace_etl.spark.session.failures import translated
+from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.operators import RunOperator, find_operator
+from trace_etl.spark.session.engine import JobLabels
+from trace_etl.spark.session.failures import translate_error
 from trace_etl.spark.session.warm_session import WarmSession
 from trace_etl.spark.session.warmup import warm_up
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 _LOST = (PySparkException, Py4JError, ConnectionError, EOFError)  # or what a task did wrong
 _INSIST_SECONDS = 0.1
@@ -38,7 +38,7 @@ class _Run:
 
     task_id: UUID
     attempt: int
-    jobs: Jobs
+    jobs: JobLabels
     spark: SparkSession | None = None
     session: SparkSession | None = None
     """Its own, of the warm one's application."""
@@ -57,7 +57,7 @@ class _Run:
 class SparkRunner:
     """One per worker process; `run` may be called from several threads at once."""
 
-    settings: PipelineSettings
+    settings: SparkSettings
     _runs: list[_Run] = field(default_factory=list[_Run], init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
@@ -69,9 +69,9 @@ class SparkRunner:
         """Start Spark and run what the first tasks would wait for. Raises SparkNotStarted."""
         warm_up(self.session.get(), self.session.engine, self.settings)
 
-    def run(self, task: TaskPayload, link: Link | None = None) -> TaskResult:
-        """Do the task's work and tell what was made. Raises PipelineError."""
-        operate = implementation(task.operator)
+    def run(self, task: TaskPayload, link: DispatcherLink | None = None) -> TaskResult:
+        """Do the task's work and tell what was made. Raises OperatorError."""
+        operate = find_operator(task.operator)
         config = _checked_config(task)
         with self._registered(task) as run:
             try:
@@ -81,7 +81,7 @@ class SparkRunner:
                     return self._operate(operate, context, config)
             except _LOST as error:
                 run.check()  # what a canceled task fails with says nothing of Spark
-                failure = translated(error, is_alive=self.session.is_alive)
+                failure = translate_error(error, is_alive=self.session.is_alive)
                 if isinstance(failure, SparkLost) and run.spark is not None:
                     self.session.abandon(run.spark)
                 raise failure from error
@@ -108,7 +108,7 @@ class SparkRunner:
                 return
 
     def _context(
-        self, task: TaskPayload, run: _Run, leases: ExitStack, link: Link | None
+        self, task: TaskPayload, run: _Run, leases: ExitStack, link: DispatcherLink | None
     ) -> OperatorContext:
         def lease() -> SparkSession:
             run.spark = spark = self.session.get()
@@ -120,7 +120,7 @@ class SparkRunner:
         return OperatorContext(task, self.settings, lease, run.canceled, link)
 
     def _operate(
-        self, operate: Run, context: OperatorContext, config: OperatorConfig
+        self, operate: RunOperator, context: OperatorContext, config: OperatorConfig
     ) -> TaskResult:
         if _is_read_already(context.task.scope):
             return TaskResult()
@@ -157,7 +157,7 @@ class SparkRunner:
                 name for name in map("slot-{}".format, itertools.count()) if name not in used
             )
             tag = f"{task.task_id}-{task.attempt}-{next(self._numbers)}"
-            jobs = Jobs(tag, f"{task.job.dag_name}.{task.job.name}", pool)
+            jobs = JobLabels(tag, f"{task.job.dag_name}.{task.job.name}", pool)
             run = _Run(task.task_id, task.attempt, jobs)
             self._runs.append(run)
         try:

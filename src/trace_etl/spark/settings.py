@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class PipelineSettings:
+class SparkSettings:
     """Where objects and scratch live, which Spark and JVM to use, and the RPC pools by name."""
 
     objects_root: Path

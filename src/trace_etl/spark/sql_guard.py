@@ -16,15 +16,15 @@ _NO_PROGRAMS = "not one SELECT: TRANSFORM … USING runs a program"
 _PARSED = "== Parsed Logical Plan ==\n"
 # There the grammar takes a query and nothing else. Never run: only explained.
 _AS_VIEW = "CREATE TEMPORARY VIEW q_ AS\n{}"
-REACHING_OUT = (
+UNSAFE_FUNCTIONS = (
     *("reflect", "try_reflect", "java_method"),
     *("from_xml", "schema_of_xml", "from_avro", "schema_of_avro"),  # a schema by its path
     *("from_protobuf", "to_protobuf"),
 )
-_CALL = re.compile(rf"\b({'|'.join(REACHING_OUT)})\(")
+_CALL = re.compile(rf"\b({'|'.join(UNSAFE_FUNCTIONS)})\(")
 # Words of a text, comments and literals included. A comment may stand before the parenthesis.
 _CALL_WORD = re.compile(
-    rf"\b({'|'.join(REACHING_OUT)}|identifier)[`\"]?\s*(?:\(|--|/\*)", re.IGNORECASE
+    rf"\b({'|'.join(UNSAFE_FUNCTIONS)}|identifier)[`\"]?\s*(?:\(|--|/\*)", re.IGNORECASE
 )
 _SCRIPT_WORD = re.compile(r"\busing\s*r?['\"]", re.IGNORECASE)
 # A table of the server's catalog is named by catalog and schema too; a view of ours is not.
@@ -33,7 +33,7 @@ _NAME_OF_PARTS = re.compile(r"UnresolvedRelation \[([^\]\n]*, [^\]\n]*)")
 _CUT_SHORT = re.compile(r"\.\.\. \d+ more (?:characters|fields)")
 
 
-class Query(Protocol):
+class CheckedQuery(Protocol):
     """One SELECT."""
 
     def frame(self) -> DataFrame:
@@ -46,7 +46,7 @@ class Query(Protocol):
         ...
 
 
-def parse(spark: SparkSession, text: str) -> Query:
+def check_query(spark: SparkSession, text: str) -> CheckedQuery:
     """Look at a text. Commands, scripts and several statements are no query. Raises BadSql."""
     one = text.strip().removesuffix(";")
     if type(spark).__module__.startswith("pyspark.sql.connect"):

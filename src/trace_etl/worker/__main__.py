@@ -38,10 +38,10 @@ def main() -> int:
     # PySpark takes a second to import: whoever waits for the first word must not.
     from trace_etl.spark.runner import SparkRunner
     from trace_etl.spark.session.conf import heap_within
-    from trace_etl.spark.settings import PipelineSettings
+    from trace_etl.spark.settings import SparkSettings
 
     runner = SparkRunner(
-        PipelineSettings(
+        SparkSettings(
             objects_root=cfg.objects_root,
             master=cfg.spark_master,
             memory=heap_within(cfg.memory_limit, cfg.spark_master)

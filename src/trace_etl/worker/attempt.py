@@ -13,7 +13,7 @@ from trace_etl.api.task import events as news
 from trace_etl.api.task import lifecycle as wire
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.errors import TraceError
-from trace_etl.spark.link import Link
+from trace_etl.spark.link import DispatcherLink
 
 _log = structlog.stdlib.get_logger()
 _MESSAGE_LIMIT = 8000
@@ -22,7 +22,9 @@ _MESSAGE_LIMIT = 8000
 class Runner(Protocol):
     """Whatever runs operators: Spark here, a sandboxed child elsewhere."""
 
-    def run(self, task: wire.TaskPayload, link: Link | None = None) -> wire.TaskResult: ...
+    def run(
+        self, task: wire.TaskPayload, link: DispatcherLink | None = None
+    ) -> wire.TaskResult: ...
 
     def cancel(self, task_id: UUID) -> None: ...
 
@@ -75,7 +77,9 @@ class Attempt:
 
     def _outcome(self) -> wire.Complete:
         try:
-            link = Link(self._fence.lease_token, self._emit, self._publish, lambda: self._hold)
+            link = DispatcherLink(
+                self._fence.lease_token, self._emit, self._publish, lambda: self._hold
+            )
             result = self.runner.run(self.claimed.task, link)
         except Exception as error:  # the operator is somebody's code: every failure is reported
             return self._failure(error)

@@ -15,7 +15,7 @@ from trace_etl.cli.output import print_json, print_rows
 if TYPE_CHECKING:
     from trace_etl.model.dag import Dag
     from trace_etl.model.errors import Fault
-    from trace_etl.spark.analysis import Analysis, Complaint
+    from trace_etl.spark.analysis import Analysis, JobProblem
 
 
 def register(app: typer.Typer) -> None:
@@ -124,7 +124,7 @@ def _judged(
     return found
 
 
-def _fault(text: str, dag: "Dag", complaint: "Complaint") -> "Fault":
+def _fault(text: str, dag: "Dag", complaint: "JobProblem") -> "Fault":
     """The complaint at its place inside the SQL, or else at the job's."""
     from trace_etl.dag.positions import inside, locate
 
@@ -141,20 +141,20 @@ def _analysed(
     dag: "Dag", published: Mapping[str, list[dict[str, str]]], only: Collection[str] | None
 ) -> "Analysis":
     try:
-        from trace_etl.spark.analysis import analyse, struct
+        from trace_etl.spark.analysis import analyse_dag, struct_of_columns
         from trace_etl.spark.errors import SparkNotStarted
         from trace_etl.spark.session.warm_session import WarmSession
-        from trace_etl.spark.settings import PipelineSettings
+        from trace_etl.spark.settings import SparkSettings
     except ModuleNotFoundError as missing:
         fail([_NO_SPARK.format(missing=(missing.name or "pyspark").partition(".")[0])])
 
     with tempfile.TemporaryDirectory(prefix="trace-check-") as scratch:
         place = Path(scratch)
-        warm = WarmSession(PipelineSettings(place, place, master="local[1]", is_brief=True))
+        warm = WarmSession(SparkSettings(place, place, master="local[1]", is_brief=True))
         try:
             with warm.lease(warm.get(), []) as spark:
-                known = {name: struct(shape) for name, shape in published.items()}
-                return analyse(spark, dag, known, only)
+                known = {name: struct_of_columns(shape) for name, shape in published.items()}
+                return analyse_dag(spark, dag, known, only)
         except SparkNotStarted as error:
             fail([f"{error}; deploy without the check by --no-check"])
         finally:

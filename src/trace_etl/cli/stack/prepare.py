@@ -28,7 +28,7 @@ def prepare(as_json: JsonOption = False) -> None:
         java = jvm.choose(os.environ)
         if not as_json:
             typer.echo(f"preparing {java} ...", err=True)
-        path = class_cache.make(java.home)
+        path = class_cache.make_class_cache(java.home)
     except (NoJava, SparkNotStarted, OSError) as error:
         typer.echo(f"trace prepare: {error}", err=True)
         raise typer.Exit(EXIT_NOT_MADE) from error

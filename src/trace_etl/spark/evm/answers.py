@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.json as pj
 
-from trace_etl.spark.errors import ChainMismatch, PipelineError, RpcRefused
+from trace_etl.spark.errors import ChainMismatch, OperatorError, RpcRefused
 
 _METHOD_NOT_FOUND = -32601
 # Some nodes say so with another code.
@@ -20,7 +20,7 @@ _FINAL_CODES = (-32600, _METHOD_NOT_FOUND, -32602)  # our request is wrong; agai
 
 
 @dataclass(frozen=True)
-class Call:
+class RpcCall:
     """One JSON-RPC call."""
 
     method: str
@@ -33,16 +33,16 @@ class Call:
         return f"{self.method} of {subject}" if isinstance(subject, str) else self.method
 
 
-class MethodNotFound(Exception):
+class UnsupportedMethod(Exception):
     """The node does not know a method."""
 
 
-class Trouble(Exception):
+class RpcFailure(Exception):
     """One failed try: what it will be called if it stays, and what may cure it."""
 
     def __init__(
         self,
-        kind: type[PipelineError],
+        kind: type[OperatorError],
         text: str,
         *,
         again: bool = True,
@@ -56,7 +56,7 @@ class Trouble(Exception):
         self.wait = wait
 
 
-def encode(calls: Sequence[Call]) -> bytes:
+def encode(calls: Sequence[RpcCall]) -> bytes:
     """A request; a single call goes out bare, for nodes that know no batches."""
     bodies = [
         {"jsonrpc": "2.0", "id": index, "method": call.method, "params": call.params}
@@ -65,27 +65,29 @@ def encode(calls: Sequence[Call]) -> bytes:
     return orjson.dumps(bodies if len(bodies) > 1 else bodies[0])
 
 
-def read_columns(body: bytes, calls: Sequence[Call], shape: Any, label: str) -> Any:
+def read_columns(body: bytes, calls: Sequence[RpcCall], shape: Any, label: str) -> Any:
     """The results as one Arrow array, in the order of the calls. Raises Trouble."""
     results = _columns(body, len(calls), shape)
     if results is None:
         read_values(body, calls, label)  # knows what is wrong with it
-        raise Trouble(
+        raise RpcFailure(
             ChainMismatch, f"{calls[0]} at {label}: an answer of unknown shape", again=False
         )
     return results
 
 
-def read_values(body: bytes, calls: Sequence[Call], label: str) -> list[Any]:
+def read_values(body: bytes, calls: Sequence[RpcCall], label: str) -> list[Any]:
     """The results as Python values, in the order of the calls. Raises Trouble."""
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Trouble(RpcRefused, f"{calls[0]} at {label}: truncated or malformed JSON") from error
+        raise RpcFailure(
+            RpcRefused, f"{calls[0]} at {label}: truncated or malformed JSON"
+        ) from error
     items = cast("list[dict[str, Any]]", content if isinstance(content, list) else [content])
     if len(items) == 1 and len(calls) > 1 and items[0].get("error"):
         _, text = _error(items[0]["error"])
-        raise Trouble(RpcRefused, f"a batch of {len(calls)} calls at {label}: {text}")
+        raise RpcFailure(RpcRefused, f"a batch of {len(calls)} calls at {label}: {text}")
     return _in_order(items, calls, label)
 
 
@@ -119,26 +121,26 @@ def _columns(body: bytes, count: int, shape: Any) -> Any:
     return None
 
 
-def _in_order(items: list[dict[str, Any]], calls: Sequence[Call], label: str) -> list[Any]:
+def _in_order(items: list[dict[str, Any]], calls: Sequence[RpcCall], label: str) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     for item in items:
         index = item.get("id")
         if not isinstance(index, int) or not 0 <= index < len(calls):
-            raise Trouble(RpcRefused, f"{calls[0]} at {label}: an answer to another question")
+            raise RpcFailure(RpcRefused, f"{calls[0]} at {label}: an answer to another question")
         if item.get("error"):
             _raise_error(item["error"], calls[index], label)
         results[index] = item.get("result")
     for call, result in zip(calls, results, strict=True):
         if result is None:
-            raise Trouble(ChainMismatch, f"{call} at {label}: not found", smaller=False)
+            raise RpcFailure(ChainMismatch, f"{call} at {label}: not found", smaller=False)
     return results
 
 
-def _raise_error(error: object, call: Call, label: str) -> NoReturn:
+def _raise_error(error: object, call: RpcCall, label: str) -> NoReturn:
     code, text = _error(error)
     if code == _METHOD_NOT_FOUND or (code in _OTHER_CODES and _NO_METHOD.search(text)):
-        raise MethodNotFound(f"{call} at {label}: {text}")
-    raise Trouble(RpcRefused, f"{call} at {label}: {text}", again=code not in _FINAL_CODES)
+        raise UnsupportedMethod(f"{call} at {label}: {text}")
+    raise RpcFailure(RpcRefused, f"{call} at {label}: {text}", again=code not in _FINAL_CODES)
 
 
 def _error(error: object) -> tuple[int, str]:

@@ -11,13 +11,13 @@ from threading import Event
 from urllib.parse import unquote, urlsplit
 
 from trace_etl.spark.errors import BadTask
-from trace_etl.spark.evm.quota import Quota, quota_of
+from trace_etl.spark.evm.quota import RateLimit, shared_rate_limit
 
 _CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class RpcResponse:
     """What came back over HTTP."""
 
     status: int
@@ -54,7 +54,7 @@ class Endpoint:
         if self._quota is not None:
             self._quota.wait(calls, stop)
 
-    def post(self, body: bytes) -> Answer:
+    def post(self, body: bytes) -> RpcResponse:
         """Send one request and read the whole answer. Raises OSError or HTTPException."""
         if self._connection is not None:
             try:
@@ -76,12 +76,12 @@ class Endpoint:
             with suppress(OSError):  # it may be closed by now
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
-    def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> Answer:
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> RpcResponse:
         try:
             connection.request("POST", self._target, body, self._headers)
             response = connection.getresponse()
             wait = response.headers.get("Retry-After", "")
-            return Answer(
+            return RpcResponse(
                 response.status, response.read(), float(wait) if wait.isdecimal() else None
             )
         except BaseException:
@@ -104,7 +104,7 @@ class Endpoint:
         return connection
 
 
-def _quota(url: str, fragment: str) -> Quota | None:
+def _quota(url: str, fragment: str) -> RateLimit | None:
     if not fragment:
         return None
     name, _, limit = fragment.partition("=")
@@ -117,7 +117,7 @@ def _quota(url: str, fragment: str) -> Quota | None:
             "an RPC endpoint's URL may end in #calls_per_second=N with N above 0, and in "
             "nothing else after its #"
         )
-    return quota_of(url, per_second)
+    return shared_rate_limit(url, per_second)
 
 
 def _authorization(parts: object) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from trace_etl.spark.errors import ChainMismatch, RpcRefused
 from trace_etl.spark.evm import shapes
-from trace_etl.spark.evm.answers import Call, MethodNotFound
+from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.checks import (
     check_links,
     check_logs,
@@ -22,9 +22,9 @@ from trace_etl.spark.evm.checks import (
     check_silence,
     check_traces,
 )
-from trace_etl.spark.evm.client import Client
+from trace_etl.spark.evm.client import RpcClient
 from trace_etl.spark.evm.columns import counts, integers
-from trace_etl.spark.evm.tables import Chunk
+from trace_etl.spark.evm.tables import BlockChunk
 
 _Array = Any  # pyarrow ships no types
 _FIRST_BATCH = 10
@@ -35,7 +35,7 @@ _WANTED_BYTES = 4_000_000  # an answer this large hides the round trip and still
 
 
 @dataclass(frozen=True)
-class Source:
+class RpcSource:
     """Where to read and how hard: endpoints, blocks per batch at most, requests at a time."""
 
     urls: tuple[str, ...]
@@ -43,12 +43,12 @@ class Source:
     concurrency: int = 3
     timeout: float = 30.0
     tries: int = 5
-    first_wait: float = 0.2
+    initial_delay: float = 0.2
     spread: bool = True
     """Ask all endpoints at once; at the tip, where they may differ, one after another."""
 
 
-class Pace:
+class BatchSizer:
     """How many blocks the next batch asks for: what fits a good answer, fewer after trouble."""
 
     def __init__(self, most: int) -> None:
@@ -74,7 +74,7 @@ class Pace:
 class RangeReader:
     """Reads ranges of blocks with several requests under way, in order. Used in a `with`."""
 
-    def __init__(self, source: Source, tables: Sequence[str]) -> None:
+    def __init__(self, source: RpcSource, tables: Sequence[str]) -> None:
         self._source = source
         self._wants_transactions = "transactions" in tables
         self._wants_logs = "logs" in tables
@@ -84,10 +84,10 @@ class RangeReader:
             hashes=self._wants_traces,
             withdrawals="withdrawals" in tables,
         )
-        self._pace = Pace(source.batch)
+        self._pace = BatchSizer(source.batch)
         self._pool = ThreadPoolExecutor(source.concurrency, "evm-fetch")
         self._here = local()
-        self._clients: list[Client] = []
+        self._clients: list[RpcClient] = []
         self._has_block_receipts = True
 
     def __enter__(self) -> "RangeReader":
@@ -103,15 +103,15 @@ class RangeReader:
 
     def chain_id(self) -> int:
         """What chain the pool serves."""
-        return int(self.value(Call("eth_chainId", ())), 16)
+        return int(self.call(RpcCall("eth_chainId", ())), 16)
 
-    def value(self, call: Call) -> Any:
+    def call(self, call: RpcCall) -> Any:
         """The result of one call, from the caller's thread."""
-        return self._client.value(call)
+        return self._client.call(call)
 
-    def chunks(self, start: int, end: int) -> Iterator[Chunk]:
+    def chunks(self, start: int, end: int) -> Iterator[BlockChunk]:
         """Every block from `start` to `end`, in order, each linked to the one before."""
-        waiting: deque[Future[Chunk]] = deque()
+        waiting: deque[Future[BlockChunk]] = deque()
         parent: str | None = None
         try:
             while start <= end or waiting:
@@ -128,22 +128,22 @@ class RangeReader:
                 future.cancel()
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> RpcClient:
         """This thread's own: connections are not shared."""
         if not hasattr(self._here, "client"):
             source = self._source
-            client = Client(
+            client = RpcClient(
                 source.urls,
                 timeout=source.timeout,
                 tries=source.tries,
-                first_wait=source.first_wait,
+                initial_delay=source.initial_delay,
                 first=len(self._clients) if source.spread else 0,
             )
             self._here.client = client
             self._clients.append(client)
         return self._here.client
 
-    def _fetch(self, start: int, end: int) -> Chunk:
+    def _fetch(self, start: int, end: int) -> BlockChunk:
         client = self._client
         before = client.bytes_read, client.troubles
         chunk = self._agreed(client, range(start, end + 1))
@@ -152,7 +152,7 @@ class RangeReader:
         )
         return chunk
 
-    def _agreed(self, client: Client, numbers: range) -> Chunk:
+    def _agreed(self, client: RpcClient, numbers: range) -> BlockChunk:
         """What one endpoint says without contradicting itself; the last one's error if none."""
         for others in reversed(range(len(self._source.urls))):
             try:
@@ -164,13 +164,13 @@ class RangeReader:
                 client.move_on()
         raise AssertionError("there is at least one endpoint")
 
-    def _told(self, client: Client, numbers: range) -> Chunk:
+    def _told(self, client: RpcClient, numbers: range) -> BlockChunk:
         read = self._full_blocks if self._wants_transactions else self._headers
         chunk = read(client, numbers)
         return self._with_traces(client, numbers, chunk) if self._wants_traces else chunk
 
-    def _full_blocks(self, client: Client, numbers: range) -> Chunk:
-        calls = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
+    def _full_blocks(self, client: RpcClient, numbers: range) -> BlockChunk:
+        calls = [RpcCall("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
         blocks = client.columns(calls, self._shape)
         check_numbers(blocks, numbers)
         transactions = blocks.field("transactions")
@@ -181,48 +181,48 @@ class RangeReader:
         starts = np.concatenate([[0], np.cumsum(counts(logs))])
         edges = starts[np.concatenate([[0], np.cumsum(wanted)])]
         check_logs(blocks, logs.flatten(), np.diff(edges))
-        return Chunk(blocks, transactions.flatten(), receipts, logs.flatten())
+        return BlockChunk(blocks, transactions.flatten(), receipts, logs.flatten())
 
     def _receipts(
-        self, client: Client, numbers: range, transactions: _Array, wanted: Any
+        self, client: RpcClient, numbers: range, transactions: _Array, wanted: Any
     ) -> tuple[_Array, Any]:
         """The receipts of all blocks in a row, and how many each block has."""
         if self._has_block_receipts:
-            calls = [Call("eth_getBlockReceipts", (hex(number),)) for number in numbers]
+            calls = [RpcCall("eth_getBlockReceipts", (hex(number),)) for number in numbers]
             try:
                 lists = client.columns(calls, shapes.RECEIPTS)
                 return lists.flatten(), counts(lists)
-            except MethodNotFound:
+            except UnsupportedMethod:
                 self._has_block_receipts = False
         hashes = transactions.field("hash").to_pylist()
-        calls = [Call("eth_getTransactionReceipt", (name,)) for name in hashes]
+        calls = [RpcCall("eth_getTransactionReceipt", (name,)) for name in hashes]
         return client.columns(calls, shapes.RECEIPT), wanted
 
-    def _with_traces(self, client: Client, numbers: range, chunk: Chunk) -> Chunk:
-        calls = [Call("trace_block", (hex(number),)) for number in numbers]
+    def _with_traces(self, client: RpcClient, numbers: range, chunk: BlockChunk) -> BlockChunk:
+        calls = [RpcCall("trace_block", (hex(number),)) for number in numbers]
         try:
             lists = client.columns(calls, shapes.TRACES)
-        except MethodNotFound as error:
+        except UnsupportedMethod as error:
             raise RpcRefused(f"{error}: the node offers no traces") from error
         check_traces(chunk.blocks, lists.flatten(), counts(lists))
         return replace(chunk, traces=lists.flatten())
 
-    def _headers(self, client: Client, numbers: range) -> Chunk:
-        calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
+    def _headers(self, client: RpcClient, numbers: range) -> BlockChunk:
+        calls = [RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
         blocks = client.columns(calls, self._shape)
         check_numbers(blocks, numbers)
         nothing = pa.array([], shapes.LOG)
         if not self._wants_logs:
-            return Chunk(blocks, nothing, nothing, nothing)
+            return BlockChunk(blocks, nothing, nothing, nothing)
         logs, per_block = _sorted_by_position(self._logs(client, numbers), numbers)
         check_logs(blocks, logs, per_block)
         check_silence(blocks, per_block)
-        return Chunk(blocks, nothing, nothing, logs)
+        return BlockChunk(blocks, nothing, nothing, logs)
 
-    def _logs(self, client: Client, numbers: range) -> _Array:
+    def _logs(self, client: RpcClient, numbers: range) -> _Array:
         """The logs of a range, in halves if it holds more than the node gives at once."""
         span = {"fromBlock": hex(numbers[0]), "toBlock": hex(numbers[-1])}
-        calls = [Call("eth_getLogs", (span,))]
+        calls = [RpcCall("eth_getLogs", (span,))]
         if len(numbers) == 1:
             return client.columns(calls, shapes.LOGS).flatten()
         try:
@@ -248,7 +248,7 @@ def _sorted_by_position(logs: _Array, numbers: range) -> tuple[_Array, Any]:
 
 
 @contextmanager
-def _named_mismatch(client: Client, start: int, end: int) -> Generator[None]:
+def _named_mismatch(client: RpcClient, start: int, end: int) -> Generator[None]:
     """Say which endpoint it was that contradicted itself, or answered in a strange shape."""
     try:
         yield

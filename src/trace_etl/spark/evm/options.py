@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_etl.spark.errors import BadTask
-from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tables import SCHEMAS
 
 BUNDLE = "bundle"
@@ -21,7 +21,7 @@ _DEFAULT_REORG_DEPTH = 64
 class EvmOptions:
     """A dataset of a range of blocks (inclusive) from a pool of endpoints."""
 
-    source: Source
+    source: RpcSource
     dataset: str
     tables: tuple[str, ...]
     start: int
@@ -78,12 +78,12 @@ def _offset(options: Mapping[str, str]) -> Mapping[str, Any] | None:
     return given
 
 
-def _source(options: Mapping[str, str]) -> Source:
+def _source(options: Mapping[str, str]) -> RpcSource:
     urls = tuple(options.get("rpc_url", "").split())  # the one thing that no URL contains
     if not urls:
         raise BadTask("evm option rpc_url: is missing")
-    usual = Source(urls)
-    return Source(
+    usual = RpcSource(urls)
+    return RpcSource(
         urls,
         batch=_number(options, "batch", usual.batch, least=1),
         concurrency=_number(options, "concurrency", usual.concurrency, least=1),

@@ -5,7 +5,7 @@ from functools import cache
 from threading import Event, Lock
 
 
-class Quota:
+class RateLimit:
     """Hands out turns at an even pace. Shared by every connection to one endpoint."""
 
     def __init__(self, per_second: float) -> None:
@@ -22,6 +22,6 @@ class Quota:
 
 
 @cache
-def quota_of(url: str, per_second: float) -> Quota:
+def shared_rate_limit(url: str, per_second: float) -> RateLimit:
     """The one quota of a URL in this process."""
-    return Quota(per_second)
+    return RateLimit(per_second)

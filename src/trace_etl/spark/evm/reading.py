@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 from trace_etl.spark.evm.columns import binary, integers
 from trace_etl.spark.evm.fetch import RangeReader
 from trace_etl.spark.evm.options import BUNDLE, LINKS, EvmOptions
-from trace_etl.spark.evm.tables import Chunk, build
-from trace_etl.spark.session.executors import settle
+from trace_etl.spark.evm.tables import BlockChunk, build_table
+from trace_etl.spark.session.executors import freeze_imports
 
 # Several tables from one fetch: each row is one table's slice of a few blocks, as Arrow IPC,
 # compressed because every byte is copied five times on its way through the JVM.
@@ -40,8 +40,8 @@ def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
             if options.dataset == BUNDLE:
                 yield _bundle(options.tables, chunk, chain_id)
             else:
-                yield build(options.dataset, chunk, chain_id)
-    settle()
+                yield build_table(options.dataset, chunk, chain_id)
+    freeze_imports()
 
 
 def unpack(piece: Any) -> Any:
@@ -57,7 +57,7 @@ def _pack(batch: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _bundle(tables: Sequence[str], chunk: Chunk, chain_id: int) -> Any:
+def _bundle(tables: Sequence[str], chunk: BlockChunk, chain_id: int) -> Any:
     first = int(chunk.blocks.field("number")[0].as_py(), 16)
     slices = [_pack(_slice(table, chunk, chain_id)) for table in tables]
     return pa.RecordBatch.from_arrays(
@@ -70,9 +70,9 @@ def _bundle(tables: Sequence[str], chunk: Chunk, chain_id: int) -> Any:
     )
 
 
-def _slice(table: str, chunk: Chunk, chain_id: int) -> Any:
+def _slice(table: str, chunk: BlockChunk, chain_id: int) -> Any:
     if table != LINKS:
-        return build(table, chunk, chain_id)
+        return build_table(table, chunk, chain_id)
     column = chunk.blocks.field
     columns = [integers(column("number")), binary(column("hash")), binary(column("parentHash"))]
     return pa.RecordBatch.from_arrays(columns, schema=_LINKS_SCHEMA)

@@ -1,4 +1,4 @@
-"""The blocks we hold that may still be replaced. Pure: it knows no node and no database."""
+"""The follower's window of recent blocks, which the chain may still replace. Pure: no I/O."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from itertools import dropwhile, pairwise
 
 
 @dataclass(frozen=True)
-class Mark:
-    """One block, by number and hash."""
+class BlockRef:
+    """A block's number and hash."""
 
     number: int
     hash: bytes
@@ -17,59 +17,62 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Link:
-    """One block, and the hash of the block that it says it follows."""
+class LinkedBlock:
+    """A block and the hash of its parent."""
 
-    mark: Mark
-    parent: bytes
+    block: BlockRef
+    parent_hash: bytes
 
     @property
-    def below(self) -> Mark:
-        return Mark(self.mark.number - 1, self.parent)
+    def parent(self) -> BlockRef:
+        return BlockRef(self.block.number - 1, self.parent_hash)
 
 
-class Trail:
-    """Consecutive marks, oldest first."""
+class RecentBlocks:
+    """Consecutive blocks, oldest first."""
 
-    def __init__(self, marks: Iterable[Mark] = ()) -> None:
-        self._marks = list(marks)
+    def __init__(self, blocks: Iterable[BlockRef] = ()) -> None:
+        self._blocks = list(blocks)
 
     def __len__(self) -> int:
-        return len(self._marks)
+        return len(self._blocks)
 
-    def __iter__(self) -> Iterator[Mark]:
-        return iter(self._marks)
+    def __iter__(self) -> Iterator[BlockRef]:
+        return iter(self._blocks)
 
     @property
-    def last(self) -> Mark | None:
-        return self._marks[-1] if self._marks else None
+    def last(self) -> BlockRef | None:
+        return self._blocks[-1] if self._blocks else None
 
     @property
     def first(self) -> int:
-        """The lowest number held. Only of a trail that is not empty."""
-        return self._marks[0].number
+        """The lowest block number. The window must not be empty."""
+        return self._blocks[0].number
 
-    def at(self, number: int) -> Mark | None:
-        """What we hold at that number."""
-        index = number - self.first if self._marks else -1
-        return self._marks[index] if 0 <= index < len(self._marks) else None
+    def at(self, number: int) -> BlockRef | None:
+        """The block with this number; None if it is outside the window."""
+        index = number - self.first if self._blocks else -1
+        return self._blocks[index] if 0 <= index < len(self._blocks) else None
 
-    def replaced(self, marks: Sequence[Mark], *, keep_from: int) -> "Trail":
-        """These marks in place of all from the first of them on; older than `keep_from` go."""
-        kept = [mark for mark in self._marks if keep_from <= mark.number < marks[0].number]
-        fresh = [mark for mark in marks if mark.number >= keep_from]
-        return Trail([*kept, *fresh] or marks[-1:])
+    def replace_from(self, blocks: Sequence[BlockRef], *, keep_from: int) -> "RecentBlocks":
+        """Replace everything from `blocks[0]` on, and drop blocks older than `keep_from`."""
+        kept = [block for block in self._blocks if keep_from <= block.number < blocks[0].number]
+        added = [block for block in blocks if block.number >= keep_from]
+        return RecentBlocks([*kept, *added] or blocks[-1:])
 
-    def fresh(self, links: Sequence[Link], *, start: int) -> Sequence[Link] | None:
-        """Of blocks in order: those not held. A trail of nothing takes them from `start` on.
+    def select_new(
+        self, links: Sequence[LinkedBlock], *, start: int
+    ) -> Sequence[LinkedBlock] | None:
+        """Return the blocks of `links` that the window lacks. An empty window begins at `start`.
 
-        None if they are no chain, or do not go on top of a block that is held.
+        Return None if `links` is not a chain, or if no block of the window is its parent.
         """
-        if any(after.below != before.mark for before, after in pairwise(links)):
+        if any(child.parent != link.block for link, child in pairwise(links)):
             return None
-        unknown = list(dropwhile(lambda link: self.at(link.mark.number) == link.mark, links))
+        unknown = list(dropwhile(lambda link: self.at(link.block.number) == link.block, links))
         if not unknown:
             return unknown
-        below = unknown[0].below
-        fits = below.number == start - 1 if not self._marks else self.at(below.number) == below
-        return unknown if fits else None
+        parent = unknown[0].parent
+        if not self._blocks:
+            return unknown if parent.number == start - 1 else None
+        return unknown if self.at(parent.number) == parent else None

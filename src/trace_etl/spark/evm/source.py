@@ -26,7 +26,7 @@ from trace_etl.spark.evm.options import BUNDLE, EvmOptions
 from trace_etl.spark.evm.reading import BUNDLE_SCHEMA, BlockRange, read_range, unpack
 from trace_etl.spark.evm.stream import EvmStreamReader
 from trace_etl.spark.evm.tables import SCHEMAS
-from trace_etl.spark.session.executors import settle
+from trace_etl.spark.session.executors import freeze_imports
 
 __all__ = ["EvmDataSource", "EvmReader", "ddl", "unpack"]
 _DDL = {
@@ -52,7 +52,7 @@ class EvmDataSource(DataSource):
 
     def schema(self) -> str:
         options = EvmOptions.parse(self.options)
-        settle()
+        freeze_imports()
         return ddl(BUNDLE_SCHEMA if options.dataset == BUNDLE else SCHEMAS[options.dataset])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -73,7 +73,7 @@ class EvmReader(DataSourceReader):
         if options.end is None:
             raise BadTask("evm option end: is missing")
         cuts = split(options.start, options.end, options.partition_size)
-        settle()
+        freeze_imports()
         return [BlockRange(start, end) for start, end in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

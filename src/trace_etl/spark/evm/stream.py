@@ -1,9 +1,9 @@
-"""`spark.readStream.format("evm")`: micro-batches that follow the tip, reorganisations included.
+"""`spark.readStream.format("evm")`: micro-batches that follow the tip and its reorganisations.
 
-An offset is `{number, hash}` of the last block, the first block of its batch, and the hashes of
-the blocks before it. It holds all there is to know: a query that starts again from its checkpoint
-finds a reorganisation that happened meanwhile. When the chain changes, the next batch begins at the
-first block that changed: a batch replaces whatever its reader holds from its lowest block on.
+An offset holds the number and hash of the last block, the first block of its batch, and the hashes
+of the blocks before it. It is the whole state: a query that restarts from its checkpoint detects a
+reorganisation that happened meanwhile. After a reorganisation the next batch begins at the first
+block that changed: a batch replaces everything its reader holds from its lowest block on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,29 +17,29 @@ from trace_etl.policy.ranges import split
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.options import EvmOptions
 from trace_etl.spark.evm.reading import BlockRange, read_range
-from trace_etl.spark.evm.recent_blocks import Mark, Trail
+from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
 from trace_etl.spark.evm.tip import TipReader
 
-_EVERYTHING = 1_000_000
-_MOST_CHANGES = 5
+_NO_LIMIT = 1_000_000
+_MAX_CHANGES = 5
 Offset = dict[str, Any]
 
 
-def offset_at(trail: Trail) -> Offset:
-    """Where a stream is that holds these blocks and has nothing left to read of them."""
-    assert trail.last is not None
-    return _offset(trail.last.number + 1, trail)
+def offset_at(recent: RecentBlocks) -> Offset:
+    """The offset of a stream that has read exactly these blocks."""
+    assert recent.last is not None
+    return _make_offset(recent.last.number + 1, recent)
 
 
 class EvmStreamReader(DataSourceStreamReader):
-    """Plans on the driver, reads on executors. `reorg_depth` hashes are kept in every offset."""
+    """Plans on the driver, reads on executors. Every offset keeps `reorg_depth` hashes."""
 
     def __init__(self, options: EvmOptions) -> None:
-        # At the tip endpoints differ: one is asked after another, not all at once.
+        # Endpoints differ at the tip, so ask one after another and not all at once.
         self._options = replace(options, source=replace(options.source, spread=False))
         self._tip: TipReader | None = None
         self._changes = 0
-        """How often in a row the chain changed while it was looked at."""
+        """Consecutive calls during which the chain changed."""
 
     def initialOffset(self) -> Offset:
         if self._options.starting_offset is not None:
@@ -51,25 +51,25 @@ class EvmStreamReader(DataSourceStreamReader):
         return ReadMaxRows(self._options.blocks_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else _EVERYTHING
-        trail = _trail(start)
-        # The first hash of a full trail is the last that may be relied on.
-        is_full = len(trail) > self._options.reorg_depth
-        final = trail.first if is_full else -1
+        max_blocks = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
+        recent = _parse_offset(start)
+        # The oldest hash of a full window counts as final: older hashes are unknown.
+        is_full = len(recent) > self._options.reorg_depth
+        final = recent.first if is_full else -1
         try:
-            found = self._reader().advance(
-                trail, start=self._options.start, final=final, limit=most
+            advance = self._open_tip().advance(
+                recent, start=self._options.start, final=final, limit=max_blocks
             )
         except ChainMismatch:
             self._changes += 1
-            if self._changes > _MOST_CHANGES:
+            if self._changes > _MAX_CHANGES:
                 raise
-            return start  # nothing for now: a query that failed would take seconds to come back
+            return start  # report nothing new: a failed query would take seconds to restart
         self._changes = 0
-        if found is None:
+        if advance is None:
             return start
-        kept = found.marks[-1].number - self._options.reorg_depth
-        return _offset(found.first, trail.replaced(found.marks, keep_from=kept))
+        keep_from = advance.blocks[-1].number - self._options.reorg_depth
+        return _make_offset(advance.first, recent.replace_from(advance.blocks, keep_from=keep_from))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[BlockRange]:
         if start == end:
@@ -78,30 +78,30 @@ class EvmStreamReader(DataSourceStreamReader):
         return [BlockRange(first, last) for first, last in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # By number: should a block have changed since the offset was made, what we read is newer
-        # than the offset, and the next batch finds the difference and replaces the range again.
+        # Read by number. If a block changed after the offset was made, the rows are newer than the
+        # offset; the next batch detects the difference and replaces the range again.
         return read_range(self._options, partition)
 
     def stop(self) -> None:
         if self._tip is not None:
             self._tip.__exit__()
 
-    def _reader(self) -> TipReader:
-        """Kept from one offset to the next: its connections are open already."""
+    def _open_tip(self) -> TipReader:
+        """Open the reader once, to reuse its connections."""
         if self._tip is None:
             self._tip = TipReader(self._options.source, ("blocks",))
         return self._tip
 
 
-def _trail(offset: Mapping[str, Any]) -> Trail:
-    hashes = bytes.fromhex(offset["trail"])
-    marks = [hashes[at : at + 32] for at in range(0, len(hashes), 32)]
-    first = offset["number"] - len(marks) + 1
-    return Trail(Mark(first + at, one) for at, one in enumerate(marks))
+def _parse_offset(offset: Mapping[str, Any]) -> RecentBlocks:
+    content = bytes.fromhex(offset["trail"])
+    hashes = [content[at : at + 32] for at in range(0, len(content), 32)]
+    first = offset["number"] - len(hashes) + 1
+    return RecentBlocks(BlockRef(first + at, one) for at, one in enumerate(hashes))
 
 
-def _offset(first: int, trail: Trail) -> Offset:
-    last = trail.last
+def _make_offset(first: int, recent: RecentBlocks) -> Offset:
+    last = recent.last
     assert last is not None
-    hashes = "".join(mark.hash.hex() for mark in trail)
+    hashes = "".join(block.hash.hex() for block in recent)
     return {"number": last.number, "hash": f"0x{last.hash.hex()}", "first": first, "trail": hashes}

@@ -124,7 +124,7 @@ SCHEMAS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Chunk:
+class BlockChunk:
     """Consecutive blocks as the node told them, checked; receipts match the transactions."""
 
     blocks: Any
@@ -134,7 +134,7 @@ class Chunk:
     traces: Any = None
 
 
-def build(table: str, chunk: Chunk, chain_id: int) -> Any:
+def build_table(table: str, chunk: BlockChunk, chain_id: int) -> Any:
     """One table of a chunk. Raises ChainMismatch when a value is not what its column holds."""
     try:
         columns = _BUILDERS[table](chunk, chain_id)
@@ -146,7 +146,7 @@ def build(table: str, chunk: Chunk, chain_id: int) -> Any:
         ) from error
 
 
-def _blocks(chunk: Chunk, chain_id: int) -> list[Any]:
+def _blocks(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column = chunk.blocks.field
     return [
         binary(column("hash")),
@@ -160,7 +160,7 @@ def _blocks(chunk: Chunk, chain_id: int) -> list[Any]:
     ]
 
 
-def _transactions(chunk: Chunk, chain_id: int) -> list[Any]:
+def _transactions(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column, receipt = chunk.transactions.field, chunk.receipts.field
     data = binary(column("input"))
     n_bytes, n_zero = sizes(data)
@@ -188,7 +188,7 @@ def _transactions(chunk: Chunk, chain_id: int) -> list[Any]:
     ]
 
 
-def _logs(chunk: Chunk, chain_id: int) -> list[Any]:
+def _logs(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column = chunk.logs.field
     data = binary(column("data"))
     return [
@@ -204,7 +204,7 @@ def _logs(chunk: Chunk, chain_id: int) -> list[Any]:
     ]
 
 
-def _traces(chunk: Chunk, chain_id: int) -> list[Any]:
+def _traces(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column = chunk.traces.field
     action, result = column("action").field, column("result").field
     # A contract that ends itself says the same things in other words.
@@ -237,7 +237,7 @@ def _traces(chunk: Chunk, chain_id: int) -> list[Any]:
     ]
 
 
-def _withdrawals(chunk: Chunk, chain_id: int) -> list[Any]:
+def _withdrawals(chunk: BlockChunk, chain_id: int) -> list[Any]:
     lists = chunk.blocks.field("withdrawals")
     held = pc.fill_null(pc.list_value_length(lists), 0)  # before Shanghai there were none
     numbers = np.asarray(held).astype(np.int64)

@@ -1,41 +1,47 @@
-"""The tip of a chain: what is new, and where the node left the chain that we hold."""
+"""Read the tip of a chain: new blocks, and the fork point after a reorganisation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, RpcRefused
-from trace_etl.spark.evm.answers import Call, MethodNotFound
-from trace_etl.spark.evm.fetch import RangeReader, Source
-from trace_etl.spark.evm.recent_blocks import Mark, Trail
-from trace_etl.spark.evm.tables import Chunk
+from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
+from trace_etl.spark.evm.tables import BlockChunk
 
-_FIRST_LOOK = 16
+_INITIAL_FORK_SEARCH = 16
+
+
+def head_block(urls: tuple[str, ...]) -> int:
+    """Return the number of the newest block. Raises RpcUnreachable or RpcRefused."""
+    with RangeReader(RpcSource(urls), ("blocks",)) as reader:
+        return int(reader.call(RpcCall("eth_blockNumber", ())), 16)
 
 
 @dataclass(frozen=True)
 class Advance:
-    """What to write next: these blocks, in place of everything held from the first of them on."""
+    """The next blocks to write. They replace every held block from the first of them on."""
 
-    chunks: Sequence[Chunk]
-    marks: Sequence[Mark]
-    head: Mark
+    chunks: Sequence[BlockChunk]
+    blocks: Sequence[BlockRef]
+    head: BlockRef
     orphaned: int
-    """How many blocks that we held are no longer part of the chain."""
+    """Number of held blocks that are no longer part of the chain."""
 
     @property
     def first(self) -> int:
-        return self.marks[0].number
+        return self.blocks[0].number
 
 
 class TipReader:
-    """Follows one chain. Used in a `with`; not shared between threads."""
+    """Follows one chain. Use it in a `with` block; do not share it between threads."""
 
-    def __init__(self, source: Source, tables: Sequence[str]) -> None:
+    def __init__(self, source: RpcSource, tables: Sequence[str]) -> None:
         source = replace(source, spread=False)
         self._blocks = RangeReader(source, tables)
         self._headers = RangeReader(source, ("blocks",))
-        self._tells_finality = True
+        self._has_finality = True
 
     def __enter__(self) -> "TipReader":
         return self
@@ -45,105 +51,118 @@ class TipReader:
         self._headers.__exit__()
 
     def chain_id(self) -> int:
-        """What chain the pool serves."""
+        """The id of the chain that the endpoints serve."""
         return self._headers.chain_id()
 
-    def head(self) -> Mark:
+    def head(self) -> BlockRef:
         """The newest block."""
-        return self._tagged("latest")
+        return self._read_tagged_block("latest")
 
-    def finalized(self) -> Mark | None:
-        """The newest block that will never be replaced; None if the node does not tell."""
-        if not self._tells_finality:
+    def finalized(self) -> BlockRef | None:
+        """The newest final block; None if the node has no `finalized` tag."""
+        if not self._has_finality:
             return None
         try:
-            return self._tagged("finalized")
-        except (RpcRefused, ChainMismatch, MethodNotFound):
-            self._tells_finality = False  # chains without finality have no such block
+            return self._read_tagged_block("finalized")
+        except (RpcRefused, ChainMismatch, UnsupportedMethod):
+            self._has_finality = False  # a chain without finality
             return None
 
     def advance(
-        self, trail: Trail, *, start: int, final: int, limit: int, head: Mark | None = None
+        self,
+        recent: RecentBlocks,
+        *,
+        start: int,
+        final: int,
+        limit: int,
+        head: BlockRef | None = None,
     ) -> Advance | None:
-        """The next blocks after those held, at most `limit`; None when there is nothing new.
+        """Read at most `limit` blocks after the held ones; None when there is nothing new.
 
-        An empty trail begins at `start`. Nothing up to `final` may be replaced: raises
-        FinalityBroken. Raises ChainMismatch when the chain changes while it is read: ask again.
+        With no held blocks, begin at `start`. Blocks up to `final` must not be replaced: raises
+        FinalityBroken. Raises ChainMismatch when the chain changes during the read: call again.
         """
         head = head or self.head()
-        last = trail.last
+        last = recent.last
         if last is None:
-            return self._read(start, None, head, limit, 0) if head.number >= start else None
-        if trail.at(head.number) == head or head.number < max(trail.first, final):
-            return None  # the tip we know, or an endpoint that lags behind it
+            return self._read_blocks(start, None, head, limit, 0) if head.number >= start else None
+        if recent.at(head.number) == head or head.number < max(recent.first, final):
+            return None  # no new block, or an endpoint that lags behind
         if head.number > last.number:
-            found = self._read(last.number + 1, last, head, limit, 0, is_tried=True)
+            found = self._read_blocks(last.number + 1, last, head, limit, 0, may_not_fit=True)
             if found is not None:
                 return found
-        fork = self._fork(trail, min(head.number, last.number), final)
-        orphaned = last.number - (fork.number if fork else trail.first - 1)
-        first = fork.number + 1 if fork else trail.first
+        fork = self._find_fork(recent, min(head.number, last.number), final)
+        orphaned = last.number - (fork.number if fork else recent.first - 1)
+        first = fork.number + 1 if fork else recent.first
         if first > head.number:
-            return None  # an endpoint that lags told of a block that we hold
-        # A rewritten range is whole again in one step, if the chain is long enough by now.
-        return self._read(first, fork, head, max(limit, orphaned), orphaned)
+            return None  # an endpoint that lags behind reported a block that is already held
+        # Replace the whole orphaned range in one step, even if it is longer than `limit`.
+        return self._read_blocks(first, fork, head, max(limit, orphaned), orphaned)
 
-    def _read(
+    def _read_blocks(
         self,
         first: int,
-        parent: Mark | None,
-        head: Mark,
+        parent: BlockRef | None,
+        head: BlockRef,
         limit: int,
         orphaned: int,
         *,
-        is_tried: bool = False,
+        may_not_fit: bool = False,
     ) -> Advance | None:
-        """Blocks from `first` on, on top of `parent`. Only a trial may fail to fit: then None."""
-        chunks: list[Chunk] = []
+        """Read blocks from `first`, the child of `parent`.
+
+        If block `first` has another parent: return None with `may_not_fit`, else ChainMismatch.
+        """
+        chunks: list[BlockChunk] = []
         for chunk in self._blocks.chunks(first, min(head.number, first + limit - 1)):
             if not chunks and parent is not None:
-                told = _bytes(chunk.blocks.field("parentHash")[0])
-                if told != parent.hash and is_tried:
+                parent_hash = _parse_hash(chunk.blocks.field("parentHash")[0])
+                if parent_hash != parent.hash and may_not_fit:
                     return None
-                if told != parent.hash:
+                if parent_hash != parent.hash:
                     raise ChainMismatch(
-                        f"block {first} is no child of block {parent}: the chain changed again"
+                        f"block {first} has parent 0x{parent_hash.hex()}, expected block {parent}: "
+                        "the chain changed during the read; try again"
                     )
             chunks.append(chunk)
-        return Advance(chunks, list(_marks(chunks)), head, orphaned)
+        return Advance(chunks, list(_list_blocks(chunks)), head, orphaned)
 
-    def _fork(self, trail: Trail, top: int, final: int) -> Mark | None:
-        """The last block that we and the node have in common; None if all we hold is gone."""
-        low, look = top + 1, _FIRST_LOOK
-        bottom = max(trail.first, final)
+    def _find_fork(self, recent: RecentBlocks, top: int, final: int) -> BlockRef | None:
+        """Find the last block that the node and `recent` share; None if they share none."""
+        low, count = top + 1, _INITIAL_FORK_SEARCH
+        bottom = max(recent.first, final)
         while low > bottom:
-            high, low = low - 1, max(bottom, low - look)
+            high, low = low - 1, max(bottom, low - count)
             chunks = list(self._headers.chunks(low, high))
-            common = [mark for mark in _marks(chunks) if trail.at(mark.number) == mark]
+            common = [block for block in _list_blocks(chunks) if recent.at(block.number) == block]
             if common:
                 return common[-1]
-            look *= 2
-        if final >= trail.first:
+            count *= 2
+        if final >= recent.first:
             raise FinalityBroken(
-                f"block {trail.at(final)} was final, but the chain that the node tells now does "
-                "not contain it"
+                f"block {recent.at(final)} was final, but it is not on the chain that the node "
+                "serves now; check that the RPC endpoint serves the right chain"
             )
         return None
 
-    def _tagged(self, tag: str) -> Mark:
-        block = self._headers.value(Call("eth_getBlockByNumber", (tag, False)))
+    def _read_tagged_block(self, tag: str) -> BlockRef:
+        block = self._headers.call(RpcCall("eth_getBlockByNumber", (tag, False)))
         try:
-            return Mark(int(block["number"], 16), bytes.fromhex(block["hash"][2:]))
+            return BlockRef(int(block["number"], 16), bytes.fromhex(block["hash"][2:]))
         except (TypeError, KeyError, ValueError) as error:
-            raise ChainMismatch(f"the {tag} block is of unknown shape") from error
+            raise ChainMismatch(
+                f"eth_getBlockByNumber of {tag}: the node's answer is not a block; "
+                "check the RPC endpoint"
+            ) from error
 
 
-def _marks(chunks: Sequence[Chunk]) -> Iterator[Mark]:
+def _list_blocks(chunks: Sequence[BlockChunk]) -> Iterator[BlockRef]:
     for chunk in chunks:
         numbers, hashes = chunk.blocks.field("number"), chunk.blocks.field("hash")
         for number, block_hash in zip(numbers, hashes, strict=True):
-            yield Mark(int(number.as_py(), 16), _bytes(block_hash))
+            yield BlockRef(int(number.as_py(), 16), _parse_hash(block_hash))
 
 
-def _bytes(text: Any) -> bytes:
+def _parse_hash(text: Any) -> bytes:
     return bytes.fromhex(text.as_py()[2:])

@@ -1,4 +1,4 @@
-"""Following a chain into hot tables: one transaction per batch, told afterwards, fenced always."""
+"""Follow a chain into hot tables: commit each batch in one fenced transaction, then announce it."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,21 +15,21 @@ from trace_etl.data.connection import Conn, transaction
 from trace_etl.data.followers import Writer
 from trace_etl.policy.retry import Backoff
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable
-from trace_etl.spark.evm.recent_blocks import Mark, Trail
-from trace_etl.spark.evm.tables import SCHEMAS, build
+from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
+from trace_etl.spark.evm.tables import SCHEMAS, build_table
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.metrics import METRICS
-from trace_etl.spark.link import Emit, never
+from trace_etl.spark.link import EmitEvents, never
 
 _log = structlog.stdlib.get_logger()
-TROUBLES = (ChainMismatch, RpcRefused, RpcUnreachable)
-"""A chain that changes while it is read, or a node that is away: both pass."""
-_LONGEST_PAUSE = 15.0
+PASSING_ERRORS = (ChainMismatch, RpcRefused, RpcUnreachable)
+"""Errors that usually pass: the chain changed during a read, or the node is unavailable."""
+_MAX_PAUSE = 15.0
 
 
 @dataclass(frozen=True)
 class HotOutput:
-    """One output: which of the chain's tables it holds, and where."""
+    """One output: the kind of chain table, and the hot table that holds it."""
 
     kind: str
     table: str
@@ -38,193 +38,195 @@ class HotOutput:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to follow, and how."""
+class FollowPlan:
+    """Settings of one followed stream."""
 
     name: str
-    """What metrics call it: DAG and job."""
+    """DAG and job, as a label for metrics."""
     writer: Writer
     outputs: Sequence[HotOutput]
     start: int | None = None
-    """The first block; None means the tip as it is when the stream is first followed."""
+    """The first block. None: the tip at the time the stream first opens."""
     batch: int = 100
     poll: float = 1.0
     finality_depth: int = 2048
-    """Blocks behind the tip that count as final where the node does not say."""
-    tell_every: float = 2.0
-    """Seconds between events while it catches up: each of them may cause tasks downstream."""
-    patience: float = 600.0
-    """How long a node may be unusable before the attempt is given up."""
+    """Blocks behind the tip that count as final when the node reports no finality."""
+    announce_interval: float = 2.0
+    """Minimum seconds between events during catch-up, because each may create tasks downstream."""
+    timeout: float = 600.0
+    """Seconds without a usable node after which the attempt fails."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What to write next: these blocks, in place of everything held from the first of them on."""
+class BlockBatch:
+    """The next blocks to write. They replace every held block from the first of them on."""
 
-    marks: Sequence[Mark]
+    blocks: Sequence[BlockRef]
     rows: Mapping[str, Sequence[Any]]
-    """Record batches of each kind of output."""
+    """Record batches, by kind of output."""
     orphaned: int = 0
-    """How many blocks that we held are no longer part of the chain."""
+    """Number of held blocks that are no longer part of the chain."""
 
     @property
     def first(self) -> int:
-        return self.marks[0].number
+        return self.blocks[0].number
 
 
 @dataclass
-class Follower:
-    """One attempt at following. Everything it knows it reads from Postgres data first."""
+class ChainFollower:
+    """One attempt that follows a stream. `open` reads its state from Postgres data."""
 
-    plan: Plan
+    plan: FollowPlan
     reader: TipReader
     conn: Conn
-    emit: Emit
+    emit: EmitEvents
     stop: Signal
-    is_held: Callable[[], bool] = never
-    """Whether to announce nothing for now; blocks are written all the same."""
-    trail: Trail = field(default_factory=Trail, init=False)
-    """The blocks held that may still be replaced."""
+    is_paused: Callable[[], bool] = never
+    """Whether the job is paused: blocks are still written, but not announced."""
+    recent: RecentBlocks = field(default_factory=RecentBlocks, init=False)
+    """The held blocks that the chain may still replace."""
     start: int = field(default=0, init=False)
-    """The first block of a stream that holds none."""
-    well_at: float = field(default_factory=time.monotonic, init=False)
-    """When last there was nothing to do, or something was done."""
-    _owes: bool = field(default=False, init=False)
-    _final: int = field(default=-1, init=False)
+    """The first block to read while the stream holds none."""
+    healthy_at: float = field(default_factory=time.monotonic, init=False)
+    """When the last step succeeded."""
+    _has_unsent: bool = field(default=False, init=False)
+    _finalized: int = field(default=-1, init=False)
     _chain_id: int = field(default=0, init=False)
-    _told_at: float = field(default=float("-inf"), init=False)
+    _announced_at: float = field(default=float("-inf"), init=False)
 
-    def run(self, turn: Callable[[], bool] | None = None) -> None:
-        """Follow until told to stop, by steps or by somebody's turns.
+    def run(self, step: Callable[[], bool] | None = None) -> None:
+        """Open the stream and repeat `step` until `stop` is set; retry errors that usually pass.
 
-        Raises StaleWriter, FinalityBroken, or what stays broken.
+        Raises StaleWriter, FinalityBroken, or the last error once `plan.timeout` has passed.
         """
         is_open, failures = False, 0
-        turn = turn or self.step
+        step = step or self.step
         poll = self.plan.poll
-        backoff = Backoff.of_seconds(poll, min(_LONGEST_PAUSE, 64 * poll))
+        backoff = Backoff.of_seconds(poll, min(_MAX_PAUSE, 64 * poll))
         while not self.stop.is_set():
             began = time.monotonic()
             try:
                 if not is_open:
                     self.open()
                     is_open = True
-                pause = 0.0 if turn() else poll
+                pause = 0.0 if step() else poll
                 failures = 0
-            except TROUBLES as error:
-                failures = failures + 1 if self.well_at < began else 1
+            except PASSING_ERRORS as error:
+                failures = failures + 1 if self.healthy_at < began else 1
                 _log.warning("follower_waits", job=self.plan.name, error=str(error))
-                if time.monotonic() - self.well_at > self.plan.patience:
+                if time.monotonic() - self.healthy_at > self.plan.timeout:
                     raise
                 pause = backoff.seconds(failures)
             self.stop.wait(pause)
 
     def open(self) -> None:
-        """Take the stream over and tell what the attempt before could not."""
+        """Become the stream's writer and announce what the previous attempt did not."""
         plan = self.plan
         self._chain_id = self.reader.chain_id()
         with transaction(self.conn):
             for output in plan.outputs:
                 hot_tables.ensure(self.conn, output.table, SCHEMAS[output.kind])
-            standing = followers.take(self.conn, plan.writer, self._chain_id)
-            marks = followers.trail(self.conn, plan.writer.stream)
-        self.trail = Trail(Mark(*mark) for mark in marks)
-        self._final = standing.finalized
-        if standing.number is None:
+            position = followers.take(self.conn, plan.writer, self._chain_id)
+            blocks = followers.recent_blocks(self.conn, plan.writer.stream)
+        self.recent = RecentBlocks(BlockRef(*block) for block in blocks)
+        self._finalized = position.finalized
+        if position.number is None:
             self.start = self.reader.head().number if plan.start is None else plan.start
-        _log.info("follower_started", job=plan.name, block=standing.number)
-        METRICS.begin(plan.name)
+        _log.info("follower_started", job=plan.name, block=position.number)
+        METRICS.register_job(plan.name)
         self._announce()
 
     def step(self) -> bool:
-        """Write the next blocks, if there are any. Whether there may be more at once."""
+        """Write the next blocks, if any. Return whether more may be available at once."""
         head = self.reader.head()
         advance = self.reader.advance(
-            self.trail, start=self.start, final=self._final, limit=self.plan.batch, head=head
+            self.recent, start=self.start, final=self._finalized, limit=self.plan.batch, head=head
         )
         if advance is None:
-            self.rest(head)
+            self._handle_no_news(head)
             return False
         rows = {
-            output.kind: [build(output.kind, chunk, self._chain_id) for chunk in advance.chunks]
+            output.kind: [
+                build_table(output.kind, chunk, self._chain_id) for chunk in advance.chunks
+            ]
             for output in self.plan.outputs
         }
-        return self.write(Batch(advance.marks, rows, advance.orphaned), head)
+        return self.write(BlockBatch(advance.blocks, rows, advance.orphaned), head)
 
-    def rest(self, head: Mark) -> None:
-        """There is nothing new: tell what was held back, if it may be told by now."""
-        if self._owes:
-            self._announce()
-        self.measure(head)
-        self.well_at = time.monotonic()
-
-    def write(self, batch: Batch, head: Mark) -> bool:
-        """Commit a batch and tell of it. Whether there may be more at once."""
-        final = self._finality(batch)
-        old = self.trail.last
-        self._commit(batch, final)
-        self.trail = self.trail.replaced(batch.marks, keep_from=final)
-        self._final = max(self._final, final)
+    def write(self, batch: BlockBatch, head: BlockRef) -> bool:
+        """Commit a batch and announce it. Return whether more blocks are available at once."""
+        final = self._find_final_block(batch)
+        old = self.recent.last
+        self._commit_batch(batch, final)
+        self.recent = self.recent.replace_from(batch.blocks, keep_from=final)
+        self._finalized = max(self._finalized, final)
         self._log_batch(batch, old)
-        is_behind = batch.marks[-1].number < head.number
-        is_due = time.monotonic() - self._told_at >= self.plan.tell_every
+        is_behind = batch.blocks[-1].number < head.number
+        is_due = time.monotonic() - self._announced_at >= self.plan.announce_interval
         if not is_behind or batch.orphaned or is_due:
             self._announce()
-        self.measure(head)
-        self.well_at = time.monotonic()
+        self.record_position(head)
+        self.healthy_at = time.monotonic()
         return is_behind
 
-    def measure(self, head: Mark) -> None:
-        """Show where we are, and where the tip is."""
-        last = self.trail.last
-        METRICS.at(self.plan.name, last.number if last else None, head.number)
+    def record_position(self, head: BlockRef) -> None:
+        """Export the stream's last block and its lag behind the head as metrics."""
+        last = self.recent.last
+        METRICS.record_position(self.plan.name, last.number if last else None, head.number)
 
-    def _finality(self, batch: Batch) -> int:
-        """Up to where nothing changes any more, of what is held after this batch."""
-        told, last = self.reader.finalized(), batch.marks[-1].number
-        if told is None or told.number > last:
-            # Nothing to compare hashes with: only what lies deep counts as settled.
-            return max(self._final, last - self.plan.finality_depth)
-        held = self.trail.replaced(batch.marks, keep_from=0).at(told.number)
-        # Another block than ours is final: ours is about to be replaced, and must be allowed to.
-        return max(self._final, told.number) if held == told else self._final
+    def _handle_no_news(self, head: BlockRef) -> None:
+        """Announce what was held back during a pause, and record the position."""
+        if self._has_unsent:
+            self._announce()
+        self.record_position(head)
+        self.healthy_at = time.monotonic()
 
-    def _commit(self, batch: Batch, final: int) -> None:
-        stream, old = self.plan.writer.stream, self.trail.last
+    def _find_final_block(self, batch: BlockBatch) -> int:
+        """The highest block number that is final once this batch is written."""
+        node_final, last = self.reader.finalized(), batch.blocks[-1].number
+        if node_final is None or node_final.number > last:
+            # There is no hash to compare, so only blocks at the finality depth count as final.
+            return max(self._finalized, last - self.plan.finality_depth)
+        held = self.recent.replace_from(batch.blocks, keep_from=0).at(node_final.number)
+        # If another block than the held one is final, the held one must remain replaceable.
+        return max(self._finalized, node_final.number) if held == node_final else self._finalized
+
+    def _commit_batch(self, batch: BlockBatch, final: int) -> None:
+        stream, old = self.plan.writer.stream, self.recent.last
         with transaction(self.conn):
             followers.fence(self.conn, self.plan.writer)
             for output in self.plan.outputs:
                 if batch.orphaned:
                     hot_tables.delete_from(self.conn, output.table, batch.first)
                 hot_tables.copy_in(self.conn, output.table, batch.rows[output.kind])
-            marks = [(mark.number, mark.hash) for mark in batch.marks]
-            followers.move(self.conn, stream, marks, finalized=final, depth=batch.orphaned)
+            blocks = [(block.number, block.hash) for block in batch.blocks]
+            followers.move(self.conn, stream, blocks, finalized=final, depth=batch.orphaned)
             if batch.orphaned and old is not None:
                 reason = f"reorganisation of {batch.orphaned} blocks at {batch.first}"
                 followers.note_rewrite(self.conn, stream, batch.first, old.number, reason)
 
     def _announce(self) -> None:
-        """Tell the Dispatcher how far we are, and of every rewrite, until it has heard it."""
-        self._owes = self.is_held()
-        if self._owes:
+        """Send the position and pending rewrites to the Dispatcher, then record them as sent."""
+        self._has_unsent = self.is_paused()
+        if self._has_unsent:
             return
         with transaction(self.conn):
-            standing = followers.read(self.conn, self.plan.writer.stream)
+            position = followers.read(self.conn, self.plan.writer.stream)
             rewrites = followers.pending_rewrites(self.conn, self.plan.writer.stream)
-        assert standing is not None
-        if standing.number is None or (standing.announced == standing.number and not rewrites):
+        assert position is not None
+        if position.number is None or (position.announced == position.number and not rewrites):
             return
         self.emit(
-            [_event(output, standing.number) for output in self.plan.outputs],
-            [_invalidation(output, one) for one in rewrites for output in self.plan.outputs],
+            [_make_event(output, position.number) for output in self.plan.outputs],
+            [_make_invalidation(output, one) for one in rewrites for output in self.plan.outputs],
         )
-        self._told_at = time.monotonic()
+        self._announced_at = time.monotonic()
         with transaction(self.conn):
-            followers.announced(self.conn, self.plan.writer, standing.number, rewrites)
+            followers.announced(self.conn, self.plan.writer, position.number, rewrites)
 
-    def _log_batch(self, batch: Batch, old: Mark | None) -> None:
+    def _log_batch(self, batch: BlockBatch, old: BlockRef | None) -> None:
         if batch.orphaned:
-            METRICS.reorganised(self.plan.name, batch.orphaned)
+            METRICS.record_reorganisation(self.plan.name, batch.orphaned)
             _log.warning(
                 "chain_reorganised",
                 job=self.plan.name,
@@ -232,17 +234,17 @@ class Follower:
                 first=batch.first,
                 old=str(old),
             )
-        last = batch.marks[-1].number
+        last = batch.blocks[-1].number
         _log.debug("blocks_written", job=self.plan.name, first=batch.first, last=last)
 
 
-def _event(output: HotOutput, cursor: int) -> Event:
+def _make_event(output: HotOutput, cursor: int) -> Event:
     return Event(
         dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, cursor=cursor
     )
 
 
-def _invalidation(output: HotOutput, rewrite: followers.Rewrite) -> dict[str, object]:
+def _make_invalidation(output: HotOutput, rewrite: followers.Rewrite) -> dict[str, object]:
     return {
         "dataset_uuid": str(output.dataset_uuid),
         "dataset_version": str(output.dataset_version),
@@ -250,5 +252,6 @@ def _invalidation(output: HotOutput, rewrite: followers.Rewrite) -> dict[str, ob
         "start": rewrite.range_start,
         "end": rewrite.range_end,
         "reason": rewrite.reason,
-        "key": f"rewrite-{rewrite.rewrite_id}-{output.kind}",  # told twice, it counts once
+        # The Dispatcher counts a repeated key once.
+        "key": f"rewrite-{rewrite.rewrite_id}-{output.kind}",
     }

@@ -1,4 +1,4 @@
-"""How followers do, for whoever scrapes this process."""
+"""Prometheus metrics of the followers in this process."""
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
@@ -6,7 +6,7 @@ _DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class FollowerMetrics:
-    """Lag, and reorganisations by depth, of every stream this process follows."""
+    """Position, lag and reorganisations of each followed stream."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._block = Gauge(
@@ -17,30 +17,30 @@ class FollowerMetrics:
         )
         self._reorganisations = Counter(
             "trace_follower_reorganisations",
-            "Rewrites because the chain changed",
+            "Rewrites after a reorganisation of the chain",
             ["job"],
             registry=registry,
         )
         self._depth = Histogram(
             "trace_follower_reorganisation_depth_blocks",
-            "Blocks thrown away by a rewrite",
+            "Blocks removed by a rewrite",
             ["job"],
             buckets=_DEPTHS,
             registry=registry,
         )
 
-    def begin(self, job: str) -> None:
-        """Show a stream from the start, at zero."""
+    def register_job(self, job: str) -> None:
+        """Export the series of a stream at zero, before its first event."""
         self._reorganisations.labels(job)
         self._depth.labels(job)
 
-    def at(self, job: str, block: int | None, head: int) -> None:
-        """Where a stream is, and where the tip is."""
+    def record_position(self, job: str, block: int | None, head: int) -> None:
+        """Record the last block of a stream, and its lag behind the head."""
         if block is not None:
             self._block.labels(job).set(block)
             self._lag.labels(job).set(max(0, head - block))
 
-    def reorganised(self, job: str, depth: int) -> None:
+    def record_reorganisation(self, job: str, depth: int) -> None:
         self._reorganisations.labels(job).inc()
         self._depth.labels(job).observe(depth)
 

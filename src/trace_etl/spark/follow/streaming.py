@@ -1,8 +1,8 @@
-"""Following a chain by Structured Streaming: Spark plans and reads, the follower commits.
+"""Follow a chain with Structured Streaming: Spark plans and reads, the follower commits.
 
-The position in Postgres data is the only truth. A query begins there, with a checkpoint that
-nobody reads again: what was logged and not committed is never replayed. Each batch is held against
-the blocks that were committed, whatever its query believes.
+The position in Postgres data is the only state. Each query begins there with a new, temporary
+checkpoint, so a batch that was logged but not committed is never replayed. Each batch is compared
+with the committed blocks before it is written, whatever its query's offsets say.
 """
 
 import json
@@ -22,93 +22,97 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from trace_etl.spark.errors import ChainMismatch, FinalityBroken, PipelineError
-from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.errors import ChainMismatch, FinalityBroken, OperatorError
+from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.options import BUNDLE, LINKS
 from trace_etl.spark.evm.reading import unpack
-from trace_etl.spark.evm.recent_blocks import Link, Mark
+from trace_etl.spark.evm.recent_blocks import BlockRef, LinkedBlock
 from trace_etl.spark.evm.stream import offset_at
-from trace_etl.spark.follow.follower import TROUBLES, Batch, Follower
-from trace_etl.spark.session.failures import is_lost, translated
+from trace_etl.spark.follow.follower import PASSING_ERRORS, BlockBatch, ChainFollower
+from trace_etl.spark.session.failures import is_spark_lost, translate_error
 
 _log = structlog.stdlib.get_logger()
 _POLLING = "spark.sql.streaming.pollingDelay"
-_BEAT = 0.1  # how soon the end of a query is noticed
-# Hashes in an offset. Whatever goes deeper, the trail in Postgres data knows.
-_HASHES = 128
-_LONGEST_START = 60.0  # of a query, on a machine that is busy
+_POLL_SECONDS = 0.1  # how soon the end of a query is noticed
+# Hashes per offset. Deeper reorganisations are resolved with the blocks in Postgres data.
+_REORG_DEPTH = 128
+_MAX_START_SECONDS = 60.0  # of a query, on a busy machine
 
 
 @dataclass
-class _Life:
-    """One query, from its start to its end."""
+class _QueryState:
+    """The state of one query, shared with the thread that runs its batches."""
 
     error: Exception | None = None
-    """Why a batch was not taken."""
+    """Why a batch failed."""
     is_over: bool = False
 
 
 @dataclass
 class StreamingFollower:
-    """Runs a follower's queries, one at a time. Batches come in a thread of their own."""
+    """Runs a follower's queries, one at a time. Spark delivers batches in a thread of its own."""
 
-    follower: Follower
+    follower: ChainFollower
     spark: SparkSession
-    source: Source
+    source: RpcSource
     directory: Path
-    """Where checkpoints may lie while their query lives."""
-    look: float = 2.0
-    """Seconds between looks at the tip from here: they tell a query that stands still."""
+    """Parent of the queries' temporary checkpoints."""
+    check_interval: float = 2.0
+    """Seconds between checks of the tip from this process, which detect a stalled query."""
     _lock: Lock = field(default_factory=Lock, init=False)
 
     def run(self) -> None:
-        """Follow until told to stop. Raises what `Follower.run` does, and what ends Spark."""
-        self.follower.run(self.turn)
+        """Follow until stopped. Raises the errors of `ChainFollower.run`, or a Spark error."""
+        self.follower.run(self.run_query)
 
-    def turn(self) -> bool:
-        """One query, as long as it goes well. Whether another may begin at once."""
-        life = _Life()
-        with self._query(life) as query:
-            self._watch(query)
-            error = life.error or query.exception()
+    def run_query(self) -> bool:
+        """Run one query until it ends. Return whether another may begin at once."""
+        state = _QueryState()
+        with self._open_query(state) as query:
+            self._watch_query(query)
+            error = state.error or query.exception()
         if self.follower.stop.is_set():
             return False
         if error is None:
-            raise PipelineError("the streaming query ended without a reason")
-        return self._settle(error)
+            raise OperatorError(
+                f"job {self.follower.plan.name}: the streaming query ended without an error; "
+                "the next attempt starts a new one"
+            )
+        return self._handle_error(error)
 
     @contextmanager
-    def _query(self, life: _Life) -> Generator[StreamingQuery]:
+    def _open_query(self, state: _QueryState) -> Generator[StreamingQuery]:
         with tempfile.TemporaryDirectory(prefix="follow-", dir=self.directory) as checkpoint:
-            query = self._begin(life, checkpoint)
+            query = self._start_query(state, checkpoint)
             try:
                 yield query
             finally:
-                self._end(query, life)
+                self._stop_query(query, state)
 
-    def _end(self, query: StreamingQuery, life: _Life) -> None:
+    def _stop_query(self, query: StreamingQuery, state: _QueryState) -> None:
         try:
             query.stop()
         finally:
-            with self._lock:  # a batch that outlived its JVM has committed by now, or never will
-                life.is_over = True
+            with self._lock:  # a batch in progress commits before this, or not at all
+                state.is_over = True
 
-    def _begin(self, life: _Life, checkpoint: str) -> StreamingQuery:
+    def _start_query(self, state: _QueryState, checkpoint: str) -> StreamingQuery:
         conf, poll = self.spark.conf, self.follower.plan.poll
-        usual = conf.get(_POLLING)
-        # A trigger's interval would also slow down catching up; this is for when nothing is new.
+        default = conf.get(_POLLING)
+        # A trigger interval would also delay batches during catch-up; the polling delay applies
+        # only when there is no new data.
         conf.set(_POLLING, max(1, int(poll * 1000)))
         try:
             return (
-                self._frames()
-                .writeStream.foreachBatch(lambda frame, _: self._take(life, frame))
+                self._read_stream()
+                .writeStream.foreachBatch(lambda frame, _: self._process_batch(state, frame))
                 .option("checkpointLocation", checkpoint)
                 .start()
             )
         finally:
-            conf.set(_POLLING, cast("str", usual))
+            conf.set(_POLLING, cast("str", default))
 
-    def _frames(self) -> DataFrame:
+    def _read_stream(self) -> DataFrame:
         follower, source = self.follower, self.source
         tables = [LINKS, *(output.kind for output in follower.plan.outputs)]
         reader = (
@@ -121,107 +125,113 @@ class StreamingFollower:
             .option("tries", source.tries)
             .option("partition_size", source.batch)
             .option("blocks_per_batch", follower.plan.batch)
-            .option("reorg_depth", _HASHES)
+            .option("reorg_depth", _REORG_DEPTH)
         )
-        if follower.trail.last is not None:
-            reader = reader.option("starting_offset", json.dumps(offset_at(follower.trail)))
+        if follower.recent.last is not None:
+            reader = reader.option("starting_offset", json.dumps(offset_at(follower.recent)))
         return reader.load()
 
-    def _watch(self, query: StreamingQuery) -> None:
-        """Wait until a query ends, or shall end."""
-        began = looked = time.monotonic()
-        while query.isActive and not self.follower.stop.wait(_BEAT):
-            if time.monotonic() - looked >= self.look:
-                self._look(began)
-                looked = time.monotonic()
+    def _watch_query(self, query: StreamingQuery) -> None:
+        """Wait until the query ends or the follower must stop."""
+        began = checked = time.monotonic()
+        while query.isActive and not self.follower.stop.wait(_POLL_SECONDS):
+            if time.monotonic() - checked >= self.check_interval:
+                self._check_tip(began)
+                checked = time.monotonic()
 
-    def _look(self, began: float) -> None:
-        """See to what is due when there is nothing new. Raises if the query stands still."""
+    def _check_tip(self, began: float) -> None:
+        """Update metrics and send pending events. Raises OperatorError if the query stalls."""
         follower = self.follower
         with self._lock:
             try:
-                head, last = follower.reader.head(), follower.trail.last
+                head, last = follower.reader.head(), follower.recent.last
                 if last is not None and head.number <= last.number:
-                    # The chain may have changed for a batch and back: the query sees nothing new.
+                    # The chain may have changed and changed back: the query saw nothing new.
                     follower.step()
                 else:
-                    follower.measure(head)
-            except TROUBLES as error:  # it is for the query to fail; or to stand still
-                _log.warning("follower_looks_in_vain", job=follower.plan.name, error=str(error))
-        still = time.monotonic() - max(began, follower.well_at)
-        if still > max(_LONGEST_START, follower.plan.patience):
-            raise PipelineError(f"the streaming query has not moved for {still:.0f} s")
+                    follower.record_position(head)
+            except PASSING_ERRORS as error:  # the query reports it, or stalls
+                _log.warning("follower_check_failed", job=follower.plan.name, error=str(error))
+        stalled = time.monotonic() - max(began, follower.healthy_at)
+        if stalled > max(_MAX_START_SECONDS, follower.plan.timeout):
+            raise OperatorError(
+                f"job {follower.plan.name}: the streaming query made no progress for "
+                f"{stalled:.0f} s; check the RPC endpoints"
+            )
 
-    def _settle(self, error: Exception) -> bool:
-        """What follows from a query's end. Raises the real cause of it, if it is not settled."""
-        if isinstance(error, PySparkException) and not is_lost(error):
-            cause: Exception = translated(error, is_alive=True)
+    def _handle_error(self, error: Exception) -> bool:
+        """Recover from a query's error. Raises its cause if the follower cannot."""
+        if isinstance(error, PySparkException) and not is_spark_lost(error):
+            cause: Exception = translate_error(error, is_alive=True)
         else:
             cause = error
         if not isinstance(cause, FinalityBroken):
             raise cause
-        # The hashes in an offset end somewhere above the block that is final; ours do not.
+        # An offset holds fewer hashes than Postgres data: the follower may still find the fork.
         self.follower.step()
         return True
 
-    def _take(self, life: _Life, frame: DataFrame) -> None:
-        """Spark's thread: commit a batch."""
+    def _process_batch(self, state: _QueryState, frame: DataFrame) -> None:
+        """Commit a batch, in Spark's thread."""
         try:
-            rows = self._collect(frame)
+            rows = self._collect_rows(frame)
             with self._lock:
-                if not life.is_over and not self.follower.stop.is_set():
-                    self._commit(rows)
+                if not state.is_over and not self.follower.stop.is_set():
+                    self._commit_rows(rows)
         except Exception as error:
-            life.error = error
+            state.error = error
             raise
 
-    def _collect(self, frame: DataFrame) -> Any:
-        """The batch, or None if the chain changed while it was read."""
+    def _collect_rows(self, frame: DataFrame) -> Any:
+        """Collect the batch; None if the chain changed during the read."""
         try:
             return frame.toArrow()
         except PySparkException as error:
-            if isinstance(translated(error, is_alive=True), ChainMismatch):
+            if isinstance(translate_error(error, is_alive=True), ChainMismatch):
                 return None
             raise
 
-    def _commit(self, rows: Any) -> None:
+    def _commit_rows(self, rows: Any) -> None:
         follower = self.follower
-        links = _links(rows) if rows is not None else []
-        fresh = follower.trail.fresh(links, start=follower.start) if links else None
-        if fresh is None:
-            # The chain changed between plan and read, or goes on elsewhere than where we are.
-            self._catch_up(links[-1].mark.number if links else 0)
-        elif fresh:
-            follower.write(self._batch(rows, fresh), follower.reader.head())
+        links = _list_links(rows) if rows is not None else []
+        new = follower.recent.select_new(links, start=follower.start) if links else None
+        if new is None:
+            # The chain changed between plan and read, or the batch does not fit the held blocks.
+            self._catch_up(links[-1].block.number if links else 0)
+        elif new:
+            follower.write(self._make_batch(rows, new), follower.reader.head())
 
     def _catch_up(self, number: int) -> None:
-        """Find the last common block and read from there, up to where Spark believes to be."""
+        """Read from the fork point, without Spark, up to the last block of Spark's offset."""
         follower = self.follower
         while follower.step() and not follower.stop.is_set():
-            if follower.trail.last and follower.trail.last.number >= number:
+            if follower.recent.last and follower.recent.last.number >= number:
                 return
 
-    def _batch(self, rows: Any, fresh: Sequence[Link]) -> Batch:
-        first, last = fresh[0].mark.number, self.follower.trail.last
+    def _make_batch(self, rows: Any, new: Sequence[LinkedBlock]) -> BlockBatch:
+        first, last = new[0].block.number, self.follower.recent.last
         kept = {
-            output.kind: [_from(first, one) for one in _slices(rows, output.kind)]
+            output.kind: [_rows_from(first, one) for one in _list_slices(rows, output.kind)]
             for output in self.follower.plan.outputs
         }
         orphaned = max(0, last.number - first + 1) if last else 0
-        return Batch([link.mark for link in fresh], kept, orphaned)
+        return BlockBatch([link.block for link in new], kept, orphaned)
 
 
-def _slices(rows: Any, table: str) -> list[Any]:
-    """The record batches of a table, in the order of the chain."""
-    mine = rows.filter(pc.equal(rows.column("table"), table)).sort_by("first_block")
-    return [unpack(piece.as_py()) for piece in mine.column("slice")]
+def _list_slices(rows: Any, table: str) -> list[Any]:
+    """The record batches of a table, in chain order."""
+    found = rows.filter(pc.equal(rows.column("table"), table)).sort_by("first_block")
+    return [unpack(piece.as_py()) for piece in found.column("slice")]
 
 
-def _links(rows: Any) -> list[Link]:
-    table = pa.Table.from_batches(_slices(rows, LINKS))
-    return [Link(Mark(one["number"], one["hash"]), one["parent"]) for one in table.to_pylist()]
+def _list_links(rows: Any) -> list[LinkedBlock]:
+    table = pa.Table.from_batches(_list_slices(rows, LINKS))
+    return [
+        LinkedBlock(BlockRef(one["number"], one["hash"]), one["parent"])
+        for one in table.to_pylist()
+    ]
 
 
-def _from(first: int, batch: Any) -> Any:
-    """A batch's rows from a block on."""
+def _rows_from(first: int, batch: Any) -> Any:
+    """The rows of block `first` and later."""
     return batch.filter(pc.greater_equal(batch.column("block_number"), first))

@@ -36,7 +36,7 @@ from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql, BadTask
 from trace_etl.spark.io import reports
 from trace_etl.spark.io.writers import Frame
-from trace_etl.spark.session.executors import settle
+from trace_etl.spark.session.executors import freeze_imports
 
 _KEPT = (
     ShortType,
@@ -152,5 +152,5 @@ class _Stager:
             raise BadSql(f"{error}, which is part of the unique_key") from error
         except ValueRefused as error:
             raise BadSql(str(error)) from error
-        settle()
+        freeze_imports()
         yield pa.RecordBatch.from_arrays([pa.array([rows])], schema=_REPORT)

@@ -32,7 +32,7 @@ from trace_etl.spark.io import reports
 from trace_etl.spark.io.appends import storable
 from trace_etl.spark.io.storage import directory
 from trace_etl.spark.io.writers import Frame
-from trace_etl.spark.session.executors import settle
+from trace_etl.spark.session.executors import freeze_imports
 
 _REPORT: Any = pa.schema([("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 _REPORT_TYPE = from_arrow_schema(_REPORT)
@@ -95,7 +95,7 @@ class _Writer:
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         self.place.mkdir(parents=True, exist_ok=True)
         files = [self._file(n, lines) for n, lines in enumerate(packed(batches))]
-        settle()
+        freeze_imports()
         columns = [list(column) for column in zip(*files, strict=True)] or [[], [], []]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _REPORT, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=_REPORT)

@@ -31,7 +31,7 @@ from trace_etl.data.hot_reading import Condition
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.errors import InputMissing
 from trace_etl.spark.io.inputs import Input, where_columns
-from trace_etl.spark.session.executors import settle
+from trace_etl.spark.session.executors import freeze_imports
 
 _BLOCK = "block_number"
 _SMALL_ROWS = 100_000
@@ -114,7 +114,7 @@ class HotTable(DataSource):
 
     def schema(self) -> StructType:
         columns = hot_reading.shape(self.dsn, self.options["table"])
-        settle()
+        freeze_imports()
         return from_arrow_schema(arrow_schema(columns), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -142,7 +142,7 @@ class HotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from hot_reading.batches(self._dsn, self._table, self._columns, self._conditions)
-        settle()
+        freeze_imports()
 
 
 def _condition(one: Filter) -> Condition | None:

@@ -20,7 +20,7 @@ from trace_etl.spark.evm.source import unpack
 from trace_etl.spark.io.parquet import ParquetFile, Written, make_durable, named_errors
 from trace_etl.spark.io.scan import Scan
 from trace_etl.spark.io.text_file import TextFile
-from trace_etl.spark.session.executors import settle
+from trace_etl.spark.session.executors import freeze_imports
 
 _SORTED_BY = ("block_number", "transaction_index", "log_index")
 _REPORT: Any = pa.schema(
@@ -168,7 +168,7 @@ class _FrameWriter:
         written = _write_file(
             self.target, self.schema, batches, attempt=_attempt(), is_archive=self.is_archive
         )
-        settle()
+        freeze_imports()
         yield _report([(self.output, written)])
 
 
@@ -196,7 +196,7 @@ class _SplitWriter:
                         behind.write(files[table], piece)
                 behind.catch_up()
             written = [(table, file.finish()) for table, file in files.items()]
-        settle()
+        freeze_imports()
         yield _report(written)
 
     def _file(self, table: str, schema: Any) -> ParquetFile:
@@ -242,7 +242,7 @@ class _BundleWriter:
                     files[table] = stack.enter_context(file)
                 files[table].write(unpack(piece))
             written = [(table, file.finish()) for table, file in files.items()]
-        settle()
+        freeze_imports()
         yield _report(written)
 
 

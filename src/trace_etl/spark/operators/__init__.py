@@ -13,15 +13,15 @@ from trace_etl.spark.errors import BadTask
 from trace_etl.spark.io.writers import Result
 
 
-class Run(Protocol):
+class RunOperator(Protocol):
     """An operator's work. It gets the config in the class it declared."""
 
     def __call__(self, context: OperatorContext, config: Any, /) -> Result | TaskResult: ...
 
 
-def implementation(name: str) -> Run:
+def find_operator(name: str) -> RunOperator:
     """The code of a declared operator. Raises BadTask for one that workers do not have."""
     operator = OPERATORS.get(name)
     if operator is None or not operator.is_for_workers:
         raise BadTask(f"operator {name}: this worker does not run it")
-    return cast("Run", importlib.import_module(f"{__name__}.{name}").run)
+    return cast("RunOperator", importlib.import_module(f"{__name__}.{name}").run)

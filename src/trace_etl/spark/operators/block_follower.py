@@ -7,9 +7,9 @@ from trace_etl.data.followers import Writer
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask
-from trace_etl.spark.evm.fetch import Source
+from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tip import TipReader
-from trace_etl.spark.follow.follower import Follower, HotOutput, Plan
+from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.streaming import StreamingFollower
 from trace_etl.spark.link import never
 from trace_etl.spark.session.conf import is_connect
@@ -25,11 +25,11 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     if dsn is None:
         raise BadTask("block_follower: this worker knows no Postgres data (TRACE_DATA_DSN)")
     plan = _plan(context, config)
-    source = Source(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
+    source = RpcSource(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
     kinds = [output.kind for output in plan.outputs]
     with TipReader(source, kinds) as reader, connection.connect(dsn) as conn:
-        held = context.link.is_held if context.link else never
-        follower = Follower(plan, reader, conn, context.emit, context.canceled, held)
+        held = context.link.is_paused if context.link else never
+        follower = ChainFollower(plan, reader, conn, context.emit, context.canceled, held)
         if config.engine == "streaming":
             _streaming(context, follower, source).run()
         else:
@@ -38,7 +38,9 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     return TaskResult()
 
 
-def _streaming(context: OperatorContext, follower: Follower, source: Source) -> StreamingFollower:
+def _streaming(
+    context: OperatorContext, follower: ChainFollower, source: RpcSource
+) -> StreamingFollower:
     if is_connect(context.settings.master):
         # A server would run our part of a batch on its side, away from position and fence.
         raise BadTask("block_follower, engine streaming: needs a Spark of the worker's own")
@@ -46,7 +48,7 @@ def _streaming(context: OperatorContext, follower: Follower, source: Source) -> 
     return StreamingFollower(follower, spark, source, own_directory(context.settings.spark_dir))
 
 
-def _plan(context: OperatorContext, config: FollowConfig) -> Plan:
+def _plan(context: OperatorContext, config: FollowConfig) -> FollowPlan:
     task = context.task
     outputs = [
         HotOutput(
@@ -57,7 +59,7 @@ def _plan(context: OperatorContext, config: FollowConfig) -> Plan:
         )
         for output in task.outputs
     ]
-    return Plan(
+    return FollowPlan(
         name=f"{task.job.dag_name}.{task.job.name}",
         # The generation's identity: a new one begins a stream of its own, the old one stands.
         writer=Writer(outputs[0].dataset_version, task.task_id, task.attempt),
@@ -66,5 +68,5 @@ def _plan(context: OperatorContext, config: FollowConfig) -> Plan:
         batch=config.blocks_per_commit,
         poll=config.poll_seconds,
         finality_depth=config.finality_depth_blocks,
-        patience=config.patience_seconds,
+        timeout=config.patience_seconds,
     )

@@ -6,9 +6,9 @@ from typing import Any
 
 from trace_etl.dag.operators import IngestConfig
 from trace_etl.spark.context import OperatorContext
-from trace_etl.spark.evm.fetch import RangeReader, Source
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
 from trace_etl.spark.evm.options import BUNDLE
-from trace_etl.spark.evm.tables import SCHEMAS, build
+from trace_etl.spark.evm.tables import SCHEMAS, build_table
 from trace_etl.spark.io.writers import Bundle, Split
 
 # A Spark task per this many blocks; below it the fetch is over before a shuffle pays.
@@ -22,7 +22,7 @@ def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
     tables = {name: SCHEMAS[name] for name in context.outputs}
     if start // _BLOCKS_PER_TASK == end // _BLOCKS_PER_TASK:
         # One executor fetches and writes: no row goes through the JVM.
-        fetch = Fetch(Source(urls, batch=config.batch), tuple(tables), start, end)
+        fetch = Fetch(RpcSource(urls, batch=config.batch), tuple(tables), start, end)
         return Split(context.spark.range(0, 1, 1, 1), fetch, tables)  # one row, one task
     frame = (
         context.spark.read.format("evm")
@@ -42,7 +42,7 @@ def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
 class Fetch:
     """Runs on an executor: a range of blocks, as batches of its tables."""
 
-    source: Source
+    source: RpcSource
     tables: tuple[str, ...]
     start: int
     end: int
@@ -52,4 +52,4 @@ class Fetch:
             chain_id = reader.chain_id()
             for chunk in reader.chunks(self.start, self.end):
                 for table in self.tables:
-                    yield table, build(table, chunk, chain_id)
+                    yield table, build_table(table, chunk, chain_id)

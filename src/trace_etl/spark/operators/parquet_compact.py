@@ -11,7 +11,7 @@ from trace_etl.data import connection, hot_tables
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask, NotFinal
-from trace_etl.spark.evm.head import head_block
+from trace_etl.spark.evm.tip import head_block
 from trace_etl.spark.io.writers import Frame, Split
 
 

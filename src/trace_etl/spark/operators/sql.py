@@ -20,8 +20,8 @@ from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql
 from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.io.writers import Frame
-from trace_etl.spark.session.failures import first_line, is_lost
-from trace_etl.spark.sql_guard import parse
+from trace_etl.spark.session.failures import first_line, is_spark_lost
+from trace_etl.spark.sql_guard import check_query
 
 _NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
 
@@ -33,14 +33,14 @@ def run(context: OperatorContext, config: SqlConfig) -> Frame:
 
 def select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str) -> Frame:
     """The result of the SELECT. `spark` must be this task's own session. Raises BadSql."""
-    query = parse(spark, text)
+    query = check_query(spark, text)
     for given in inputs:
         given.frame.createOrReplaceTempView(given.name)
     try:
         frame = query.frame()
         _check_columns(frame.schema)
     except PySparkException as error:
-        if is_lost(error):
+        if is_spark_lost(error):
             raise
         names = ", ".join(given.name for given in inputs) or "none"
         raise BadSql(f"{first_line(error)} (inputs: {names})") from error

@@ -16,7 +16,7 @@ from trace_etl.spark.session import jvm
 from trace_etl.spark.session.classic_engine import ClassicEngine
 from trace_etl.spark.session.warm_session import WarmSession
 from trace_etl.spark.session.warmup import warm_up
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 _DUMP_SECONDS = 120.0
 _ROWS = 2000
@@ -28,7 +28,7 @@ _EXERCISES = (
 )
 
 
-def make(java_home: Path | None) -> Path | None:
+def make_class_cache(java_home: Path | None) -> Path | None:
     """The cache of this Java, made unless it is there; None if this Java knows none.
 
     Takes about a minute of processor time. Raises SparkNotStarted.
@@ -52,7 +52,7 @@ def make(java_home: Path | None) -> Path | None:
 def _record(home: Path, directory: Path, recorded: Path) -> None:
     """Run Spark once, as a worker would, with a JVM that notes down what it needs."""
     flags = ("-XX:AOTMode=record", f"-XX:AOTConfiguration={recorded}")
-    settings = PipelineSettings(
+    settings = SparkSettings(
         directory / "objects", directory / "spark", java_home=home, java_flags=flags
     )
     session = WarmSession(settings)

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session import jvm
 from trace_etl.spark.session.conf import is_local, spark_conf
-from trace_etl.spark.session.engine import Jobs, register_sources
+from trace_etl.spark.session.engine import JobLabels, register_sources
 from trace_etl.spark.session.failures import first_line
 from trace_etl.spark.session.scratch import Scratch
-from trace_etl.spark.settings import PipelineSettings
-from trace_etl.spark.sql_guard import REACHING_OUT
+from trace_etl.spark.settings import SparkSettings
+from trace_etl.spark.sql_guard import UNSAFE_FUNCTIONS
 
 # PySpark imports pandas at the first call into the JVM; while the JVM starts it costs nothing.
 _IMPORTED_WHILE_THE_JVM_STARTS = ("pandas", "pyarrow.parquet", "pyspark.testing")
@@ -32,10 +32,10 @@ _T = TypeVar("_T")
 class ClassicEngine:
     """Starts and ends the JVM; knows what only a process with one can do."""
 
-    def __init__(self, settings: PipelineSettings) -> None:
+    def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._scratch: Scratch | None = None
-        self.jvm: jvm.Jvm | None = None
+        self.jvm: jvm.JvmProcess | None = None
 
     def start(self) -> SparkSession:
         settings = self._settings
@@ -66,7 +66,7 @@ class ClassicEngine:
         return self.is_alive
 
     @contextmanager
-    def working(self, session: SparkSession, jobs: Jobs | None) -> Generator[None]:
+    def working(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
         # Without an active session of its own a thread parses SQL by Spark's defaults, not ours.
         active = cast("Any", session)._jvm.org.apache.spark.sql.classic.SparkSession
         active.setActiveSession(cast("Any", session)._jsparkSession)
@@ -101,7 +101,7 @@ class ClassicEngine:
 
 
 @contextmanager
-def _marked(context: SparkContext, jobs: Jobs) -> Generator[None]:
+def _marked(context: SparkContext, jobs: JobLabels) -> Generator[None]:
     """Jobs of this thread can be stopped by their tag, and share cores fairly with other slots'."""
     context.addJobTag(jobs.tag)
     context.setInterruptOnCancel(True)
@@ -126,9 +126,9 @@ def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
         return pool.submit(work, *args).result()
 
 
-def _open_session(process: jvm.Jvm, conf: dict[str, str]) -> SparkSession:
+def _open_session(process: jvm.JvmProcess, conf: dict[str, str]) -> SparkSession:
     _import_ahead()
-    hush()
+    silence_pyspark()
     gateway = process.connect()
     context = SparkContext(
         conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
@@ -157,7 +157,7 @@ def _expect_hang_up(context: SparkContext) -> None:
 def _drop_functions(gateway: Any) -> None:
     """Forget the functions by which a SELECT could call any Java method, or read any file."""
     catalyst = gateway.jvm.org.apache.spark.sql.catalyst
-    for name in REACHING_OUT:
+    for name in UNSAFE_FUNCTIONS:
         catalyst.analysis.FunctionRegistry.builtin().dropFunction(catalyst.FunctionIdentifier(name))
 
 
@@ -181,7 +181,7 @@ def _import_ahead() -> None:
         importlib.import_module(name)
 
 
-def hush() -> None:
+def silence_pyspark() -> None:
     """PySpark logs every error that it raises, with the query's text; we report them ourselves."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)

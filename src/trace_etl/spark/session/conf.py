@@ -5,14 +5,14 @@ import re
 
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session.scratch import Scratch
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.settings import SparkSettings
 
 _SIZE = re.compile(r"(\d+)([mg])")
 # As `make bench ONLY=memory` measures it.
 _LEAST_HEAP_MB, _BESIDE_MB, _PER_CORE_MB = 512, 768, 256
 
 
-def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
+def spark_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str]:
     """The settings of an application of our own."""
     return {
         "spark.app.name": "trace",
@@ -40,7 +40,7 @@ def spark_conf(settings: PipelineSettings, scratch: Scratch) -> dict[str, str]:
     }
 
 
-def session_conf(settings: PipelineSettings) -> dict[str, str]:
+def session_conf(settings: SparkSettings) -> dict[str, str]:
     """What may be set in a session alone, also on a server that others use too."""
     return {
         "spark.sql.session.timeZone": "UTC",

@@ -10,11 +10,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from trace_etl.spark.errors import SparkNotStarted
-from trace_etl.spark.session.classic_engine import hush
+from trace_etl.spark.session.classic_engine import silence_pyspark
 from trace_etl.spark.session.conf import session_conf
-from trace_etl.spark.session.engine import Jobs, register_sources
-from trace_etl.spark.session.failures import first_line, is_lost
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.session.engine import JobLabels, register_sources
+from trace_etl.spark.session.failures import first_line, is_spark_lost
+from trace_etl.spark.settings import SparkSettings
 
 _OLDEST = 4  # the first with data sources in Python
 # A SELECT is judged by what Spark says of its plan: nothing may be left out.
@@ -29,12 +29,12 @@ _TRIES, _LONGEST_PAUSE_MS = 7, 3000
 class ConnectEngine:
     """Sessions of one server; each is a session of its own there, too."""
 
-    def __init__(self, settings: PipelineSettings) -> None:
+    def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._first: SparkSession | None = None
 
     def start(self) -> SparkSession:
-        hush()
+        silence_pyspark()
         logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)  # it logs plans
         spark: SparkSession | None = None
         try:
@@ -71,7 +71,7 @@ class ConnectEngine:
         return True
 
     @contextmanager
-    def working(self, session: SparkSession, jobs: Jobs | None) -> Generator[None]:
+    def working(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
         # How cores are shared is the server's business: a client cannot name a pool.
         if jobs is None:
             yield
@@ -86,7 +86,7 @@ class ConnectEngine:
         try:
             session.interruptTag(tag)
         except PySparkException as error:
-            if not is_lost(error):  # a server that has gone runs nothing
+            if not is_spark_lost(error):  # a server that has gone runs nothing
                 raise
 
     def plan(self, frame: DataFrame) -> None:
@@ -104,7 +104,7 @@ class ConnectEngine:
         self._first = None
 
 
-def _prepared(spark: SparkSession, settings: PipelineSettings) -> SparkSession:
+def _prepared(spark: SparkSession, settings: SparkSettings) -> SparkSession:
     """Our settings and sources in a fresh session. Raises SparkNotStarted."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -134,7 +134,7 @@ def _close(session: SparkSession) -> None:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, PySparkException) and not is_lost(error):
+    if isinstance(error, PySparkException) and not is_spark_lost(error):
         return f"Spark Connect: {first_line(error)}"
     if isinstance(error, ValueError):
         return f"TRACE_SPARK_MASTER is not an address of Spark Connect: {error}"

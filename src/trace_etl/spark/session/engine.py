@@ -13,7 +13,7 @@ from trace_etl.spark.evm.source import EvmDataSource
 
 
 @dataclass(frozen=True)
-class Jobs:
+class JobLabels:
     """What Spark is told of a task's jobs: how to stop them, and with whom they share cores."""
 
     tag: str
@@ -21,7 +21,7 @@ class Jobs:
     pool: str
 
 
-class Engine(Protocol):
+class SparkEngine(Protocol):
     """One way to reach Spark."""
 
     def start(self) -> SparkSession:
@@ -41,7 +41,9 @@ class Engine(Protocol):
         """Whether a session that was idle can still be used."""
         ...
 
-    def working(self, session: SparkSession, jobs: Jobs | None) -> AbstractContextManager[None]:
+    def working(
+        self, session: SparkSession, jobs: JobLabels | None
+    ) -> AbstractContextManager[None]:
         """This thread works with the session; its jobs are these."""
         ...
 

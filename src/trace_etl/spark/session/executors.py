@@ -5,7 +5,7 @@ from functools import cache
 
 
 @cache
-def settle() -> None:
+def freeze_imports() -> None:
     """Keep the collector off everything imported by now; called when the first task is done.
 
     PySpark runs it after every task, and going through pandas takes longer than a small task.

@@ -11,7 +11,7 @@ from pyspark.errors import (
     SparkRuntimeException,
 )
 
-from trace_etl.spark.errors import BadSql, PipelineError, SparkLost, from_executor
+from trace_etl.spark.errors import BadSql, OperatorError, SparkLost, parse_executor_error
 
 _LONGEST = 500
 # The rows and the query disagree; the same task would fail the same way again.
@@ -28,16 +28,16 @@ _GONE = ("INVALID_HANDLE.SESSION_", "NO_ACTIVE_SESSION")
 _STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
-def translated(error: Exception, *, is_alive: bool) -> PipelineError:
+def translate_error(error: Exception, *, is_alive: bool) -> OperatorError:
     """The error to report for a failed task."""
-    if not is_alive or is_lost(error):
+    if not is_alive or is_spark_lost(error):
         return SparkLost("Spark ended, or went out of reach, while the task ran")
     text = str(error)
-    raised = from_executor(text)
+    raised = parse_executor_error(text)
     if raised is not None:
         return raised
     summary = first_line(error)[:_LONGEST]
-    return BadSql(summary) if isinstance(error, _BY_DATA) else PipelineError(summary)
+    return BadSql(summary) if isinstance(error, _BY_DATA) else OperatorError(summary)
 
 
 def first_line(error: Exception) -> str:
@@ -45,7 +45,7 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def is_lost(error: Exception) -> bool:
+def is_spark_lost(error: Exception) -> bool:
     """Whether it says that there is no Spark to talk to any more."""
     if isinstance(error, ConnectionError | EOFError | Py4JNetworkError):
         return True

@@ -63,7 +63,7 @@ _IMPORTED = (
 
 
 @dataclass
-class Jvm:
+class JvmProcess:
     """A JVM on its way up, or running."""
 
     process: subprocess.Popen[bytes]
@@ -102,7 +102,7 @@ def launch(
     is_local: bool = True,
     is_brief: bool = False,
     flags: Sequence[str] = (),
-) -> Jvm:
+) -> JvmProcess:
     """Start a JVM; it takes a second to listen. Raises SparkNotStarted."""
     home = java_home or wheel_java_home()
     more = (*flags, "-XX:TieredStopAtLevel=1") if is_brief else flags
@@ -120,7 +120,7 @@ def launch(
             )
         except OSError as error:
             raise SparkNotStarted(f"cannot start {home}/bin/java: {error.strerror}") from error
-    return Jvm(process, scratch, log)
+    return JvmProcess(process, scratch, log)
 
 
 def wheel_java_home() -> Path:

@@ -9,14 +9,14 @@ from pyspark.sql import SparkSession
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session.classic_engine import ClassicEngine
 from trace_etl.spark.session.conf import is_connect
-from trace_etl.spark.session.engine import Engine, Jobs
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.session.engine import JobLabels, SparkEngine
+from trace_etl.spark.settings import SparkSettings
 
 
 class WarmSession:
     """Holds the process's only Spark application. Safe to share between threads."""
 
-    def __init__(self, settings: PipelineSettings) -> None:
+    def __init__(self, settings: SparkSettings) -> None:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self.engine = _engine(settings)
@@ -39,7 +39,7 @@ class WarmSession:
 
     @contextmanager
     def lease(
-        self, spark: SparkSession, views: Sequence[str], jobs: Jobs | None = None
+        self, spark: SparkSession, views: Sequence[str], jobs: JobLabels | None = None
     ) -> Generator[SparkSession]:
         """A session of the same application for one task, in which it may make these views.
 
@@ -121,7 +121,7 @@ class WarmSession:
         self.engine.stop(sessions)
 
 
-def _engine(settings: PipelineSettings) -> Engine:
+def _engine(settings: SparkSettings) -> SparkEngine:
     if not is_connect(settings.master):
         return ClassicEngine(settings)
     # Its packages take a while to import: only where they are needed.

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session.conf import cores, is_connect
-from trace_etl.spark.session.engine import Engine
-from trace_etl.spark.session.executors import settle
-from trace_etl.spark.settings import PipelineSettings
+from trace_etl.spark.session.engine import SparkEngine
+from trace_etl.spark.session.executors import freeze_imports
+from trace_etl.spark.settings import SparkSettings
 
 
-def warm_up(spark: SparkSession, engine: Engine, settings: PipelineSettings) -> None:
+def warm_up(spark: SparkSession, engine: SparkEngine, settings: SparkSettings) -> None:
     """Start Python workers for reading and writing, and the planner; touches no RPC.
 
     Raises SparkNotStarted where a server cannot do our work.
@@ -36,7 +36,7 @@ def warm_up(spark: SparkSession, engine: Engine, settings: PipelineSettings) -> 
             done.result()
 
 
-def _check_reach(spark: SparkSession, settings: PipelineSettings) -> None:
+def _check_reach(spark: SparkSession, settings: SparkSettings) -> None:
     """Whether the server's Python has our code, and its machines our objects."""
     settings.objects_root.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=settings.objects_root, prefix=".reach-") as probe:
@@ -81,10 +81,10 @@ def _start_workers(spark: SparkSession, count: int) -> None:
 def _pass(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
     importlib.import_module("pandas")  # pyarrow wants it as soon as it makes an array
-    settle()
+    freeze_imports()
 
 
-def _plan_a_read(spark: SparkSession, engine: Engine) -> None:
+def _plan_a_read(spark: SparkSession, engine: SparkEngine) -> None:
     frame = (
         spark.read.format("evm")
         .option("rpc_url", "http://127.0.0.1")

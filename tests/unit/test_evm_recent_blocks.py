@@ -1,4 +1,4 @@
-"""Blocks held against blocks read: what is new, and what does not belong."""
+"""The follower's window of recent blocks: which blocks of a batch are new."""
 
 import json
 from itertools import pairwise
@@ -7,25 +7,25 @@ import pytest
 
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.options import EvmOptions
-from trace_etl.spark.evm.recent_blocks import Link, Mark, Trail
+from trace_etl.spark.evm.recent_blocks import BlockRef, LinkedBlock, RecentBlocks
 from trace_etl.spark.evm.stream import EvmStreamReader, offset_at
 
 
-def _mark(number: int, fork: str = "a") -> Mark:
-    return Mark(number, f"{fork}{number}".encode().rjust(32))
+def _block(number: int, fork: str = "a") -> BlockRef:
+    return BlockRef(number, f"{fork}{number}".encode().rjust(32))
 
 
-def _links(first: int, last: int, fork: str = "a", root: str | None = None) -> list[Link]:
-    """Blocks of a fork; `root` names the fork that the first of them stands on."""
-    marks = [_mark(first - 1, root or fork), *(_mark(n, fork) for n in range(first, last + 1))]
-    return [Link(mark, below.hash) for below, mark in pairwise(marks)]
+def _links(first: int, last: int, fork: str = "a", root: str | None = None) -> list[LinkedBlock]:
+    """Blocks of a fork; `root` is the fork of the parent of the first."""
+    blocks = [_block(first - 1, root or fork), *(_block(n, fork) for n in range(first, last + 1))]
+    return [LinkedBlock(block, parent.hash) for parent, block in pairwise(blocks)]
 
 
-HELD = Trail(_mark(number) for number in range(10, 15))
+HELD = RecentBlocks(_block(number) for number in range(10, 15))
 
 
 @pytest.mark.parametrize(
-    ("links", "fresh"),
+    ("links", "new"),
     [
         (_links(15, 17), (15, 17)),
         (_links(12, 17), (15, 17)),
@@ -51,19 +51,17 @@ HELD = Trail(_mark(number) for number in range(10, 15))
         "hole",
     ],
 )
-def test_what_is_fresh_goes_on_top_of_what_is_held(
-    links: list[Link], fresh: tuple[int, ...] | None
+def test_new_blocks_must_extend_a_held_block(
+    links: list[LinkedBlock], new: tuple[int, ...] | None
 ) -> None:
-    found = HELD.fresh(links, start=0)
-    numbers = None if found is None else [link.mark.number for link in found]
-    assert numbers == (
-        None if fresh is None else list(range(fresh[0], fresh[1] + 1)) if fresh else []
-    )
+    found = HELD.select_new(links, start=0)
+    numbers = None if found is None else [link.block.number for link in found]
+    assert numbers == (None if new is None else list(range(new[0], new[1] + 1)) if new else [])
 
 
-def test_a_trail_of_nothing_takes_blocks_from_the_start_only() -> None:
-    assert Trail().fresh(_links(5, 6), start=5) == _links(5, 6)
-    assert Trail().fresh(_links(6, 7), start=5) is None
+def test_an_empty_window_accepts_blocks_from_the_start_only() -> None:
+    assert RecentBlocks().select_new(_links(5, 6), start=5) == _links(5, 6)
+    assert RecentBlocks().select_new(_links(6, 7), start=5) is None
 
 
 def _options(offset: str) -> dict[str, str]:
@@ -71,11 +69,11 @@ def _options(offset: str) -> dict[str, str]:
     return {"rpc_url": url, "dataset": "blocks", "start": "0", "starting_offset": offset}
 
 
-def test_a_stream_begins_where_somebody_else_remembers() -> None:
+def test_a_stream_begins_at_the_given_offset() -> None:
     offset = offset_at(HELD)
     reader = EvmStreamReader(EvmOptions.parse(_options(json.dumps(offset))))
     assert reader.initialOffset() == offset
-    assert (offset["number"], offset["hash"]) == (14, f"0x{_mark(14).hash.hex()}")
+    assert (offset["number"], offset["hash"]) == (14, f"0x{_block(14).hash.hex()}")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +81,6 @@ def test_a_stream_begins_where_somebody_else_remembers() -> None:
     [{"trail": "00"}, {"hash": "0x00"}, {"number": 3}, {"trail": ""}, {"number": None}],
     ids=["short", "other_hash", "too_low", "empty", "no_number"],
 )
-def test_a_strange_starting_offset_is_refused(change: dict[str, object]) -> None:
+def test_a_malformed_starting_offset_is_rejected(change: dict[str, object]) -> None:
     with pytest.raises(BadTask, match="starting_offset"):
         EvmOptions.parse(_options(json.dumps({**offset_at(HELD), **change})))

@@ -72,23 +72,19 @@ _DROP = """
 DELETE FROM publications p USING datasets d JOIN jobs j USING (job_id)
  WHERE p.dataset_uuid = d.dataset_uuid AND j.dag_id = %(dag_id)s
 """
-_ENTRIES = """
-jsonb_to_recordset(%(entries)s) AS e (
-    name text, dataset_uuid uuid, description text, storage text, write_mode text, columns jsonb)
-"""
-_ADD = f"""
+_ADD = """
 INSERT INTO publications (org_id, name, dataset_uuid, description, storage, write_mode, columns)
 SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mode, e.columns
-  FROM {_ENTRIES}
+  FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE e.write_mode <> 'buffered'
 """
 # The name is there as long as somebody writes it, whoever came first.
-_SHARE = f"""
+_SHARE = """
 INSERT INTO publications AS p (org_id, name, dataset_uuid, description, storage, write_mode,
                                columns)
 SELECT DISTINCT ON (e.name) %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage,
        e.write_mode, e.columns
-  FROM {_ENTRIES}
+  FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE e.write_mode = 'buffered'
 ON CONFLICT ON CONSTRAINT publications_name_per_org DO UPDATE
    SET columns = EXCLUDED.columns,
@@ -113,27 +109,30 @@ async def publish(conn: Conn, org_id: UUID, dag_id: UUID, entries: Entries) -> N
 
 
 # Renamed: the output keeps its rows under the new name only.
-_DROP_RENAMED = f"""
-DELETE FROM publications p USING datasets d JOIN jobs j USING (job_id), {_ENTRIES}
+_DROP_RENAMED = """
+DELETE FROM publications p USING datasets d JOIN jobs j USING (job_id),
+       jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE p.dataset_uuid = d.dataset_uuid AND j.dag_id = %(dag_id)s
    AND e.dataset_uuid = p.dataset_uuid AND e.name <> p.name
-   AND NOT EXISTS (SELECT FROM {_ENTRIES.replace(" AS e ", " AS k ")} WHERE k.name = p.name)
+   AND NOT EXISTS (SELECT FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) kept
+                    WHERE kept.name = p.name)
 """
-_DESCRIBE = f"""
+_DESCRIBE = """
 UPDATE publications p
    SET description = e.description, storage = e.storage, write_mode = e.write_mode,
        columns = e.columns
-  FROM {_ENTRIES}
+  FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE p.org_id = %(org_id)s AND p.name = e.name AND p.dataset_uuid = e.dataset_uuid
    AND e.write_mode <> 'buffered'
 """
-_ADD_NEW = (
-    _ADD
-    + """
+_ADD_NEW = """
+INSERT INTO publications (org_id, name, dataset_uuid, description, storage, write_mode, columns)
+SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mode, e.columns
+  FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
+ WHERE e.write_mode <> 'buffered'
    AND NOT EXISTS (SELECT FROM publications p WHERE p.dataset_uuid = e.dataset_uuid
                       OR (p.org_id = %(org_id)s AND p.name = e.name))
 """
-)
 
 
 async def publish_new(conn: Conn, org_id: UUID, dag_id: UUID, entries: Entries) -> None:

@@ -31,9 +31,8 @@ WITH doubt AS MATERIALIZED (
       JOIN dataset_versions v ON v.dataset_version = n.dataset_version
       JOIN partitions p ON p.dataset_version = n.dataset_version
        AND (p.partition_key = n.partition_key
-            OR (n.kind = 'row_range' AND box(point(p.generation_no, p.range_start),
-                                             point(p.generation_no, p.range_end))
-                && box(point(v.generation_no, n.range_start), point(v.generation_no, n.range_end))))
+            OR (n.kind = 'row_range'
+                AND overlaps_blocks(p, v.generation_no, n.range_start, n.range_end)))
       JOIN tasks t ON t.task_id = p.task_id
       JOIN jobs j ON j.job_id = t.job_id AND j.active
       JOIN job_outputs o ON o.dataset_version = p.dataset_version

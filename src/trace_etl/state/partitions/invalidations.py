@@ -137,8 +137,7 @@ WITH told AS (
       FROM told i
       JOIN dataset_versions v ON v.dataset_version = i.dataset_version
       JOIN partitions p ON p.dataset_version = i.dataset_version
-       AND box(point(p.generation_no, p.range_start), point(p.generation_no, p.range_end))
-           && box(point(v.generation_no, i.range_start), point(v.generation_no, i.range_end))
+       AND overlaps_blocks(p, v.generation_no, i.range_start, i.range_end)
      WHERE i.range_start IS NOT NULL
 ), touched AS (
     SELECT c.invalidation_id, c.revision_id, c.partition_key, c.first, c.last,
@@ -161,8 +160,7 @@ WITH told AS (
       JOIN job_outputs o ON o.revision_id = c.revision_id
       JOIN dataset_versions v ON v.dataset_version = o.dataset_version
       JOIN partitions q ON q.dataset_version = o.dataset_version
-       AND box(point(q.generation_no, q.range_start), point(q.generation_no, q.range_end))
-           && box(point(v.generation_no, c.first), point(v.generation_no, c.last))
+       AND overlaps_blocks(q, v.generation_no, c.first, c.last)
       JOIN tasks t ON t.task_id = q.task_id
      WHERE NOT c.relays AND c.first IS NOT NULL
      UNION ALL
@@ -188,8 +186,7 @@ WITH told AS (
       JOIN tasks t ON t.job_id = c.job_id AND t.status = 'Running'
       JOIN job_revisions r
         ON r.revision_id = t.revision_id AND r.generation_hash = c.generation_hash
-     WHERE NOT c.relays AND (c.first IS NULL OR t.range_start IS NULL
-                             OR (t.range_start <= c.last AND c.first <= t.range_end))
+     WHERE NOT c.relays AND scopes_overlap(t.range_start, t.range_end, c.first, c.last)
 ), begins AS (
     SELECT *, first > max(last) OVER earlier IS NOT FALSE AS is_first
       FROM touched WHERE first IS NOT NULL
@@ -239,7 +236,7 @@ WITH told AS (
                  JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
                  JOIN tasks w ON w.job_id = c.job_id
                   AND w.dedupe_key = concat_ws(':', i.dataset_uuid,
-                          coalesce(i.dataset_version, d.dataset_version), c.generation_hash,
+                          input_generation(i, d), c.generation_hash,
                           'p:' || s.partition_key)
                 WHERE i.revision_id = c.revision_id AND w.status = 'Queued'
                   AND NOT w.cancel_requested))

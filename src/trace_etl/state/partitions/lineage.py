@@ -1,7 +1,6 @@
 """What was made from what: partitions, through tasks and attempts, up and down."""
 
 from dataclasses import dataclass
-from typing import LiteralString
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -9,8 +8,8 @@ from psycopg.rows import class_row
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 
-MOST = 1000
-_DEEPEST = 32
+MAX_LINKS = 1000
+_MAX_DEPTH = 32
 
 
 @dataclass(frozen=True)
@@ -35,60 +34,30 @@ class Link:
     via_key: str
 
 
-_NAMED: LiteralString = """
-SELECT f.depth, n.name AS dataset, g.name AS dag, j.name AS job, d.output_name AS output,
-       d.dataset_uuid, f.version AS dataset_version, f.key AS partition_key, f.task_id, f.attempt,
-       f.key = '*' OR EXISTS (
-           SELECT FROM partitions p WHERE p.dataset_version = f.version
-              AND p.partition_key = f.key AND p.task_id = f.task_id) AS is_current,
-       f.via_version, f.via_key
-  FROM found f
-  JOIN dataset_versions v ON v.dataset_version = f.version
-  JOIN dataset_producers d ON d.dataset_uuid = v.dataset_uuid
-  JOIN jobs j ON j.job_id = d.job_id
-  JOIN dags g ON g.dag_id = j.dag_id
-  LEFT JOIN publications n ON n.dataset_uuid = d.dataset_uuid
- ORDER BY f.depth, g.name, j.name, d.output_name, length(f.key), f.key LIMIT %(limit)s
+_LINKS = """
+WITH found AS (
+    SELECT 'up' AS direction, a.*
+      FROM partition_ancestors(%(dataset_version)s, %(partition_key)s, %(max_depth)s) a
+     UNION ALL
+    SELECT 'down', d.*
+      FROM partition_descendants(%(dataset_version)s, %(partition_key)s, %(max_depth)s) d
+), named AS (
+    SELECT f.direction, f.depth, n.dataset, n.dag, n.job, n.output, n.dataset_uuid,
+           f.version AS dataset_version, f.key AS partition_key, f.task_id, f.attempt,
+           f.key = '*' OR EXISTS (
+               SELECT FROM partitions p WHERE p.dataset_version = f.version
+                  AND p.partition_key = f.key AND p.task_id = f.task_id) AS is_current,
+           f.via_version, f.via_key,
+           row_number() OVER (PARTITION BY f.direction ORDER BY f.depth, n.dag, n.job, n.output,
+                              length(f.key), f.key) AS place
+      FROM found f
+      JOIN dataset_versions v ON v.dataset_version = f.version
+      JOIN named_outputs n ON n.dataset_uuid = v.dataset_uuid
+)
+SELECT direction, depth, dataset, dag, job, output, dataset_uuid, dataset_version, partition_key,
+       task_id, attempt, is_current, via_version, via_key
+  FROM named WHERE place <= %(limit)s ORDER BY direction, place
 """
-_UP: LiteralString = (
-    """
-WITH RECURSIVE found AS (
-    SELECT 1 AS depth, l.input_version AS version, l.input_key AS key, l.input_task_id AS task_id,
-           l.input_attempt AS attempt, l.dataset_version AS via_version, l.partition_key AS via_key
-      FROM partition_inputs l
-      JOIN partitions p ON p.dataset_version = l.dataset_version
-       AND p.partition_key = l.partition_key AND p.task_id = l.task_id
-     WHERE l.dataset_version = %(dataset_version)s AND l.partition_key = %(partition_key)s
-     UNION
-    SELECT f.depth + 1, l.input_version, l.input_key, l.input_task_id, l.input_attempt,
-           l.dataset_version, l.partition_key
-      FROM found f
-      JOIN partition_inputs l ON l.dataset_version = f.version AND l.partition_key = f.key
-       AND l.task_id = f.task_id
-     WHERE f.depth < %(deepest)s
-)"""
-    + _NAMED
-)
-_DOWN: LiteralString = (
-    """
-WITH RECURSIVE found AS (
-    SELECT 1 AS depth, p.dataset_version AS version, p.partition_key AS key, p.task_id, p.attempt,
-           l.input_version AS via_version, l.input_key AS via_key
-      FROM partition_inputs l
-      JOIN partitions p ON p.dataset_version = l.dataset_version
-       AND p.partition_key = l.partition_key AND p.task_id = l.task_id
-     WHERE l.input_version = %(dataset_version)s AND l.input_key IN (%(partition_key)s, '*')
-     UNION
-    SELECT f.depth + 1, p.dataset_version, p.partition_key, p.task_id, p.attempt, l.input_version,
-           l.input_key
-      FROM found f
-      JOIN partition_inputs l ON l.input_version = f.version AND l.input_key IN (f.key, '*')
-      JOIN partitions p ON p.dataset_version = l.dataset_version
-       AND p.partition_key = l.partition_key AND p.task_id = l.task_id
-     WHERE f.depth < %(deepest)s
-)"""
-    + _NAMED
-)
 
 
 async def of_partition(
@@ -98,15 +67,14 @@ async def of_partition(
     values = {
         "dataset_version": dataset_version,
         "partition_key": partition_key,
-        "deepest": _DEEPEST,
-        "limit": MOST,
+        "max_depth": _MAX_DEPTH,
+        "limit": MAX_LINKS,
     }
-    found: list[list[Link]] = []
-    for query in (_UP, _DOWN):
-        async with conn.cursor(row_factory=class_row(Link)) as cursor:
-            await cursor.execute(query, values)
-            found.append(await cursor.fetchall())
-    return found[0], found[1]
+    rows = await (await conn.execute(_LINKS, values)).fetchall()
+    return (
+        [Link(*row[1:]) for row in rows if row[0] == "up"],
+        [Link(*row[1:]) for row in rows if row[0] == "down"],
+    )
 
 
 @dataclass(frozen=True)
@@ -149,56 +117,42 @@ class Neighbour:
     dataset_uuid: UUID
 
 
-_GRAPH: LiteralString = """
-SELECT min(f.depth) AS depth, n.name AS dataset, g.name AS dag, j.name AS job,
-       d.output_name AS output, d.dataset_uuid
-  FROM found f
-  JOIN dataset_producers d ON d.dataset_uuid = f.dataset_uuid
-  JOIN jobs j ON j.job_id = d.job_id
-  JOIN dags g ON g.dag_id = j.dag_id
-  LEFT JOIN publications n ON n.dataset_uuid = d.dataset_uuid
- GROUP BY n.name, g.name, j.name, d.output_name, d.dataset_uuid
- ORDER BY depth, g.name, j.name, d.output_name
-"""
-_DATASETS_UP: LiteralString = (
-    """
-WITH RECURSIVE found AS (
-    SELECT 1 AS depth, i.dataset_uuid
+_NEIGHBOURS = """
+WITH RECURSIVE made_from AS NOT MATERIALIZED (
+    SELECT d.dataset_uuid, i.dataset_uuid AS input_uuid
       FROM dataset_producers d JOIN jobs j ON j.job_id = d.job_id
       JOIN job_inputs i ON i.revision_id = j.revision_id
-     WHERE d.dataset_uuid = %(dataset_uuid)s
-     UNION
-    SELECT f.depth + 1, i.dataset_uuid
-      FROM found f JOIN dataset_producers d ON d.dataset_uuid = f.dataset_uuid
-      JOIN jobs j ON j.job_id = d.job_id
-      JOIN job_inputs i ON i.revision_id = j.revision_id
-     WHERE f.depth < %(deepest)s
-)"""
-    + _GRAPH
-)
-_DATASETS_DOWN: LiteralString = (
-    """
-WITH RECURSIVE found AS (
-    SELECT 1 AS depth, o.dataset_uuid
+), read_by AS NOT MATERIALIZED (
+    SELECT i.dataset_uuid, o.dataset_uuid AS output_uuid
       FROM job_inputs i JOIN jobs j ON j.revision_id = i.revision_id AND j.active
       JOIN job_outputs o ON o.revision_id = j.revision_id
-     WHERE i.dataset_uuid = %(dataset_uuid)s
+), above (depth, dataset_uuid) AS (
+    SELECT 1, input_uuid FROM made_from WHERE dataset_uuid = %(dataset_uuid)s
      UNION
-    SELECT f.depth + 1, o.dataset_uuid
-      FROM found f JOIN job_inputs i ON i.dataset_uuid = f.dataset_uuid
-      JOIN jobs j ON j.revision_id = i.revision_id AND j.active
-      JOIN job_outputs o ON o.revision_id = j.revision_id
-     WHERE f.depth < %(deepest)s
-)"""
-    + _GRAPH
+    SELECT a.depth + 1, m.input_uuid FROM above a JOIN made_from m USING (dataset_uuid)
+     WHERE a.depth < %(max_depth)s
+), below (depth, dataset_uuid) AS (
+    SELECT 1, output_uuid FROM read_by WHERE dataset_uuid = %(dataset_uuid)s
+     UNION
+    SELECT b.depth + 1, r.output_uuid FROM below b JOIN read_by r USING (dataset_uuid)
+     WHERE b.depth < %(max_depth)s
+), found AS (
+    SELECT 'up' AS direction, * FROM above
+     UNION ALL
+    SELECT 'down', * FROM below
 )
+SELECT f.direction, min(f.depth) AS depth, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
+  FROM found f JOIN named_outputs n USING (dataset_uuid)
+ GROUP BY f.direction, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
+ ORDER BY depth, n.dag, n.job, n.output
+"""
 
 
 async def of_dataset(conn: Conn, dataset_uuid: UUID) -> tuple[list[Neighbour], list[Neighbour]]:
     """The datasets above and below one, as the live definitions have them."""
-    found: list[list[Neighbour]] = []
-    for query in (_DATASETS_UP, _DATASETS_DOWN):
-        async with conn.cursor(row_factory=class_row(Neighbour)) as cursor:
-            await cursor.execute(query, {"dataset_uuid": dataset_uuid, "deepest": _DEEPEST})
-            found.append(await cursor.fetchall())
-    return found[0], found[1]
+    values = {"dataset_uuid": dataset_uuid, "max_depth": _MAX_DEPTH}
+    rows = await (await conn.execute(_NEIGHBOURS, values)).fetchall()
+    return (
+        [Neighbour(*row[1:]) for row in rows if row[0] == "up"],
+        [Neighbour(*row[1:]) for row in rows if row[0] == "down"],
+    )

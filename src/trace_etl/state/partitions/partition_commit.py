@@ -143,8 +143,7 @@ WITH mine AS (
             UNION
            SELECT q.dataset_version, q.partition_key FROM partitions q
             WHERE w.first IS NOT NULL AND q.dataset_version = w.dataset_version
-              AND box(point(q.generation_no, q.range_start), point(q.generation_no, q.range_end))
-                  && box(point(v.generation_no, w.first), point(v.generation_no, w.last))
+              AND overlaps_blocks(q, v.generation_no, w.first, w.last)
       ) q ON true
       JOIN partitions p
         ON p.dataset_version = q.dataset_version AND p.partition_key = q.partition_key
@@ -158,22 +157,18 @@ SELECT mine.range_start, mine.range_end, s.n, s.partition_key, s.range_start, s.
            SELECT FROM job_inputs i
              JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
              JOIN invalidations n
-               ON n.dataset_version = coalesce(
-                      i.dataset_version,
-                      CASE WHEN i.dataset_uuid = mine.dataset_uuid THEN mine.dataset_version END,
-                      d.dataset_version)
+               ON n.dataset_version
+                  = input_generation(i, d, mine.dataset_uuid, mine.dataset_version)
               AND n.made_xid >= pg_snapshot_xmin(mine.pinned_snapshot)
               AND n.once_key NOT LIKE 'doubt:%%' IS NOT FALSE  -- its rewrite will tell
             WHERE i.revision_id = mine.revision_id
               AND NOT pg_visible_in_snapshot(n.made_xid, mine.pinned_snapshot)
-              AND (n.range_start IS NULL OR mine.range_start IS NULL
-                   OR (n.range_start <= mine.range_end AND mine.range_start <= n.range_end))
+              AND scopes_overlap(n.range_start, n.range_end, mine.range_start, mine.range_end)
               AND NOT EXISTS (
                   SELECT FROM invalidation_consumers c JOIN tasks t ON t.task_id = c.task_id
                    WHERE c.invalidation_id = n.invalidation_id AND c.job_id = mine.job_id
-                     AND (t.range_start IS NULL OR mine.range_start IS NULL
-                          OR (t.range_start <= mine.range_end
-                              AND mine.range_start <= t.range_end)))
+                     AND scopes_overlap(t.range_start, t.range_end,
+                                        mine.range_start, mine.range_end))
        ) AS is_missed, mine.follows
   FROM mine LEFT JOIN standing s ON true
 """
@@ -271,10 +266,8 @@ WITH mine AS (
       FROM mine
       JOIN job_inputs i ON i.revision_id = mine.revision_id
       JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
-      JOIN dataset_versions v ON v.dataset_version = coalesce(
-           i.dataset_version,
-           CASE WHEN i.dataset_uuid = mine.dataset_uuid THEN mine.dataset_version END,
-           d.dataset_version)
+      JOIN dataset_versions v
+        ON v.dataset_version = input_generation(i, d, mine.dataset_uuid, mine.dataset_version)
      CROSS JOIN LATERAL (
            SELECT '*' AS partition_key, NULL::uuid AS task_id, NULL::int AS attempt
             WHERE mine.range_start IS NULL
@@ -285,9 +278,7 @@ WITH mine AS (
             CROSS JOIN LATERAL (
                   SELECT pg_visible_in_snapshot(q.commit_xid, mine.pinned_snapshot)) AS s (seen)
             WHERE mine.range_start IS NOT NULL AND q.dataset_version = v.dataset_version
-              AND box(point(q.generation_no, q.range_start), point(q.generation_no, q.range_end))
-                  && box(point(v.generation_no, mine.range_start),
-                         point(v.generation_no, mine.range_end))
+              AND overlaps_blocks(q, v.generation_no, mine.range_start, mine.range_end)
      ) p
      CROSS JOIN pointed o
     ON CONFLICT (dataset_version, partition_key, input_version, input_key) DO UPDATE

@@ -24,11 +24,10 @@ class Partition:
     committed_at: datetime
 
 
-_PARTITION_COLUMNS = """partition_key, range_start, range_end, storage_ref, row_count, byte_count,
-       columns, task_id, attempt, committed_at"""
-
-_ALL = f"""
-SELECT {_PARTITION_COLUMNS} FROM partitions
+_ALL = """
+SELECT partition_key, range_start, range_end, storage_ref, row_count, byte_count, columns, task_id,
+       attempt, committed_at
+  FROM partitions
  WHERE dataset_version = %(dataset_version)s ORDER BY range_start, partition_key
 """
 
@@ -40,8 +39,10 @@ async def committed(conn: Conn, dataset_version: UUID) -> list[Partition]:
         return await cursor.fetchall()
 
 
-_PAGE = f"""
-SELECT {_PARTITION_COLUMNS} FROM partitions
+_PAGE = """
+SELECT partition_key, range_start, range_end, storage_ref, row_count, byte_count, columns, task_id,
+       attempt, committed_at
+  FROM partitions
  WHERE dataset_version = %(dataset_version)s
    AND (coalesce(range_start, -1), partition_key) > (%(after_start)s, %(after_key)s)
  ORDER BY coalesce(range_start, -1), partition_key LIMIT %(limit)s

@@ -13,9 +13,8 @@ SELECT EXISTS (
     SELECT FROM partitions p JOIN dataset_versions v USING (dataset_version)
      WHERE p.dataset_version = %(dataset_version)s
        AND (p.partition_key = %(partition_key)s
-            OR (%(first)s::bigint IS NOT NULL AND box(point(p.generation_no, p.range_start),
-                                                      point(p.generation_no, p.range_end))
-                && box(point(v.generation_no, %(first)s), point(v.generation_no, %(last)s)))))
+            OR (%(first)s::bigint IS NOT NULL
+                AND overlaps_blocks(p, v.generation_no, %(first)s, %(last)s))))
     OR EXISTS (
     SELECT FROM events e
      WHERE e.dataset_version = %(dataset_version)s
@@ -46,9 +45,8 @@ WITH maker AS (
       JOIN jobs j ON j.job_id = t.job_id AND j.active
      WHERE p.dataset_version = %(dataset_version)s
        AND (p.partition_key = %(partition_key)s
-            OR (%(first)s::bigint IS NOT NULL AND box(point(p.generation_no, p.range_start),
-                                                      point(p.generation_no, p.range_end))
-                && box(point(v.generation_no, %(first)s), point(v.generation_no, %(last)s))))
+            OR (%(first)s::bigint IS NOT NULL
+                AND overlaps_blocks(p, v.generation_no, %(first)s, %(last)s)))
 ), created AS (
     INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
                        dataset_version, partition_key, range_start, range_end, cursor_value,

@@ -35,27 +35,11 @@ UPDATE dataset_versions v
        = (NOT EXISTS (SELECT FROM kept k WHERE k.dataset_version = v.dataset_version))
 """
 
-# Buffered datasets belong to a name and come back with it: theirs stay. With the rows of others
-# goes the word that they were made: should the generation come back, its work is done anew. A pass
-# forgets so many tasks; tables are named once none is left, nor one that still runs.
-_EXPIRED = """
-WITH named AS MATERIALIZED (
-    SELECT DISTINCT r.job_id, r.generation_hash
-      FROM dataset_versions v
-      JOIN datasets d ON d.dataset_uuid = v.dataset_uuid AND d.job_id IS NOT NULL
-      JOIN job_outputs o ON o.dataset_version = v.dataset_version
-      JOIN job_revisions r USING (revision_id)
-     WHERE v.abandoned_at < now() - %(kept)s
-       AND concat('dataset_', replace(v.dataset_uuid::text, '-', ''), '_',
-                  left(replace(v.dataset_version::text, '-', ''), 16)) = ANY(%(tables)s)
-)
-"""
-_FORGET = (
-    _EXPIRED
-    + """
-, old AS (
+# The tasks of a generation are deleted with its tables: if the generation returns, it is built anew.
+_FORGET = """
+WITH old AS (
     SELECT t.task_id
-      FROM named n
+      FROM expired_generations(%(tables)s, %(kept)s) n
       JOIN job_revisions r ON r.job_id = n.job_id AND r.generation_hash = n.generation_hash
       JOIN tasks t ON t.job_id = r.job_id AND t.revision_id = r.revision_id
      WHERE t.status IN ('Completed', 'Failed', 'Canceled') AND t.retry_at IS NULL
@@ -69,12 +53,10 @@ _FORGET = (
 )
 DELETE FROM tasks t USING old WHERE t.task_id = old.task_id
 """
-)
-_DONE = (
-    _EXPIRED
-    + """
-, clear AS MATERIALIZED (
-    SELECT n.job_id, n.generation_hash FROM named n
+# A pass deletes a limited number of tasks. The tables may go once no task is left.
+_DONE = """
+WITH clear AS MATERIALIZED (
+    SELECT n.job_id, n.generation_hash FROM expired_generations(%(tables)s, %(kept)s) n
      WHERE NOT EXISTS (
            SELECT FROM job_revisions r
              JOIN tasks t ON t.job_id = r.job_id AND t.revision_id = r.revision_id
@@ -86,8 +68,7 @@ _DONE = (
     DELETE FROM reconciled_edges e USING clear n
      WHERE e.job_id = n.job_id AND e.generation_hash = n.generation_hash
 )
-SELECT array_agg(concat('dataset_', replace(o.dataset_uuid::text, '-', ''), '_',
-                        left(replace(o.dataset_version::text, '-', ''), 16))
+SELECT array_agg(hot_table_name(o.dataset_uuid, o.dataset_version)
                  ORDER BY o.dataset_version) AS tables,
        array_agg(o.dataset_version ORDER BY o.dataset_version) AS dataset_versions
   FROM clear n
@@ -99,7 +80,6 @@ SELECT array_agg(concat('dataset_', replace(o.dataset_uuid::text, '-', ''), '_',
         WHERE r.job_id = n.job_id AND r.generation_hash = n.generation_hash) o
  GROUP BY n.job_id, n.generation_hash
 """
-)
 
 
 @dataclass(frozen=True)

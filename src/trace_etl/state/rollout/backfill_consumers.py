@@ -56,7 +56,7 @@ SELECT count(*) FROM created
 _WANTED: LiteralString = """
     SELECT j.org_id, j.job_id, r.revision_id, r.runtime, r.generation_hash, r.execution_strategy,
            r.max_attempts, r.max_concurrency, r.timeout_seconds, r.heartbeat_timeout_seconds,
-           i.dataset_uuid, coalesce(i.dataset_version, d.dataset_version) AS dataset_version
+           i.dataset_uuid, input_generation(i, d) AS dataset_version
       FROM job_revisions r JOIN jobs j USING (job_id)
       JOIN job_inputs i ON i.revision_id = r.revision_id
       JOIN datasets d ON d.dataset_uuid = i.dataset_uuid

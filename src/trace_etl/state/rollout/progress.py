@@ -10,7 +10,6 @@ from psycopg.rows import class_row, dict_row
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.rollout.deployed_state import blocks
-from trace_etl.state.rollout.rollouts import COVERAGE
 
 _MOST_FAILURES = 20
 
@@ -105,15 +104,14 @@ async def progress(conn: Conn, org_id: UUID, dag: str, dag_version: UUID | None 
     )
 
 
-_TARGETS = (
-    "SELECT j.name AS job, d.output_name AS output, p.name, c.* FROM ("
-    + COVERAGE
-    + """) c
+_TARGETS = """
+SELECT j.name AS job, d.output_name AS output, p.name, c.*
+  FROM rollout_coverage c
   JOIN datasets d USING (dataset_uuid) JOIN jobs j USING (job_id)
   LEFT JOIN publications p USING (dataset_uuid)
+ WHERE c.rollout_id = %(rollout_id)s
  ORDER BY j.name, d.output_name
 """
-)
 
 
 async def _targets(conn: Conn, key: dict[str, Any]) -> list[Target]:
@@ -141,27 +139,22 @@ def _target(row: dict[str, Any]) -> Target:
     )
 
 
-# The new generation's tasks, whichever revision of it they were made for.
-_UNFINISHED = """
-  FROM rollouts o JOIN jobs j USING (dag_id)
-  JOIN job_revisions r ON r.revision_id = j.building_revision_id
-  JOIN tasks t ON t.job_id = j.job_id
-   AND t.status IN ('Queued', 'Running', 'Failed', 'Canceled') AND NOT t.abandoned
-  JOIN job_revisions mine ON mine.revision_id = t.revision_id
-   AND mine.generation_hash = r.generation_hash
- WHERE o.rollout_id = %(rollout_id)s
-"""
-_JOBS = f"""
-SELECT j.name AS job, count(*) FILTER (WHERE t.status = 'Queued') AS queued,
+_JOBS = """
+SELECT t.job, count(*) FILTER (WHERE t.status = 'Queued') AS queued,
        count(*) FILTER (WHERE t.status = 'Running') AS running,
        count(*) FILTER (WHERE t.status = 'Failed' AND t.retry_at IS NOT NULL) AS retrying,
        count(*) FILTER (WHERE t.status = 'Failed' AND t.retry_at IS NULL) AS failed,
        count(*) FILTER (WHERE t.status = 'Canceled') AS canceled
-{_UNFINISHED} GROUP BY j.name ORDER BY j.name
+  FROM rollouts r JOIN building_tasks t USING (dag_id)
+ WHERE r.rollout_id = %(rollout_id)s AND NOT t.abandoned
+   AND t.status IN ('Queued', 'Running', 'Failed', 'Canceled')
+ GROUP BY t.job ORDER BY t.job
 """
-_FAILURES = f"""
-SELECT t.task_id, j.name AS job, t.partition_key, t.attempt, t.error_code, t.error_message
-{_UNFINISHED} AND t.status = 'Failed' AND t.retry_at IS NULL
+_FAILURES = """
+SELECT t.task_id, t.job, t.partition_key, t.attempt, t.error_code, t.error_message
+  FROM rollouts r JOIN building_tasks t USING (dag_id)
+ WHERE r.rollout_id = %(rollout_id)s AND NOT t.abandoned
+   AND t.status = 'Failed' AND t.retry_at IS NULL
  ORDER BY t.finished_at LIMIT %(limit)s
 """
 

@@ -1,24 +1,22 @@
 """Tasks whose definition was given up, and tasks whose definition came back."""
 
-from typing import LiteralString
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
 
-# A task is wanted while its generation is its job's live one, or the one built beside it. In the
-# order of their ids, as everybody locks tasks: nobody waits for anybody in a circle.
-_UNWANTED: LiteralString = """
-WITH unwanted AS (
-    SELECT t.task_id FROM jobs j JOIN tasks t USING (job_id)
-     WHERE j.dag_id = %(dag_id)s AND NOT t.abandoned
-       AND (NOT j.active OR NOT EXISTS (
-            SELECT FROM job_revisions mine, job_revisions kept
-             WHERE mine.revision_id = t.revision_id
-               AND kept.revision_id IN (j.revision_id, j.building_revision_id)
-               AND mine.generation_hash = kept.generation_hash))
-"""
-# What waits would build a generation that nobody reads; what runs learns of it by heartbeat.
-_STOP: LiteralString = """
+# Tasks are locked in the order of their ids, as everywhere, so that transactions cannot deadlock.
+# The status is checked again on the locked row: it may have ended while this statement waited.
+_RETIRE = """
+WITH found AS (
+    SELECT task_id FROM unwanted_tasks
+     WHERE dag_id = %(dag_id)s AND status IN ('Queued', 'Running')
+     UNION ALL
+    SELECT task_id FROM unwanted_tasks
+     WHERE dag_id = %(dag_id)s AND status = 'Failed' AND retry_at IS NOT NULL
+), retired AS (
+    SELECT t.task_id FROM tasks t JOIN found USING (task_id)
+     WHERE NOT t.abandoned
+       AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.retry_at IS NOT NULL))
      ORDER BY t.task_id FOR UPDATE OF t
 )
 UPDATE tasks t
@@ -26,17 +24,16 @@ UPDATE tasks t
        finished_at = CASE t.status WHEN 'Running' THEN t.finished_at ELSE now() END,
        cancel_requested = true, abandoned = true, retry_at = NULL, cause = NULL,
        error_message = 'the DAG was redeployed'
-  FROM unwanted u WHERE t.task_id = u.task_id
+  FROM retired r WHERE t.task_id = r.task_id
 """
-_STOP_LIVE = _UNWANTED + " AND t.status IN ('Queued', 'Running')" + _STOP
-_STOP_FAILED = _UNWANTED + " AND t.status = 'Failed' AND t.retry_at IS NOT NULL" + _STOP
 
 
 async def abandon(conn: Conn, dag_id: UUID) -> int:
-    """Cancel what waits for definitions of a DAG that are gone, and tell what runs."""
-    live = await conn.execute(_STOP_LIVE, {"dag_id": dag_id})
-    failed = await conn.execute(_STOP_FAILED, {"dag_id": dag_id})
-    return live.rowcount + failed.rowcount
+    """Cancel waiting tasks of definitions that the DAG no longer has; ask running ones to stop.
+
+    Returns the number of tasks. A running attempt learns of it with its next heartbeat.
+    """
+    return (await conn.execute(_RETIRE, {"dag_id": dag_id})).rowcount
 
 
 # An attempt that was told to stop may still run: the next one takes its place, so that its late
@@ -54,7 +51,7 @@ WITH wanted AS MATERIALIZED (
        AND (t.dataset_uuid IS NULL OR EXISTS (
             SELECT FROM job_inputs i JOIN datasets d USING (dataset_uuid)
              WHERE i.revision_id = t.revision_id AND i.dataset_uuid = t.dataset_uuid
-               AND coalesce(i.dataset_version, d.dataset_version) = t.dataset_version))
+               AND input_generation(i, d) = t.dataset_version))
      ORDER BY t.task_id FOR UPDATE OF t
 ), ended AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_message)

@@ -1,7 +1,7 @@
 """Rollouts: a DAG's way from one version to the next, and back."""
 
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -97,49 +97,12 @@ async def retire(conn: Conn, dag_id: UUID, dag_version: UUID) -> None:
 
 # --- what is covered --------------------------------------------------------------------------
 
-# What a generation holds: its partitions, or the scopes of events where rows are kept elsewhere.
-_HELD: LiteralString = """
-       SELECT range_agg(int8range(range_start, range_end, '[]'))
-                  FILTER (WHERE range_start IS NOT NULL) AS ranges,
-              array_agg(partition_key) FILTER (WHERE range_start IS NULL
-                                                 AND partition_key IS NOT NULL) AS keys,
-              max(cursor_value) AS cursor, count(*) FILTER (WHERE is_partition) AS partitions
-         FROM (SELECT partition_key, range_start, range_end, NULL::bigint AS cursor_value,
-                      true AS is_partition
-                 FROM partitions WHERE dataset_version = t.version
-                UNION ALL
-               SELECT partition_key, range_start, range_end, cursor_value, false
-                 FROM events WHERE NOT kind.partitioned AND dataset_version = t.version) held
+_UNCOVERED = """
+SELECT count(*), pg_current_snapshot()::text FROM rollout_coverage
+ WHERE rollout_id = %(rollout_id)s
+   AND (NOT isempty(missing_ranges) OR missing_keys <> '{}'
+        OR (old_cursor IS NOT NULL AND coalesce(new_cursor < old_cursor, true)))
 """
-COVERAGE: LiteralString = (
-    """
-SELECT g.dataset_uuid, g.from_version, g.to_version, old.partitions AS old_partitions,
-       new.partitions AS new_partitions,
-       coalesce(old.ranges, '{}') AS old_ranges,
-       coalesce(old.ranges, '{}') - coalesce(new.ranges, '{}') AS missing_ranges,
-       ARRAY(SELECT unnest(old.keys) EXCEPT SELECT unnest(new.keys) ORDER BY 1) AS missing_keys,
-       old.cursor AS old_cursor, new.cursor AS new_cursor
-  FROM rollout_targets g
- CROSS JOIN LATERAL (
-       SELECT EXISTS (SELECT FROM partitions WHERE dataset_version = g.from_version) AS partitioned
- ) kind
- CROSS JOIN LATERAL (SELECT * FROM (SELECT g.from_version AS version) t CROSS JOIN LATERAL ("""
-    + _HELD
-    + """) h) old
- CROSS JOIN LATERAL (SELECT * FROM (SELECT g.to_version AS version) t CROSS JOIN LATERAL ("""
-    + _HELD
-    + """) h) new
- WHERE g.rollout_id = %(rollout_id)s
-"""
-)
-_UNCOVERED = (
-    "SELECT count(*), pg_current_snapshot()::text FROM ("
-    + COVERAGE
-    + """) c
- WHERE NOT isempty(c.missing_ranges) OR c.missing_keys <> '{}'
-    OR (c.old_cursor IS NOT NULL AND coalesce(c.new_cursor < c.old_cursor, true))
-"""
-)
 
 
 async def covered_as_of(conn: Conn, rollout_id: UUID) -> str | None:
@@ -163,8 +126,7 @@ SELECT count(*)
        ELSE coalesce(int8range(p.range_start, p.range_end, '[]') <@ (
             SELECT range_agg(int8range(q.range_start, q.range_end, '[]')) FROM partitions q
              WHERE q.dataset_version = g.to_version
-               AND box(point(q.generation_no, q.range_start), point(q.generation_no, q.range_end))
-                && box(point(v.generation_no, p.range_start), point(v.generation_no, p.range_end))
+               AND overlaps_blocks(q, v.generation_no, p.range_start, p.range_end)
             ), false) END
 """
 
@@ -180,11 +142,8 @@ _IDLE = """
 SELECT j.building_revision_id FROM jobs j
  WHERE j.dag_id = %(dag_id)s AND j.building_revision_id IS NOT NULL
    AND NOT EXISTS (
-       SELECT FROM jobs o JOIN tasks t ON t.job_id = o.job_id
-         JOIN job_revisions r ON r.revision_id = o.building_revision_id
-         JOIN job_revisions mine ON mine.revision_id = t.revision_id
-          AND mine.generation_hash = r.generation_hash
-        WHERE o.dag_id = %(dag_id)s
+       SELECT FROM building_tasks t
+        WHERE t.dag_id = %(dag_id)s
           AND (t.status IN ('Queued', 'Running')
                OR (t.status = 'Failed' AND t.retry_at IS NOT NULL)))
 """

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trace_etl.dag.column_types import BUFFERED
 from trace_etl.model.dag import Column, Dag
 from trace_etl.model.digests import digest
 
-HELD = ("boolean", "int", "long", "double", "string", "binary")
-"""The types of columns that a buffered dataset can have."""
 RESERVED = ("_cursor", "_published")
 """Columns that the platform keeps beside the declared ones."""
 
@@ -67,8 +66,8 @@ def disagreeing(dag: Dag) -> Iterator[tuple[int, str]]:
 def unfit(columns: Iterable[tuple[str, str]]) -> Iterator[tuple[int, str, str]]:
     """The columns, by name and type, that a buffered dataset cannot have; which field, and why."""
     for n, (name, kind) in enumerate(columns):
-        if kind not in HELD:
-            rule = f"a buffered dataset holds {', '.join(HELD)}; write {kind} as string"
+        if kind not in BUFFERED:
+            rule = f"a buffered dataset holds {', '.join(BUFFERED)}; write {kind} as string"
             yield n, "type", rule
         if name == "org_id" and kind != "string":
             yield n, "type", "org_id is filled in by the platform; it is a string"

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from pydantic_core import PydanticCustomError
 
+from trace_etl.dag.column_types import DeclaredType
 from trace_etl.dag.complaints import shown
 from trace_etl.dag.where import check_where
 from trace_etl.model.errors import Invalid
@@ -177,9 +178,7 @@ class JobSection(Section):
 
 class ColumnSection(Section):
     name: Secret
-    type: Literal[
-        "boolean", "int", "long", "double", "decimal", "string", "binary", "date", "timestamp"
-    ]
+    type: DeclaredType
     nullable: StrictBool = True
 
 

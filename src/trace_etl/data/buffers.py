@@ -2,27 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 from psycopg import sql
 
+from trace_etl.dag.column_types import ColumnType, buffered_form
 from trace_etl.data import copy_encoding, hot_tables
+from trace_etl.data.columns import declared_arrow_type
 from trace_etl.data.connection import Conn
 
 CURSOR = "_cursor"
 """Which batch last changed the row: what a reader reads up to, and from."""
 _PUBLISHED = "_published"
 _ORG = "org_id"
-_TYPES: dict[str, tuple[Any, LiteralString]] = {
-    "boolean": (pa.bool_(), "boolean"),
-    "int": (pa.int64(), "bigint"),
-    "long": (pa.int64(), "bigint"),
-    "double": (pa.float64(), "double precision"),
-    "string": (pa.string(), "text"),
-    "binary": (pa.binary(), "bytea"),
-}
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ def _make_table(conn: Conn, shape: Shape) -> None:
     columns = [
         sql.SQL("{} {} {}").format(
             sql.Identifier(name),
-            sql.SQL(_TYPES[kind][1]),
+            sql.SQL(_stored_type(kind).postgres or ""),
             sql.SQL("" if nullable and name not in shape.key else "NOT NULL"),
         )
         for name, kind, nullable in _all(shape)
@@ -139,11 +133,21 @@ def _all(shape: Shape) -> list[tuple[str, str, bool]]:
     return [*declared, *ours]
 
 
+def _stored_type(declared: str) -> ColumnType:
+    stored = buffered_form(declared)
+    if stored is None:
+        raise TypeError(f"a buffered dataset cannot have a column of type {declared}")
+    return stored
+
+
 def _batch(shape: Shape, stamp: Stamp, cursor: int, rows: Sequence[Sequence[Any]]) -> Any:
     given = {name: [row[n] for row in rows] for n, (name, _, _) in enumerate(shape.columns)}
     ours = {_ORG: str(stamp.org_id), CURSOR: cursor, _PUBLISHED: stamp.publish_no}
     values = {**given, **{name: [value] * len(rows) for name, value in ours.items()}}
-    arrays = [pa.array(values[name], _TYPES[kind][0]) for name, kind, _ in _all(shape)]
+    arrays = [
+        pa.array(values[name], declared_arrow_type(_stored_type(kind).name))
+        for name, kind, _ in _all(shape)
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _, _ in _all(shape)])
 
 

@@ -8,39 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from trace_etl.dag.column_types import BY_ARROW
+
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
-# How each is stored, and where its count of days or microseconds begins.
-_BIG_ENDIAN = {
-    "int16": (">i2", 0),
-    "int32": (">i4", 0),
-    "int64": (">i8", 0),
-    "float": (">f4", 0),
-    "double": (">f8", 0),
-    "bool": (">u1", 0),
-    "date32[day]": (">i4", 10_957),
-    "timestamp[us]": (">i8", 946_684_800_000_000),
-    "timestamp[us, tz=UTC]": (">i8", 946_684_800_000_000),
-}
-_AS_INTEGERS = {
-    "date32[day]": pa.int32(),
-    "timestamp[us]": pa.int64(),
-    "timestamp[us, tz=UTC]": pa.int64(),
-}
-_OIDS = {
-    "bool": 16,
-    "binary": 17,
-    "int64": 20,
-    "int16": 21,
-    "int32": 23,
-    "string": 25,
-    "float": 700,
-    "double": 701,
-    "date32[day]": 1082,
-    "timestamp[us]": 1114,
-    "timestamp[us, tz=UTC]": 1184,
-    "decimal": 1700,
-}
 _BASE, _MINUS, _WORD = 10_000, 0x4000, 0xFFFF_FFFF
 _HEAD, _EMPTY_HEAD = 20, 12  # bytes before an array's elements
 _Array = Any  # pyarrow and numpy arrays
@@ -107,14 +78,14 @@ def _field(column: _Array) -> _Field:
 
 def _numbers(column: _Array) -> _Array:
     """A row of bytes for each value of one width. Raises TypeError for an unknown type."""
-    kind = str(column.type)
-    if kind not in _BIG_ENDIAN:
-        raise TypeError(f"a column of type {kind} has no place in a table of Postgres data")
-    stored, epoch = _BIG_ENDIAN[kind]
-    if kind in _AS_INTEGERS:
-        column = column.cast(_AS_INTEGERS[kind])
+    kind = BY_ARROW.get(str(column.type))
+    if kind is None or kind.copy_format is None:
+        raise TypeError(f"a column of type {column.type} has no place in a table of Postgres data")
+    epoch = kind.copy_epoch
+    if epoch:
+        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
     filled = pc.fill_null(column, pa.scalar(0, pa.int8()).cast(column.type))
-    values = (np.asarray(filled) - epoch if epoch else np.asarray(filled)).astype(stored)
+    values = (np.asarray(filled) - epoch if epoch else np.asarray(filled)).astype(kind.copy_format)
     return values.view(np.uint8).reshape(len(column), values.itemsize)
 
 
@@ -185,7 +156,7 @@ def _array(column: _Array, nulls: _Array | None) -> _Field:
 
 
 def _oid(kind: _Array) -> int:
-    return _OIDS["decimal" if kinds.is_decimal128(kind) else str(kind)]
+    return BY_ARROW["decimal128" if kinds.is_decimal128(kind) else str(kind)].oid
 
 
 def _variable(column: _Array, nulls: _Array | None) -> _Field:

@@ -1,36 +1,20 @@
-"""Column types as markers record them (Spark's words), in DuckDB's words."""
+"""Translate column types from Spark, as markers record them, to DuckDB."""
 
 import re
 
-_PLAIN = {
-    "tinyint": "TINYINT",
-    "byte": "TINYINT",
-    "smallint": "SMALLINT",
-    "short": "SMALLINT",
-    "int": "INTEGER",
-    "integer": "INTEGER",
-    "bigint": "BIGINT",
-    "long": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "string": "VARCHAR",
-    "binary": "BLOB",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP WITH TIME ZONE",
-    "timestamp_ntz": "TIMESTAMP",
-}
+from trace_etl.dag.column_types import BY_SPARK
+
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _ARRAY = re.compile(r"array<(.+)>")
 
 
 def duckdb_type(spark_type: str) -> str:
-    """The same type for DuckDB; text for what has no counterpart here."""
-    word = spark_type.strip().lower()
-    if word in _PLAIN:
-        return _PLAIN[word]
-    if decimal := _DECIMAL.fullmatch(word):
+    """Return the DuckDB type of a Spark type; VARCHAR if DuckDB has no equivalent here."""
+    name = spark_type.strip().lower()
+    if decimal := _DECIMAL.fullmatch(name):
         return f"DECIMAL({decimal[1]},{decimal[2]})"
-    if array := _ARRAY.fullmatch(word):
+    if array := _ARRAY.fullmatch(name):
         return f"{duckdb_type(array[1])}[]"
+    if name in BY_SPARK and name != "decimal":
+        return BY_SPARK[name].duckdb
     return "VARCHAR"

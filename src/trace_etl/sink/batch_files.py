@@ -3,21 +3,18 @@
 import errno
 import json
 import os
-import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS, BufferBatch, BufferColumn
+from trace_etl.dag.column_types import BY_SPARK
 from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import attempt_prefix, buffer_place
 
 _JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/x-jsonlines")
-_INT, _LONG = 2**31, 2**63
-_DIGITS = re.compile(r"-?[0-9]+")
 _ELSEWHERE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
 
 
@@ -137,56 +134,12 @@ def _rows(
 def _value(number: int, column: BufferColumn, given: Any) -> Any:
     if given is None or column.name == "org_id":
         return None
+    parse = BY_SPARK[column.type].parse_json
+    if parse is None:
+        raise BadBatch(f"{column.name!r} is {column.type}, which a buffered dataset cannot have")
     try:
-        return _PARSERS[column.type](given)
+        return parse(given)
     except (ValueError, TypeError, OverflowError) as error:
         nested = isinstance(given, dict | list)
         shown = "a list or an object" if nested else json.dumps(given)[:80]
         raise BadBatch(f"line {number}: {column.name!r} is {column.type}, not {shown}") from error
-
-
-def _boolean(given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise TypeError
-    return given
-
-
-def _integer(given: Any, limit: int) -> int:
-    # Beyond 2^53 many writers of JSON can only send digits in quotes.
-    if isinstance(given, bool) or not isinstance(given, int | str):
-        raise TypeError
-    if isinstance(given, str) and not _DIGITS.fullmatch(given):  # int() takes "1_0", and more
-        raise ValueError
-    value = int(given)
-    if not -limit <= value < limit:
-        raise OverflowError
-    return value
-
-
-def _double(given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError
-    return float(given)
-
-
-def _string(given: Any) -> str:
-    if not isinstance(given, str) or "\x00" in given:
-        raise TypeError
-    given.encode()  # half a surrogate pair is no text
-    return given
-
-
-def _binary(given: Any) -> bytes:
-    if not isinstance(given, str) or not given.startswith("0x"):
-        raise TypeError
-    return bytes.fromhex(given[2:])
-
-
-_PARSERS: dict[str, Callable[[Any], Any]] = {
-    "boolean": _boolean,
-    "int": partial(_integer, limit=_INT),
-    "long": partial(_integer, limit=_LONG),
-    "double": _double,
-    "string": _string,
-    "binary": _binary,
-}

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from trace_etl.dag.column_types import BY_ARROW
 from trace_etl.policy.ranges import split
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.options import BUNDLE, EvmOptions
@@ -29,18 +30,11 @@ from trace_etl.spark.evm.tables import SCHEMAS
 from trace_etl.spark.session.executors import freeze_imports
 
 __all__ = ["EvmDataSource", "EvmReader", "ddl", "unpack"]
-_DDL = {
-    "int64": "bigint",
-    "binary": "binary",
-    "string": "string",
-    "double": "double",
-    "bool": "boolean",
-}
 
 
 def ddl(schema: Any) -> str:
-    """Spark's words for an Arrow schema of ours."""
-    return ", ".join(f"`{field.name}` {_DDL[str(field.type)]}" for field in schema)
+    """Return the Spark DDL of an Arrow schema of this package."""
+    return ", ".join(f"`{field.name}` {BY_ARROW[str(field.type)].spark}" for field in schema)
 
 
 class EvmDataSource(DataSource):

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trace_etl.data.columns import declared_arrow_type
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.columns import (
     binary,
@@ -19,12 +20,8 @@ from trace_etl.spark.evm.columns import (
     wide_integers,
 )
 
-_LONG, _BYTES, _TEXT, _DOUBLE, _FLAG = (
-    pa.int64(),
-    pa.binary(),
-    pa.string(),
-    pa.float64(),
-    pa.bool_(),
+_LONG, _BYTES, _TEXT, _DOUBLE, _FLAG = map(
+    declared_arrow_type, ("long", "binary", "string", "double", "boolean")
 )
 
 SCHEMAS: dict[str, Any] = {

@@ -8,27 +8,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType
 
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskOutput
 from trace_etl.dag.buffered_datasets import RESERVED
+from trace_etl.dag.column_types import BY_SPARK, appended_form, buffered_form
 from trace_etl.data import appends, connection
 from trace_etl.data.errors import KeyMissing, ValueRefused
 from trace_etl.model.storage import hot_table
@@ -38,27 +23,6 @@ from trace_etl.spark.io import reports
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.executors import freeze_imports
 
-_KEPT = (
-    ShortType,
-    IntegerType,
-    LongType,
-    FloatType,
-    DoubleType,
-    DecimalType,
-    BooleanType,
-    StringType,
-    BinaryType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
-)
-_PLAIN = (LongType, DoubleType, BooleanType, StringType, BinaryType)
-_WIDENED: dict[type[DataType], str] = {
-    ByteType: "long",
-    ShortType: "long",
-    IntegerType: "long",
-    FloatType: "double",
-}
 _REPORT: Any = pa.schema([("rows", pa.int64())])
 _REPORT_TYPE = from_arrow_schema(_REPORT)
 
@@ -102,29 +66,27 @@ def storable(frame: DataFrame, output: TaskOutput, *, is_plain: bool = False) ->
 
 
 def _stored(name: str, kind: DataType) -> Column:
-    column = F.col(f"`{name}`")
     item = kind.elementType if isinstance(kind, ArrayType) else kind
-    if isinstance(item, _KEPT):
-        return column
-    if isinstance(item, ByteType):  # Postgres has none so small
-        wider = ArrayType(ShortType()) if isinstance(kind, ArrayType) else ShortType()
-        return column.cast(wider).alias(name)
-    raise BadSql(
-        f"column {name} is {kind.simpleString()}; append holds numbers, booleans, strings, binary, "
-        "dates, timestamps and arrays of these: CAST it, or make it text by to_json"
-    )
+    form = appended_form(item.typeName())
+    if form is None:
+        raise BadSql(
+            f"column {name} is {kind.simpleString()}; append holds numbers, booleans, strings, "
+            "binary, dates, timestamps and arrays of these: CAST it, or make it text by to_json"
+        )
+    if form is BY_SPARK[item.typeName()]:
+        return F.col(f"`{name}`")
+    wanted = form.spark if item is kind else f"array<{form.spark}>"
+    return F.col(f"`{name}`").cast(wanted).alias(name)
 
 
 def _plain(name: str, kind: DataType) -> Column:
-    column = F.col(f"`{name}`")
-    if isinstance(kind, _PLAIN):
-        return column
-    if type(kind) in _WIDENED:
-        return column.cast(_WIDENED[type(kind)]).alias(name)
-    raise BadSql(
-        f"column {name} is {kind.simpleString()}; a buffered dataset holds bigint, double, "
-        "boolean, string and binary: CAST it"
-    )
+    form = buffered_form(kind.typeName())
+    if form is None:
+        raise BadSql(
+            f"column {name} is {kind.simpleString()}; a buffered dataset holds bigint, double, "
+            "boolean, string and binary: CAST it"
+        )
+    return F.col(f"`{name}`").cast(form.spark).alias(name)
 
 
 def _target(context: OperatorContext, output: TaskOutput, frame: DataFrame) -> appends.Target:

@@ -10,22 +10,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-)
 
 from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskOutput
+from trace_etl.dag.column_types import holds_without_loss
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql, BadTask
 from trace_etl.spark.io import reports
@@ -36,16 +25,6 @@ from trace_etl.spark.session.executors import freeze_imports
 
 _REPORT: Any = pa.schema([("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 _REPORT_TYPE = from_arrow_schema(_REPORT)
-_SMALL = (ByteType, ShortType, IntegerType)
-# What a declared type holds without loss.
-_FITTING: dict[str, tuple[type[DataType], ...]] = {
-    "boolean": (BooleanType,),
-    "int": _SMALL,
-    "long": (*_SMALL, LongType),
-    "double": (*_SMALL, FloatType, DoubleType),
-    "string": (StringType,),
-    "binary": (BinaryType,),
-}
 
 
 def write(context: OperatorContext, result: Frame) -> TaskResult:
@@ -75,7 +54,7 @@ def declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
     for field in frame.schema.fields:
         if field.name not in types:
             raise BadSql(f"output {output.name}: the published schema has no column {field.name}")
-        if not isinstance(field.dataType, _FITTING[types[field.name]]):
+        if not holds_without_loss(types[field.name], field.dataType.typeName()):
             raise BadSql(
                 f"output {output.name}: column {field.name} is {field.dataType.simpleString()}, "
                 f"but {types[field.name]} in the published schema: CAST it"

@@ -12,7 +12,7 @@ import httpx
 from bench.harness import Result, compare
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.lite import stack
-from trace_etl.lite.connection import Connection
+from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 from trace_etl.lite.processes import detached
@@ -43,7 +43,7 @@ publish:
 class Platform:
     """A stack, and one range after the other through it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: StackConnection) -> None:
         context = ssl.create_default_context(cafile=connection.ca)
         token = Path(connection.user_token).read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}

@@ -60,7 +60,7 @@ def test_the_demo_ends_with_the_table_and_leaves_nothing_behind(scratch: Path) -
     assert len(rows) == 10
     counts = [int(transfers) for transfers, _ in rows]
     assert counts == sorted(counts, reverse=True) and counts[-1] > 0
-    for part in ("stack up", "Spark start", "ingest", "receivers", "final ranking", "all of it"):
+    for part in ("stack up", "Spark start", "ingest", "receivers", "final ranking", "total"):
         assert re.search(rf"^{part} +\d", text, re.MULTILINE), part
     assert "What to try next" in text
     assert list(scratch.glob("trace-demo-*")) == []

@@ -18,7 +18,7 @@ from support.chain_rows import expected
 from support.waiting import eventually
 from trace_etl.api.task.payload import Storage
 from trace_etl.cli import client
-from trace_etl.cli.client import Client, Refused
+from trace_etl.cli.client import RequestRejected, StackClient
 from trace_etl.devtools.devchain.chain.devchain import DevChain
 from trace_etl.devtools.devchain.rpc.server import RunningServer, start_server
 from trace_etl.lite import stack as lite
@@ -41,7 +41,7 @@ LAST_BLOCK = 399
 
 
 @contextmanager
-def connect(home: Path) -> Generator[Client]:
+def connect(home: Path) -> Generator[StackClient]:
     """A client like the command line's."""
     found = client.connect(home)
     with found.http:
@@ -306,7 +306,7 @@ def test_the_alert_of_the_erc20_example_tells_of_large_transfers_in_new_blocks(
         with connect(stack.home) as asked:
             try:
                 return asked.query(sql)["rows"]
-            except Refused:  # while there is no alert yet
+            except RequestRejected:  # while there is no alert yet
                 return []
 
     eventually(lambda: any(t["job"] == "live_transfers" for t in stack.tasks("erc20")))

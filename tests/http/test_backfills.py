@@ -470,27 +470,27 @@ def test_the_command_line_previews_runs_shows_cancels_and_resumes(
 
     ask = ["backfill", filling.g.name, "work", "--range", "0-29"]
     shown = trace(*ask, "--dry-run")
-    assert "3 to build. 30 blocks, nobody can tell how many rows" in shown
+    assert "3 to build. 30 blocks, unknown number of rows" in shown
     assert filling.g.queued("work") == []
     shown = trace(*ask)
     assert "3 chunks to build" in shown
-    assert "The same backfill was asked for before" in trace(*ask)
+    assert "This backfill exists already" in trace(*ask)
     made = filling.bench.user.get("/v1/backfills", params={"dag": filling.g.name}).json()["items"][
         0
     ]
     filling.feed()
     assert f"{filling.g.name}.work" in trace("backfills", "--state", "running")
     assert "3 created" in trace("backfills", "show", made["backfill_id"])
-    assert "3 waiting tasks ended" in trace("backfills", "cancel", made["backfill_id"])
+    assert "3 queued tasks ended" in trace("backfills", "cancel", made["backfill_id"])
     assert "the backfill is canceled" in trace(
         "backfills", "show", made["backfill_id"], "--wait", code=1
     )
-    assert "Trying 3 chunks again" in trace("backfills", "resume", made["backfill_id"])
+    assert "Retrying 3 chunks" in trace("backfills", "resume", made["backfill_id"])
     filling.feed()
     filling.build("work")
     filling.feed()
     assert "3/3 chunks: complete, 9 rows" in trace(
         "backfills", "show", made["backfill_id"], "--wait"
     )
-    assert "all there" not in trace(*ask, "--wait")
-    assert "there" in trace(*ask, "--dry-run")
+    assert "is built already" not in trace(*ask, "--wait")
+    assert "already built" in trace(*ask, "--dry-run")

@@ -63,7 +63,7 @@ def stack(
         )
         token = secrets.directory / "user.jwt"
         fields = {**vars(described), "ca": str(secrets.ca), "user_token": str(token)}
-        connection.write(home / "connection.json", connection.Connection(**fields))
+        connection.write(home / "connection.json", connection.StackConnection(**fields))
         yield Stack(running, home)
 
 

@@ -81,7 +81,7 @@ def shell(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Shell]:
             "ca": str(secrets.ca),
             "user_token": str(secrets.directory / "user.jwt"),
         }
-        connection.write(home / "connection.json", connection.Connection(**fields))
+        connection.write(home / "connection.json", connection.StackConnection(**fields))
         yield Shell(tmp_path, Story(made))
 
 
@@ -91,12 +91,15 @@ def test_a_change_from_plan_to_rollback(shell: Shell) -> None:
     shell.built(29)
     before = story.seen("out")
 
-    told = shell.out("plan", shell.file(column=2))
-    assert "~ work: new generation (config.sql), built beside the old: out: 3 partitions (0" in told
-    assert "config.sql: SELECT 1 FROM pieces → SELECT 2 FROM pieces" in told
-    assert "~ after: new generation (upstream work)" in told
-    assert "= request, split: keep running" in told
-    assert "6 partitions to rebuild" in told
+    text = shell.out("plan", shell.file(column=2))
+    assert (
+        "~ work: new generation (config.sql), built beside the old one: out: 3 partitions (0"
+        in text
+    )
+    assert "config.sql: SELECT 1 FROM pieces → SELECT 2 FROM pieces" in text
+    assert "~ after: new generation (upstream work)" in text
+    assert "= request, split: keep running" in text
+    assert "6 partitions to rebuild" in text
     assert shell.json("plan", shell.file(column=2))["plan"]["partitions"] == 6
 
     waiting = shell.waiting("deploy", shell.file(column=2), "--wait")
@@ -106,7 +109,7 @@ def test_a_change_from_plan_to_rollback(shell: Shell) -> None:
     assert waiting.returncode == 0, wrong
     assert "Complete: the new generations are current." in said
     assert story.seen("out")[0] != before[0]
-    assert "is deployed like this already" in shell.out("plan", shell.file(column=2))
+    assert "this text is deployed already" in shell.out("plan", shell.file(column=2))
     assert ": complete" in shell.out("rollout", story.name)
 
     assert "again" in shell.out("rollback", story.name)

@@ -11,10 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from trace_etl.cli.stack import devchain as cli_devchain
+from trace_etl.cli.main import app
 from trace_etl.devtools.devchain import DevChain, ReorgAt, start_server
 
 DEADLINE = 30.0
@@ -148,9 +147,6 @@ def test_a_taken_port_ends_the_process_with_a_plain_sentence(tmp_path: Path) -> 
     ],
 )
 def test_a_bad_option_is_refused_by_name(options: list[str], named: str) -> None:
-    app = typer.Typer()
-    cli_devchain.register(app)
-    app.callback()(lambda: None)
     done = CliRunner().invoke(app, ["devchain", "--port", "0", *options], terminal_width=200)
     assert done.exit_code == 2
     assert named in done.output

@@ -214,7 +214,7 @@ def test_the_command_line_pauses_shows_and_resumes(stand: Bench, tmp_path: Path)
 
     g = graph(stand, {"work": "split; max_queue_depth: 1"})
     assert trace("pause", g.name, "split", "--reason", "repairs").endswith(
-        "Paused split. Nothing is lost; `trace resume` ends it.\n"
+        "Paused split. Events are kept; `trace resume` ends the pause.\n"
     )
     kept = trace("trigger", g.name, "request", "--range", "0-9")
     assert "Triggered" in kept
@@ -222,7 +222,7 @@ def test_the_command_line_pauses_shows_and_resumes(stand: Bench, tmp_path: Path)
     shown = trace("pressure")
     assert f"{g.name}.split" in shown
     assert "repairs" in shown
-    assert "1 events wait for a paused job" in shown
+    assert "1 events wait for paused jobs" in shown
     assert trace("resume", g.name, "split").endswith("Resumed split.\n")
     stand.live.drain()
     balance(stand)
@@ -231,7 +231,7 @@ def test_the_command_line_pauses_shows_and_resumes(stand: Bench, tmp_path: Path)
     assert "queue depth 1, limit 1" in shown
     assert "bulk work" in shown
     said = trace("resume", g.name)
-    assert f"split still waits for backpressure of {g.name}.work." in said
+    assert f"split is still paused by backpressure of {g.name}.work." in said
     listed = {
         line.split()[1]: line for line in trace("jobs", g.name).splitlines() if g.name in line
     }
@@ -240,4 +240,4 @@ def test_the_command_line_pauses_shows_and_resumes(stand: Bench, tmp_path: Path)
     assert "bulk work only" in trace("job", g.name, "split")
     trace("pause", g.name, "request")
     assert "bulk work only" not in trace("jobs", g.name).split("request")[1].split("\n")[0]
-    assert "Kept the trigger" in trace("trigger", g.name, "request", "--range", "10-19")
+    assert "Recorded the trigger" in trace("trigger", g.name, "request", "--range", "10-19")

@@ -67,7 +67,7 @@ def shell(dispatcher: Live, tmp_path: Path) -> Shell:
         "ca": str(dispatcher.secrets.ca),
         "user_token": str(dispatcher.secrets.directory / "user.jwt"),
     }
-    connection.write(tmp_path / "connection.json", connection.Connection(**fields))
+    connection.write(tmp_path / "connection.json", connection.StackConnection(**fields))
     return Shell(tmp_path, dispatcher)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trace_etl.lite import stack
-from trace_etl.lite.connection import Connection
+from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.errors import StackError
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
@@ -22,7 +22,7 @@ def standins(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
     return [replace(part, argv=(sys.executable, SERVICE, part.name)) for part in parts]
 
 
-def announce(connection: Connection, seconds: float) -> None:
+def announce(connection: StackConnection, seconds: float) -> None:
     print("up", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""How a plan looks to people."""
+"""The text of a plan."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def shown(
     return capsys.readouterr().out
 
 
-def test_a_text_of_many_lines_is_told_by_the_lines_that_differ(
+def test_a_change_of_a_long_text_shows_only_the_lines_that_differ(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     sql = {
@@ -31,33 +31,35 @@ def test_a_text_of_many_lines_is_told_by_the_lines_that_differ(
         "after": "SELECT a,\n  c\nFROM t",
     }
     job = {**KEPT, "name": "top", "change": "changed", "action": "build", "fields": [sql]}
-    told = shown(capsys, [{**job, "because": ["config.sql"], "rebuild": {"out": STOCK}}])
-    assert "~ top: new generation (config.sql), built beside the old: out: 2 partitions" in told
-    assert "(0-9, 20-29)" in told
-    assert "        -   b\n        +   c\n" in told
-    assert "SELECT a" not in told
+    text = shown(capsys, [{**job, "because": ["config.sql"], "rebuild": {"out": STOCK}}])
+    assert "~ top: new generation (config.sql), built beside the old one: out: 2 partitions" in text
+    assert "(0-9, 20-29)" in text
+    assert "        -   b\n        +   c\n" in text
+    assert "SELECT a" not in text
 
 
-def test_what_keeps_running_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unchanged_jobs_share_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [{**KEPT, "name": name} for name in ("a", "b")]
     assert shown(capsys, jobs) == "  = a, b: keep running\n"
 
 
-def test_names_are_told_by_where_they_go(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_published_name_shows_its_old_and_new_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     names = (
         {"name": "n", "before": None, "after": "a.x", "rebuild": None, "readers": []},
         {"name": "o", "before": "a.x", "after": None, "rebuild": None, "readers": ["other.job"]},
         {"name": "p", "before": "a.x", "after": "b.y", "rebuild": STOCK, "readers": []},
     )
-    told = shown(capsys, [{**KEPT, "name": "a"}], names)
-    assert "+ published as n: a.x" in told
-    assert "- not published any more: o\n      read by other.job: deploy them anew, too" in told
-    assert "~ p moves from a.x to b.y, when that is complete" in told
+    text = shown(capsys, [{**KEPT, "name": "a"}], names)
+    assert "+ published as n: a.x" in text
+    assert "- no longer published: o\n      read by other.job: deploy their DAGs again, too" in text
+    assert "~ p moves from a.x to b.y, when the new data is complete" in text
 
 
 @pytest.mark.parametrize(
     ("live", "stuck"), [({"queued": 1}, False), ({"retrying": 1}, False), ({"failed": 3}, True)]
 )
-def test_a_rollout_is_stuck_when_nothing_could_still_complete_it(live: dict, stuck: bool) -> None:
+def test_a_rollout_is_stuck_when_no_task_can_complete_it(live: dict, stuck: bool) -> None:
     job = {"job": "a", "queued": 0, "running": 0, "retrying": 0, "failed": 0, "canceled": 0, **live}
     assert is_stuck({"state": "building", "reason": "…", "jobs": [job]}) is stuck

@@ -1,21 +1,25 @@
-"""The program itself: quick help, the schema, numbers as people read them, the demo's counting."""
+"""The program: fast help, the schema, number formats and the progress of the demo."""
 
 import json
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from trace_etl import __version__
 from trace_etl.cli import output
 from trace_etl.cli.main import app
 from trace_etl.cli.stack.demo import _dag_text  # pyright: ignore[reportPrivateUsage]
-from trace_etl.cli.stack.progress import Follower
+from trace_etl.cli.stack.progress import DemoProgress
 from trace_etl.dag.parsing import parse_dag
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
@@ -33,20 +37,43 @@ def test_help_imports_nothing_heavy() -> None:
     assert [name for name in HEAVY if name in loaded] == []
 
 
-def test_help_names_every_command() -> None:
-    text = CliRunner().invoke(app, ["--help"]).stdout
-    for command in (
-        *("up", "down", "status", "deploy", "trigger", "tasks", "task", "cancel", "datasets"),
-        *("dataset", "dags", "query", "schema", "devchain", "demo", "version"),
-    ):
-        assert f" {command} " in text
+def test_help_groups_every_command_by_topic() -> None:
+    commands, panel = dict[str, str](), ""
+    for line in CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).stdout.splitlines():
+        if line.startswith("╭"):
+            panel = line.strip("╭─╮ ")
+        elif panel and (name := re.match("│ ([a-z][a-z-]*) ", line)):
+            commands[name[1]] = panel
+    groups = list(dict.fromkeys(commands.values()))
+    assert groups == ["Stack", "DAGs", "Tasks", "Data", "Admin"]
+    assert commands["up"] == commands["devchain"] == "Stack"
+    assert commands["deploy"] == commands["pause"] == "DAGs"
+    assert commands["task"] == commands["backfills"] == "Tasks"
+    assert commands["query"] == commands["batches"] == "Data"
+    assert commands["users"] == commands["version"] == "Admin"
 
 
-def test_the_version_is_the_packages() -> None:
+def list_commands(command: Any, path: str = "trace") -> Iterator[tuple[str, Any]]:
+    """Yield every command below a click group, with its full name."""
+    for name, child in getattr(command, "commands", {}).items():
+        yield f"{path} {name}", child
+        yield from list_commands(child, f"{path} {name}")
+
+
+def test_every_help_text_is_one_short_imperative_sentence() -> None:
+    for name, command in list_commands(get_command(app)):
+        first = command.help.split("\n\n")[0]
+        assert len(first) <= 45, f"{name}: {first}"  # longer sentences are cut in lists of commands
+        assert re.fullmatch(r"[A-Z][a-z]+,? [^.]+\.", first), f"{name}: {first}"
+        for param in command.params:
+            assert param.name == "help" or param.help, f"{name}: {param.name} has no help"
+
+
+def test_version_prints_the_version_of_the_package() -> None:
     assert CliRunner().invoke(app, ["version"]).stdout == f"{__version__}\n"
 
 
-def test_the_schema_accepts_the_example_and_refuses_a_typo() -> None:
+def test_the_schema_accepts_the_example_and_rejects_a_typo() -> None:
     schema = json.loads(CliRunner().invoke(app, ["schema"]).stdout)
     example = yaml.safe_load(EXAMPLE.read_text())
     jsonschema.validate(example, schema)
@@ -55,7 +82,7 @@ def test_the_schema_accepts_the_example_and_refuses_a_typo() -> None:
         jsonschema.validate(example, schema)
 
 
-def test_the_example_is_a_dag_and_the_demo_can_change_its_range_size() -> None:
+def test_the_demo_changes_the_range_size_of_the_example() -> None:
     assert parse_dag(EXAMPLE.read_text()).job("split").config == {"size": 500}
     assert parse_dag(_dag_text(123)).job("split").config == {"size": 123}
 
@@ -71,46 +98,46 @@ def test_the_example_is_a_dag_and_the_demo_can_change_its_range_size() -> None:
         (10**13, "10.0 TB"),
     ],
 )
-def test_sizes_have_the_unit_that_suits(value: int | None, text: str) -> None:
-    assert output.size(value) == text
+def test_sizes_have_a_readable_unit(value: int | None, text: str) -> None:
+    assert output.format_size(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(-1, "0.0 s"), (2.54, "2.5 s"), (250, "4 min 10 s"), (12_000, "3 h 20 min")],
 )
-def test_durations_are_as_exact_as_they_need_be(seconds: float, text: str) -> None:
-    assert output.duration(seconds) == text
+def test_durations_are_rounded_by_their_length(seconds: float, text: str) -> None:
+    assert output.format_duration(seconds) == text
 
 
 class Recorder:
     def __init__(self) -> None:
         self.shown: list[tuple[int, int, str]] = []
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
-    def show(self, ingested: int, ranked: int, words: str) -> None:
-        self.shown.append((ingested, ranked, words))
+    def show(self, ingested: int, ranked: int, status: str) -> None:
+        self.shown.append((ingested, ranked, status))
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
+    def print_line(self, text: str) -> None:
+        self.lines.append(text)
 
 
-def tally(running: int = 0, completed: int = 0) -> dict[str, int]:
+def counts(running: int = 0, completed: int = 0) -> dict[str, int]:
     return {"running": running, "completed": completed}
 
 
-def test_progress_counts_from_the_first_claim_and_stops_with_the_last_range(
+def test_the_rate_is_measured_from_the_first_claim_to_the_last_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter([0.0, 10.0, 12.0, 14.0, 99.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     display = Recorder()
-    follower = Follower(1000, 10, display)
-    follower.update(tally(), tally())
-    follower.update(tally(running=2), tally())
-    follower.update(tally(completed=5), tally(completed=1))
-    follower.update(tally(completed=10), tally(completed=4))
-    follower.update(tally(completed=10), tally(completed=10))
+    progress = DemoProgress(1000, 10, display)
+    progress.update(counts(), counts())
+    progress.update(counts(running=2), counts())
+    progress.update(counts(completed=5), counts(completed=1))
+    progress.update(counts(completed=10), counts(completed=4))
+    progress.update(counts(completed=10), counts(completed=10))
     assert display.shown == [
         (0, 0, "waiting for Spark"),
         (0, 0, "reading the chain"),
@@ -120,9 +147,9 @@ def test_progress_counts_from_the_first_claim_and_stops_with_the_last_range(
     ]
 
 
-def test_a_failure_that_is_tried_again_is_told_once() -> None:
+def test_a_repeated_message_is_printed_once() -> None:
     display = Recorder()
-    follower = Follower(10, 1, display)
+    progress = DemoProgress(10, 1, display)
     for text in ("range 0-9 failed", "range 0-9 failed", "range 0-9 failed again"):
-        follower.tell(text)
-    assert display.said == ["range 0-9 failed", "range 0-9 failed again"]
+        progress.print_once(text)
+    assert display.lines == ["range 0-9 failed", "range 0-9 failed again"]

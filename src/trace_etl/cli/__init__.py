@@ -1,1 +1,1 @@
-"""The command `trace`: a thin HTTP client, and the embedded stack's switches."""
+"""The command `trace`: a thin HTTP client, and commands that start and stop the embedded stack."""

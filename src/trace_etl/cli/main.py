@@ -1,50 +1,89 @@
-"""The program `trace`. Commands import what they need when they run, so that help is quick."""
+"""The program `trace`. Commands import their dependencies when they run, to keep --help fast."""
+
+from collections.abc import Callable
 
 import typer
 
 from trace_etl.cli.admin import history, keys, users
-from trace_etl.cli.dags import check, dags, jobs
+from trace_etl.cli.dags import check, deploy, jobs, pauses, triggers
 from trace_etl.cli.data import batches, datasets, invalidations, lineage, query
 from trace_etl.cli.stack import demo, devchain, lifecycle, prepare
-from trace_etl.cli.tasks import backfills, outbox, pressure, tasks, watch
+from trace_etl.cli.tasks import backfills, outbox, tasks, watch
 
 app = typer.Typer(
     name="trace",
-    help="Move chain data through DAGs of jobs without losing a row.",
+    help="Run DAGs that turn blockchain data into versioned datasets.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (
-    lifecycle,
-    dags,
-    tasks,
-    jobs,
-    backfills,
-    watch,
-    check,
-    pressure,
-    datasets,
-    batches,
-    lineage,
-    invalidations,
-    query,
-    outbox,
-    users,
-    keys,
-    history,
-    prepare,
-    devchain,
-    demo,
-):
-    commands.register(app)
 
 
-@app.command()
 def version() -> None:
     """Print the version."""
     from trace_etl import __version__
 
     typer.echo(__version__)
+
+
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Stack": (
+        lifecycle.up,
+        lifecycle.down,
+        lifecycle.status,
+        demo.demo,
+        prepare.prepare,
+    ),
+    "DAGs": (
+        check.check,
+        deploy.plan,
+        deploy.deploy,
+        deploy.rollout,
+        deploy.rollback,
+        deploy.promote,
+        deploy.dags,
+        jobs.jobs,
+        jobs.job,
+        triggers.trigger,
+        pauses.pause,
+        pauses.resume,
+        pauses.pressure,
+        deploy.schema,
+    ),
+    "Tasks": (
+        tasks.tasks,
+        tasks.task,
+        tasks.cancel,
+        backfills.backfill,
+        watch.watch,
+    ),
+    "Data": (
+        datasets.datasets,
+        datasets.dataset,
+        query.query,
+        lineage.lineage,
+        invalidations.invalidate,
+        invalidations.invalidations,
+    ),
+    "Admin": (history.check_history, version),
+}
+_GROUPS = {
+    "backfills": ("Tasks", backfills.group),
+    "outbox": ("Tasks", outbox.group),
+    "batches": ("Data", batches.group),
+    "users": ("Admin", users.group),
+    "keys": ("Admin", keys.group),
+}
+
+for panel, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+for name, (panel, group) in _GROUPS.items():
+    app.add_typer(group, name=name, rich_help_panel=panel)
+app.command(
+    rich_help_panel="Stack",
+    add_help_option=False,
+    context_settings=devchain.PASS_ARGUMENTS_ON,
+)(devchain.devchain)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Showing answers: tables for people, JSON for programs."""
+"""Print answers: tables for people, JSON for programs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_PIPED_WIDTH = 10_000  # not a terminal: one line a row, whatever its length
+Columns = Mapping[str, Callable[[dict[str, Any]], object]]
+"""The columns of a table: heading, and how to get the cell from an item."""
+
+_PIPED_WIDTH = 10_000  # outside a terminal, a row is never wrapped
 _STATUS_STYLES = {
     "Completed": "green",
     "Running": "cyan",
@@ -22,51 +25,68 @@ _STATUS_STYLES = {
 
 
 def print_json(value: object) -> None:
-    """For programs: the service's own answer."""
+    """Print JSON."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def console() -> "Console":
-    """Standard output as rich sees it."""
+def print_answer(
+    answer: dict[str, Any], as_json: bool, print_text: Callable[[dict[str, Any]], None]
+) -> None:
+    """Print an answer of the API as JSON, or as text with `print_text`."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_text(answer)
+
+
+def open_console() -> "Console":
+    """Open standard output as a rich console."""
     from rich.console import Console
 
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=_PIPED_WIDTH)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPED_WIDTH)
 
 
-def table(headings: Sequence[str], *, right: Sequence[str] = ()) -> "Table":
-    """An empty table; the columns named in `right` hold numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    made = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for heading in headings:
-        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    return made
+def print_items(
+    items: Sequence[dict[str, Any]], columns: Columns, *, right: Sequence[str] = ()
+) -> None:
+    """Print a table with a row per item. `right` names the columns to align right."""
+    rows = [[cell(item) for cell in columns.values()] for item in items]
+    print_rows(list(columns), rows, right=right)
 
 
 def print_rows(
     headings: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()
 ) -> None:
-    """A table of plain values."""
+    """Print a table of plain values."""
     from rich.text import Text
 
-    made = table(headings, right=right)
+    table = _make_table(headings, right)
     for row in rows:
-        made.add_row(*(Text(shown(v), style=_STATUS_STYLES.get(str(v), "")) for v in row))
-    console().print(made)
+        table.add_row(*(Text(format_cell(v), style=_STATUS_STYLES.get(str(v), "")) for v in row))
+    open_console().print(table)
+
+
+def _make_table(headings: Sequence[str], right: Sequence[str]) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return table
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """One thing: a line a field, empty ones left out."""
+    """Print one line per field; skip the fields that are None."""
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         if value is not None:
-            typer.echo(f"{name:<{width}}  {shown(value)}")
+            typer.echo(f"{name:<{width}}  {format_cell(value)}")
 
 
-def shown(value: object) -> str:
-    """A value in a cell."""
+def format_cell(value: object) -> str:
+    """Format a value for a table cell."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -74,13 +94,18 @@ def shown(value: object) -> str:
     return str(value)
 
 
-def number(value: int | None) -> str:
-    """1234567 as 1,234,567."""
+def format_number(value: int | None) -> str:
+    """Format 1234567 as 1,234,567."""
     return "-" if value is None else f"{value:,}"
 
 
-def size(value: int | None) -> str:
-    """Bytes, in the unit that suits."""
+def format_count(count: int, noun: str) -> str:
+    """Format a count with its noun: `1 chunk`, `2,000 chunks`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def format_size(value: int | None) -> str:
+    """Format a number of bytes with a readable unit."""
     if value is None:
         return "-"
     amount = float(value)
@@ -91,21 +116,21 @@ def size(value: int | None) -> str:
     return f"{amount:.1f} TB"
 
 
-def local_time(at: str | None) -> str:
-    """An ISO time on this machine's clock."""
+def format_time(at: str | None) -> str:
+    """Format an ISO time in the local time zone."""
     return "-" if at is None else f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def took(start: str | None, end: str | None) -> str:
-    """How long something ran, or has been running."""
+def format_elapsed(start: str | None, end: str | None) -> str:
+    """Format the time between two ISO times; without an end, the time until now."""
     if start is None:
         return "-"
     until = datetime.fromisoformat(end) if end else datetime.now(UTC)
-    return duration((until - datetime.fromisoformat(start)).total_seconds())
+    return format_duration((until - datetime.fromisoformat(start)).total_seconds())
 
 
-def duration(seconds: float) -> str:
-    """2.5 s, 4 min 10 s, 3 h 20 min."""
+def format_duration(seconds: float) -> str:
+    """Format seconds as `2.5 s`, `4 min 10 s` or `3 h 20 min`."""
     if seconds < 120:
         return f"{max(seconds, 0):.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -114,8 +139,13 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def blocks(item: Mapping[str, Any]) -> str:
-    """The range of a dataset, a partition or a task."""
+def format_scope(item: Mapping[str, Any]) -> str:
+    """Format the block range of a dataset, or the key of a partition without a range."""
     if item.get("range_start") is None:
         return str(item.get("partition_key") or "-")
     return f"{item['range_start']}-{item['range_end']}"
+
+
+def format_job(item: Mapping[str, Any]) -> str:
+    """Format the full name of an item's job: `dag.job`."""
+    return f"{item['dag']}.{item['job']}"

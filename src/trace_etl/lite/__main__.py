@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_etl.lite import stack
-from trace_etl.lite.connection import Connection
+from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.errors import StackError
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
@@ -24,7 +24,7 @@ def run(order: dict[str, Any]) -> int:
     return 0
 
 
-def _report_up(connection: Connection, seconds: float) -> None:
+def _report_up(connection: StackConnection, seconds: float) -> None:
     _report({"connection": asdict(connection), "seconds": seconds})
 
 

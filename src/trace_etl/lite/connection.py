@@ -12,7 +12,7 @@ from trace_etl.lite.processes.ports import LOOPBACK
 
 
 @dataclass(frozen=True)
-class Connection:
+class StackConnection:
     """The content of connection.json; tokens are given by the path of their file."""
 
     version: int
@@ -27,9 +27,9 @@ class Connection:
     started_at: str
 
 
-def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> Connection:
+def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> StackConnection:
     """The connection of a stack that listens on these ports."""
-    return Connection(
+    return StackConnection(
         version=1,
         home=str(home.path),
         api_url=f"https://{LOOPBACK}:{api}",
@@ -43,15 +43,15 @@ def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> Co
     )
 
 
-def write(path: Path, connection: Connection) -> None:
+def write(path: Path, connection: StackConnection) -> None:
     """Publish it."""
     private_files.write(path, json.dumps(asdict(connection), indent=2) + "\n")
 
 
-def read(path: Path) -> Connection | None:
+def read(path: Path) -> StackConnection | None:
     """The published connection; none when no stack runs."""
     try:
         content = cast(dict[str, Any], json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Connection(**{field.name: content[field.name] for field in fields(Connection)})
+    return StackConnection(**{field.name: content[field.name] for field in fields(StackConnection)})

@@ -34,6 +34,11 @@ class Home:
 
     path: Path
 
+    @classmethod
+    def at(cls, path: Path) -> "Home":
+        """Return the home at a path, which may be relative or start with `~`."""
+        return cls(path.expanduser().absolute())
+
     @property
     def connection(self) -> Path:
         return self.path / "connection.json"

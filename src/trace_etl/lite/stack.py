@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trace_etl.lite import configuration, connection, jvm
 from trace_etl.lite.configuration import Configuration
-from trace_etl.lite.connection import Connection
+from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.home import Home, check_space, explained
 from trace_etl.lite.options import Options
@@ -35,11 +35,11 @@ _STOP_WITHIN = 40.0
 class Prepared:
     """A stack that could start now."""
 
-    connection: Connection
+    connection: StackConnection
     parts: Sequence[Part]
 
 
-OnUp = Callable[[Connection, float], None]
+OnUp = Callable[[StackConnection, float], None]
 Show = Callable[[log_view.Line], None]
 Services = Callable[[Blueprint, Mapping[str, str]], Sequence[Part]]
 

@@ -1,1 +1,1 @@
-"""Commands that administer users, keys and recorded histories."""
+"""Commands for administrators: users, keys, recorded runs."""

@@ -1,8 +1,7 @@
-"""`trace keys`: rotating what signs and what identifies, while everything runs."""
+"""`trace keys`: rotate signing keys and worker tokens while the stack runs."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,48 +9,45 @@ from trace_etl.cli.client import EXIT_NOT_RUNNING, fail
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import print_json
 
-if TYPE_CHECKING:
-    from trace_etl.lite.home import Home
+group = typer.Typer(no_args_is_help=True, help="Rotate signing keys and worker tokens.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    keys = typer.Typer(no_args_is_help=True, help="Rotate signing keys and worker tokens.")
-    keys.command()(rotate)
-    keys.command()(rotate_worker)
-    app.add_typer(keys, name="keys")
-
-
+@group.command()
 def rotate(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Sign new capability tokens with a new key.
 
-    Older keys verify until their last token has expired; a later rotation then drops them.
+    Older keys verify tokens until the last token they signed has expired. The next rotation deletes
+    them.
     """
     from trace_etl.lite.credentials import keys
-
-    done = keys.rotate_task_key(_existing(home).task_keys)
-    if as_json:
-        print_json(asdict(done))
-        return
-    typer.echo(f"Signing with {done.signs} from now on.")
-    for kid in done.verify:
-        typer.echo(f"Still verifying with {kid}.")
-    for kid in done.pruned:
-        typer.echo(f"Dropped {kid}: its last token has expired.")
-
-
-def rotate_worker(home: HomeOption = DEFAULT_HOME) -> None:
-    """Give workers a new token. The one before stays valid until the next rotation."""
-    from trace_etl.lite.credentials import keys
-
-    keys.rotate_worker_token(_existing(home).worker_token)
-    typer.echo("Workers claim with a new token from now on; the one before is still valid.")
-
-
-def _existing(home: Path) -> "Home":
     from trace_etl.lite.home import Home
 
-    place = Home(home.expanduser().absolute())
-    if not place.task_keys.is_dir() or not place.worker_token.exists():
-        fail([f"no stack was ever started in {place.path}; try `trace up`"], EXIT_NOT_RUNNING)
-    return place
+    rotation = keys.rotate_task_key(require_credential(Home.at(home).task_keys))
+    if as_json:
+        print_json(asdict(rotation))
+        return
+    typer.echo(f"New tokens are signed with {rotation.signs}.")
+    for kid in rotation.verify:
+        typer.echo(f"{kid} still verifies tokens.")
+    for kid in rotation.pruned:
+        typer.echo(f"Deleted {kid}: its last token has expired.")
+
+
+@group.command()
+def rotate_worker(home: HomeOption = DEFAULT_HOME) -> None:
+    """Create a new worker token.
+
+    The previous token stays valid until the next rotation.
+    """
+    from trace_etl.lite.credentials import keys
+    from trace_etl.lite.home import Home
+
+    keys.rotate_worker_token(require_credential(Home.at(home).worker_token))
+    typer.echo("Workers use a new token now; the previous token is still valid.")
+
+
+def require_credential(path: Path) -> Path:
+    """Return the path of a credential in a stack's home. Exits if it does not exist."""
+    if not path.exists():
+        fail([f"{path} does not exist: start the stack once with `trace up`"], EXIT_NOT_RUNNING)
+    return path

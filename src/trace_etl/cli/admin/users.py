@@ -1,121 +1,109 @@
-"""`trace users`: who may use a stack, and their tokens."""
+"""`trace users`: manage users, their roles and their tokens."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from operator import itemgetter
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from trace_etl.cli.client import EXIT_NOT_RUNNING, fail, session
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from trace_etl.cli.output import local_time, print_json, print_rows
+from trace_etl.cli.admin.keys import require_credential
+from trace_etl.cli.client import quote_segment, session
+from trace_etl.cli.listing import ListTable, print_list
+from trace_etl.cli.options import DEFAULT_HOME, AfterOption, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.output import format_time, print_answer
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="reader, writer or admin.")]
 
+group = typer.Typer(no_args_is_help=True, help="Manage users, roles and tokens.")
+_USERS = ListTable(
+    {
+        "user": itemgetter("name"),
+        "role": itemgetter("role"),
+        "added": lambda user: format_time(user["added_at"]),
+        "disabled": lambda user: "yes" if user["disabled_at"] else None,
+    },
+    empty="No users.",
+    next_command="trace users list",
+)
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    users = typer.Typer(no_args_is_help=True, help="Say who may read, change and administer.")
-    users.command("list")(list_users)
-    users.command()(add)
-    users.command()(role)
-    users.command()(disable)
-    users.command()(enable)
-    users.command()(token)
-    app.add_typer(users, name="users")
 
-
+@group.command("list")
 def list_users(
     home: HomeOption = DEFAULT_HOME,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 100,
-    after: Annotated[
-        str | None, typer.Option(help="Continue a listing: the `next` of the page before.")
-    ] = None,
+    limit: LimitOption = 100,
+    after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the users, by name."""
-    with session(home) as client:
-        answer = client.get("/v1/users", limit=limit, after=after)
-    if as_json:
-        print_json(answer)
-        return
-    items: list[dict[str, Any]] = answer["items"]
-    rows = [
-        [i["name"], i["role"], local_time(i["added_at"]), "yes" if i["disabled_at"] else None]
-        for i in items
-    ]
-    print_rows(["user", "role", "added", "disabled"], rows)
-    if answer["next"]:
-        typer.echo(f"More: trace users list --after {answer['next']}", err=True)
+    """List users, by name."""
+    print_list(home, "/v1/users", _USERS, as_json=as_json, limit=limit, after=after)
 
 
+@group.command()
 def add(
     name: NameArgument,
     role: RoleArgument,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Let somebody in."""
-    _change("/v1/users", {"name": name, "role": role}, home, as_json, f"Added {name} as {role}.")
+    """Add a user."""
+    _post("/v1/users", {"name": name, "role": role}, home, as_json, f"Added {name} as {role}.")
 
 
+@group.command()
 def role(
     name: NameArgument,
     role: RoleArgument,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a user another role, from the next call on."""
-    said = f"{name} is {role} from now on."
-    _change(f"/v1/users/{_part(name)}/role", {"role": role}, home, as_json, said)
+    """Change the role of a user.
+
+    The new role applies from the next request on.
+    """
+    path = f"/v1/users/{quote_segment(name)}/role"
+    _post(path, {"role": role}, home, as_json, f"{name} has the role {role} now.")
 
 
+@group.command()
 def disable(
     name: NameArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
-    """Refuse every call of a user from now on, whatever token they hold."""
-    said = f"{name} is refused from now on."
-    _change(f"/v1/users/{_part(name)}/disable", None, home, as_json, said)
+    """Disable a user: reject every request.
+
+    The tokens of the user stop working at once.
+    """
+    _post(f"/v1/users/{quote_segment(name)}/disable", None, home, as_json, f"Disabled {name}.")
 
 
+@group.command()
 def enable(
     name: NameArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
-    """Let a disabled user in again."""
-    said = f"{name} may come in again."
-    _change(f"/v1/users/{_part(name)}/enable", None, home, as_json, said)
+    """Enable a disabled user."""
+    _post(f"/v1/users/{quote_segment(name)}/enable", None, home, as_json, f"Enabled {name}.")
 
 
+@group.command()
 def token(
     name: NameArgument,
-    days: Annotated[int, typer.Option(min=1, max=366, help="How long it is good for.")] = 30,
+    days: Annotated[int, typer.Option(min=1, max=366, help="Days until the token expires.")] = 30,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """Print a bearer token for a user of this stack.
+    """Print a bearer token for a user.
 
-    It says who its holder is; the role is looked up at every call.
+    The token identifies the user. The role is looked up at every request.
     """
     from trace_etl.lite.credentials import keys
     from trace_etl.lite.home import Home
 
-    place = Home(home.expanduser().absolute())
-    if not place.user_keys.is_dir():
-        fail([f"no stack was ever started in {place.path}; try `trace up`"], EXIT_NOT_RUNNING)
-    key = keys.ensure_user_key(place.user_keys)
+    key = keys.ensure_user_key(require_credential(Home.at(home).user_keys))
     life = timedelta(days=days)
     typer.echo(keys.sign_user_token(key, name, now=datetime.now(UTC), life=life))
 
 
-def _change(path: str, body: object, home: Any, as_json: bool, said: str) -> None:
+def _post(path: str, body: object, home: Path, as_json: bool, message: str) -> None:
     with session(home) as client:
         answer = client.post(path, body)
-    if as_json:
-        print_json(answer)
-    else:
-        typer.echo(said)
-
-
-def _part(word: str) -> str:
-    from urllib.parse import quote
-
-    return quote(word, safe="")
+    print_answer(answer, as_json, lambda _: typer.echo(message))

@@ -1,1 +1,1 @@
-"""Commands about DAGs: check, plan, deploy, roll back, trigger."""
+"""Commands for DAGs: check, plan, deploy, roll back, trigger, pause."""

@@ -1,15 +1,15 @@
-"""`trace check`: every SELECT of a DAG file, judged by Spark before anything is deployed."""
+"""`trace check`: check a DAG file with Spark before it is deployed."""
 
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from trace_etl.cli.client import Client, fail, session
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.client import StackClient, fail, quote_segment, session
+from trace_etl.cli.options import DEFAULT_HOME, DagFileArgument, HomeOption, JsonOption
 from trace_etl.cli.output import print_json, print_rows
 
 if TYPE_CHECKING:
@@ -17,74 +17,65 @@ if TYPE_CHECKING:
     from trace_etl.model.errors import Fault
     from trace_etl.spark.analysis import Analysis, JobProblem
 
+InputColumns = Mapping[str, list[dict[str, str]]]
+"""Columns (`name`, `type`) of published datasets, by dataset name."""
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(check)
+_NOT_CHECKED = "not checked: the columns of an input are not known yet"
+_NO_SPARK = (
+    "{missing} is not installed, so Spark cannot check the SQL: install trace-etl with all its "
+    "dependencies (`pip install trace-etl`), or skip the check with --no-check"
+)
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A DAG file (YAML).")],
-    home: HomeOption = DEFAULT_HOME,
-    as_json: JsonOption = False,
+    file: DagFileArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
-    """Check a DAG file with Spark's own analyser: SQL, columns, filters. Changes nothing.
+    """Check the SQL of a DAG file with Spark.
 
-    Starts a Spark of its own, which takes some seconds. Columns of published datasets are asked of
-    the stack, if the DAG reads any.
+    Checks SQL, columns and filters, and changes nothing. Starts its own Spark session, which takes
+    some seconds. If the DAG reads published datasets, the stack must run: it knows their columns.
     """
-    found = checked(file, home)
-    _print(found, as_json=as_json)
+    _print_analysis(check_file(file, home), as_json=as_json)
 
 
-def checked(file: Path, home: Path) -> "Analysis":
-    """What Spark says about a whole DAG file. Ends the program when something is wrong with it."""
-    text = read(file)
-    dag = _parsed(file, text)
+def check_file(file: Path, home: Path) -> "Analysis":
+    """Check all jobs of a DAG file. Exits if one of them has an error."""
+    text = read_dag_file(file)
+    dag = _parse(file, text)
     names = {item.dataset for job in dag.jobs for item in job.inputs if item.dataset}
     if not names:
-        return _judged(file, text, dag, {}, None)
+        return _analyse_or_fail(file, text, dag, {}, None)
     with session(home) as client:
-        published = _published(client, names)
-    return _judged(file, text, dag, published, None)
+        published = _fetch_columns(client, names)
+    return _analyse_or_fail(file, text, dag, published, None)
 
 
-def checked_changes(
-    file: Path, text: str, plan: Mapping[str, Any], client: Client
+def check_changes(
+    file: Path, text: str, plan: Mapping[str, Any], client: StackClient
 ) -> "Analysis | None":
-    """What Spark says about the SQL that a plan adds or changes; None when it changes none.
-
-    Ends the program when something is wrong with it.
-    """
+    """Check the SQL that a plan adds or changes; None if there is none. Exits on an error."""
     from trace_etl.policy.sql_checks import changed_sql, with_upstream
 
-    dag = _parsed(file, text)
+    dag = _parse(file, text)
     names = changed_sql(dag, plan["jobs"])
     if not names:
         return None
     needed = with_upstream(dag, names)
-    outside = {i.dataset for job in dag.jobs if job.name in needed for i in job.inputs if i.dataset}
+    inputs = {i.dataset for job in dag.jobs if job.name in needed for i in job.inputs if i.dataset}
     typer.echo(
         f"Checking the SQL of {', '.join(names)} with Spark, which takes some seconds to start "
         "(--no-check skips it) …",
         err=True,
     )
-    found = _judged(file, text, dag, _published(client, outside), names)
-    for name in found.unknown:
+    analysis = _analyse_or_fail(file, text, dag, _fetch_columns(client, inputs), names)
+    for name in analysis.unknown:
         if name in names:
-            typer.echo(f"note: {name} is {_UNKNOWN}", err=True)
-    return found
+            typer.echo(f"note: {name} is {_NOT_CHECKED}", err=True)
+    return analysis
 
 
-_UNKNOWN = "not checked: the columns of an input are not known yet"
-_NO_SPARK = (
-    "SQL is checked by Spark, and {missing} is not installed where this program runs: install "
-    "trace-etl with all it needs (`pip install trace-etl`), or skip the check with --no-check"
-)
-
-
-def columns(found: "Analysis") -> list[dict[str, Any]]:
-    """The columns of every output that is known, as a deploy records them."""
+def describe_columns(analysis: "Analysis") -> list[dict[str, Any]]:
+    """List the known columns of each output, in the form of a deploy request."""
     return [
         {
             "job": job,
@@ -94,11 +85,11 @@ def columns(found: "Analysis") -> list[dict[str, Any]]:
                 for field in schema.fields
             ],
         }
-        for (job, output), schema in found.outputs.items()
+        for (job, output), schema in analysis.outputs.items()
     ]
 
 
-def _parsed(file: Path, text: str) -> "Dag":
+def _parse(file: Path, text: str) -> "Dag":
     from trace_etl.dag.parsing import parse_dag
     from trace_etl.model.errors import Invalid
 
@@ -108,38 +99,32 @@ def _parsed(file: Path, text: str) -> "Dag":
         fail([f"{file}:{fault}" for fault in error.faults])
 
 
-def _judged(
-    file: Path,
-    text: str,
-    dag: "Dag",
-    published: Mapping[str, list[dict[str, str]]],
-    only: Collection[str] | None,
+def _analyse_or_fail(
+    file: Path, text: str, dag: "Dag", published: InputColumns, only: Collection[str] | None
 ) -> "Analysis":
-    """Ends the program when one of the jobs in question is wrong."""
-    found = _analysed(dag, published, only)
+    """Analyse the DAG. Exits if a job in `only` (None: any job) has an error."""
+    analysis = _analyse(dag, published, only)
     names = [job.name for job in dag.jobs]
-    blamed = [one for one in found.complaints if only is None or names[one.job] in only]
-    if blamed:
-        fail([f"{file}:{_fault(text, dag, one)}" for one in blamed])
-    return found
+    errors = [one for one in analysis.complaints if only is None or names[one.job] in only]
+    if errors:
+        fail([f"{file}:{_locate(text, dag, one)}" for one in errors])
+    return analysis
 
 
-def _fault(text: str, dag: "Dag", complaint: "JobProblem") -> "Fault":
-    """The complaint at its place inside the SQL, or else at the job's."""
+def _locate(text: str, dag: "Dag", problem: "JobProblem") -> "Fault":
+    """Find the file position of an error: inside the SQL if known, else at the job."""
     from trace_etl.dag.positions import inside, locate
 
-    has_sql = "sql" in dag.jobs[complaint.job].config
-    path = ("jobs", complaint.job, *(("config", "sql") if has_sql else ("operator",)))
-    fault = locate(text).fault(path, complaint.message)
-    if complaint.line is None or complaint.column is None:
+    has_sql = "sql" in dag.jobs[problem.job].config
+    path = ("jobs", problem.job, *(("config", "sql") if has_sql else ("operator",)))
+    fault = locate(text).fault(path, problem.message)
+    if problem.line is None or problem.column is None:
         return fault
-    place = inside(text, path, complaint.line, complaint.column)
-    return replace(fault, line=place[0], column=place[1]) if place else fault
+    position = inside(text, path, problem.line, problem.column)
+    return replace(fault, line=position[0], column=position[1]) if position else fault
 
 
-def _analysed(
-    dag: "Dag", published: Mapping[str, list[dict[str, str]]], only: Collection[str] | None
-) -> "Analysis":
+def _analyse(dag: "Dag", published: InputColumns, only: Collection[str] | None) -> "Analysis":
     try:
         from trace_etl.spark.analysis import analyse_dag, struct_of_columns
         from trace_etl.spark.errors import SparkNotStarted
@@ -149,26 +134,29 @@ def _analysed(
         fail([_NO_SPARK.format(missing=(missing.name or "pyspark").partition(".")[0])])
 
     with tempfile.TemporaryDirectory(prefix="trace-check-") as scratch:
-        place = Path(scratch)
-        warm = WarmSession(SparkSettings(place, place, master="local[1]", is_brief=True))
+        directory = Path(scratch)
+        settings = SparkSettings(directory, directory, master="local[1]", is_brief=True)
+        warm = WarmSession(settings)
         try:
             with warm.lease(warm.get(), []) as spark:
                 known = {name: struct_of_columns(shape) for name, shape in published.items()}
                 return analyse_dag(spark, dag, known, only)
         except SparkNotStarted as error:
-            fail([f"{error}; deploy without the check by --no-check"])
+            fail([f"{error}; skip the check with --no-check"])
         finally:
             warm.close()
 
 
-def _published(client: Client, names: Collection[str]) -> dict[str, list[dict[str, str]]]:
-    """The columns of datasets from elsewhere, as far as they are known."""
-    told = {name: client.get(f"/v1/datasets/{name}")["columns"] for name in sorted(names)}
-    return {name: shape for name, shape in told.items() if shape}
+def _fetch_columns(client: StackClient, names: Collection[str]) -> InputColumns:
+    """Fetch the columns of published datasets; leave out those that are not known yet."""
+    found = {
+        name: client.get(f"/v1/datasets/{quote_segment(name)}")["columns"] for name in sorted(names)
+    }
+    return {name: columns for name, columns in found.items() if columns}
 
 
-def read(file: Path) -> str:
-    """The text of a DAG file. Ends the program when there is none."""
+def read_dag_file(file: Path) -> str:
+    """Read the text of a DAG file. Exits if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
@@ -177,15 +165,19 @@ def read(file: Path) -> str:
         fail([f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}"])
 
 
-def _print(found: "Analysis", *, as_json: bool) -> None:
+def _print_analysis(analysis: "Analysis", *, as_json: bool) -> None:
     outputs = {
         f"{job}.{name}": {field.name: field.dataType.simpleString() for field in schema.fields}
-        for (job, name), schema in found.outputs.items()
+        for (job, name), schema in analysis.outputs.items()
     }
     if as_json:
-        print_json({"outputs": outputs, "unknown": found.unknown})
+        print_json({"outputs": outputs, "unknown": analysis.unknown})
         return
-    rows = [(name, column, kind) for name, all_ in outputs.items() for column, kind in all_.items()]
+    rows = [
+        (name, column, type_)
+        for name, columns in outputs.items()
+        for column, type_ in columns.items()
+    ]
     print_rows(("output", "column", "type"), rows)
-    for name in found.unknown:
-        typer.echo(f"{name}: {_UNKNOWN}")
+    for name in analysis.unknown:
+        typer.echo(f"{name}: {_NOT_CHECKED}")

@@ -1,101 +1,93 @@
-"""`trace jobs`, `trace job`: what a DAG's jobs are, and why one runs nothing."""
+"""`trace jobs`, `trace job`."""
 
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
-from trace_etl.cli.client import session
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from trace_etl.cli.output import local_time, print_fields, print_json, print_rows
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command()(jobs)
-    app.command()(job)
+from trace_etl.cli.client import Answer, quote_segment, session
+from trace_etl.cli.listing import ListTable, print_list
+from trace_etl.cli.options import DEFAULT_HOME, DagArgument, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.output import (
+    Columns,
+    format_job,
+    format_time,
+    print_answer,
+    print_fields,
+    print_items,
+)
 
 
 def jobs(
-    dag: Annotated[str | None, typer.Argument(metavar="[DAG]", help="Jobs of this DAG.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 200,
+    dag: Annotated[
+        str | None, typer.Argument(metavar="[DAG]", help="Only jobs of this DAG.")
+    ] = None,
+    limit: LimitOption = 200,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """List the jobs of the deployed DAGs."""
-    with session(home) as client:
-        answer = client.get("/v1/jobs", dag=dag, limit=limit)
-    if as_json:
-        print_json(answer)
-        return
-    print_rows(
-        ["dag", "job", "activation", "operator", "runtime", "source", "paused by"],
-        [
-            [
-                *(item[k] for k in ("dag", "job", "activation", "operator", "runtime")),
-                item["schedule"] or item["source_kind"],
-                _paused(item),
-            ]
-            for item in answer["items"]
-        ],
-    )
-    if answer["next"]:
-        typer.echo("There are more: raise --limit, or name a DAG.")
+    """List the jobs of all deployed DAGs."""
+    print_list(home, "/v1/jobs", _JOBS, as_json=as_json, dag=dag, limit=limit)
 
 
 def job(
-    dag: Annotated[str, typer.Argument(metavar="DAG", help="The DAG's name.")],
-    name: Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")],
+    dag: DagArgument,
+    name: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """One job: its edges, what of it waits and runs, and why nothing does."""
+    """Show one job and why its tasks wait."""
     with session(home) as client:
-        found = client.get(f"/v1/jobs/{dag}/{name}")
-    if as_json:
-        print_json(found)
-        return
+        answer = client.get(f"/v1/jobs/{quote_segment(dag)}/{quote_segment(name)}")
+    print_answer(answer, as_json, _print_job)
+
+
+def _print_job(job: Answer) -> None:
     print_fields(
         {
-            "job": f"{found['dag']}.{found['job']}",
-            "operator": f"{found['operator']} on {found['runtime']}",
-            "reads": ", ".join(_edge(item, dag) for item in found["inputs"]) or None,
-            "writes": ", ".join(_output(item) for item in found["outputs"]) or None,
-            "priority": found["priority"],
-            "running": found["running"],
-            "queued": found["queued"],
-            "oldest queued": local_time(found["oldest_queued_at"]) if found["queued"] else None,
-            "paused by": _paused(found),
-            "reason": found["reason"],
+            "job": format_job(job),
+            "operator": f"{job['operator']} on {job['runtime']}",
+            "reads": ", ".join(_format_input(item, job["dag"]) for item in job["inputs"]) or None,
+            "writes": ", ".join(_format_output(item) for item in job["outputs"]) or None,
+            "priority": job["priority"],
+            "running": job["running"],
+            "queued": job["queued"],
+            "oldest queued": format_time(job["oldest_queued_at"]) if job["queued"] else None,
+            "paused by": _format_pause(job),
+            "reason": job["reason"],
         }
     )
-    if found["upstream"]:
+    if job["upstream"]:
         typer.echo()
-        _print_upstream(found["upstream"])
+        print_items(job["upstream"], _UPSTREAM, right=_COUNTS)
 
 
-def _paused(item: dict[str, Any]) -> str | None:
-    """Who paused a job; a pause of its bulk work alone says so."""
+def _format_pause(item: dict[str, Any]) -> str | None:
     if item["paused_by"] or not item["bulk_paused_by"]:
         return item["paused_by"]
     return f"bulk work only: {item['bulk_paused_by']}"
 
 
-def _edge(item: dict[str, Any], dag: str) -> str:
-    there = "" if item["dag"] == dag else f"{item['dag']}."
-    return f"{there}{item['job']}.{item['output']}"
+def _format_input(item: dict[str, Any], dag: str) -> str:
+    prefix = "" if item["dag"] == dag else f"{item['dag']}."
+    return f"{prefix}{item['job']}.{item['output']}"
 
 
-def _output(item: dict[str, Any]) -> str:
+def _format_output(item: dict[str, Any]) -> str:
     return f"{item['name']} as {item['published']}" if item["published"] else str(item["name"])
 
 
-def _print_upstream(work: list[dict[str, Any]]) -> None:
-    counts = ["queued", "running", "retrying", "failed"]
-    print_rows(
-        ["upstream", *counts, "paused by"],
-        [
-            [f"{item['dag']}.{item['job']}", *(item[k] for k in counts), item["paused_by"]]
-            for item in work
-        ],
-        right=counts,
-    )
+_JOBS = ListTable(
+    {
+        **{name: itemgetter(name) for name in ("dag", "job", "activation", "operator", "runtime")},
+        "source": lambda item: item["schedule"] or item["source_kind"],
+        "paused by": _format_pause,
+    },
+    empty="No jobs. Deploy a DAG with: trace deploy FILE",
+)
+_COUNTS = ("queued", "running", "retrying", "failed")
+_UPSTREAM: Columns = {
+    "upstream": format_job,
+    **{name: itemgetter(name) for name in _COUNTS},
+    "paused by": itemgetter("paused_by"),
+}

@@ -1,1 +1,1 @@
-"""Commands about datasets: list, query, lineage, invalidate."""
+"""Commands for datasets: list, query, lineage, invalidations, batches."""

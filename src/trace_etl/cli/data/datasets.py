@@ -1,119 +1,98 @@
 """`trace datasets`, `trace dataset`."""
 
+from operator import itemgetter
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from trace_etl.cli.client import session
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.client import Answer, quote_segment, session
+from trace_etl.cli.listing import ListTable, print_list
+from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption
 from trace_etl.cli.output import (
-    blocks,
-    local_time,
-    number,
+    Columns,
+    format_job,
+    format_number,
+    format_scope,
+    format_size,
+    format_time,
+    print_answer,
     print_fields,
-    print_json,
-    print_rows,
-    size,
+    print_items,
 )
-
-_COUNTS = ("partitions", "rows", "size")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command()(datasets)
-    app.command()(dataset)
 
 
 def datasets(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """List the datasets: how much is committed, and of which blocks."""
-    with session(home) as client:
-        answer = client.get_all("/v1/datasets")
-    if as_json:
-        print_json(answer)
-        return
-    items: list[dict[str, Any]] = answer["items"]
-    if not items:
-        typer.echo("No datasets. They come with a DAG: trace deploy FILE")
-        return
-    print_rows(
-        ["dataset", "from", "blocks", *_COUNTS, "updated"],
-        [_row(item) for item in items],
-        right=_COUNTS,
-    )
+    """List datasets and their block ranges."""
+    print_list(home, "/v1/datasets", _DATASETS, as_json=as_json, all_pages=True)
 
 
 def dataset(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A published dataset.")],
+    name: DatasetArgument,
     limit: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many partitions at most.")
+        int, typer.Option(min=1, max=1000, help="Maximum number of partitions.")
     ] = 1000,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one published dataset: its partitions, and the blocks missing between them."""
+    """Show one dataset, its partitions and gaps."""
     with session(home) as client:
-        answer = client.get(f"/v1/datasets/{quote(name, safe='')}", limit=limit)
-    if as_json:
-        print_json(answer)
-        return
+        answer = client.get(f"/v1/datasets/{quote_segment(name)}", limit=limit)
+    print_answer(answer, as_json, _print_dataset)
+
+
+def _print_dataset(item: Answer) -> None:
+    readers = [f"{format_job(c)} up to {c['cursor']}" for c in item["consumers"]]
     print_fields(
         {
-            "dataset": answer["name"],
-            "from": _origin(answer),
-            "version": answer["dataset_version"],
-            "blocks": blocks(answer),
-            "missing": ", ".join(f"{a}-{b}" for a, b in answer["gaps"]) or "none between them",
-            "rows": number(answer["row_count"]),
-            "size": size(answer["byte_count"]),
-            "history": _generations(answer["generations"]),
-            "read by": ", ".join(f"{c['dag']}.{c['job']} up to {c['cursor']}" for c in readers)
-            if (readers := answer["consumers"])
-            else None,
+            "dataset": item["name"],
+            "from": _format_producers(item),
+            "version": item["dataset_version"],
+            "blocks": format_scope(item),
+            "gaps": ", ".join(f"{a}-{b}" for a, b in item["gaps"]) or "none",
+            "rows": format_number(item["row_count"]),
+            "size": format_size(item["byte_count"]),
+            "generations": _format_generations(item["generations"]),
+            "read by": ", ".join(readers) or None,
         }
     )
-    _print_partitions(answer["partition_list"])
-    if answer["next"] is not None:
-        shown = len(answer["partition_list"])
-        typer.echo(f"({shown} of {number(answer['partitions'])} partitions are shown)")
+    partitions = item["partition_list"]
+    print_items(partitions, _PARTITIONS, right=_COUNTS)
+    if item["next"] is not None:
+        typer.echo(f"({len(partitions)} of {format_number(item['partitions'])} partitions)")
 
 
-def _generations(items: list[dict[str, Any]]) -> str:
+def _format_generations(items: list[dict[str, Any]]) -> str:
     return ", ".join(
-        f"{g['generation_no']} ({g['state']}, {number(g['partitions'])} partitions)" for g in items
+        f"{g['generation_no']} ({g['state']}, {format_number(g['partitions'])} partitions)"
+        for g in items
     )
 
 
-def _row(item: dict[str, Any]) -> list[object]:
-    return [
-        item["name"] or "(not published)",
-        _origin(item),
-        blocks(item),
-        number(item["partitions"]),
-        number(item["row_count"]),
-        size(item["byte_count"]),
-        local_time(item["updated_at"]),
-    ]
-
-
-def _origin(item: dict[str, Any]) -> str:
+def _format_producers(item: dict[str, Any]) -> str:
     return ", ".join(item["producers"])
 
 
-def _print_partitions(partitions: list[dict[str, Any]]) -> None:
-    print_rows(
-        ["partition", "rows", "size", "task", "attempt", "committed"],
-        [
-            [
-                p["partition_key"],
-                number(p["row_count"]),
-                size(p["byte_count"]),
-                p["task_id"],
-                p["attempt"],
-                local_time(p["committed_at"]),
-            ]
-            for p in partitions
-        ],
-        right=_COUNTS,
-    )
+_COUNTS = ("partitions", "rows", "size")
+_ROWS_AND_SIZE: Columns = {
+    "rows": lambda item: format_number(item["row_count"]),
+    "size": lambda item: format_size(item["byte_count"]),
+}
+_DATASETS = ListTable(
+    {
+        "dataset": lambda item: item["name"] or "(not published)",
+        "from": _format_producers,
+        "blocks": format_scope,
+        "partitions": lambda item: format_number(item["partitions"]),
+        **_ROWS_AND_SIZE,
+        "updated": lambda item: format_time(item["updated_at"]),
+    },
+    empty="No datasets. Deploy a DAG with: trace deploy FILE",
+    right=_COUNTS,
+)
+_PARTITIONS: Columns = {
+    "partition": itemgetter("partition_key"),
+    **_ROWS_AND_SIZE,
+    "task": itemgetter("task_id"),
+    "attempt": itemgetter("attempt"),
+    "committed": lambda item: format_time(item["committed_at"]),
+}

@@ -1,4 +1,4 @@
-"""`trace query`: SQL over the published datasets."""
+"""`trace query`: query published datasets with SQL."""
 
 import sys
 from enum import StrEnum
@@ -10,38 +10,40 @@ from trace_etl.cli.client import fail, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import print_json, print_rows
 
-_NUMBERS = ("INT", "DECIMAL", "DOUBLE", "FLOAT", "BIGNUM")
+_NUMBER_TYPES = ("INT", "DECIMAL", "DOUBLE", "FLOAT", "BIGNUM")
 
 
-class Format(StrEnum):
-    """How to print rows."""
+class RowFormat(StrEnum):
+    """Output format of query rows."""
 
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(query)
-
-
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT; - reads it from stdin.")],
-    form: Annotated[Format, typer.Option("--format", help="How to print rows.")] = Format.TABLE,
-    limit: Annotated[int | None, typer.Option(min=1, max=10_000, help="Rows at most.")] = None,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT. - reads it from stdin.")],
+    row_format: Annotated[
+        RowFormat, typer.Option("--format", help="Output format.")
+    ] = RowFormat.TABLE,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Maximum number of rows.")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one SELECT over the committed partitions of published datasets."""
+    """Query published datasets with one SELECT.
+
+    The query reads committed partitions only.
+    """
     text = sys.stdin.read() if sql == "-" else sql
     if not text.strip():
-        fail(["there is no SQL to run"])
+        fail(["the SQL is empty: give one SELECT"])
     with session(home) as client:
         answer = client.query(text, limit)
-    if as_json or form is Format.JSON:
+    if as_json or row_format is RowFormat.JSON:
         print_json(answer)
-    elif form is Format.CSV:
+    elif row_format is RowFormat.CSV:
         _print_csv(answer)
     else:
         print_result(answer)
@@ -50,12 +52,12 @@ def query(
 
 
 def print_result(answer: dict[str, Any]) -> None:
-    """Rows as a table, numbers to the right."""
+    """Print the rows as a table."""
     columns: list[dict[str, str]] = answer["columns"]
     print_rows(
         [column["name"] for column in columns],
         answer["rows"],
-        right=[c["name"] for c in columns if any(word in c["type"] for word in _NUMBERS)],
+        right=[c["name"] for c in columns if any(name in c["type"] for name in _NUMBER_TYPES)],
     )
 
 

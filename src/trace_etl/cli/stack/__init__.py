@@ -1,1 +1,1 @@
-"""Commands about the embedded stack: up, down, status, demo, devchain."""
+"""Commands for the embedded stack: up, down, status, demo, prepare, devchain."""

@@ -1,23 +1,20 @@
-"""`trace prepare`: what makes later starts of Spark quicker, done once."""
+"""`trace prepare`: build the class cache that makes Spark start faster."""
 
 import os
 import time
 
 import typer
 
-from trace_etl.cli import output
+from trace_etl.cli.client import fail
 from trace_etl.cli.options import JsonOption
-
-EXIT_NOT_MADE = 1
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(prepare)
+from trace_etl.cli.output import print_json
 
 
 def prepare(as_json: JsonOption = False) -> None:
-    """Make Spark start in half the time from now on. Once, in about a minute; Java 25 or newer."""
+    """Make Spark start in half the time.
+
+    Builds a class cache once, which takes about a minute. Needs Java 25 or newer.
+    """
     from trace_etl.lite import jvm
     from trace_etl.lite.errors import NoJava
     from trace_etl.spark.errors import SparkNotStarted
@@ -27,17 +24,16 @@ def prepare(as_json: JsonOption = False) -> None:
     try:
         java = jvm.choose(os.environ)
         if not as_json:
-            typer.echo(f"preparing {java} ...", err=True)
+            typer.echo(f"Preparing {java} ...", err=True)
         path = class_cache.make_class_cache(java.home)
     except (NoJava, SparkNotStarted, OSError) as error:
-        typer.echo(f"trace prepare: {error}", err=True)
-        raise typer.Exit(EXIT_NOT_MADE) from error
+        fail([str(error)])
     seconds = time.monotonic() - began
     megabytes = round(path.stat().st_size / 2**20) if path is not None else 0
     if as_json:
         cache = str(path) if path is not None else None
-        output.print_json({"java": str(java.home), "cache": cache, "megabytes": megabytes})
+        print_json({"java": str(java.home), "cache": cache, "megabytes": megabytes})
     elif path is None:
-        typer.echo(f"nothing to prepare: {java} keeps no such cache, Java 25 and newer do")
+        typer.echo(f"Nothing to prepare: {java} has no class cache; use Java 25 or newer.")
     else:
-        typer.echo(f"ready: {path} ({megabytes} MB), after {seconds:.0f} s")
+        typer.echo(f"Ready after {seconds:.0f} s: {path} ({megabytes} MB).")

@@ -1,1 +1,1 @@
-"""Commands about tasks: list, cancel, pause, backfill, watch."""
+"""Commands for tasks: list, cancel, backfill, watch, outbox."""

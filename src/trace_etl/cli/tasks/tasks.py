@@ -1,157 +1,140 @@
 """`trace tasks`, `trace task`, `trace cancel`."""
 
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
-from trace_etl.cli.client import session
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from trace_etl.cli.output import local_time, print_fields, print_json, print_rows, took
+from trace_etl.cli.client import Answer, quote_segment, session
+from trace_etl.cli.listing import ListTable, print_list
+from trace_etl.cli.options import DEFAULT_HOME, AfterOption, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.output import (
+    Columns,
+    format_elapsed,
+    format_job,
+    format_time,
+    print_answer,
+    print_fields,
+    print_items,
+)
 
-TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
-_LINE = 100
-_ENDLESS = 1_000_000
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command()(tasks)
-    app.command()(task)
-    app.command()(cancel)
+TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="Id of the task.")]
+_MAX_REASON = 100
+_UNLIMITED_ATTEMPTS = 1_000_000
 
 
 def tasks(
-    dag: Annotated[str | None, typer.Option(help="Only of this DAG.")] = None,
-    job: Annotated[str | None, typer.Option(help="Only of this job.")] = None,
+    dag: Annotated[str | None, typer.Option(help="Only tasks of this DAG.")] = None,
+    job: Annotated[str | None, typer.Option(help="Only tasks of this job.")] = None,
     status: Annotated[
         str | None, typer.Option(help="Queued, Running, Completed, Failed or Canceled.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
-    after: Annotated[
-        str | None, typer.Option(help="Continue a listing: the `next` of the page before.")
-    ] = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """List tasks, newest first, and why the waiting ones wait."""
-    wanted = status.capitalize() if status else None
-    with session(home) as client:
-        answer = client.get("/v1/tasks", dag=dag, job=job, status=wanted, limit=limit, after=after)
-    if as_json:
-        print_json(answer)
-    else:
-        _print_tasks(answer)
+    """List tasks, newest first."""
+    print_list(
+        home,
+        "/v1/tasks",
+        _TASKS,
+        as_json=as_json,
+        dag=dag,
+        job=job,
+        status=status.capitalize() if status else None,
+        limit=limit,
+        after=after,
+    )
 
 
 def task(
     task_id: TaskArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
-    """Show one task and all its attempts."""
+    """Show one task and its attempts."""
     with session(home) as client:
-        answer = client.get(f"/v1/tasks/{_path_part(task_id)}")
-    if as_json:
-        print_json(answer)
-    else:
-        _print_task(answer)
+        answer = client.get(f"/v1/tasks/{quote_segment(task_id)}")
+    print_answer(answer, as_json, _print_task)
 
 
 def cancel(
     task_id: TaskArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
-    """Cancel a waiting task, or ask a running one to stop."""
+    """Cancel a task.
+
+    A queued task ends at once. A running task is asked to stop with its next heartbeat.
+    """
     with session(home) as client:
-        answer = client.post(f"/v1/tasks/{_path_part(task_id)}/cancel")
-    if as_json:
-        print_json(answer)
-    elif answer["status"] == "Running":
-        typer.echo("Asked to stop; its worker learns of it with the next heartbeat.")
+        answer = client.post(f"/v1/tasks/{quote_segment(task_id)}/cancel")
+    print_answer(answer, as_json, _print_canceled)
+
+
+def _print_canceled(answer: Answer) -> None:
+    if answer["status"] == "Running":
+        typer.echo("Requested: the worker stops the task at its next heartbeat.")
     else:
         typer.echo("Canceled.")
 
 
-def _path_part(word: str) -> str:
-    from urllib.parse import quote
-
-    return quote(word, safe="")
-
-
-def _print_tasks(answer: dict[str, Any]) -> None:
-    items: list[dict[str, Any]] = answer["items"]
-    if not items:
-        typer.echo("No tasks.")
-        return
-    print_rows(
-        ["task", "job", "blocks", "status", "attempt", "worker", "took", "why"],
-        [
-            [
-                item["task_id"],
-                f"{item['dag']}.{item['job']}",
-                item["partition_key"],
-                item["status"],
-                _attempt(item, "/"),
-                item["worker_id"],
-                _took(item),
-                _why(item),
-            ]
-            for item in items
-        ],
-    )
-    if answer.get("next"):
-        typer.echo(f"More: trace tasks --after {answer['next']}", err=True)
+def _format_attempt(item: dict[str, Any], separator: str) -> str:
+    # Always-on sources restart forever, so their maximum is not shown.
+    is_unlimited = item["max_attempts"] >= _UNLIMITED_ATTEMPTS
+    return str(item["attempt"]) + ("" if is_unlimited else f"{separator}{item['max_attempts']}")
 
 
-def _attempt(item: dict[str, Any], of: str) -> str:
-    # A source that always runs is started again for ever.
-    endless = item["max_attempts"] >= _ENDLESS
-    return str(item["attempt"]) if endless else f"{item['attempt']}{of}{item['max_attempts']}"
+def _format_run_time(item: dict[str, Any]) -> str:
+    if item["status"] != "Running" and not item["finished_at"]:
+        return "-"
+    return format_elapsed(item["started_at"], item["finished_at"])
 
 
-def _took(item: dict[str, Any]) -> str:
-    is_over = item["status"] != "Running"
-    return (
-        "-"
-        if is_over and not item["finished_at"]
-        else took(item["started_at"], item["finished_at"])
-    )
+def _format_reason(item: dict[str, Any]) -> str:
+    reason = " ".join(str(item["reason"] or item["error_message"] or "").split())
+    return reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 1]}…"
 
 
-def _why(item: dict[str, Any]) -> str:
-    words = " ".join(str(item["reason"] or item["error_message"] or "").split())
-    return words if len(words) <= _LINE else f"{words[: _LINE - 1]}…"
+_TASKS = ListTable(
+    {
+        "task": itemgetter("task_id"),
+        "job": format_job,
+        "blocks": itemgetter("partition_key"),
+        "status": itemgetter("status"),
+        "attempt": lambda item: _format_attempt(item, "/"),
+        "worker": itemgetter("worker_id"),
+        "duration": _format_run_time,
+        "reason": _format_reason,
+    },
+    empty="No tasks.",
+    next_command="trace tasks",
+)
+_ATTEMPTS: Columns = {
+    "attempt": itemgetter("attempt"),
+    "outcome": itemgetter("outcome"),
+    "worker": itemgetter("worker_id"),
+    "started": lambda attempt: format_time(attempt["started_at"]),
+    "duration": lambda attempt: format_elapsed(attempt["started_at"], attempt["ended_at"]),
+    "reason": lambda attempt: attempt["error_message"] or attempt["cause"],
+}
 
 
-def _print_task(item: dict[str, Any]) -> None:
+def _print_task(item: Answer) -> None:
     print_fields(
         {
             "task": item["task_id"],
-            "job": f"{item['dag']}.{item['job']}",
+            "job": format_job(item),
             "operator": item["operator"],
             "runtime": item["runtime"],
             "blocks": item["partition_key"],
             "status": item["status"],
-            "why": item["reason"],
-            "attempt": _attempt(item, " of "),
+            "reason": item["reason"],
+            "attempt": _format_attempt(item, " of "),
             "worker": item["worker_id"],
-            "created": local_time(item["created_at"]),
-            "started": item["started_at"] and local_time(item["started_at"]),
-            "finished": item["finished_at"] and local_time(item["finished_at"]),
-            "retry at": item["retry_at"] and local_time(item["retry_at"]),
+            "created": format_time(item["created_at"]),
+            "started": item["started_at"] and format_time(item["started_at"]),
+            "finished": item["finished_at"] and format_time(item["finished_at"]),
+            "retry at": item["retry_at"] and format_time(item["retry_at"]),
             "error": item["error_message"],
         }
     )
-    attempts: list[dict[str, Any]] = item["attempts"]
-    if attempts:
-        print_rows(
-            ["attempt", "outcome", "worker", "started", "took", "why"],
-            [
-                [
-                    a["attempt"],
-                    a["outcome"],
-                    a["worker_id"],
-                    local_time(a["started_at"]),
-                    took(a["started_at"], a["ended_at"]),
-                    a["error_message"] or a["cause"],
-                ]
-                for a in attempts
-            ],
-        )
+    if item["attempts"]:
+        print_items(item["attempts"], _ATTEMPTS)

@@ -1,4 +1,4 @@
-"""`trace watch`: what happens, as it happens; and how other commands wait for something."""
+"""`trace watch`: print changes as they happen. Other commands use the stream to wait."""
 
 import json
 import threading
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from trace_etl.cli.client import Client, NotRunning, Refused, problem_of, session
+from trace_etl.cli.client import NotRunning, RequestRejected, StackClient, read_problem, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from trace_etl.cli.output import local_time
+from trace_etl.cli.output import format_time
 
 if TYPE_CHECKING:
     import httpx
 
-_SILENCE = 45.0  # three heartbeats of the stream: nobody is there any more
-_PAUSE = 1.0
-_QUIET = 1.0
-_BURST = 0.1
+_STREAM_TIMEOUT = 45.0  # three missed heartbeats of the stream
+_RECONNECT_DELAY = 1.0
+_MAX_SIGNAL_INTERVAL = 1.0
+_MIN_SIGNAL_INTERVAL = 0.1
 
 
 @dataclass(frozen=True)
-class Change:
-    """An event of the stream. `ready`: listening from here on; `reset`: some were lost."""
+class StreamEvent:
+    """An event of the change stream. `ready`: the stream is open; `reset`: events were lost."""
 
     kind: str
     data: dict[str, Any]
@@ -33,58 +33,58 @@ class Change:
 
 
 @dataclass
-class Follower:
-    """Follows the stream over every interruption, from where it stopped."""
+class ChangeStream:
+    """Reads the change stream. After an interruption, it resumes after the last event."""
 
-    client: Client
+    client: StackClient
     dag: str | None = None
     kinds: list[str] = field(default_factory=list[str])
-    _last: str = ""
+    _last_id: str = ""
 
-    def changes(self, *, tries: int | None = None) -> Generator[Change | None]:
-        """Changes as they come; None for a sign of life. Raises Refused or NotRunning.
+    def events(self, *, max_failures: int | None = None) -> Generator[StreamEvent | None]:
+        """Yield events as they arrive, None for a heartbeat. Raises RequestRejected or NotRunning.
 
-        `tries` interruptions in a row are endured; None: any number.
+        Reconnects after up to `max_failures` interruptions in a row; None means without limit.
         """
         failures = 0
         while True:
             try:
-                for change in self._listen():
+                for event in self._read_stream():
                     failures = 0
-                    yield change
+                    yield event
             except NotRunning:
                 failures += 1
-                if tries is not None and failures > tries:
+                if max_failures is not None and failures > max_failures:
                     raise
-            time.sleep(_PAUSE)
+            time.sleep(_RECONNECT_DELAY)
 
-    def _listen(self) -> Generator[Change | None]:
+    def _read_stream(self) -> Generator[StreamEvent | None]:
         import httpx
 
-        headers = {"Last-Event-ID": self._last} if self._last else {}
+        headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
         params: dict[str, Any] = {"kind": self.kinds} | ({"dag": self.dag} if self.dag else {})
         url = f"{self.client.api_url}/v1/changes"
         try:
             with self.client.http.stream(
-                "GET", url, params=params, headers=headers, timeout=_SILENCE
+                "GET", url, params=params, headers=headers, timeout=_STREAM_TIMEOUT
             ) as reply:
-                _check(reply)
-                for change in _parsed(reply.iter_lines()):
-                    self._last = change.id if change else self._last
-                    yield change
+                _check_status(reply)
+                for event in _parse_events(reply.iter_lines()):
+                    self._last_id = event.id if event else self._last_id
+                    yield event
         except httpx.HTTPError as error:
-            raise NotRunning(f"{url} went silent: {error!r}") from error
+            raise NotRunning(f"the stream {url} ended: {error!r}") from error
 
 
-def _check(reply: "httpx.Response") -> None:
+def _check_status(reply: "httpx.Response") -> None:
     if reply.is_error:
         reply.read()
         if reply.status_code == 503:
-            raise NotRunning(str(problem_of(reply).get("detail")))
-        raise Refused(reply.status_code, problem_of(reply))
+            raise NotRunning(str(read_problem(reply).get("detail")))
+        raise RequestRejected(reply.status_code, read_problem(reply))
 
 
-def _parsed(lines: Iterator[str]) -> Generator[Change | None]:
+def _parse_events(lines: Iterator[str]) -> Generator[StreamEvent | None]:
     fields: dict[str, str] = {}
     for line in lines:
         if line.startswith(":"):
@@ -94,101 +94,101 @@ def _parsed(lines: Iterator[str]) -> Generator[Change | None]:
             fields[name] = value
         elif "data" in fields:
             data = cast(dict[str, Any], json.loads(fields["data"]))
-            yield Change(fields["event"], data, fields["id"])
+            yield StreamEvent(fields["event"], data, fields["id"])
             fields = {}
 
 
 @contextmanager
-def signals(client: Client, dag: str) -> Generator[Iterator[None]]:
-    """A signal at once, soon after every burst of changes of a DAG, and every second at least.
+def change_signals(client: StackClient, dag: str) -> Generator[Iterator[None]]:
+    """Signal at once, shortly after changes of the DAG, and at least every second.
 
-    For commands that show counts: they count anew at each signal instead of polling.
+    Commands that show counts read them again at each signal instead of polling.
     """
-    news, done = threading.Event(), threading.Event()
+    changed, is_closed = threading.Event(), threading.Event()
 
-    def listen() -> None:
+    def read_stream() -> None:
         try:
-            for _ in Follower(client, dag).changes(tries=0):
-                news.set()
-                if done.is_set():
+            for _ in ChangeStream(client, dag).events(max_failures=0):
+                changed.set()
+                if is_closed.is_set():
                     return
-        except (NotRunning, Refused):
-            news.set()  # the count that follows finds out, and says it better
+        except (NotRunning, RequestRejected):
+            changed.set()  # the caller's next request fails, too, and reports the error
 
-    # A daemon: it sits in a read until the stream's next sign of life, and nobody waits for that.
-    threading.Thread(target=listen, name="changes", daemon=True).start()
+    # A daemon thread: it may block in a read until the next heartbeat, and the program must not wait.
+    threading.Thread(target=read_stream, name="changes", daemon=True).start()
     try:
-        yield _signals(news)
+        yield _throttle(changed)
     finally:
-        done.set()
+        is_closed.set()
 
 
-def _signals(news: threading.Event) -> Iterator[None]:
+def _throttle(changed: threading.Event) -> Iterator[None]:
     while True:
-        news.clear()
+        changed.clear()
         began = time.monotonic()
         yield None
-        # What comes together is counted together, and counting never takes more than half the time.
-        pause = max(_BURST, time.monotonic() - began)
-        news.wait(_QUIET)
+        # One signal for a burst of changes. The caller's requests take at most half the time.
+        pause = max(_MIN_SIGNAL_INTERVAL, time.monotonic() - began)
+        changed.wait(_MAX_SIGNAL_INTERVAL)
         time.sleep(pause)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(watch)
-
-
 def watch(
-    dag: Annotated[str | None, typer.Argument(metavar="[DAG]", help="Only of this DAG.")] = None,
+    dag: Annotated[
+        str | None, typer.Argument(metavar="[DAG]", help="Only changes of this DAG.")
+    ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="Only task, dataset, deploy, rollout or pause; may be repeated."),
+        typer.Option(help="Only task, dataset, deploy, rollout or pause. Repeatable."),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what happens as it happens, until interrupted. With --json, one object a line."""
+    """Print changes as they happen, until Ctrl-C.
+
+    With --json, prints one JSON object per line.
+    """
     with session(home) as client:
         try:
-            for change in Follower(client, dag, kind or []).changes():
-                if change is not None:
-                    _print(change, as_json)
+            for event in ChangeStream(client, dag, kind or []).events():
+                if event is not None:
+                    _print_event(event, as_json)
         except KeyboardInterrupt:
             return
 
 
-def _print(change: Change, as_json: bool) -> None:
+def _print_event(event: StreamEvent, as_json: bool) -> None:
     if as_json:
-        line = {"kind": change.kind, "id": change.id, **change.data}
+        line = {"kind": event.kind, "id": event.id, **event.data}
         typer.echo(json.dumps(line, ensure_ascii=False))
-    elif change.kind == "ready":
+    elif event.kind == "ready":
         typer.echo("Watching; press Ctrl-C to stop.", err=True)
-    elif change.kind == "reset":
-        typer.echo("Some changes were missed; `trace tasks` shows how things stand.", err=True)
+    elif event.kind == "reset":
+        typer.echo("Some changes were missed; `trace tasks` shows the current state.", err=True)
     else:
-        typer.echo(describe(change))
+        typer.echo(_format_event(event))
 
 
-def describe(change: Change) -> str:
-    """A change in one line."""
-    data = change.data
-    where = data["dag"] + (f".{data['job']}" if data.get("job") else "")
-    return f"{local_time(data.get('at'))}  {change.kind:<7}  {where}  {_words(change.kind, data)}"
+def _format_event(event: StreamEvent) -> str:
+    data = event.data
+    subject = data["dag"] + (f".{data['job']}" if data.get("job") else "")
+    details = _format_details(event.kind, data)
+    return f"{format_time(data.get('at'))}  {event.kind:<7}  {subject}  {details}"
 
 
-def _words(kind: str, data: dict[str, Any]) -> str:
+def _format_details(kind: str, data: dict[str, Any]) -> str:
     if kind == "task":
         scope = data["partition_key"] or (f"cursor {data['cursor']}" if data["cursor"] else "")
-        is_over = data["status"] in ("Failed", "Canceled")
-        why = f": {data['error_message']}" if is_over and data["error_message"] else ""
-        return f"{scope} {data['status']} (attempt {data['attempt']}){why}".strip()
+        is_lost = data["status"] in ("Failed", "Canceled")
+        reason = f": {data['error_message']}" if is_lost and data["error_message"] else ""
+        return f"{scope} {data['status']} (attempt {data['attempt']}){reason}".strip()
     if kind == "dataset":
         name = data["dataset"] or data["output"]
         return f"{name} {data['partition_key']}: {data['row_count']} rows"
     if kind == "pause":
         tier = " for bulk work" if data["tier"] == "bulk" else ""
-        return f"{'paused' if data['paused'] else 'released'}{tier} by {data['by']}"
+        return f"{'paused' if data['paused'] else 'resumed'}{tier} by {data['by']}"
     if kind == "rollout":
         return f"{data['state']} (version {data['dag_version']})"
     return f"version {data['dag_version']}"

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from trace_etl.lite.connection import Connection
+from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.errors import PartFailed, StackError
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 from trace_etl.lite.processes import lock, log_view
 
 
-def start(home: Home, options: Options) -> tuple[Connection, float]:
+def start(home: Home, options: Options) -> tuple[StackConnection, float]:
     """Start the stack in the background and wait until it is up. Raises StackError."""
     home.open()
     if lock.holder(home.lock) is not None:
@@ -45,11 +45,11 @@ def _ask(process: subprocess.Popen[bytes], home: Home, options: Options) -> byte
         raise
 
 
-def _understand(report: bytes, log: Path) -> tuple[Connection, float]:
+def _understand(report: bytes, log: Path) -> tuple[StackConnection, float]:
     if not report:
         raise PartFailed(f"the supervisor died at its start:\n{log_view.tail(log)}", f"see {log}")
     answer = cast(dict[str, Any], json.loads(report))
     if "error" in answer:
         kinds = {kind.code: kind for kind in StackError.__subclasses__()}
         raise kinds.get(answer["code"], StackError)(answer["error"], answer["remedy"])
-    return Connection(**answer["connection"]), answer["seconds"]
+    return StackConnection(**answer["connection"]), answer["seconds"]

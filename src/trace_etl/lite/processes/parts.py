@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trace_etl.lite.configuration import Configuration
-from trace_etl.lite.connection import Connection
+from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.credentials.keys import LOCAL_ORG
 from trace_etl.lite.home import Home
 from trace_etl.lite.jvm import Jvm
@@ -43,7 +43,7 @@ class Blueprint:
 
     home: Home
     configuration: Configuration
-    connection: Connection
+    connection: StackConnection
     dsns: Dsns
     jvm: Jvm
     workers: int = 1

@@ -1,0 +1,182 @@
+"""`trace plan`, `trace deploy`, `trace rollout`, `trace rollback`, `trace promote`, `trace dags`."""
+
+from operator import itemgetter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trace_etl.cli.client import Answer, StackClient, fail, quote_segment, session
+from trace_etl.cli.dags.check import check_changes, check_file, describe_columns, read_dag_file
+from trace_etl.cli.dags.plans import print_plan, print_rollout, wait_for_rollout
+from trace_etl.cli.listing import ListTable, print_list
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    DagArgument,
+    DagFileArgument,
+    HomeOption,
+    JsonOption,
+)
+from trace_etl.cli.output import format_time, print_answer, print_json, print_rows
+
+_DEPLOY_TIMEOUT = 600.0  # a generation of a million partitions has a million tasks
+CheckOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--check/--no-check",
+        envvar="TRACE_CHECK",
+        show_default=False,
+        help="Check all jobs with Spark, or none. Default: only new or changed SQL.",
+    ),
+]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until the new generations are complete.")
+]
+_DAGS = ListTable(
+    {
+        "dag": itemgetter("dag"),
+        "jobs": itemgetter("jobs"),
+        "version": itemgetter("dag_version"),
+        "deployed": lambda item: format_time(item["deployed_at"]),
+    },
+    empty="No DAG is deployed. Deploy one with: trace deploy FILE",
+    right=["jobs"],
+)
+
+
+def plan(
+    file: DagFileArgument,
+    check: CheckOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a deploy would change."""
+    text = read_dag_file(file)
+    with session(home, file=str(file)) as client:
+        answer = client.post("/v1/plans", {"text": text, "filename": file.name})
+        _check_sql(file, text, answer, check, client, home)
+    print_answer(answer, as_json, _print_planned)
+
+
+def deploy(
+    file: DagFileArgument,
+    wait: WaitOption = False,
+    check: CheckOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Deploy a DAG file.
+
+    Deploying the same text again changes nothing.
+    """
+    text = read_dag_file(file)
+    body: dict[str, Any] = {"text": text, "filename": file.name}
+    with session(home, file=str(file)) as client:
+        planned = client.post("/v1/plans", body)
+        body["base_version"] = planned["base_version"]
+        body["columns"] = _check_sql(file, text, planned, check, client, home)
+        answer = client.post("/v1/dags", body, timeout=_DEPLOY_TIMEOUT)
+        if not as_json:
+            _print_deployed(answer)
+        if wait:
+            dag, version = answer["dag"], answer["dag_version"]
+            answer["rollout"] = wait_for_rollout(client, dag, version, quiet=as_json)
+    if as_json:
+        print_json(answer)
+    if wait:
+        _report_end(answer["rollout"], quiet=as_json)
+
+
+def _check_sql(
+    file: Path, text: str, planned: Answer, check: bool | None, client: StackClient, home: Path
+) -> list[dict[str, Any]]:
+    """Check the SQL with Spark and return the columns of the outputs. Exits on an error."""
+    if check is False or (check is None and planned["is_deployed"]):
+        return []
+    if check:
+        return describe_columns(check_file(file, home))
+    analysis = check_changes(file, text, planned["plan"], client)
+    return describe_columns(analysis) if analysis else []
+
+
+def rollout(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Show the progress of the last deploy."""
+    with session(home) as client:
+        answer = client.get(f"/v1/dags/{quote_segment(dag)}/rollout")
+    print_answer(answer, as_json, print_rollout)
+
+
+def rollback(
+    dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+) -> None:
+    """Return to the previous version of a DAG."""
+    answer = _post_to_dag(home, dag, "rollback")
+    print_answer(answer, as_json, _print_rolled_back)
+
+
+def promote(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Make incomplete new generations current."""
+    answer = _post_to_dag(home, dag, "promote")
+    message = f"{dag}: the new generations are current (version {answer['dag_version']})."
+    print_answer(answer, as_json, lambda _: typer.echo(message))
+
+
+def _post_to_dag(home: Path, dag: str, action: str) -> Answer:
+    with session(home) as client:
+        return client.post(f"/v1/dags/{quote_segment(dag)}/{action}", timeout=_DEPLOY_TIMEOUT)
+
+
+def dags(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """List the deployed DAGs."""
+    print_list(home, "/v1/dags", _DAGS, as_json=as_json, all_pages=True)
+
+
+def schema() -> None:
+    """Print the JSON Schema of DAG files."""
+    from trace_etl.dag.parsing import dag_schema
+
+    print_json(dag_schema())
+
+
+def _report_end(rollout: Answer, *, quiet: bool) -> None:
+    """Report the end of a rollout. Exits with 1 unless it is complete."""
+    if rollout["state"] == "building":
+        fail([f"stuck: {rollout['reason']}"])
+    if rollout["state"] != "complete":
+        fail([f"the deploy was {rollout['state'].replace('_', ' ')} by another command"])
+    if not quiet:
+        typer.echo("Complete: the new generations are current.")
+
+
+def _print_planned(answer: Answer) -> None:
+    if answer["is_deployed"]:
+        typer.echo(f"{answer['dag']}: this text is deployed already.")
+        return
+    base = answer["base_version"]
+    typer.echo(f"Plan for {answer['dag']}" + (f" (at version {base})" if base else " (new)"))
+    print_plan(answer["plan"])
+
+
+def _print_rolled_back(answer: Answer) -> None:
+    typer.echo(f"{answer['dag']} is at version {answer['dag_version']} again.")
+    if answer["canceled"]:
+        typer.echo(f"{answer['canceled']} tasks of version {answer['from_version']} are canceled.")
+
+
+def _print_deployed(answer: Answer) -> None:
+    outcome = "Deployed" if answer["changed"] else "Unchanged:"
+    typer.echo(f"{outcome} {answer['dag']} (version {answer['dag_version']}).")
+    published = {(d["job"], d["output"]): d["published"] for d in answer["datasets"]}
+    rows: list[list[object]] = []
+    for job in answer["jobs"]:
+        outputs = [
+            output if name is None else f"{output} (published as {name})"
+            for (owner, output), name in published.items()
+            if owner == job["name"]
+        ]
+        rows.append(
+            [job["name"], job["activation"], job["operator"], job["runtime"], ", ".join(outputs)]
+        )
+    print_rows(["job", "activation", "operator", "runtime", "outputs"], rows)
+    if answer["changed"]:
+        print_plan(answer["plan"])

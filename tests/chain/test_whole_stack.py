@@ -70,7 +70,7 @@ class Stack:
         self.home = home
 
     def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_FIRST": "PT1S"}
+        environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_INITIAL": "PT1S"}
         return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
 
     def json(self, *words: str) -> Any:

@@ -54,8 +54,8 @@ jobs:
 """
 SOURCE = {"dag": "replicas", "job": "request"}
 QUICK = {
-    "TRACE_RETRY_FIRST": "PT0.2S",
-    "TRACE_RETRY_MOST": "PT1S",
+    "TRACE_RETRY_INITIAL": "PT0.2S",
+    "TRACE_RETRY_MAX": "PT1S",
     "TRACE_OUTBOX_HOLD": "PT1S",
     "TRACE_REAPER_GRACE": "PT0S",
 }

@@ -56,7 +56,7 @@ class Stack:
 
     def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
         # A short lease comes with the DAG; a short wait before the next attempt from here.
-        environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_FIRST": "PT1S"}
+        environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_INITIAL": "PT1S"}
         return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
 
     def json(self, *words: str) -> Any:

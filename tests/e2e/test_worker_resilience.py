@@ -40,8 +40,8 @@ jobs:
     config: {{sql: "SELECT 1 FROM ranges"}}
 """
 QUICK = {
-    "TRACE_RETRY_FIRST": "PT0.2S",
-    "TRACE_RETRY_MOST": "PT1S",
+    "TRACE_RETRY_INITIAL": "PT0.2S",
+    "TRACE_RETRY_MAX": "PT1S",
     "TRACE_OUTBOX_HOLD": "PT1S",
     "TRACE_REAPER_GRACE": "PT0S",
 }
@@ -247,8 +247,8 @@ def test_what_a_lost_attempt_finishes_all_the_same_counts_until_the_next_one_sta
         assert scene.runner.started.wait(30)
         scene.dispatcher.kill()
         scene.let_first_lease_expire()
-        scene.dispatcher.settings["TRACE_RETRY_FIRST"] = "PT1H"
-        scene.dispatcher.settings["TRACE_RETRY_MOST"] = "PT1H"
+        scene.dispatcher.settings["TRACE_RETRY_INITIAL"] = "PT1H"
+        scene.dispatcher.settings["TRACE_RETRY_MAX"] = "PT1H"
         scene.dispatcher.up()
 
         def is_told() -> bool:

@@ -336,7 +336,7 @@ def test_what_ended_long_ago_is_forgotten(stand: Bench, filling: Filling) -> Non
         "UPDATE backfills SET ended_at = now() - interval '31 days' WHERE backfill_id = %s",
         old["backfill_id"],
     )
-    while stand.live.run(stand.live.service.retention.retain_once):
+    while stand.live.run(stand.live.service.retention.delete_once):
         pass
     assert filling.bench.user.get(f"/v1/backfills/{old['backfill_id']}").status_code == 404
     assert filling.state(young)["state"] == "canceled"

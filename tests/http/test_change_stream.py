@@ -158,7 +158,7 @@ def test_a_position_that_retention_forgot_is_told_as_a_reset(shared: Bench) -> N
         next(stream)
     aged = "UPDATE changes SET changed_at = now() - interval '60 days' WHERE dag = %s"
     shared.rows(aged, dag.name)
-    shared.live.run(shared.live.service.retention.retain_once)
+    shared.live.run(shared.live.service.retention.delete_once)
     assert shared.rows("SELECT 1 FROM changes WHERE dag = %s", dag.name) == []
     with following(shared.user, old) as stream:
         assert next(stream).kind == "reset"

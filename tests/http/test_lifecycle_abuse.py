@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from support.lifecycle import Attempt, Bench
-from trace_etl.dispatcher.task_api.endpoints import CALLS
+from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
 
-TASK_SCOPED = [c.path for c in CALLS if c.auth == "task"]
-TASK_PATHS = [p for c in CALLS if c.auth == "task" for p in (c.path, *c.aliases)]
-WORKER_CALLS = [(c.method, c.path) for c in CALLS if c.auth == "worker"]
+TASK_SCOPED = [c.path for c in ENDPOINTS if c.auth == "task"]
+TASK_PATHS = [p for c in ENDPOINTS if c.auth == "task" for p in (c.path, *c.aliases)]
+WORKER_CALLS = [(c.method, c.path) for c in ENDPOINTS if c.auth == "worker"]
 MAX_BODY = 1024 * 1024
 
 
@@ -46,7 +46,7 @@ def bodies(attempt: Attempt) -> dict[str, dict[str, Any]]:
         "/v1/task/events": {"events": [attempt.event()]},
         "/v1/task/buffer-publish": target,
     }
-    for call in CALLS:
+    for call in ENDPOINTS:
         for alias in call.aliases:
             made[alias] = made[call.path]
     return {path: {**attempt.fence, **body} for path, body in made.items()}

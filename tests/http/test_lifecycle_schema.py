@@ -14,14 +14,14 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from support.lifecycle import Attempt, Bench
-from trace_etl.dispatcher.task_api.endpoints import CALLS
+from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
 from trace_etl.dispatcher.task_api.openapi import document, pages
 
 SCHEMA = schemathesis.openapi.from_dict(document())
 SCHEMA.config.generation.update(with_security_parameters=False)  # tokens have tests of their own
 OPERATIONS = {op.ok().label: op.ok() for op in SCHEMA.get_all_operations()}
 LABELS = [label for label in OPERATIONS if "/healthz" not in label]
-ALIASES = {f"{call.method} {path}" for call in CALLS for path in call.aliases}
+ALIASES = {f"{call.method} {path}" for call in ENDPOINTS for path in call.aliases}
 bounded = settings(
     max_examples=25,
     derandomize=True,
@@ -55,7 +55,7 @@ def test_every_schema_of_the_document_is_a_schema() -> None:
 
 def test_every_call_and_alias_is_documented_with_its_token() -> None:
     paths = document()["paths"]
-    for call in CALLS:
+    for call in ENDPOINTS:
         for path in (call.path, *call.aliases):
             operation = paths[path][call.method.lower()]
             assert operation.get("security") == (None if call.auth == "none" else [{call.auth: []}])

@@ -25,7 +25,7 @@ def busy(
 ) -> Generator[Bench]:
     """A Dispatcher whose loops run, impatiently."""
     objects = tmp_path_factory.mktemp("objects")
-    quick = {"pressure_patience": timedelta(seconds=0.1)}
+    quick = {"pressure_bulk_delay": timedelta(seconds=0.1)}
     with (
         copied(templates) as dsns,
         live(secrets, dsns, objects, loops=True, **quick) as running,

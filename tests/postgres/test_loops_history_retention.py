@@ -24,7 +24,7 @@ def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[B
 
 
 def retain(bench: Bench, **changes: object) -> int:
-    return bench.live.run(replace(bench.live.service.retention, **changes).retain_once)
+    return bench.live.run(replace(bench.live.service.retention, **changes).delete_once)
 
 
 def age(bench: Bench, days: int) -> None:
@@ -136,7 +136,7 @@ def test_what_has_not_ended_is_never_forgotten(alone: Bench, state: str) -> None
             alone.complete(attempt, "Failed")
     alone.rows("UPDATE tasks SET created_at = now() - interval '9 years'")
     alone.rows("UPDATE datasets SET dataset_version = NULL")  # nobody reads its generation
-    retain(alone, kept=timedelta(0))
+    retain(alone, retention=timedelta(0))
     assert alone.row(task_id)
 
 
@@ -190,7 +190,7 @@ def test_invalidations_are_forgotten_once_everybody_has_made_them_good(alone: Be
     assert left["partition_key"] == "10-19"
     assert alone.fetch(first.task_id).json()["task"]["invalidation"] is None
     assert alone.complete(second).status_code == 200
-    retain(alone, kept=timedelta(days=60))
+    retain(alone, retention=timedelta(days=60))
     assert len(alone.rows("SELECT 1 FROM invalidations")) == 1
     while retain(alone):
         pass

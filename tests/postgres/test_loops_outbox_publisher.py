@@ -37,7 +37,7 @@ def cut_off(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator
         patience = timedelta(seconds=0.2)
         with (
             live(
-                secrets, dsns, tmp_path / "objects", queue_dsn=nowhere, queue_patience=patience
+                secrets, dsns, tmp_path / "objects", queue_dsn=nowhere, queue_timeout=patience
             ) as running,
             bench(running) as made,
         ):

@@ -82,7 +82,7 @@ def stage(secrets: Secrets, dsns: Dsns, objects: Path, dag: str) -> Generator[St
     recorder, hour = Recorder(), timedelta(hours=1)
 
     def start() -> Any:
-        return live(secrets, dsns, objects, retry_first=hour, retry_most=hour)
+        return live(secrets, dsns, objects, retry_initial=hour, retry_max=hour)
 
     with ExitStack() as stack:
         replicas = [Replica(f"r{n}", start, recorder).up() for n in (0, 1)]

@@ -7,7 +7,7 @@ import pytest
 from trace_etl.api.task.events import Invalidation
 from trace_etl.dag.operators import OPERATORS, WORKERS
 from trace_etl.dispatcher.task_api.output_authorization import new_invalidation
-from trace_etl.dispatcher.task_api.permissions import Grant, Opens
+from trace_etl.dispatcher.task_api.permissions import Grant, Permissions
 from trace_etl.dispatcher.task_api.tokens import Capability
 from trace_etl.model.errors import Forbidden
 
@@ -18,10 +18,14 @@ def _grant(dataset: UUID, version: UUID) -> Grant:
     return Grant(dataset, version, {"scheme": "file", "bucket": "b", "prefix": f"{dataset}/"})
 
 
-def _capability(*, may_doubt: bool) -> Capability:
+def _capability(*, can_invalidate_inputs: bool) -> Capability:
     writes = [_grant(UUID(int=3), UUID(int=4))]
-    opens = Opens([_grant(READ, READ_VERSION)], writes, may_doubt=may_doubt)
-    return Capability(uuid4(), uuid4(), 1, 0, 1, opens.outputs("mine/"), opens.doubted)
+    permissions = Permissions(
+        [_grant(READ, READ_VERSION)], writes, can_invalidate_inputs=can_invalidate_inputs
+    )
+    return Capability(
+        uuid4(), uuid4(), 1, 0, 1, permissions.outputs("mine/"), permissions.checked_inputs
+    )
 
 
 def _doubt(version: UUID = READ_VERSION) -> Invalidation:
@@ -30,20 +34,20 @@ def _doubt(version: UUID = READ_VERSION) -> Invalidation:
     )
 
 
-def test_a_checker_may_doubt_its_input() -> None:
-    found = new_invalidation(_doubt(), _capability(may_doubt=True), {})
+def test_a_checker_can_invalidate_inputs_its_input() -> None:
+    found = new_invalidation(_doubt(), _capability(can_invalidate_inputs=True), {})
     assert (found.dataset_uuid, found.dataset_version) == (READ, READ_VERSION)
     assert (found.range_start, found.range_end) == (0, 9)
 
 
 def test_nobody_else_may() -> None:
     with pytest.raises(Forbidden, match="is not an output"):
-        new_invalidation(_doubt(), _capability(may_doubt=False), {})
+        new_invalidation(_doubt(), _capability(can_invalidate_inputs=False), {})
 
 
-def test_not_even_a_checker_may_doubt_a_generation_it_does_not_read() -> None:
+def test_not_even_a_checker_can_invalidate_inputs_a_generation_it_does_not_read() -> None:
     with pytest.raises(Forbidden):
-        new_invalidation(_doubt(uuid4()), _capability(may_doubt=True), {})
+        new_invalidation(_doubt(uuid4()), _capability(can_invalidate_inputs=True), {})
 
 
 def test_only_integrity_check_declares_it_and_it_runs_no_users_code() -> None:

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from trace_etl.dispatcher.task_api.permissions import Grant, Opens, Scope
+from trace_etl.dispatcher.task_api.permissions import Grant, Permissions, TokenScope
 from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
 from trace_etl.lite.credentials import keys
 from trace_etl.model.errors import Forbidden, Unauthenticated
@@ -38,10 +38,10 @@ def grant(prefix: str) -> Grant:
     return Grant(uuid4(), uuid4(), ref)
 
 
-def scope(task_id: UUID | None = None, attempt: int = 1) -> Scope:
+def scope(task_id: UUID | None = None, attempt: int = 1) -> TokenScope:
     task_id = task_id or uuid4()
     own = attempt_prefix("", task_id, attempt)
-    return Scope(uuid4(), task_id, attempt, own, Opens([grant("in/")], [grant("out/")]))
+    return TokenScope(uuid4(), task_id, attempt, own, Permissions([grant("in/")], [grant("out/")]))
 
 
 def test_what_is_minted_verifies_here_and_on_every_other_replica(directory: Path) -> None:

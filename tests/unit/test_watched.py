@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.dispatcher.task_api.watched_files import Watched
+from trace_etl.dispatcher.task_api.watched_files import WatchedPath
 
 
 class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.texts: list[str] = []
-        self.watched = Watched(path, self.load)
+        self.watched = WatchedPath(path, self.load)
 
     def load(self) -> None:
         self.texts.append(self.path.read_text())

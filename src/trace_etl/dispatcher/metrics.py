@@ -1,9 +1,9 @@
-"""What a Dispatcher process counts. One registry a process, as scrapers expect it.
+"""Prometheus metrics of a Dispatcher process, in one registry.
 
-No label holds a name that an org chose: these figures are shown to readers of every org.
+No label holds a name that an organisation chose: readers of every organisation see these metrics.
 """
 
-from collections import Counter as Tally
+from collections import Counter as Multiset
 from collections.abc import Iterable
 from functools import cache
 
@@ -16,24 +16,27 @@ from prometheus_client import (
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-disable_created_metrics()  # when a counter began helps nobody, and doubles every scrape
+disable_created_metrics()  # `_created` series double every scrape and serve no dashboard
 REGISTRY = CollectorRegistry()
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2, 10, 60)
 
 REQUESTS = Counter(
     "trace_http_requests",
-    "Calls answered, by listener, route and status.",
+    "HTTP requests answered, by listener, route and status.",
     ["listener", "method", "route", "status"],
     registry=REGISTRY,
 )
 TRANSITIONS = Counter(
     "trace_task_transitions",
-    "Tasks that came to have a status through this process.",
+    "Task status changes that this process committed.",
     ["to"],
     registry=REGISTRY,
 )
 REAPS = Counter(
-    "trace_lease_reaps", "Attempts ended for their silence, by cause.", ["cause"], registry=REGISTRY
+    "trace_lease_reaps",
+    "Attempts that the lease reaper ended, by cause.",
+    ["cause"],
+    registry=REGISTRY,
 )
 BATCH = Histogram(
     "trace_group_commit_size",
@@ -43,34 +46,40 @@ BATCH = Histogram(
     registry=REGISTRY,
 )
 LOOP = Histogram(
-    "trace_loop_seconds", "One pass of a loop.", ["loop"], buckets=_SECONDS, registry=REGISTRY
+    "trace_loop_seconds",
+    "Duration of one pass of a background loop.",
+    ["loop"],
+    buckets=_SECONDS,
+    registry=REGISTRY,
 )
-LOOP_FAILURES = Counter("trace_loop_failures", "Passes that failed.", ["loop"], registry=REGISTRY)
+LOOP_FAILURES = Counter(
+    "trace_loop_failures", "Passes of a background loop that failed.", ["loop"], registry=REGISTRY
+)
 LISTENERS = Gauge(
-    "trace_change_listeners", "Clients that follow the stream of changes.", registry=REGISTRY
+    "trace_change_listeners", "Clients connected to the change stream.", registry=REGISTRY
 )
 
 
-def moved(statuses: Iterable[str]) -> None:
-    """Count tasks that came to have these statuses."""
-    for status, n in Tally(statuses).items():
-        _to(status).inc(n)
+def count_transitions(statuses: Iterable[str]) -> None:
+    """Count one status change per item."""
+    for status, n in Multiset(statuses).items():
+        _status_counter(status).inc(n)
 
 
-def started(count: int) -> None:
-    """Count tasks that came to run."""
+def count_started(count: int) -> None:
+    """Count tasks that changed to Running."""
     if count:
-        _to("Running").inc(count)
+        _status_counter("Running").inc(count)
 
 
 @cache
-def _to(status: str) -> Counter:
-    """Finding the label costs more than counting."""
+def _status_counter(status: str) -> Counter:
+    """Cache the labelled counter: looking up a label costs more than incrementing."""
     return TRANSITIONS.labels(status)
 
 
 class CountRequests:
-    """Counts every answer of an app under its route's own path, never under what was asked for."""
+    """Middleware that counts responses by the route's declared path, never by the requested path."""
 
     def __init__(self, app: ASGIApp, listener: str) -> None:
         self._app = app

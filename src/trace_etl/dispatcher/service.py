@@ -1,4 +1,4 @@
-"""The Dispatcher put together: pools, lifecycle, loops and the two apps."""
+"""Assemble the Dispatcher: pools, task lifecycle, loops and the two HTTP apps."""
 
 import asyncio
 import os
@@ -27,12 +27,12 @@ from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.metrics import CountRequests
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_api import openapi
-from trace_etl.dispatcher.task_api.batch_writer import MOST_CONNECTIONS
+from trace_etl.dispatcher.task_api.batch_writer import MAX_CONNECTIONS
 from trace_etl.dispatcher.task_api.buffers import Buffers
 from trace_etl.dispatcher.task_api.lifecycle import Lifecycle, Parts
 from trace_etl.dispatcher.task_api.listener import InternalApi
 from trace_etl.dispatcher.task_api.payloads import Payloads
-from trace_etl.dispatcher.task_api.retired_tables import RetiredGenerations
+from trace_etl.dispatcher.task_api.retired_tables import RetiredTableCheck
 from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
 from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
@@ -51,7 +51,7 @@ from trace_etl.state.db.pool import BROKEN, KeptConnections, Pool, make_pool, tr
 from trace_etl.state.flow import operator_caps
 
 _BATCH = 500
-_FORGOTTEN_AT_ONCE = 10_000
+_TABLES_PER_SWEEP = 10_000
 _log = structlog.stdlib.get_logger()
 
 
@@ -78,7 +78,7 @@ class Service:
     reaper_grace: float
 
     def loops(self) -> list[Loop]:
-        """The background agents, by name."""
+        """Return the background loops."""
         return [
             Loop(
                 "outbox_publisher",
@@ -87,7 +87,7 @@ class Service:
                 self.wake.outbox,
                 self.publisher.next_due,
             ),
-            # After an outage workers are heard first: an attempt that lives is not reaped.
+            # After an outage, wait for heartbeats first, so that live attempts are not reaped.
             Loop(
                 "lease_reaper",
                 self.reaper.reap_once,
@@ -99,7 +99,7 @@ class Service:
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
             Loop("source_monitor", self.sources.supervise_once, 2.0),
-            Loop("history_retention", self.retention.retain_once, 600.0),
+            Loop("history_retention", self.retention.delete_once, 600.0),
             Loop("task_counter", self.task_counter.count_once, 30.0),
             Loop(
                 "generation_swapper",
@@ -129,12 +129,12 @@ class Service:
 
 @asynccontextmanager
 async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
-    """Open the pools and put the parts together; close them at the end."""
+    """Open the pools and assemble the service; close the pools on exit."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
     loops = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
-    writer_pool = make_pool(cfg.state_dsn, size=MOST_CONNECTIONS, hot=True)
+    writer_pool = make_pool(cfg.state_dsn, size=MAX_CONNECTIONS, hot=True)
     kept = KeptConnections(writer_pool)
-    queue = Producer(cfg.queue_dsn, patience=cfg.queue_patience)
+    queue = Producer(cfg.queue_dsn, patience=cfg.queue_timeout)
     async with pool, loops, writer_pool:
         await queue.open()
         try:
@@ -156,7 +156,7 @@ def _assemble(
     wake = WakeEvents()
     tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
     payloads = Payloads(pool, tokens, cfg)
-    retry = Backoff(cfg.retry_first, cfg.retry_most, jitter=0.5)
+    retry = Backoff(cfg.retry_initial, cfg.retry_max, jitter=0.5)
     parts = Parts(pool, writer_connections, tokens, payloads, wake, cfg.objects_root, retry)
     lifecycle = Lifecycle(parts)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
@@ -170,7 +170,7 @@ def _assemble(
             Buffers(pool, wake),
             tokens,
             WorkerTokens(cfg.worker_tokens_file),
-            RetiredGenerations(pool, cfg.history_kept, _FORGOTTEN_AT_ONCE),
+            RetiredTableCheck(pool, cfg.history_retention, _TABLES_PER_SWEEP),
         ),
         user=_user_app(cfg, Context(pool, queue, wake, changes, webhooks)),
         lifecycle=lifecycle,
@@ -180,15 +180,15 @@ def _assemble(
         reaper=LeaseReaper(loops, queue, retry, _BATCH),
         retries=RetryScheduler(loops, wake, _BATCH),
         sweeper=WakeUpSweeper(loops, queue, wake, older_seconds=20, batch_size=_BATCH),
-        retention=HistoryRetention(loops, cfg.history_kept, _BATCH),
+        retention=HistoryRetention(loops, cfg.history_retention, _BATCH),
         task_counter=TaskCounter(loops, 100 * _BATCH),
         swapper=GenerationSwapper(pool, wake, cfg.swap_every),
-        backpressure=Backpressure(loops, wake, cfg.pressure_patience, _BATCH),
+        backpressure=Backpressure(loops, wake, cfg.pressure_bulk_delay, _BATCH),
         feeder=BackfillFeeder(loops, wake, cfg.backfill_window),
         changes=changes,
         reconciler=Reconciler(loops, wake, cfg.reconcile_grace, _BATCH),
         sources=SourceMonitor(
-            pool, wake, cfg.source_restart_first, cfg.source_restart_most, cfg.source_memory
+            pool, wake, cfg.source_restart_initial, cfg.source_restart_max, cfg.source_memory
         ),
         wake=wake,
         reaper_grace=cfg.reaper_grace.total_seconds(),
@@ -211,11 +211,11 @@ def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
 
 async def _state_unavailable(request: Request, error: Exception) -> JSONResponse:
     _log.warning("state_unavailable", path=request.url.path, error=repr(error))
-    return problem_response(Unavailable("Postgres state does not answer; try again"))
+    return problem_response(Unavailable("Postgres state is unavailable; retry the request"))
 
 
 async def run_loops(service: Service, stop: asyncio.Event) -> None:
-    """Run every agent until `stop`."""
+    """Run every loop until `stop` is set."""
     async with asyncio.TaskGroup() as group:
         for loop in service.loops():
             group.create_task(loop.run(stop), name=loop.name)

@@ -1,4 +1,4 @@
-"""Everything the Dispatcher is told from outside."""
+"""Dispatcher settings, read from the environment."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -30,23 +30,27 @@ class DispatcherSettings(BaseSettings):
     object_scheme: str = "file"
     object_bucket: str = "trace"
     token_grace: timedelta = timedelta(minutes=5)
-    token_life_most: timedelta = timedelta(hours=24)
-    retry_first: timedelta = timedelta(seconds=30)
-    retry_most: timedelta = timedelta(minutes=10)
-    reaper_grace: timedelta = timedelta(seconds=20)  # a worker insists at least that often
+    max_token_life: timedelta = timedelta(hours=24)
+    retry_initial: timedelta = timedelta(seconds=30)
+    retry_max: timedelta = timedelta(minutes=10)
+    reaper_grace: timedelta = timedelta(seconds=20)  # workers retry heartbeats more often than this
     outbox_max_tries: int = 20
     outbox_hold: timedelta = timedelta(seconds=30)
-    queue_patience: timedelta = timedelta(seconds=5)
-    history_kept: timedelta = timedelta(days=30)
+    queue_timeout: timedelta = timedelta(seconds=5)
+    history_retention: timedelta = timedelta(days=30)
     swap_every: timedelta = timedelta(seconds=0.5)
-    source_restart_first: timedelta = timedelta(seconds=1)
-    source_restart_most: timedelta = timedelta(minutes=2)
+    source_restart_initial: timedelta = timedelta(seconds=1)
+    source_restart_max: timedelta = timedelta(minutes=2)
     source_memory: timedelta = timedelta(minutes=10)
-    secrets_dir: Path | None = None  # one file a secret that DAGs refer to by name
+    secrets_dir: Path | None = None  # one file per secret; DAGs refer to it by file name
     webhook_window: timedelta = timedelta(minutes=5)
-    changes_every: float = 0.25  # seconds between looks for news that somebody waits for
+    changes_every: float = 0.25  # seconds between polls while a client follows the change stream
     changes_clients: int = 256
-    pressure_patience: timedelta = timedelta(seconds=5)  # with bulk shed, before normal work is
-    backfill_window: int = 200  # tasks of one backfill at once
-    operator_caps: dict[str, PositiveInt] = {}  # attempts at once by operator, over all jobs
-    reconcile_grace: timedelta = timedelta(seconds=30)  # the outbox has the first go
+    pressure_bulk_delay: timedelta = timedelta(
+        seconds=5
+    )  # after pausing bulk work, before normal work
+    backfill_window: int = 200  # queued and running tasks per backfill
+    operator_caps: dict[str, PositiveInt] = {}  # concurrent attempts per operator, over all jobs
+    reconcile_grace: timedelta = timedelta(
+        seconds=30
+    )  # time for the outbox to route an event first

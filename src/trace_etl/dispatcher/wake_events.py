@@ -1,4 +1,4 @@
-"""Telling a loop of this process that there is work, without asking Postgres."""
+"""In-process signals that a loop has work."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class WakeEvents:
+    """One event per loop. Setting it starts a pass now instead of at the next poll."""
+
     outbox: asyncio.Event = field(default_factory=asyncio.Event)
     retries: asyncio.Event = field(default_factory=asyncio.Event)
     leases: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,4 +1,4 @@
-"""The operators that run in the Dispatcher: they pass on what changed, cut otherwise."""
+"""Operators that run inside the Dispatcher: they re-cut upstream ranges and pass changes on."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,65 +15,67 @@ from trace_etl.state.routing import aggregation, cursors
 from trace_etl.state.tasks.claims import ClaimedTask
 from trace_etl.state.tasks.completions import NewEvent
 
-_MOST_PARTITIONS = 100_000
+_MAX_PARTITIONS = 100_000
 
 
 @dataclass(frozen=True)
-class Told:
-    """What an operator has to say about its output."""
+class InlineResult:
+    """Events and invalidations that an inline operator reports about its output."""
 
     events: list[NewEvent] = field(default_factory=list[NewEvent])
     invalidations: list[NewInvalidation] = field(default_factory=list[NewInvalidation])
 
 
-Operate = Callable[[Conn, ClaimedTask, Revision], Awaitable[Told]]
+Operate = Callable[[Conn, ClaimedTask, Revision], Awaitable[InlineResult]]
 
 
-async def operate(conn: Conn, task: ClaimedTask, revision: Revision) -> Told:
-    """What an in-process operator makes of a task. Raises TraceError."""
+async def run_operator(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
+    """Run the inline operator of a task. Raises TraceError."""
     operators: dict[str, Operate] = {"range_splitter": _split, "range_aggregator": _aggregate}
     known = operators.get(revision.operator)
     if known is None:
-        raise Invalid([Fault("operator", f"{revision.operator} does not run in the Dispatcher")])
+        raise Invalid(
+            [Fault("operator", f"operator `{revision.operator}` cannot run in the Dispatcher")]
+        )
     return await known(conn, task, revision)
 
 
-async def _split(conn: Conn, task: ClaimedTask, revision: Revision) -> Told:
-    span = _span(task)
+async def _split(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
+    span = _task_range(task)
     if span is None:
         raise Invalid([Fault("scope", "range_splitter needs a block range to split")])
     out = revision.outputs[0]
     if task.invalidation_id is not None:
-        # Whoever made something of these blocks knows best how they are cut.
-        return Told(invalidations=[await _passed_on(conn, task, out, span, "row_range")])
+        # Pass the range on whole: consumers may have cut these blocks in another way.
+        return InlineResult(invalidations=[await _pass_on(conn, task, out, span, "row_range")])
     size = SplitConfig.model_validate(revision.config).size
-    _require_few(span, size)
-    return Told([_event(out, Range(a, b)) for a, b in split(span.start, span.end, size)])
+    _check_range_count(span, size)
+    return InlineResult([_event(out, Range(a, b)) for a, b in split(span.start, span.end, size)])
 
 
-async def _aggregate(conn: Conn, task: ClaimedTask, revision: Revision) -> Told:
+async def _aggregate(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
     config = AggregateConfig.model_validate(revision.config)
     out = revision.outputs[0]
-    span = await _piece(conn, task, config.start)
+    span = await _find_changed_range(conn, task, config.start)
     if span is None:
-        return Told()
-    _require_few(span, config.size)
+        return InlineResult()
+    _check_range_count(span, config.size)
     if task.invalidation_id is not None:
         known = await aggregation.told(conn, task.task_id, span, size=config.size)
-        return Told(
-            invalidations=[await _passed_on(conn, task, out, r, "partition") for r in known]
+        return InlineResult(
+            invalidations=[await _pass_on(conn, task, out, r, "partition") for r in known]
         )
     found = await aggregation.cover(conn, task.task_id, span, size=config.size)
     again = [c.span for c in found if c.is_again]
-    return Told(
+    return InlineResult(
         [_event(out, c.span) for c in found],
         [_invalid(out, r, "partition", "the input has a new generation") for r in again],
     )
 
 
-async def _piece(conn: Conn, task: ClaimedTask, start: int) -> Range | None:
-    """The blocks an upstream change brought: a partition's own, or all up to a cursor."""
-    span = _span(task)
+async def _find_changed_range(conn: Conn, task: ClaimedTask, start: int) -> Range | None:
+    """Return the blocks of an upstream change: its partition, or everything up to its cursor."""
+    span = _task_range(task)
     if span is not None or task.cursor_value is None:
         return span
     reached = await cursors.reached(conn, task.task_id)
@@ -81,16 +83,23 @@ async def _piece(conn: Conn, task: ClaimedTask, start: int) -> Range | None:
     return Range(first, task.cursor_value) if first <= task.cursor_value else None
 
 
-def _span(task: ClaimedTask) -> Range | None:
+def _task_range(task: ClaimedTask) -> Range | None:
     if task.range_start is None or task.range_end is None:
         return None
     return Range(task.range_start, task.range_end)
 
 
-def _require_few(span: Range, size: int) -> None:
+def _check_range_count(span: Range, size: int) -> None:
     count = -(-span.length // size) + 1
-    if count > _MOST_PARTITIONS:
-        raise Invalid([Fault("config.size", f"{count} ranges are too many; choose larger ones")])
+    if count > _MAX_PARTITIONS:
+        raise Invalid(
+            [
+                Fault(
+                    "config.size",
+                    f"{count} ranges exceed the limit of {_MAX_PARTITIONS}; use a larger size",
+                )
+            ]
+        )
 
 
 def _event(out: RevisionOutput, span: Range) -> NewEvent:
@@ -100,11 +109,11 @@ def _event(out: RevisionOutput, span: Range) -> NewEvent:
     )
 
 
-async def _passed_on(
+async def _pass_on(
     conn: Conn, task: ClaimedTask, out: RevisionOutput, span: Range, kind: str
 ) -> NewInvalidation:
-    asked = [task.invalidation_id] if task.invalidation_id else []
-    cause = next(iter((await invalidations.by_ids(conn, asked)).values()), None)
+    ids = [task.invalidation_id] if task.invalidation_id else []
+    cause = next(iter((await invalidations.by_ids(conn, ids)).values()), None)
     return _invalid(out, span, kind, cause.reason if cause else "")
 
 

@@ -1,4 +1,4 @@
-"""`runtime: dispatcher`: small control-plane jobs, run in process with the same lifecycle rows."""
+"""Run tasks of `runtime: dispatcher` in process, with the same task rows as any worker."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from trace_etl.dispatcher import metrics
-from trace_etl.dispatcher.inline.operators import Told, operate
+from trace_etl.dispatcher.inline.operators import InlineResult, run_operator
 from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.model.errors import TraceError
 from trace_etl.model.task import Fence
@@ -29,36 +29,37 @@ class InlineRunner:
     retry: Backoff
 
     async def run(self, task_id: UUID) -> None:
-        """Claim, run and complete in one transaction: a crash leaves the task as it was."""
+        """Claim, run and complete in one transaction: a crash leaves the task unchanged."""
         async with transaction(self.pool) as conn:
-            wish = ClaimRequest(task_id, self.worker_id, uuid4())
-            won = await claims.claim(conn, [wish]) or await claims.claim_capped(conn, [wish])
+            request = ClaimRequest(task_id, self.worker_id, uuid4())
+            won = await claims.claim(conn, [request]) or await claims.claim_capped(conn, [request])
             if not won:
                 return
-            task = won[wish.lease_token]
-            completion, told = await self._outcome(conn, task)
+            task = won[request.lease_token]
+            completion, result = await self._outcome(conn, task)
             await completions.complete(conn, [completion])
-            if told.invalidations:
+            if result.invalidations:
                 by = f"task:{task_id}"
-                found, fence = told.invalidations, completion.fence
+                found, fence = result.invalidations, completion.fence
                 await invalidations.record(conn, task.org_id, found, made_by=by, fence=fence)
-        metrics.moved(["Running", completion.status])
+        metrics.count_transitions(["Running", completion.status])
         _log.info(
             "inline_task_done",
             task_id=str(task_id),
             status=completion.status,
             events=len(completion.events),
-            invalidations=len(told.invalidations),
+            invalidations=len(result.invalidations),
         )
 
-    async def _outcome(self, conn: Conn, task: ClaimedTask) -> tuple[Completion, Told]:
+    async def _outcome(self, conn: Conn, task: ClaimedTask) -> tuple[Completion, InlineResult]:
         fence = Fence(task.task_id, task.attempt, task.lease_token)
         digest = hashlib.sha256(task.lease_token.bytes).digest()
         revision = await self.payloads.revision(conn, task.revision_id)
         try:
-            async with conn.transaction():  # a failure takes back what the operator noted down
-                told = await operate(conn, task, revision)
-            return Completion(fence, "Completed", digest, events=told.events), told
+            async with conn.transaction():  # on failure, undo what the operator wrote
+                result = await run_operator(conn, task, revision)
+            return Completion(fence, "Completed", digest, events=result.events), result
         except TraceError as error:
-            wait = retry_delay(task.attempt, self.retry, retryable=error.retryable)
-            return Completion(fence, "Failed", digest, error.code, error.detail, wait), Told()
+            delay = retry_delay(task.attempt, self.retry, retryable=error.retryable)
+            failed = Completion(fence, "Failed", digest, error.code, error.detail, delay)
+            return failed, InlineResult()

@@ -1,4 +1,4 @@
-"""Keeps running backfills supplied with tasks, a few at a time, and sees how they end."""
+"""Create tasks of running backfills, a bounded window at a time, and record how they end."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +12,7 @@ from trace_etl.state.flow import backfill_steps as steps
 from trace_etl.state.flow.backfill_steps import Running
 
 _log = structlog.stdlib.get_logger()
-_BUSY = timedelta(seconds=0.5)
+_POLL_INTERVAL = timedelta(seconds=0.5)
 
 
 @dataclass(frozen=True)
@@ -20,24 +20,24 @@ class BackfillFeeder:
     pool: Pool
     wake: WakeEvents
     window: int
-    """Tasks of one backfill that wait or run at once: more would only be in the way."""
+    """Queued and running tasks per backfill."""
 
     async def feed_once(self) -> int:
-        """One step of every running backfill that no other replica is at."""
+        """Advance every running backfill that no other replica holds."""
         after: UUID | None = UUID(int=0) if await self._any_running() else None
         while after is not None:
-            after = await self._step(after)
+            after = await self._advance(after)
         return 0
 
     async def next_due(self) -> timedelta | None:
-        """While a backfill runs its tasks end without anybody telling."""
-        return _BUSY if await self._any_running() else None
+        """Poll while a backfill runs: the end of a task sets no wake event."""
+        return _POLL_INTERVAL if await self._any_running() else None
 
     async def _any_running(self) -> bool:
         async with self.pool.connection() as conn:
             return await steps.any_running(conn)
 
-    async def _step(self, after: UUID) -> UUID | None:
+    async def _advance(self, after: UUID) -> UUID | None:
         async with transaction(self.pool) as conn:
             running = await steps.lock_next(conn, after)
             if running is None:
@@ -62,6 +62,6 @@ class BackfillFeeder:
         return await make(conn, running.backfill_id, limit=room)
 
     def _window(self, running: Running) -> int:
-        # A backfill must not be what makes its own job push back.
+        # Stay below the job's own limit, so that a backfill does not cause backpressure itself.
         limit = running.max_queue_depth
         return self.window if limit is None else min(self.window, max(1, limit // 2))

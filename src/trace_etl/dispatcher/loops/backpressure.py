@@ -1,4 +1,4 @@
-"""Looks at the queues that have limits, and pauses or releases what is upstream of them."""
+"""Measure queues that have limits; pause and resume the jobs upstream of them."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,8 +14,8 @@ from trace_etl.state.flow.pressure import Measured, NewPause
 from trace_etl.state.routing import events
 
 _log = structlog.stdlib.get_logger()
-_LIMITED = timedelta(seconds=1)
-_PRESSED = timedelta(seconds=0.25)
+_POLL_WITH_LIMITS = timedelta(seconds=1)
+_POLL_UNDER_PRESSURE = timedelta(seconds=0.25)
 
 
 @dataclass(frozen=True)
@@ -26,29 +26,35 @@ class Backpressure:
     batch_size: int
 
     async def balance_once(self) -> int:
-        """One pass over all queues with limits. On any number of replicas, one at a time looks."""
+        """Check all queues with limits. One replica at a time holds the lock."""
         async with self.pool.connection() as conn:
             state = await pressure.state(conn)
-        changed = await self._look() if state.is_limited or state.is_pressed else 0
-        given = await self._give_overlooked() if state.is_owing or changed else 0
-        if changed or given:
+        changed = await self._measure_and_balance() if state.is_limited or state.is_pressed else 0
+        routed = await self._route_overlooked() if state.is_owing or changed else 0
+        if changed or routed:
             self.wake.outbox.set()
-        return 0  # a queue moves one level a pass; the next look comes in a moment
+        return 0  # a queue changes one level per pass; wait for the next interval
 
     async def next_due(self) -> timedelta | None:
-        """Queues with limits are looked at often: they age and drain without anybody telling."""
+        """Poll queues with limits: they age and drain without a wake event."""
         async with self.pool.connection() as conn:
             state = await pressure.state(conn)
-        return _PRESSED if state.is_pressed else _LIMITED if state.is_limited else None
+        return (
+            _POLL_UNDER_PRESSURE
+            if state.is_pressed
+            else _POLL_WITH_LIMITS
+            if state.is_limited
+            else None
+        )
 
-    async def _look(self) -> int:
+    async def _measure_and_balance(self) -> int:
         async with transaction(self.pool) as conn:
             if not await pressure.try_lock(conn):
                 return 0
             seen = await pressure.measure(conn)
             changed, decided = await self._balance(conn, seen)
         for queue in seen:
-            _tell(queue, decided[queue.job_id])
+            _log_change(queue, decided[queue.job_id])
         return changed
 
     async def _balance(
@@ -65,14 +71,16 @@ class Backpressure:
         if trips != before:
             await pressure.keep_trips(conn, trips)
         names = {m.job_id: m.name for m in seen}
-        found = pauses(trips, await pressure.edges(conn))  # a deploy may have changed them
+        found = pauses(
+            trips, await pressure.edges(conn)
+        )  # read again: a deploy may have changed them
         wanted = [
             NewPause(job, by, f"backpressure of {names[by]}", tier, trips[by].words)
             for (job, by), tier in found.items()
         ]
         return await pressure.keep_pauses(conn, wanted), decided
 
-    async def _give_overlooked(self) -> int:
+    async def _route_overlooked(self) -> int:
         async with transaction(self.pool) as conn:
             late = await resume.overlooked(conn, limit=self.batch_size)
             for job_id in late:
@@ -81,7 +89,7 @@ class Backpressure:
         return len(late)
 
 
-def _tell(queue: Measured, trip: Trip | None) -> None:
+def _log_change(queue: Measured, trip: Trip | None) -> None:
     if trip is None and queue.trip is not None:
         _log.info("queue_cleared", job=queue.name)
     elif trip is not None and (queue.trip is None or trip.level != queue.trip.level):

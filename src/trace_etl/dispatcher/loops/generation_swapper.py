@@ -1,4 +1,4 @@
-"""Moves a rollout's pointers, all at once, when its new generations cover the old."""
+"""Swap a rollout's generations in one transaction when the new ones cover the old."""
 
 import time
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from trace_etl.state.rollout import backfill_consumers, rollouts
 from trace_etl.state.rollout.rollouts import Building
 
 _log = structlog.stdlib.get_logger()
-_SHARE = 10  # of the time at most, looking at what large generations cover
+_MAX_DUTY = 10  # checking coverage of large generations may take a tenth of the time
 
 
 @dataclass
@@ -21,13 +21,13 @@ class GenerationSwapper:
     pool: Pool
     wake: WakeEvents
     every: timedelta
-    """How often to look while something is being built."""
+    """Interval between checks while a generation is being built."""
     _pause: timedelta | None = field(default=None, init=False)
     _stuck: int = field(default=0, init=False)
-    """Rollouts of the last look that nobody works on: they can wait for the next round."""
+    """Rollouts without tasks in progress at the last check; they wait for the idle interval."""
 
     async def swap_once(self) -> int:
-        """Look at every rollout once. Safe on every replica at once: one of them moves it."""
+        """Check every rollout once. Safe on every replica at once: only one of them swaps."""
         began = time.monotonic()
         self._stuck = 0
         async with self.pool.connection() as conn:
@@ -35,11 +35,11 @@ class GenerationSwapper:
         swapped = [await self._swap(one) for one in found]
         took = timedelta(seconds=time.monotonic() - began)
         busy = swapped.count(False) - self._stuck
-        self._pause = max(self.every, took * _SHARE) if busy > 0 else None
+        self._pause = max(self.every, took * _MAX_DUTY) if busy > 0 else None
         return sum(swapped)
 
     async def next_due(self) -> timedelta | None:
-        """When to look again; None: nothing is being built, as far as this replica knows."""
+        """Time until the next check. None: this replica knows of no generation being built."""
         return self._pause
 
     async def _swap(self, one: Building) -> bool:
@@ -48,7 +48,9 @@ class GenerationSwapper:
             return False
         try:
             moved = await transact(self.pool, lambda conn: rollouts.swap(conn, one, seen=seen))
-        except Conflict as error:  # another replica did it, or there is something new to cover
+        except (
+            Conflict
+        ) as error:  # another replica swapped, or new partitions must be covered first
             _log.info("generations_not_swapped", dag=one.dag, reason=error.detail)
             return False
         await transact(
@@ -59,7 +61,10 @@ class GenerationSwapper:
         return True
 
     async def _covered_as_of(self, one: Building) -> str | None:
-        """When nothing was missing. What nobody is about to build is asked for again."""
+        """Return the snapshot in which coverage was complete, or None.
+
+        Missing partitions that no task is going to build are requested again.
+        """
         async with transaction(self.pool) as conn:
             asked = await backfill_consumers.emit_again(conn, one.dag_id)
             seen = None if asked else await rollouts.covered_as_of(conn, one.rollout_id)

@@ -1,4 +1,4 @@
-"""Drops finished rows after their retention, a bounded batch at a time."""
+"""Delete finished rows after their retention, a bounded batch at a time."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,20 +17,24 @@ _log = structlog.stdlib.get_logger()
 @dataclass(frozen=True)
 class HistoryRetention:
     pool: Pool
-    kept: timedelta
+    retention: timedelta
     batch_size: int
 
-    async def retain_once(self) -> int:
-        """One bounded pass. Safe on every replica at once."""
+    async def delete_once(self) -> int:
+        """Delete one bounded batch. Safe on every replica at once."""
         async with transaction(self.pool) as conn:
             dropped = await retention.drop_finished(
-                conn, older_than=self.kept, limit=self.batch_size
+                conn, older_than=self.retention, limit=self.batch_size
             )
-            told = await changes.forget(conn, older_than=self.kept, limit=self.batch_size)
-            told += await backfill_steps.forget(conn, older_than=self.kept)
-            told += await buffers.forget(conn, older_than=self.kept, limit=self.batch_size)
-            told += await invalidations.forget(conn, older_than=self.kept, limit=self.batch_size)
-            told += await retention.drop_lineage(conn, older_than=self.kept, limit=self.batch_size)
+            other = await changes.forget(conn, older_than=self.retention, limit=self.batch_size)
+            other += await backfill_steps.forget(conn, older_than=self.retention)
+            other += await buffers.forget(conn, older_than=self.retention, limit=self.batch_size)
+            other += await invalidations.forget(
+                conn, older_than=self.retention, limit=self.batch_size
+            )
+            other += await retention.drop_lineage(
+                conn, older_than=self.retention, limit=self.batch_size
+            )
         if dropped:
             _log.info("history_dropped", tasks=dropped)
-        return dropped + told
+        return dropped + other

@@ -1,4 +1,4 @@
-"""Ends attempts whose worker fell silent or ran too long, and says why."""
+"""End attempts whose lease expired or whose deadline passed, and record the cause."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,11 +24,11 @@ class LeaseReaper:
     batch_size: int
 
     async def reap_once(self) -> int:
-        """One bounded pass. Safe on every replica at once."""
-        alive = await self._alive()
+        """Fail one bounded batch of attempts whose lease expired. Safe on every replica at once."""
+        connected = await self._find_connected_workers()
         async with transaction(self.pool) as conn:
             expired = await leases.lock_expired(conn, limit=self.batch_size)
-            causes = [(gone, _cause(gone, alive)) for gone in expired]
+            causes = [(gone, _find_cause(gone, connected)) for gone in expired]
             for gone, cause in causes:
                 await leases.reap(
                     conn,
@@ -39,19 +39,19 @@ class LeaseReaper:
                 )
         for gone, cause in causes:
             metrics.REAPS.labels(cause.value).inc()
-            metrics.moved(["Canceled" if gone.cancel_requested else "Failed"])
+            metrics.count_transitions(["Canceled" if gone.cancel_requested else "Failed"])
             _log.warning(
                 "attempt_reaped", task_id=str(gone.task_id), attempt=gone.attempt, cause=cause
             )
         return len(expired)
 
     async def next_due(self) -> timedelta | None:
-        """How long until a lease or a deadline falls due."""
+        """Time until the next lease or deadline expires."""
         async with self.pool.connection() as conn:
             return await leases.next_expiry(conn)
 
-    async def _alive(self) -> set[str] | None:
-        """Who still listens to any queue, asked outside the transaction; None: nobody knows."""
+    async def _find_connected_workers(self) -> set[str] | None:
+        """Workers that are connected to a queue. None: the queue is unavailable."""
         try:
             return await self.queue.all_consumers()
         except CONNECTION_LOST as error:
@@ -59,10 +59,10 @@ class LeaseReaper:
             return None
 
 
-def _cause(gone: ExpiredAttempt, alive: set[str] | None) -> Cause:
+def _find_cause(gone: ExpiredAttempt, connected: set[str] | None) -> Cause:
     if gone.past_deadline:
         return Cause.HARD_TIMEOUT
-    is_gone = alive is not None and gone.worker_id not in alive
+    is_gone = connected is not None and gone.worker_id not in connected
     return Cause.WORKER_GONE if is_gone else Cause.LEASE_EXPIRED
 
 
@@ -70,5 +70,5 @@ def _message(gone: ExpiredAttempt, cause: Cause) -> str:
     if cause == Cause.HARD_TIMEOUT:
         return "the attempt ran longer than the job's timeout"
     if cause == Cause.WORKER_GONE:
-        return f"worker {gone.worker_id} is gone and its lease ran out"
-    return f"worker {gone.worker_id} sent no heartbeat before its lease ran out"
+        return f"worker {gone.worker_id} disconnected and its lease expired"
+    return f"worker {gone.worker_id} sent no heartbeat before its lease expired"

@@ -1,4 +1,4 @@
-"""How every agent runs: work while there is some, then wait to be woken."""
+"""The loop that runs every background agent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ _log = structlog.stdlib.get_logger()
 
 @dataclass(frozen=True)
 class Loop:
-    """Calls `once` until it finds nothing, then sleeps until woken, due, or for `idle` seconds."""
+    """Call `once` until it finds nothing; then sleep until woken, due, or for `idle` seconds."""
 
     name: str
     once: Callable[[], Awaitable[int]]
@@ -26,16 +26,16 @@ class Loop:
     grace: float = 0.0
     """Seconds before the first pass."""
     rest: float = 0.0
-    """Seconds between passes, however often it is woken."""
+    """Minimum seconds between passes, however often the loop is woken."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop`. A failing pass is logged and tried again, ever more slowly."""
+        """Run until `stop` is set. A failed pass is logged and retried with growing delays."""
         if self.grace:
             await self._sleep(self.grace, stop)
         failures = 0
         while not stop.is_set():
             if self.wake_event is not None:
-                self.wake_event.clear()  # before looking, so that a wake_event while looking counts
+                self.wake_event.clear()  # cleared before the pass, so that an event during the pass counts
             try:
                 with metrics.LOOP.labels(self.name).time():
                     found = await self.once()

@@ -1,4 +1,4 @@
-"""Performs what transactions asked for, at least once."""
+"""Perform the side effects in the outbox, each at least once."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class OutboxPublisher:
     wake: WakeEvents
 
     async def publish_once(self) -> int:
-        """One bounded pass. Safe on every replica at once: rows are leased, not locked."""
+        """Publish one bounded batch. Safe on every replica at once: rows are leased, not locked."""
         async with self.pool.connection() as conn:
             intents = await outbox.lease(conn, limit=self.batch_size, hold=self.hold)
         kinds: dict[str, Perform] = {
@@ -53,7 +53,7 @@ class OutboxPublisher:
         return len(intents)
 
     async def next_due(self) -> timedelta | None:
-        """How long until a row falls due."""
+        """Time until the next outbox row is due."""
         async with self.pool.connection() as conn:
             return await outbox.next_due(conn)
 
@@ -61,16 +61,16 @@ class OutboxPublisher:
         try:
             await perform(intents)
         except Unavailable as error:
-            # Not the fault of any of them: asking for each would only wait for each.
-            await self._put_off(intents, error)
+            # An outage, not the fault of one row: do not retry row by row.
+            await self._delay(intents, error)
         except Exception as error:
             if len(intents) == 1:
-                await self._put_off(intents, error)
+                await self._delay(intents, error)
                 return
-            for intent in intents:  # find the one that cannot be done; the others must go out
+            for intent in intents:  # isolate the failing row; publish the others
                 await self._perform(perform, [intent])
 
-    async def _put_off(self, intents: list[Intent], error: Exception) -> None:
+    async def _delay(self, intents: list[Intent], error: Exception) -> None:
         kind = intents[0].kind
         _log.warning("outbox_failed", kind=kind, rows=len(intents), error=repr(error))
         by_tries: dict[int, list[Intent]] = {}
@@ -95,7 +95,7 @@ class OutboxPublisher:
             routed = await events.route(conn, event_ids, performed=_ids(intents), hold=self.hold)
         self.wake.pressure.set()
         metrics.TRANSITIONS.labels("Queued").inc(len(routed.task_ids))
-        self.wake.backfills.set()  # what ended made room for the next
+        self.wake.backfills.set()  # a finished task makes room in its backfill window
         _log.info("events_routed", events=len(intents), tasks=len(routed.task_ids))
         if routed.wake_ups:
             await self._perform(self._wake, routed.wake_ups)

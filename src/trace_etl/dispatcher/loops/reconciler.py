@@ -1,4 +1,4 @@
-"""Heals what a lost event left out: work that upstream should have made, and did not."""
+"""Create the tasks that a lost event or invalidation should have created."""
 
 import time
 from collections import deque
@@ -20,12 +20,12 @@ class Reconciler:
     pool: Pool
     wake: WakeEvents
     grace: timedelta
-    """How long the outbox has the first go."""
+    """Time for the outbox to route an event before the reconciler does."""
     batch_size: int
     _horizons: deque[tuple[float, str]] = field(default_factory=deque[tuple[float, str]])
 
     async def reconcile_once(self) -> int:
-        """One bounded pass over what is new since the last. One replica at a time does it."""
+        """Compare one bounded slice of new partitions and events. One replica at a time holds the lock."""
         async with transaction(self.pool) as conn:
             if not await reconcile.lock(conn):
                 return 0
@@ -39,7 +39,7 @@ class Reconciler:
                 healed += found.tasks
             healed += await self._invalidations(conn)
         if healed:
-            _log.warning("lost_work_healed", tasks=healed)
+            _log.warning("missing_tasks_created", tasks=healed)
             self.wake.outbox.set()
         return looked + healed
 
@@ -52,7 +52,7 @@ class Reconciler:
         return len(await invalidations.route(conn, lost)) if lost else 0
 
     def _settled(self, horizon: str) -> str | None:
-        """The newest horizon that is older than the grace."""
+        """Return the newest horizon older than the grace period."""
         now = time.monotonic()
         self._horizons.append((now, horizon))
         settled: str | None = None

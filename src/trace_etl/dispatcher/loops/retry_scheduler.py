@@ -1,4 +1,4 @@
-"""Starts the next attempt of failed tasks whose wait is over."""
+"""Queue the next attempt of failed tasks whose retry is due."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,7 @@ class RetryScheduler:
     batch_size: int
 
     async def retry_once(self) -> int:
-        """One bounded pass. Safe on every replica at once."""
+        """Queue one bounded batch of retries. Safe on every replica at once."""
         async with transaction(self.pool) as conn:
             started = await leases.start_next_attempts(conn, limit=self.batch_size)
         for task_id, attempt in started:
@@ -31,6 +31,6 @@ class RetryScheduler:
         return len(started)
 
     async def next_due(self) -> timedelta | None:
-        """How long until a retry falls due."""
+        """Time until the next retry is due."""
         async with self.pool.connection() as conn:
             return await leases.next_retry(conn)

@@ -1,4 +1,4 @@
-"""Keeps every `always_on` source running: one task each, started again whatever ended it."""
+"""Keep one task of every `always_on` source running; restart it however it ended."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,10 +19,10 @@ class SourceMonitor:
     first: timedelta
     most: timedelta
     window: timedelta
-    """How long an attempt that ended counts against the next one."""
+    """Time during which an ended attempt increases the next restart delay."""
 
     async def supervise_once(self) -> int:
-        """One look at all of them. Safe on every replica at once: one of them looks."""
+        """Check every source once. Safe on every replica at once: one of them holds the lock."""
         async with transaction(self.pool) as conn:
             done = await always_on.supervise(
                 conn, first=self.first, most=self.most, window=self.window
@@ -32,4 +32,4 @@ class SourceMonitor:
                 _log.info("source_supervised", action=event, task_id=str(task_id))
         if done.started or done.restarted:
             self.wake.outbox.set()
-        return 0  # what else there is to do waits for somebody or some time
+        return 0  # everything else waits for a task to end or a delay to pass

@@ -1,4 +1,4 @@
-"""Adds up the tasks that have ended, so that nobody has to count all of them."""
+"""Maintain counts of ended tasks, so that summaries need not count all rows."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,6 @@ class TaskCounter:
     batch_size: int
 
     async def count_once(self) -> int:
-        """One bounded pass. Safe on every replica at once."""
+        """Add one bounded batch of ended tasks. Safe on every replica at once."""
         async with transaction(self.pool) as conn:
             return await task_counts.advance(conn, limit=self.batch_size)

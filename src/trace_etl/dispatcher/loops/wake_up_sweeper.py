@@ -1,4 +1,4 @@
-"""Heals lost messages: an empty queue while tasks of its runtime wait, a batch nobody writes."""
+"""Resend lost wake-ups and buffer messages."""
 
 from dataclasses import dataclass
 
@@ -22,14 +22,14 @@ class WakeUpSweeper:
     batch_size: int
 
     async def sweep_once(self) -> int:
-        """One bounded pass; a doubled wake-up changes nothing, so replicas need not agree."""
+        """Resend wake-ups for queued tasks beside an empty queue. A duplicate wake-up is harmless."""
         async with self.pool.connection() as conn:
             waiting = await task_queries.queued_runtimes(conn)
         for runtime in waiting:
             if runtime == "dispatcher" or await self.queue.depth(runtime) == 0:
                 await self._wake(runtime)
-        await self._ask_for_batches()
-        return 0  # once a period is enough: never again at once
+        await self._resend_buffer_messages()
+        return 0  # one pass per interval is enough
 
     async def _wake(self, runtime: str) -> None:
         async with transaction(self.pool) as conn:
@@ -37,12 +37,12 @@ class WakeUpSweeper:
                 conn, runtime, older_seconds=self.older_seconds, limit=self.batch_size
             )
         if woken:
-            _log.info("forgotten_tasks_woken", runtime=runtime, tasks=woken)
+            _log.info("wake_ups_resent", runtime=runtime, tasks=woken)
             self.wake.outbox.set()
 
-    async def _ask_for_batches(self) -> None:
+    async def _resend_buffer_messages(self) -> None:
         async with transaction(self.pool) as conn:
-            asked = await buffers.ask_again(conn, limit=self.batch_size)
-        if asked:
-            _log.warning("forgotten_batches_asked_for", batches=asked)
+            resent = await buffers.ask_again(conn, limit=self.batch_size)
+        if resent:
+            _log.warning("buffer_messages_resent", batches=resent)
             self.wake.outbox.set()

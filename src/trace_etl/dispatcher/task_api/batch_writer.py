@@ -1,8 +1,8 @@
-"""Group commit: requests that arrive together are written together.
+"""Group commit: write requests that arrive together in one transaction.
 
-Commits, not statements, are what Postgres makes us wait for. While one batch is being written, the
-requests behind it gather, and the next batch takes them all; a lone request waits for nobody. A
-batch that is held up (by a lock, say) is not waited for: others pass it by.
+The commit, not the statement, is the expensive part. While one batch is being written, new requests
+queue up, and the next batch takes all of them. A single request does not wait. A batch that takes
+long (a lock, for example) does not block later requests: the next batch starts beside it.
 """
 
 import asyncio
@@ -17,33 +17,31 @@ from trace_etl.state.db.pool import BROKEN, CLASHED, Conn, KeptConnections, Lock
 
 _log = structlog.stdlib.get_logger()
 WriterName = Literal["claim", "claim_many", "heartbeat", "events", "complete"]
-_PARALLEL = 4  # batches of one writer that may be under way
-MOST_CONNECTIONS = _PARALLEL * len(get_args(WriterName))
+_MAX_PARALLEL = 4  # concurrent batches per writer
+MAX_CONNECTIONS = _MAX_PARALLEL * len(get_args(WriterName))
 """Connections that all batch writers use together when all are busy."""
-# Turns of the event loop before a batch goes, where several came lately: who has sent already, or
-# was just answered and sends again, comes along.
-_TURNS = 4
-# Tasks: a batch of as many goes without waiting for more. What they save together is small by then,
-# and while Postgres has them, those before them can be answered.
-_ENOUGH = 16
-# Tasks whose answers are given in one turn of the loop, where an answer takes long to make. Between
-# turns it hears what came meanwhile: who got the first answers and asks again, and what Postgres
-# made of another batch.
+# When recent batches held several requests, wait this many turns of the event loop before writing,
+# so that requests already on the wire join the batch.
+_GATHER_TURNS = 4
+# A batch of this many tasks is written without waiting: a larger one saves little, and while
+# Postgres works on it the event loop can send the previous answers.
+_FULL_WEIGHT = 16
+# Answers to deliver per turn of the event loop when one answer is costly to build. Between turns the
+# loop reads new requests and results of other batches.
 PORTION = 10
 _TRIES = 4
 _PAUSE = 0.05
-_PATIENCE = 0.005  # seconds that a batch may take before the next one goes beside it
+_OVERTAKE_AFTER = 0.005  # seconds before the next batch starts beside a slow one
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class BatchWriter(Generic[T, R]):
-    """Runs `perform` over batches of submitted items, one statement and one commit a batch.
+    """Run `perform` over batches of submitted items, one statement and one commit per batch.
 
-    `perform` must answer each item in order, with a result or with the exception that the
-    submitter shall see, and must be safe to repeat: a broken connection leaves open whether the
-    commit happened, so the same items are tried again.
+    `perform` returns one result or exception per item, in order. It must be safe to repeat: after a
+    broken connection it is unknown whether the commit happened, so the same items are tried again.
     """
 
     def __init__(
@@ -53,11 +51,11 @@ class BatchWriter(Generic[T, R]):
         perform: Callable[[Conn, list[T]], Awaitable[list[R | Exception]]],
         *,
         largest: int = 200,
-        parallel: int = _PARALLEL,
+        parallel: int = _MAX_PARALLEL,
         weigh: Callable[[T], int] = lambda _: 1,
         portion: int | None = None,
     ) -> None:
-        """`weigh` says how many tasks an item is about, `portion` how many to answer in a turn."""
+        """`weigh` returns the number of tasks in an item; `portion` limits answers per loop turn."""
         self._name = name
         self._connections = connections
         self._perform = perform
@@ -66,28 +64,28 @@ class BatchWriter(Generic[T, R]):
         self._weigh = weigh
         self._portion = portion
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._weight = 0  # of those who wait
+        self._weight = 0  # tasks in `_waiting`
         self._sizes = metrics.BATCH.labels(name)
         self._flushes: set[asyncio.Task[None]] = set()
         self._is_draining = False
-        self._crowd = 1
-        self._began = 0.0
-        self._is_one_alone = False
+        self._recent_size = 1
+        self._started_at = 0.0
+        self._is_writing_alone = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def submit(self, item: T) -> R:
-        """Hand an item in and wait for its own answer. Raises what `perform` answered for it."""
-        if self._is_draining or self._crowd > 1:
+        """Submit an item and wait for its result. Raises the exception `perform` returned for it."""
+        if self._is_draining or self._recent_size > 1:
             return await self.enter(item)
-        return await self._go_alone(item)
+        return await self._write_alone(item)
 
-    async def _go_alone(self, item: T) -> R:
-        """Nobody is here, and nobody came lately: at once, in the caller's own task."""
-        self._is_draining = self._is_one_alone = True
+    async def _write_alone(self, item: T) -> R:
+        """Write a single item at once, in the caller's own asyncio task."""
+        self._is_draining = self._is_writing_alone = True
         try:
             (result,) = await self._write([item])
         finally:
-            self._is_one_alone = False
+            self._is_writing_alone = False
             self._is_draining = bool(self._waiting)
             if self._waiting:
                 self._start(self._drain())
@@ -96,7 +94,7 @@ class BatchWriter(Generic[T, R]):
         return result
 
     def enter(self, item: T) -> "asyncio.Future[R]":
-        """Hand an item in; its answer comes later."""
+        """Submit an item and return a future of its result."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
         self._weight += self._weigh(item)
@@ -105,7 +103,7 @@ class BatchWriter(Generic[T, R]):
             self._is_draining = True
             self._start(self._drain())
         elif self._timer is None:
-            self._timer = loop.call_later(_PATIENCE, self._pass_by)
+            self._timer = loop.call_later(_OVERTAKE_AFTER, self._overtake_slow_batch)
         return answer
 
     def _start(self, flush: Coroutine[None, None, None]) -> None:
@@ -113,23 +111,23 @@ class BatchWriter(Generic[T, R]):
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
 
-    def _pass_by(self) -> None:
-        """Let those who wait go beside a batch that is held up."""
+    def _overtake_slow_batch(self) -> None:
+        """Start the waiting items beside a batch that is still being written."""
         self._timer = None
         if not self._waiting:
             return
         loop = asyncio.get_running_loop()
-        left = self._began + _PATIENCE - loop.time()
-        if left <= 0 and len(self._flushes) + self._is_one_alone < self._parallel:
+        left = self._started_at + _OVERTAKE_AFTER - loop.time()
+        if left <= 0 and len(self._flushes) + self._is_writing_alone < self._parallel:
             self._start(self._flush())
-        self._timer = loop.call_later(max(left, _PATIENCE / 2), self._pass_by)
+        self._timer = loop.call_later(max(left, _OVERTAKE_AFTER / 2), self._overtake_slow_batch)
 
     async def _drain(self) -> None:
         try:
-            # This begins a turn of the event loop later: what arrived in the same one is there.
+            # Runs one turn of the event loop later: items submitted in the same turn are included.
             while self._waiting:
-                for _ in range(_TURNS if self._crowd > 1 else 0):
-                    if self._weight >= _ENOUGH:
+                for _ in range(_GATHER_TURNS if self._recent_size > 1 else 0):
+                    if self._weight >= _FULL_WEIGHT:
                         break
                     await asyncio.sleep(0)
                 await self._flush()
@@ -144,13 +142,13 @@ class BatchWriter(Generic[T, R]):
         try:
             results = await self._write([item for item, _ in batch])
         except Exception as error:
-            results = await self._one_by_one(batch, error)
+            results = await self._write_one_by_one(batch, error)
         self._answer(batch, results)
 
     def _answer(
         self, batch: list[tuple[T, asyncio.Future[R]]], results: list[R | Exception]
     ) -> None:
-        """Give the answers, as many as fit into this turn of the loop, and the others after it."""
+        """Deliver results, at most `portion` tasks per turn of the event loop."""
         given, weight = 0, 0
         for (item, answer), result in zip(batch, results, strict=True):
             weight += self._weigh(item)
@@ -160,22 +158,22 @@ class BatchWriter(Generic[T, R]):
                 return
             given += 1
             if answer.done():
-                continue  # the caller went away
+                continue  # the caller was canceled
             if isinstance(result, Exception):
                 answer.set_exception(result)
             else:
                 answer.set_result(result)
 
     async def _write(self, items: list[T]) -> list[R | Exception]:
-        self._began = asyncio.get_running_loop().time()
+        self._started_at = asyncio.get_running_loop().time()
         self._sizes.observe(len(items))
-        self._crowd = max(len(items), self._crowd - 1)
+        self._recent_size = max(len(items), self._recent_size - 1)
         return await self._attempt(items)
 
-    async def _one_by_one(
+    async def _write_one_by_one(
         self, batch: list[tuple[T, asyncio.Future[R]]], error: Exception
     ) -> list[R | Exception]:
-        """One bad item must not spoil the others of its batch."""
+        """Retry items one by one, so that one bad item does not fail the whole batch."""
         if len(batch) == 1 or isinstance(error, Unavailable):
             return [error] * len(batch)
         _log.warning("batch_split", writer=self._name, size=len(batch), error=repr(error))
@@ -193,13 +191,13 @@ class BatchWriter(Generic[T, R]):
                 return await self._connections.use(lambda conn: self._perform(conn, items))
             except CLASHED as error:
                 if len(items) > 1:
-                    raise  # to be tried one by one: only whoever clashes shall suffer
+                    raise  # the caller retries one by one, so only the conflicting item fails
                 if not left or isinstance(error, LockNotAvailable):
-                    raise Unavailable("somebody else holds this task; try again") from error
+                    raise Unavailable("another request holds a lock on this task; retry") from error
                 _log.warning("batch_retried", writer=self._name, error=repr(error))
             except BROKEN as error:
                 if not left:
-                    raise Unavailable("Postgres state does not answer; try again") from error
+                    raise Unavailable("Postgres state is unavailable; retry the request") from error
                 _log.warning("batch_retried", writer=self._name, error=repr(error))
                 await asyncio.sleep(_PAUSE * (_TRIES - left))
         raise AssertionError("unreachable")

@@ -1,4 +1,4 @@
-"""Batches for buffered datasets: tasks publish them, the sink writes them and says so."""
+"""Batches of buffered datasets: tasks publish them, the sink writes and confirms them."""
 
 from dataclasses import asdict, dataclass
 from uuid import UUID
@@ -6,7 +6,7 @@ from uuid import UUID
 from trace_etl.api.task import lifecycle as wire
 from trace_etl.api.task.buffers import BufferBatch, BufferComplete, BufferCompleteAccepted
 from trace_etl.dispatcher.task_api import output_authorization
-from trace_etl.dispatcher.task_api.lifecycle import why_refused
+from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
 from trace_etl.dispatcher.task_api.tokens import Capability, Grant
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Fault, Forbidden, Invalid
@@ -23,11 +23,11 @@ class Buffers:
     async def publish(
         self, body: wire.BufferPublish, caller: Capability
     ) -> wire.BufferPublishAccepted:
-        """Record a batch for a buffered dataset and have its message sent, once."""
+        """Record a batch for a buffered dataset and enqueue its message, once."""
         caller.require(body.fence())
         dataset_uuid = await self._dataset(body, caller)
-        grant = output_authorization.granted(caller, dataset_uuid, body.dataset_version)
-        _require_own(body.batch_uri, grant)
+        grant = output_authorization.require_output(caller, dataset_uuid, body.dataset_version)
+        _require_attempt_prefix(body.batch_uri, grant)
         batch = buffers.NewBatch(
             org_id=caller.org_id,
             dataset_uuid=dataset_uuid,
@@ -40,7 +40,7 @@ class Buffers:
         async with transaction(self.pool) as conn:
             publish_id = await buffers.publish(conn, body.fence(), batch)
             if publish_id is None:
-                raise await why_refused(conn, body.fence())
+                raise await explain_refusal(conn, body.fence())
         self.wake.outbox.set()
         return wire.BufferPublishAccepted(publish_id=publish_id)
 
@@ -51,17 +51,17 @@ class Buffers:
             raise Invalid([Fault("dataset_uuid", "is required and missing")])
         names = {body.dedupe_scope: "dedupe_scope"}
         async with self.pool.connection() as conn:
-            return (await output_authorization.resolve(conn, caller.org_id, names))[
+            return (await output_authorization.resolve_names(conn, caller.org_id, names))[
                 body.dedupe_scope
             ]
 
     async def fetch(self, publish_id: UUID) -> BufferBatch:
-        """A batch as it was recorded, and what its rows must look like. Raises NotFound."""
+        """Return a batch and the columns its rows must have. Raises NotFound."""
         async with self.pool.connection() as conn:
             return BufferBatch.model_validate(asdict(await buffers.get(conn, publish_id)))
 
     async def complete(self, body: BufferComplete) -> BufferCompleteAccepted:
-        """A batch is in the table, and whoever reads it is told; or why it cannot be."""
+        """Record that the sink wrote a batch, and enqueue its event; or record why it failed."""
         async with transaction(self.pool) as conn:
             await buffers.get(conn, body.publish_id)
             if body.status == "Completed":
@@ -75,11 +75,11 @@ class Buffers:
         return BufferCompleteAccepted()
 
 
-def _require_own(batch_uri: str, grant: Grant) -> None:
-    """A task offers what it wrote itself, and nothing else. Raises Forbidden."""
+def _require_attempt_prefix(batch_uri: str, grant: Grant) -> None:
+    """Check that the batch lies under this attempt's own prefix. Raises Forbidden."""
     prefix = grant.storage_ref["prefix"]
     if not prefix.startswith(BUFFERS):
-        return  # not a buffered dataset: the sink refuses it, and says why
-    place = f"s3://{grant.storage_ref['bucket']}/{prefix}"
-    if not batch_uri.startswith(place) or "/../" in batch_uri or batch_uri.endswith("/"):
-        raise Forbidden(f"the token does not let this attempt publish {batch_uri}: not in {place}")
+        return  # not a buffered dataset: the sink refuses the batch and records the reason
+    allowed = f"s3://{grant.storage_ref['bucket']}/{prefix}"
+    if not batch_uri.startswith(allowed) or "/../" in batch_uri or batch_uri.endswith("/"):
+        raise Forbidden(f"batch_uri {batch_uri}: this attempt may publish only under {allowed}")

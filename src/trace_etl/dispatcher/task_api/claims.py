@@ -1,4 +1,4 @@
-"""Claiming: one task by its id, or as many as a worker has room for."""
+"""Claim one task by id, or as many ready tasks as a worker has slots for."""
 
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -14,8 +14,8 @@ from trace_etl.state.tasks.claims import ClaimedTask, ClaimRequest
 
 
 @dataclass(eq=False)
-class _ManyWish:
-    """Somebody's wish for any tasks of a runtime. Its leases are drawn before, as for one task."""
+class _ReadyRequest:
+    """A claim request for any ready tasks of a runtime, with one generated lease token per slot."""
 
     runtime: str
     worker_id: str
@@ -23,98 +23,106 @@ class _ManyWish:
     tried: bool = False
 
 
-class Claiming:
-    """`Queued → Running`, many wishes in one commit, each answered for itself."""
+class Claims:
+    """Claim tasks (`Queued → Running`), many requests in one commit, each with its own answer."""
 
     def __init__(self, writer_connections: KeptConnections, payloads: Payloads) -> None:
         self._payloads = payloads
         self._claims = BatchWriter("claim", writer_connections, self._claim_batch, portion=PORTION)
         self._ready_claims = BatchWriter(
-            "claim_many", writer_connections, self._claim_many_batch, weigh=_places, portion=PORTION
+            "claim_many",
+            writer_connections,
+            self._claim_many_batch,
+            weigh=_count_slots,
+            portion=PORTION,
         )
 
     async def claim(self, body: wire.Claim) -> bytes:
-        """`Queued → Running` for one task, if this caller is the one. Answers in JSON."""
-        wish = ClaimRequest(body.task_id, body.worker_id, uuid4())
-        won = await self._claims.submit(wish)
+        """Claim one task. Returns the JSON answer, claimed or not."""
+        request = ClaimRequest(body.task_id, body.worker_id, uuid4())
+        won = await self._claims.submit(request)
         return won if isinstance(won, bytes) else (await self._payloads.claimed([won]))[0]
 
     async def _claim_batch(
-        self, conn: Conn, wishes: list[ClaimRequest]
+        self, conn: Conn, requests: list[ClaimRequest]
     ) -> list[ClaimedTask | bytes | Exception]:
-        won = await claims.claim(conn, wishes)
-        lost = [w for w in wishes if w.lease_token not in won]
-        standing = await claims.standing(conn, [w.task_id for w in lost]) if lost else {}
-        if capped := [w for w in lost if _is_capped(standing.get(w.task_id))]:
+        won = await claims.claim(conn, requests)
+        lost = [r for r in requests if r.lease_token not in won]
+        states = await claims.standing(conn, [r.task_id for r in lost]) if lost else {}
+        if capped := [r for r in lost if _is_capped(states.get(r.task_id))]:
             async with conn.transaction():
                 won |= await claims.claim_capped(conn, capped)
-            standing |= await claims.standing(conn, [w.task_id for w in capped])
-        for wish in lost:
-            now = standing.get(wish.task_id)
-            if now is not None and now.lease_token == wish.lease_token:
-                # An earlier try of this very claim committed, and its answer was lost.
-                won |= {task.lease_token: task for task in await claims.held(conn, wish)}
-        metrics.started(len(won))
-        return [won.get(w.lease_token) or _not_claimed(standing.get(w.task_id)) for w in wishes]
+            states |= await claims.standing(conn, [r.task_id for r in capped])
+        for request in lost:
+            state = states.get(request.task_id)
+            if state is not None and state.lease_token == request.lease_token:
+                # An earlier try of the same claim committed, and its answer was lost.
+                won |= {task.lease_token: task for task in await claims.held(conn, request)}
+        metrics.count_started(len(won))
+        return [won.get(r.lease_token) or _not_claimed(states.get(r.task_id)) for r in requests]
 
     async def claim_many(self, body: wire.ClaimMany) -> bytes:
-        """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Answers in JSON."""
-        wish = _ManyWish(body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)])
-        won = await self._ready_claims.submit(wish)
+        """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Returns the JSON answer."""
+        request = _ReadyRequest(
+            body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)]
+        )
+        won = await self._ready_claims.submit(request)
         return b'{"claimed":[%b]}' % b",".join(await self._payloads.claimed(won))
 
     async def _claim_many_batch(
-        self, conn: Conn, wishes: list[_ManyWish]
+        self, conn: Conn, requests: list[_ReadyRequest]
     ) -> list[list[ClaimedTask] | Exception]:
-        won = await self._won_before(conn, wishes)
+        won = await self._find_earlier_claims(conn, requests)
         before = len(won)
-        for runtime in {w.runtime for w in wishes}:
+        for runtime in {r.runtime for r in requests}:
             taken = {task.lease_token for task in won}
-            mine = [w for w in wishes if w.runtime == runtime]
-            places = [(w.worker_id, t) for w in mine for t in w.lease_tokens if t not in taken]
-            if places:
-                won += await self._claim_ready(conn, runtime, places)
-        metrics.started(len(won) - before)
+            same = [r for r in requests if r.runtime == runtime]
+            slots = [(r.worker_id, t) for r in same for t in r.lease_tokens if t not in taken]
+            if slots:
+                won += await self._claim_ready(conn, runtime, slots)
+        metrics.count_started(len(won) - before)
         tasks = {task.lease_token: task for task in won}
-        return [[tasks[t] for t in w.lease_tokens if t in tasks] for w in wishes]
+        return [[tasks[t] for t in r.lease_tokens if t in tasks] for r in requests]
 
-    async def _won_before(self, conn: Conn, wishes: list[_ManyWish]) -> list[claims.ClaimedTask]:
-        """What an earlier try of these very claims committed before its answer was lost."""
-        again = [token for w in wishes if w.tried for token in w.lease_tokens]
-        for wish in wishes:
-            wish.tried = True
+    async def _find_earlier_claims(
+        self, conn: Conn, requests: list[_ReadyRequest]
+    ) -> list[claims.ClaimedTask]:
+        """Return tasks that an earlier try of these requests claimed before its answer was lost."""
+        again = [token for r in requests if r.tried for token in r.lease_tokens]
+        for request in requests:
+            request.tried = True
         return await claims.held_by(conn, again) if again else []
 
     async def _claim_ready(
-        self, conn: Conn, runtime: str, places: list[tuple[str, UUID]]
+        self, conn: Conn, runtime: str, slots: list[tuple[str, UUID]]
     ) -> list[claims.ClaimedTask]:
-        won = await claims.claim_ready(conn, runtime, places)
+        won = await claims.claim_ready(conn, runtime, slots)
         taken = {task.lease_token for task in won}
-        left = [place for place in places if place[1] not in taken]
+        left = [slot for slot in slots if slot[1] not in taken]
         return won + (await self._claim_capped(conn, runtime, left) if left else [])
 
     async def _claim_capped(
-        self, conn: Conn, runtime: str, places: list[tuple[str, UUID]]
+        self, conn: Conn, runtime: str, slots: list[tuple[str, UUID]]
     ) -> list[claims.ClaimedTask]:
-        ready = await claims.capped_ready(conn, runtime, len(places))
+        ready = await claims.capped_ready(conn, runtime, len(slots))
         if not ready:
             return []
-        wishes = [
+        requests = [
             ClaimRequest(task_id, worker, token)
-            for task_id, (worker, token) in zip(ready, places, strict=False)
+            for task_id, (worker, token) in zip(ready, slots, strict=False)
         ]
         async with conn.transaction():
-            return list((await claims.claim_capped(conn, wishes)).values())
+            return list((await claims.claim_capped(conn, requests)).values())
 
 
-def _places(wish: _ManyWish) -> int:
-    return len(wish.lease_tokens)
+def _count_slots(request: _ReadyRequest) -> int:
+    return len(request.lease_tokens)
 
 
-def _not_claimed(now: claims.Standing | None) -> bytes:
-    reason = now.reason() if now else NotClaimedReason.NOT_FOUND
+def _not_claimed(state: claims.Standing | None) -> bytes:
+    reason = state.reason() if state else NotClaimedReason.NOT_FOUND
     return wire.NotClaimed(reason=reason.value).model_dump_json().encode()
 
 
-def _is_capped(now: claims.Standing | None) -> bool:
-    return now is not None and now.capped and now.status == "Queued"
+def _is_capped(state: claims.Standing | None) -> bool:
+    return state is not None and state.capped and state.status == "Queued"

@@ -1,4 +1,4 @@
-"""The calls of the internal listener, as data: what serves them and documents them reads this."""
+"""The endpoints of the internal listener, as data for routing and for the reference pages."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,8 +17,8 @@ from trace_etl.model.errors import (
 
 
 @dataclass(frozen=True)
-class Call:
-    """One endpoint: its name, where it is, who may call it, and everything it may answer."""
+class Endpoint:
+    """One endpoint: name, path, required token, request body, replies and refusals."""
 
     name: str
     method: Literal["GET", "POST"]
@@ -39,16 +39,16 @@ class Call:
 _WORKER = (401, 413, 422, 503)
 _FENCED = (401, 403, 404, 409, 413, 422, 503)
 
-CALLS = (
-    Call(
+ENDPOINTS = (
+    Endpoint(
         "health",
         "GET",
         "/healthz",
-        "Alive, and this version.",
+        "Report that the process is alive, and its version.",
         "none",
         (wire.Health,),
     ),
-    Call(
+    Endpoint(
         "claim",
         "POST",
         "/internal/task-claim",
@@ -58,7 +58,7 @@ CALLS = (
         wire.Claim,
         refusals=_WORKER,
     ),
-    Call(
+    Endpoint(
         "claim_many",
         "POST",
         "/internal/task-claim-many",
@@ -68,41 +68,41 @@ CALLS = (
         wire.ClaimMany,
         refusals=_WORKER,
     ),
-    Call(
+    Endpoint(
         "fetch",
         "GET",
         "/internal/task-fetch",
-        "Read a task; Canceled tells its worker to stop and to report it.",
+        "Read a task. Status Canceled tells its worker to stop and report it.",
         "worker",
         (wire.Fetched,),
         query=("task_id",),
         refusals=(401, 404, 422, 503),
     ),
-    Call(
+    Endpoint(
         "tables_to_drop",
         "POST",
         "/internal/tables-to-drop",
-        "Extension: which tables of Postgres data nobody reads any more.",
+        "Extension: list tables of Postgres data that may be dropped.",
         "worker",
         (retired_tables.TablesToDrop,),
         retired_tables.TablesHeld,
         refusals=_WORKER,
     ),
-    Call(
+    Endpoint(
         "jwks",
         "GET",
         "/internal/jwks/task",
-        "The public keys that verify capability tokens.",
+        "Get the public keys that verify capability tokens.",
         "worker",
         (wire.Jwks,),
         refusals=(401,),
         cached=True,
     ),
-    Call(
+    Endpoint(
         "heartbeat",
         "POST",
         "/v1/task/heartbeat",
-        "Extend the lease; 409 tells the worker to stop at once.",
+        "Extend the lease. On 409 the worker must stop at once.",
         "task",
         (wire.HeartbeatAccepted,),
         wire.Heartbeat,
@@ -110,11 +110,11 @@ CALLS = (
         conflicts=(LeaseLost,),
         aliases=("/internal/heartbeat",),
     ),
-    Call(
+    Endpoint(
         "complete",
         "POST",
         "/v1/task/complete",
-        "End the attempt; outputs, events and publications commit with it.",
+        "End the attempt and commit its outputs, events and publications.",
         "task",
         (wire.CompleteAccepted,),
         wire.Complete,
@@ -122,7 +122,7 @@ CALLS = (
         conflicts=(LeaseLost, CompletionMismatch, OutputNotReady, PartitionOverlap),
         aliases=("/internal/task-complete",),
     ),
-    Call(
+    Endpoint(
         "complete_many",
         "POST",
         "/internal/task-complete-many",
@@ -132,7 +132,7 @@ CALLS = (
         wire.CompleteMany,
         refusals=_WORKER,
     ),
-    Call(
+    Endpoint(
         "events",
         "POST",
         "/v1/task/events",
@@ -144,7 +144,7 @@ CALLS = (
         conflicts=(LeaseLost,),
         aliases=("/internal/events",),
     ),
-    Call(
+    Endpoint(
         "buffer_publish",
         "POST",
         "/v1/task/buffer-publish",
@@ -155,21 +155,21 @@ CALLS = (
         refusals=_FENCED,
         conflicts=(LeaseLost,),
     ),
-    Call(
+    Endpoint(
         "buffer_fetch",
         "GET",
         "/internal/buffer-fetch",
-        "Extension: a published batch, and what its rows must look like. For the sink.",
+        "Extension, for the sink: read a published batch and the columns its rows must have.",
         "worker",
         (buffers.BufferBatch,),
         query=("publish_id",),
         refusals=(401, 404, 422, 503),
     ),
-    Call(
+    Endpoint(
         "buffer_complete",
         "POST",
         "/internal/buffer-complete",
-        "Extension: a batch was written, and its event goes out; or why it cannot be.",
+        "Extension, for the sink: confirm that a batch was written, or report why it failed.",
         "worker",
         (buffers.BufferCompleteAccepted,),
         buffers.BufferComplete,

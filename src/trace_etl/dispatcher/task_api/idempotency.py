@@ -1,4 +1,4 @@
-"""What a call says, apart from who says it: so that a repeat is known as one."""
+"""Content hashes that identify repeated calls."""
 
 import hashlib
 from functools import cache
@@ -7,29 +7,29 @@ from uuid import UUID
 
 from trace_etl.api.task import lifecycle as wire
 
-# A repeat with a renewed token is the same completion.
+# A repeat with a renewed token is the same call.
 _NOT_CONTENT = {"task_id", "attempt", "lease_token", "capability_token"}
 _BARE = _NOT_CONTENT | {"status"}
 
 
 def is_bare(body: wire.Complete) -> bool:
-    """Whether it says how the attempt ended and nothing of what it made."""
+    """Return whether the completion reports a status and no outputs, events or publications."""
     return not (body.outputs or body.events or body.datasets_published or body.invalidations)
 
 
-def digest(body: wire.Complete) -> bytes:
-    """A hash of what a completion says."""
-    return _bare_digest(body.status) if body.model_fields_set <= _BARE else of_call(body)
+def hash_completion(body: wire.Complete) -> bytes:
+    """Return the content hash of a completion."""
+    return _hash_bare_completion(body.status) if body.model_fields_set <= _BARE else hash_call(body)
 
 
-def of_call(body: wire.Fenced) -> bytes:
-    """The same of any call."""
+def hash_call(body: wire.Fenced) -> bytes:
+    """Return the content hash of any fenced call."""
     return hashlib.sha256(body.model_dump_json(exclude=_NOT_CONTENT).encode()).digest()
 
 
 @cache
-def _bare_digest(status: Literal["Completed", "Failed", "Canceled"]) -> bytes:
-    """Most completions say nothing but this: their hash is known."""
-    nobody = UUID(int=0)
-    bare = wire.Complete(task_id=nobody, attempt=1, lease_token=nobody, status=status)
-    return of_call(bare)
+def _hash_bare_completion(status: Literal["Completed", "Failed", "Canceled"]) -> bytes:
+    """Cache the hash of a completion without content, the most frequent kind."""
+    no_task = UUID(int=0)
+    bare = wire.Complete(task_id=no_task, attempt=1, lease_token=no_task, status=status)
+    return hash_call(bare)

@@ -1,4 +1,4 @@
-"""The task lifecycle: what each call of the contract does, batched where many come at once."""
+"""The task lifecycle behind the HTTP calls: claim, heartbeat, complete, events."""
 
 import asyncio
 import time
@@ -10,12 +10,12 @@ from uuid import UUID
 
 import orjson
 
-from trace_etl.api.task import events as news
+from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle as wire
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api import idempotency, output_authorization
 from trace_etl.dispatcher.task_api.batch_writer import BatchWriter
-from trace_etl.dispatcher.task_api.claims import Claiming
+from trace_etl.dispatcher.task_api.claims import Claims
 from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.dispatcher.task_api.tokens import Capability, TaskTokens
 from trace_etl.dispatcher.wake_events import WakeEvents
@@ -43,7 +43,7 @@ _RACES = 3
 
 @dataclass(frozen=True)
 class Parts:
-    """What the lifecycle is made of."""
+    """Collaborators of the lifecycle."""
 
     pool: Pool
     writer_connections: KeptConnections
@@ -58,11 +58,11 @@ _ACCEPTED = {status.value: wire.CompleteAccepted(task_status=status.value) for s
 
 
 class Lifecycle:
-    """Every transition of a task, each fenced, each exactly as its transaction committed."""
+    """Perform every transition of a task. Each one is fenced and committed once."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._claiming = Claiming(parts.writer_connections, parts.payloads)
+        self._claims = Claims(parts.writer_connections, parts.payloads)
         self._heartbeats = BatchWriter("heartbeat", parts.writer_connections, self._heartbeat_batch)
         self._event_records = BatchWriter("events", parts.writer_connections, self._events_batch)
         self._completions = BatchWriter("complete", parts.writer_connections, self._complete_batch)
@@ -70,15 +70,15 @@ class Lifecycle:
     # --- claim ------------------------------------------------------------------------------
 
     async def claim(self, body: wire.Claim) -> bytes:
-        """`Queued → Running` for one task, if this caller is the one. Answers in JSON."""
-        return await self._claiming.claim(body)
+        """Claim one task. Returns the JSON answer, claimed or not."""
+        return await self._claims.claim(body)
 
     async def claim_many(self, body: wire.ClaimMany) -> bytes:
-        """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Answers in JSON."""
-        return await self._claiming.claim_many(body)
+        """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Returns the JSON answer."""
+        return await self._claims.claim_many(body)
 
     async def fetch(self, task_id: UUID) -> bytes:
-        """The task as it stands, in JSON; one to be stopped reads as Canceled. Raises NotFound."""
+        """Return the task as JSON. A running task to be canceled reads as Canceled. Raises NotFound."""
         async with self._parts.pool.connection() as conn:
             view = await task_queries.get(conn, None, task_id)
             row = await claims.by_id(conn, task_id)
@@ -100,7 +100,7 @@ class Lifecycle:
     async def heartbeat(
         self, body: wire.Heartbeat, caller: Capability, token: str
     ) -> wire.HeartbeatAccepted:
-        """Extend the caller's lease. LeaseLost tells the worker to stop at once."""
+        """Extend the caller's lease. Raises LeaseLost, on which the worker must stop at once."""
         caller.require(body.fence())
         lease = await self._heartbeats.submit(body.fence())
         fresh = self._parts.tokens.renew(token) if caller.nearly_spent(time.time()) else None
@@ -122,18 +122,18 @@ class Lifecycle:
     # --- complete ---------------------------------------------------------------------------
 
     async def complete(self, body: wire.Complete, caller: Capability) -> wire.CompleteAccepted:
-        """End the caller's attempt; outputs, events and publications commit with it."""
+        """End the caller's attempt and commit its outputs, events and publications with it."""
         caller.require(body.fence())
         return _ACCEPTED[await self._complete(body, caller)]
 
     async def complete_many(
         self, bodies: list[wire.CompleteWithToken]
     ) -> list[wire.CompleteAccepted | wire.CompleteRefused]:
-        """Several completions, each as if it had come alone; those that can share a commit."""
-        begun = [self._begin(body) for body in bodies]
-        return [await _answer(one) for one in begun]
+        """Handle several completions independently. Those without content share a commit."""
+        started = [self._start_completion(body) for body in bodies]
+        return [await _answer(one) for one in started]
 
-    def _begin(self, body: wire.CompleteWithToken) -> Awaitable[str] | TraceError:
+    def _start_completion(self, body: wire.CompleteWithToken) -> Awaitable[str] | TraceError:
         try:
             caller = self._parts.tokens.verify(body.capability_token)
             caller.require(body.fence())
@@ -144,11 +144,11 @@ class Lifecycle:
         return asyncio.ensure_future(self._complete(body, caller))
 
     async def _complete(self, body: wire.Complete, caller: Capability) -> str:
-        """The status that the task came to have."""
+        """Complete an attempt and return the task's new status."""
         if idempotency.is_bare(body):
             return await self._completions.submit(self._completion(body))
         for output in body.outputs:
-            output_authorization.granted(caller, output.dataset_uuid, output.dataset_version)
+            output_authorization.require_output(caller, output.dataset_uuid, output.dataset_version)
         completion = self._completion(body, await self._events(body.events, caller))
         if body.datasets_published or body.invalidations:
             published = await asyncio.to_thread(self._published, body, caller)
@@ -163,7 +163,7 @@ class Lifecycle:
         return Completion(
             fence=body.fence(),
             status=body.status,
-            content_hash=idempotency.digest(body),
+            content_hash=idempotency.hash_completion(body),
             error_code=body.error_code,
             error_message=body.error_message,
             retry_after=retry_delay(
@@ -175,7 +175,7 @@ class Lifecycle:
         )
 
     async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:
-        # One of each task at a time: a stale fence must not stand in the way of the current one.
+        # One completion per task at a time, so that a stale fence does not block the current one.
         answers: dict[int, str | Exception] = {}
         rest: list[Completion] = batch
         while rest:
@@ -191,7 +191,7 @@ class Lifecycle:
         done = await completions.complete_plain(conn, plain) if plain else {}
         rest = [c for c in batch if c.fence.task_id not in done]
         done |= await completions.complete(conn, rest) if rest else {}
-        metrics.moved(done.values())
+        metrics.count_transitions(done.values())
         lost = [c.fence.task_id for c in batch if c.fence.task_id not in done]
         states = await completions.fence_states(conn, lost) if lost else {}
         return {
@@ -216,7 +216,7 @@ class Lifecycle:
                             await partition_commit.publish(conn, fence, published)
                         if invalid:
                             await _invalidate(conn, caller.org_id, fence, invalid)
-                        metrics.moved(done.values())
+                        metrics.count_transitions(done.values())
                         return done[fence.task_id]
                     states = await completions.fence_states(conn, [fence.task_id])
                 answer = _repeat_or_refusal(completion, states.get(fence.task_id))
@@ -225,14 +225,18 @@ class Lifecycle:
                 return answer
             except partition_commit.Raced as race:
                 if not left:
-                    raise PartitionOverlap("other attempts commit overlapping blocks") from race
+                    raise PartitionOverlap(
+                        "other attempts commit overlapping ranges; retry"
+                    ) from race
         raise AssertionError("unreachable")
 
     def _published(self, body: wire.Complete, caller: Capability) -> list[NewPartition]:
         return [self._partition(item, caller) for item in body.datasets_published]
 
     def _partition(self, item: wire.Published, caller: Capability) -> NewPartition:
-        grant = output_authorization.announced(caller, item.dataset_uuid, item.dataset_version)
+        grant = output_authorization.require_announceable(
+            caller, item.dataset_uuid, item.dataset_version
+        )
         ref = item.storage_ref
         if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
             raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
@@ -250,31 +254,33 @@ class Lifecycle:
 
     # --- events -----------------------------------------------------------------------------
 
-    async def events(self, body: news.Events, caller: Capability) -> news.EventsAccepted:
-        """Record events of a running attempt and have them routed."""
+    async def events(
+        self, body: event_bodies.Events, caller: Capability
+    ) -> event_bodies.EventsAccepted:
+        """Record events of a running attempt and enqueue their routing."""
         caller.require(body.fence())
         events = await self._events(body.events, caller)
         if body.invalidations:
-            said = await self._invalidations(body.invalidations, caller)
-            invalid = _once(said, body)
+            reported = await self._invalidations(body.invalidations, caller)
+            invalid = _with_once_keys(reported, body)
             accepted = await self._record(body.fence(), events, invalid, caller)
         else:
             accepted = await self._event_records.submit((body.fence(), events))
         self._parts.wake.outbox.set()
-        return news.EventsAccepted(accepted=accepted)
+        return event_bodies.EventsAccepted(accepted=accepted)
 
     async def _events_batch(
         self, conn: Conn, batch: list[tuple[Fence, list[NewEvent]]]
     ) -> list[int | Exception]:
         counts: dict[int, int | None] = {}
-        # In the order of their ids, so that two batches cannot deadlock.
+        # Ordered by task id, so that two batches cannot deadlock.
         order = sorted(range(len(batch)), key=lambda n: batch[n][0].task_id)
-        # One statement is a transaction by itself.
+        # A single statement needs no explicit transaction.
         async with conn.transaction() if len(batch) > 1 else nullcontext():
             for n in order:
                 counts[n] = await completions.record_events(conn, *batch[n])
         return [
-            await why_refused(conn, fence) if (count := counts[n]) is None else count
+            await explain_refusal(conn, fence) if (count := counts[n]) is None else count
             for n, (fence, _) in enumerate(batch)
         ]
 
@@ -289,18 +295,18 @@ class Lifecycle:
             await _invalidate(conn, caller.org_id, fence, invalid)
             accepted = await completions.record_events(conn, fence, events)
             if accepted is None:
-                raise await why_refused(conn, fence)
+                raise await explain_refusal(conn, fence)
         return accepted
 
     async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:
-        names = output_authorization.named(events, "events")
+        names = output_authorization.list_names(events, "events")
         known = await self._named(caller.org_id, names)
         return [output_authorization.new_event(event, caller, known) for event in events]
 
     async def _invalidations(
         self, items: list[wire.Invalidation], caller: Capability
     ) -> list[NewInvalidation]:
-        names = output_authorization.named(items, "invalidations")
+        names = output_authorization.list_names(items, "invalidations")
         known = await self._named(caller.org_id, names)
         return [output_authorization.new_invalidation(item, caller, known) for item in items]
 
@@ -308,25 +314,27 @@ class Lifecycle:
         if not names:
             return {}
         async with self._parts.pool.connection() as conn:
-            return await output_authorization.resolve(conn, org_id, names)
+            return await output_authorization.resolve_names(conn, org_id, names)
 
 
-def _once(said: list[NewInvalidation], body: news.Events) -> list[NewInvalidation]:
-    """The same call of the same attempt again says nothing new, though it gave no keys."""
-    call = f"call:{body.attempt}:{idempotency.of_call(body).hex()[:32]}"
+def _with_once_keys(
+    reported: list[NewInvalidation], body: event_bodies.Events
+) -> list[NewInvalidation]:
+    """Derive missing keys from the call, so that a repeated call records nothing new."""
+    call = f"call:{body.attempt}:{idempotency.hash_call(body).hex()[:32]}"
     return [
         one if one.once_key is not None else replace(one, once_key=f"{call}:{n}")
-        for n, one in enumerate(said)
+        for n, one in enumerate(reported)
     ]
 
 
 async def _answer(
-    begun: Awaitable[str] | TraceError,
+    started: Awaitable[str] | TraceError,
 ) -> wire.CompleteAccepted | wire.CompleteRefused:
     try:
-        if isinstance(begun, TraceError):
-            raise begun
-        return _ACCEPTED[await begun]
+        if isinstance(started, TraceError):
+            raise started
+        return _ACCEPTED[await started]
     except TraceError as error:
         return wire.CompleteRefused(problem=problem(error)[1])
 
@@ -335,16 +343,16 @@ async def _invalidate(
     conn: Conn, org_id: UUID, fence: Fence, invalid: list[NewInvalidation]
 ) -> None:
     made_by = f"task:{fence.task_id}"
-    told = [one for one in invalid if not one.is_doubt]
-    if told:
-        await invalidations.record(conn, org_id, told, made_by=made_by, fence=fence)
-    doubted = [one for one in invalid if one.is_doubt]
-    if doubted:
-        await defects.record(conn, fence, doubted)
+    of_outputs = [one for one in invalid if not one.is_doubt]
+    if of_outputs:
+        await invalidations.record(conn, org_id, of_outputs, made_by=made_by, fence=fence)
+    of_inputs = [one for one in invalid if one.is_doubt]
+    if of_inputs:
+        await defects.record(conn, fence, of_inputs)
 
 
 def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str | TraceError:
-    """An accepted call again is accepted again; other content for the same attempt is not."""
+    """Accept a repeat of the accepted completion; refuse other content for the same attempt."""
     fence = completion.fence
     current = state is not None and (state.attempt, state.lease_token) == (
         fence.attempt,
@@ -354,11 +362,13 @@ def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str 
         return _refusal(fence, state)
     if state.completion_hash == completion.content_hash:
         return state.status
-    return CompletionMismatch(f"attempt {fence.attempt} was completed before, with other content")
+    return CompletionMismatch(
+        f"attempt {fence.attempt} was already completed with different content"
+    )
 
 
 def _refusal(fence: Fence, state: FenceState | None) -> TraceError:
-    """Why a fence did not hold."""
+    """Return the error for a fence that does not match the task's current state."""
     if state is None:
         return NotFound(f"no task {fence.task_id}")
     if state.attempt != fence.attempt:
@@ -368,7 +378,7 @@ def _refusal(fence: Fence, state: FenceState | None) -> TraceError:
     return LeaseLost("not_running", f"the task is {state.status}")
 
 
-async def why_refused(conn: Conn, fence: Fence) -> TraceError:
-    """Why a fence did not hold."""
+async def explain_refusal(conn: Conn, fence: Fence) -> TraceError:
+    """Read the task and return the error for a fence that does not match."""
     states = await completions.fence_states(conn, [fence.task_id])
     return _refusal(fence, states.get(fence.task_id))

@@ -1,7 +1,7 @@
 """The internal listener: worker and task-scoped endpoints.
 
-These are the hottest calls of the platform, so a table of plain functions serves them instead of
-a framework's router: one dictionary look-up, one validation, one handler.
+These are the most frequent calls of the platform, so a table of plain functions serves them instead
+of a framework's router: one dictionary look-up, one validation, one handler.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ from trace_etl.api.task.retired_tables import TablesHeld
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api import openapi
 from trace_etl.dispatcher.task_api.buffers import Buffers
-from trace_etl.dispatcher.task_api.endpoints import CALLS, Call
+from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS, Endpoint
 from trace_etl.dispatcher.task_api.lifecycle import Lifecycle
-from trace_etl.dispatcher.task_api.retired_tables import RetiredGenerations
+from trace_etl.dispatcher.task_api.retired_tables import RetiredTableCheck
 from trace_etl.dispatcher.task_api.tokens import TaskTokens
 from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
 from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
@@ -45,7 +45,7 @@ from trace_etl.model.task import TaskStatus
 from trace_etl.state.db.pool import BROKEN
 
 MAX_BODY = 1024 * 1024
-_MOST_FAULTS = 50
+_MAX_FAULTS = 50
 _log = structlog.stdlib.get_logger()
 Headers = dict[bytes, bytes]
 _WORKER_TOKEN = b"x-trace-worker-token"
@@ -61,9 +61,9 @@ Handler = Callable[[Headers, bytes, bytes], Awaitable[Answer]]
 
 
 class InternalApi:
-    """What answers at the internal address."""
+    """Route and handle requests of the internal listener."""
 
-    calls = CALLS
+    calls = ENDPOINTS
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class InternalApi:
         buffers: Buffers,
         tokens: TaskTokens,
         workers: WorkerTokens,
-        retired: RetiredGenerations,
+        retired: RetiredTableCheck,
     ) -> None:
         self._lifecycle = lifecycle
         self._buffers = buffers
@@ -106,7 +106,7 @@ class InternalApi:
         return _json(wire.Health(version=__version__))
 
     async def _document(self, headers: Headers, _: bytes, __: bytes) -> Answer:
-        return _unless_known(self._openapi, headers)
+        return _not_modified_or(self._openapi, headers)
 
     async def _claim(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
@@ -126,9 +126,9 @@ class InternalApi:
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> Answer:
         self._workers.check(headers)
-        # Short, so that a new key is known before most verifiers meet it; the rest ask on a miss.
+        # A short lifetime: verifiers learn a new key soon, and ask again on an unknown `kid`.
         keys = _etagged(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
-        return _unless_known(keys, headers)
+        return _not_modified_or(keys, headers)
 
     async def _heartbeat(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         token = _capability_token(headers)
@@ -144,7 +144,7 @@ class InternalApi:
     async def _complete_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
         self._workers.check(headers)
         given = _parse(wire.CompleteMany, body).completions
-        # In the shape of `wire.CompletedMany`, which the tests hold it to.
+        # The shape of `CompletedMany`; a test compares the two.
         results = [_result(one) for one in await self._lifecycle.complete_many(given)]
         return Answer(b'{"results":[%b]}' % b",".join(results))
 
@@ -168,7 +168,7 @@ class InternalApi:
     # --- HTTP -------------------------------------------------------------------------------
 
     async def answer(self, request: Request) -> Answer:
-        """Answer a call; what it raises becomes a problem document."""
+        """Handle a request. Exceptions become problem documents."""
         path, query = request.target()
         answer = await self._answer(request, path, query)
         self._count(request.method, path, answer.status)
@@ -179,7 +179,7 @@ class InternalApi:
             method = path = "other"
         key = (method, path, status)
         counter = self._counters.get(key)
-        if counter is None:  # finding the labels costs more than counting
+        if counter is None:  # looking up labels costs more than incrementing
             counter = metrics.REQUESTS.labels("internal", *key)
             self._counters[key] = counter
         counter.inc()
@@ -193,7 +193,7 @@ class InternalApi:
             return self._refused(error, path)
         except BROKEN as error:
             _log.warning("state_unavailable", path=path, error=repr(error))
-            return _problem(Unavailable("Postgres state does not answer; try again"))
+            return _problem(Unavailable("Postgres state is unavailable; retry the request"))
         except Exception:
             _log.exception("request_failed", path=path)
             return _problem(TraceError())
@@ -208,10 +208,10 @@ class InternalApi:
     def _route(self, method: str, path: str) -> Handler:
         methods = self._routes.get(path)
         if methods is None:
-            raise NotFound(f"there is no {path} here")
+            raise NotFound(f"unknown path {path}")
         handler = methods.get(method)
         if handler is None:
-            raise MethodNotAllowed(f"{path} answers to {', '.join(methods)}")
+            raise MethodNotAllowed(f"{path} allows only {', '.join(methods)}")
         return handler
 
 
@@ -221,7 +221,7 @@ def _problem(error: TraceError) -> Answer:
 
 
 @cache
-def _document(calls: tuple[Call, ...]) -> bytes:
+def _document(calls: tuple[Endpoint, ...]) -> bytes:
     return orjson.dumps(openapi.document(calls))
 
 
@@ -230,8 +230,8 @@ def _etagged(body: bytes, caching: bytes) -> Answer:
     return Answer(body, headers=((b"cache-control", caching), (b"etag", tag)))
 
 
-def _unless_known(answer: Answer, headers: Headers) -> Answer:
-    """304 for a caller that holds this very answer already."""
+def _not_modified_or(answer: Answer, headers: Headers) -> Answer:
+    """Return 304 if the caller's ETag matches."""
     tag = dict(answer.headers)[b"etag"]
     known = headers.get(b"if-none-match", b"").replace(b"W/", b"").split(b",")
     if tag in [item.strip() for item in known]:
@@ -240,13 +240,13 @@ def _unless_known(answer: Answer, headers: Headers) -> Answer:
 
 
 def _headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
-    """Headers by name. Raises Unauthenticated when a credential is sent twice: which one counts?"""
+    """Return headers by name. Raises Unauthenticated if a credential header is repeated."""
     headers = dict(pairs)
     if len(headers) != len(pairs):
         names = [name for name, _ in pairs]
         for credential in (_WORKER_TOKEN, _CAPABILITY):
             if names.count(credential) > 1:
-                raise Unauthenticated(f"{credential.decode()} was sent twice")
+                raise Unauthenticated(f"header {credential.decode()} was sent more than once")
     return headers
 
 
@@ -254,7 +254,7 @@ def _json(reply: BaseModel) -> Answer:
     return Answer(reply.model_dump_json().encode())
 
 
-# A handful of answers, each given thousands of times.
+# Few distinct answers, each sent thousands of times: render them once.
 _ACCEPTED = {
     status.value: _json(wire.CompleteAccepted(task_status=status.value)) for status in TaskStatus
 }
@@ -270,7 +270,7 @@ def _parse(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body, strict=True)
     except ValidationError as error:
-        raise from_validation(error.errors(include_url=False)[:_MOST_FAULTS]) from error
+        raise from_validation(error.errors(include_url=False)[:_MAX_FAULTS]) from error
 
 
 def _capability_token(headers: Headers) -> str:
@@ -284,11 +284,11 @@ def _uuid(query: bytes, name: str) -> UUID:
         return UUID(text)
     except ValueError as error:
         what = name.replace("_", " ")
-        raise Invalid([Fault(name, f"give one {what}, a UUID")]) from error
+        raise Invalid([Fault(name, f"must be given once, as a UUID ({what})")]) from error
 
 
 def _body(headers: Headers, body: bytes) -> bytes:
     length = headers.get(b"content-length", b"0")
     if len(body) > MAX_BODY or (length.isdigit() and int(length) > MAX_BODY):
-        raise TooLarge(f"a body may have {MAX_BODY} bytes at most")
+        raise TooLarge(f"the body exceeds {MAX_BODY} bytes")
     return body

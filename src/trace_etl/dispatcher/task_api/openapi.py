@@ -1,4 +1,4 @@
-"""The internal listener's OpenAPI 3.1 document, and the reference pages made from it."""
+"""The OpenAPI 3.1 document of the internal listener, and the reference pages made from it."""
 
 import sys
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from trace_etl import __version__
-from trace_etl.dispatcher.task_api.endpoints import CALLS, Call
+from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS, Endpoint
 from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED
 from trace_etl.http.problems import MEDIA_TYPE, STATUS
 from trace_etl.model.errors import TraceError
@@ -22,33 +22,33 @@ Refs = Mapping[Any, Json]
 _REF = "#/components/schemas/"
 _HEADERS = {"worker": "X-Trace-Worker-Token", "task": "X-Trace-Task-Capability"}
 _AUTH = {
-    "worker": "Worker identity. Two tokens may be valid at once, while they are rotated.",
-    "task": "Capability token of one attempt: an ES256 JWT, handed out by the claim.",
+    "worker": "Worker token. During a rotation the old and the new one are valid.",
+    "task": "Capability token of one attempt: an ES256 JWT from the claim's answer.",
 }
 _MEANING = {
-    304: "Not modified: the caller holds this very answer already.",
-    401: "No token, or one that does not verify.",
-    403: "A good token for another task or attempt, or for a scope it does not have.",
-    404: "There is no such task.",
-    409: "The fence, or a conflict that `code` names: nothing was changed.",
+    304: "Not modified: the ETag matches.",
+    401: "The token is missing or not valid.",
+    403: "The token is for another task or attempt, or does not grant this scope.",
+    404: "The task does not exist.",
+    409: "A stale fence, or the conflict that `code` names. Nothing was changed.",
     413: "The body is too large.",
-    422: "Malformed; `errors` names each field.",
-    503: "Postgres state does not answer; the same call may work later.",
+    422: "The request is malformed; `errors` names each field.",
+    503: "Postgres state is unavailable; retry the call later.",
 }
 _REASONS = ["stale_attempt", "stale_lease", "not_running"]
 _INTRODUCTION = """\
-Claim, heartbeat, complete, events, buffer publish. TLS only, on an address apart from the user API.
+Claim, heartbeat, complete, events, buffer publish. TLS only, on another address than the user API.
 Task-scoped calls carry `X-Trace-Task-Capability` and the fence `{task_id, attempt, lease_token}`.
 Repeating an accepted call of the same attempt answers 200 and changes nothing. Unknown request
 fields are refused. Errors are RFC 9457 problem documents with a stable `code`.
 
-A completion that is refused for what was built leaves the attempt running: say `Failed`. It is
-worth another attempt (`retryable`) after `output_not_ready`, and after `partition_overlap` where
-the task's scope has a cursor: the next attempt is told anew where to begin."""
+When a completion is refused because of its outputs, the attempt keeps running: report `Failed`.
+Report it as `retryable` after `output_not_ready`, and after `partition_overlap` if the task's scope
+has a cursor: the next attempt gets a new start position."""
 
 
-def document(calls: tuple[Call, ...] = CALLS) -> Json:
-    """The OpenAPI document of these calls."""
+def document(calls: tuple[Endpoint, ...] = ENDPOINTS) -> Json:
+    """Return the OpenAPI document of these endpoints."""
     refs, schemas = _schemas(calls)
     paths: dict[str, Json] = {}
     for call in calls:
@@ -77,7 +77,10 @@ _FAULT: Json = {
     "type": "object",
     "required": ["field", "message"],
     "properties": {
-        "field": {"type": "string", "description": "Where: `events.0.cursor`, or `body`."},
+        "field": {
+            "type": "string",
+            "description": "Path of the field, for example `events.0.cursor`, or `body`.",
+        },
         "message": {"type": "string"},
         "line": {"type": ["integer", "null"]},
         "column": {"type": ["integer", "null"]},
@@ -91,25 +94,28 @@ _PROBLEM: Json = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "code": {"type": "string", "description": "Stable; what programs decide on."},
-        "reason": {"enum": _REASONS, "description": "With `lease_lost`: what did not hold."},
+        "code": {"type": "string", "description": "Stable code for programs."},
+        "reason": {
+            "enum": _REASONS,
+            "description": "With `lease_lost`: which part of the fence is stale.",
+        },
         "errors": {"type": "array", "items": {"$ref": f"{_REF}Fault"}},
     },
 }
 
 
-def _schemas(calls: tuple[Call, ...]) -> tuple[Refs, Json]:
-    said: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+def _schemas(calls: tuple[Endpoint, ...]) -> tuple[Refs, Json]:
+    requests: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (call.request, "validation") for call in calls if call.request
     ]
-    heard: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+    replies: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (reply, "serialization") for call in calls for reply in call.replies
     ]
-    found, definitions = models_json_schema(said + heard, ref_template=_REF + "{model}")
+    found, definitions = models_json_schema(requests + replies, ref_template=_REF + "{model}")
     return {model: ref for (model, _), ref in found.items()}, definitions["$defs"]
 
 
-def _operation(call: Call, path: str, refs: Refs) -> Json:
+def _operation(call: Endpoint, path: str, refs: Refs) -> Json:
     alias = path != call.path
     made: Json = {
         "operationId": f"{call.name}_alias" if alias else call.name,
@@ -132,7 +138,7 @@ def _parameter(name: str) -> Json:
     return {"name": name, "in": "query", "required": True, "schema": schema}
 
 
-def _responses(call: Call, refs: Refs) -> Json:
+def _responses(call: Endpoint, refs: Refs) -> Json:
     replies = [refs[reply] for reply in call.replies]
     schema = replies[0] if len(replies) == 1 else {"oneOf": replies}
     ok: Json = {"description": "Accepted.", "content": _json(schema)}
@@ -146,8 +152,8 @@ def _responses(call: Call, refs: Refs) -> Json:
     return made
 
 
-def _refusals(calls: tuple[Call, ...]) -> Json:
-    """Every set of codes that some call refuses with, described once."""
+def _refusals(calls: tuple[Endpoint, ...]) -> Json:
+    """Describe every set of refusal codes once."""
     return {
         _named(codes(call, status)): _refusal(status, codes(call, status))
         for call in calls
@@ -159,8 +165,8 @@ def _named(known: list[str]) -> str:
     return "_or_".join(known)
 
 
-def codes(call: Call, status: int) -> list[str]:
-    """The stable codes that a call may refuse with, by status."""
+def codes(call: Endpoint, status: int) -> list[str]:
+    """Return the stable codes of an endpoint's refusals with this status."""
     kinds: list[type[TraceError]] = [kind for kind, number in STATUS.items() if number == status]
     return [kind.code for kind in (call.conflicts if status == 409 else kinds)]
 
@@ -178,12 +184,15 @@ def _json(schema: Json) -> Json:
 # --- the user API -----------------------------------------------------------------------------
 
 _USER_REFUSALS = {"get": (401, 403, 404, 422, 503), "post": (401, 403, 404, 409, 413, 422, 503)}
-_USER_MEANING = {403: "The token's role does not allow it.", 404: "There is no such thing."}
+_USER_MEANING = {
+    403: "The token's role does not allow this call.",
+    404: "The resource does not exist.",
+}
 _BEARER = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
 
 
 def describe(app: FastAPI) -> None:
-    """Let an app's own document tell of bearer tokens and refusals too."""
+    """Add bearer tokens and refusals to an app's OpenAPI document."""
     framework = app.openapi
 
     def described() -> Json:
@@ -220,13 +229,13 @@ def _user_refusal(status: int) -> Json:
 # --- the reference pages ----------------------------------------------------------------------
 
 
-def pages(calls: tuple[Call, ...] = CALLS) -> dict[str, str]:
-    """File names and contents of `docs/reference`."""
+def pages(calls: tuple[Endpoint, ...] = ENDPOINTS) -> dict[str, str]:
+    """Return file names and contents for `docs/reference`."""
     made = orjson.dumps(document(calls), option=orjson.OPT_INDENT_2).decode()
     return {"task-api.json": f"{made}\n", "task-api.md": _page(calls)}
 
 
-def _page(calls: tuple[Call, ...]) -> str:
+def _page(calls: tuple[Endpoint, ...]) -> str:
     rows = "\n".join(_row(call) for call in calls)
     headers = "\n".join(f"- `{_HEADERS[name]}`: {text}" for name, text in _AUTH.items())
     return f"""# Task lifecycle API
@@ -246,7 +255,7 @@ A 409 with `lease_lost` has a `reason`: {", ".join(f"`{reason}`" for reason in _
 """
 
 
-def _row(call: Call) -> str:
+def _row(call: Endpoint) -> str:
     aliases = ", ".join(f"`{path}`" for path in call.aliases)
     refusals = ", ".join(f"{n} {' '.join(f'`{c}`' for c in codes(call, n))}" for n in call.refusals)
     return (
@@ -255,7 +264,7 @@ def _row(call: Call) -> str:
 
 
 def main() -> None:
-    """Write the reference pages into the directory given."""
+    """Write the reference pages into the given directory."""
     for name, text in pages().items():
         Path(sys.argv[1], name).write_text(text)
 

@@ -1,4 +1,4 @@
-"""What an attempt reports of its outputs, checked against its token."""
+"""Check what an attempt reports about its outputs against its token."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -15,8 +15,8 @@ from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.tasks.completions import NewEvent
 
 
-def granted(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
-    """The output that a token opens. Raises Forbidden."""
+def require_output(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
+    """Return the token's grant for an output. Raises Forbidden."""
     grant = caller.outputs.get(dataset_uuid)
     if grant is None:
         raise Forbidden(f"dataset {dataset_uuid} is not an output of this task")
@@ -25,28 +25,27 @@ def granted(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Gra
     return grant
 
 
-def announced(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
-    """The output that its writer itself may say has changed. Raises Forbidden.
+def require_announceable(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
+    """Return the grant for an output whose changes the task itself may announce. Raises Forbidden.
 
-    Of a buffered one only the sink knows how far it has got: one false cursor, and every reader
-    skips what comes after it.
+    Only the sink may announce a buffered dataset: a wrong cursor would make readers skip rows.
     """
-    grant = granted(caller, dataset_uuid, version)
+    grant = require_output(caller, dataset_uuid, version)
     if grant.storage_ref["prefix"].startswith(BUFFERS):
         raise Forbidden(
-            f"dataset {dataset_uuid} is buffered: publish batches, and the sink tells its readers"
+            f"dataset {dataset_uuid} is buffered: publish batches; the sink announces them"
         )
     return grant
 
 
 def new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
-    """An event about one of the caller's outputs. Raises Forbidden."""
+    """Build an event about one of the caller's outputs. Raises Forbidden."""
     dataset_uuid = event.dataset_uuid or known[event.dataset or ""]
-    grant = announced(caller, dataset_uuid, event.dataset_version)
+    grant = require_announceable(caller, dataset_uuid, event.dataset_version)
     return NewEvent(
         dataset_uuid=dataset_uuid,
-        # Not named: the one this attempt writes. After a redeploy that is not the current one any
-        # more, and nobody may say of a generation that it changed without having written it.
+        # The version this attempt writes. After a redeploy it may no longer be the current one, and
+        # a task may only announce a version that it has written.
         dataset_version=grant.dataset_version,
         scope_key=event.scope_key,
         partition_key=event.partition_key,
@@ -59,13 +58,13 @@ def new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> 
 def new_invalidation(
     item: wire.Invalidation, caller: Capability, known: dict[str, UUID]
 ) -> NewInvalidation:
-    """An invalidation of the caller's output, or of what it checks. Raises Forbidden."""
+    """Build an invalidation of the caller's output or of an input it checks. Raises Forbidden."""
     dataset_uuid = item.dataset_uuid or known[item.dataset or ""]
-    grant = caller.doubted.get(dataset_uuid)
+    grant = caller.checked_inputs.get(dataset_uuid)
     is_doubt = grant is not None and item.dataset_version in (None, grant.dataset_version)
     if grant is None or not is_doubt:
-        grant = granted(caller, dataset_uuid, item.dataset_version)
-    span = invalid_span(item.partition_key, item.start, item.end)
+        grant = require_output(caller, dataset_uuid, item.dataset_version)
+    span = parse_invalid_range(item.partition_key, item.start, item.end)
     return NewInvalidation(
         dataset_uuid=dataset_uuid,
         dataset_version=grant.dataset_version,
@@ -80,8 +79,10 @@ def new_invalidation(
     )
 
 
-def invalid_span(partition_key: str | None, start: int | None, end: int | None) -> Range | None:
-    """The blocks of an invalid scope; those of a partition are in its key."""
+def parse_invalid_range(
+    partition_key: str | None, start: int | None, end: int | None
+) -> Range | None:
+    """Return the block range of an invalid scope, from its bounds or from its partition key."""
     if start is not None and end is not None:
         return Range(start, end)
     try:
@@ -90,15 +91,15 @@ def invalid_span(partition_key: str | None, start: int | None, end: int | None) 
         return None
 
 
-def named(items: Sequence[wire.Event | wire.Invalidation], field: str) -> dict[str, str]:
-    """The published names that items use, each with the field to blame for it."""
+def list_names(items: Sequence[wire.Event | wire.Invalidation], field: str) -> dict[str, str]:
+    """Map each published name that items use to the field that holds it, for error messages."""
     return {item.dataset: f"{field}.{n}.dataset" for n, item in enumerate(items) if item.dataset}
 
 
-async def resolve(conn: Conn, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
-    """Datasets by published name; the values say which field to blame. Raises Invalid."""
+async def resolve_names(conn: Conn, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
+    """Look up datasets by published name. `names` maps each name to its field. Raises Invalid."""
     found = {name: await datasets.uuid_of(conn, org_id, name) for name in sorted(names)}
     unknown = [name for name, dataset_uuid in found.items() if dataset_uuid is None]
     if unknown:
-        raise Invalid([Fault(names[n], f"no published dataset {n!r}") for n in unknown])
+        raise Invalid([Fault(names[n], f"unknown published dataset {n!r}") for n in unknown])
     return {name: dataset_uuid for name, dataset_uuid in found.items() if dataset_uuid}

@@ -1,7 +1,7 @@
-"""From a claimed row to what its worker is handed: payload and token.
+"""Build the answer to a claim: the task payload and its capability token.
 
-Every claim passes here, so what a job's tasks have in common is rendered once, and the rest is
-built as plain dictionaries in the shape of `wire.TaskPayload`, which the tests hold it to.
+Every claim passes here, so what the tasks of a job have in common is rendered once. The rest is
+built as plain dictionaries in the shape of `TaskPayload`; a test compares the two.
 """
 
 import json
@@ -14,7 +14,13 @@ import orjson
 
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.dispatcher.settings import DispatcherSettings
-from trace_etl.dispatcher.task_api.permissions import HOLE, Form, Grant, Opens, Scope
+from trace_etl.dispatcher.task_api.permissions import (
+    PLACEHOLDER,
+    Grant,
+    JsonTemplate,
+    Permissions,
+    TokenScope,
+)
 from trace_etl.dispatcher.task_api.tokens import TaskTokens
 from trace_etl.model.storage import attempt_prefix, buffer_place, generation_place
 from trace_etl.state.catalog import revisions
@@ -26,75 +32,78 @@ from trace_etl.state.tasks.claims import ClaimedTask
 
 Payload = dict[str, Any]
 _TRIES = 4
-_REMEMBERED = 1024  # sets of pins
-_SHORT = 4096  # characters of pins that are worth remembering
+_PIN_CACHE_SIZE = 1024  # sets of pins
+_MAX_CACHED_PINS = 4096  # characters; longer sets of pins rarely repeat
 
 
 @dataclass(frozen=True)
-class _Common:
-    """What all tasks of a revision are handed alike."""
+class _RevisionParts:
+    """Rendered parts that all tasks of a revision share."""
 
     revision: Revision
     job: orjson.Fragment
     config: orjson.Fragment
     wheres: tuple[orjson.Fragment, ...]
     writes: list[Grant]
-    """Where the outputs of all tasks are, each task's under a prefix of its own."""
-    outputs: Form
-    may_doubt: bool
+    """Locations of the outputs; each attempt writes under its own prefix."""
+    outputs: JsonTemplate
+    can_invalidate_inputs: bool
 
 
-class _Told(NamedTuple):
-    """What a claimed task is told, and what its token opens."""
+class _ClaimParts(NamedTuple):
+    """The payload of a claimed task and the permissions of its token."""
 
-    own: str
-    """The attempt's own part of every prefix that it writes under."""
-    opens: Opens
+    attempt_prefix: str
+    permissions: Permissions
     payload: Payload
 
 
-class _Pinned(NamedTuple):
-    """What all tasks of a revision that read the same are handed alike."""
+class _PinnedParts(NamedTuple):
+    """Rendered parts that tasks of a revision with the same pins share."""
 
     inputs: orjson.Fragment
-    opens: Opens
+    permissions: Permissions
 
 
 class Payloads:
-    """Builds payloads. Revisions never change, so each is read once."""
+    """Build payloads. Revisions are immutable, so each is read once."""
 
     def __init__(self, pool: Pool, tokens: TaskTokens, cfg: DispatcherSettings) -> None:
         self._pool = pool
         self._tokens = tokens
         self._place = {"scheme": cfg.object_scheme, "bucket": cfg.object_bucket}
         self._grace = int(cfg.token_grace.total_seconds())
-        self._life_most = int(cfg.token_life_most.total_seconds())
-        self._known: dict[UUID, _Common] = {}
-        self._pinned_before = lru_cache(_REMEMBERED)(self._pin)
+        self._max_token_life = int(cfg.max_token_life.total_seconds())
+        self._known: dict[UUID, _RevisionParts] = {}
+        self._cached_pin = lru_cache(_PIN_CACHE_SIZE)(self._pin)
 
     async def revision(self, conn: Conn, revision_id: UUID) -> Revision:
-        """The definition a task was created from."""
+        """Return the job revision that a task was created from."""
         return (await self._common(conn, revision_id)).revision
 
     async def claimed(self, tasks: list[ClaimedTask]) -> list[bytes]:
-        """The answers to won claims (`wire.Claimed`)."""
-        told = [self._known_of(task) or await self._read_of(task) for task in tasks]
-        kid = self._tokens.kid()  # nothing is awaited from here on: the key stays
-        return [self._claimed(task, about, kid) for task, about in zip(tasks, told, strict=True)]
+        """Return the JSON answers to successful claims (`Claimed`)."""
+        parts = [
+            self._build_from_cache(task) or await self._read_with_retries(task) for task in tasks
+        ]
+        kid = self._tokens.kid()  # nothing is awaited below, so the key cannot change
+        return [self._render_claim(task, own, kid) for task, own in zip(tasks, parts, strict=True)]
 
     async def payload(self, conn: Conn, task: ClaimedTask) -> Payload:
-        """Everything a worker needs (`wire.TaskPayload`), as pinned when its row was read."""
+        """Return the payload (`TaskPayload`) with the inputs pinned when its row was read."""
         return (await self._read(conn, task)).payload
 
-    def _known_of(self, task: ClaimedTask) -> _Told | None:
-        """What most tasks need is on the row and in memory."""
+    def _build_from_cache(self, task: ClaimedTask) -> _ClaimParts | None:
+        """Build without a query. None if the revision, a cursor or an invalidation must be read."""
         common = self._known.get(task.revision_id)
         if common is None or task.cursor_value is not None or task.invalidation_id is not None:
             return None
-        return self._told(task, common, None, None)
+        return self._build(task, common, None, None)
 
-    async def _read_of(self, task: ClaimedTask) -> _Told:
-        for left in reversed(range(_TRIES)):  # the claim is committed: it must not be given up
+    async def _read_with_retries(self, task: ClaimedTask) -> _ClaimParts:
+        for left in reversed(
+            range(_TRIES)
+        ):  # the claim is already committed, so do not fail on one broken connection
             try:
                 async with self._pool.connection() as conn:
                     return await self._read(conn, task)
@@ -103,21 +112,23 @@ class Payloads:
                     raise
         raise AssertionError("unreachable")
 
-    async def _read(self, conn: Conn, task: ClaimedTask) -> _Told:
+    async def _read(self, conn: Conn, task: ClaimedTask) -> _ClaimParts:
         common = await self._common(conn, task.revision_id)
-        after = await _after(conn, task, common.revision)
-        return self._told(task, common, after, await _invalid(conn, task))
+        after = await _find_start_cursor(conn, task, common.revision)
+        return self._build(task, common, after, await _read_invalidation(conn, task))
 
-    async def _common(self, conn: Conn, revision_id: UUID) -> _Common:
+    async def _common(self, conn: Conn, revision_id: UUID) -> _RevisionParts:
         known = self._known.get(revision_id)
         if known is None:
-            known = self._rendered(await revisions.load(conn, revision_id))
+            known = self._render_revision(await revisions.load(conn, revision_id))
             self._known[revision_id] = known
         return known
 
-    def _claimed(self, task: ClaimedTask, told: _Told, kid: str) -> bytes:
-        scope = Scope(task.org_id, task.task_id, task.attempt, told.own, told.opens)
-        life = min(task.timeout_seconds + self._grace, self._life_most)
+    def _render_claim(self, task: ClaimedTask, parts: _ClaimParts, kid: str) -> bytes:
+        scope = TokenScope(
+            task.org_id, task.task_id, task.attempt, parts.attempt_prefix, parts.permissions
+        )
+        life = min(task.timeout_seconds + self._grace, self._max_token_life)
         return orjson.dumps(
             {
                 "status": "Claimed",
@@ -125,15 +136,19 @@ class Payloads:
                 "lease_token": task.lease_token,
                 "lease_expires_at": task.lease_expires_at,
                 "capability_token": self._tokens.mint(scope, life, kid),
-                "task": told.payload,
+                "task": parts.payload,
             },
             option=orjson.OPT_UTC_Z,
         )
 
-    def _told(
-        self, task: ClaimedTask, common: _Common, after: int | None, invalid: dict[str, Any] | None
-    ) -> _Told:
-        own = attempt_prefix("", task.task_id, task.attempt)
+    def _build(
+        self,
+        task: ClaimedTask,
+        common: _RevisionParts,
+        after: int | None,
+        invalid: dict[str, Any] | None,
+    ) -> _ClaimParts:
+        prefix = attempt_prefix("", task.task_id, task.attempt)
         pinned = self._pinned(common, task.pins)
         scope = {
             "partition_key": task.partition_key,
@@ -151,50 +166,52 @@ class Payloads:
             "scope": scope,
             "invalidation": invalid,
             "inputs": pinned.inputs,
-            "outputs": common.outputs.fill(own),
+            "outputs": common.outputs.fill(prefix),
             "timeout_seconds": task.timeout_seconds,
             "heartbeat_seconds": max(0.05, task.lease_seconds / 4),
         }
-        return _Told(own, pinned.opens, payload)
+        return _ClaimParts(prefix, pinned.permissions, payload)
 
-    # --- what is rendered once --------------------------------------------------------------
+    # --- rendered once per revision -----------------------------------------------------------
 
-    def _rendered(self, revision: Revision) -> _Common:
+    def _render_revision(self, revision: Revision) -> _RevisionParts:
         operator = OPERATORS.get(revision.operator)
         writes = [
-            Grant(out.dataset_uuid, out.dataset_version, self._ref(_place(out)))
+            Grant(out.dataset_uuid, out.dataset_version, self._ref(_output_prefix(out)))
             for out in revision.outputs
         ]
-        return _Common(
+        return _RevisionParts(
             revision=revision,
             job=_fragment({"dag_name": revision.dag_name, "name": revision.job_name}),
             config=_fragment(revision.config),
             wheres=tuple(_fragment(item.where) for item in revision.inputs),
             writes=writes,
-            outputs=Form(_outputs(revision, writes)),
-            may_doubt=operator is not None and operator.doubts_inputs,
+            outputs=JsonTemplate(_list_outputs(revision, writes)),
+            can_invalidate_inputs=operator is not None and operator.doubts_inputs,
         )
 
-    def _pinned(self, common: _Common, pins: str | None) -> _Pinned:
-        pin = self._pinned_before if len(pins or "") <= _SHORT else self._pin
+    def _pinned(self, common: _RevisionParts, pins: str | None) -> _PinnedParts:
+        pin = self._cached_pin if len(pins or "") <= _MAX_CACHED_PINS else self._pin
         return pin(common.revision.revision_id, pins)
 
-    def _pin(self, revision_id: UUID, pins: str | None) -> _Pinned:
+    def _pin(self, revision_id: UUID, pins: str | None) -> _PinnedParts:
         common = self._known[revision_id]
-        inputs = _inputs(common, pins)
-        # A generation's own prefix covers all its partitions: the token stays small.
+        inputs = _list_inputs(common, pins)
+        # The prefix of a generation covers all its partitions, which keeps the token small.
         reads = [
             Grant(one, UUID(version), self._ref(generation_place(one, version)))
             for one, version in ((i["dataset_uuid"], i["dataset_version"]) for i in inputs)
         ]
-        opens = Opens(reads, common.writes, may_doubt=common.may_doubt)
-        return _Pinned(orjson.Fragment(orjson.dumps(inputs)), opens)
+        permissions = Permissions(
+            reads, common.writes, can_invalidate_inputs=common.can_invalidate_inputs
+        )
+        return _PinnedParts(orjson.Fragment(orjson.dumps(inputs)), permissions)
 
     def _ref(self, prefix: str) -> dict[str, str]:
         return {**self._place, "prefix": prefix, "glob": "*.parquet"}
 
 
-def _outputs(revision: Revision, writes: list[Grant]) -> list[dict[str, Any]]:
+def _list_outputs(revision: Revision, writes: list[Grant]) -> list[dict[str, Any]]:
     return [
         {
             "output_index": out.output_index,
@@ -204,25 +221,25 @@ def _outputs(revision: Revision, writes: list[Grant]) -> list[dict[str, Any]]:
             "update_strategy": revision.update_strategy,
             "unique_key": revision.unique_key,
             "columns": out.columns,
-            "storage_ref": grant.under(HOLE).storage_ref,
+            "storage_ref": grant.under(PLACEHOLDER).storage_ref,
         }
         for out, grant in zip(revision.outputs, writes, strict=True)
     ]
 
 
 def _fragment(value: object) -> orjson.Fragment:
-    # By the standard library: what people write may hold whole numbers of any size.
+    # The standard library, not orjson: user configs may hold integers of any size.
     return orjson.Fragment(json.dumps(value, allow_nan=False).encode())
 
 
-def _place(out: RevisionOutput) -> str:
+def _output_prefix(out: RevisionOutput) -> str:
     if out.columns is not None:
         return buffer_place(out.dataset_uuid)
     return generation_place(out.dataset_uuid, out.dataset_version)
 
 
-async def _after(conn: Conn, task: ClaimedTask, revision: Revision) -> int | None:
-    # A task that makes something good reads its scope again, whatever was read since.
+async def _find_start_cursor(conn: Conn, task: ClaimedTask, revision: Revision) -> int | None:
+    # A task that repairs an invalidation reads its whole scope again.
     if task.cursor_value is None or task.invalidation_id is not None:
         return None
     if revision.execution_strategy != "PerUpdate":
@@ -230,11 +247,11 @@ async def _after(conn: Conn, task: ClaimedTask, revision: Revision) -> int | Non
     return await cursors.reached(conn, task.task_id)
 
 
-async def _invalid(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:
+async def _read_invalidation(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:
     if task.invalidation_id is None:
         return None
     found = (await invalidations.by_ids(conn, [task.invalidation_id])).get(task.invalidation_id)
-    if found is None:  # made good long ago, and forgotten
+    if found is None:  # repaired long ago and deleted by retention
         return None
     return {
         "invalidation_id": found.invalidation_id,
@@ -249,7 +266,7 @@ async def _invalid(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:
     }
 
 
-def _inputs(common: _Common, pins: str | None) -> list[dict[str, Any]]:
+def _list_inputs(common: _RevisionParts, pins: str | None) -> list[dict[str, Any]]:
     found: dict[int, tuple[str, list[dict[str, Any]]]] = {}
     for index, version, key, start, end, ref in orjson.loads(pins) if pins else ():
         _, partitions = found.setdefault(index, (version, []))

@@ -1,7 +1,7 @@
-"""What a task capability opens, rendered once for all tasks that are alike.
+"""Permissions of a task's capability token, rendered once for all similar tasks.
 
-Claims come by the thousand a second, and those of one job differ in little but the prefix that the
-attempt itself may write under. So everything else is JSON already when a claim is answered.
+Claims arrive by the thousand per second. Claims of one job differ only in the prefix that the
+attempt may write under, so everything else is rendered to JSON once and reused.
 """
 
 from secrets import token_hex
@@ -10,23 +10,23 @@ from uuid import UUID
 
 import orjson
 
-HOLE = token_hex(16)
-"""Stands for an attempt's own part of a prefix; nobody outside can have written it by chance."""
+PLACEHOLDER = token_hex(16)
+"""Marks the slot for the attempt prefix. Random, so that no user value can contain it."""
 
 
-class Form:
-    """JSON with a hole in it, rendered once and filled for each task."""
+class JsonTemplate:
+    """JSON with placeholders, rendered once and filled per attempt."""
 
     def __init__(self, value: object) -> None:
-        self._parts = orjson.dumps(value).split(HOLE.encode())
+        self._parts = orjson.dumps(value).split(PLACEHOLDER.encode())
 
-    def fill(self, own: str) -> orjson.Fragment:
-        """With what the attempt owns in every hole; it must need no escaping."""
-        return orjson.Fragment(own.encode().join(self._parts))
+    def fill(self, attempt_prefix: str) -> orjson.Fragment:
+        """Replace every placeholder by the attempt prefix, which must need no JSON escaping."""
+        return orjson.Fragment(attempt_prefix.encode().join(self._parts))
 
 
 class Grant(NamedTuple):
-    """A dataset version that a token opens, and where it lives."""
+    """A dataset version that a token grants, and its storage location."""
 
     dataset_uuid: UUID
     dataset_version: UUID
@@ -34,44 +34,51 @@ class Grant(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The form that tokens carry, whatever the scheme."""
+        """The location as tokens carry it, the same for every storage scheme."""
         return f"s3://{self.storage_ref['bucket']}/{self.storage_ref['prefix']}"
 
-    def under(self, own: str) -> "Grant":
-        """Of all that lives there, only an attempt's own."""
-        ref = {**self.storage_ref, "prefix": self.storage_ref["prefix"] + own}
+    def under(self, attempt_prefix: str) -> "Grant":
+        """Return the grant narrowed to one attempt's prefix."""
+        ref = {**self.storage_ref, "prefix": self.storage_ref["prefix"] + attempt_prefix}
         return Grant(self.dataset_uuid, self.dataset_version, ref)
 
 
-class Opens:
-    """Datasets to read and datasets to write, each attempt under its own prefix of the latter."""
+class Permissions:
+    """Datasets that a task may read, and datasets it may write under its attempt prefix."""
 
-    def __init__(self, reads: list[Grant], writes: list[Grant], *, may_doubt: bool = False) -> None:
-        """Who may doubt may also invalidate what it reads."""
+    def __init__(
+        self, reads: list[Grant], writes: list[Grant], *, can_invalidate_inputs: bool = False
+    ) -> None:
+        """With `can_invalidate_inputs`, the task may report defects of the datasets it reads."""
         self._writes = writes
-        self.doubted = {g.dataset_uuid: g for g in reads} if may_doubt else {}
-        own = [g.under(HOLE) for g in writes]
-        self._datasets = Form([g._asdict() for g in (*reads, *own)])
-        self._s3 = Form(
-            {"read_prefixes": [g.url for g in reads], "write_prefixes": [g.url for g in own]}
+        self.checked_inputs = {g.dataset_uuid: g for g in reads} if can_invalidate_inputs else {}
+        narrowed = [g.under(PLACEHOLDER) for g in writes]
+        self._datasets = JsonTemplate([g._asdict() for g in (*reads, *narrowed)])
+        self._s3 = JsonTemplate(
+            {"read_prefixes": [g.url for g in reads], "write_prefixes": [g.url for g in narrowed]}
         )
 
-    def claims(self, own: str) -> dict[str, Any]:
-        """What a token says of it."""
-        doubts = {"doubts": list(self.doubted)} if self.doubted else {}
-        return {"datasets": self._datasets.fill(own), "s3": self._s3.fill(own), **doubts}
+    def claims(self, attempt_prefix: str) -> dict[str, Any]:
+        """Return the token claims for one attempt."""
+        claims: dict[str, Any] = {
+            "datasets": self._datasets.fill(attempt_prefix),
+            "s3": self._s3.fill(attempt_prefix),
+        }
+        if self.checked_inputs:
+            claims["doubts"] = list(self.checked_inputs)
+        return claims
 
-    def outputs(self, own: str) -> dict[UUID, Grant]:
-        """What an attempt may write, by dataset."""
-        return {g.dataset_uuid: g.under(own) for g in self._writes}
+    def outputs(self, attempt_prefix: str) -> dict[UUID, Grant]:
+        """Return what one attempt may write, by dataset."""
+        return {g.dataset_uuid: g.under(attempt_prefix) for g in self._writes}
 
 
-class Scope(NamedTuple):
-    """What a token is about: one attempt, and what is open to it."""
+class TokenScope(NamedTuple):
+    """The attempt that a token is for, and its permissions."""
 
     org_id: UUID
     task_id: UUID
     attempt: int
-    own: str
-    """The attempt's own part of every prefix that it writes under."""
-    opens: Opens
+    attempt_prefix: str
+    """The last part of every storage prefix that only this attempt writes."""
+    permissions: Permissions

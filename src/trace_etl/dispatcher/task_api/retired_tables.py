@@ -1,4 +1,4 @@
-"""Which tables of Postgres data may go. Workers drop them: only they see that database."""
+"""Decide which tables of Postgres data may be dropped. The sink drops them."""
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -9,15 +9,15 @@ from trace_etl.state.partitions import retired_tables
 
 
 @dataclass(frozen=True)
-class RetiredGenerations:
+class RetiredTableCheck:
     pool: Pool
-    kept: timedelta
+    retention: timedelta
     batch_size: int
 
     async def to_drop(self, body: TablesHeld) -> TablesToDrop:
-        """Of the tables that a worker holds, those whose generation was given up long ago."""
+        """Return those tables whose generation was retired longer ago than the retention."""
         async with transaction(self.pool) as conn:
             found = await retired_tables.to_drop(
-                conn, body.tables, kept=self.kept, limit=self.batch_size
+                conn, body.tables, kept=self.retention, limit=self.batch_size
             )
         return TablesToDrop(retired=[RetiredTables.model_validate(asdict(one)) for one in found])

@@ -1,4 +1,4 @@
-"""Task capability tokens: minted per attempt, verified once, pinned to ES256."""
+"""Capability tokens of task attempts: ES256 JWTs, minted per attempt and verified once."""
 
 import binascii
 import hashlib
@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, decode_ds
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from trace_etl.dispatcher.task_api.permissions import Grant, Scope
-from trace_etl.dispatcher.task_api.watched_files import Watched
+from trace_etl.dispatcher.task_api.permissions import Grant, TokenScope
+from trace_etl.dispatcher.task_api.watched_files import WatchedPath
 from trace_etl.model.errors import Forbidden, Unauthenticated
 from trace_etl.model.task import Fence
 
@@ -28,12 +28,12 @@ AUDIENCE = "trace.task"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _PREFIXES = ("read_prefixes", "write_prefixes")
 _ES256 = ec.ECDSA(Prehashed(SHA256()))
-_SKEW = 60  # seconds that the clocks of two replicas may differ; expiry is checked to the second
+_CLOCK_SKEW = 60  # seconds between replicas' clocks; expiry is checked exactly
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti"]
 
 
 class Capability(NamedTuple):
-    """A verified token: who speaks, for which attempt, and what it may touch."""
+    """A verified token: the attempt it is for, and its permissions."""
 
     org_id: UUID
     task_id: UUID
@@ -41,29 +41,29 @@ class Capability(NamedTuple):
     issued_at: int
     expires_at: int
     outputs: dict[UUID, Grant]
-    """The grants it may write: events and publications are about these and no others."""
-    doubted: dict[UUID, Grant]
-    """Inputs that it may invalidate: what a checker reads, it may find to be wrong."""
+    """Outputs it may write. Events and publications may name only these."""
+    checked_inputs: dict[UUID, Grant]
+    """Inputs it may invalidate, because its operator checks them."""
 
     def require(self, fence: Fence) -> None:
-        """Raises Forbidden when the body speaks for another task or attempt."""
+        """Check that the body names this task and attempt. Raises Forbidden."""
         if fence.task_id != self.task_id or fence.attempt != self.attempt:
             raise Forbidden("the token is for another task or attempt")
 
     def nearly_spent(self, now: float) -> bool:
-        """Most of its life is over: time for a fresh one."""
+        """Return whether two thirds of its lifetime have passed."""
         return now > self.issued_at + (self.expires_at - self.issued_at) * 2 / 3
 
 
 class Signer(Protocol):
-    """Something that holds ES256 keys: PEM files here, a KMS elsewhere."""
+    """Holder of ES256 keys: PEM files or a KMS."""
 
     def kid(self) -> str:
-        """The key that signs now."""
+        """Return the id of the current signing key."""
         ...
 
     def sign(self, kid: str, message: bytes) -> bytes:
-        """The raw signature (r and s, 32 bytes each)."""
+        """Return the raw signature (r and s, 32 bytes each)."""
         ...
 
     def jwks(self) -> dict[str, Any]: ...
@@ -71,19 +71,19 @@ class Signer(Protocol):
     def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None: ...
 
     def generation(self) -> int:
-        """Another number whenever a key came or went."""
+        """Return a number that changes whenever a key is added or removed."""
         ...
 
 
 class PemSigner:
-    """Keys in a directory, one PEM each; the stem is the `kid`, the newest by name signs."""
+    """Keys in a directory, one PEM file each. The file stem is the `kid`; the last by name signs."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._newest = ""
         self._generation = 0
         self._keys: dict[str, ec.EllipticCurvePrivateKey] = {}
-        self._watched = Watched(directory, self._load)
+        self._watched = WatchedPath(directory, self._load)
         self._watched.refresh()
 
     def generation(self) -> int:
@@ -95,7 +95,7 @@ class PemSigner:
         return self._newest
 
     def sign(self, kid: str, message: bytes) -> bytes:
-        # `hashlib` keeps its algorithms at hand; the key would look SHA-256 up for each signature.
+        # Hash with `hashlib`: the key would look up SHA-256 anew for each signature.
         digest = hashlib.sha256(message).digest()
         r, s = decode_dss_signature(self._keys[kid].sign(digest, _ES256))
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
@@ -103,7 +103,7 @@ class PemSigner:
     def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None:
         self._watched.refresh()
         if kid not in self._keys:
-            self._watched.refresh_now()  # of another replica that rotated this very moment?
+            self._watched.refresh_now()  # another replica may have rotated within the last millisecond
         key = self._keys.get(kid)
         return key.public_key() if key else None
 
@@ -117,7 +117,7 @@ class PemSigner:
             try:
                 key = load_pem_private_key(path.read_bytes(), password=None)
             except FileNotFoundError:
-                continue  # dropped by a rotation this very moment
+                continue  # removed by a rotation meanwhile
             if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
                 raise ValueError(f"{path.name} is not a P-256 key")
             keys[path.stem] = key
@@ -135,38 +135,45 @@ def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
 
 
 class TaskTokens:
-    """Mints and verifies. What was minted or verified here is not verified again."""
+    """Mint and verify tokens. A token minted or verified by this process is not verified again."""
 
     def __init__(self, signer: Signer, *, remember: int = 20_000) -> None:
         self._signer = signer
         self._generation = signer.generation()
         self._known: OrderedDict[bytes, Capability] = OrderedDict()
         self._remember = remember
-        # Unique, which is all that a `jti` must be; what is secret about a token is its signature.
+        # A `jti` must be unique, not secret; the signature protects the token.
         self._series = token_hex(12)
         self._numbers = itertools.count()
 
     def kid(self) -> str:
-        """The key that signs now."""
+        """Return the id of the current signing key."""
         return self._signer.kid()
 
-    def mint(self, scope: Scope, life_seconds: int, kid: str | None = None) -> str:
-        """A token over this scope, by the key that signs now. Many at once ask for it once."""
+    def mint(self, scope: TokenScope, life_seconds: int, kid: str | None = None) -> str:
+        """Mint a token. Callers that mint many pass `kid` to look it up once."""
         issued_at = int(time.time())
         expires_at = issued_at + life_seconds
-        org_id, task_id, attempt, own, opens = scope
-        named = {
+        org_id, task_id, attempt, attempt_prefix, permissions = scope
+        claims = {
             "iss": ISSUER,
             "aud": AUDIENCE,
             "sub": f"task:{task_id}",
             "org_id": org_id,
             "task_id": task_id,
             "attempt": attempt,
-            **opens.claims(own),
+            **permissions.claims(attempt_prefix),
         }
-        token = self._issue(named, issued_at, expires_at, kid or self.kid())
-        outputs = opens.outputs(own)
-        known = Capability(org_id, task_id, attempt, issued_at, expires_at, outputs, opens.doubted)
+        token = self._issue(claims, issued_at, expires_at, kid or self.kid())
+        known = Capability(
+            org_id=org_id,
+            task_id=task_id,
+            attempt=attempt,
+            issued_at=issued_at,
+            expires_at=expires_at,
+            outputs=permissions.outputs(attempt_prefix),
+            checked_inputs=permissions.checked_inputs,
+        )
         self._store(token, known)
         return token
 
@@ -178,12 +185,12 @@ class TaskTokens:
         return (b"%b.%b" % (message, _base64(self._signer.sign(kid, message)))).decode()
 
     def verify(self, token: str | None) -> Capability:
-        """Who speaks. Raises Unauthenticated."""
+        """Verify a token and return its capability. Raises Unauthenticated."""
         if not token:
             raise Unauthenticated("X-Trace-Task-Capability is missing")
         if self._generation != self._signer.generation():
             self._generation = self._signer.generation()
-            self._known.clear()  # a key that is gone vouches for nothing
+            self._known.clear()  # tokens of a removed key are no longer valid
         known = self._known.get(_fingerprint(token))
         if known is None:
             known = self._verify(token)
@@ -193,7 +200,8 @@ class TaskTokens:
         return known
 
     def renew(self, token: str) -> str:
-        """The same scope with a new life. The caller has verified the token and the fence."""
+        """Mint a token with the same scope and a new lifetime. The caller has verified the token and
+        the fence."""
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
         life = claims["exp"] - claims["iat"]
         now = int(time.time())
@@ -207,19 +215,19 @@ class TaskTokens:
             kid = jwt.get_unverified_header(token).get("kid")
             key = self._signer.public_key(kid) if isinstance(kid, str) else None
             if key is None:
-                raise Unauthenticated("the capability token names no key of ours")
+                raise Unauthenticated("the capability token is signed by an unknown key")
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=["ES256"],
                 audience=AUDIENCE,
                 issuer=ISSUER,
-                leeway=_SKEW,
+                leeway=_CLOCK_SKEW,
                 options={"require": _REQUIRED, "strict_aud": True},
             )
             return _capability(claims)
         except (jwt.PyJWTError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Unauthenticated("the capability token does not verify") from error
+            raise Unauthenticated("the capability token is not valid") from error
 
     def _store(self, token: str, capability: Capability) -> None:
         self._known[_fingerprint(token)] = capability
@@ -233,12 +241,12 @@ def _header(kid: str) -> bytes:
 
 
 def _base64(data: bytes) -> bytes:
-    # The standard library's own way, without its three calls.
+    # As `base64.urlsafe_b64encode`, without its intermediate copies.
     return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=")
 
 
 def _fingerprint(token: str) -> bytes:
-    """A cache key that is no secret."""
+    """Return a cache key that does not reveal the token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -255,7 +263,7 @@ def _capability(claims: dict[str, Any]) -> Capability:
         for d in claims["datasets"]
     )
     writes = frozenset(str(p) for p in s3["write_prefixes"])
-    doubts = {UUID(one) for one in claims.get("doubts", [])}
+    checked = {UUID(one) for one in claims.get("doubts", [])}
     return Capability(
         org_id=UUID(claims["org_id"]),
         task_id=UUID(claims["task_id"]),
@@ -263,5 +271,5 @@ def _capability(claims: dict[str, Any]) -> Capability:
         issued_at=int(claims["iat"]),
         expires_at=int(claims["exp"]),
         outputs={g.dataset_uuid: g for g in grants if g.url in writes},
-        doubted={g.dataset_uuid: g for g in grants if g.dataset_uuid in doubts},
+        checked_inputs={g.dataset_uuid: g for g in grants if g.dataset_uuid in checked},
     )

@@ -1,39 +1,39 @@
-"""Files that may change under a running process: keys, worker tokens."""
+"""Reload files that change while the process runs: keys, worker tokens."""
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-_LOOK_AGAIN = 0.001  # seconds: thousands of calls a second ask
-_TICK = 50_000_000  # nanoseconds
+_CHECK_INTERVAL = 0.001  # seconds; requests arrive by the thousand per second
+_MTIME_RESOLUTION = 50_000_000  # nanoseconds
 
 
-class Watched:
-    """A file or a directory, read again when it has changed."""
+class WatchedPath:
+    """Call `load` again whenever a file or directory has changed."""
 
     def __init__(self, path: Path, load: Callable[[], None]) -> None:
         self._path = path
         self._load = load
-        self._seen: tuple[int, int] | None = None
-        self._looked = 0.0
+        self._loaded_version: tuple[int, int] | None = None
+        self._checked_at = 0.0
 
     def refresh(self) -> None:
-        """Load what is new there; a change counts within a millisecond. Raises what `load` does."""
+        """Reload if the path changed, checking at most once per millisecond. Raises what `load` does."""
         now = time.monotonic()
-        if now < self._looked + _LOOK_AGAIN:
+        if now < self._checked_at + _CHECK_INTERVAL:
             return
-        self._looked = now
+        self._checked_at = now
         found = os.stat(self._path)  # noqa: PTH116 - on the hot path
-        mark = (found.st_mtime_ns, found.st_ino)
-        if mark == self._seen:
+        version = (found.st_mtime_ns, found.st_ino)
+        if version == self._loaded_version:
             return
-        # Within one tick of the file system's clock, a second change would not show.
-        sure = time.time_ns() - found.st_mtime_ns > _TICK
+        # A second change within the resolution of mtime would be invisible: reload once more later.
+        is_settled = time.time_ns() - found.st_mtime_ns > _MTIME_RESOLUTION
         self._load()
-        self._seen = mark if sure else None
+        self._loaded_version = version if is_settled else None
 
     def refresh_now(self) -> None:
-        """The same without the millisecond's patience: somebody knows what we do not."""
-        self._looked = 0.0
+        """Reload now, bypassing the 1 ms throttle."""
+        self._checked_at = 0.0
         self.refresh()

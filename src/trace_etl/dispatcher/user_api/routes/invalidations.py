@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from trace_etl.api.body import Name
 from trace_etl.api.user import invalidations as wire
-from trace_etl.dispatcher.task_api.output_authorization import invalid_span
+from trace_etl.dispatcher.task_api.output_authorization import parse_invalid_range
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep, newest
 from trace_etl.state.catalog import datasets
@@ -22,7 +22,7 @@ async def invalidate(
     name: Name, body: wire.InvalidateRequest, user: CallerDep, ctx: ContextDep
 ) -> wire.InvalidateReply:
     """Have everything that was made from a scope made again; with `rebuild`, the scope first."""
-    span = invalid_span(body.partition_key, body.start, body.end)
+    span = parse_invalid_range(body.partition_key, body.start, body.end)
     async with transaction(ctx.pool) as conn:
         view = await datasets.get(conn, user.org_id, name)
         new = NewInvalidation(

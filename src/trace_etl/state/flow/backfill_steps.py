@@ -9,7 +9,6 @@ from psycopg.rows import class_row
 
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.routing.events import EMIT
 
 
 @dataclass(frozen=True)
@@ -99,19 +98,12 @@ _CREATE = (
     _KEYED
     + """
 , created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, max_attempts,
-                       max_concurrency, timeout_seconds, lease_seconds)
-    SELECT org_id, job_id, revision_id, runtime, true, dedupe_key, dataset_uuid, dataset_version,
-           format('%%s-%%s', first, last), first, last, max_attempts, max_concurrency,
-           timeout_seconds, heartbeat_timeout_seconds
-      FROM next
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, runtime, range_start
-), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM created ORDER BY range_start
+    SELECT task_id, range_start FROM create_tasks(ARRAY(
+           SELECT new_task(org_id, job_id, revision_id, runtime, true, dedupe_key, max_attempts,
+                           max_concurrency, timeout_seconds, heartbeat_timeout_seconds,
+                           dataset_uuid, dataset_version, format('%%s-%%s', first, last), first,
+                           last)
+             FROM next ORDER BY first))
 )
 UPDATE backfill_chunks c SET state = 'created', task_id = t.task_id, own = true
   FROM created t
@@ -152,29 +144,32 @@ async def create_tasks(conn: Conn, backfill_id: UUID, *, limit: int) -> int:
     return taken + (await conn.execute(_CREATE, {**values, "limit": limit - taken})).rowcount
 
 
-_EMIT = (
-    """
+_EMIT = """
 WITH span AS (
-    SELECT b.org_id, b.job_id, j.revision_id, true AS bulk, b.dataset_uuid, b.dataset_version,
-           c.range_start, c.range_end,
-           format('%%s-%%s', c.range_start, c.range_end) AS partition_key
+    SELECT b.org_id, b.job_id, j.revision_id, b.dataset_uuid, b.dataset_version,
+           c.range_start, c.range_end, p.partition_key,
+           concat('trigger:', b.dataset_version, ':', p.partition_key) AS dedupe_key
       FROM backfills b JOIN jobs j USING (job_id) CROSS JOIN LATERAL (
            SELECT * FROM backfill_chunks c
             WHERE c.backfill_id = b.backfill_id AND c.state = 'pending'
             ORDER BY c.range_start LIMIT %(limit)s) c
+     CROSS JOIN LATERAL (
+           SELECT format('%%s-%%s', c.range_start, c.range_end) AS partition_key) p
      WHERE b.backfill_id = %(backfill_id)s
-), """
-    + EMIT
-    + """
+), emitted AS (
+    SELECT range_start, producer_task_id AS task_id FROM emit_source_events(ARRAY(
+           SELECT finished_task(org_id, job_id, revision_id, true, dedupe_key, dataset_uuid,
+                                dataset_version, partition_key, range_start, range_end)
+             FROM span))
+)
 UPDATE backfill_chunks c
-   SET state = 'completed', settled_at = now(), own = p.task_id IS NOT NULL,
-       task_id = coalesce(p.task_id, (
-           SELECT t.task_id FROM tasks t WHERE t.job_id = s.job_id
-              AND t.dedupe_key = concat('trigger:', s.dataset_version, ':', s.partition_key)))
-  FROM span s LEFT JOIN producer p USING (range_start)
+   SET state = 'completed', settled_at = now(), own = e.task_id IS NOT NULL,
+       task_id = coalesce(e.task_id, (
+           SELECT t.task_id FROM tasks t
+            WHERE t.job_id = s.job_id AND t.dedupe_key = s.dedupe_key))
+  FROM span s LEFT JOIN emitted e USING (range_start)
  WHERE c.backfill_id = %(backfill_id)s AND c.range_start = s.range_start
 """
-)
 
 
 async def emit(conn: Conn, backfill_id: UUID, *, limit: int) -> int:

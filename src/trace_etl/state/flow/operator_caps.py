@@ -17,10 +17,10 @@ UPDATE jobs j SET capped_operator = c.operator
  WHERE r.revision_id = j.revision_id AND j.capped_operator IS DISTINCT FROM c.operator
 """
 _WAKE = """
-INSERT INTO outbox (kind, subject)
-SELECT DISTINCT ON (j.capped_operator) 'wake_next', j.job_id
-  FROM jobs j WHERE j.capped_operator IS NOT NULL AND j.active
- ORDER BY j.capped_operator, j.job_id
+SELECT outbox_id FROM enqueue(ARRAY(
+    SELECT DISTINCT ON (j.capped_operator) outbox_entry('wake_next', j.job_id)
+      FROM jobs j WHERE j.capped_operator IS NOT NULL AND j.active
+     ORDER BY j.capped_operator, j.job_id))
 """
 
 

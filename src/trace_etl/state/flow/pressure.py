@@ -220,10 +220,10 @@ WITH before AS (
                || CASE WHEN a.bulk_n > 1 THEN format(' and %%s more', a.bulk_n - 1) ELSE '' END
       FROM after a WHERE j.job_id = a.job_id
 )
-INSERT INTO outbox (kind, subject)
-SELECT 'release', b.job_id FROM before b JOIN after a USING (job_id)
- WHERE (b.paused_at IS NOT NULL AND a.at IS NULL)
-    OR (b.bulk_paused_at IS NOT NULL AND a.bulk_at IS NULL)
+SELECT outbox_id FROM enqueue(ARRAY(
+    SELECT outbox_entry('release', b.job_id) FROM before b JOIN after a USING (job_id)
+     WHERE (b.paused_at IS NOT NULL AND a.at IS NULL)
+        OR (b.bulk_paused_at IS NOT NULL AND a.bulk_at IS NULL)))
 """
 
 

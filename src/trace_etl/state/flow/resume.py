@@ -69,12 +69,14 @@ WITH next AS (
        AND (t.bulk, t.queued_at, t.task_id) > (%(bulk)s, %(queued_at)s, %(task_id)s)
      ORDER BY t.bulk, t.queued_at, t.task_id LIMIT %(limit)s
 ), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM next WHERE NOT capped  -- of a capped job, as many as there is room for
-     ORDER BY bulk, queued_at
+    SELECT count(*) FROM enqueue(ARRAY(
+           SELECT wake_entry(task_id, runtime)
+             FROM next WHERE NOT capped  -- `wake_next` wakes tasks of a capped job
+            ORDER BY bulk, queued_at))
 )
-SELECT bulk, queued_at, task_id FROM next ORDER BY bulk DESC, queued_at DESC, task_id DESC
+SELECT bulk, queued_at, task_id
+  FROM next CROSS JOIN woken
+ ORDER BY bulk DESC, queued_at DESC, task_id DESC
 """
 _START = Position(False, datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
 
@@ -94,10 +96,9 @@ async def wake(conn: Conn, job_id: UUID, *, after: Position | None, limit: int) 
 
 
 _GO_ON = """
-INSERT INTO outbox (kind, subject, body)
-VALUES ('release', %(job_id)s, jsonb_build_object(
-        'bulk', %(bulk)s::boolean, 'queued_at', %(queued_at)s::timestamptz,
-        'task_id', %(task_id)s::uuid))
+SELECT outbox_id FROM enqueue(ARRAY[outbox_entry('release', %(job_id)s, body => jsonb_build_object(
+    'bulk', %(bulk)s::boolean, 'queued_at', %(queued_at)s::timestamptz,
+    'task_id', %(task_id)s::uuid))])
 """
 
 

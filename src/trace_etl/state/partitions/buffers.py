@@ -23,17 +23,7 @@ class NewBatch:
     batch_size_bytes: int | None
 
 
-# What a CTE named `batch` holds is asked for.
-_ASK = """
-    INSERT INTO outbox (kind, target, subject, body)
-    SELECT 'buffer_message', 'buffer', publish_id, jsonb_build_object(
-               'kind', 'buffer_batch', 'publish_id', publish_id, 'org_id', org_id,
-               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version,
-               'batch_uri', batch_uri, 'record_count', record_count,
-               'producer', jsonb_build_object('task_id', task_id, 'attempt', attempt))
-      FROM batch
-"""
-_PUBLISH = f"""
+_PUBLISH = """
 WITH producer AS (
     SELECT task_id, attempt FROM tasks
      WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND lease_token = %(lease_token)s
@@ -46,9 +36,9 @@ WITH producer AS (
            %(content_type)s, %(record_count)s, %(batch_size_bytes)s
       FROM producer
     ON CONFLICT ON CONSTRAINT buffer_publishes_once DO NOTHING
-    RETURNING *
-), asked AS ({_ASK})
-SELECT publish_id FROM batch
+    RETURNING buffer_publishes AS row
+)
+SELECT subject FROM enqueue(ARRAY(SELECT buffer_entry(batch.row) FROM batch))
 """
 # A statement of its own: what a rival committed while the first one waited is visible only now.
 _KNOWN = """
@@ -124,7 +114,7 @@ WITH batch AS (
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id
 )
-INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
+SELECT outbox_id FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id) FROM happened))
 """
 
 
@@ -202,13 +192,15 @@ async def listing(
         return await cursor.fetchall()
 
 
-_AGAIN = f"""
+_AGAIN = """
 WITH batch AS (
     UPDATE buffer_publishes
        SET failed_at = NULL, error_code = NULL, error_message = NULL, ask_again_at = DEFAULT
      WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s AND sunk_at IS NULL
-    RETURNING *
-){_ASK}"""
+    RETURNING buffer_publishes AS row
+)
+SELECT outbox_id FROM enqueue(ARRAY(SELECT buffer_entry(batch.row) FROM batch))
+"""
 _KNOWN_TO_ORG = """
 SELECT 1 FROM buffer_publishes WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s
 """
@@ -225,7 +217,7 @@ async def again(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
 
 
 # Ever later: a sink that stands still for a day must not find its queue full of the same batches.
-_ASK_AGAIN = f"""
+_ASK_AGAIN = """
 WITH batch AS (
     UPDATE buffer_publishes
        SET ask_again_at = now() + least(greatest(now() - accepted_at, interval '10 minutes'),
@@ -234,8 +226,10 @@ WITH batch AS (
                SELECT publish_id FROM buffer_publishes
                 WHERE ask_again_at < now() AND sunk_at IS NULL AND failed_at IS NULL
                 ORDER BY ask_again_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
-    RETURNING *
-){_ASK}"""
+    RETURNING buffer_publishes AS row
+)
+SELECT outbox_id FROM enqueue(ARRAY(SELECT buffer_entry(batch.row) FROM batch))
+"""
 
 
 async def ask_again(conn: Conn, *, limit: int) -> int:

@@ -64,10 +64,9 @@ WITH made AS (
       FROM {TOLD}
     ON CONFLICT ON CONSTRAINT invalidations_once DO NOTHING
     RETURNING invalidation_id
-), asked AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_invalidation', invalidation_id FROM made
 )
-SELECT invalidation_id FROM made
+SELECT subject FROM enqueue(ARRAY(
+    SELECT outbox_entry('route_invalidation', invalidation_id) FROM made))
 """
 
 
@@ -89,20 +88,10 @@ def creation(scopes: LiteralString) -> LiteralString:
     """The end of a statement: tasks of what a query selects, each noted down and woken."""
     return f"""
 created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       max_attempts, max_concurrency, timeout_seconds, lease_seconds,
-                       invalidation_id)
-    {scopes}
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, job_id, runtime, invalidation_id
+    SELECT task_id, job_id, invalidation_id FROM create_tasks(ARRAY({scopes}))
 ), noted AS (
     INSERT INTO invalidation_consumers (invalidation_id, job_id, task_id)
     SELECT invalidation_id, job_id, task_id FROM created
-), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM created
 )
 SELECT task_id FROM created
 """
@@ -241,12 +230,12 @@ WITH told AS (
                 WHERE i.revision_id = c.revision_id AND w.status = 'Queued'
                   AND NOT w.cancel_requested))
 ), """ + creation("""
-    SELECT c.org_id, c.job_id, c.revision_id, c.runtime, c.bulk,
-           concat_ws(':', 'i', c.invalidation_id, c.generation_hash,
-                     coalesce('p:' || s.partition_key, 'c:' || s.cursor_value)),
-           c.dataset_uuid, c.dataset_version, s.partition_key, s.first, s.last, s.cursor_value,
-           c.max_attempts, c.max_concurrency, c.timeout_seconds, c.heartbeat_timeout_seconds,
-           c.invalidation_id
+    SELECT new_task(c.org_id, c.job_id, c.revision_id, c.runtime, c.bulk,
+                    concat_ws(':', 'i', c.invalidation_id, c.generation_hash,
+                              coalesce('p:' || s.partition_key, 'c:' || s.cursor_value)),
+                    c.max_attempts, c.max_concurrency, c.timeout_seconds,
+                    c.heartbeat_timeout_seconds, c.dataset_uuid, c.dataset_version,
+                    s.partition_key, s.first, s.last, s.cursor_value, c.invalidation_id)
       FROM wanted s JOIN consumer c USING (invalidation_id, revision_id)
 """)
 

@@ -207,21 +207,12 @@ DELETE FROM partition_inputs l USING unnest(%(versions)s::uuid[], %(keys)s::text
 # The same scope once more, by the same definition: what was read is older than a part of what
 # stands, or became invalid between the claim's snapshot and its commit, unseen by the routing.
 _AGAIN = """
-WITH again AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       max_attempts, max_concurrency, timeout_seconds, lease_seconds,
-                       invalidation_id)
-    SELECT org_id, job_id, revision_id, runtime, bulk, 'again:' || task_id, dataset_uuid,
-           dataset_version, partition_key, range_start, range_end, cursor_value, max_attempts,
-           max_concurrency, timeout_seconds, lease_seconds, invalidation_id
-      FROM tasks WHERE task_id = %(task_id)s
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, runtime
-)
-INSERT INTO outbox (kind, target, subject)
-SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-  FROM again
+SELECT task_id FROM create_tasks(ARRAY(
+    SELECT new_task(org_id, job_id, revision_id, runtime, bulk, 'again:' || task_id, max_attempts,
+                    max_concurrency, timeout_seconds, lease_seconds, dataset_uuid,
+                    dataset_version, partition_key, range_start, range_end, cursor_value,
+                    invalidation_id)
+      FROM tasks WHERE task_id = %(task_id)s))
 """
 
 # A pointer moves from an older reading to a newer one and never back: the row itself decides, so
@@ -295,10 +286,9 @@ WITH mine AS (
      CROSS JOIN mine
      WHERE o.rewritten
     RETURNING invalidation_id
-), asked AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_invalidation', invalidation_id FROM told
 )
-SELECT count(*) FROM pointed
+SELECT count(*) FROM enqueue(ARRAY(
+    SELECT outbox_entry('route_invalidation', invalidation_id) FROM told))
 """
 
 

@@ -47,22 +47,13 @@ WITH maker AS (
        AND (p.partition_key = %(partition_key)s
             OR (%(first)s::bigint IS NOT NULL
                 AND overlaps_blocks(p, v.generation_no, %(first)s, %(last)s)))
-), created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       max_attempts, max_concurrency, timeout_seconds, lease_seconds)
-    SELECT org_id, job_id, live_revision, runtime, bulk,
-           concat_ws(':', 'rebuild', %(mark)s::text, task_id), dataset_uuid, dataset_version, key,
-           first, last, cursor_value, max_attempts, max_concurrency, timeout_seconds,
-           lease_seconds
-      FROM maker
-    RETURNING task_id, runtime
-), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM created
 )
-SELECT count(*) FROM created
+SELECT count(*) FROM create_tasks(ARRAY(
+    SELECT new_task(org_id, job_id, live_revision, runtime, bulk,
+                    concat_ws(':', 'rebuild', %(mark)s::text, task_id), max_attempts,
+                    max_concurrency, timeout_seconds, lease_seconds, dataset_uuid,
+                    dataset_version, key, first, last, cursor_value)
+      FROM maker))
 """
 
 

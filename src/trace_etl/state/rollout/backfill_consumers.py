@@ -4,7 +4,6 @@ from typing import LiteralString
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.routing.events import EMIT
 
 # The scopes of an input: its committed partitions; of one without any, what its events were about.
 # A job that runs per update needs the last cursor only. A scope whose task of old was done before
@@ -30,28 +29,23 @@ _FILL: LiteralString = """
            concat_ws(':', s.dataset_uuid, s.dataset_version, s.generation_hash, s.scope_key) AS key
       FROM scopes s ORDER BY s.revision_id, s.dataset_version, s.scope_key
 ), created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       max_attempts, max_concurrency, timeout_seconds, lease_seconds)
-    SELECT k.org_id, k.job_id, k.revision_id, k.runtime, true,
-           CASE WHEN done.started_at < k.changed_at
-                THEN k.key || ':' || (extract(epoch FROM k.changed_at) * 1000000)::bigint
-                ELSE k.key END,
-           k.dataset_uuid, k.dataset_version, k.partition_key, k.range_start, k.range_end,
-           k.cursor_value, k.max_attempts, k.max_concurrency, k.timeout_seconds,
-           k.heartbeat_timeout_seconds
-      FROM keyed k LEFT JOIN tasks done ON done.job_id = k.job_id AND done.dedupe_key = k.key
-       AND done.status = 'Completed'
-     ORDER BY k.range_start, k.partition_key
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, runtime
-), woken AS (
-    INSERT INTO outbox (kind, target, subject, next_try_at)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id,
-           now() + make_interval(secs => greatest(0, row_number() OVER () - 500) / 5000.0)
-      FROM created
+    SELECT task_id, runtime FROM insert_tasks(ARRAY(
+           SELECT new_task(k.org_id, k.job_id, k.revision_id, k.runtime, true,
+                           CASE WHEN done.started_at < k.changed_at
+                                THEN concat(k.key, ':',
+                                            (extract(epoch FROM k.changed_at) * 1000000)::bigint)
+                                ELSE k.key END,
+                           k.max_attempts, k.max_concurrency, k.timeout_seconds,
+                           k.heartbeat_timeout_seconds, k.dataset_uuid, k.dataset_version,
+                           k.partition_key, k.range_start, k.range_end, k.cursor_value)
+             FROM keyed k LEFT JOIN tasks done ON done.job_id = k.job_id
+              AND done.dedupe_key = k.key AND done.status = 'Completed'
+            ORDER BY k.range_start, k.partition_key))
 )
-SELECT count(*) FROM created
+SELECT count(*) FROM enqueue(ARRAY(
+    SELECT wake_entry(task_id, runtime, make_interval(
+               secs => greatest(0, row_number() OVER () - 500) / 5000.0))
+      FROM created))
 """
 _WANTED: LiteralString = """
     SELECT j.org_id, j.job_id, r.revision_id, r.runtime, r.generation_hash, r.execution_strategy,
@@ -108,10 +102,8 @@ WITH emitted AS (
      WHERE j.dag_id = %(dag_id)s AND r.operator = 'source'
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id
-), asked AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM emitted
 )
-SELECT count(*) FROM emitted
+SELECT count(*) FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id) FROM emitted))
 """
 
 
@@ -121,20 +113,19 @@ async def emit_again(conn: Conn, dag_id: UUID) -> int:
     return row[0] if row else 0
 
 
-_BOOTSTRAP = (
-    """
-WITH span AS (
-    SELECT j.org_id, j.job_id, o.revision_id, false AS bulk, o.dataset_uuid, o.dataset_version,
-           a.range_start, a.range_end, concat(a.range_start, '-', a.range_end) AS partition_key
+_BOOTSTRAP = """
+SELECT count(*) FROM emit_source_events(ARRAY(
+    SELECT finished_task(j.org_id, j.job_id, o.revision_id, false,
+                         concat('trigger:', o.dataset_version, ':', k.partition_key),
+                         o.dataset_uuid, o.dataset_version, k.partition_key, a.range_start,
+                         a.range_end)
       FROM unnest(%(job_ids)s::uuid[], %(starts)s::bigint[], %(ends)s::bigint[])
            AS a (job_id, range_start, range_end)
+     CROSS JOIN LATERAL (SELECT concat(a.range_start, '-', a.range_end) AS partition_key) k
       JOIN jobs j USING (job_id)
       JOIN job_outputs o ON o.revision_id = coalesce(j.building_revision_id, j.revision_id)
-       AND o.output_index = 0
-), """
-    + EMIT
-    + " SELECT count(*) FROM happened"
-)
+       AND o.output_index = 0))
+"""
 
 
 async def bootstrap(conn: Conn, asked: list[tuple[UUID, int, int]]) -> int:

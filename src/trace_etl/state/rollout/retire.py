@@ -69,11 +69,9 @@ WITH wanted AS MATERIALIZED (
       FROM wanted w WHERE t.task_id = w.task_id
     RETURNING t.task_id, t.runtime
 ), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM again
+    SELECT count(*) FROM enqueue(ARRAY(SELECT wake_entry(task_id, runtime) FROM again))
 )
-SELECT count(*) FROM again
+SELECT count(*) FROM again CROSS JOIN woken
 """
 
 

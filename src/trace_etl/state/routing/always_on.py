@@ -62,29 +62,21 @@ _FREE: LiteralString = """
 """
 _WAKE: LiteralString = """
 , woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM started
+    SELECT count(*) FROM enqueue(ARRAY(SELECT wake_entry(task_id, runtime) FROM started))
 )
-SELECT task_id FROM started
+SELECT task_id FROM started CROSS JOIN woken
 """
 _START = (
     _WANTED
     + """
-, started AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, max_attempts,
-                       timeout_seconds, lease_seconds)
-    SELECT w.org_id, w.job_id, w.revision_id, w.runtime, w.bulk, 'always_on:' || w.generation_hash,
-           %(many)s, %(year)s, w.heartbeat_timeout_seconds
+SELECT task_id FROM create_tasks(ARRAY(
+    SELECT new_task(w.org_id, w.job_id, w.revision_id, w.runtime, w.bulk,
+                    'always_on:' || w.generation_hash, %(many)s, NULL, %(year)s,
+                    w.heartbeat_timeout_seconds)
       FROM wanted w
      WHERE NOT w.held AND """
     + _FREE
-    + """
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, runtime
-)
-"""
-    + _WAKE
+    + "))"
 )
 # The wait grows with the attempts that ended a short while ago: one that ran for days is one.
 _RESTART = (

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import LiteralString
 from uuid import UUID
 
 from trace_etl.model.errors import Conflict, NotFound
@@ -19,33 +18,12 @@ SELECT j.job_id, j.revision_id, r.activation, r.source ->> 'kind', o.dataset_uui
  WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s
 """
 
-# The trigger is a finished task of the source job: the producer that the event is attributed to.
-# The event of a paused source is routed when the source goes on.
 _TRIGGER = """
-WITH producer AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, status,
-                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
-    VALUES (%(org_id)s, %(job_id)s, %(revision_id)s, 'dispatcher', %(bulk)s, %(dedupe_key)s,
-            %(dataset_uuid)s, %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s,
-            'Completed', 1, 1, 1, now(), now())
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id
-), happened AS (
-    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
-                        range_start, range_end, producer_task_id, attempt)
-    SELECT %(org_id)s, %(dataset_uuid)s, %(dataset_version)s, 'p:' || %(partition_key)s,
-           %(partition_key)s, %(start)s, %(end)s, task_id, 1
-      FROM producer
-    RETURNING event_id
-), asked AS (
-    INSERT INTO outbox (kind, subject)
-    SELECT 'route_event', event_id FROM happened WHERE NOT %(paused)s
-), deferred AS (
-    INSERT INTO deferred_events (event_id, job_id, bulk)
-    SELECT event_id, %(job_id)s, %(bulk)s FROM happened WHERE %(paused)s
-)
-SELECT event_id FROM happened
+SELECT event_id FROM emit_source_events(
+    ARRAY[finished_task(
+        %(org_id)s, %(job_id)s, %(revision_id)s, %(bulk)s, %(dedupe_key)s, %(dataset_uuid)s,
+        %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s)],
+    %(paused)s)
 """
 _TRIGGERED = """
 SELECT e.event_id FROM events e JOIN tasks t ON t.task_id = e.producer_task_id
@@ -94,32 +72,6 @@ async def trigger(
     return Trigger(known[0], False, deferred_by)
 
 
-# As `trigger` does it, for every row of a CTE named `span`, be the source paused or not. What was
-# triggered before stays as it is.
-EMIT: LiteralString = """
-producer AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, status,
-                       max_attempts, timeout_seconds, lease_seconds, started_at, finished_at)
-    SELECT org_id, job_id, revision_id, 'dispatcher', bulk,
-           concat('trigger:', dataset_version, ':', partition_key), dataset_uuid, dataset_version,
-           partition_key, range_start, range_end, 'Completed', 1, 1, 1, now(), now()
-      FROM span
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, org_id, dataset_uuid, dataset_version, partition_key, range_start, range_end
-), happened AS (
-    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
-                        range_start, range_end, producer_task_id, attempt)
-    SELECT org_id, dataset_uuid, dataset_version, 'p:' || partition_key, partition_key,
-           range_start, range_end, task_id, 1
-      FROM producer
-    RETURNING event_id
-), asked AS (
-    INSERT INTO outbox (kind, subject) SELECT 'route_event', event_id FROM happened
-)
-"""
-
-
 # One task per consumer and scope, with its wake-up, in one statement. The source of the event may
 # be routed any number of times: the second time finds every task there.
 #
@@ -162,29 +114,22 @@ WITH event AS (
     SELECT event_id, job_id, bulk FROM wanted WHERE paused
     ON CONFLICT DO NOTHING
 ), created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       max_attempts, max_concurrency, timeout_seconds, lease_seconds)
-    SELECT org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid, dataset_version,
-           partition_key, range_start, range_end, cursor_value, max_attempts, max_concurrency,
-           timeout_seconds, heartbeat_timeout_seconds
-      FROM wanted WHERE NOT paused
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, runtime, bulk
+    SELECT task_id, runtime, bulk FROM insert_tasks(ARRAY(
+           SELECT new_task(
+                      org_id, job_id, revision_id, runtime, bulk, dedupe_key, max_attempts,
+                      max_concurrency, timeout_seconds, heartbeat_timeout_seconds, dataset_uuid,
+                      dataset_version, partition_key, range_start, range_end, cursor_value)
+             FROM wanted WHERE NOT paused))
 ), woken AS (
-    -- A wake-up may be held from the start by whoever is about to send it.
-    INSERT INTO outbox (kind, target, subject, tries, next_try_at)
-    SELECT 'wake_up', runtime, task_id, CASE WHEN h.is_held THEN 1 ELSE 0 END,
-           now() + CASE WHEN h.is_held THEN %(hold)s ELSE interval '0' END
-      FROM created, (SELECT %(hold)s > interval '0' AS is_held) h WHERE runtime <> 'dispatcher'
-    RETURNING outbox_id, target, subject
-), inline AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT 'run_inline', runtime, task_id FROM created WHERE runtime = 'dispatcher'
+    -- The caller may hold wake-ups from the start, because it is about to send them.
+    SELECT outbox_id, kind, target, subject FROM enqueue(ARRAY(
+           SELECT CASE runtime WHEN 'dispatcher' THEN wake_entry(task_id, runtime)
+                  ELSE wake_entry(task_id, runtime, %(hold)s, %(tries)s) END
+             FROM created))
 ), performed AS (
     DELETE FROM outbox WHERE outbox_id = ANY(%(performed)s::bigint[])
 )
-SELECT subject AS task_id, outbox_id, target, NULL AS bulk FROM woken
+SELECT subject AS task_id, outbox_id, target, NULL AS bulk FROM woken WHERE kind = 'wake_up'
  UNION ALL
 SELECT task_id, NULL, NULL, bulk FROM created
 """
@@ -210,7 +155,12 @@ async def route(
     `performed` are outbox rows that asked for it and have it now. With `hold`, the wake-ups of the
     new tasks are the caller's to send for that long, as if it had leased them.
     """
-    values = {"event_ids": event_ids, "performed": list(performed), "hold": hold}
+    values = {
+        "event_ids": event_ids,
+        "performed": list(performed),
+        "hold": hold,
+        "tries": 1 if hold else 0,
+    }
     rows = await (await conn.execute(_ROUTE, values)).fetchall()
     created = {task_id: bulk for task_id, outbox_id, _, bulk in rows if outbox_id is None}
     wake_ups = [

@@ -62,13 +62,11 @@ WITH edge AS MATERIALIZED (
               AND (p.commit_xid, p.partition_key) > (b.mark_xid, b.mark_key)
               AND p.commit_xid < %(horizon)s::xid8
             ORDER BY p.commit_xid, p.partition_key LIMIT %(slice)s) p
-), created AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, max_attempts,
-                       max_concurrency, timeout_seconds, lease_seconds)
-    SELECT s.org_id, s.job_id, s.revision_id, s.runtime, s.bulk, s.dedupe_key, s.dataset_uuid,
-           s.dataset_version, s.partition_key, s.range_start, s.range_end, s.max_attempts,
-           s.max_concurrency, s.timeout_seconds, s.heartbeat_timeout_seconds
+), missing AS (
+    SELECT new_task(s.org_id, s.job_id, s.revision_id, s.runtime, s.bulk, s.dedupe_key,
+                    s.max_attempts, s.max_concurrency, s.timeout_seconds,
+                    s.heartbeat_timeout_seconds, s.dataset_uuid, s.dataset_version,
+                    s.partition_key, s.range_start, s.range_end) AS task
       FROM slice s
      WHERE NOT EXISTS (SELECT FROM tasks t
                         WHERE t.job_id = s.job_id AND t.dedupe_key = s.dedupe_key)
@@ -85,12 +83,6 @@ WITH edge AS MATERIALIZED (
              JOIN partitions q ON q.dataset_version = l.dataset_version
               AND q.partition_key = l.partition_key AND q.task_id = l.task_id
             WHERE l.input_version = s.dataset_version AND l.input_key = s.partition_key)
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id, runtime
-), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM created
 ), moved AS (
     INSERT INTO reconciled_edges AS m (job_id, generation_hash, dataset_version, commit_xid,
                                        partition_key)
@@ -101,7 +93,8 @@ WITH edge AS MATERIALIZED (
     ON CONFLICT (job_id, generation_hash, dataset_version) DO UPDATE
        SET commit_xid = EXCLUDED.commit_xid, partition_key = EXCLUDED.partition_key
 )
-SELECT (SELECT count(*) FROM slice), (SELECT count(*) FROM created)
+SELECT (SELECT count(*) FROM slice),
+       (SELECT count(*) FROM create_tasks(ARRAY(SELECT task FROM missing)))
 """
 
 

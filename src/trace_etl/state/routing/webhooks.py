@@ -45,33 +45,13 @@ async def source(conn: Conn, org: str, dag: str, job: str) -> WebhookSource | No
         return await cursor.fetchone()
 
 
-# As a trigger: a finished task of the source is the producer, and remembers what was delivered.
+# The finished task keeps the hash of the body, to recognise a repeated delivery.
 _DELIVER = """
-WITH producer AS (
-    INSERT INTO tasks (org_id, job_id, revision_id, runtime, bulk, dedupe_key, dataset_uuid,
-                       dataset_version, partition_key, range_start, range_end, cursor_value,
-                       status, completion_hash, max_attempts, timeout_seconds, lease_seconds,
-                       started_at, finished_at)
-    VALUES (%(org_id)s, %(job_id)s, %(revision_id)s, 'dispatcher', %(bulk)s, %(dedupe_key)s,
-            %(dataset_uuid)s, %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s,
-            %(cursor)s, 'Completed', %(body_hash)s, 1, 1, 1, now(), now())
-    ON CONFLICT ON CONSTRAINT tasks_dedupe DO NOTHING
-    RETURNING task_id
-), happened AS (
-    INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
-                        range_start, range_end, cursor_value, producer_task_id, attempt)
-    SELECT %(org_id)s, %(dataset_uuid)s, %(dataset_version)s, %(scope_key)s, %(partition_key)s,
-           %(start)s, %(end)s, %(cursor)s, task_id, 1
-      FROM producer
-    RETURNING event_id
-), asked AS (
-    INSERT INTO outbox (kind, subject)
-    SELECT 'route_event', event_id FROM happened WHERE NOT %(paused)s
-), deferred AS (
-    INSERT INTO deferred_events (event_id, job_id, bulk)
-    SELECT event_id, %(job_id)s, %(bulk)s FROM happened WHERE %(paused)s
-)
-SELECT event_id FROM happened
+SELECT event_id FROM emit_source_events(
+    ARRAY[finished_task(
+        %(org_id)s, %(job_id)s, %(revision_id)s, %(bulk)s, %(dedupe_key)s, %(dataset_uuid)s,
+        %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s, %(cursor)s, %(body_hash)s)],
+    %(paused)s)
 """
 _DELIVERED = """
 SELECT e.event_id, t.completion_hash
@@ -93,7 +73,6 @@ async def deliver(
         "dedupe_key": f"webhook:{delivery_id}",
         "dataset_uuid": to.dataset_uuid,
         "dataset_version": to.dataset_version,
-        "scope_key": scope.key,
         "partition_key": scope.span.key if scope.span else None,
         "start": scope.span.start if scope.span else None,
         "end": scope.span.end if scope.span else None,

@@ -122,12 +122,12 @@ WITH done AS (
       JOIN datasets d ON d.dataset_uuid = e.dataset_uuid
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id
-), asked AS (
-    INSERT INTO outbox (kind, subject)
-    SELECT 'route_event', event_id FROM happened
-     UNION ALL
-    -- Room under a concurrency cap: whoever was turned away must be told.
-    SELECT 'wake_next', job_id FROM done WHERE max_concurrency IS NOT NULL
+), enqueued AS (
+    SELECT count(*) FROM enqueue(ARRAY(
+           SELECT outbox_entry('route_event', event_id) FROM happened
+            UNION ALL
+           -- The attempt made room under a concurrency cap: wake a task that waits for it.
+           SELECT outbox_entry('wake_next', job_id) FROM done WHERE max_concurrency IS NOT NULL))
 ), advanced AS (
     -- Also when nothing matched: what was read need not be read again.
     INSERT INTO consumer_cursors AS c (job_id, generation_hash, dataset_uuid, dataset_version,
@@ -156,7 +156,7 @@ WITH done AS (
      WHERE done.invalidation_id IS NOT NULL AND done.status = 'Completed'
        AND c.invalidation_id = done.invalidation_id AND c.task_id = done.task_id
 )
-SELECT task_id, status FROM done
+SELECT task_id, status FROM done CROSS JOIN enqueued
 """
 )
 
@@ -248,14 +248,15 @@ WITH producer AS (
      CROSS JOIN producer p
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id
-), asked AS (
-    INSERT INTO outbox (kind, subject)
-    SELECT 'route_event', event_id FROM happened CROSS JOIN producer p WHERE NOT p.held
+), enqueued AS (
+    SELECT count(*) FROM enqueue(ARRAY(
+           SELECT outbox_entry('route_event', event_id)
+             FROM happened CROSS JOIN producer p WHERE NOT p.held))
 ), deferred AS (
     INSERT INTO deferred_events (event_id, job_id, bulk)
     SELECT event_id, p.job_id, p.bulk FROM happened CROSS JOIN producer p WHERE p.held
 )
-SELECT (SELECT count(*) FROM producer), (SELECT count(*) FROM happened)
+SELECT (SELECT count(*) FROM producer), (SELECT count(*) FROM happened) FROM enqueued
 """
 
 

@@ -100,15 +100,16 @@ WITH ended AS (
                                               %(retry_after)s::interval) AS due) next)
      WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND status = 'Running'
     RETURNING task_id, attempt, worker_id, started_at, status, job_id, max_concurrency
-), asked AS (
-    -- Room under a concurrency cap: whoever was turned away must be told.
-    INSERT INTO outbox (kind, subject)
-    SELECT 'wake_next', job_id FROM ended WHERE max_concurrency IS NOT NULL
+), history AS (
+    INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, cause, error_code,
+                               error_message)
+    SELECT task_id, attempt, worker_id, started_at, status, %(cause)s, %(cause)s,
+           %(error_message)s
+      FROM ended
 )
-INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, cause, error_code,
-                           error_message)
-SELECT task_id, attempt, worker_id, started_at, status, %(cause)s, %(cause)s, %(error_message)s
-  FROM ended
+-- The attempt made room under a concurrency cap: wake a task that waits for it.
+SELECT outbox_id FROM enqueue(ARRAY(
+       SELECT outbox_entry('wake_next', job_id) FROM ended WHERE max_concurrency IS NOT NULL))
 """
 
 
@@ -141,11 +142,9 @@ WITH due AS (
      WHERE t.task_id = due.task_id
     RETURNING t.task_id, t.attempt, t.runtime
 ), woken AS (
-    INSERT INTO outbox (kind, target, subject)
-    SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-      FROM started
+    SELECT count(*) FROM enqueue(ARRAY(SELECT wake_entry(task_id, runtime) FROM started))
 )
-SELECT task_id, attempt FROM started
+SELECT task_id, attempt FROM started CROSS JOIN woken
 """
 
 

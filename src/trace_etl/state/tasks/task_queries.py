@@ -176,13 +176,12 @@ WITH job AS (
     SELECT greatest(0, job.cap - (SELECT count(*) FROM tasks
                                    WHERE job_id = %(job_id)s AND status = 'Running')) AS n FROM job
 )
-INSERT INTO outbox (kind, target, subject)
-SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-  FROM tasks t JOIN jobs j USING (job_id)
- WHERE t.job_id = %(job_id)s AND t.status = 'Queued'
-   AND j.capped_operator IS NULL
-   AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
- ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)
+SELECT outbox_id FROM enqueue(ARRAY(
+    SELECT wake_entry(t.task_id, t.runtime) FROM tasks t JOIN jobs j USING (job_id)
+     WHERE t.job_id = %(job_id)s AND t.status = 'Queued'
+       AND j.capped_operator IS NULL
+       AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+     ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)))
 """
 # Room under an operator's cap is for any job of that operator, each within its own.
 _WAKE_OPERATOR = """
@@ -193,20 +192,21 @@ WITH room AS (
       FROM jobs j JOIN operator_caps c ON c.operator = j.capped_operator
      WHERE j.job_id = %(job_id)s
 )
-INSERT INTO outbox (kind, target, subject)
-SELECT CASE t.runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, t.runtime, t.task_id
-  FROM room
-  JOIN jobs j ON j.capped_operator = room.operator AND j.paused_at IS NULL
-  JOIN job_revisions r ON r.revision_id = j.revision_id
- CROSS JOIN LATERAL (
-       SELECT q.runtime, q.task_id, q.bulk, q.queued_at FROM tasks q
-        WHERE q.job_id = j.job_id AND q.status = 'Queued'
-          AND NOT (q.bulk AND j.bulk_paused_at IS NOT NULL)
-        ORDER BY q.bulk, q.queued_at
-        LIMIT least(room.n, greatest(0, coalesce(r.max_concurrency, 2147483647) - (
-                  SELECT count(*) FROM tasks o WHERE o.job_id = j.job_id AND o.status = 'Running')))
- ) t
- ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)
+SELECT outbox_id FROM enqueue(ARRAY(
+    SELECT wake_entry(t.task_id, t.runtime)
+      FROM room
+      JOIN jobs j ON j.capped_operator = room.operator AND j.paused_at IS NULL
+      JOIN job_revisions r ON r.revision_id = j.revision_id
+     CROSS JOIN LATERAL (
+           SELECT q.runtime, q.task_id, q.bulk, q.queued_at FROM tasks q
+            WHERE q.job_id = j.job_id AND q.status = 'Queued'
+              AND NOT (q.bulk AND j.bulk_paused_at IS NOT NULL)
+            ORDER BY q.bulk, q.queued_at
+            LIMIT least(room.n, greatest(0, coalesce(r.max_concurrency, 2147483647) - (
+                      SELECT count(*) FROM tasks o
+                       WHERE o.job_id = j.job_id AND o.status = 'Running')))
+     ) t
+     ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)))
 """
 
 
@@ -217,13 +217,12 @@ async def wake_next(conn: Conn, job_id: UUID) -> None:
 
 
 _WAKE_FORGOTTEN = """
-INSERT INTO outbox (kind, target, subject)
-SELECT CASE runtime WHEN 'dispatcher' THEN 'run_inline' ELSE 'wake_up' END, runtime, task_id
-  FROM tasks t JOIN jobs j USING (job_id)
- WHERE t.runtime = %(runtime)s AND t.status = 'Queued'
-   AND t.queued_at < now() - %(older)s::interval
-   AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
- ORDER BY t.bulk, t.queued_at LIMIT %(limit)s
+SELECT outbox_id FROM enqueue(ARRAY(
+    SELECT wake_entry(t.task_id, t.runtime) FROM tasks t JOIN jobs j USING (job_id)
+     WHERE t.runtime = %(runtime)s AND t.status = 'Queued'
+       AND t.queued_at < now() - %(older)s::interval
+       AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+     ORDER BY t.bulk, t.queued_at LIMIT %(limit)s))
 """
 
 

@@ -1,8 +1,7 @@
-"""What the entries stand on: a durable Postgres, and a Dispatcher in a process of its own."""
+"""The stand of the benchmarks: a durable Postgres, and a Dispatcher in its own process."""
 
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -20,7 +19,10 @@ from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
+from trace_etl.lite.processes import probes
 from trace_etl.lite.processes.ports import free_port
+
+_START_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ class Stand:
             return cursor.fetchall() if cursor.description else []
 
     def settle(self) -> None:
-        """Write out what was changed before, so that the next measurement does not pay for it."""
+        """Write dirty pages to disk, so that the next measurement does not pay for them."""
         with psycopg.connect(self.server.admin_dsn(), autocommit=True) as conn:
             conn.execute("CHECKPOINT")
 
     def post(self, path: str, body: dict[str, object]) -> None:
-        """A call of the user API."""
+        """POST to the user API."""
         context = ssl.create_default_context(cafile=str(self.ca))
         headers = {"Authorization": f"Bearer {self.user_token}"}
         with httpx.Client(verify=context, trust_env=False, headers=headers) as http:
@@ -78,7 +80,7 @@ class Stand:
 
 
 def made_in(directory: Path) -> Path:
-    """A directory with the keys, certificates and tokens that a Dispatcher needs."""
+    """Create the keys, certificates and tokens that a Dispatcher needs."""
     for part in ("tls", "task", "user", "objects"):
         (directory / part).mkdir(mode=0o700)
     certificates.ensure(directory / "tls")
@@ -90,7 +92,7 @@ def made_in(directory: Path) -> Path:
 
 @contextmanager
 def stand() -> Generator[Stand]:
-    """Postgres with durable commits and one Dispatcher; both gone at the end."""
+    """Start Postgres with durable commits and one Dispatcher; remove both at the end."""
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
         directory = made_in(Path(name))
         embedded = EmbeddedPostgres(directory / "postgres")
@@ -107,25 +109,29 @@ def stand() -> Generator[Stand]:
 
 @contextmanager
 def dispatcher(made: Stand, api_port: int, internal_port: int) -> Generator[int]:
-    """A Dispatcher process on these ports; yields its pid."""
+    """Start a Dispatcher on these ports and wait until it is ready. Yields its pid."""
     process = subprocess.Popen(
         [sys.executable, "-m", "trace_etl.dispatcher"],
         env=made.environment(api_port=api_port, internal_port=internal_port),
     )
     try:
-        _wait_for(internal_port, process)
+        _wait_until_ready(made, process, api_port, internal_port)
         yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(20)
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except ConnectionRefusedError:
-            time.sleep(0.02)
-    raise RuntimeError("the Dispatcher did not start")
+def _wait_until_ready(made: Stand, process: subprocess.Popen[bytes], *ports: int) -> None:
+    """Wait until both listeners of the Dispatcher answer their health checks.
+
+    The first start on a machine compiles and loads every module from a cold disk: allow minutes.
+    """
+    deadline = time.monotonic() + _START_TIMEOUT
+    is_ready = probes.https(str(made.ca), *(f"https://127.0.0.1:{port}" for port in ports))
+    while not is_ready(process.pid):
+        if process.poll() is not None:
+            raise RuntimeError(f"the Dispatcher exited with code {process.returncode}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the Dispatcher was not ready after {_START_TIMEOUT:.0f} s")
+        time.sleep(0.02)

@@ -270,7 +270,7 @@ def test_down_stops_a_stack_and_is_content_when_there_is_none(home: Path) -> Non
         assert still_running(family) == []
     nothing = trace(home, "down")
     assert nothing.returncode == 0
-    assert nothing.stdout.startswith("Nothing was running")
+    assert nothing.stdout.startswith("No stack was running")
 
 
 def test_purge_deletes_everything_and_only_that(tmp_path: Path) -> None:

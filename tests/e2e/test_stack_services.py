@@ -6,7 +6,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -81,13 +80,11 @@ def test_a_killed_worker_takes_its_jvm_along_and_a_new_one_starts(home: Path) ->
     assert trace(home, "status").returncode == 0
 
 
-def test_down_stops_it_all_within_seconds(home: Path) -> None:
+def test_down_stops_every_process(home: Path) -> None:
     supervisor = psutil.Process(connection(home)["supervisor_pid"])
     eventually(lambda: "java" in names(supervisor.children(recursive=True)))
     family = supervisor.children(recursive=True)
-    began = time.monotonic()
     assert trace(home, "down").returncode == 0
-    assert time.monotonic() - began < 30
     assert [p for p in (supervisor, *family) if process_tree.is_running(p)] == []
     log = (home / "logs" / "supervisor.log").read_text()
     assert '"stack_stopped"' in log

@@ -1,4 +1,4 @@
-"""`trace watch`, `trace trigger --wait` and `trace users`, against a Dispatcher that runs."""
+"""`trace watch`, `trace trigger --wait` and `trace users`, against a running Dispatcher."""
 
 import json
 import os
@@ -36,7 +36,7 @@ jobs:
 
 @dataclass(frozen=True)
 class Stack:
-    """A Dispatcher whose loops run, and a home that the program finds it in."""
+    """A running Dispatcher with its loops, and a home directory that points to it."""
 
     live: Live
     home: Path
@@ -67,7 +67,7 @@ def stack(
         yield Stack(running, home)
 
 
-# Started in the background, a program would not hear Ctrl-C, and neither would its children.
+# A program started in the background ignores SIGINT, so the handler is restored first.
 LISTENING = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from trace_etl.cli.main import main; main()"
@@ -76,19 +76,19 @@ LISTENING = (
 
 @contextmanager
 def watching(stack: Stack, *words: str) -> Generator[subprocess.Popen[str]]:
-    """`trace watch`, interrupted at the end of the block as a person would."""
+    """Run `trace watch`, and press Ctrl-C at the end of the block."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-c", LISTENING, "watch", *words]
     with subprocess.Popen(command, env=stack.env, text=True, **pipes) as process:
         try:
             yield process
             process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()
 
 
-def test_watch_shows_what_happens_until_interrupted(stack: Stack) -> None:
+def test_watch_prints_json_lines_until_interrupted(stack: Stack) -> None:
     with watching(stack, "chop", "--json") as process, stack.live.user() as user:
         assert process.stdout is not None
         lines = (json.loads(line) for line in process.stdout)
@@ -106,7 +106,7 @@ def test_watch_shows_what_happens_until_interrupted(stack: Stack) -> None:
     assert "deploy" in [line["kind"] for line in seen]
 
 
-def test_watch_for_people_is_a_line_a_change(stack: Stack) -> None:
+def test_watch_prints_one_line_per_change(stack: Stack) -> None:
     with watching(stack, "--kind", "deploy") as process, stack.live.user() as user:
         assert process.stdout is not None and process.stderr is not None
         assert "Watching" in process.stderr.readline()
@@ -115,7 +115,7 @@ def test_watch_for_people_is_a_line_a_change(stack: Stack) -> None:
         assert "deploy" in (line := process.stdout.readline()) and "seen" in line
 
 
-def test_a_trigger_may_wait_until_all_of_it_is_done(stack: Stack) -> None:
+def test_a_trigger_with_wait_returns_when_all_tasks_are_done(stack: Stack) -> None:
     with stack.live.user() as user:
         text = SPLIT.replace("chop", "waited")
         user.post("/v1/dags", json={"text": text}).raise_for_status()
@@ -127,12 +127,12 @@ def test_a_trigger_may_wait_until_all_of_it_is_done(stack: Stack) -> None:
     assert [item["status"] for item in items] == ["Completed"] * 2
 
 
-def test_a_waiting_trigger_tells_of_a_failure(stack: Stack) -> None:
+def test_a_trigger_with_wait_reports_a_failed_task(stack: Stack) -> None:
     with bench(stack.live) as made:
         dag = made.dag("max_attempts: 1")
 
         def fail_it() -> None:
-            task_id = eventually(lambda: made.waiting(dag, "work"), "a task waits", within=20)[0]
+            task_id = eventually(lambda: made.waiting(dag, "work"), "a task is queued")[0]
             attempt = made.claimed(task_id)
             made.complete(attempt, "Failed", error_code="x", error_message="bad day")
 
@@ -144,7 +144,7 @@ def test_a_waiting_trigger_tells_of_a_failure(stack: Stack) -> None:
     assert "bad day" in done.stderr
 
 
-def test_users_are_added_changed_and_given_tokens(stack: Stack) -> None:
+def test_users_are_added_changed_disabled_and_given_tokens(stack: Stack) -> None:
     assert stack.trace("users", "add", "ada", "reader").returncode == 0
     token = stack.trace("users", "token", "ada").stdout.strip()
     with stack.live.user() as user:

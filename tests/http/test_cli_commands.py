@@ -21,7 +21,6 @@ from support.query import Warehouse, querying
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
-from trace_etl.lite.processes.ports import free_port
 
 
 class Done(NamedTuple):
@@ -84,7 +83,7 @@ def connect(home: Path, live: Live, query_port: int, **changes: str) -> None:
 
 @pytest.fixture
 def shell(dispatcher: Live, tmp_path: Path) -> Shell:
-    connect(tmp_path, dispatcher, free_port())
+    connect(tmp_path, dispatcher, 1)
     return Shell(tmp_path, dispatcher)
 
 
@@ -330,7 +329,7 @@ def test_without_a_stack_every_command_says_how_to_start_one(
 
 
 def test_a_stack_that_died_is_told_from_one_that_refuses(shell: Shell, tmp_path: Path) -> None:
-    connect(shell.home, shell.live, 1, api_url=f"https://127.0.0.1:{free_port()}")
+    connect(shell.home, shell.live, 1, api_url="https://127.0.0.1:1")
     (line,) = shell.refused("tasks", code=3)
     assert "cannot connect to https://127.0.0.1" in line and "trace up" in line
     wrong = tmp_path / "wrong.jwt"

@@ -127,7 +127,7 @@ def test_waiting_ends_when_only_failures_are_left_and_says_which(shell: Shell) -
     attempt = story.bench.claimed(queued[0])
     words = {"error_code": "sql", "error_message": "no column 2", "retryable": False}
     assert story.bench.complete(attempt, "Failed", **words).status_code == 200
-    said, wrong = waiting.communicate(timeout=60)
+    said, wrong = waiting.communicate(timeout=240)
     assert waiting.returncode == 1
     assert "stuck: 1 task failed for good" in wrong
     assert f"({attempt.task_id}): no column 2" in wrong

@@ -256,7 +256,7 @@ def test_the_agent_fires_by_the_clock_and_stops_when_told(dispatcher: Live) -> N
         while not fired(dispatcher):  # noqa: ASYNC110 - the database sets no event
             await asyncio.sleep(0.05)
         stop.set()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
 
     with_scheduler(dispatcher, use)
 

@@ -51,7 +51,7 @@ def own(runner: SparkRunner) -> Generator[SparkSession]:
 
 def test_the_columns_of_every_output_are_known_before_anything_runs(own: SparkSession) -> None:
     found = analyse_dag(own, parse_dag(DAG.replace("WHERE", "")), {})
-    assert found.complaints == [] and found.unknown == ["outer"]
+    assert found.problems == [] and found.unknown == ["outer"]
     shapes = {key: schema.simpleString() for key, schema in found.outputs.items()}
     assert shapes["first", "first"] == "struct<address:binary,n:bigint>"
     assert shapes["last", "last"] == "struct<m:bigint>"
@@ -77,7 +77,7 @@ def test_a_select_that_cannot_be_is_found_with_its_place(
     own: SparkSession, old: str, new: str, job: int, complaint: str
 ) -> None:
     text = DAG.replace(old, new).replace("WHERE", "")
-    [found] = analyse_dag(own, parse_dag(text), {}).complaints
+    [found] = analyse_dag(own, parse_dag(text), {}).problems
     assert found.job == job
     assert re.search(complaint, found.message), found.message
 
@@ -99,11 +99,11 @@ def test_what_append_cannot_hold_is_found_before_anything_runs(
     unique_key: [{key}]
     config: {{sql: "SELECT address, {column} AS n FROM t"}}
 """
-    [found] = analyse_dag(own, parse_dag(DAG.replace("WHERE", "") + kept), {}).complaints
+    [found] = analyse_dag(own, parse_dag(DAG.replace("WHERE", "") + kept), {}).problems
     assert complaint in found.message
 
 
 @pytest.mark.parametrize("name", sorted(one.parent.name for one in EXAMPLES.glob("*/dag.yaml")))
 def test_an_example_passes(own: SparkSession, name: str) -> None:
     found = analyse_dag(own, parse_dag((EXAMPLES / name / "dag.yaml").read_text()), {})
-    assert found.complaints == [] and found.unknown == []
+    assert found.problems == [] and found.unknown == []

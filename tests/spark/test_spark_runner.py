@@ -167,7 +167,7 @@ def test_a_splitter_cuts_at_multiples_and_touches_no_storage(
         (task("brew_coffee", {}, ["cup"]), "operator brew_coffee"),
         (task("cryo_ingest", {"rpc": "default"}, ["blocks"]), "no block range"),
         (task("cryo_ingest", {}, ["receipts"], scope=range_scope(0, 1)), "outputs"),
-        (ingest(0, 1, pool="nowhere"), "no RPC pool is called nowhere"),
+        (ingest(0, 1, pool="nowhere"), "unknown RPC pool nowhere"),
         (task("sql", {"query": "SELECT 1"}, ["a"]), "config.sql"),
         (task("range_splitter", {"size": 0}, ["a"], scope=range_scope(0, 1)), "config.size"),
     ],

@@ -65,22 +65,22 @@ def test_a_canceled_task_s_job_is_stopped_by_its_tag_and_the_other_slot_s_goes_o
 
 def test_a_task_canceled_before_its_first_job_never_runs_one(runner: SparkRunner) -> None:
     leased, told = threading.Event(), threading.Event()
-    original = runner.session.engine.working
+    original = runner.session.engine.use_session
 
-    def working(*args: Any) -> Any:
+    def use_session(*args: Any) -> Any:
         leased.set()
         assert told.wait(DEADLINE)
         return original(*args)
 
     payload = select("SELECT sum(a.id % 7) AS n FROM range(0, 100000000000, 1, 1) a")
     with ThreadPoolExecutor(1) as pool:
-        cast("Any", runner.session.engine).working = working
+        cast("Any", runner.session.engine).use_session = use_session
         try:
             run = pool.submit(runner.run, payload)
             assert leased.wait(DEADLINE)
             runner.cancel(payload.task_id)  # nothing carries the tag yet
         finally:
-            del cast("Any", runner.session.engine).working
+            del cast("Any", runner.session.engine).use_session
             told.set()
         with pytest.raises(TaskCanceled):
             run.result(DEADLINE)

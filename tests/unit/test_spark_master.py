@@ -51,7 +51,7 @@ def test_the_heap_is_what_a_limit_for_everything_leaves(limit: str, master: str,
 
 
 def test_a_limit_that_leaves_no_heap_is_refused_with_what_would_do() -> None:
-    with pytest.raises(SparkNotStarted, match=r"1791m is too little; .* needs 1792m"):
+    with pytest.raises(SparkNotStarted, match=r"1791m is too small; .* needs at least 1792m"):
         heap_within("1791m", "local[2]")
     with pytest.raises(SparkNotStarted, match="not a size"):
         heap_within("plenty", "local[2]")

@@ -45,23 +45,23 @@ class _Engine:
     def start(self) -> SparkSession:
         return cast("SparkSession", object())
 
-    def another(self, spark: SparkSession) -> SparkSession:
+    def new_session(self, spark: SparkSession) -> SparkSession:
         return cast("SparkSession", object())
 
-    def holds(self, session: SparkSession) -> bool:
+    def is_usable(self, session: SparkSession) -> bool:
         self.asked.set()
         return self.answers.wait(60)
 
     @contextmanager
-    def working(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
+    def use_session(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
         self.on_work()
         yield
 
-    def interrupt(self, session: SparkSession, tag: str) -> None: ...
+    def cancel_jobs(self, session: SparkSession, tag: str) -> None: ...
 
-    def release(self, session: SparkSession) -> None: ...
+    def close_session(self, session: SparkSession) -> None: ...
 
-    def kill(self) -> None: ...
+    def abort_start(self) -> None: ...
 
     def stop(self, sessions: list[SparkSession]) -> None:
         self.stops += 1

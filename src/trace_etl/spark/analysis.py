@@ -1,4 +1,4 @@
-"""What a DAG's jobs would make of their inputs, found out by Spark's own analyser, without rows."""
+"""Find the output columns of a DAG's jobs with Spark's analyser, without reading rows."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -29,37 +29,37 @@ from trace_etl.spark.session.failures import translate_error
 from trace_etl.spark.settings import SparkSettings
 
 _RELAYS = ("source", "range_splitter", "range_aggregator")
-_NOBODY = UUID(int=0)
-_PLACE = re.compile(r"\bline (\d+),? pos (\d+)")
+_NO_ID = UUID(int=0)
+_POSITION = re.compile(r"\bline (\d+),? pos (\d+)")
 _FINDINGS = "block_number bigint, problem string, expected_rows bigint, found_rows bigint"
 Schemas = Mapping[str, StructType]
 
 
 @dataclass(frozen=True)
 class JobProblem:
-    """What is wrong with a job, by its place in the DAG."""
+    """An error in a job; `job` is its index in the DAG."""
 
     job: int
     message: str
     line: int | None = None
-    """In the job's SQL, from 1, where Spark tells it."""
+    """Line in the job's SQL, from 1; None if Spark reports no position."""
     column: int | None = None
 
 
 @dataclass
 class Analysis:
-    """What was found: the columns of outputs, complaints, and jobs that could not be looked at."""
+    """Columns of the outputs, problems, and jobs whose input columns are unknown."""
 
     outputs: dict[tuple[str, str], StructType] = field(
         default_factory=dict[tuple[str, str], StructType]
     )
-    complaints: list[JobProblem] = field(default_factory=list[JobProblem])
+    problems: list[JobProblem] = field(default_factory=list[JobProblem])
     unknown: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
 class _EmptyContext(OperatorContext):
-    """A task whose inputs have columns and no rows."""
+    """The context of a task whose inputs have columns but no rows."""
 
     empty: Sequence[Input] = ()
 
@@ -74,9 +74,9 @@ class _EmptyContext(OperatorContext):
 def analyse_dag(
     spark: SparkSession, dag: Dag, published: Schemas, only: Collection[str] | None = None
 ) -> Analysis:
-    """Look at every job after those it reads from. `spark` is a session of its own for this.
+    """Analyse each job after its upstream jobs. `spark` must be a session used only for this.
 
-    `only`: these jobs, and what they read from.
+    `only` restricts the analysis to these jobs and their upstream jobs.
     """
     found = Analysis()
     relays = {job.name for job in dag.jobs if job.operator in _RELAYS}
@@ -85,52 +85,53 @@ def analyse_dag(
     while waiting:
         ready = [one for one in waiting if _is_ready(one[1], waiting)]
         for n, job in ready or waiting:
-            _look(spark, n, job, published, relays, found)
+            _analyse_job(spark, n, job, published, relays, found)
         waiting = [one for one in waiting if one not in (ready or waiting)]
     return found
 
 
 def _is_ready(job: Job, waiting: list[tuple[int, Job]]) -> bool:
-    undone = {other.name for _, other in waiting}
-    return not any(item.job in undone for item in job.inputs)
+    names = {other.name for _, other in waiting}
+    return not any(item.job in names for item in job.inputs)
 
 
-def _look(
+def _analyse_job(
     spark: SparkSession, n: int, job: Job, published: Schemas, relays: set[str], found: Analysis
 ) -> None:
     if job.operator not in OPERATORS or not OPERATORS[job.operator].is_for_workers:
         found.unknown.append(job.name)
         return
     try:
-        inputs = _inputs(spark, job, published, relays, found)
+        inputs = _make_inputs(spark, job, published, relays, found)
         if inputs is None:
             found.unknown.append(job.name)
             return
-        for name, schema in _outputs(spark, job, inputs).items():
+        for name, schema in _find_outputs(spark, job, inputs).items():
             found.outputs[job.name, name] = schema
     except OperatorError as error:
-        found.complaints.append(_complaint(n, job, error.detail))
+        found.problems.append(_locate_problem(n, job, error.detail))
     except (PySparkException, Py4JError) as error:
-        found.complaints.append(_complaint(n, job, translate_error(error, is_alive=True).detail))
+        detail = translate_error(error, is_alive=True).detail
+        found.problems.append(_locate_problem(n, job, detail))
 
 
-def _complaint(n: int, job: Job, message: str) -> JobProblem:
-    """What Spark says, and where in the SQL; it counts lines behind the white space before it."""
-    place = _PLACE.search(message)
+def _locate_problem(n: int, job: Job, message: str) -> JobProblem:
+    """Add the position in the SQL. Spark counts from after the leading white space."""
+    position = _POSITION.search(message)
     sql = job.config.get("sql")
-    if place is None or not isinstance(sql, str):
+    if position is None or not isinstance(sql, str):
         return JobProblem(n, message)
-    above = sql[: len(sql) - len(sql.lstrip())]
-    line, column = int(place[1]), int(place[2]) + 1
+    leading = sql[: len(sql) - len(sql.lstrip())]
+    line, column = int(position[1]), int(position[2]) + 1
     if line == 1:
-        column += len(above) - (above.rfind("\n") + 1)
-    return JobProblem(n, message, line + above.count("\n"), column)
+        column += len(leading) - (leading.rfind("\n") + 1)
+    return JobProblem(n, message, line + leading.count("\n"), column)
 
 
-def _inputs(
+def _make_inputs(
     spark: SparkSession, job: Job, published: Schemas, relays: set[str], found: Analysis
 ) -> list[Input] | None:
-    """The inputs that have rows; None when the columns of one are not known."""
+    """Empty inputs with the upstream columns; None if the columns of one are unknown."""
     inputs: list[Input] = []
     for item in job.inputs:
         if item.job in relays:
@@ -142,8 +143,8 @@ def _inputs(
         given = TaskInput(
             input_index=0,
             name=item.name,
-            dataset_uuid=_NOBODY,
-            dataset_version=_NOBODY,
+            dataset_uuid=_NO_ID,
+            dataset_version=_NO_ID,
             where=item.where,
         )
         where_columns(given, schema)
@@ -151,30 +152,32 @@ def _inputs(
     return inputs
 
 
-def _outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas:
+def _find_outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas:
     if job.operator == "block_follower":
-        return {name: _columns(SCHEMAS[name.removeprefix("hot_")]) for name in job.outputs}
+        return {name: from_arrow_schema(SCHEMAS[name.removeprefix("hot_")]) for name in job.outputs}
     if job.operator == "integrity_check":
         return dict.fromkeys(job.outputs, cast("StructType", StructType.fromDDL(_FINDINGS)))
     if job.operator == "parquet_compact":
         return {job.outputs[0]: inputs[-1].frame.schema}
     config = OPERATORS[job.operator].config.model_validate(job.config)
-    context = _context(spark, job, inputs, config)
+    context = _make_context(spark, job, inputs, config)
     result = find_operator(job.operator)(context, config)
     if isinstance(result, TaskResult):
         return {}
     if job.update_strategy == "append" and isinstance(result, Frame):
         stored = storable(result.frame, context.task.outputs[0])
         return {result.output: stored.schema}
-    return {name: _columns(schema) for name, schema in result.schemas().items()}
+    return {name: from_arrow_schema(schema) for name, schema in result.schemas().items()}
 
 
-def _context(spark: SparkSession, job: Job, inputs: list[Input], config: Any) -> OperatorContext:
-    # A range that every operator takes for one of its own, and endpoints that nobody calls.
+def _make_context(
+    spark: SparkSession, job: Job, inputs: list[Input], config: Any
+) -> OperatorContext:
+    # A range that every operator accepts, and an endpoint that is never called.
     size = getattr(config, "size", None) or 1
     payload = TaskPayload.model_validate(
         {
-            "task_id": _NOBODY,
+            "task_id": _NO_ID,
             "attempt": 1,
             "job": {"dag_name": "check", "name": job.name},
             "operator": job.operator,
@@ -184,8 +187,8 @@ def _context(spark: SparkSession, job: Job, inputs: list[Input], config: Any) ->
                 {
                     "input_index": n,
                     "name": given.name,
-                    "dataset_uuid": _NOBODY,
-                    "dataset_version": _NOBODY,
+                    "dataset_uuid": _NO_ID,
+                    "dataset_version": _NO_ID,
                 }
                 for n, given in enumerate(inputs)
             ],
@@ -193,8 +196,8 @@ def _context(spark: SparkSession, job: Job, inputs: list[Input], config: Any) ->
                 {
                     "output_index": n,
                     "name": name,
-                    "dataset_uuid": _NOBODY,
-                    "dataset_version": _NOBODY,
+                    "dataset_uuid": _NO_ID,
+                    "dataset_version": _NO_ID,
                     "unique_key": list(job.unique_key),
                     "storage_ref": {"scheme": "file", "bucket": "check", "prefix": "check/"},
                 }
@@ -208,10 +211,6 @@ def _context(spark: SparkSession, job: Job, inputs: list[Input], config: Any) ->
 
 
 def struct_of_columns(columns: Sequence[Mapping[str, str]]) -> StructType:
-    """Columns as markers and deploys record them."""
+    """The Spark schema of columns in the form that markers and deploys record."""
     ddl = ", ".join(f"`{one['name']}` {one['type']}" for one in columns)
     return cast("StructType", StructType.fromDDL(ddl))
-
-
-def _columns(schema: Any) -> StructType:
-    return from_arrow_schema(schema)

@@ -1,4 +1,4 @@
-"""What an operator is handed for one attempt."""
+"""The context of one attempt, passed to its operator."""
 
 import threading
 from collections.abc import Callable
@@ -17,68 +17,80 @@ from trace_etl.spark.settings import SparkSettings
 
 @dataclass(frozen=True)
 class OperatorContext:
-    """One attempt, as its operator sees it. Spark and inputs come when they are asked for."""
+    """The task, settings, session and inputs of one attempt. Spark starts on first use."""
 
     task: TaskPayload
     settings: SparkSettings
     lease: Callable[[], SparkSession]
-    """Takes a session of the warm application for this task alone, until the attempt is over."""
+    """Reserves a session of the warm application for this task, until the attempt ends."""
     canceled: threading.Event = field(default_factory=threading.Event)
-    """Set when the attempt shall end; an operator that waits, waits on this."""
+    """Set when the attempt must stop. An operator that waits must wait on this event."""
     link: DispatcherLink | None = None
 
     @cached_property
     def spark(self) -> SparkSession:
-        """This task's own session. Raises SparkNotStarted."""
+        """The session reserved for this task. Raises SparkNotStarted."""
         return self.lease()
 
     @cached_property
     def inputs(self) -> list[Input]:
-        """Every input, pinned, cut to the scope and filtered. Raises InputMissing or BadTask."""
+        """All inputs, limited to the scope and filtered. Raises InputMissing or BadTask."""
         return [self.load(given) for given in self.task.inputs]
 
     def load(self, given: TaskInput) -> Input:
-        """One input, where others only wake the task. Raises InputMissing or BadTask."""
+        """Load one input only. Raises InputMissing or BadTask."""
         scope, settings = self.task.scope, self.settings
         if given.partitions:
             return inputs.load(self.spark, given, scope, settings.objects_root)
         return hot_tables.load(self.spark, given, scope, settings.data_dsn)
 
     def input(self, name: str) -> Input:
-        """The input of that name. Raises BadTask."""
+        """Return the input with this name. Raises BadTask."""
         found = next((given for given in self.inputs if given.name == name), None)
         if found is None:
             names = ", ".join(given.name for given in self.task.inputs) or "none"
-            raise BadTask(f"{self.task.operator}: no input is called {name} (inputs: {names})")
+            raise BadTask(
+                f"{self.task.operator}: unknown input {name}; the job's inputs are: {names}"
+            )
         return found
 
     @property
     def outputs(self) -> list[str]:
-        """The outputs' names, in their order."""
+        """The names of the outputs, in the order of the job."""
         return [output.name for output in self.task.outputs]
 
     def block_range(self) -> tuple[int, int]:
-        """The blocks the task is about, both inclusive. Raises BadTask without them."""
+        """The task's first and last block, inclusive. Raises BadTask if its scope has none."""
         scope = self.task.scope or Scope()
         if scope.start is None or scope.end is None:
-            raise BadTask(f"{self.task.operator}: the task has no block range")
+            raise BadTask(
+                f"{self.task.operator}: the task's scope has no block range; "
+                "connect the job to an upstream that emits ranges"
+            )
         return scope.start, scope.end
 
     def rpc_urls(self, pool: str) -> tuple[str, ...]:
-        """The endpoints of a named RPC pool. Raises BadTask."""
+        """The URLs of an RPC pool. Raises BadTask."""
         urls = self.settings.rpc_pools.get(pool)
         if not urls:
-            raise BadTask(f"{self.task.operator}: no RPC pool is called {pool}")
+            known = ", ".join(self.settings.rpc_pools) or "none"
+            raise BadTask(
+                f"{self.task.operator}: unknown RPC pool {pool} in config.rpc; "
+                f"this worker's pools are: {known}"
+            )
         return urls
 
     def check(self) -> None:
-        """Raises TaskCanceled when somebody asked the attempt to stop."""
+        """Raise TaskCanceled if the attempt must stop."""
         if self.canceled.is_set():
             raise TaskCanceled("the task was canceled")
 
     @property
     def emit(self) -> EmitEvents:
-        """Events now, while the task runs. Raises BadTask where there is nobody to tell."""
+        """Send events while the task runs. Raises BadTask without a Dispatcher connection."""
         if self.link is None:
-            raise BadTask(f"{self.task.operator}: this runner has no line to the Dispatcher")
+            raise BadTask(
+                f"{self.task.operator}: this runner has no connection to the Dispatcher; "
+                "run the task on a worker"
+            )
         return self.link.emit

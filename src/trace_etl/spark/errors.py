@@ -1,4 +1,4 @@
-"""What can go wrong in the pipeline, and how it is recognised after a trip through Spark."""
+"""Errors of Spark tasks, and how an executor's error is recognised after Spark wrapped it."""
 
 import re
 
@@ -6,57 +6,57 @@ from trace_etl.model.errors import TraceError
 
 
 class OperatorError(TraceError):
-    """A task that cannot go on."""
+    """A task failed."""
 
     code = "operator_failed"
     retryable = True
 
 
 class SparkNotStarted(OperatorError):
-    """The JVM or the Spark application did not come up."""
+    """The JVM or the Spark application did not start."""
 
     code = "spark_not_started"
 
 
 class SparkLost(OperatorError):
-    """The JVM died under a task. The next task gets a new one."""
+    """The JVM died during a task. The next task gets a new one."""
 
     code = "spark_lost"
 
 
 class RpcUnreachable(OperatorError):
-    """No endpoint answered within the tries and the time we give them."""
+    """No endpoint answered within the allowed tries and timeout."""
 
     code = "rpc_unreachable"
 
 
 class RpcRefused(OperatorError):
-    """The node answered, with an error that trying again did not cure."""
+    """The node answered with an error, also after retries."""
 
     code = "rpc_refused"
 
 
 class ChainMismatch(OperatorError):
-    """What the node said contradicts itself, or a block we need is not there."""
+    """The node's answers contradict each other, or a needed block is missing."""
 
     code = "chain_mismatch"
 
 
 class FinalityBroken(OperatorError):
-    """The node contradicts a block that it had called final. Somebody must look."""
+    """The node replaced a block that it had reported as final. An operator must investigate."""
 
     code = "finality_broken"
     retryable = False
 
 
 class NotFinal(OperatorError):
-    """The chain may still change the blocks in question: another time."""
+    """The chain may still change the requested blocks; the task is retried later."""
 
     code = "not_final"
 
 
 class StorageError(OperatorError):
-    """An output's place does not take it."""
+    """The storage of an output rejects a write."""
 
     code = "storage_unwritable"
 
@@ -66,43 +66,43 @@ class StorageFull(StorageError):
 
 
 class StorageUnwritable(StorageError):
-    code = "storage_unwritable"
+    pass
 
 
 class InputMissing(OperatorError):
-    """A committed partition is not where its pointer says."""
+    """The files of a committed partition are missing."""
 
     code = "input_missing"
 
 
 class TaskCanceled(OperatorError):
-    """Somebody asked us to stop."""
+    """The attempt was asked to stop."""
 
     code = "task_canceled"
     retryable = False
 
 
 class BadSql(OperatorError):
-    """Not one SELECT over the inputs, or one that Spark cannot analyse."""
+    """The text is not one SELECT over the inputs, or Spark cannot analyse it."""
 
     code = "bad_sql"
     retryable = False
 
 
 class BadTask(OperatorError):
-    """A payload this worker cannot serve: operator, config, output or filter."""
+    """The worker cannot run this payload: wrong operator, config, output or filter."""
 
     code = "bad_task"
     retryable = False
 
 
-# Executors' exceptions arrive as the text of a Python traceback, whose last line names the class.
-_FROM_EXECUTOR = re.compile(rf"^{re.escape(__name__)}\.(\w+): (.*)$", re.MULTILINE)
+# An executor's exception arrives as the text of a Python traceback; its last line names the class.
+_EXECUTOR_ERROR = re.compile(rf"^{re.escape(__name__)}\.(\w+): (.*)$", re.MULTILINE)
 
 
 def parse_executor_error(text: str) -> OperatorError | None:
-    """The error an executor raised, if the text of a Spark failure holds one of ours."""
-    found = _FROM_EXECUTOR.findall(text)
+    """Return the OperatorError that an executor raised, if a Spark error's text contains one."""
+    found = _EXECUTOR_ERROR.findall(text)
     if not found:
         return None
     name, detail = found[-1]

@@ -1,4 +1,4 @@
-"""What an attempt may say to the Dispatcher while it still runs. Needs no Spark to import."""
+"""Calls that a running attempt may make to the Dispatcher. Imports no Spark."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from trace_etl.api.task.events import Event
 
 
 class EmitEvents(Protocol):
-    """Tell of changes now, before the task is over. Raises TraceError once the lease is lost."""
+    """Send events before the task completes. Raises TraceError once the lease is lost."""
 
     def __call__(
         self, events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()
@@ -17,7 +17,7 @@ class EmitEvents(Protocol):
 
 
 class PublishBatch(Protocol):
-    """Offer a batch of a buffered dataset. Raises TraceError once the lease is lost."""
+    """Publish a batch of a buffered dataset. Raises TraceError once the lease is lost."""
 
     def __call__(
         self, dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int
@@ -25,16 +25,16 @@ class PublishBatch(Protocol):
 
 
 def never() -> bool:
-    """What is asked of nobody."""
+    """The default of `is_paused`."""
     return False
 
 
 @dataclass(frozen=True)
 class DispatcherLink:
-    """The attempt's own line to the Dispatcher: its lease, and the calls for what it has made."""
+    """The attempt's lease, and the Dispatcher calls that it permits."""
 
     lease_token: UUID
     emit: EmitEvents
     publish: PublishBatch | None = None
     is_paused: Callable[[], bool] = never
-    """Whether the job is paused: whoever never ends announces nothing meanwhile."""
+    """Whether the job is paused. A long-running operator sends no events during a pause."""

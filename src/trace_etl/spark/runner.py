@@ -1,4 +1,4 @@
-"""Runs one task on the warm session: inputs in, operator, files out, and what to report."""
+"""Run a task on the warm session: load inputs, call the operator, write files, build the result."""
 
 import itertools
 import threading
@@ -28,24 +28,25 @@ from trace_etl.spark.session.warm_session import WarmSession
 from trace_etl.spark.session.warmup import warm_up
 from trace_etl.spark.settings import SparkSettings
 
-_LOST = (PySparkException, Py4JError, ConnectionError, EOFError)  # or what a task did wrong
-_INSIST_SECONDS = 0.1
+# Raised when Spark is lost, but also for errors of the task itself.
+_SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError, EOFError)
+_CANCEL_INTERVAL_SECONDS = 0.1
 
 
 @dataclass(eq=False)
 class _Run:
-    """A task under way: the tag its jobs carry, and whether to stop."""
+    """A running task: the labels of its Spark jobs, and its cancellation."""
 
     task_id: UUID
     attempt: int
     jobs: JobLabels
     spark: SparkSession | None = None
     session: SparkSession | None = None
-    """Its own, of the warm one's application."""
+    """The session reserved for the task, of the same application as `spark`."""
     canceled: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
 
-    def is_of(self, task_id: UUID, attempt: int | None) -> bool:
+    def matches(self, task_id: UUID, attempt: int | None) -> bool:
         return self.task_id == task_id and attempt in (None, self.attempt)
 
     def check(self) -> None:
@@ -55,7 +56,7 @@ class _Run:
 
 @dataclass
 class SparkRunner:
-    """One per worker process; `run` may be called from several threads at once."""
+    """Runs tasks. One per worker process; `run` may be called from several threads at once."""
 
     settings: SparkSettings
     _runs: list[_Run] = field(default_factory=list[_Run], init=False)
@@ -66,48 +67,50 @@ class SparkRunner:
         self.session = WarmSession(self.settings)
 
     def warm(self) -> None:
-        """Start Spark and run what the first tasks would wait for. Raises SparkNotStarted."""
+        """Start Spark and warm it up for the first tasks. Raises SparkNotStarted."""
         warm_up(self.session.get(), self.session.engine, self.settings)
 
     def run(self, task: TaskPayload, link: DispatcherLink | None = None) -> TaskResult:
-        """Do the task's work and tell what was made. Raises OperatorError."""
+        """Run the task and return what it produced. Raises OperatorError."""
         operate = find_operator(task.operator)
-        config = _checked_config(task)
-        with self._registered(task) as run:
+        config = _check_config(task)
+        with self._register_run(task) as run:
             try:
-                # What an operator leases is given back in here: a dead JVM shows itself there too.
+                # Sessions are returned inside the `try`, because a dead JVM may show only then.
                 with ExitStack() as leases:
-                    context = self._context(task, run, leases, link)
-                    return self._operate(operate, context, config)
-            except _LOST as error:
-                run.check()  # what a canceled task fails with says nothing of Spark
+                    context = self._make_context(task, run, leases, link)
+                    return self._run_operator(operate, context, config)
+            except _SPARK_ERRORS as error:
+                run.check()  # the error of a canceled task says nothing about Spark
                 failure = translate_error(error, is_alive=self.session.is_alive)
                 if isinstance(failure, SparkLost) and run.spark is not None:
                     self.session.abandon(run.spark)
                 raise failure from error
 
     def cancel(self, task_id: UUID, attempt: int | None = None) -> None:
-        """Stop a task that runs here, or one attempt of it; its `run` raises TaskCanceled."""
+        """Cancel a running task, or one attempt of it. Its `run` raises TaskCanceled."""
         with self._lock:
-            runs = [run for run in self._runs if run.is_of(task_id, attempt)]
+            runs = [run for run in self._runs if run.matches(task_id, attempt)]
         for run in runs:
             run.canceled.set()
-            threading.Thread(target=self._insist, args=[run], name="cancel", daemon=True).start()
+            threading.Thread(
+                target=self._cancel_jobs, args=[run], name="cancel", daemon=True
+            ).start()
 
     def close(self) -> None:
         """Stop Spark and its JVM."""
         self.session.close()
 
-    def _insist(self, run: _Run) -> None:
-        """Stop a run's jobs until it is over: a tag stops those that run, not those to come."""
+    def _cancel_jobs(self, run: _Run) -> None:
+        """Cancel the run's jobs repeatedly until it ends, because Spark cancels only current jobs."""
         while True:
             if run.session is not None:
-                with suppress(*_LOST):  # the run itself will tell
-                    self.session.interrupt(run.session, run.jobs.tag)
-            if run.over.wait(_INSIST_SECONDS):
+                with suppress(*_SPARK_ERRORS):  # `run` reports them
+                    self.session.cancel_jobs(run.session, run.jobs.tag)
+            if run.over.wait(_CANCEL_INTERVAL_SECONDS):
                 return
 
-    def _context(
+    def _make_context(
         self, task: TaskPayload, run: _Run, leases: ExitStack, link: DispatcherLink | None
     ) -> OperatorContext:
         def lease() -> SparkSession:
@@ -119,17 +122,17 @@ class SparkRunner:
 
         return OperatorContext(task, self.settings, lease, run.canceled, link)
 
-    def _operate(
+    def _run_operator(
         self, operate: RunOperator, context: OperatorContext, config: OperatorConfig
     ) -> TaskResult:
-        if _is_read_already(context.task.scope):
+        if _is_already_read(context.task.scope):
             return TaskResult()
-        targets = self._targets(context.task)
+        targets = self._make_targets(context.task)
         result = operate(context, config)
         if isinstance(result, TaskResult):
             return result
         if any(output.update_strategy == "append" for output in context.task.outputs):
-            assert isinstance(result, Frame)  # of operators that declare it
+            assert isinstance(result, Frame)  # operators with `append` return nothing else
             if context.task.outputs[0].columns is not None:
                 return batches.write(context, result)
             return appends.write(context, result)
@@ -137,10 +140,10 @@ class SparkRunner:
         context.check()
         for name, schema in result.schemas().items():
             mark_success(targets[name], written[name], schema)
-        told = result.invalidations if isinstance(result, Frame) else ()
-        return reports.result(context.task, written, told)
+        invalidations = result.invalidations if isinstance(result, Frame) else ()
+        return reports.result(context.task, written, invalidations)
 
-    def _targets(self, task: TaskPayload) -> dict[str, Target]:
+    def _make_targets(self, task: TaskPayload) -> dict[str, Target]:
         root = self.settings.objects_root
         return {
             output.name: Target(
@@ -150,7 +153,7 @@ class SparkRunner:
         }
 
     @contextmanager
-    def _registered(self, task: TaskPayload) -> Generator[_Run]:
+    def _register_run(self, task: TaskPayload) -> Generator[_Run]:
         with self._lock:
             used = {run.jobs.pool for run in self._runs}
             pool = next(
@@ -168,15 +171,15 @@ class SparkRunner:
                 self._runs.remove(run)
 
 
-def _is_read_already(scope: Scope | None) -> bool:
-    """Cursors may arrive out of order: a later one has read what this one is about."""
+def _is_already_read(scope: Scope | None) -> bool:
+    """Whether a later cursor, which arrived first, has already read this scope."""
     if scope is None or scope.cursor is None or scope.after is None:
         return False
     return scope.after >= scope.cursor
 
 
-def _checked_config(task: TaskPayload) -> OperatorConfig:
-    """The operator's config. Raises BadTask naming the field."""
+def _check_config(task: TaskPayload) -> OperatorConfig:
+    """Check the payload against the operator's declaration. Raises BadTask naming the field."""
     operator = OPERATORS[task.operator]
     outputs = tuple(output.name for output in task.outputs)
     inputs = tuple(given.name for given in task.inputs)
@@ -186,7 +189,11 @@ def _checked_config(task: TaskPayload) -> OperatorConfig:
         raise BadTask(f"operator {task.operator}, inputs: {wrong}")
     for output in task.outputs:
         if output.update_strategy not in operator.update_strategies:
-            raise BadTask(f"output {output.name}: update_strategy {output.update_strategy}")
+            allowed = ", ".join(operator.update_strategies)
+            raise BadTask(
+                f"operator {task.operator}, output {output.name}: update_strategy "
+                f"{output.update_strategy} is not supported; use one of {allowed}"
+            )
     try:
         config = operator.config.model_validate(task.config)
     except ValidationError as error:

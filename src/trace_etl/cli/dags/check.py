@@ -105,7 +105,7 @@ def _analyse_or_fail(
     """Analyse the DAG. Exits if a job in `only` (None: any job) has an error."""
     analysis = _analyse(dag, published, only)
     names = [job.name for job in dag.jobs]
-    errors = [one for one in analysis.complaints if only is None or names[one.job] in only]
+    errors = [one for one in analysis.problems if only is None or names[one.job] in only]
     if errors:
         fail([f"{file}:{_locate(text, dag, one)}" for one in errors])
     return analysis

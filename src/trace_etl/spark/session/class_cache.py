@@ -1,8 +1,8 @@
-"""What a JVM loads and links while Spark starts, kept in a file: half the wait and half the work.
+"""Make a file of preloaded and linked classes, which halves the time and CPU of a Spark start.
 
-Java 25 and newer read such a file (`-XX:AOTCache`). It is good for one Java, one set of jars and
-one set of flags, all of which its name stands for, and it lies in the Python environment that the
-jars belong to. A JVM that cannot use it after all says so in its log and starts as without.
+Java 25 and newer read such a file (`-XX:AOTCache`). It is valid for one Java, one set of jars and
+one set of flags; its name contains a hash of them. It lies in the same Python environment as the
+jars. A JVM that cannot use the file logs this and starts without it.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ from trace_etl.spark.settings import SparkSettings
 
 _DUMP_SECONDS = 120.0
 _ROWS = 2000
-_EXERCISES = (
+_SAMPLE_QUERIES = (
     "SELECT sum(id), count(DISTINCT id % 7), id % 10 AS rest FROM {t} GROUP BY rest",
     "SELECT a.id, b.name FROM {t} a JOIN {t} b ON a.id = b.id + 1 ORDER BY b.name LIMIT 10",
     "SELECT id, row_number() OVER (PARTITION BY id % 3 ORDER BY name) AS n FROM {t}",
@@ -29,9 +29,9 @@ _EXERCISES = (
 
 
 def make_class_cache(java_home: Path | None) -> Path | None:
-    """The cache of this Java, made unless it is there; None if this Java knows none.
+    """Make the cache of this Java if it is missing. Return None if this Java supports none.
 
-    Takes about a minute of processor time. Raises SparkNotStarted.
+    Takes about a minute of CPU time. Raises SparkNotStarted.
     """
     home = java_home or jvm.wheel_java_home()
     path = jvm.class_cache(home)
@@ -41,16 +41,16 @@ def make_class_cache(java_home: Path | None) -> Path | None:
     with tempfile.TemporaryDirectory(prefix=".making-", dir=path.parent) as made:
         directory = Path(made)
         recorded, draft = directory / "recorded", directory / path.name
-        _record(home, directory, recorded)
-        _assemble(home, directory, recorded, draft)
+        _record_classes(home, directory, recorded)
+        _assemble_cache(home, directory, recorded, draft)
         draft.rename(path)
     for old in set(path.parent.glob(f"*{path.suffix}")) - {path}:
-        old.unlink(missing_ok=True)  # of jars or a Java that are gone
+        old.unlink(missing_ok=True)  # made for other jars or another Java
     return path
 
 
-def _record(home: Path, directory: Path, recorded: Path) -> None:
-    """Run Spark once, as a worker would, with a JVM that notes down what it needs."""
+def _record_classes(home: Path, directory: Path, recorded: Path) -> None:
+    """Run Spark once, as a worker would, with a JVM that records the classes it loads."""
     flags = ("-XX:AOTMode=record", f"-XX:AOTConfiguration={recorded}")
     settings = SparkSettings(
         directory / "objects", directory / "spark", java_home=home, java_flags=flags
@@ -59,26 +59,28 @@ def _record(home: Path, directory: Path, recorded: Path) -> None:
     try:
         spark = session.get()
         warm_up(spark, session.engine, settings)
-        _exercise(spark, directory / "table")
+        _run_sample_queries(spark, directory / "table")
         assert isinstance(session.engine, ClassicEngine) and session.engine.jvm is not None
-        session.engine.jvm.stop(_DUMP_SECONDS)  # it writes as it ends
+        session.engine.jvm.stop(_DUMP_SECONDS)  # the JVM writes the recording at exit
     finally:
         session.close()
     if not recorded.is_file():
-        raise SparkNotStarted(f"the JVM in {home} recorded nothing for its cache")
+        raise SparkNotStarted(
+            f"the JVM in {home} recorded no classes for its cache; check that it is Java 25 or newer"
+        )
 
 
-def _exercise(spark: SparkSession, place: Path) -> None:
+def _run_sample_queries(spark: SparkSession, path: Path) -> None:
     rows = spark.range(_ROWS).selectExpr(
         "id", "concat('n', id) AS name", "current_timestamp() AS at"
     )
-    rows.write.parquet(str(place))
-    spark.read.parquet(str(place)).createOrReplaceTempView("exercise")
-    for query in _EXERCISES:
-        spark.sql(query.format(t="exercise")).toArrow()
+    rows.write.parquet(str(path))
+    spark.read.parquet(str(path)).createOrReplaceTempView("sample")
+    for query in _SAMPLE_QUERIES:
+        spark.sql(query.format(t="sample")).toArrow()
 
 
-def _assemble(home: Path, directory: Path, recorded: Path, draft: Path) -> None:
+def _assemble_cache(home: Path, directory: Path, recorded: Path, draft: Path) -> None:
     flags = ("-XX:AOTMode=create", f"-XX:AOTConfiguration={recorded}", f"-XX:AOTCache={draft}")
     done = subprocess.run(
         jvm.command(home, memory="1g", scratch=directory, flags=flags, main=()),
@@ -87,5 +89,5 @@ def _assemble(home: Path, directory: Path, recorded: Path, draft: Path) -> None:
         check=False,
     )
     if done.returncode or not draft.is_file():
-        said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
-        raise SparkNotStarted(f"the JVM in {home} made no cache: {said[0]}")
+        output = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
+        raise SparkNotStarted(f"the JVM in {home} made no class cache: {output[0]}")

@@ -1,11 +1,11 @@
-"""An application of our own: a JVM beside us, reached through Py4J."""
+"""Spark in a JVM that the worker starts itself and calls through Py4J."""
 
 import importlib
 import logging
 import sys
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar, cast
 
 from py4j.protocol import Py4JError
@@ -23,14 +23,14 @@ from trace_etl.spark.session.scratch import Scratch
 from trace_etl.spark.settings import SparkSettings
 from trace_etl.spark.sql_guard import UNSAFE_FUNCTIONS
 
-# PySpark imports pandas at the first call into the JVM; while the JVM starts it costs nothing.
-_IMPORTED_WHILE_THE_JVM_STARTS = ("pandas", "pyarrow.parquet", "pyspark.testing")
+# PySpark imports these at the first call into the JVM. Importing them during the JVM's start is free.
+_EARLY_IMPORTS = ("pandas", "pyarrow.parquet", "pyspark.testing")
 _POOL = "spark.scheduler.pool"
 _T = TypeVar("_T")
 
 
 class ClassicEngine:
-    """Starts and ends the JVM; knows what only a process with one can do."""
+    """Starts and stops the JVM, and does what needs direct access to it."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -50,11 +50,13 @@ class ClassicEngine:
         )
         conf = spark_conf(settings, self._scratch)
         try:
-            return _in_thread(_open_session, self.jvm, conf)
+            return _run_in_thread(_open_session, self.jvm, conf)
         except (Py4JError, PySparkException, ConnectionError, EOFError) as error:
-            raise SparkNotStarted(f"Spark did not start: {first_line(error)}") from error
+            raise SparkNotStarted(
+                f"Spark did not start: {first_line(error)}; see {self.jvm.log}"
+            ) from error
 
-    def another(self, spark: SparkSession) -> SparkSession:
+    def new_session(self, spark: SparkSession) -> SparkSession:
         return register_sources(spark.newSession())
 
     @property
@@ -62,33 +64,33 @@ class ClassicEngine:
         process = self.jvm
         return process is not None and process.is_alive
 
-    def holds(self, session: SparkSession) -> bool:
+    def is_usable(self, session: SparkSession) -> bool:
         return self.is_alive
 
     @contextmanager
-    def working(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
-        # Without an active session of its own a thread parses SQL by Spark's defaults, not ours.
+    def use_session(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
+        # Without an active session, a thread parses SQL with Spark's default settings.
         active = cast("Any", session)._jvm.org.apache.spark.sql.classic.SparkSession
         active.setActiveSession(cast("Any", session)._jsparkSession)
         try:
-            with _marked(session.sparkContext, jobs) if jobs else _nothing():
+            with _label_jobs(session.sparkContext, jobs) if jobs else nullcontext():
                 yield
         finally:
             active.clearActiveSession()
 
-    def interrupt(self, session: SparkSession, tag: str) -> None:
+    def cancel_jobs(self, session: SparkSession, tag: str) -> None:
         if self.is_alive:
             session.sparkContext.cancelJobsWithTag(tag)
 
-    def plan(self, frame: DataFrame) -> None:
+    def plan_frame(self, frame: DataFrame) -> None:
         cast("Any", frame)._jdf.queryExecution().toRdd().getNumPartitions()
 
-    def kill(self) -> None:
+    def abort_start(self) -> None:
         if self.jvm is not None:
             self.jvm.kill()
 
-    def release(self, session: SparkSession) -> None:
-        """Nothing to do: the JVM drops what nobody refers to."""
+    def close_session(self, session: SparkSession) -> None:
+        """Do nothing: the JVM collects unreferenced sessions."""
 
     def stop(self, sessions: list[SparkSession]) -> None:
         if self.jvm is not None:
@@ -101,8 +103,8 @@ class ClassicEngine:
 
 
 @contextmanager
-def _marked(context: SparkContext, jobs: JobLabels) -> Generator[None]:
-    """Jobs of this thread can be stopped by their tag, and share cores fairly with other slots'."""
+def _label_jobs(context: SparkContext, jobs: JobLabels) -> Generator[None]:
+    """Tag this thread's jobs for cancellation, and put them into their slot's scheduler pool."""
     context.addJobTag(jobs.tag)
     context.setInterruptOnCancel(True)
     context.setJobDescription(jobs.title)
@@ -115,73 +117,64 @@ def _marked(context: SparkContext, jobs: JobLabels) -> Generator[None]:
         context.setLocalProperty(_POOL, cast("str", None))
 
 
-@contextmanager
-def _nothing() -> Generator[None]:
-    yield
-
-
-def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
-    """PySpark takes over SIGINT when it starts in the main thread; so it starts in another."""
+def _run_in_thread(work: Callable[..., _T], *args: Any) -> _T:
+    """Run outside the main thread, because PySpark would install a SIGINT handler there."""
     with ThreadPoolExecutor(1, "spark-start") as pool:
         return pool.submit(work, *args).result()
 
 
 def _open_session(process: jvm.JvmProcess, conf: dict[str, str]) -> SparkSession:
-    _import_ahead()
+    for name in _EARLY_IMPORTS:
+        importlib.import_module(name)
     silence_pyspark()
     gateway = process.connect()
     context = SparkContext(
         conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
     )
-    # PySpark reads this from an environment variable; workers must be the Python that we are,
-    # unless the cluster's machines have theirs elsewhere.
+    # PySpark takes this from an environment variable. Python workers must use this interpreter,
+    # unless the cluster's machines have theirs in another place.
     context.pythonExec = conf.get("spark.pyspark.python", sys.executable)
     context.setLogLevel("WARN")
-    _expect_hang_up(context)
-    _drop_functions(gateway)
+    _ignore_disconnects(context)
+    _drop_unsafe_functions(gateway)
     return register_sources(SparkSession(context))
 
 
-def _expect_hang_up(context: SparkContext) -> None:
-    """A JVM that ends hangs up on PySpark's listener, which would print a traceback each time."""
+def _ignore_disconnects(context: SparkContext) -> None:
+    """Print no traceback when a JVM that exits closes its connection to PySpark's listener."""
     server = cast("Any", context)._accumulatorServer
-    tell = server.handle_error
+    print_error = server.handle_error
 
     def handle_error(request: object, address: object) -> None:
         if not isinstance(sys.exception(), EOFError):
-            tell(request, address)
+            print_error(request, address)
 
     server.handle_error = handle_error
 
 
-def _drop_functions(gateway: Any) -> None:
-    """Forget the functions by which a SELECT could call any Java method, or read any file."""
+def _drop_unsafe_functions(gateway: Any) -> None:
+    """Drop the SQL functions that can call any Java method or read any file."""
     catalyst = gateway.jvm.org.apache.spark.sql.catalyst
     for name in UNSAFE_FUNCTIONS:
         catalyst.analysis.FunctionRegistry.builtin().dropFunction(catalyst.FunctionIdentifier(name))
 
 
 def _forget_singletons() -> None:
-    """PySpark keeps one application per process; after a JVM's death it is ours to clear."""
+    """Reset PySpark's per-process application after its JVM has died."""
     context = cast("Any", SparkContext)
     session = cast("Any", SparkSession)
     dead = context._active_spark_context
-    # Where a JVM calls back with the batches of a stream; it outlives the JVM otherwise.
+    # The server for the JVM's streaming callbacks would outlive the JVM.
     if context._gateway is not None and context._gateway.__dict__.get("_callback_server"):
         context._gateway.shutdown_callback_server()
     if dead is not None:
-        dead._jsc = None  # there is nobody left to tell
+        dead._jsc = None  # no JVM to call
         dead.stop()
     context._active_spark_context = context._gateway = context._jvm = None
     session._instantiatedSession = session._activeSession = None
 
 
-def _import_ahead() -> None:
-    for name in _IMPORTED_WHILE_THE_JVM_STARTS:
-        importlib.import_module(name)
-
-
 def silence_pyspark() -> None:
-    """PySpark logs every error that it raises, with the query's text; we report them ourselves."""
+    """Turn off PySpark's log of raised errors: it contains query text, and tasks report errors."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""What we ask of Spark: quick small tasks, loopback only, nothing a SELECT could abuse."""
+"""Spark settings: fast small tasks, loopback only, no file access from a SELECT."""
 
 import os
 import re
@@ -8,19 +8,19 @@ from trace_etl.spark.session.scratch import Scratch
 from trace_etl.spark.settings import SparkSettings
 
 _SIZE = re.compile(r"(\d+)([mg])")
-# As `make bench ONLY=memory` measures it.
-_LEAST_HEAP_MB, _BESIDE_MB, _PER_CORE_MB = 512, 768, 256
+# Measured by `make bench ONLY=memory`.
+_MIN_HEAP_MB, _OVERHEAD_MB, _PER_CORE_MB = 512, 768, 256
 
 
 def spark_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str]:
-    """The settings of an application of our own."""
+    """Settings of an application that the worker starts itself."""
     return {
         "spark.app.name": "trace",
         "spark.master": settings.master,
         "spark.driver.memory": settings.memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Kept in memory with or without a page to show them on.
+        # Spark keeps these in memory even without its web page.
         "spark.ui.retainedJobs": "20",
         "spark.ui.retainedStages": "20",
         "spark.sql.ui.retainedExecutions": "20",
@@ -29,7 +29,7 @@ def spark_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(scratch.directory / "warehouse"),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # The usual one starts several processes for every file that it writes.
+        # The default manager starts several processes for every file that it writes.
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing"
             ".FileSystemBasedCheckpointFileManager"
@@ -41,32 +41,32 @@ def spark_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str]:
 
 
 def session_conf(settings: SparkSettings) -> dict[str, str]:
-    """What may be set in a session alone, also on a server that others use too."""
+    """Settings of one session, also allowed on a shared Spark Connect server."""
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": str(cores(settings.master)),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
-        # More paths than this are listed by a Spark job of their own; ours are few and local.
+        # Spark lists more paths than this in a separate job, which costs more than it saves here.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-        # A SELECT reads its inputs: no files by path, no ${env:…} in its text.
+        # A SELECT may read only its inputs: no files by path, no ${env:…} in its text.
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.variable.substitute": "false",
     }
 
 
 def is_local(master: str) -> bool:
-    """Whether executors are threads of our own JVM."""
+    """Whether executors are threads of the worker's JVM."""
     return master.startswith("local")
 
 
 def is_connect(master: str) -> bool:
-    """Whether Spark is a server that we are a client of."""
+    """Whether Spark is a remote Spark Connect server."""
     return master.startswith("sc://")
 
 
 def cores(master: str) -> int:
-    """The cores of a `local[n]` master; two for any other."""
+    """The number of cores of a `local[n]` master; 2 for any other master."""
     inside = master.partition("[")[2].partition("]")[0].split(",")[0]
     if inside == "*":
         return os.cpu_count() or 2
@@ -74,22 +74,24 @@ def cores(master: str) -> int:
 
 
 def heap_within(limit: str, master: str) -> str:
-    """The heap that leaves room, within a limit for everything, for all that is not heap.
+    """Return the JVM heap size that fits a memory limit for the whole worker.
 
-    That is the JVM's own needs, the worker, and the Python processes of every core.
-    Raises SparkNotStarted for a limit that leaves too little.
+    The rest is for the JVM's other memory, the worker, and the Python processes of every core.
+    Raises SparkNotStarted if the limit is too small.
     """
     found = _SIZE.fullmatch(limit.lower())
     if found is None:
-        raise SparkNotStarted(f"TRACE_MEMORY_LIMIT: {limit} is not a size, like 2g or 1792m")
-    megabytes = int(found[1]) * (1024 if found[2] == "g" else 1)
-    beside = _BESIDE_MB + _PER_CORE_MB * (cores(master) if is_local(master) else 0)
-    if megabytes - beside < _LEAST_HEAP_MB:
         raise SparkNotStarted(
-            f"TRACE_MEMORY_LIMIT: {limit} is too little; with {master} a worker needs "
-            f"{beside + _LEAST_HEAP_MB}m"
+            f"TRACE_MEMORY_LIMIT: {limit} is not a size; write it like 2g or 1792m"
         )
-    return f"{megabytes - beside}m"
+    megabytes = int(found[1]) * (1024 if found[2] == "g" else 1)
+    overhead = _OVERHEAD_MB + _PER_CORE_MB * (cores(master) if is_local(master) else 0)
+    if megabytes - overhead < _MIN_HEAP_MB:
+        raise SparkNotStarted(
+            f"TRACE_MEMORY_LIMIT: {limit} is too small; a worker with {master} needs at least "
+            f"{overhead + _MIN_HEAP_MB}m"
+        )
+    return f"{megabytes - overhead}m"
 
 
 def _on_this_machine(scratch: Scratch) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A server that speaks Spark Connect: no JVM of ours, and no way into the server's."""
+"""Spark on a remote Spark Connect server, without access to a JVM."""
 
 import logging
 from collections.abc import Generator
@@ -16,18 +16,18 @@ from trace_etl.spark.session.engine import JobLabels, register_sources
 from trace_etl.spark.session.failures import first_line, is_spark_lost
 from trace_etl.spark.settings import SparkSettings
 
-_OLDEST = 4  # the first with data sources in Python
-# A SELECT is judged by what Spark says of its plan: nothing may be left out.
+_MIN_VERSION = 4  # the first with Python data sources
+# The SQL guard reads the text of a query's plan, so Spark must not truncate it.
 _WHOLE_PLANS = {
     "spark.sql.debug.maxToStringFields": "1000000",
-    "spark.sql.maxPlanStringLength": "2147483632",  # the most it takes
+    "spark.sql.maxPlanStringLength": "2147483632",  # the maximum
 }
-# A server that does not answer for this long has gone; PySpark itself would ask for ten minutes.
-_TRIES, _LONGEST_PAUSE_MS = 7, 3000
+# Give up on a silent server after these retries; PySpark's default is ten minutes.
+_MAX_RETRIES, _MAX_BACKOFF_MS = 7, 3000
 
 
 class ConnectEngine:
-    """Sessions of one server; each is a session of its own there, too."""
+    """Opens sessions on one server."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -39,31 +39,31 @@ class ConnectEngine:
         spark: SparkSession | None = None
         try:
             spark = SparkSession.builder.remote(self._settings.master).create()
-            self._first = _prepared(spark, self._settings)
+            self._first = _prepare_session(spark, self._settings)
         except (PySparkException, grpc.RpcError, ValueError) as error:
             if spark is not None:
-                _close(spark)
-            raise SparkNotStarted(_reason(error)) from error
+                _close_session(spark)
+            raise SparkNotStarted(_describe_error(error)) from error
         except SparkNotStarted:
-            _close(cast("SparkSession", spark))
+            _close_session(cast("SparkSession", spark))
             raise
         return self._first
 
-    def another(self, spark: SparkSession) -> SparkSession:
+    def new_session(self, spark: SparkSession) -> SparkSession:
         made = spark.newSession()
         try:
-            return _prepared(made, self._settings)
+            return _prepare_session(made, self._settings)
         except BaseException:
-            _close(made)
+            _close_session(made)
             raise
 
     @property
     def is_alive(self) -> bool:
         first = self._first
-        return first is not None and self.holds(first)
+        return first is not None and self.is_usable(first)
 
-    def holds(self, session: SparkSession) -> bool:
-        """Servers forget sessions that nobody used for an hour, and all of them at a restart."""
+    def is_usable(self, session: SparkSession) -> bool:
+        """Servers drop a session after an idle hour, and all sessions at a restart."""
         try:
             session.conf.get("spark.sql.session.timeZone")
         except PySparkException:
@@ -71,8 +71,8 @@ class ConnectEngine:
         return True
 
     @contextmanager
-    def working(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
-        # How cores are shared is the server's business: a client cannot name a pool.
+    def use_session(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
+        # A client cannot choose a scheduler pool on a server.
         if jobs is None:
             yield
             return
@@ -82,63 +82,65 @@ class ConnectEngine:
         finally:
             session.removeTag(jobs.tag)
 
-    def interrupt(self, session: SparkSession, tag: str) -> None:
+    def cancel_jobs(self, session: SparkSession, tag: str) -> None:
         try:
             session.interruptTag(tag)
         except PySparkException as error:
-            if not is_spark_lost(error):  # a server that has gone runs nothing
+            if not is_spark_lost(error):  # a lost server runs no jobs
                 raise
 
-    def plan(self, frame: DataFrame) -> None:
+    def plan_frame(self, frame: DataFrame) -> None:
         cast("Any", frame)._explain_string()
 
-    def kill(self) -> None:
-        """Nothing to end: a start gives up by itself."""
+    def abort_start(self) -> None:
+        """Do nothing: a start in progress ends after its retries."""
 
-    def release(self, session: SparkSession) -> None:
-        _close(session)
+    def close_session(self, session: SparkSession) -> None:
+        _close_session(session)
 
     def stop(self, sessions: list[SparkSession]) -> None:
         for session in [*sessions, *filter(None, [self._first])]:
-            _close(session)
+            _close_session(session)
         self._first = None
 
 
-def _prepared(spark: SparkSession, settings: SparkSettings) -> SparkSession:
-    """Our settings and sources in a fresh session. Raises SparkNotStarted."""
+def _prepare_session(spark: SparkSession, settings: SparkSettings) -> SparkSession:
+    """Set retries, Spark settings and data sources of a new session. Raises SparkNotStarted."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     client = cast("Any", spark).client
     client.set_retry_policies(
-        [DefaultPolicy(max_retries=_TRIES, max_backoff=_LONGEST_PAUSE_MS, jitter=100)]
+        [DefaultPolicy(max_retries=_MAX_RETRIES, max_backoff=_MAX_BACKOFF_MS, jitter=100)]
     )
-    if int(spark.version.partition(".")[0]) < _OLDEST:
-        raise SparkNotStarted(f"the server is Spark {spark.version}; Trace needs Spark 4 or newer")
+    if int(spark.version.partition(".")[0]) < _MIN_VERSION:
+        raise SparkNotStarted(
+            f"TRACE_SPARK_MASTER: the server runs Spark {spark.version}; Trace needs Spark 4 or newer"
+        )
     wanted = {**session_conf(settings), **settings.spark_conf, **_WHOLE_PLANS}
     for name in settings.spark_conf:
         if not spark.conf.isModifiable(name):
             raise SparkNotStarted(
-                f"TRACE_SPARK_CONF: {name} cannot be set by a client of Spark Connect; "
-                "set it where the server is started"
+                f"TRACE_SPARK_CONF: a Spark Connect client cannot set {name}; "
+                "set it when you start the server"
             )
     for name, value in wanted.items():
         spark.conf.set(name, value)
     return register_sources(spark)
 
 
-def _close(session: SparkSession) -> None:
-    """Release it, if the server is there to hear it; else an exit would wait for it again."""
+def _close_session(session: SparkSession) -> None:
+    """Close a session without retries, so that an exit does not wait for a lost server."""
     client = cast("Any", session).client
     client.set_retry_policies([])
     session.stop()
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, PySparkException) and not is_spark_lost(error):
         return f"Spark Connect: {first_line(error)}"
     if isinstance(error, ValueError):
-        return f"TRACE_SPARK_MASTER is not an address of Spark Connect: {error}"
+        return f"TRACE_SPARK_MASTER is not a Spark Connect address: {error}"
     return (
-        "no Spark Connect server answers at TRACE_SPARK_MASTER (with a token the connection is "
-        "TLS, unless the host is localhost)"
+        "no Spark Connect server answers at TRACE_SPARK_MASTER; check the address "
+        "(with a token the connection uses TLS, unless the host is localhost)"
     )

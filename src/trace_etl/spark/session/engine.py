@@ -1,6 +1,6 @@
-"""The Spark behind a worker: an application of its own, or a server that it is a client of.
+"""Interface of the two kinds of Spark behind a worker: its own application, or a Connect server.
 
-All that differs between the two is in `classic`, `connect` and `queries`.
+Only `classic_engine`, `connect_engine` and `sql_guard` know the difference.
 """
 
 from contextlib import AbstractContextManager
@@ -14,7 +14,7 @@ from trace_etl.spark.evm.source import EvmDataSource
 
 @dataclass(frozen=True)
 class JobLabels:
-    """What Spark is told of a task's jobs: how to stop them, and with whom they share cores."""
+    """Labels of a task's Spark jobs: a tag to cancel them by, a title and a scheduler pool."""
 
     tag: str
     title: str
@@ -22,14 +22,14 @@ class JobLabels:
 
 
 class SparkEngine(Protocol):
-    """One way to reach Spark."""
+    """One way to start and use Spark."""
 
     def start(self) -> SparkSession:
-        """The first session. Raises SparkNotStarted."""
+        """Start Spark and return its first session. Raises SparkNotStarted."""
         ...
 
-    def another(self, spark: SparkSession) -> SparkSession:
-        """A session with views and settings of its own."""
+    def new_session(self, spark: SparkSession) -> SparkSession:
+        """Open another session, with its own views and settings."""
         ...
 
     @property
@@ -37,38 +37,38 @@ class SparkEngine(Protocol):
         """Whether Spark still answers."""
         ...
 
-    def holds(self, session: SparkSession) -> bool:
-        """Whether a session that was idle can still be used."""
+    def is_usable(self, session: SparkSession) -> bool:
+        """Whether an idle session can still be used."""
         ...
 
-    def working(
+    def use_session(
         self, session: SparkSession, jobs: JobLabels | None
     ) -> AbstractContextManager[None]:
-        """This thread works with the session; its jobs are these."""
+        """Use the session in this thread, and label its Spark jobs."""
         ...
 
-    def interrupt(self, session: SparkSession, tag: str) -> None:
-        """Stop the running jobs of a tag, from any thread."""
+    def cancel_jobs(self, session: SparkSession, tag: str) -> None:
+        """Cancel the running jobs with this tag. Callable from any thread."""
         ...
 
-    def plan(self, frame: DataFrame) -> None:
-        """Have Spark plan a frame without running it."""
+    def plan_frame(self, frame: DataFrame) -> None:
+        """Make Spark plan a frame without running it."""
         ...
 
-    def kill(self) -> None:
-        """Make a start under way fail, from any thread."""
+    def abort_start(self) -> None:
+        """Make a start in progress fail. Callable from any thread."""
         ...
 
-    def release(self, session: SparkSession) -> None:
-        """Let go of a session that will not be used again. Fails for no reason of Spark's."""
+    def close_session(self, session: SparkSession) -> None:
+        """Close a session that will not be used again. Raises no error of Spark."""
         ...
 
     def stop(self, sessions: list[SparkSession]) -> None:
-        """End it, and leave the process ready for another start."""
+        """Stop Spark and leave the process ready for another start."""
         ...
 
 
 def register_sources(spark: SparkSession) -> SparkSession:
-    """The chain as a data source."""
+    """Register the `evm` data source in a session."""
     spark.dataSource.register(EvmDataSource)
     return spark

@@ -1,4 +1,4 @@
-"""What our code does once in every Python process that Spark runs it in."""
+"""Set-up of the Python worker processes of Spark executors."""
 
 import gc
 from functools import cache
@@ -6,8 +6,8 @@ from functools import cache
 
 @cache
 def freeze_imports() -> None:
-    """Keep the collector off everything imported by now; called when the first task is done.
+    """Exclude everything imported so far from garbage collection. Call after the first task.
 
-    PySpark runs it after every task, and going through pandas takes longer than a small task.
+    PySpark collects garbage after every task, and scanning pandas takes longer than a small task.
     """
     gc.freeze()

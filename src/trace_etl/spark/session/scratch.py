@@ -1,4 +1,4 @@
-"""Where a Spark application keeps what nobody needs after it: shuffle files, sockets, its log."""
+"""Temporary directories of a Spark application: shuffle files, sockets and its log."""
 
 import os
 import shutil
@@ -6,50 +6,50 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-_LONGEST_SOCKET_DIRECTORY = 60  # Spark refuses longer ones: its sockets' names need the rest
+_MAX_SOCKET_DIRECTORY = 60  # Spark needs the rest of a socket path for its file names
 _PREFIX = "run-"
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """This process's own directories; several workers may share one parent."""
+    """The directories of this process. Several workers may share one parent."""
 
     directory: Path
     sockets: Path
 
     @classmethod
     def make(cls, parent: Path) -> "Scratch":
-        """Fresh ones. What processes that are no more left behind goes away first."""
+        """Create the directories, and remove those of processes that have ended."""
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _sweep(parent)
+        _remove_orphans(parent)
         directory = own_directory(parent)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(mode=0o700)
         sockets = directory / "sockets"
-        if len(os.fsencode(sockets)) > _LONGEST_SOCKET_DIRECTORY:
-            return cls(directory, _short_directory())
+        if len(os.fsencode(sockets)) > _MAX_SOCKET_DIRECTORY:
+            return cls(directory, _make_short_directory())
         sockets.mkdir(mode=0o700)
         return cls(directory, sockets)
 
     def remove(self) -> None:
-        """Leave the log, drop the rest."""
+        """Remove everything except the log."""
         shutil.rmtree(self.sockets, ignore_errors=True)
         shutil.rmtree(self.directory / "local", ignore_errors=True)
 
 
 def own_directory(parent: Path) -> Path:
-    """This process's own; gone with what is in it when somebody starts after our end."""
+    """The directory of this process. A later process removes it once this one has ended."""
     return parent / f"{_PREFIX}{os.getpid()}"
 
 
-def _short_directory() -> Path:
-    """Somewhere a socket's path fits, even when TMPDIR is long."""
-    usual = tempfile.gettempdir()
-    short = len(os.fsencode(usual)) + 16 <= _LONGEST_SOCKET_DIRECTORY
-    return Path(tempfile.mkdtemp(prefix="trace-", dir=usual if short else "/tmp"))  # noqa: S108
+def _make_short_directory() -> Path:
+    """Make a directory whose path is short enough for sockets, even if TMPDIR is long."""
+    default = tempfile.gettempdir()
+    is_short = len(os.fsencode(default)) + 16 <= _MAX_SOCKET_DIRECTORY
+    return Path(tempfile.mkdtemp(prefix="trace-", dir=default if is_short else "/tmp"))  # noqa: S108
 
 
-def _sweep(parent: Path) -> None:
+def _remove_orphans(parent: Path) -> None:
     for left in parent.glob(f"{_PREFIX}*"):
         pid = left.name.removeprefix(_PREFIX)
         if pid.isdecimal() and not _is_alive(int(pid)):

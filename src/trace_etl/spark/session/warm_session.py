@@ -1,4 +1,4 @@
-"""One warm Spark session per worker process, and a new one when it has died."""
+"""Keep one warm Spark application per worker process, and restart it when it dies."""
 
 import threading
 from collections.abc import Generator, Sequence
@@ -19,18 +19,18 @@ class WarmSession:
     def __init__(self, settings: SparkSettings) -> None:
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self.engine = _engine(settings)
+        self.engine = _make_engine(settings)
         self._spark: SparkSession | None = None
         self._idle: list[SparkSession] = []
 
     def get(self) -> SparkSession:
-        """The live session; starts or restarts Spark if need be. Raises SparkNotStarted."""
+        """Return the live session; start or restart Spark if needed. Raises SparkNotStarted."""
         known = self._spark
-        # Asked without the lock: a server may take long to answer, and other slots go on.
-        is_good = known is not None and self.engine.holds(known)
+        # Checked without the lock, because a server may answer slowly and other slots must go on.
+        is_good = known is not None and self.engine.is_usable(known)
         with self._lock:
             if self._closing.is_set():
-                raise SparkNotStarted("the worker is stopping")
+                raise SparkNotStarted("Spark does not start because the worker is stopping")
             if self._spark is None or (self._spark is known and not is_good):
                 self._discard()
                 self._start()
@@ -41,71 +41,73 @@ class WarmSession:
     def lease(
         self, spark: SparkSession, views: Sequence[str], jobs: JobLabels | None = None
     ) -> Generator[SparkSession]:
-        """A session of the same application for one task, in which it may make these views.
+        """Reserve a session for one task, which may create these views in it.
 
-        Sessions are used again, because Spark's threads hold on to every one there ever was.
+        Sessions are reused, because Spark's threads keep every session that they ever used.
         """
-        own = self._taken(spark)
+        session = self._take_session(spark)
         try:
-            with self.engine.working(own, jobs):
-                yield own
+            with self.engine.use_session(session, jobs):
+                yield session
         finally:
-            self._give_back(spark, own, views)
+            self._return_session(spark, session, views)
 
-    def interrupt(self, session: SparkSession, tag: str) -> None:
-        """Stop the jobs that carry the tag and run now."""
+    def cancel_jobs(self, session: SparkSession, tag: str) -> None:
+        """Cancel the running jobs with this tag."""
         if self._spark is not None:
-            self.engine.interrupt(session, tag)
+            self.engine.cancel_jobs(session, tag)
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a session with a live Spark behind it."""
+        """Whether Spark is started and answers."""
         return self._spark is not None and self.engine.is_alive
 
     def abandon(self, spark: SparkSession) -> None:
-        """Give up a session whose Spark does not answer, unless another took its place already."""
+        """Discard a session whose Spark does not answer, unless it was already replaced."""
         with self._lock:
             if self._spark is spark:
                 self._discard()
 
     def restart(self) -> SparkSession:
-        """Drop Spark, whatever its state, and start another."""
+        """Stop Spark, whatever its state, and start it again."""
         with self._lock:
             self._discard()
         return self.get()
 
     def close(self) -> None:
-        """Stop Spark, also one that is still starting. There is no way back."""
+        """Stop Spark for good, even if it is still starting."""
         self._closing.set()
         if self._spark is None:
-            self.engine.kill()
+            self.engine.abort_start()
         with self._lock:
             self._discard()
 
-    def _taken(self, spark: SparkSession) -> SparkSession:
-        """An idle session, or a new one."""
+    def _take_session(self, spark: SparkSession) -> SparkSession:
+        """Take an idle session, or open a new one."""
         while True:
             with self._lock:
-                own = self._idle.pop() if self._idle and self._spark is spark else None
-            if own is None:
-                return self.engine.another(spark)
-            if self.engine.holds(own):
-                return own
-            self.engine.release(own)
+                session = self._idle.pop() if self._idle and self._spark is spark else None
+            if session is None:
+                return self.engine.new_session(spark)
+            if self.engine.is_usable(session):
+                return session
+            self.engine.close_session(session)
 
-    def _give_back(self, spark: SparkSession, own: SparkSession, views: Sequence[str]) -> None:
-        """Keep a session for the next task, or let go of it."""
+    def _return_session(
+        self, spark: SparkSession, session: SparkSession, views: Sequence[str]
+    ) -> None:
+        """Keep a session for the next task, or close it if its application was replaced."""
         is_kept = False
         try:
             for view in views:
-                own.catalog.dropTempView(view)
+                session.catalog.dropTempView(view)
             with self._lock:
                 if self._spark is spark:
-                    self._idle.append(own)
+                    self._idle.append(session)
                     is_kept = True
         finally:
             if not is_kept:
-                self.engine.release(own)
+                self.engine.close_session(session)
 
     def _start(self) -> None:
         try:
@@ -115,16 +117,16 @@ class WarmSession:
             raise
 
     def _discard(self) -> None:
-        """Forget a session and end what is behind it, so that a new start finds nothing of it."""
+        """Stop the current application and forget its sessions."""
         self._spark = None
         sessions, self._idle = self._idle, []
         self.engine.stop(sessions)
 
 
-def _engine(settings: SparkSettings) -> SparkEngine:
+def _make_engine(settings: SparkSettings) -> SparkEngine:
     if not is_connect(settings.master):
         return ClassicEngine(settings)
-    # Its packages take a while to import: only where they are needed.
+    # Imported here because its packages are slow to import.
     from trace_etl.spark.session.connect_engine import ConnectEngine
 
     return ConnectEngine(settings)

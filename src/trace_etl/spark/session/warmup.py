@@ -1,4 +1,4 @@
-"""What the first tasks would wait for, done ahead: worker processes and the source's planner."""
+"""Warm Spark up before the first task: start Python workers and the data source's planner."""
 
 import importlib
 import re
@@ -22,69 +22,69 @@ from trace_etl.spark.settings import SparkSettings
 
 
 def warm_up(spark: SparkSession, engine: SparkEngine, settings: SparkSettings) -> None:
-    """Start Python workers for reading and writing, and the planner; touches no RPC.
+    """Start Python workers for reading and writing, and the planner. Makes no RPC call.
 
-    Raises SparkNotStarted where a server cannot do our work.
+    Raises SparkNotStarted if a Spark Connect server cannot run Trace's code or see its objects.
     """
     if is_connect(settings.master):
-        _check_reach(spark, settings)
+        _check_server(spark, settings)
     with ThreadPoolExecutor(2) as pool:
         for done in [
             pool.submit(_start_workers, spark, cores(settings.master)),
-            pool.submit(_plan_a_read, spark, engine),
+            pool.submit(_plan_read, spark, engine),
         ]:
             done.result()
 
 
-def _check_reach(spark: SparkSession, settings: SparkSettings) -> None:
-    """Whether the server's Python has our code, and its machines our objects."""
+def _check_server(spark: SparkSession, settings: SparkSettings) -> None:
+    """Check that the server's Python has this package and its machines see the objects."""
     settings.objects_root.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=settings.objects_root, prefix=".reach-") as probe:
-        looks = spark.range(0, 1, 1, 1).mapInArrow(_Looks(probe.name), "is_there boolean")
+        rows = spark.range(0, 1, 1, 1).mapInArrow(_FileProbe(probe.name), "exists boolean")
         try:
-            [row] = cast("list[Any]", looks.collect())
+            [row] = cast("list[Any]", rows.collect())
         except PySparkException as error:
             raise SparkNotStarted(
-                "the Spark Connect server cannot run Trace's code; its Python must be ours "
-                f"({sys.version_info.major}.{sys.version_info.minor}), with the same trace-etl: "
-                f"{_complaint(error)}"
+                "the Spark Connect server cannot run Trace's code; install the same trace-etl on "
+                f"it, with Python {sys.version_info.major}.{sys.version_info.minor}: "
+                f"{_find_reason(error)}"
             ) from error
-    if not row["is_there"]:
+    if not row["exists"]:
         raise SparkNotStarted(
             f"the Spark Connect server does not see {settings.objects_root} (TRACE_OBJECTS_ROOT); "
-            "mount it there under the same path"
+            "mount it on the server under the same path"
         )
 
 
 @dataclass(frozen=True)
-class _Looks:
-    """Runs on an executor: whether a file is there."""
+class _FileProbe:
+    """Checks on an executor whether a file exists."""
 
     path: str
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:
-            yield pa.RecordBatch.from_pydict({"is_there": [Path(self.path).exists()]})
+            yield pa.RecordBatch.from_pydict({"exists": [Path(self.path).exists()]})
 
 
-def _complaint(error: PySparkException) -> str:
-    """The line of a Python traceback that says what is wrong, or the first of any other."""
+def _find_reason(error: PySparkException) -> str:
+    """The last line of a Python traceback in the error, or else the first line of the error."""
     found = re.findall(r"^\w+(?:\.\w+)*(?:Error|Exception): .*$", str(error), re.MULTILINE)
     return found[-1] if found else str(error).strip().partition("\n")[0]
 
 
 def _start_workers(spark: SparkSession, count: int) -> None:
     rows = spark.range(0, count, 1, count)
-    rows.mapInArrow(_pass, "id bigint").mapInArrow(_pass, "id bigint").collect()
+    rows.mapInArrow(_copy_batches, "id bigint").mapInArrow(_copy_batches, "id bigint").collect()
 
 
-def _pass(batches: Iterator[Any]) -> Iterator[Any]:
+def _copy_batches(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
-    importlib.import_module("pandas")  # pyarrow wants it as soon as it makes an array
+    importlib.import_module("pandas")  # pyarrow imports it when it makes an array
     freeze_imports()
 
 
-def _plan_a_read(spark: SparkSession, engine: SparkEngine) -> None:
+def _plan_read(spark: SparkSession, engine: SparkEngine) -> None:
     frame = (
         spark.read.format("evm")
         .option("rpc_url", "http://127.0.0.1")
@@ -93,4 +93,4 @@ def _plan_a_read(spark: SparkSession, engine: SparkEngine) -> None:
         .option("end", 0)
         .load()
     )
-    engine.plan(frame)
+    engine.plan_frame(frame)

@@ -107,7 +107,7 @@ def test_the_producer_makes_it_again_and_its_readers_follow(world: World) -> Non
     # Nobody reads it again as it is.
     assert queued(world, "check") == queued(world, "left") == []
     (one,) = told(world)
-    assert one["reason"] == "block 3 is not as the chain has it; made again"
+    assert one["reason"] == "block 3 is not as the chain has it; being rebuilt"
     assert (one["tasks"], one["processed"]) == (1, 0)
     finish(world, again)
     assert [t["partition_key"] for t in queued(world, "check")] == ["0-9"]
@@ -122,7 +122,7 @@ def test_what_is_still_wrong_after_that_is_left_with_the_reason(world: World) ->
     finish(world, check, invalidations=[doubt(check, "0-9")])
     assert queued(world, "base") == queued(world, "check") == []
     reason = told(world)[-1]["reason"]
-    assert "not made again: it was, for this very reason" in reason and again.task_id in reason
+    assert f"not rebuilt: task {again.task_id} already rebuilt it" in reason
     assert told(world)[-1]["tasks"] == 0
 
 
@@ -162,7 +162,7 @@ def test_one_that_cannot_be_made_again_says_so(world: World) -> None:
     finish(world, check, invalidations=[doubt(check, "0-9")])
     assert queued(world, "base") == []
     assert told(world)[-1]["reason"].endswith(
-        f"making it again failed before: task {again.task_id}"
+        f"not rebuilt: task {again.task_id} failed to rebuild it"
     )
 
 

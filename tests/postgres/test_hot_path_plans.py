@@ -28,7 +28,12 @@ from trace_etl.state.catalog import datasets
 from trace_etl.state.db.connection import Connection
 from trace_etl.state.db.pool import HOT_OPTIONS, Conn
 from trace_etl.state.flow import backfill_steps, pressure, resume
-from trace_etl.state.partitions import buffers, invalidations, partition_commit
+from trace_etl.state.partitions import (
+    buffers,
+    invalidation_routing,
+    invalidations,
+    partition_commit,
+)
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.routing import cursors, events, outbox
 from trace_etl.state.routing import reconcile as reconciling
@@ -306,7 +311,7 @@ async def point(conn: Conn, scene: Scene) -> None:
         for n in (0, 50)
     ]
     await conn.execute("UPDATE tasks SET range_end = 99 WHERE task_id = %s", (scene.fence.task_id,))
-    await partition_commit.publish(conn, scene.fence, new)
+    await partition_commit.commit(conn, scene.fence, new)
 
 
 async def invalidate(conn: Conn, scene: Scene) -> None:
@@ -317,7 +322,7 @@ async def invalidate(conn: Conn, scene: Scene) -> None:
     made = await invalidations.record(
         conn, scene.org_id, [blocks, key], made_by="task:x", fence=scene.fence
     )
-    await invalidations.route(conn, made)
+    await invalidation_routing.route(conn, made)
     await invalidations.by_ids(conn, made)
 
 

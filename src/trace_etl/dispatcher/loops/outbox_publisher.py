@@ -15,7 +15,7 @@ from trace_etl.policy.retry import OUTBOX_RETRY
 from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer, wake_up_body
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.flow import resume
-from trace_etl.state.partitions import invalidations
+from trace_etl.state.partitions import invalidation_routing
 from trace_etl.state.routing import events, outbox
 from trace_etl.state.routing.outbox import Intent
 from trace_etl.state.tasks import task_queries
@@ -102,7 +102,7 @@ class OutboxPublisher:
 
     async def _route_invalidations(self, intents: list[Intent]) -> None:
         async with transaction(self.pool) as conn:
-            created = await invalidations.route(conn, [intent.subject for intent in intents])
+            created = await invalidation_routing.route(conn, [intent.subject for intent in intents])
             await outbox.done(conn, _ids(intents), wait_for_disk=True)
         self.wake.pressure.set()
         _log.info("invalidations_routed", invalidations=len(intents), tasks=len(created))

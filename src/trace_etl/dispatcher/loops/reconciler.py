@@ -9,7 +9,7 @@ import structlog
 
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.state.db.pool import Conn, Pool, transaction
-from trace_etl.state.partitions import invalidations
+from trace_etl.state.partitions import invalidation_routing
 from trace_etl.state.routing import events, reconcile
 
 _log = structlog.stdlib.get_logger()
@@ -49,7 +49,7 @@ class Reconciler:
 
     async def _invalidations(self, conn: Conn) -> int:
         lost = await reconcile.unrouted_invalidations(conn, grace=self.grace, limit=self.batch_size)
-        return len(await invalidations.route(conn, lost)) if lost else 0
+        return len(await invalidation_routing.route(conn, lost)) if lost else 0
 
     def _settled(self, horizon: str) -> str | None:
         """Return the newest horizon older than the grace period."""

@@ -213,7 +213,7 @@ class Lifecycle:
                     done = await completions.complete(conn, [completion])
                     if fence.task_id in done:
                         if published:
-                            await partition_commit.publish(conn, fence, published)
+                            await partition_commit.commit(conn, fence, published)
                         if invalid:
                             await _invalidate(conn, caller.org_id, fence, invalid)
                         metrics.count_transitions(done.values())
@@ -223,7 +223,7 @@ class Lifecycle:
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
-            except partition_commit.Raced as race:
+            except partition_commit.ConcurrentCommit as race:
                 if not left:
                     raise PartitionOverlap(
                         "other attempts commit overlapping ranges; retry"

@@ -1,110 +1,186 @@
-"""What a checker says of its input: recorded, and made again by whoever made it, once."""
+"""Reported defects: a checker finds its input wrong, and the task that made the input runs again."""
 
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
 from uuid import UUID
+
+from psycopg.rows import class_row
 
 from trace_etl.model.errors import Forbidden
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.partitions.invalidations import TOLD, NewInvalidation, columns, creation
+from trace_etl.state.partitions.invalidations import NewInvalidation, as_rows
+
+
+@dataclass(frozen=True)
+class _Producer:
+    """The task that made a partition with a reported defect."""
+
+    defect: int
+    """The defect's position in the report, from 1."""
+    task_id: UUID
+    revision_id: UUID
+    partition_key: str | None
+    range_start: int | None
+    range_end: int | None
+    is_rerun: bool
+    """The task itself was a rerun because of a defect: it would only write the same rows again."""
+    rerun_id: UUID | None
+    has_failed_rerun: bool
+
+
+async def record(conn: Conn, fence: Fence, defects: list[NewInvalidation]) -> list[UUID]:
+    """Record the defects that a checker reports, and run the tasks that made them again.
+
+    Consumers, the checker among them, follow when the partition is rewritten. Returns the new tasks'
+    ids. Raises Forbidden for blocks that the checker's task does not cover.
+    """
+    await _require_inside(conn, fence, defects)
+    producers = await _find_producers(conn, defects)
+    recorded = await _insert(conn, fence, _describe_outcomes(defects, producers))
+    return await _create_reruns(conn, producers, recorded)
+
 
 _SCOPE = "SELECT range_start, range_end FROM tasks WHERE task_id = %(task_id)s"
 
-# Nobody is told to read it again as it is: the one who made it makes it again, and whoever read it,
-# the checker among them, follows when it is rewritten. What was made again for a doubt already is
-# left as it is: the same work would give the same rows, and be doubted, without end.
-_RECORD = f"""
-WITH doubt AS MATERIALIZED (
-    SELECT n.*, gen_random_uuid() AS invalidation_id
-      FROM {TOLD}
-), maker AS MATERIALIZED (
-    SELECT DISTINCT ON (n.invalidation_id, t.task_id)
-           n.invalidation_id, t.task_id, t.org_id, t.job_id, o.revision_id, t.runtime, t.bulk,
-           t.dataset_uuid, t.dataset_version, t.cursor_value, t.max_attempts, t.max_concurrency,
-           t.timeout_seconds, t.lease_seconds,
-           coalesce(t.range_start, p.range_start) AS first,
-           coalesce(t.range_end, p.range_end) AS last,
-           CASE WHEN t.range_start IS NULL THEN p.partition_key ELSE t.partition_key END AS key,
-           before.invalidation_id IS NOT NULL AS is_second,
-           r.task_id AS asked, r.status = 'Failed' AND r.retry_at IS NULL
-                               OR r.status = 'Canceled' AS is_lost
-      FROM doubt n
-      JOIN dataset_versions v ON v.dataset_version = n.dataset_version
-      JOIN partitions p ON p.dataset_version = n.dataset_version
-       AND (p.partition_key = n.partition_key
-            OR (n.kind = 'row_range'
-                AND overlaps_blocks(p, v.generation_no, n.range_start, n.range_end)))
-      JOIN tasks t ON t.task_id = p.task_id
-      JOIN jobs j ON j.job_id = t.job_id AND j.active
-      JOIN job_outputs o ON o.dataset_version = p.dataset_version
-       AND o.revision_id IN (j.revision_id, j.building_revision_id)
-      -- Only a doubt is about what the task itself writes.
-      LEFT JOIN invalidations before ON before.invalidation_id = t.invalidation_id
-       AND before.dataset_version = p.dataset_version
-      LEFT JOIN tasks r ON r.job_id = t.job_id AND r.dedupe_key = 'doubt:' || t.task_id
-     ORDER BY n.invalidation_id, t.task_id, o.revision_id = j.revision_id DESC
-), judged AS (
-    SELECT n.*, CASE
-           WHEN m.n IS NULL THEN 'not made again: no job makes this generation any more'
-           WHEN m.is_second THEN 'not made again: it was, for this very reason, by task '
-                                 || m.task_id || '; look at the node, then `trace invalidate '
-                                 || '--rebuild`'
-           WHEN m.is_lost THEN 'making it again failed before: task ' || m.asked
-           ELSE 'made again' END AS fate
-      FROM doubt n LEFT JOIN (
-           SELECT invalidation_id, count(*) AS n, bool_and(is_second) AS is_second,
-                  coalesce(bool_and(is_lost), false) AS is_lost,
-                  min(task_id::text) FILTER (WHERE is_second) AS task_id,
-                  min(asked::text) FILTER (WHERE is_lost) AS asked
-             FROM maker GROUP BY invalidation_id) m USING (invalidation_id)
-), made AS (
-    INSERT INTO invalidations (invalidation_id, org_id, dataset_uuid, dataset_version, kind,
-                               partition_key, range_start, range_end, filter, reason, once_key,
-                               made_by, task_id, attempt, routed_at)
-    SELECT n.invalidation_id, mine.org_id, n.dataset_uuid, n.dataset_version, n.kind,
-           n.partition_key, n.range_start, n.range_end, n.filter,
-           concat_ws('; ', nullif(n.reason, ''), n.fate), n.once_key, 'task:' || mine.task_id,
-           mine.task_id, %(attempt)s, now()
-      FROM judged n CROSS JOIN (SELECT task_id, org_id FROM tasks
-                                 WHERE task_id = %(task_id)s) mine
-    ON CONFLICT ON CONSTRAINT invalidations_once DO NOTHING
-    RETURNING invalidation_id
-), """ + creation("""
-    SELECT DISTINCT ON (m.task_id)
-           m.org_id, m.job_id, m.revision_id, m.runtime, m.bulk, 'doubt:' || m.task_id,
-           m.dataset_uuid, m.dataset_version, m.key, m.first, m.last, m.cursor_value,
-           m.max_attempts, m.max_concurrency, m.timeout_seconds, m.lease_seconds,
-           m.invalidation_id
-      FROM maker m JOIN made USING (invalidation_id)
-     WHERE NOT m.is_second
-""")
 
-
-async def record(conn: Conn, fence: Fence, doubts: list[NewInvalidation]) -> list[UUID]:
-    """Remember what is doubted and have it made again. Returns the tasks that do so.
-
-    Raises Forbidden for what the checker was not asked to look at.
-    """
-    await _require_inside(conn, fence, doubts)
-    values = {
-        "task_id": fence.task_id,
-        "attempt": fence.attempt,
-        **columns(doubts),
-        "once_keys": [f"doubt:{_key(n)}" for n in doubts],
-    }
-    return [row[0] for row in await (await conn.execute(_RECORD, values)).fetchall()]
-
-
-def _key(doubt: NewInvalidation) -> str:
-    scope = doubt.partition_key or f"{doubt.range_start}-{doubt.range_end}"
-    return doubt.once_key or f"{doubt.kind}:{scope}"
-
-
-async def _require_inside(conn: Conn, fence: Fence, doubts: list[NewInvalidation]) -> None:
+async def _require_inside(conn: Conn, fence: Fence, defects: list[NewInvalidation]) -> None:
     row = await (await conn.execute(_SCOPE, {"task_id": fence.task_id})).fetchone()
     first, last = row or (None, None)
-    for doubt in doubts:
-        if first is None or last is None or doubt.range_start is None or doubt.range_end is None:
+    for defect in defects:
+        if first is None or last is None or defect.range_start is None or defect.range_end is None:
             continue
-        if doubt.range_end < first or last < doubt.range_start:
-            key = doubt.partition_key or f"{doubt.range_start}-{doubt.range_end}"
-            raise Forbidden(f"blocks {key} are not this task's to check")
+        if defect.range_end < first or last < defect.range_start:
+            raise Forbidden(
+                f"blocks {_scope(defect)} are outside the blocks {first}-{last} that this task "
+                "checks; report defects of its own blocks only"
+            )
+
+
+def _scope(defect: NewInvalidation) -> str:
+    return defect.partition_key or f"{defect.range_start}-{defect.range_end}"
+
+
+# A task answers an invalidation of its own output only if the invalidation is a reported defect.
+_FIND_PRODUCERS = """
+SELECT DISTINCT ON (n.defect, t.task_id)
+       n.defect, t.task_id, o.revision_id,
+       CASE WHEN t.range_start IS NULL THEN p.partition_key ELSE t.partition_key END
+           AS partition_key,
+       coalesce(t.range_start, p.range_start) AS range_start,
+       coalesce(t.range_end, p.range_end) AS range_end,
+       answered.invalidation_id IS NOT NULL AS is_rerun, rerun.task_id AS rerun_id,
+       coalesce(rerun.status = 'Canceled'
+                OR (rerun.status = 'Failed' AND rerun.retry_at IS NULL), false) AS has_failed_rerun
+  FROM jsonb_populate_recordset(NULL::new_invalidation, %(defects)s)
+       WITH ORDINALITY AS n (dataset_uuid, dataset_version, kind, partition_key, range_start,
+                             range_end, filter, reason, once_key, defect)
+  JOIN dataset_versions v ON v.dataset_version = n.dataset_version
+  JOIN partitions p ON p.dataset_version = n.dataset_version
+   AND (p.partition_key = n.partition_key
+        OR (n.kind = 'row_range'
+            AND overlaps_blocks(p, v.generation_no, n.range_start, n.range_end)))
+  JOIN tasks t ON t.task_id = p.task_id
+  JOIN jobs j ON j.job_id = t.job_id AND j.active
+  JOIN job_outputs o ON o.dataset_version = p.dataset_version
+   AND o.revision_id IN (j.revision_id, j.building_revision_id)
+  LEFT JOIN invalidations answered ON answered.invalidation_id = t.invalidation_id
+   AND answered.dataset_version = p.dataset_version
+  LEFT JOIN tasks rerun ON rerun.job_id = t.job_id AND rerun.dedupe_key = 'doubt:' || t.task_id
+ ORDER BY n.defect, t.task_id, o.revision_id = j.revision_id DESC
+"""
+
+
+async def _find_producers(conn: Conn, defects: list[NewInvalidation]) -> list[_Producer]:
+    async with conn.cursor(row_factory=class_row(_Producer)) as cursor:
+        await cursor.execute(_FIND_PRODUCERS, {"defects": as_rows(defects)})
+        return await cursor.fetchall()
+
+
+def _describe_outcomes(
+    defects: list[NewInvalidation], producers: list[_Producer]
+) -> list[NewInvalidation]:
+    """Add to each defect's reason what happens because of it, and a key that makes it unique."""
+    found = {n: list(group) for n, group in groupby(producers, lambda p: p.defect)}
+    return [
+        replace(
+            defect,
+            reason="; ".join(filter(None, (defect.reason, _outcome(found.get(n, []))))),
+            once_key=f"doubt:{defect.once_key or f'{defect.kind}:{_scope(defect)}'}",
+        )
+        for n, defect in enumerate(defects, start=1)
+    ]
+
+
+def _outcome(producers: list[_Producer]) -> str:
+    if not producers:
+        return "not rebuilt: no active job produces this generation"
+    if all(p.is_rerun for p in producers):
+        first = min(str(p.task_id) for p in producers)
+        return (
+            f"not rebuilt: task {first} already rebuilt it because of a reported defect; "
+            "check the node, then run `trace invalidate --rebuild`"
+        )
+    if all(p.has_failed_rerun for p in producers):
+        return f"not rebuilt: task {min(str(p.rerun_id) for p in producers)} failed to rebuild it"
+    return "being rebuilt"
+
+
+# The defects need no routing: consumers follow when the partition is rewritten.
+_INSERT = """
+INSERT INTO invalidations AS i (org_id, dataset_uuid, dataset_version, kind, partition_key,
+                                range_start, range_end, filter, reason, once_key, made_by, task_id,
+                                attempt, routed_at)
+SELECT t.org_id, n.dataset_uuid, n.dataset_version, n.kind, n.partition_key, n.range_start,
+       n.range_end, n.filter, n.reason, n.once_key, 'task:' || t.task_id, t.task_id, %(attempt)s,
+       now()
+  FROM jsonb_populate_recordset(NULL::new_invalidation, %(defects)s) n
+ CROSS JOIN (SELECT task_id, org_id FROM tasks WHERE task_id = %(task_id)s) t
+ON CONFLICT ON CONSTRAINT invalidations_once DO NOTHING
+RETURNING i.dataset_version, i.once_key, i.invalidation_id
+"""
+
+
+async def _insert(conn: Conn, fence: Fence, defects: list[NewInvalidation]) -> dict[int, UUID]:
+    """Insert the defects. Returns the ids of the new ones by their position."""
+    values = {"task_id": fence.task_id, "attempt": fence.attempt, "defects": as_rows(defects)}
+    rows = await (await conn.execute(_INSERT, values)).fetchall()
+    ids: dict[tuple[UUID, str], UUID] = {(row[0], row[1]): row[2] for row in rows}
+    found: dict[int, UUID] = {}
+    for n, defect in enumerate(defects, start=1):
+        made = ids.pop((defect.dataset_version, defect.once_key or ""), None)
+        if made is not None:
+            found[n] = made
+    return found
+
+
+_CREATE_RERUNS = """
+SELECT create_rerun_tasks(ARRAY(
+    SELECT new_task(t.org_id, t.job_id, p.revision_id, t.runtime, t.bulk, 'doubt:' || t.task_id,
+                    t.max_attempts, t.max_concurrency, t.timeout_seconds, t.lease_seconds,
+                    t.dataset_uuid, t.dataset_version, p.partition_key, p.range_start,
+                    p.range_end, t.cursor_value, p.invalidation_id)
+      FROM unnest(%(task_ids)s::uuid[], %(revision_ids)s::uuid[], %(keys)s::text[],
+                  %(starts)s::bigint[], %(ends)s::bigint[], %(invalidation_ids)s::uuid[])
+           AS p (task_id, revision_id, partition_key, range_start, range_end, invalidation_id)
+      JOIN tasks t ON t.task_id = p.task_id))
+"""
+
+
+async def _create_reruns(
+    conn: Conn, producers: list[_Producer], recorded: dict[int, UUID]
+) -> list[UUID]:
+    once = {p.task_id: p for p in producers if p.defect in recorded and not p.is_rerun}
+    if not once:
+        return []
+    wanted = list(once.values())
+    values: dict[str, list[Any]] = {
+        "task_ids": [p.task_id for p in wanted],
+        "revision_ids": [p.revision_id for p in wanted],
+        "keys": [p.partition_key for p in wanted],
+        "starts": [p.range_start for p in wanted],
+        "ends": [p.range_end for p in wanted],
+        "invalidation_ids": [recorded[p.defect] for p in wanted],
+    }
+    return [row[0] for row in await (await conn.execute(_CREATE_RERUNS, values)).fetchall()]

@@ -1,4 +1,4 @@
-"""Moving partition pointers: forward only, with lineage, and with word of every rewrite."""
+"""Partition commits: point partitions at an attempt's output, record lineage and rewrites."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ from psycopg.types.json import Jsonb
 from trace_etl.model.errors import Forbidden, PartitionOverlap
 from trace_etl.model.scope import Range
 from trace_etl.model.task import Fence
-from trace_etl.policy.commit_decision import Standing, Verdict, verdict
+from trace_etl.policy.commit_decision import ExistingPartition, Verdict, verdict
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.partitions import invalidations
+from trace_etl.state.partitions.invalidations import NewInvalidation
 
 
 @dataclass(frozen=True)
@@ -28,73 +30,77 @@ class NewPartition:
 
     @property
     def span(self) -> Range | None:
-        if self.range_start is None or self.range_end is None:
-            return None
-        return Range(self.range_start, self.range_end)
+        return _span(self.range_start, self.range_end)
 
 
-class Raced(Exception):
-    """Somebody committed an overlapping partition between the look and the move: look again."""
+class ConcurrentCommit(Exception):
+    """Another transaction committed an overlapping partition meanwhile: try the commit again."""
 
 
 @dataclass(frozen=True)
-class _Scene:
-    """The task that publishes, and what stands where it wants to."""
+class _Situation:
+    """The task that commits, and the committed partitions that its outputs meet."""
 
+    org_id: UUID
     span: Range | None
     follows: bool
-    """It reads up to a cursor, and no certain blocks."""
-    is_missed: bool
-    """Something it read became invalid while it ran, and no other task answers for that."""
-    standing: list[list[Standing]]
+    """The task reads up to a cursor, not a fixed range of blocks."""
+    missed_invalidation: bool
+    """An input became invalid while the task ran, and no other task answers for it."""
+    existing: list[list[ExistingPartition]]
+    """For each new partition, those that share its key or its blocks."""
 
 
-async def publish(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> list[NewPartition]:
-    """Point partitions at an attempt's prefixes, in three statements at most, however many.
+async def commit(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> list[NewPartition]:
+    """Point partitions at an attempt's output. Returns those that readers see now.
 
-    What was made from newer inputs stays. Returns what is shown now. Raises PartitionOverlap,
-    Forbidden, Raced.
+    A partition that was made from newer inputs stays. A partition that is replaced invalidates what
+    was made from it. The number of statements does not depend on the number of partitions. Raises
+    PartitionOverlap, Forbidden, ConcurrentCommit.
     """
-    new = _distinct(given)
-    scene = await _look(conn, fence, new)
-    shown: list[NewPartition] = []
+    new = _drop_covered(given)
+    situation = await _lock_existing(conn, fence, new)
+    visible: list[NewPartition] = []
     covered: list[tuple[UUID, str]] = []
     replacing: list[str] = []
-    for item, standing in zip(new, scene.standing, strict=True):
-        _require_inside(scene.span, item)
-        match verdict(item.partition_key, item.span, standing, follows=scene.follows):
+    for item, existing in zip(new, situation.existing, strict=True):
+        _require_inside(situation.span, item)
+        match verdict(item.partition_key, item.span, existing, follows=situation.follows):
             case Verdict.OVERLAP:
-                raise PartitionOverlap(_cut_through(item, standing))
+                raise PartitionOverlap(_describe_overlap(item, existing))
             case Verdict.AGAIN:
-                await conn.execute(_AGAIN, {"task_id": fence.task_id})
+                await conn.execute(_RUN_AGAIN, {"task_id": fence.task_id})
             case Verdict.SUPERSEDED:
                 pass
             case Verdict.POINT:
-                shown.append(item)
-                others = {s.partition_key for s in standing} - {item.partition_key}
+                visible.append(item)
+                others = {e.partition_key for e in existing} - {item.partition_key}
                 covered += [(item.dataset_version, key) for key in sorted(others)]
                 replacing += [f"{item.dataset_version}/{item.partition_key}"] if others else []
     if covered:
         gone = {"versions": [v for v, _ in covered], "keys": [key for _, key in covered]}
         await conn.execute(_REMOVE, gone)
-    if shown:
-        await _point(conn, fence, shown, replacing)
-        if scene.is_missed:
-            await conn.execute(_AGAIN, {"task_id": fence.task_id})
-    return shown
+    if visible:
+        moved = await _move_pointers(conn, fence, visible, replacing)
+        await _record_lineage(conn, fence, moved)
+        await _invalidate_rewritten(conn, fence, situation.org_id, moved)
+        if situation.missed_invalidation:
+            await conn.execute(_RUN_AGAIN, {"task_id": fence.task_id})
+    return visible
 
 
-def _cut_through(item: NewPartition, standing: Sequence[Standing]) -> str:
-    there = ", ".join(sorted(s.partition_key for s in standing)[:3])
+def _describe_overlap(item: NewPartition, existing: Sequence[ExistingPartition]) -> str:
+    some = ", ".join(sorted(e.partition_key for e in existing)[:3])
     return (
-        f"blocks {item.partition_key} cut through a partition that is already committed ({there}); "
-        "use the ranges it was split into, or one that covers them whole. If the job reads inputs "
-        "that are cut differently, give what splits them one size, or use `update_strategy: append`"
+        f"blocks {item.partition_key} cut through a committed partition ({some}); publish the "
+        "ranges it was split into, or one range that covers them whole. If the job reads inputs "
+        "that are split differently, give their splitters one size, or use "
+        "`update_strategy: append`"
     )
 
 
-def _distinct(given: Sequence[NewPartition]) -> list[NewPartition]:
-    """Of what one completion names twice, or covers itself, the last word."""
+def _drop_covered(given: Sequence[NewPartition]) -> list[NewPartition]:
+    """Leave out partitions that a later one of the same completion covers."""
     kept: list[NewPartition] = []
     for item in given:
         kept = [k for k in kept if not _covers(item, k)]
@@ -107,74 +113,59 @@ def _covers(item: NewPartition, other: NewPartition) -> bool:
         return False
     if item.partition_key == other.partition_key:
         return True
-    mine, theirs = item.span, other.span
-    if mine is None or theirs is None:
+    outer, inner = item.span, other.span
+    if outer is None or inner is None:
         return False
-    return mine.start <= theirs.start and theirs.end <= mine.end
+    return outer.start <= inner.start and inner.end <= outer.end
 
 
-def _require_inside(span: Range | None, item: NewPartition) -> None:
-    # A task of a range writes inside it: nobody's token covers its neighbours.
-    mine = item.span
-    if span is None or mine is None:
+def _require_inside(task_span: Range | None, item: NewPartition) -> None:
+    span = item.span
+    if task_span is None or span is None:
         return
-    if mine.start < span.start or span.end < mine.end:
-        raise Forbidden(f"blocks {item.partition_key} are not this task's to publish")
+    if span.start < task_span.start or task_span.end < span.end:
+        raise Forbidden(
+            f"blocks {item.partition_key} are outside this task's blocks "
+            f"{task_span.start}-{task_span.end}; a task publishes only its own"
+        )
 
 
-# Locked in one order, so that two completions over the same partitions cannot deadlock.
-_LOOK = """
-WITH mine AS (
-    SELECT t.range_start, t.range_end, t.pinned_snapshot, t.job_id, t.revision_id,
-           t.dataset_uuid, t.dataset_version, i.made_xid,
-           t.cursor_value IS NOT NULL AND t.invalidation_id IS NULL AS follows
+# Partitions are locked in one order, so that two completions cannot deadlock.
+_LOCK_EXISTING = """
+WITH own AS (
+    SELECT t.org_id, t.range_start, t.range_end, t.pinned_snapshot, i.made_xid,
+           t.cursor_value IS NOT NULL AND t.invalidation_id IS NULL AS follows,
+           missed_invalidation(t) AS missed_invalidation
       FROM tasks t LEFT JOIN invalidations i ON i.invalidation_id = t.invalidation_id
      WHERE t.task_id = %(task_id)s
-), standing AS (
-    SELECT w.n, p.partition_key, p.range_start, p.range_end,
-           read_later(p.read_snapshot, mine.pinned_snapshot) AS is_newer,
-           coalesce(pg_visible_in_snapshot(mine.made_xid, p.read_snapshot), false) AS is_cured
+), existing AS (
+    SELECT n.place, p.partition_key, p.range_start, p.range_end,
+           read_later(p.read_snapshot, own.pinned_snapshot) AS is_newer,
+           coalesce(pg_visible_in_snapshot(own.made_xid, p.read_snapshot), false) AS is_cured
       FROM unnest(%(versions)s::uuid[], %(keys)s::text[], %(starts)s::bigint[], %(ends)s::bigint[])
-           WITH ORDINALITY AS w (dataset_version, partition_key, first, last, n)
-      JOIN dataset_versions v ON v.dataset_version = w.dataset_version
+           WITH ORDINALITY AS n (dataset_version, partition_key, first_block, last_block, place)
+      JOIN dataset_versions v ON v.dataset_version = n.dataset_version
       JOIN LATERAL (
            SELECT q.dataset_version, q.partition_key FROM partitions q
-            WHERE q.dataset_version = w.dataset_version AND q.partition_key = w.partition_key
+            WHERE q.dataset_version = n.dataset_version AND q.partition_key = n.partition_key
             UNION
            SELECT q.dataset_version, q.partition_key FROM partitions q
-            WHERE w.first IS NOT NULL AND q.dataset_version = w.dataset_version
-              AND overlaps_blocks(q, v.generation_no, w.first, w.last)
+            WHERE n.first_block IS NOT NULL AND q.dataset_version = n.dataset_version
+              AND overlaps_blocks(q, v.generation_no, n.first_block, n.last_block)
       ) q ON true
       JOIN partitions p
         ON p.dataset_version = q.dataset_version AND p.partition_key = q.partition_key
-     CROSS JOIN mine
+     CROSS JOIN own
      ORDER BY p.dataset_version, p.partition_key
        FOR UPDATE OF p
 )
-SELECT mine.range_start, mine.range_end, s.n, s.partition_key, s.range_start, s.range_end,
-       s.is_newer, s.is_cured,
-       EXISTS (
-           SELECT FROM job_inputs i
-             JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
-             JOIN invalidations n
-               ON n.dataset_version
-                  = input_generation(i, d, mine.dataset_uuid, mine.dataset_version)
-              AND n.made_xid >= pg_snapshot_xmin(mine.pinned_snapshot)
-              AND n.once_key NOT LIKE 'doubt:%%' IS NOT FALSE  -- its rewrite will tell
-            WHERE i.revision_id = mine.revision_id
-              AND NOT pg_visible_in_snapshot(n.made_xid, mine.pinned_snapshot)
-              AND scopes_overlap(n.range_start, n.range_end, mine.range_start, mine.range_end)
-              AND NOT EXISTS (
-                  SELECT FROM invalidation_consumers c JOIN tasks t ON t.task_id = c.task_id
-                   WHERE c.invalidation_id = n.invalidation_id AND c.job_id = mine.job_id
-                     AND scopes_overlap(t.range_start, t.range_end,
-                                        mine.range_start, mine.range_end))
-       ) AS is_missed, mine.follows
-  FROM mine LEFT JOIN standing s ON true
+SELECT own.org_id, own.range_start, own.range_end, own.follows, own.missed_invalidation,
+       e.place, e.partition_key, e.range_start, e.range_end, e.is_newer, e.is_cured
+  FROM own LEFT JOIN existing e ON true
 """
 
 
-async def _look(conn: Conn, fence: Fence, new: list[NewPartition]) -> _Scene:
+async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _Situation:
     values = {
         "task_id": fence.task_id,
         "versions": [n.dataset_version for n in new],
@@ -182,13 +173,14 @@ async def _look(conn: Conn, fence: Fence, new: list[NewPartition]) -> _Scene:
         "starts": [n.range_start for n in new],
         "ends": [n.range_end for n in new],
     }
-    rows: list[tuple[Any, ...]] = await (await conn.execute(_LOOK, values)).fetchall()
-    standing = [list[Standing]() for _ in new]
-    for _, _, n, key, start, end, newer, cured, *_ in rows:
-        if n is not None:
-            standing[int(n) - 1].append(Standing(key, _span(start, end), newer, cured))
-    first = rows[0]  # the task is there: its completion was accepted a moment ago
-    return _Scene(_span(first[0], first[1]), first[9], first[8], standing)
+    rows: list[tuple[Any, ...]] = await (await conn.execute(_LOCK_EXISTING, values)).fetchall()
+    existing = [list[ExistingPartition]() for _ in new]
+    for *_, place, key, start, end, is_newer, is_cured in rows:
+        if place is not None:
+            found = ExistingPartition(key, _span(start, end), is_newer, is_cured)
+            existing[int(place) - 1].append(found)
+    org_id, start, end, follows, missed, *_ = rows[0]  # the completion has locked its task
+    return _Situation(org_id, _span(start, end), follows, missed, existing)
 
 
 def _span(start: int | None, end: int | None) -> Range | None:
@@ -204,9 +196,9 @@ DELETE FROM partition_inputs l USING unnest(%(versions)s::uuid[], %(keys)s::text
  WHERE l.dataset_version = g.v AND l.partition_key = g.k
 """
 
-# The same scope once more, by the same definition: what was read is older than a part of what
-# stands, or became invalid between the claim's snapshot and its commit, unseen by the routing.
-_AGAIN = """
+# Run the same scope and definition again: the task read inputs that are older than a part of what is
+# committed, or that became invalid while it ran.
+_RUN_AGAIN = """
 SELECT task_id FROM create_tasks(ARRAY(
     SELECT new_task(org_id, job_id, revision_id, runtime, bulk, 'again:' || task_id, max_attempts,
                     max_concurrency, timeout_seconds, lease_seconds, dataset_uuid,
@@ -215,27 +207,22 @@ SELECT task_id FROM create_tasks(ARRAY(
       FROM tasks WHERE task_id = %(task_id)s))
 """
 
-# A pointer moves from an older reading to a newer one and never back: the row itself decides, so
-# no two completions can pass each other. A pointer that moved, or that took the place of others, is
-# a rewrite, and whoever read what was there is told.
-_POINT = """
-WITH mine AS (
-    SELECT task_id, attempt, org_id, revision_id, range_start, range_end, pinned_snapshot,
-           dataset_uuid, dataset_version
-      FROM tasks WHERE task_id = %(task_id)s
-), pointed AS (
+# A pointer moves from an older reading to a newer one and never back. The row itself decides, so two
+# completions cannot overtake each other. A pointer that moved, or that replaced others, is a rewrite.
+_MOVE_POINTERS = """
+WITH moved AS (
     INSERT INTO partitions AS p (
            dataset_version, generation_no, partition_key, range_start, range_end, storage_ref,
            row_count, byte_count, columns, task_id, attempt, read_snapshot)
     SELECT v.dataset_version, v.generation_no, n.partition_key, n.range_start, n.range_end,
-           n.storage_ref, n.row_count, n.byte_count, n.columns, mine.task_id, mine.attempt,
-           mine.pinned_snapshot
+           n.storage_ref, n.row_count, n.byte_count, n.columns, t.task_id, t.attempt,
+           t.pinned_snapshot
       FROM unnest(%(versions)s::uuid[], %(keys)s::text[], %(starts)s::bigint[], %(ends)s::bigint[],
                   %(refs)s::jsonb[], %(rows)s::bigint[], %(bytes)s::bigint[], %(columns)s::jsonb[])
            AS n (dataset_version, partition_key, range_start, range_end, storage_ref, row_count,
                  byte_count, columns)
       JOIN dataset_versions v ON v.dataset_version = n.dataset_version
-     CROSS JOIN mine
+      JOIN tasks t ON t.task_id = %(task_id)s
     ON CONFLICT (dataset_version, partition_key) DO UPDATE
        SET storage_ref = EXCLUDED.storage_ref, row_count = EXCLUDED.row_count,
            byte_count = EXCLUDED.byte_count, columns = EXCLUDED.columns,
@@ -246,53 +233,26 @@ WITH mine AS (
     RETURNING p.dataset_version, p.partition_key, p.range_start, p.range_end,
               p.xmax::text <> '0'
               OR concat(p.dataset_version, '/', p.partition_key) = ANY(%(replacing)s::text[])
-              AS rewritten
-), made_from AS (
-    INSERT INTO partition_inputs AS l (
-           dataset_version, partition_key, input_version, input_key, input_task_id, input_attempt,
-           task_id, attempt)
-    SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.partition_key)
-           o.dataset_version, o.partition_key, v.dataset_version, p.partition_key,
-           p.task_id, p.attempt, mine.task_id, mine.attempt
-      FROM mine
-      JOIN job_inputs i ON i.revision_id = mine.revision_id
-      JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
-      JOIN dataset_versions v
-        ON v.dataset_version = input_generation(i, d, mine.dataset_uuid, mine.dataset_version)
-     CROSS JOIN LATERAL (
-           SELECT '*' AS partition_key, NULL::uuid AS task_id, NULL::int AS attempt
-            WHERE mine.range_start IS NULL
-            UNION ALL
-           SELECT q.partition_key, CASE WHEN s.seen THEN q.task_id END,
-                  CASE WHEN s.seen THEN q.attempt END
-             FROM partitions q
-            CROSS JOIN LATERAL (
-                  SELECT pg_visible_in_snapshot(q.commit_xid, mine.pinned_snapshot)) AS s (seen)
-            WHERE mine.range_start IS NOT NULL AND q.dataset_version = v.dataset_version
-              AND overlaps_blocks(q, v.generation_no, mine.range_start, mine.range_end)
-     ) p
-     CROSS JOIN pointed o
-    ON CONFLICT (dataset_version, partition_key, input_version, input_key) DO UPDATE
-       SET input_task_id = EXCLUDED.input_task_id, input_attempt = EXCLUDED.input_attempt,
-           task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt
-), told AS (
-    INSERT INTO invalidations (org_id, dataset_uuid, dataset_version, kind, partition_key,
-                               range_start, range_end, reason, once_key, made_by, task_id,
-                               attempt)
-    SELECT mine.org_id, v.dataset_uuid, o.dataset_version, 'partition', o.partition_key,
-           o.range_start, o.range_end, 'rewritten', 'rewritten:' || o.partition_key,
-           'task:' || mine.task_id, mine.task_id, mine.attempt
-      FROM pointed o JOIN dataset_versions v ON v.dataset_version = o.dataset_version
-     CROSS JOIN mine
-     WHERE o.rewritten
-    RETURNING invalidation_id
+              AS is_rewrite
 )
-SELECT count(*) FROM enqueue(ARRAY(
-    SELECT outbox_entry('route_invalidation', invalidation_id) FROM told))
+SELECT v.dataset_uuid, m.dataset_version, m.partition_key, m.range_start, m.range_end, m.is_rewrite
+  FROM moved m JOIN dataset_versions v ON v.dataset_version = m.dataset_version
 """
 
 
-async def _point(conn: Conn, fence: Fence, new: list[NewPartition], replacing: list[str]) -> None:
+@dataclass(frozen=True)
+class _Moved:
+    dataset_uuid: UUID
+    dataset_version: UUID
+    partition_key: str
+    range_start: int | None
+    range_end: int | None
+    is_rewrite: bool
+
+
+async def _move_pointers(
+    conn: Conn, fence: Fence, new: list[NewPartition], replacing: list[str]
+) -> list[_Moved]:
     values = {
         "task_id": fence.task_id,
         "versions": [n.dataset_version for n in new],
@@ -306,6 +266,74 @@ async def _point(conn: Conn, fence: Fence, new: list[NewPartition], replacing: l
         "replacing": replacing,
     }
     try:
-        await conn.execute(_POINT, values)
+        rows = await (await conn.execute(_MOVE_POINTERS, values)).fetchall()
     except ExclusionViolation as error:
-        raise Raced from error
+        raise ConcurrentCommit from error
+    return [_Moved(*row) for row in rows]
+
+
+# A task without blocks reads its inputs whole: `*`. An input partition that the attempt's snapshot
+# does not contain was rewritten while the attempt ran; the attempt that it was read from is unknown.
+_RECORD_LINEAGE = """
+INSERT INTO partition_inputs AS l (
+       dataset_version, partition_key, input_version, input_key, input_task_id, input_attempt,
+       task_id, attempt)
+SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.partition_key)
+       o.dataset_version, o.partition_key, v.dataset_version, p.partition_key,
+       p.task_id, p.attempt, t.task_id, t.attempt
+  FROM tasks t
+  JOIN job_inputs i ON i.revision_id = t.revision_id
+  JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+  JOIN dataset_versions v
+    ON v.dataset_version = input_generation(i, d, t.dataset_uuid, t.dataset_version)
+ CROSS JOIN LATERAL (
+       SELECT '*' AS partition_key, NULL::uuid AS task_id, NULL::int AS attempt
+        WHERE t.range_start IS NULL
+        UNION ALL
+       SELECT q.partition_key, CASE WHEN s.is_seen THEN q.task_id END,
+              CASE WHEN s.is_seen THEN q.attempt END
+         FROM partitions q
+        CROSS JOIN LATERAL (
+              SELECT pg_visible_in_snapshot(q.commit_xid, t.pinned_snapshot)) AS s (is_seen)
+        WHERE t.range_start IS NOT NULL AND q.dataset_version = v.dataset_version
+          AND overlaps_blocks(q, v.generation_no, t.range_start, t.range_end)
+ ) p
+ CROSS JOIN unnest(%(versions)s::uuid[], %(keys)s::text[]) AS o (dataset_version, partition_key)
+ WHERE t.task_id = %(task_id)s
+ON CONFLICT (dataset_version, partition_key, input_version, input_key) DO UPDATE
+   SET input_task_id = EXCLUDED.input_task_id, input_attempt = EXCLUDED.input_attempt,
+       task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt
+"""
+
+
+async def _record_lineage(conn: Conn, fence: Fence, moved: list[_Moved]) -> None:
+    values = {
+        "task_id": fence.task_id,
+        "versions": [m.dataset_version for m in moved],
+        "keys": [m.partition_key for m in moved],
+    }
+    await conn.execute(_RECORD_LINEAGE, values)
+
+
+async def _invalidate_rewritten(
+    conn: Conn, fence: Fence, org_id: UUID, moved: list[_Moved]
+) -> None:
+    """Invalidate what was made from the partitions that this commit replaced."""
+    rewritten = [
+        NewInvalidation(
+            dataset_uuid=m.dataset_uuid,
+            dataset_version=m.dataset_version,
+            kind="partition",
+            partition_key=m.partition_key,
+            range_start=m.range_start,
+            range_end=m.range_end,
+            filter=None,
+            reason="rewritten",
+            once_key=f"rewritten:{m.partition_key}",
+        )
+        for m in moved
+        if m.is_rewrite
+    ]
+    if rewritten:
+        made_by = f"task:{fence.task_id}"
+        await invalidations.record(conn, org_id, rewritten, made_by=made_by, fence=fence)

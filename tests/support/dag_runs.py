@@ -6,13 +6,13 @@ from pathlib import Path
 
 from support.spark_tasks import as_input, range_scope, task
 from trace_etl.api.task.payload import TaskPayload
+from trace_etl.dag.operators import FORWARDERS
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Job
 from trace_etl.policy.ranges import split
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
-_RELAYS = ("source", "range_splitter")
 DAG = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
 
 
@@ -21,7 +21,7 @@ def run_dag(
 ) -> dict[tuple[str, int], TaskPayload]:
     """Run every job that makes rows of a range, for every partition; by job and first block."""
     jobs = parse_dag(dag.read_text()).jobs
-    relays = {job.name for job in jobs if job.operator in _RELAYS}
+    relays = {job.name for job in jobs if job.operator in FORWARDERS}
     found: dict[tuple[str, int], TaskPayload] = {}
     for cut in split(start, end, size):
         done: dict[str, TaskPayload] = {}

@@ -51,6 +51,6 @@ def test_not_even_a_checker_can_invalidate_inputs_a_generation_it_does_not_read(
 
 
 def test_only_integrity_check_declares_it_and_it_runs_no_users_code() -> None:
-    declared = [one for one in OPERATORS.values() if one.doubts_inputs]
+    declared = [one for one in OPERATORS.values() if one.can_invalidate_inputs]
     assert [one.name for one in declared] == ["integrity_check"]
     assert set(declared[0].runtimes) <= set(WORKERS) and not declared[0].needs_udf

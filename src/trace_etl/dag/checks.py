@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from trace_etl.dag.buffered_datasets import disagreeing
 from trace_etl.dag.complaints import complaint, suggest
 from trace_etl.dag.cycles import find_cycle
-from trace_etl.dag.operators import OPERATORS, Operator
-from trace_etl.dag.partition_sizes import clashes
+from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
+from trace_etl.dag.partition_sizes import find_size_conflicts
 from trace_etl.dag.positions import Located, Path
 from trace_etl.dag.publications import columns_apart, misplaced
 from trace_etl.dag.schema import (
@@ -102,7 +102,7 @@ class Checker:
             for n, rule in disagreeing(dag):
                 self._fault(("publish", n), rule)
         if not self.faults and len(jobs) == len(self.drafts.jobs):
-            for n, rule in clashes(dag):
+            for n, rule in find_size_conflicts(dag):
                 self._fault(("jobs", n, "inputs"), rule)
         return dag
 
@@ -254,7 +254,7 @@ class Checker:
     def _no_operator(self, name: str) -> str:
         if not name:
             return "is required and missing; name one, such as `sql`"
-        return f"unknown operator {name!r}" + suggest(name, OPERATORS.keys() - {"source"})
+        return f"unknown operator {name!r}" + suggest(name, NAMEABLE)
 
     def _fit(self, at: Path, job: JobSection, op: Operator, inputs: tuple[Input, ...]) -> None:
         """Whether the job is one that its operator can run."""

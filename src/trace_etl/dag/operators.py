@@ -106,8 +106,14 @@ class Operator:
     """Whether it runs a user's function, named in the job's `udf`."""
     never_ends: bool = False
     """Whether it runs until it is stopped; such a task takes none of its worker's slots."""
-    doubts_inputs: bool = False
-    """Whether it may find its inputs to be wrong, and invalidate them."""
+    can_invalidate_inputs: bool = False
+    """Whether it checks its inputs and may report defects, which invalidates them."""
+    forwards_scopes: bool = False
+    """Whether it only forwards block ranges to its consumers and writes no rows."""
+    repartitions: bool = False
+    """Whether it accepts inputs with partitions of different sizes and writes its own `size`."""
+    is_implicit: bool = False
+    """Whether a job has it without naming it: DAG files cannot name it."""
 
     @property
     def is_for_workers(self) -> bool:
@@ -156,9 +162,31 @@ _BOTH = ("replace", "append")
 OPERATORS: dict[str, Operator] = {
     op.name: op
     for op in (
-        Operator("source", NoConfig, ("dispatcher",), _one_output),
-        Operator("range_splitter", SplitConfig, ("dispatcher", *WORKERS), _one_output),
-        Operator("range_aggregator", AggregateConfig, ("dispatcher",), _one_output, _one_input),
+        Operator(
+            "source",
+            NoConfig,
+            ("dispatcher",),
+            _one_output,
+            forwards_scopes=True,
+            is_implicit=True,
+        ),
+        Operator(
+            "range_splitter",
+            SplitConfig,
+            ("dispatcher", *WORKERS),
+            _one_output,
+            forwards_scopes=True,
+            repartitions=True,
+        ),
+        Operator(
+            "range_aggregator",
+            AggregateConfig,
+            ("dispatcher",),
+            _one_output,
+            _one_input,
+            forwards_scopes=True,
+            repartitions=True,
+        ),
         Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs),
         Operator("block_follower", FollowConfig, WORKERS, _hot_outputs, never_ends=True),
         Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),
@@ -172,9 +200,13 @@ OPERATORS: dict[str, Operator] = {
             WORKERS,
             _one_output,
             _one_input,
-            doubts_inputs=True,
+            can_invalidate_inputs=True,
         ),
-        Operator("parquet_compact", CompactConfig, WORKERS, _one_output),
-        Operator("hot_trim", TrimConfig, WORKERS, _one_output, _two_inputs),
+        Operator("parquet_compact", CompactConfig, WORKERS, _one_output, repartitions=True),
+        Operator("hot_trim", TrimConfig, WORKERS, _one_output, _two_inputs, repartitions=True),
     )
 }
+NAMEABLE = sorted(op.name for op in OPERATORS.values() if not op.is_implicit)
+"""The operators that a DAG file can name."""
+FORWARDERS = frozenset(op.name for op in OPERATORS.values() if op.forwards_scopes)
+"""The operators that only forward block ranges."""

@@ -7,7 +7,7 @@ from pydantic_core import ErrorDetails
 
 from trace_etl.dag.checks import RUNTIMES, Checker, Drafts
 from trace_etl.dag.complaints import complaint
-from trace_etl.dag.operators import OPERATORS
+from trace_etl.dag.operators import NAMEABLE, OPERATORS
 from trace_etl.dag.positions import Located, Path, locate
 from trace_etl.dag.schema import DagFile, Defaults, JobSection, PublishSection, Section, fields_at
 from trace_etl.model.dag import Dag
@@ -95,7 +95,7 @@ def dag_schema() -> dict[str, Any]:
     """The JSON Schema of a DAG file, for editors."""
     schema = DagFile.model_json_schema(by_alias=True)
     job = schema["$defs"]["JobSection"]
-    names = sorted(OPERATORS.keys() - {"source"})
+    names = NAMEABLE
     job["properties"]["operator"] = {"enum": names, "title": "Operator"}
     for section in (job, schema["$defs"]["Defaults"]):
         section["properties"]["runtime"] = {"enum": list(RUNTIMES), "title": "Runtime"}

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from trace_etl.dag.operators import FORWARDERS
 from trace_etl.model.scope import Range
 from trace_etl.policy.ranges import split
 
 Action = Literal["build", "rebuild", "there", "no_input"]
-# Operators that pass scopes on and keep no partitions of their own.
-RELAYS = frozenset({"source", "range_splitter", "range_aggregator"})
 DEFAULT_CHUNK = 1000
 
 
@@ -31,7 +30,7 @@ class Chunk:
 
 def keeps_partitions(operator: str, update_strategy: str) -> bool:
     """Whether a job's output is partitions, as opposed to passed-on scopes or upserted rows."""
-    return operator not in RELAYS and update_strategy == "replace"
+    return operator not in FORWARDERS and update_strategy == "replace"
 
 
 def chunk_size(

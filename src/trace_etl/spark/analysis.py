@@ -15,23 +15,20 @@ from pyspark.sql.types import StructType
 
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskInput, TaskPayload
-from trace_etl.dag.operators import OPERATORS
+from trace_etl.dag.operators import FORWARDERS, OPERATORS
 from trace_etl.model.dag import Dag, Job
 from trace_etl.policy.sql_checks import with_upstream
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import OperatorError
-from trace_etl.spark.evm.tables import SCHEMAS
 from trace_etl.spark.io.appends import storable
 from trace_etl.spark.io.inputs import Input, where_columns
 from trace_etl.spark.io.writers import Frame
-from trace_etl.spark.operators import find_operator
+from trace_etl.spark.operators import find_operator, find_output_schemas
 from trace_etl.spark.session.failures import translate_error
 from trace_etl.spark.settings import SparkSettings
 
-_RELAYS = ("source", "range_splitter", "range_aggregator")
 _NO_ID = UUID(int=0)
 _POSITION = re.compile(r"\bline (\d+),? pos (\d+)")
-_FINDINGS = "block_number bigint, problem string, expected_rows bigint, found_rows bigint"
 Schemas = Mapping[str, StructType]
 
 
@@ -79,7 +76,7 @@ def analyse_dag(
     `only` restricts the analysis to these jobs and their upstream jobs.
     """
     found = Analysis()
-    relays = {job.name for job in dag.jobs if job.operator in _RELAYS}
+    relays = {job.name for job in dag.jobs if job.operator in FORWARDERS}
     wanted = {job.name for job in dag.jobs} if only is None else with_upstream(dag, only)
     waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name in wanted - relays]
     while waiting:
@@ -153,12 +150,8 @@ def _make_inputs(
 
 
 def _find_outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas:
-    if job.operator == "block_follower":
-        return {name: from_arrow_schema(SCHEMAS[name.removeprefix("hot_")]) for name in job.outputs}
-    if job.operator == "integrity_check":
-        return dict.fromkeys(job.outputs, cast("StructType", StructType.fromDDL(_FINDINGS)))
-    if job.operator == "parquet_compact":
-        return {job.outputs[0]: inputs[-1].frame.schema}
+    if known := find_output_schemas(job.operator):
+        return known(job.outputs, inputs)
     config = OPERATORS[job.operator].config.model_validate(job.config)
     context = _make_context(spark, job, inputs, config)
     result = find_operator(job.operator)(context, config)

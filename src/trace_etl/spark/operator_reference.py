@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trace_etl.dag.operators import OPERATORS, Operator
+from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
 
 _HEAD = (
     "# Operators\n\n"
@@ -18,8 +18,7 @@ _MODULES = Path(__file__).parent / "operators"
 
 def render_page() -> str:
     """Render the whole page as Markdown."""
-    names = sorted(OPERATORS.keys() - {"source"})
-    return "\n".join([_HEAD, *(_render_section(OPERATORS[name]) for name in names)])
+    return "\n".join([_HEAD, *(_render_section(OPERATORS[name]) for name in NAMEABLE)])
 
 
 def _render_section(operator: Operator) -> str:

@@ -187,7 +187,7 @@ class Payloads:
             wheres=tuple(_fragment(item.where) for item in revision.inputs),
             writes=writes,
             outputs=JsonTemplate(_list_outputs(revision, writes)),
-            can_invalidate_inputs=operator is not None and operator.doubts_inputs,
+            can_invalidate_inputs=operator is not None and operator.can_invalidate_inputs,
         )
 
     def _pinned(self, common: _RevisionParts, pins: str | None) -> _PinnedParts:

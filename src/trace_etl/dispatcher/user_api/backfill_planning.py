@@ -3,12 +3,11 @@
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from trace_etl.dag.operators import SplitConfig
+from trace_etl.dag.operators import FORWARDERS, OPERATORS, SplitConfig
 from trace_etl.model.errors import Conflict, Fault, Invalid
 from trace_etl.model.scope import Range
 from trace_etl.policy.backfill import (
     DEFAULT_CHUNK,
-    RELAYS,
     Action,
     Chunk,
     chunk_size,
@@ -77,7 +76,7 @@ _OTHER_SOURCES = {
 
 async def _plan_triggers(conn: Conn, wish: Wish, target: Target) -> Plan:
     """Of a manual source the chunks are its events."""
-    fed = await backfills.fed_by(conn, target.dataset_uuid or UUID(int=0), RELAYS)
+    fed = await backfills.fed_by(conn, target.dataset_uuid or UUID(int=0), FORWARDERS)
     if target.source != "manual":
         why = _OTHER_SOURCES.get(target.source or "", "is no manual one")
         instead = f"backfill what it feeds: {', '.join(fed)}" if fed else "nothing reads it yet"
@@ -134,7 +133,8 @@ def _envelope(span: Range, feed: list[Range] | None) -> Range:
 
 
 def _size(wish: Wish, target: Target, lengths: list[int]) -> int:
-    splits = target.upstream_operator == "range_splitter"
+    upstream = OPERATORS.get(target.upstream_operator or "")
+    splits = upstream is not None and upstream.config is SplitConfig
     splitter = SplitConfig.model_validate(target.upstream_config or {}).size if splits else None
     relays = not keeps_partitions(target.operator, target.update_strategy)
     size = chunk_size(wish.chunk, splitter, lengths, whole=wish.span.length, relays=relays)

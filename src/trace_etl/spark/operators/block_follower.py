@@ -1,5 +1,10 @@
 """Follows the tip of a chain into hot tables, through every reorganisation. Runs until stopped."""
 
+from collections.abc import Sequence
+
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.dag.operators import FollowConfig
 from trace_etl.data import connection
@@ -8,9 +13,11 @@ from trace_etl.model.storage import hot_table
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.fetch import RpcSource
+from trace_etl.spark.evm.tables import SCHEMAS
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.streaming import StreamingFollower
+from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.link import never
 from trace_etl.spark.session.conf import is_connect
 from trace_etl.spark.session.scratch import own_directory
@@ -70,3 +77,8 @@ def _plan(context: OperatorContext, config: FollowConfig) -> FollowPlan:
         finality_depth=config.finality_depth_blocks,
         timeout=config.patience_seconds,
     )
+
+
+def output_schemas(outputs: Sequence[str], _: Sequence[Input]) -> dict[str, StructType]:
+    """Return the columns of the tables that it follows."""
+    return {name: from_arrow_schema(SCHEMAS[name.removeprefix("hot_")]) for name in outputs}

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from trace_etl.api.task.events import Invalidation
 from trace_etl.api.task.payload import InputPartition, TaskInput
@@ -13,6 +14,7 @@ from trace_etl.dag.operator_configs import IntegrityConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.tables import SCHEMAS
+from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.io.writers import Frame
 
 _KEYS = {
@@ -154,3 +156,8 @@ def _doubtful(given: TaskInput, blocks: Sequence[int]) -> list[Invalidation]:
 
 def _holds(part: InputPartition, block: int) -> bool:
     return part.start is None or part.end is None or part.start <= block <= part.end
+
+
+def output_schemas(outputs: Sequence[str], _: Sequence[Input]) -> dict[str, StructType]:
+    """Return the columns of its findings."""
+    return dict.fromkeys(outputs, cast("StructType", StructType.fromDDL(_FINDINGS)))

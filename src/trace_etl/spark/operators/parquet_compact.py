@@ -1,8 +1,10 @@
 """Many small files, or a hot table's final blocks, to one well-packed file a partition."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pyspark.sql.types import StructType
 
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import Scope
@@ -12,6 +14,7 @@ from trace_etl.model.storage import hot_table
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask, NotFinal
 from trace_etl.spark.evm.tip import head_block
+from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.io.writers import Frame, Split
 
 
@@ -68,3 +71,8 @@ def _check_finality(context: OperatorContext, pool: str, depth: int) -> None:
     head = head_block(context.rpc_urls(pool))
     if end + depth > head:
         raise NotFinal(f"block {end} is not yet {depth} blocks behind the head, block {head}")
+
+
+def output_schemas(outputs: Sequence[str], inputs: Sequence[Input]) -> dict[str, StructType]:
+    """Return the columns of the input that it compacts."""
+    return {outputs[0]: inputs[-1].frame.schema}

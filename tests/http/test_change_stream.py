@@ -18,7 +18,7 @@ from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from support.users import new_org, person
 from support.waiting import eventually
-from trace_etl.dispatcher.user_api.pages import encode
+from trace_etl.dispatcher.user_api.pages import encode_key
 from trace_etl.dispatcher.user_api.routes import changes as route
 from trace_etl.lite.postgres.databases import Dsns
 
@@ -166,7 +166,7 @@ def test_a_position_that_retention_forgot_is_told_as_a_reset(shared: Bench) -> N
 
 
 def test_a_position_of_another_database_is_told_as_a_reset(shared: Bench) -> None:
-    ahead = encode((2**60, 3, "ffffffff-ffff-ffff-ffff-ffffffffffff", ""))
+    ahead = encode_key((2**60, 3, "ffffffff-ffff-ffff-ffff-ffffffffffff", ""))
     with following(shared.user, ahead) as stream:
         assert [next(stream).kind for _ in range(2)] == ["reset", "ready"]
 

@@ -9,13 +9,13 @@ import pytest
 
 from support.spark_tasks import task
 from trace_etl.api.task import lifecycle as wire
-from trace_etl.api.task.payload import Invalid, Scope
+from trace_etl.api.task.payload import InvalidScope, Scope
 from trace_etl.http.dispatcher_client import Refused
 from trace_etl.worker.attempt import Attempt
 
 RANGE = Scope(partition_key="0-9", start=0, end=9)
 CURSOR = Scope(cursor=105, after=71)
-CHANGE = Invalid(
+CHANGE = InvalidScope(
     invalidation_id=uuid4(), dataset_uuid=uuid4(), dataset_version=uuid4(), kind="row_range"
 )
 

@@ -1,6 +1,6 @@
-"""How every body behaves: immutable, and strict about fields it does not know."""
+"""Base classes and shared field types of all bodies."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -20,19 +20,30 @@ DatasetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$
 
 
 class Request(BaseModel):
-    """What callers send. Unknown fields are refused."""
+    """The body of a request. Unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Reply(BaseModel):
-    """What we answer. Readers ignore fields that a newer server adds."""
+    """The body of a response. Clients ignore fields that a newer server adds."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+T = TypeVar("T")
+
+
+class ListReply(Reply, Generic[T]):
+    """One page of a list."""
+
+    items: list[T]
+    next: str | None
+    """Pass it as `after` for the next page; null on the last page."""
+
+
 def either(this: str, that: str) -> Json:
-    """JSON schema: one of two fields, and not both."""
+    """Return a JSON schema that requires exactly one of two fields."""
 
     def only(given: str, other: str) -> Json:
         given_only = {given: {"not": {"type": "null"}}, other: {"type": "null"}}
@@ -42,7 +53,7 @@ def either(this: str, that: str) -> Json:
 
 
 class Fenced(Request):
-    """Every task-scoped call names the attempt and the lease it speaks for."""
+    """A call on behalf of a task. It names the attempt and the lease."""
 
     task_id: UUID
     attempt: Attempt

@@ -55,7 +55,7 @@ async def pin(pool: Pool, org_id: UUID, query: Admitted) -> list[Pin]:
 
 
 async def _pin(conn: Conn, dataset: PublishedDataset) -> Pin:
-    found = tuple(await partitions.committed(conn, dataset.dataset_version))
+    found = tuple(await partitions.list_all_partitions(conn, dataset.dataset_version))
     table = None if found else hot_table(dataset.dataset_uuid, dataset.dataset_version)
     return Pin(dataset.name, dataset.dataset_version, found, table)
 

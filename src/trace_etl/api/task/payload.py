@@ -26,7 +26,7 @@ class Scope(Reply):
     with the whole of a partition that it would cut through."""
 
 
-class Invalid(Reply):
+class InvalidScope(Reply):
     """Why a task runs again: what changed in one of its inputs. Its scope covers that, and more
     where an output must be replaced whole."""
 
@@ -96,7 +96,7 @@ class TaskPayload(Reply):
     operator: str
     config: Json
     scope: Scope | None = None
-    invalidation: Invalid | None = None
+    invalidation: InvalidScope | None = None
     """Extension: what this task is to make good, if it is the answer to an invalidation."""
     inputs: list[TaskInput] = []
     outputs: list[TaskOutput] = []

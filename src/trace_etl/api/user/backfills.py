@@ -6,10 +6,10 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from trace_etl.api.body import Block, Name, Reply, Request
+from trace_etl.api.body import Block, ListReply, Name, Reply, Request
 from trace_etl.model.scope import MAX_BLOCK
 
-State = Literal["running", "complete", "failed", "canceled"]
+BackfillState = Literal["running", "complete", "failed", "canceled"]
 ChunkState = Literal["pending", "created", "completed", "failed", "canceled", "skipped"]
 Action = Literal["build", "rebuild", "there", "no_input"]
 
@@ -67,7 +67,7 @@ class BackfillItem(Reply):
     end: int
     chunk: int
     force: bool
-    state: State
+    state: BackfillState
     why: str
     made_by: str
     created_at: datetime
@@ -93,14 +93,13 @@ class BackfillReply(BackfillItem):
     """False: the same was asked for before, and this is it."""
 
 
-class BackfillList(Reply):
-    items: list[BackfillItem]
-    next: str | None
+class BackfillList(ListReply[BackfillItem]):
+    """One page of backfills."""
 
 
 class BackfillCanceled(Reply):
     backfill_id: UUID
-    state: State
+    state: BackfillState
     canceled_tasks: int
     asked_to_stop: int
     """Tasks that run; their workers learn of it with the next heartbeat."""
@@ -108,7 +107,7 @@ class BackfillCanceled(Reply):
 
 class BackfillResumed(Reply):
     backfill_id: UUID
-    state: State
+    state: BackfillState
     chunks: int
     """How many are tried again."""
 
@@ -124,6 +123,5 @@ class ChunkItem(Reply):
     error_message: str | None
 
 
-class ChunkList(Reply):
-    items: list[ChunkItem]
-    next: str | None
+class ChunkList(ListReply[ChunkItem]):
+    """One page of the chunks of a backfill."""

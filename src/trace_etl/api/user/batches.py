@@ -4,7 +4,9 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from trace_etl.api.body import Reply
+from trace_etl.api.body import ListReply, Reply
+
+BatchState = Literal["waiting", "written", "failed"]
 
 
 class BatchItem(Reply):
@@ -17,7 +19,7 @@ class BatchItem(Reply):
     attempt: int
     batch_uri: str
     record_count: int | None
-    state: Literal["waiting", "written", "failed"]
+    state: BatchState
     row_count: int | None
     cursor: int | None
     accepted_at: datetime
@@ -26,9 +28,8 @@ class BatchItem(Reply):
     error_message: str | None
 
 
-class BatchList(Reply):
-    items: list[BatchItem]
-    next: str | None
+class BatchList(ListReply[BatchItem]):
+    """One page of batches."""
 
 
 class BatchRetried(Reply):

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import StringConstraints
 
-from trace_etl.api.body import Name, Reply, Request
+from trace_etl.api.body import ListReply, Name, Reply, Request
 from trace_etl.api.user.jobs import JobItem
 from trace_etl.api.user.rollouts import DagPlan
 
@@ -75,9 +75,8 @@ class DagItem(Reply):
     jobs: int
 
 
-class DagList(Reply):
-    items: list[DagItem]
-    next: str | None
+class DagList(ListReply[DagItem]):
+    """One page of DAGs."""
 
 
 class DagDetail(DagItem):

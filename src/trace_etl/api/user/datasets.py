@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from trace_etl.api.body import Reply
+from trace_etl.api.body import ListReply, Reply
 
 
 class DatasetItem(Reply):
@@ -26,9 +26,8 @@ class DatasetItem(Reply):
     """As `dag.job.output`; several write a buffered dataset."""
 
 
-class DatasetList(Reply):
-    items: list[DatasetItem]
-    next: str | None
+class DatasetList(ListReply[DatasetItem]):
+    """One page of datasets."""
 
 
 class PartitionItem(Reply):

@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from trace_etl.api.body import Reply
+from trace_etl.api.body import ListReply, Reply
 
 
 class EventItem(Reply):
@@ -27,6 +27,5 @@ class EventItem(Reply):
     """When the tasks it asks for were made; null: not yet, or of a generation nobody reads."""
 
 
-class EventList(Reply):
-    items: list[EventItem]
-    next: str | None
+class EventList(ListReply[EventItem]):
+    """One page of events."""

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import ConfigDict, model_validator
 
-from trace_etl.api.body import Block, Key, Reply, Request
+from trace_etl.api.body import Block, Key, ListReply, Reply, Request
 from trace_etl.api.task.events import PARTITION, ROW_RANGE, Filter, Reason, check_invalid_scope
 
 
@@ -67,6 +67,5 @@ class InvalidationItem(Reply):
     """How many of them were completed."""
 
 
-class InvalidationList(Reply):
-    items: list[InvalidationItem]
-    next: str | None
+class InvalidationList(ListReply[InvalidationItem]):
+    """One page of invalidations."""

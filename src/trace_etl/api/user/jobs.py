@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from trace_etl.api.body import Reply
+from trace_etl.api.body import ListReply, Reply
 
 Activation = Literal["source", "reactive"]
 SourceKind = Literal["manual", "cron", "webhook", "always_on"]
@@ -24,9 +24,8 @@ class JobItem(Reply):
     """Who holds its bulk work, whether or not the rest is paused, too."""
 
 
-class JobList(Reply):
-    items: list[JobItem]
-    next: str | None
+class JobList(ListReply[JobItem]):
+    """One page of jobs."""
 
 
 class JobInput(Reply):

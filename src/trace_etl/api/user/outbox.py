@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from trace_etl.api.body import Reply
+from trace_etl.api.body import ListReply, Reply
 
 
 class OutboxItem(Reply):
@@ -20,9 +20,8 @@ class OutboxItem(Reply):
     created_at: datetime
 
 
-class OutboxList(Reply):
-    items: list[OutboxItem]
-    next: str | None
+class OutboxList(ListReply[OutboxItem]):
+    """One page of the outbox."""
 
 
 class ReplayReply(Reply):

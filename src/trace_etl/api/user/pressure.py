@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from trace_etl.api.body import Name, Reply, Request
+from trace_etl.api.body import ListReply, Name, Reply, Request
 
 Tier = Literal["bulk", "normal"]
 Words = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
@@ -56,9 +56,8 @@ class PauseItem(Reply):
     since: datetime
 
 
-class PauseList(Reply):
-    items: list[PauseItem]
-    next: str | None
+class PauseList(ListReply[PauseItem]):
+    """One page of pauses."""
 
 
 class QueueItem(Reply):

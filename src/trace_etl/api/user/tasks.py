@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from trace_etl.api.body import Reply
+from trace_etl.api.body import ListReply, Reply
 
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
@@ -32,10 +32,8 @@ class TaskItem(Reply):
     """Why it is not running, in words."""
 
 
-class TaskList(Reply):
-    items: list[TaskItem]
-    next: str | None
-    """Pass as `after` for the next page; null on the last."""
+class TaskList(ListReply[TaskItem]):
+    """One page of tasks."""
 
 
 class AttemptItem(Reply):

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import model_validator
 
-from trace_etl.api.body import Block, Name, Reply, Request
+from trace_etl.api.body import Block, ListReply, Name, Reply, Request
 
 
 class TriggerRequest(Request):
@@ -47,6 +47,5 @@ class TriggerItem(Reply):
     routed_at: datetime | None
 
 
-class TriggerList(Reply):
-    items: list[TriggerItem]
-    next: str | None
+class TriggerList(ListReply[TriggerItem]):
+    """One page of triggers."""

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import StringConstraints
 
-from trace_etl.api.body import Reply, Request
+from trace_etl.api.body import ListReply, Reply, Request
 
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.@-]{0,127}$")]
 Role = Literal["reader", "writer", "admin"]
@@ -28,9 +28,8 @@ class UserItem(Reply):
     disabled_at: datetime | None
 
 
-class UserList(Reply):
-    items: list[UserItem]
-    next: str | None
+class UserList(ListReply[UserItem]):
+    """One page of users."""
 
 
 class Me(Reply):

@@ -1,6 +1,6 @@
 """Batches of buffered datasets: tasks publish them, the sink writes and confirms them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from uuid import UUID
 
 from trace_etl.api.task import lifecycle as wire
@@ -58,12 +58,12 @@ class Buffers:
     async def fetch(self, publish_id: UUID) -> BufferBatch:
         """Return a batch and the columns its rows must have. Raises NotFound."""
         async with self.pool.connection() as conn:
-            return BufferBatch.model_validate(asdict(await buffers.get(conn, publish_id)))
+            return await buffers.get_batch(conn, publish_id)
 
     async def complete(self, body: BufferComplete) -> BufferCompleteAccepted:
         """Record that the sink wrote a batch, and enqueue its event; or record why it failed."""
         async with transaction(self.pool) as conn:
-            await buffers.get(conn, body.publish_id)
+            await buffers.get_batch(conn, body.publish_id)
             if body.status == "Completed":
                 await buffers.written(
                     conn, body.publish_id, row_count=body.row_count or 0, cursor=body.cursor

@@ -253,17 +253,7 @@ async def _read_invalidation(conn: Conn, task: ClaimedTask) -> dict[str, Any] | 
     found = (await invalidations.by_ids(conn, [task.invalidation_id])).get(task.invalidation_id)
     if found is None:  # repaired long ago and deleted by retention
         return None
-    return {
-        "invalidation_id": found.invalidation_id,
-        "dataset_uuid": found.dataset_uuid,
-        "dataset_version": found.dataset_version,
-        "kind": found.kind,
-        "partition_key": found.partition_key,
-        "start": found.range_start,
-        "end": found.range_end,
-        "filter": _fragment(found.filter),
-        "reason": found.reason,
-    }
+    return {**found.model_dump(), "filter": _fragment(found.filter)}
 
 
 def _list_inputs(common: _RevisionParts, pins: str | None) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from trace_etl.dispatcher.task_api.openapi import describe
-from trace_etl.dispatcher.user_api.pages import MOST
+from trace_etl.dispatcher.user_api.pages import MAX_LIMIT
 from trace_etl.dispatcher.user_api.roles import ROLES
 from trace_etl.dispatcher.user_api.routers import ROUTERS
 from trace_etl.http.app import new_app
@@ -45,7 +45,7 @@ who calls and for which org; the role is looked up at every call
 are 404. Errors are RFC 9457 problem documents with a stable `code`; a parameter that a call does
 not know is refused.
 
-Lists take `limit` (1 to {MOST}, 100 if not given) and `after`, and answer `items` and `next`: pass
+Lists take `limit` (1 to {MAX_LIMIT}, 100 if not given) and `after`, and answer `items` and `next`: pass
 `next` as `after` for the page that follows; it is null on the last. Rows that come or go meanwhile
 shift nothing. Filters are named like the fields they filter.
 

@@ -1,22 +1,22 @@
-"""How every list of the user API is paged: `limit`, `after`, and a `next` that is the next `after`.
+"""Keyset paging for every list of the user API: `limit`, `after`, and the `next` to pass as `after`.
 
-Keyset, never OFFSET: a page costs the same at the end of a list as at its start, and rows that come
-or go meanwhile shift nothing. A handler:
+There is no OFFSET: a page costs the same at the end of a list as at its start, and rows that are
+added or removed meanwhile do not shift the others. A handler:
 
-    async def list_things(user: CallerDep, ctx: ContextDep, page: PageDep) -> wire.ThingList:
+    async def list_things(user: CallerDep, ctx: ContextDep, page: PageDep) -> ThingList:
+        (after,) = page.after(str) or ("",)
         async with ctx.pool.connection() as conn:
-            found = await things.listing(conn, user.org_id, limit=page.fetch, after=page.after(str))
-        items, following = page.cut(found, lambda thing: (thing.name,))
-        return wire.ThingList(items=[...], next=following)
+            found = await things.list_things(conn, user.org_id, after=after, limit=page.fetch)
+        return page.reply(ThingList, found, lambda thing: (thing.name,))
 
-The SQL compares rows, in the order it sorts by: `(a, b) > (%(after_a)s, %(after_b)s)`.
+The SQL compares rows in the order it sorts by: `(a, b) > (%(after_a)s, %(after_b)s)`.
 """
 
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast, overload
 from uuid import UUID
 
 import orjson
@@ -24,9 +24,13 @@ from fastapi import Depends, Query
 
 from trace_etl.model.errors import Fault, Invalid
 
-MOST = 1000
+MAX_LIMIT = 1000
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 T = TypeVar("T")
-_READ: dict[type, Callable[[Any], object]] = {
+R = TypeVar("R")
+_PARSERS: dict[type, Callable[[Any], object]] = {
     str: str,
     int: int,
     UUID: UUID,
@@ -36,70 +40,81 @@ _READ: dict[type, Callable[[Any], object]] = {
 
 @dataclass(frozen=True)
 class Page:
-    """What part of a list the caller wants."""
+    """The part of a list that the caller asks for."""
 
     limit: int
     token: str | None
 
     @property
     def fetch(self) -> int:
-        """How many rows to read: one more than shown tells whether another page follows."""
+        """The number of rows to read: one more than shown tells whether another page follows."""
         return self.limit + 1
 
+    @overload
+    def after(self, first: type[A], /) -> tuple[A] | None: ...
+    @overload
+    def after(self, first: type[A], second: type[B], /) -> tuple[A, B] | None: ...
+    @overload
+    def after(
+        self, first: type[A], second: type[B], third: type[C], /
+    ) -> tuple[A, B, C] | None: ...
+    @overload
+    def after(self, *kinds: type) -> tuple[Any, ...] | None: ...
     def after(self, *kinds: type) -> tuple[Any, ...] | None:
-        """The key of the last row of the page before; None on the first. Raises Invalid."""
+        """Return the key of the previous page's last row; None on the first page. Raises Invalid."""
         if self.token is None:
             return None
         try:
-            return decode(self.token, kinds)
+            return decode_key(self.token, kinds)
         except ValueError as error:
-            raise Invalid([Fault("after", "pass the `next` of the page before")]) from error
+            raise Invalid([Fault("after", "pass the `next` of the previous page")]) from error
 
     def cut(
         self, found: Sequence[T], key: Callable[[T], Sequence[object]]
     ) -> tuple[list[T], str | None]:
-        """The rows to show, and the `next` of the answer."""
+        """Return the rows to show, and the `next` of the reply."""
         shown = list(found[: self.limit])
         if len(found) <= self.limit:
             return shown, None
-        return shown, encode(key(shown[-1]))
+        return shown, encode_key(key(shown[-1]))
+
+    def reply(
+        self, kind: Callable[..., R], found: Sequence[T], key: Callable[[T], Sequence[object]]
+    ) -> R:
+        """Build the reply of a list, a `ListReply`, from the rows that were fetched."""
+        items, following = self.cut(found, key)
+        return kind(items=items, next=following)
 
 
-def encode(key: Sequence[object]) -> str:
-    """A key as callers see it: a word without meaning to them."""
+def encode_key(key: Sequence[object]) -> str:
+    """Encode a key as an opaque token."""
     return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
 
 
-def decode(token: str, kinds: Sequence[type]) -> tuple[Any, ...]:
-    """The key again. Raises ValueError for a word that nobody handed out."""
+def decode_key(token: str, kinds: Sequence[type]) -> tuple[Any, ...]:
+    """Decode a token into a key. Raises ValueError for a token that `encode_key` did not make."""
     padded = token + "=" * (-len(token) % 4)
     values = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     if not isinstance(values, list):
         raise ValueError("not a key")
-    return tuple(_read(*pair) for pair in zip(kinds, cast(list[Any], values), strict=True))
+    return tuple(_parse(*pair) for pair in zip(kinds, cast(list[Any], values), strict=True))
 
 
-def _read(kind: type, value: Any) -> object:
+def _parse(kind: type, value: Any) -> object:
     if not isinstance(value, int if kind is int else str) or "\0" in str(value):
         raise ValueError(f"not a {kind.__name__}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError("more than Postgres can hold")
-    return _READ[kind](value)
+        raise ValueError("out of range for a Postgres bigint")
+    return _PARSERS[kind](value)
 
 
 def _page(
-    limit: Annotated[int, Query(ge=1, le=MOST, description="How many at most.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Maximum number of items.")] = 100,
     after: Annotated[
-        str | None, Query(max_length=1024, description="The `next` of the page before.")
+        str | None, Query(max_length=1024, description="The `next` of the previous page.")
     ] = None,
 ) -> Page:
     return Page(limit, after)
 
 
 PageDep = Annotated[Page, Depends(_page)]
-
-
-def newest(page: Page) -> tuple[datetime, UUID] | None:
-    """The position in a list that is sorted by time and id, newest first."""
-    after = page.after(datetime, UUID)
-    return (after[0], after[1]) if after else None

@@ -1,29 +1,19 @@
-"""Reading the deployed DAGs."""
+"""Read the deployed DAGs."""
 
-from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
+from trace_etl.api.user.dags import DagDetail, DagItem, DeployedDataset
 from trace_etl.model.errors import NotFound
+from trace_etl.state.catalog.jobs import JobFilter, list_jobs
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all, fetch_dicts
 
-
-@dataclass(frozen=True)
-class DeployedDataset:
-    job: str
-    output: str
-    dataset_uuid: UUID
-    dataset_version: UUID
-    """What readers see."""
-    building_version: UUID | None
-    """What is being built beside it."""
-    published: str | None
-    columns: list[dict[str, str]] | None
+_MAX_JOBS = 10_000
 
 
 _DATASETS_OF = """
-SELECT j.name, o.name, d.dataset_uuid, d.dataset_version, d.building_version, p.name,
-       v.analysed_columns
+SELECT j.name AS job, o.name AS output, d.dataset_uuid, d.dataset_version, d.building_version,
+       p.name AS published, v.analysed_columns AS columns
   FROM jobs j JOIN job_outputs o
     ON o.revision_id = coalesce(j.building_revision_id, j.revision_id)
   JOIN datasets d ON d.dataset_uuid = o.dataset_uuid
@@ -34,44 +24,45 @@ SELECT j.name, o.name, d.dataset_uuid, d.dataset_version, d.building_version, p.
 """
 
 
-async def datasets_of(conn: Conn, dag_id: UUID) -> list[DeployedDataset]:
-    """The datasets that a DAG's current jobs produce."""
-    cursor = await conn.execute(_DATASETS_OF, {"dag_id": dag_id})
-    return [DeployedDataset(*row) for row in await cursor.fetchall()]
+async def list_datasets_of(conn: Conn, dag_id: UUID) -> list[DeployedDataset]:
+    """List the datasets that a DAG's active jobs produce."""
+    return await fetch_all(conn, DeployedDataset, _DATASETS_OF, {"dag_id": dag_id})
 
 
 _VERSION_OF = "SELECT dag_version FROM dags WHERE org_id = %(org_id)s AND name = %(name)s"
 
 
 async def version_of(conn: Conn, org_id: UUID, name: str) -> UUID | None:
-    """The version that a DAG is at; None when there is no such DAG."""
+    """Return the deployed version of a DAG, or None if the DAG does not exist."""
     row = await (await conn.execute(_VERSION_OF, {"org_id": org_id, "name": name})).fetchone()
     return row[0] if row else None
 
 
-_VIEW = """
-SELECT d.name, d.dag_version, d.deployed_at,
-       (SELECT count(*) FROM jobs j WHERE j.dag_id = d.dag_id AND j.active), v.text
-  FROM dags d JOIN dag_versions v USING (dag_version)
- WHERE d.org_id = %(org_id)s
+_LIST = """
+SELECT d.name AS dag, d.dag_version, d.deployed_at,
+       (SELECT count(*) FROM jobs j WHERE j.dag_id = d.dag_id AND j.active) AS jobs
+  FROM dags d
+ WHERE d.org_id = %(org_id)s AND d.name > %(after)s ORDER BY d.name LIMIT %(limit)s
 """
-_LIST = _VIEW + " AND d.name > %(after)s ORDER BY d.name LIMIT %(limit)s"
 
 
-async def list_dags(
-    conn: Conn, org_id: UUID, *, after: str = "", limit: int
-) -> list[tuple[Any, ...]]:
-    """Name, version, when deployed and number of jobs of the deployed DAGs, one page."""
-    values = {"org_id": org_id, "after": after, "limit": limit}
-    return [row[:4] for row in await (await conn.execute(_LIST, values)).fetchall()]
+async def list_dags(conn: Conn, org_id: UUID, *, after: str = "", limit: int) -> list[DagItem]:
+    """List one page of the deployed DAGs, by name."""
+    return await fetch_all(conn, DagItem, _LIST, {"org_id": org_id, "after": after, "limit": limit})
 
 
-_GET = _VIEW + " AND d.name = %(name)s"
+_GET = """
+SELECT d.name AS dag, d.dag_version, d.deployed_at, v.text
+  FROM dags d JOIN dag_versions v USING (dag_version)
+ WHERE d.org_id = %(org_id)s AND d.name = %(name)s
+"""
 
 
-async def get(conn: Conn, org_id: UUID, name: str) -> tuple[tuple[Any, ...], str]:
-    """One deployed DAG as in the list, and its text. Raises NotFound."""
-    row = await (await conn.execute(_GET, {"org_id": org_id, "name": name})).fetchone()
-    if row is None:
+async def get_dag(conn: Conn, org_id: UUID, name: str) -> DagDetail:
+    """Read one deployed DAG with its text and jobs. Raises NotFound."""
+    rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "name": name})
+    if not rows:
         raise NotFound(f"no deployed DAG {name!r}; `trace dags` lists them")
-    return row[:4], row[4]
+    found = rows[0]
+    jobs = await list_jobs(conn, org_id, JobFilter(dag=name), after=None, limit=_MAX_JOBS)
+    return DagDetail(**found, jobs=len(jobs), job_list=jobs)

@@ -1,47 +1,23 @@
-"""Reading the registry of datasets."""
+"""Read datasets and their published names."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.body import Name
+from trace_etl.api.user.datasets import DatasetItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
-
-
-@dataclass(frozen=True)
-class DatasetView:
-    name: str | None
-    dag: str
-    job: str
-    output: str
-    dataset_uuid: UUID
-    dataset_version: UUID
-    partitions: int
-    row_count: int
-    byte_count: int
-    range_start: int | None
-    range_end: int | None
-    updated_at: datetime | None
-    write_mode: str | None
-    producers: list[str]
-    """As `dag.job.output`; several write a buffered dataset."""
-
-    @property
-    def position(self) -> tuple[int, str, str, str, str]:
-        """Where the listing has it."""
-        return int(self.name is None), self.name or "", self.dag, self.job, self.output
+from trace_etl.state.db.rows import fetch_all
 
 
 @dataclass(frozen=True)
 class DatasetFilter:
-    """What a listing is about; None: any."""
+    """Which datasets to list. None matches every dataset."""
 
-    name: str | None = None
-    dag: str | None = None
-    job: str | None = None
+    name: Name | None = None
+    dag: Name | None = None
+    job: Name | None = None
     published: bool | None = None
 
 
@@ -85,25 +61,25 @@ SELECT page.name, dag, job, output, dataset_uuid, dataset_version, write_mode, c
 """
 
 
-async def listing(
+async def list_datasets(
     conn: Conn,
     org_id: UUID,
     which: DatasetFilter,
     *,
     after: tuple[Any, ...] | None = None,
     limit: int,
-) -> list[DatasetView]:
-    """The datasets of the current jobs, one page; published ones first, by name."""
+) -> list[DatasetItem]:
+    """List one page of the datasets of active jobs: published ones first, by name."""
     names = ("rank", "after_name", "after_dag", "after_job", "after_output")
     position = dict(zip(names, after or (-1, "", "", "", ""), strict=True))
-    async with conn.cursor(row_factory=class_row(DatasetView)) as cursor:
-        await cursor.execute(_VIEW, {"org_id": org_id, **vars(which), **position, "limit": limit})
-        return await cursor.fetchall()
+    return await fetch_all(
+        conn, DatasetItem, _VIEW, {"org_id": org_id, **vars(which), **position, "limit": limit}
+    )
 
 
-async def get(conn: Conn, org_id: UUID, name: str) -> DatasetView:
-    """One published dataset. Raises NotFound."""
-    found = await listing(conn, org_id, DatasetFilter(name=name), limit=1)
+async def get_dataset(conn: Conn, org_id: UUID, name: str) -> DatasetItem:
+    """Read one published dataset. Raises NotFound."""
+    found = await list_datasets(conn, org_id, DatasetFilter(name=name), limit=1)
     if not found:
         raise NotFound(f"no published dataset {name!r}; `trace datasets` lists them")
     return found[0]
@@ -115,8 +91,8 @@ SELECT coalesce(analysed_columns, columns) FROM dataset_versions
 """
 
 
-async def told_columns(conn: Conn, dataset_version: UUID) -> list[dict[str, str]]:
-    """What the deploy of a generation found or said its columns to be; none if nobody looked."""
+async def get_planned_columns(conn: Conn, dataset_version: UUID) -> list[dict[str, str]]:
+    """Return the columns that the deploy of a generation declared or found; empty if unknown."""
     row = await (await conn.execute(_COLUMNS, {"dataset_version": dataset_version})).fetchone()
     return [{"name": c["name"], "type": c["type"]} for c in row[0]] if row and row[0] else []
 
@@ -125,7 +101,7 @@ _UUID_OF = "SELECT dataset_uuid FROM publications WHERE org_id = %(org_id)s AND 
 
 
 async def uuid_of(conn: Conn, org_id: UUID, name: str) -> UUID | None:
-    """The dataset behind a published name."""
+    """Return the dataset behind a published name, or None."""
     row = await (await conn.execute(_UUID_OF, {"org_id": org_id, "name": name})).fetchone()
     return row[0] if row else None
 
@@ -148,9 +124,7 @@ _PUBLISHED_NAMES = "SELECT name FROM publications WHERE org_id = %(org_id)s ORDE
 
 async def published(conn: Conn, org_id: UUID, names: list[str]) -> list[PublishedDataset]:
     """The current generation behind each of the given names that is published."""
-    async with conn.cursor(row_factory=class_row(PublishedDataset)) as cursor:
-        await cursor.execute(_PUBLISHED, {"org_id": org_id, "names": names})
-        return await cursor.fetchall()
+    return await fetch_all(conn, PublishedDataset, _PUBLISHED, {"org_id": org_id, "names": names})
 
 
 async def published_names(conn: Conn, org_id: UUID) -> list[str]:

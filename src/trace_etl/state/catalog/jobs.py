@@ -1,41 +1,27 @@
-"""Reading jobs."""
+"""Read deployed jobs."""
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.body import Name
+from trace_etl.api.user.jobs import Activation, JobDetail, JobItem, SourceKind, UpstreamWork
 from trace_etl.model.errors import NotFound
+from trace_etl.policy.waiting_reasons import Upstream, job_reason
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all, fetch_dicts
+from trace_etl.state.tasks.upstream_work import list_upstream_work
 
 
 @dataclass(frozen=True)
 class JobFilter:
-    """What a listing is about; None: any."""
+    """Which jobs to list. None matches every job."""
 
-    dag: str | None = None
-    activation: str | None = None
-    operator: str | None = None
-    runtime: str | None = None
-    source_kind: str | None = None
+    dag: Name | None = None
+    activation: Activation | None = None
+    operator: Name | None = None
+    runtime: Name | None = None
+    source_kind: SourceKind | None = None
     paused: bool | None = None
-
-
-@dataclass(frozen=True)
-class JobView:
-    dag: str
-    job: str
-    activation: str
-    operator: str
-    runtime: str
-    source_kind: str | None
-    schedule: str | None
-    source_options: dict[str, Any] | None
-    paused_by: str | None
-    bulk_paused_by: str | None
-    """Who holds its bulk work, whether or not the rest is paused, too."""
 
 
 _COLUMNS = """
@@ -64,45 +50,17 @@ _LIST = (
 )
 
 
-async def listing(
+async def list_jobs(
     conn: Conn, org_id: UUID, which: JobFilter, *, after: tuple[str, str] | None, limit: int
-) -> list[JobView]:
-    """The jobs of the deployed DAGs by name, one page."""
+) -> list[JobItem]:
+    """List one page of the jobs of the deployed DAGs, by name."""
     after_dag, after_job = after or ("", "")
-    values = {
-        "org_id": org_id,
-        **vars(which),
-        "after_dag": after_dag,
-        "after_job": after_job,
-        "limit": limit,
-    }
-    async with conn.cursor(row_factory=class_row(JobView)) as cursor:
-        await cursor.execute(_LIST, values)
-        return await cursor.fetchall()
+    position = {"after_dag": after_dag, "after_job": after_job}
+    values = {"org_id": org_id, **vars(which), **position, "limit": limit}
+    return await fetch_all(conn, JobItem, _LIST, values)
 
 
-@dataclass(frozen=True)
-class JobDetail(JobView):
-    revision_id: UUID
-    execution_strategy: str
-    update_strategy: str
-    config: dict[str, Any]
-    max_attempts: int
-    timeout_seconds: int
-    heartbeat_timeout_seconds: int
-    priority: str
-    max_concurrency: int | None
-    max_queue_depth: int | None
-    max_queue_age: int | None
-    paused_at: datetime | None
-    queued: int
-    running: int
-    oldest_queued_at: datetime | None
-    inputs: list[dict[str, Any]]
-    outputs: list[dict[str, Any]]
-
-
-# Counts are over live rows only: a job's history does not slow its page down.
+# Counts read live tasks only, so a job's history does not slow the query down.
 _GET = (
     _COLUMNS
     + """
@@ -132,11 +90,22 @@ _GET = (
 )
 
 
-async def get(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
-    """One job as it is deployed now. Raises NotFound."""
-    async with conn.cursor(row_factory=class_row(JobDetail)) as cursor:
-        await cursor.execute(_GET, {"org_id": org_id, "dag": dag, "job": job})
-        found = await cursor.fetchone()
-    if found is None:
+async def get_job(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
+    """Read one deployed job, and why it runs nothing. Raises NotFound."""
+    rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "dag": dag, "job": job})
+    if not rows:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
-    return found
+    found = rows[0]
+    upstream = await list_upstream_work(conn, found["revision_id"])
+    reason = job_reason(
+        queued=found["queued"],
+        running=found["running"],
+        paused_by=found["paused_by"],
+        above=[_describe(work, dag) for work in upstream],
+    )
+    return JobDetail(**found, upstream=upstream, reason=reason)
+
+
+def _describe(work: UpstreamWork, dag: str) -> Upstream:
+    name = work.job if work.dag == dag else f"{work.dag}.{work.job}"
+    return Upstream(name, work.queued, work.running, work.retrying, work.failed, work.paused_by)

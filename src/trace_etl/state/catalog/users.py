@@ -1,14 +1,13 @@
-"""Who belongs to an org, and with which role."""
+"""Users of an org and their roles."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
-from psycopg.rows import class_row
 
+from trace_etl.api.user.users import UserItem
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all, fetch_one
 
 _ROLE = """
 SELECT role FROM memberships
@@ -17,17 +16,9 @@ SELECT role FROM memberships
 
 
 async def role_of(conn: Conn, org_id: UUID, name: str) -> str | None:
-    """The role a user has in an org now; None: none, or not any more."""
+    """Return a user's role in an org, or None for a user who is unknown or disabled."""
     row = await (await conn.execute(_ROLE, {"org_id": org_id, "name": name})).fetchone()
     return row[0] if row else None
-
-
-@dataclass(frozen=True)
-class UserView:
-    name: str
-    role: str
-    added_at: datetime
-    disabled_at: datetime | None
 
 
 _VIEW = "SELECT user_name AS name, role, added_at, disabled_at FROM memberships"
@@ -41,14 +32,12 @@ _LIST = (
 )
 
 
-async def listing(
+async def list_users(
     conn: Conn, org_id: UUID, *, role: str | None, after: str, limit: int
-) -> list[UserView]:
-    """An org's users by name, one page."""
+) -> list[UserItem]:
+    """List one page of an org's users by name."""
     values = {"org_id": org_id, "role": role, "after": after, "limit": limit}
-    async with conn.cursor(row_factory=class_row(UserView)) as cursor:
-        await cursor.execute(_LIST, values)
-        return await cursor.fetchall()
+    return await fetch_all(conn, UserItem, _LIST, values)
 
 
 _KNOW = "INSERT INTO users (name) VALUES (%(name)s) ON CONFLICT DO NOTHING"
@@ -58,20 +47,19 @@ RETURNING user_name AS name, role, added_at, disabled_at
 """
 
 
-async def add(conn: Conn, org_id: UUID, name: str, role: str) -> UserView:
-    """Let somebody into an org. Raises Conflict for one who is in it."""
+async def add_user(conn: Conn, org_id: UUID, name: str, role: str) -> UserItem:
+    """Add a user to an org. Raises Conflict if the user is already a member."""
     await conn.execute(_KNOW, {"name": name})
     try:
-        async with conn.cursor(row_factory=class_row(UserView)) as cursor:
-            await cursor.execute(_ADD, {"org_id": org_id, "name": name, "role": role})
-            made = await cursor.fetchone()
+        values = {"org_id": org_id, "name": name, "role": role}
+        made = await fetch_one(conn, UserItem, _ADD, values)
     except UniqueViolation as error:
-        raise Conflict(f"user {name!r} is there already; change the role instead") from error
+        raise Conflict(f"user {name!r} exists already; change the role instead") from error
     assert made is not None
     return made
 
 
-# The lock makes two admins who remove each other take turns.
+# The lock serialises two admins who remove each other.
 _ADMINS = """
 SELECT user_name FROM memberships
  WHERE org_id = %(org_id)s AND role = 'admin' AND disabled_at IS NULL
@@ -89,18 +77,16 @@ RETURNING user_name AS name, role, added_at, disabled_at
 """
 
 
-async def change(
+async def change_user(
     conn: Conn, org_id: UUID, name: str, *, role: str | None = None, disabled: bool | None = None
-) -> UserView:
-    """Give another role, disable or enable. Raises NotFound, or Conflict for the last admin."""
+) -> UserItem:
+    """Change a role, disable or enable a user. Raises NotFound, or Conflict for the last admin."""
     rows = await (await conn.execute(_ADMINS, {"org_id": org_id})).fetchall()
     loses = disabled is True or (role is not None and role != "admin")
     if loses and [row[0] for row in rows] == [name]:
         raise Conflict(f"{name!r} is the last admin; make another one first")
     values = {"org_id": org_id, "name": name, "role": role, "disabled": disabled}
-    async with conn.cursor(row_factory=class_row(UserView)) as cursor:
-        await cursor.execute(_CHANGE, values)
-        found = await cursor.fetchone()
+    found = await fetch_one(conn, UserItem, _CHANGE, values)
     if found is None:
         raise NotFound(f"no user {name!r}; `trace users list` lists them")
     return found

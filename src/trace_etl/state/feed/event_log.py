@@ -1,44 +1,26 @@
-"""Reading events and triggers: what happened to datasets, newest first."""
+"""Read the events of datasets and the triggers of sources."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.body import Name
+from trace_etl.api.user.events import EventItem
+from trace_etl.api.user.jobs import SourceKind
+from trace_etl.api.user.triggers import TriggerItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
-
-Position = tuple[datetime, UUID]
+from trace_etl.state.db.rows import before, fetch_all, fetch_one
 
 
 @dataclass(frozen=True)
 class EventFilter:
-    """What a listing is about; None: anything."""
+    """Which events to list. None matches every event."""
 
-    dag: str | None = None
-    job: str | None = None
-    dataset: str | None = None
+    dag: Name | None = None
+    job: Name | None = None
+    dataset: Name | None = None
     routed: bool | None = None
-
-
-@dataclass(frozen=True)
-class EventView:
-    event_id: UUID
-    dag: str
-    job: str
-    output: str
-    dataset: str | None
-    dataset_uuid: UUID
-    dataset_version: UUID
-    partition_key: str | None
-    start: int | None
-    end: int | None
-    cursor: int | None
-    producer_task_id: UUID
-    attempt: int
-    accepted_at: datetime
-    routed_at: datetime | None
 
 
 _VIEW = """
@@ -47,7 +29,7 @@ SELECT e.event_id, g.name AS dag, j.name AS job, d.output_name AS output, p.name
        e.range_end AS end, e.cursor_value AS cursor, e.producer_task_id, e.attempt, e.accepted_at,
        e.routed_at
   FROM events e JOIN datasets d USING (dataset_uuid)
-  JOIN jobs j ON j.job_id = coalesce(d.job_id, (  -- of several producers, the one that wrote it
+  JOIN jobs j ON j.job_id = coalesce(d.job_id, (  -- a buffered dataset has several producers: the one of this event
        SELECT t.job_id FROM tasks t WHERE t.task_id = e.producer_task_id))
   JOIN dags g USING (dag_id) LEFT JOIN publications p ON p.dataset_uuid = d.dataset_uuid
  WHERE e.org_id = %(org_id)s
@@ -67,45 +49,40 @@ _LIST = (
 )
 
 
-async def listing(
-    conn: Conn, org_id: UUID, which: EventFilter, *, after: Position | None, limit: int
-) -> list[EventView]:
-    """An org's events, newest first, one page."""
-    before, before_id = after or (None, None)
-    page = {"before": before, "before_id": before_id, "limit": limit}
-    async with conn.cursor(row_factory=class_row(EventView)) as cursor:
-        await cursor.execute(_LIST, {"org_id": org_id, **vars(which), **page})
-        return await cursor.fetchall()
+async def list_events(
+    conn: Conn,
+    org_id: UUID,
+    which: EventFilter,
+    *,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
+) -> list[EventItem]:
+    """List one page of an org's events, newest first."""
+    values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
+    return await fetch_all(conn, EventItem, _LIST, values)
 
 
 _GET = _VIEW + " AND e.event_id = %(event_id)s"
 
 
-async def get(conn: Conn, org_id: UUID, event_id: UUID) -> EventView:
-    """One event. Raises NotFound."""
-    async with conn.cursor(row_factory=class_row(EventView)) as cursor:
-        await cursor.execute(_GET, {"org_id": org_id, "event_id": event_id})
-        found = await cursor.fetchone()
+async def get_event(conn: Conn, org_id: UUID, event_id: UUID) -> EventItem:
+    """Read one event. Raises NotFound."""
+    found = await fetch_one(conn, EventItem, _GET, {"org_id": org_id, "event_id": event_id})
     if found is None:
         raise NotFound(f"no event {event_id}")
     return found
 
 
 @dataclass(frozen=True)
-class TriggerView:
-    event_id: UUID
-    dag: str
-    job: str
-    source_kind: str
-    partition_key: str | None
-    start: int | None
-    end: int | None
-    cursor: int | None
-    triggered_at: datetime
-    routed_at: datetime | None
+class TriggerFilter:
+    """Which triggers to list. None matches every trigger."""
+
+    dag: Name | None = None
+    job: Name | None = None
+    source_kind: SourceKind | None = None
 
 
-# Over the tasks of source jobs, which are their triggers: few, whatever the events are.
+# Starts from the tasks of source jobs, one per trigger: they are few, unlike events.
 _TRIGGERS = """
 SELECT e.event_id, g.name AS dag, j.name AS job, r.source ->> 'kind' AS source_kind,
        e.partition_key, e.range_start AS start, e.range_end AS end, e.cursor_value AS cursor,
@@ -127,20 +104,14 @@ SELECT e.event_id, g.name AS dag, j.name AS job, r.source ->> 'kind' AS source_k
 """
 
 
-async def triggers(
+async def list_triggers(
     conn: Conn,
     org_id: UUID,
+    which: TriggerFilter,
     *,
-    dag: str | None,
-    job: str | None,
-    source_kind: str | None,
-    after: Position | None,
+    after: tuple[datetime, UUID] | None,
     limit: int,
-) -> list[TriggerView]:
-    """What people, clocks and webhooks asked for, newest first, one page."""
-    before, before_id = after or (None, None)
-    which = {"org_id": org_id, "dag": dag, "job": job, "source_kind": source_kind}
-    page = {"before": before, "before_id": before_id, "limit": limit}
-    async with conn.cursor(row_factory=class_row(TriggerView)) as cursor:
-        await cursor.execute(_TRIGGERS, {**which, **page})
-        return await cursor.fetchall()
+) -> list[TriggerItem]:
+    """List one page of the events that people, schedules and webhooks asked for, newest first."""
+    values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
+    return await fetch_all(conn, TriggerItem, _TRIGGERS, values)

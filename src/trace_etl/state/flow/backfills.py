@@ -3,15 +3,18 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 from psycopg.rows import class_row
 
+from trace_etl.api.body import Name
+from trace_etl.api.user.backfills import BackfillItem, BackfillState, ChunkItem, ChunkState
 from trace_etl.model.errors import NotFound
 from trace_etl.model.scope import Range
-from trace_etl.policy.backfill import Chunk, Existing
+from trace_etl.policy.backfill import Chunk, Existing, time_left
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import before, fetch_all, fetch_dicts
 
 _SAMPLE = 2_000  # partitions that tell how long and how full they are
 
@@ -219,34 +222,10 @@ def _values(new: NewBackfill) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class BackfillView:
-    backfill_id: UUID
-    dag: str
-    job: str
-    range_start: int
-    range_end: int
-    chunk: int
-    force: bool
-    state: str
-    why: str
-    made_by: str
-    created_at: datetime
-    started_at: datetime
-    ended_at: datetime | None
-    paused_by: str | None
-    chunks: dict[str, int]
-    """How many are pending, created, completed, failed, canceled, skipped."""
-    blocks_done: int
-    blocks_left: int
-    rows_done: int
-    blocks_lately: int
-    seconds_lately: float
-
-
 # The rate is that of the last five minutes: a backfill that was paused is not slow.
 _VIEW = """
-SELECT b.backfill_id, g.name AS dag, j.name AS job, b.range_start, b.range_end, b.chunk, b.force,
+SELECT b.backfill_id, g.name AS dag, j.name AS job, b.range_start AS start,
+       b.range_end AS end, b.chunk, b.force,
        b.state, b.why, b.made_by, b.created_at, b.started_at, b.ended_at,
        CASE WHEN b.state = 'running' THEN coalesce(j.paused_by, j.bulk_paused_by) END AS paused_by,
        c.chunks, c.blocks_done, c.blocks_left, c.rows_done, c.blocks_lately,
@@ -286,56 +265,44 @@ _LIST = (
 )
 
 
-async def get(conn: Conn, org_id: UUID, backfill_id: UUID) -> BackfillView:
-    """One backfill and how far it is. Raises NotFound."""
-    async with conn.cursor(row_factory=class_row(BackfillView)) as cursor:
-        await cursor.execute(_GET, {"org_id": org_id, "backfill_id": backfill_id})
-        found = await cursor.fetchone()
-    if found is None:
+async def get_backfill(conn: Conn, org_id: UUID, backfill_id: UUID) -> BackfillItem:
+    """Read one backfill and its progress. Raises NotFound."""
+    rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "backfill_id": backfill_id})
+    if not rows:
         raise NotFound(f"no backfill {backfill_id}; `trace backfills` lists them")
-    return found
-
-
-async def listing(
-    conn: Conn,
-    org_id: UUID,
-    *,
-    dag: str | None,
-    job: str | None,
-    state: str | None,
-    limit: int,
-    after: tuple[Any, ...] | None,
-) -> list[BackfillView]:
-    """Newest first, one page."""
-    before, before_id = after or (None, None)
-    values = {
-        "org_id": org_id,
-        "dag": dag,
-        "job": job,
-        "state": state,
-        "limit": limit,
-        "before": before,
-        "before_id": before_id,
-    }
-    async with conn.cursor(row_factory=class_row(BackfillView)) as cursor:
-        await cursor.execute(_LIST, values)
-        return await cursor.fetchall()
+    return _item(rows[0])
 
 
 @dataclass(frozen=True)
-class ChunkView:
-    range_start: int
-    range_end: int
-    action: str
-    state: str
-    row_count: int | None
-    task_id: UUID | None
-    task_status: str | None
-    error_message: str | None
+class BackfillFilter:
+    """Which backfills to list. None matches every backfill."""
+
+    dag: Name | None = None
+    job: Name | None = None
+    state: BackfillState | None = None
+
+
+async def list_backfills(
+    conn: Conn,
+    org_id: UUID,
+    which: BackfillFilter,
+    *,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
+) -> list[BackfillItem]:
+    """List one page of an org's backfills, newest first."""
+    values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
+    return [_item(row) for row in await fetch_dicts(conn, _LIST, values)]
+
+
+def _item(row: dict[str, Any]) -> BackfillItem:
+    rate, left = time_left(row["blocks_lately"], row["blocks_left"], row["seconds_lately"])
+    counts = dict.fromkeys(get_args(ChunkState), 0) | row["chunks"]
+    return BackfillItem(**row, **counts, blocks_per_second=rate, seconds_left=left)
 
 
 _CHUNK_LIST = """
-SELECT c.range_start, c.range_end, c.action, c.state, c.row_count, c.task_id,
+SELECT c.range_start AS start, c.range_end AS end, c.action, c.state, c.row_count AS rows, c.task_id,
        t.status AS task_status, t.error_message
   FROM backfill_chunks c LEFT JOIN tasks t USING (task_id)
  WHERE c.backfill_id = %(backfill_id)s AND (%(state)s::text IS NULL OR c.state = %(state)s)
@@ -344,16 +311,9 @@ SELECT c.range_start, c.range_end, c.action, c.state, c.row_count, c.task_id,
 """
 
 
-async def chunks(
-    conn: Conn, backfill_id: UUID, *, state: str | None, limit: int, after: int | None
-) -> list[ChunkView]:
-    """The chunks of a backfill by their first block, one page."""
-    values = {
-        "backfill_id": backfill_id,
-        "state": state,
-        "limit": limit,
-        "after": -1 if after is None else after,
-    }
-    async with conn.cursor(row_factory=class_row(ChunkView)) as cursor:
-        await cursor.execute(_CHUNK_LIST, values)
-        return await cursor.fetchall()
+async def list_chunks(
+    conn: Conn, backfill_id: UUID, *, state: ChunkState | None, after: int, limit: int
+) -> list[ChunkItem]:
+    """List one page of the chunks of a backfill, by first block."""
+    values = {"backfill_id": backfill_id, "state": state, "after": after, "limit": limit}
+    return await fetch_all(conn, ChunkItem, _CHUNK_LIST, values)

@@ -1,33 +1,10 @@
 """How much waits and runs: by job for those with limits, and by operator."""
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.user.pressure import OperatorItem, QueueItem
 from trace_etl.state.db.pool import Conn
-
-
-@dataclass(frozen=True)
-class QueueView:
-    """A queue that has limits, or that pushes back."""
-
-    dag: str
-    job: str
-    max_queue_depth: int | None
-    max_queue_age: int | None
-    normal: int
-    bulk: int
-    oldest_queued_at: datetime | None
-    sheds: Literal["bulk", "normal"] | None
-    reason: Literal["depth", "age"] | None
-    measured: int | None
-    threshold: int | None
-    since: datetime | None
-    pausing: int
-
+from trace_etl.state.db.rows import fetch_all
 
 _QUEUES = """
 SELECT g.name AS dag, j.name AS job, r.max_queue_depth, r.max_queue_age, q.normal, q.bulk,
@@ -47,34 +24,24 @@ SELECT g.name AS dag, j.name AS job, r.max_queue_depth, r.max_queue_age, q.norma
 """
 
 
-async def queues(conn: Conn, org_id: UUID) -> list[QueueView]:
+async def queues(conn: Conn, org_id: UUID) -> list[QueueItem]:
     """The queues that have limits, or push back."""
-    async with conn.cursor(row_factory=class_row(QueueView)) as cursor:
-        await cursor.execute(_QUEUES, {"org_id": org_id})
-        return await cursor.fetchall()
-
-
-@dataclass(frozen=True)
-class OperatorLoad:
-    operator: str
-    queued: int
-    running: int
+    return await fetch_all(conn, QueueItem, _QUEUES, {"org_id": org_id})
 
 
 _OPERATORS = """
 SELECT r.operator, count(*) FILTER (WHERE t.status = 'Queued') AS queued,
-       count(*) FILTER (WHERE t.status = 'Running') AS running
+       count(*) FILTER (WHERE t.status = 'Running') AS running,
+       (SELECT c.cap FROM operator_caps c WHERE c.operator = r.operator) AS cap
   FROM tasks t JOIN job_revisions r USING (revision_id)
  WHERE t.status IN ('Queued', 'Running') AND t.org_id = %(org_id)s
  GROUP BY r.operator ORDER BY r.operator
 """
 
 
-async def operators(conn: Conn, org_id: UUID) -> list[OperatorLoad]:
+async def operators(conn: Conn, org_id: UUID) -> list[OperatorItem]:
     """What waits and runs of each operator: live rows only, whatever the history."""
-    async with conn.cursor(row_factory=class_row(OperatorLoad)) as cursor:
-        await cursor.execute(_OPERATORS, {"org_id": org_id})
-        return await cursor.fetchall()
+    return await fetch_all(conn, OperatorItem, _OPERATORS, {"org_id": org_id})
 
 
 _DEFERRED = """

@@ -32,9 +32,3 @@ async def keep(conn: Conn, caps: Mapping[str, int]) -> None:
     await conn.execute(_KEEP, values)
     await conn.execute(_TELL)
     await conn.execute(_WAKE)  # a cap may have become wider
-
-
-async def listing(conn: Conn) -> dict[str, int]:
-    """The caps by operator."""
-    cursor = await conn.execute("SELECT operator, cap FROM operator_caps")
-    return {row[0]: row[1] for row in await cursor.fetchall()}

@@ -1,15 +1,14 @@
 """Pauses by people, and who waits for whom."""
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.body import Name
+from trace_etl.api.user.pressure import PauseItem
 from trace_etl.model.errors import NotFound
 from trace_etl.policy.backpressure import Tier
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 from trace_etl.state.flow import pressure
 
 _JOBS = """
@@ -96,17 +95,11 @@ async def _jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dict[UUI
 
 
 @dataclass(frozen=True)
-class PauseView:
-    """Why a job waits, one row for each who makes it wait."""
+class PauseFilter:
+    """Which pauses to list. None matches every pause."""
 
-    dag: str
-    job: str
-    tier: str
-    by: str
-    by_dag: str | None
-    by_job: str | None
-    reason: str
-    since: datetime
+    dag: Name | None = None
+    job: Name | None = None
 
 
 _LIST = """
@@ -123,26 +116,16 @@ SELECT g.name AS dag, j.name AS job, p.tier, p.by_name AS by, bg.name AS by_dag,
 """
 
 
-async def listing(
+async def list_pauses(
     conn: Conn,
     org_id: UUID,
+    which: PauseFilter,
     *,
-    dag: str | None,
-    job: str | None,
+    after: tuple[str, str, str] | None,
     limit: int,
-    after: tuple[Any, ...] | None,
-) -> list[PauseView]:
-    """Every pause that stands, one page."""
-    after_dag, after_job, after_by = after or (None, None, None)
-    values = {
-        "org_id": org_id,
-        "dag": dag,
-        "job": job,
-        "limit": limit,
-        "after_dag": after_dag,
-        "after_job": after_job,
-        "after_by": after_by,
-    }
-    async with conn.cursor(row_factory=class_row(PauseView)) as cursor:
-        await cursor.execute(_LIST, values)
-        return await cursor.fetchall()
+) -> list[PauseItem]:
+    """List one page of an org's pauses: each row is one reason why a job waits."""
+    keys = ("after_dag", "after_job", "after_by")
+    position = dict(zip(keys, after or (None, None, None), strict=True))
+    values = {"org_id": org_id, **vars(which), **position, "limit": limit}
+    return await fetch_all(conn, PauseItem, _LIST, values)

@@ -1,15 +1,15 @@
 """Batches for buffered datasets: published by tasks, written by the sink."""
 
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.task.buffers import BufferBatch
+from trace_etl.api.user.batches import BatchItem
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all, fetch_one
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,6 @@ async def publish(conn: Conn, fence: Fence, batch: NewBatch) -> UUID | None:
 # --- what the sink asks and tells -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Batch:
-    publish_id: UUID
-    publish_no: int
-    org_id: UUID
-    task_id: UUID
-    attempt: int
-    dataset_uuid: UUID
-    dataset_version: UUID
-    batch_uri: str
-    content_type: str
-    record_count: int | None
-    columns: list[dict[str, Any]] | None
-    unique_key: list[str]
-
-
 _BATCH = """
 SELECT b.publish_id, b.publish_no, b.org_id, b.task_id, b.attempt, b.dataset_uuid,
        b.dataset_version, b.batch_uri, b.content_type, b.record_count,
@@ -87,11 +71,9 @@ SELECT b.publish_id, b.publish_no, b.org_id, b.task_id, b.attempt, b.dataset_uui
 """
 
 
-async def get(conn: Conn, publish_id: UUID) -> Batch:
-    """A batch and what its rows must look like. Raises NotFound."""
-    async with conn.cursor(row_factory=class_row(Batch)) as cursor:
-        await cursor.execute(_BATCH, {"publish_id": publish_id})
-        found = await cursor.fetchone()
+async def get_batch(conn: Conn, publish_id: UUID) -> BufferBatch:
+    """Read a batch and the columns of its dataset. Raises NotFound."""
+    found = await fetch_one(conn, BufferBatch, _BATCH, {"publish_id": publish_id})
     if found is None:
         raise NotFound(f"no batch {publish_id}")
     return found
@@ -139,23 +121,10 @@ async def failed(conn: Conn, publish_id: UUID, *, code: str, message: str | None
 # --- what people see --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BatchView:
+class BatchRow(BatchItem):
+    """A batch as the API returns it, with its position in the list."""
+
     publish_no: int
-    publish_id: UUID
-    dag: str
-    job: str
-    task_id: UUID
-    attempt: int
-    batch_uri: str
-    record_count: int | None
-    state: str
-    row_count: int | None
-    cursor: int | None
-    accepted_at: datetime
-    ended_at: datetime | None
-    error_code: str | None
-    error_message: str | None
 
 
 _LIST = """
@@ -176,7 +145,7 @@ SELECT * FROM (
 """
 
 
-async def listing(
+async def list_batches(
     conn: Conn,
     org_id: UUID,
     dataset_uuid: UUID,
@@ -184,12 +153,10 @@ async def listing(
     state: str | None,
     before: int | None,
     limit: int,
-) -> list[BatchView]:
-    """The batches of a dataset, newest first, one page."""
+) -> list[BatchRow]:
+    """List one page of the batches of a dataset, newest first."""
     values = {"org_id": org_id, "dataset_uuid": dataset_uuid, "state": state}
-    async with conn.cursor(row_factory=class_row(BatchView)) as cursor:
-        await cursor.execute(_LIST, {**values, "before": before, "limit": limit})
-        return await cursor.fetchall()
+    return await fetch_all(conn, BatchRow, _LIST, {**values, "before": before, "limit": limit})
 
 
 _AGAIN = """

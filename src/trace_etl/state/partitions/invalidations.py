@@ -5,11 +5,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from trace_etl.api.task.payload import InvalidScope
+from trace_etl.api.user.invalidations import InvalidationItem
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import before, fetch_all
 
 
 @dataclass(frozen=True)
@@ -80,33 +82,17 @@ async def record(
     return [row[0] for row in await (await conn.execute(_RECORD, values)).fetchall()]
 
 
-@dataclass(frozen=True)
-class Invalid:
-    """What a task is to make good."""
-
-    invalidation_id: UUID
-    dataset_uuid: UUID
-    dataset_version: UUID
-    kind: str
-    partition_key: str | None
-    range_start: int | None
-    range_end: int | None
-    filter: dict[str, Any] | None
-    reason: str
-
-
 _GET = """
-SELECT invalidation_id, dataset_uuid, dataset_version, kind, partition_key, range_start, range_end,
-       filter, reason
+SELECT invalidation_id, dataset_uuid, dataset_version, kind, partition_key, range_start AS start,
+       range_end AS end, filter, reason
   FROM invalidations WHERE invalidation_id = ANY(%(invalidation_ids)s)
 """
 
 
-async def by_ids(conn: Conn, invalidation_ids: list[UUID]) -> dict[UUID, Invalid]:
+async def by_ids(conn: Conn, invalidation_ids: list[UUID]) -> dict[UUID, InvalidScope]:
     """What these invalidations are about."""
-    async with conn.cursor(row_factory=class_row(Invalid)) as cursor:
-        await cursor.execute(_GET, {"invalidation_ids": invalidation_ids})
-        return {row.invalidation_id: row for row in await cursor.fetchall()}
+    found = await fetch_all(conn, InvalidScope, _GET, {"invalidation_ids": invalidation_ids})
+    return {row.invalidation_id: row for row in found}
 
 
 # Made good by everybody it was given to; what nobody could make good stays to be seen.
@@ -126,31 +112,10 @@ async def forget(conn: Conn, *, older_than: timedelta, limit: int) -> int:
     return (await conn.execute(_FORGET, {"older_than": older_than, "limit": limit})).rowcount
 
 
-@dataclass(frozen=True)
-class InvalidationView:
-    """An invalidation as people see it."""
-
-    invalidation_id: UUID
-    dataset: str | None
-    dag: str
-    job: str
-    output: str
-    kind: str
-    partition_key: str | None
-    range_start: int | None
-    range_end: int | None
-    filter: dict[str, Any] | None
-    reason: str
-    made_by: str
-    made_at: datetime
-    routed_at: datetime | None
-    tasks: int
-    processed: int
-
-
 _LIST = """
 SELECT i.invalidation_id, p.name AS dataset, g.name AS dag, j.name AS job,
-       w.output_name AS output, i.kind, i.partition_key, i.range_start, i.range_end, i.filter,
+       w.output_name AS output, i.kind, i.partition_key, i.range_start AS start,
+       i.range_end AS end, i.filter,
        i.reason, i.made_by, i.made_at, i.routed_at,
        (SELECT count(*) FROM invalidation_consumers c
          WHERE c.invalidation_id = i.invalidation_id) AS tasks,
@@ -170,22 +135,14 @@ SELECT i.invalidation_id, p.name AS dataset, g.name AS dag, j.name AS job,
 """
 
 
-async def listing(
+async def list_invalidations(
     conn: Conn,
     org_id: UUID,
     *,
-    name: str | None,
+    dataset: str | None,
     after: tuple[datetime, UUID] | None,
     limit: int,
-) -> list[InvalidationView]:
-    """The newest invalidations, one page, and how far their consumers have got."""
-    values = {
-        "org_id": org_id,
-        "name": name,
-        "limit": limit,
-        "before": after[0] if after else None,
-        "before_id": after[1] if after else None,
-    }
-    async with conn.cursor(row_factory=class_row(InvalidationView)) as cursor:
-        await cursor.execute(_LIST, values)
-        return await cursor.fetchall()
+) -> list[InvalidationItem]:
+    """List one page of invalidations, newest first, with the progress of their consumers."""
+    values = {"org_id": org_id, "name": dataset, **before(after), "limit": limit}
+    return await fetch_all(conn, InvalidationItem, _LIST, values)

@@ -1,38 +1,14 @@
-"""What was made from what: partitions, through tasks and attempts, up and down."""
+"""Read lineage: what partitions and datasets were made from, and what was made from them."""
 
-from dataclasses import dataclass
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.user.lineage import LineageDataset, LineagePartition
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_dicts
 
 MAX_LINKS = 1000
 _MAX_DEPTH = 32
-
-
-@dataclass(frozen=True)
-class Link:
-    """A partition on the way, how far away it is, and what it was made from or went into."""
-
-    depth: int
-    dataset: str | None
-    dag: str
-    job: str
-    output: str
-    dataset_uuid: UUID
-    dataset_version: UUID
-    partition_key: str
-    """`*`: the whole dataset, as it stood."""
-    task_id: UUID | None
-    """Who made what was read; None: it was rewritten while the reader ran."""
-    attempt: int | None
-    is_current: bool
-    """Still what its dataset shows."""
-    via_version: UUID
-    via_key: str
-
 
 _LINKS = """
 WITH found AS (
@@ -60,61 +36,36 @@ SELECT direction, depth, dataset, dag, job, output, dataset_uuid, dataset_versio
 """
 
 
-async def of_partition(
+async def get_partition_lineage(
     conn: Conn, dataset_version: UUID, partition_key: str
-) -> tuple[list[Link], list[Link]]:
-    """What a partition was made from, and what was made from it; the nearest first."""
+) -> tuple[list[LineagePartition], list[LineagePartition]]:
+    """List the partitions that one was made from, and those made from it, nearest first."""
     values = {
         "dataset_version": dataset_version,
         "partition_key": partition_key,
         "max_depth": _MAX_DEPTH,
         "limit": MAX_LINKS,
     }
-    rows = await (await conn.execute(_LINKS, values)).fetchall()
+    rows = await fetch_dicts(conn, _LINKS, values)
     return (
-        [Link(*row[1:]) for row in rows if row[0] == "up"],
-        [Link(*row[1:]) for row in rows if row[0] == "down"],
+        [LineagePartition(**row) for row in rows if row["direction"] == "up"],
+        [LineagePartition(**row) for row in rows if row["direction"] == "down"],
     )
 
 
-@dataclass(frozen=True)
-class Maker:
-    """The attempt that made a partition."""
-
-    partition_key: str
-    range_start: int | None
-    range_end: int | None
-    task_id: UUID
-    attempt: int
-
-
-_MAKER = """
-SELECT partition_key, range_start, range_end, task_id, attempt FROM partitions
+_WRITER = """
+SELECT task_id, attempt FROM partitions
  WHERE dataset_version = %(dataset_version)s AND partition_key = %(partition_key)s
 """
 
 
-async def maker(conn: Conn, dataset_version: UUID, partition_key: str) -> Maker:
-    """Who made a committed partition. Raises NotFound."""
+async def get_writer(conn: Conn, dataset_version: UUID, partition_key: str) -> tuple[UUID, int]:
+    """Return the task and attempt that wrote a committed partition. Raises NotFound."""
     values = {"dataset_version": dataset_version, "partition_key": partition_key}
-    async with conn.cursor(row_factory=class_row(Maker)) as cursor:
-        await cursor.execute(_MAKER, values)
-        found = await cursor.fetchone()
-    if found is None:
+    row = await (await conn.execute(_WRITER, values)).fetchone()
+    if row is None:
         raise NotFound(f"no partition {partition_key!r} is committed; `trace dataset` lists them")
-    return found
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """A dataset that another is made from, or that is made from it."""
-
-    depth: int
-    dataset: str | None
-    dag: str
-    job: str
-    output: str
-    dataset_uuid: UUID
+    return row[0], row[1]
 
 
 _NEIGHBOURS = """
@@ -148,11 +99,14 @@ SELECT f.direction, min(f.depth) AS depth, n.dataset, n.dag, n.job, n.output, n.
 """
 
 
-async def of_dataset(conn: Conn, dataset_uuid: UUID) -> tuple[list[Neighbour], list[Neighbour]]:
-    """The datasets above and below one, as the live definitions have them."""
-    values = {"dataset_uuid": dataset_uuid, "max_depth": _MAX_DEPTH}
-    rows = await (await conn.execute(_NEIGHBOURS, values)).fetchall()
+async def get_dataset_lineage(
+    conn: Conn, dataset_uuid: UUID
+) -> tuple[list[LineageDataset], list[LineageDataset]]:
+    """List the datasets upstream and downstream of one, by the deployed definitions."""
+    rows = await fetch_dicts(
+        conn, _NEIGHBOURS, {"dataset_uuid": dataset_uuid, "max_depth": _MAX_DEPTH}
+    )
     return (
-        [Neighbour(*row[1:]) for row in rows if row[0] == "up"],
-        [Neighbour(*row[1:]) for row in rows if row[0] == "down"],
+        [LineageDataset(**row) for row in rows if row["direction"] == "up"],
+        [LineageDataset(**row) for row in rows if row["direction"] == "down"],
     )

@@ -1,47 +1,35 @@
-"""Partition pointers as they stand: the only thing that makes written objects visible."""
+"""Read committed partitions. Only a commit makes written objects visible."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.user.datasets import GenerationItem, PartitionItem
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 
-@dataclass(frozen=True)
-class Partition:
-    partition_key: str
-    range_start: int | None
-    range_end: int | None
-    storage_ref: dict[str, Any]
-    row_count: int
-    byte_count: int
+class Partition(PartitionItem):
+    """A committed partition as the API returns it, with its columns."""
+
     columns: list[dict[str, str]]
-    task_id: UUID
-    attempt: int
-    committed_at: datetime
 
 
 _ALL = """
-SELECT partition_key, range_start, range_end, storage_ref, row_count, byte_count, columns, task_id,
-       attempt, committed_at
+SELECT partition_key, range_start AS start, range_end AS end, storage_ref, row_count, byte_count,
+       columns, task_id, attempt, committed_at
   FROM partitions
  WHERE dataset_version = %(dataset_version)s ORDER BY range_start, partition_key
 """
 
 
-async def committed(conn: Conn, dataset_version: UUID) -> list[Partition]:
-    """Every committed partition of a generation."""
-    async with conn.cursor(row_factory=class_row(Partition)) as cursor:
-        await cursor.execute(_ALL, {"dataset_version": dataset_version})
-        return await cursor.fetchall()
+async def list_all_partitions(conn: Conn, dataset_version: UUID) -> list[Partition]:
+    """List every committed partition of a generation."""
+    return await fetch_all(conn, Partition, _ALL, {"dataset_version": dataset_version})
 
 
 _PAGE = """
-SELECT partition_key, range_start, range_end, storage_ref, row_count, byte_count, columns, task_id,
-       attempt, committed_at
+SELECT partition_key, range_start AS start, range_end AS end, storage_ref, row_count, byte_count,
+       columns, task_id, attempt, committed_at
   FROM partitions
  WHERE dataset_version = %(dataset_version)s
    AND (coalesce(range_start, -1), partition_key) > (%(after_start)s, %(after_key)s)
@@ -49,18 +37,16 @@ SELECT partition_key, range_start, range_end, storage_ref, row_count, byte_count
 """
 
 
-async def page(
+async def list_partitions(
     conn: Conn, dataset_version: UUID, *, after: tuple[Any, ...] | None, limit: int
 ) -> list[Partition]:
-    """Some committed partitions of a generation, by their blocks."""
+    """List one page of the committed partitions of a generation, by first block."""
     start, key = after or (-2, "")
     values = {"after_start": start, "after_key": key, "limit": limit}
-    async with conn.cursor(row_factory=class_row(Partition)) as cursor:
-        await cursor.execute(_PAGE, {"dataset_version": dataset_version, **values})
-        return await cursor.fetchall()
+    return await fetch_all(conn, Partition, _PAGE, {"dataset_version": dataset_version, **values})
 
 
-# They do not overlap, so the one before ends where the gap begins.
+# Partitions do not overlap: a gap begins where the previous partition ends.
 _GAPS = """
 SELECT reached + 1, range_start - 1 FROM (
     SELECT range_start, lag(range_end) OVER (ORDER BY range_start) AS reached
@@ -70,23 +56,12 @@ SELECT reached + 1, range_start - 1 FROM (
 """
 
 
-async def gaps(conn: Conn, dataset_version: UUID, *, limit: int = 1000) -> list[tuple[int, int]]:
-    """The holes between the first and the last block that is committed."""
+async def list_gaps(
+    conn: Conn, dataset_version: UUID, *, limit: int = 1000
+) -> list[tuple[int, int]]:
+    """List the block ranges without a partition between the first and last committed block."""
     cursor = await conn.execute(_GAPS, {"dataset_version": dataset_version, "limit": limit})
     return [(row[0], row[1]) for row in await cursor.fetchall()]
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A generation of a dataset, and how much of it there is."""
-
-    dataset_version: UUID
-    generation_no: int
-    state: str
-    created_at: datetime
-    partitions: int
-    row_count: int
-    byte_count: int
 
 
 _GENERATIONS = """
@@ -103,8 +78,10 @@ SELECT v.dataset_version, v.generation_no,
 """
 
 
-async def generations(conn: Conn, dataset_uuid: UUID, *, limit: int = 100) -> list[Generation]:
-    """The generations of a dataset, newest first."""
-    async with conn.cursor(row_factory=class_row(Generation)) as cursor:
-        await cursor.execute(_GENERATIONS, {"dataset_uuid": dataset_uuid, "limit": limit})
-        return await cursor.fetchall()
+async def list_generations(
+    conn: Conn, dataset_uuid: UUID, *, limit: int = 100
+) -> list[GenerationItem]:
+    """List the generations of a dataset, newest first."""
+    return await fetch_all(
+        conn, GenerationItem, _GENERATIONS, {"dataset_uuid": dataset_uuid, "limit": limit}
+    )

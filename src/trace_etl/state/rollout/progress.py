@@ -1,78 +1,16 @@
-"""How far a rollout is: what is covered, what still runs, what failed."""
+"""Read the progress of a rollout: what is covered, what runs and what failed."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row, dict_row
-
+from trace_etl.api.user.rollouts import RolloutFailure, RolloutJob, RolloutReply, RolloutTarget
 from trace_etl.model.errors import NotFound
+from trace_etl.policy import rollout_reasons
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all, fetch_dicts
 from trace_etl.state.rollout.deployed_state import blocks
 
 _MOST_FAILURES = 20
-
-
-@dataclass(frozen=True)
-class Target:
-    """A dataset whose new generation has to cover the old one."""
-
-    job: str
-    output: str
-    name: str | None
-    from_version: UUID
-    to_version: UUID
-    old_partitions: int
-    new_partitions: int
-    blocks: int
-    """How many the old generation covers."""
-    missing_blocks: int
-    missing: list[tuple[int, int]]
-    missing_keys: list[str]
-    cursor: int | None
-    new_cursor: int | None
-
-
-@dataclass(frozen=True)
-class BuildingJob:
-    """The tasks of a job's new generation that have not completed."""
-
-    job: str
-    queued: int
-    running: int
-    retrying: int
-    failed: int
-    canceled: int
-
-
-@dataclass(frozen=True)
-class FailedTask:
-    task_id: UUID
-    job: str
-    partition_key: str | None
-    attempt: int
-    error_code: str | None
-    error_message: str | None
-
-
-@dataclass(frozen=True)
-class Rollout:
-    rollout_id: UUID
-    dag: str
-    dag_version: UUID
-    previous_version: UUID | None
-    state: str
-    started_at: datetime
-    ended_at: datetime | None
-
-
-@dataclass(frozen=True)
-class Progress:
-    rollout: Rollout
-    targets: list[Target]
-    jobs: list[BuildingJob]
-    failures: list[FailedTask]
 
 
 _LATEST = """
@@ -85,23 +23,22 @@ SELECT r.rollout_id, g.name AS dag, r.dag_version, r.previous_version, r.state, 
 """
 
 
-async def progress(conn: Conn, org_id: UUID, dag: str, dag_version: UUID | None = None) -> Progress:
-    """The last rollout of a DAG, or of one version of it. Raises NotFound."""
-    async with conn.cursor(row_factory=class_row(Rollout)) as cursor:
-        values = {"org_id": org_id, "dag": dag, "dag_version": dag_version}
-        await cursor.execute(_LATEST, values)
-        found = await cursor.fetchone()
-    if found is None:
+async def get_rollout(
+    conn: Conn, org_id: UUID, dag: str, dag_version: UUID | None = None
+) -> RolloutReply:
+    """Read the last rollout of a DAG, or of one version of it. Raises NotFound."""
+    values = {"org_id": org_id, "dag": dag, "dag_version": dag_version}
+    rows = await fetch_dicts(conn, _LATEST, values)
+    if not rows:
         raise NotFound(f"no DAG {dag!r} is deployed; `trace dags` lists them")
-    if found.state != "building":
-        return Progress(found, [], [], [])
-    key = {"rollout_id": found.rollout_id, "limit": _MOST_FAILURES}
-    return Progress(
-        found,
-        await _targets(conn, key),
-        await _jobs(conn, key),
-        await _failures(conn, key),
-    )
+    found = rows[0]
+    if found["state"] != "building":
+        return RolloutReply(**found, targets=[], jobs=[], failures=[], reason=None)
+    key = {"rollout_id": found["rollout_id"], "limit": _MOST_FAILURES}
+    targets, jobs = await _targets(conn, key), await _jobs(conn, key)
+    failures = await _failures(conn, key)
+    reason = rollout_reasons.reason(_facts(dag, targets, jobs, failures))
+    return RolloutReply(**found, targets=targets, jobs=jobs, failures=failures, reason=reason)
 
 
 _TARGETS = """
@@ -114,28 +51,18 @@ SELECT j.name AS job, d.output_name AS output, p.name, c.*
 """
 
 
-async def _targets(conn: Conn, key: dict[str, Any]) -> list[Target]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(_TARGETS, key)
-        return [_target(row) for row in await cursor.fetchall()]
+async def _targets(conn: Conn, key: dict[str, Any]) -> list[RolloutTarget]:
+    return [_target(row) for row in await fetch_dicts(conn, _TARGETS, key)]
 
 
-def _target(row: dict[str, Any]) -> Target:
+def _target(row: dict[str, Any]) -> RolloutTarget:
     held, missing = blocks(row["old_ranges"]), blocks(row["missing_ranges"])
-    return Target(
-        job=row["job"],
-        output=row["output"],
-        name=row["name"],
-        from_version=row["from_version"],
-        to_version=row["to_version"],
-        old_partitions=row["old_partitions"],
-        new_partitions=row["new_partitions"],
+    return RolloutTarget(
+        **row,
         blocks=sum(end - start + 1 for start, end in held),
         missing_blocks=sum(end - start + 1 for start, end in missing),
         missing=missing,
-        missing_keys=row["missing_keys"],
         cursor=row["old_cursor"],
-        new_cursor=row["new_cursor"],
     )
 
 
@@ -159,13 +86,41 @@ SELECT t.task_id, t.job, t.partition_key, t.attempt, t.error_code, t.error_messa
 """
 
 
-async def _jobs(conn: Conn, key: dict[str, Any]) -> list[BuildingJob]:
-    async with conn.cursor(row_factory=class_row(BuildingJob)) as cursor:
-        await cursor.execute(_JOBS, key)
-        return await cursor.fetchall()
+async def _jobs(conn: Conn, key: dict[str, Any]) -> list[RolloutJob]:
+    return await fetch_all(conn, RolloutJob, _JOBS, key)
 
 
-async def _failures(conn: Conn, key: dict[str, Any]) -> list[FailedTask]:
-    async with conn.cursor(row_factory=class_row(FailedTask)) as cursor:
-        await cursor.execute(_FAILURES, key)
-        return await cursor.fetchall()
+async def _failures(conn: Conn, key: dict[str, Any]) -> list[RolloutFailure]:
+    return await fetch_all(conn, RolloutFailure, _FAILURES, key)
+
+
+def _facts(
+    dag: str, targets: list[RolloutTarget], jobs: list[RolloutJob], failures: list[RolloutFailure]
+) -> rollout_reasons.Facts:
+    return rollout_reasons.Facts(
+        dag=dag,
+        queued=sum(job.queued for job in jobs),
+        running=sum(job.running for job in jobs),
+        retrying=sum(job.retrying for job in jobs),
+        failed=sum(job.failed for job in jobs),
+        canceled=sum(job.canceled for job in jobs),
+        first_failure=_describe(failures[0]) if failures else None,
+        lacks=[missing for target in targets if (missing := _missing(target))],
+    )
+
+
+def _describe(task: RolloutFailure) -> str:
+    return f"{task.job} {task.partition_key or ''} ({task.task_id}): {task.error_message}"
+
+
+def _missing(target: RolloutTarget) -> str | None:
+    output = f"{target.job}.{target.output} lacks"
+    if target.missing:
+        start, end = target.missing[0]
+        more = f" and {len(target.missing) - 1} ranges more" if len(target.missing) > 1 else ""
+        return f"{output} blocks {start}-{end}{more}"
+    if target.missing_keys:
+        return f"{output} {len(target.missing_keys)} partitions, {target.missing_keys[0]} first"
+    if target.cursor is not None and (target.new_cursor or -1) < target.cursor:
+        return f"{output} what comes after {target.new_cursor}, up to {target.cursor}"
+    return None

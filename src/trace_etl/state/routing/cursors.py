@@ -1,12 +1,10 @@
 """How far each consumer has read."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.user.datasets import ConsumerItem
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 # From where on a job reads: what it has not read yet, and with it the whole of a partition that
 # would be cut through otherwise. A late cursor can leave its consumer in the middle of one, which
@@ -36,14 +34,6 @@ async def reached(conn: Conn, task_id: UUID) -> int | None:
     return row[0] if row else None
 
 
-@dataclass(frozen=True)
-class CursorView:
-    dag: str
-    job: str
-    cursor: int
-    advanced_at: datetime
-
-
 _OF_DATASET = """
 SELECT g.name AS dag, j.name AS job, c.cursor_value AS cursor, c.advanced_at
   FROM consumer_cursors c
@@ -56,9 +46,9 @@ SELECT g.name AS dag, j.name AS job, c.cursor_value AS cursor, c.advanced_at
 """
 
 
-async def of_dataset(conn: Conn, dataset_uuid: UUID, dataset_version: UUID) -> list[CursorView]:
-    """How far the live consumers of a generation have read it."""
+async def list_consumers(
+    conn: Conn, dataset_uuid: UUID, dataset_version: UUID
+) -> list[ConsumerItem]:
+    """List how far each active consumer of a generation has read it."""
     values = {"dataset_uuid": dataset_uuid, "dataset_version": dataset_version}
-    async with conn.cursor(row_factory=class_row(CursorView)) as cursor:
-        await cursor.execute(_OF_DATASET, values)
-        return await cursor.fetchall()
+    return await fetch_all(conn, ConsumerItem, _OF_DATASET, values)

@@ -1,13 +1,16 @@
 """The outbox: what a transaction wants done outside it."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.rows import class_row
 
+from trace_etl.api.body import Name
+from trace_etl.api.user.outbox import OutboxItem
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 
 @dataclass(frozen=True)
@@ -88,18 +91,11 @@ async def failed(
 
 
 @dataclass(frozen=True)
-class OutboxView:
-    """A row as people see it."""
+class OutboxFilter:
+    """Which side effects to list. None matches every one."""
 
-    outbox_id: int
-    kind: str
-    target: str
-    subject: UUID
-    tries: int
-    next_try_at: datetime
-    failed_at: datetime | None
-    last_error: str | None
-    created_at: datetime
+    failed: bool | None = None
+    kind: Name | None = None
 
 
 # Whose row it is: that of what it is about. Rows are short-lived, so they hold no org themselves.
@@ -124,14 +120,12 @@ SELECT outbox_id, kind, target, subject, tries, next_try_at, failed_at, last_err
 )
 
 
-async def listing(
-    conn: Conn, org_id: UUID, *, failed: bool | None, kind: str | None, after: int, limit: int
-) -> list[OutboxView]:
-    """An org's rows that are still to be performed or failed for good, oldest first, one page."""
-    values = {"org_id": org_id, "failed": failed, "kind": kind, "after": after, "limit": limit}
-    async with conn.cursor(row_factory=class_row(OutboxView)) as cursor:
-        await cursor.execute(_LIST, values)
-        return await cursor.fetchall()
+async def list_outbox(
+    conn: Conn, org_id: UUID, which: OutboxFilter, *, after: int, limit: int
+) -> list[OutboxItem]:
+    """List one page of an org's side effects that are pending or failed for good, oldest first."""
+    values = {"org_id": org_id, **vars(which), "after": after, "limit": limit}
+    return await fetch_all(conn, OutboxItem, _LIST, values)
 
 
 _REPLAY = (

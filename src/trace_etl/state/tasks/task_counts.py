@@ -2,7 +2,9 @@
 
 from uuid import UUID
 
+from trace_etl.api.user.tasks import JobTaskCounts
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 # Apart from the rest, so that the planner sees how little there is behind it.
 _MARK = """
@@ -30,26 +32,23 @@ WITH chosen AS MATERIALIZED (
      GROUP BY t.job_id, t.status
 )
 SELECT c.dag, c.job,
-       coalesce(sum(n) FILTER (WHERE status = 'Queued'), 0)::bigint,
-       coalesce(sum(n) FILTER (WHERE status = 'Running'), 0)::bigint,
-       coalesce(sum(n) FILTER (WHERE status = 'Completed'), 0)::bigint,
-       coalesce(sum(n) FILTER (WHERE status = 'Failed'), 0)::bigint,
-       coalesce(sum(n) FILTER (WHERE status = 'Canceled'), 0)::bigint
+       coalesce(sum(n) FILTER (WHERE status = 'Queued'), 0)::bigint AS queued,
+       coalesce(sum(n) FILTER (WHERE status = 'Running'), 0)::bigint AS running,
+       coalesce(sum(n) FILTER (WHERE status = 'Completed'), 0)::bigint AS completed,
+       coalesce(sum(n) FILTER (WHERE status = 'Failed'), 0)::bigint AS failed,
+       coalesce(sum(n) FILTER (WHERE status = 'Canceled'), 0)::bigint AS canceled
   FROM chosen c LEFT JOIN counted USING (job_id)
  GROUP BY c.dag, c.job ORDER BY c.dag, c.job
 """
 
 
-async def summary(
-    conn: Conn, org_id: UUID, dag: str | None
-) -> list[tuple[str, str, int, int, int, int, int]]:
-    """Tasks by job and status: queued, running, completed, failed, canceled.
+async def count_tasks(conn: Conn, org_id: UUID, dag: str | None) -> list[JobTaskCounts]:
+    """Count tasks by job and status.
 
-    In a snapshot: while the sum moves on nothing must be counted twice.
+    Call it in a snapshot: the mark must not move between the two queries.
     """
-    mark = await _mark(conn, org_id)
-    cursor = await conn.execute(_SUMMARY, {"org_id": org_id, "dag": dag, "mark": mark})
-    return [(r[0], r[1], r[2], r[3], r[4], r[5], r[6]) for r in await cursor.fetchall()]
+    values = {"org_id": org_id, "dag": dag, "mark": await _mark(conn, org_id)}
+    return await fetch_all(conn, JobTaskCounts, _SUMMARY, values)
 
 
 async def _mark(conn: Conn, org_id: UUID) -> str:

@@ -4,51 +4,32 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.body import Name
+from trace_etl.api.user.tasks import AttemptItem, Status, TaskItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import before, fetch_all, fetch_one
 
 
-@dataclass(frozen=True)
-class TaskView:
-    """A task as people see it."""
+class TaskRow(TaskItem):
+    """A task as the API returns it, with the facts that explain why it is not running."""
 
-    task_id: UUID
-    dag: str
-    job: str
-    operator: str
-    runtime: str
-    status: str
-    attempt: int
-    max_attempts: int
-    partition_key: str | None
-    cursor_value: int | None
-    worker_id: str | None
-    created_at: datetime
-    queued_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    retry_at: datetime | None
-    lease_expires_at: datetime | None
+    reason: str | None = None
+    """Filled in by the caller, which knows whether workers listen."""
     cancel_requested: bool
-    cause: str | None
-    error_code: str | None
-    error_message: str | None
     max_concurrency: int | None
     running_in_job: int
     operator_cap: int | None
     running_of_operator: int
     paused_at: datetime | None
     paused_by: str | None
-    revision_id: UUID
 
 
 _VIEW = """
 SELECT t.task_id, g.name AS dag, j.name AS job, r.operator, t.runtime, t.status, t.attempt,
-       t.max_attempts, t.partition_key, t.cursor_value, t.worker_id, t.created_at, t.queued_at,
-       t.started_at, t.finished_at, t.retry_at, t.lease_expires_at, t.cancel_requested, t.cause,
-       t.error_code, t.error_message, t.max_concurrency, t.revision_id,
+       t.max_attempts, t.partition_key, t.cursor_value AS cursor, t.worker_id, t.created_at, t.queued_at,
+       t.started_at, t.finished_at, t.retry_at, t.cancel_requested,
+       t.error_code, t.error_message, t.max_concurrency,
        coalesce(j.paused_at, CASE WHEN t.bulk THEN j.bulk_paused_at END) AS paused_at,
        coalesce(j.paused_by, CASE WHEN t.bulk THEN j.bulk_paused_by END) AS paused_by,
        CASE WHEN t.max_concurrency IS NULL OR t.status <> 'Queued' THEN 0
@@ -67,14 +48,14 @@ SELECT t.task_id, g.name AS dag, j.name AS job, r.operator, t.runtime, t.status,
 
 @dataclass(frozen=True)
 class TaskFilter:
-    """What a listing is about; None: any."""
+    """Which tasks to list. None matches every task."""
 
-    dag: str | None = None
-    job: str | None = None
-    status: str | None = None
-    operator: str | None = None
-    runtime: str | None = None
-    worker: str | None = None
+    dag: Name | None = None
+    job: Name | None = None
+    status: Status | None = None
+    operator: Name | None = None
+    runtime: Name | None = None
+    worker: Name | None = None
 
 
 _LIST = (
@@ -94,21 +75,17 @@ _LIST = (
 )
 
 
-async def listing(
+async def list_tasks(
     conn: Conn,
     org_id: UUID,
     which: TaskFilter,
     *,
     after: tuple[datetime, UUID] | None,
     limit: int,
-) -> list[TaskView]:
-    """Newest first, one page, continuing after the last row of the page before."""
-    before, before_id = after or (None, None)
-    page = {"before": before, "before_id": before_id, "limit": limit}
-    values = {"org_id": org_id, **vars(which), **page}
-    async with conn.cursor(row_factory=class_row(TaskView)) as cursor:
-        await cursor.execute(_LIST, values)
-        return await cursor.fetchall()
+) -> list[TaskRow]:
+    """List one page of an org's tasks, newest first."""
+    values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
+    return await fetch_all(conn, TaskRow, _LIST, values)
 
 
 _GET = (
@@ -116,26 +93,12 @@ _GET = (
 )
 
 
-async def get(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskView:
-    """One task. Raises NotFound."""
-    async with conn.cursor(row_factory=class_row(TaskView)) as cursor:
-        await cursor.execute(_GET, {"org_id": org_id, "task_id": task_id})
-        found = await cursor.fetchone()
+async def get_task(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskRow:
+    """Read one task. Raises NotFound."""
+    found = await fetch_one(conn, TaskRow, _GET, {"org_id": org_id, "task_id": task_id})
     if found is None:
         raise NotFound(f"no task {task_id}")
     return found
-
-
-@dataclass(frozen=True)
-class AttemptView:
-    attempt: int
-    worker_id: str | None
-    started_at: datetime | None
-    ended_at: datetime
-    outcome: str
-    cause: str | None
-    error_code: str | None
-    error_message: str | None
 
 
 _ATTEMPTS = """
@@ -144,11 +107,9 @@ SELECT attempt, worker_id, started_at, ended_at, outcome, cause, error_code, err
 """
 
 
-async def attempts(conn: Conn, task_id: UUID) -> list[AttemptView]:
-    """Every attempt that ended, first to last."""
-    async with conn.cursor(row_factory=class_row(AttemptView)) as cursor:
-        await cursor.execute(_ATTEMPTS, {"task_id": task_id})
-        return await cursor.fetchall()
+async def list_attempts(conn: Conn, task_id: UUID) -> list[AttemptItem]:
+    """List the attempts of a task that ended, first to last."""
+    return await fetch_all(conn, AttemptItem, _ATTEMPTS, {"task_id": task_id})
 
 
 _CANCEL = """

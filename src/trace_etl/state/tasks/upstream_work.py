@@ -1,29 +1,12 @@
-"""What stands between a job and its next task: the work of the jobs above it."""
+"""Read the unfinished work of the jobs upstream of a job."""
 
-from dataclasses import dataclass
 from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.user.jobs import UpstreamWork
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
-
-@dataclass(frozen=True)
-class UpstreamWork:
-    """A job above that has something to do, or that could not do it."""
-
-    dag: str
-    job: str
-    distance: int
-    """1: its output is an input of ours."""
-    queued: int
-    running: int
-    retrying: int
-    failed: int
-    paused_by: str | None
-
-
-# Every job above, nearest first; counts are over live and unsuccessful rows only.
+# Counts read live and failed tasks only, which are few.
 _ABOVE = """
 WITH RECURSIVE above (job_id, distance) AS (
     SELECT d.job_id, 1 FROM job_inputs i JOIN dataset_producers d USING (dataset_uuid)
@@ -59,8 +42,6 @@ SELECT g.name AS dag, j.name AS job, n.distance, w.queued, w.running, w.retrying
 """
 
 
-async def above(conn: Conn, revision_id: UUID) -> list[UpstreamWork]:
-    """The jobs above a revision that have work or trouble, nearest first."""
-    async with conn.cursor(row_factory=class_row(UpstreamWork)) as cursor:
-        await cursor.execute(_ABOVE, {"revision_id": revision_id})
-        return await cursor.fetchall()
+async def list_upstream_work(conn: Conn, revision_id: UUID) -> list[UpstreamWork]:
+    """List the jobs upstream of a revision that have unfinished or failed work, nearest first."""
+    return await fetch_all(conn, UpstreamWork, _ABOVE, {"revision_id": revision_id})

@@ -1,55 +1,41 @@
-"""Batches of buffered datasets: what became of them, and another try for those not written."""
+"""Batches of buffered datasets."""
 
-from dataclasses import asdict
-from typing import Literal
 from uuid import UUID
 
 from fastapi import APIRouter
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.batches import BatchItem, BatchList, BatchRetried
+from trace_etl.api.user.batches import BatchList, BatchRetried, BatchState
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.model.errors import NotFound
 from trace_etl.state.catalog import datasets
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.partitions import buffers
-from trace_etl.state.partitions.buffers import BatchView
 
 router = APIRouter(prefix="/v1", tags=["datasets"])
 
 
 @router.get("/datasets/{name}/batches")
 async def list_batches(
-    name: Name,
-    user: CallerDep,
-    ctx: ContextDep,
-    page: PageDep,
-    state: Literal["waiting", "written", "failed"] | None = None,
+    name: Name, user: CallerDep, ctx: ContextDep, page: PageDep, state: BatchState | None = None
 ) -> BatchList:
-    """The batches that were published to a buffered dataset, newest first."""
+    """List the batches that were published to a buffered dataset, newest first."""
     (before,) = page.after(int) or (None,)
     async with ctx.pool.connection() as conn:
         dataset_uuid = await datasets.uuid_of(conn, user.org_id, name)
         if dataset_uuid is None:
             raise NotFound(f"no published dataset {name!r}; `trace datasets` lists them")
-        found = await buffers.listing(
+        found = await buffers.list_batches(
             conn, user.org_id, dataset_uuid, state=state, before=before, limit=page.fetch
         )
-    items, following = page.cut(found, lambda batch: (batch.publish_no,))
-    return BatchList(items=[_item(batch) for batch in items], next=following)
+    return page.reply(BatchList, found, lambda batch: (batch.publish_no,))
 
 
 @router.post("/batches/{publish_id}/retry")
 async def retry_batch(publish_id: UUID, user: CallerDep, ctx: ContextDep) -> BatchRetried:
-    """Have a batch that failed, or waits, delivered to the sink once more."""
+    """Deliver a failed or waiting batch to the sink again."""
     async with transaction(ctx.pool) as conn:
         await buffers.again(conn, user.org_id, publish_id)
     ctx.wake.outbox.set()
     return BatchRetried(publish_id=publish_id)
-
-
-def _item(batch: BatchView) -> BatchItem:
-    values = asdict(batch)
-    del values["publish_no"]
-    return BatchItem.model_validate(values)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request
 from trace_etl.api.body import Name
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed, Wish
 from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
-from trace_etl.dispatcher.user_api.pages import decode, encode
+from trace_etl.dispatcher.user_api.pages import decode_key, encode_key
 from trace_etl.http.event_stream import EventStream, comment, event
 from trace_etl.http.user_tokens import current_user
 from trace_etl.model.errors import Fault, Invalid, TraceError
@@ -98,12 +98,12 @@ def _event(change: Change) -> bytes:
 
 
 def _id(position: Position) -> str:
-    return encode((position.xid, position.source, position.key, position.subkey))
+    return encode_key((position.xid, position.source, position.key, position.subkey))
 
 
 def _position(token: str) -> Position:
     try:
-        xid, source, key, subkey = decode(token, (int, int, UUID, str))
+        xid, source, key, subkey = decode_key(token, (int, int, UUID, str))
     except ValueError as error:
         raise Invalid([Fault("after", "pass the id of an event of this stream")]) from error
     return Position(xid, source, key, subkey)

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trace_etl.api.user.pressure import QueueItem
 from trace_etl.dispatcher import metrics as process
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.state.db.snapshots import snapshot
@@ -111,7 +112,7 @@ def _paused(found: list[tuple[str, str, str, str, str]]) -> Metric:
     return family
 
 
-def _pressure(queues: list[loads.QueueView], deferred: int) -> list[Metric]:
+def _pressure(queues: list[QueueItem], deferred: int) -> list[Metric]:
     limits = GaugeMetricFamily(
         "trace_queue_limit", "Where a queue pushes back.", labels=["dag", "job", "of"]
     )

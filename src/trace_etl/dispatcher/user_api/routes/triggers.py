@@ -1,0 +1,48 @@
+"""Triggers of sources."""
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends
+
+from trace_etl.api.user.triggers import TriggerList, TriggerReply, TriggerRequest
+from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
+from trace_etl.dispatcher.user_api.pages import PageDep
+from trace_etl.model.scope import Range
+from trace_etl.state.db.pool import transaction
+from trace_etl.state.feed import event_log
+from trace_etl.state.feed.event_log import TriggerFilter
+from trace_etl.state.routing import events
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+
+@router.get("/triggers")
+async def list_triggers(
+    user: CallerDep, ctx: ContextDep, which: Annotated[TriggerFilter, Depends()], page: PageDep
+) -> TriggerList:
+    """List what people, schedules and webhooks asked sources for, newest first."""
+    after = page.after(datetime, UUID)
+    async with ctx.pool.connection() as conn:
+        found = await event_log.list_triggers(
+            conn, user.org_id, which, after=after, limit=page.fetch
+        )
+    return page.reply(TriggerList, found, lambda trigger: (trigger.triggered_at, trigger.event_id))
+
+
+@router.post("/triggers")
+async def trigger(body: TriggerRequest, user: CallerDep, ctx: ContextDep) -> TriggerReply:
+    """Emit a source's event for a block range, once."""
+    span = Range.checked(body.start, body.end)
+    async with transaction(ctx.pool) as conn:
+        done = await events.trigger(conn, user.org_id, body.dag, body.job, span)
+    ctx.wake.outbox.set()
+    return TriggerReply(
+        event_id=done.event_id,
+        dag=body.dag,
+        job=body.job,
+        partition_key=span.key,
+        created=done.created,
+        deferred_by=done.deferred_by,
+    )

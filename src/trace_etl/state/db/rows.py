@@ -1,0 +1,45 @@
+"""Run a query and build one object from each row, by column name."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, LiteralString, TypeVar
+from uuid import UUID
+
+from psycopg.rows import class_row, dict_row
+
+from trace_etl.state.db.pool import Conn
+
+T = TypeVar("T")
+
+
+async def fetch_all(
+    conn: Conn, kind: type[T], query: LiteralString, values: Mapping[str, Any] | None = None
+) -> list[T]:
+    """Return every row as an object of the given class."""
+    async with conn.cursor(row_factory=class_row(kind)) as cursor:
+        await cursor.execute(query, values)
+        return await cursor.fetchall()
+
+
+async def fetch_one(
+    conn: Conn, kind: type[T], query: LiteralString, values: Mapping[str, Any] | None = None
+) -> T | None:
+    """Return the first row as an object of the given class, or None without rows."""
+    async with conn.cursor(row_factory=class_row(kind)) as cursor:
+        await cursor.execute(query, values)
+        return await cursor.fetchone()
+
+
+async def fetch_dicts(
+    conn: Conn, query: LiteralString, values: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return every row as a dict by column name."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query, values)
+        return await cursor.fetchall()
+
+
+def before(after: tuple[datetime, UUID] | None) -> dict[str, object]:
+    """Return the parameters that continue a list sorted by time and id, newest first."""
+    moment, row_id = after or (None, None)
+    return {"before": moment, "before_id": row_id}

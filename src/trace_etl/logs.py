@@ -1,4 +1,4 @@
-"""Structured logs: one JSON line an event, to standard error."""
+"""Structured logs: one JSON line per event, on standard error."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ def configure(process: str, level: str = "info") -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _named(process),
+            _add_process_name(process),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -25,8 +25,8 @@ def configure(process: str, level: str = "info") -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
 
 
-def _named(process: str) -> structlog.types.Processor:
-    # Not a context variable: those end at a thread's edge, and every thread's lines need it.
+def _add_process_name(process: str) -> structlog.types.Processor:
+    # Not a context variable: new threads do not inherit those, and every line needs the name.
     def add(_: object, __: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
         event["process"] = process
         return event

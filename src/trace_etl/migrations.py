@@ -11,14 +11,14 @@ CREATE TABLE IF NOT EXISTS {} (
 )
 """)
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
-_DONE = SQL("SELECT name FROM {}")
-_NOTE = SQL("INSERT INTO {} (name) VALUES (%s)")
+_LIST_APPLIED = SQL("SELECT name FROM {}")
+_RECORD = SQL("INSERT INTO {} (name) VALUES (%s)")
 
 
 def apply(dsn: str, package: str, *, ledger: str, lock: str) -> list[str]:
-    """Bring a database up to date; many processes may try at once. Returns what was applied.
+    """Apply pending migrations and return their names. Safe in many processes at once.
 
-    `ledger` is the table that remembers what was applied, `lock` what the processes queue up for.
+    `ledger` is the table of applied migrations, `lock` the name of the advisory lock.
     """
     files = sorted(
         (file for file in resources.files(package).iterdir() if file.name.endswith(".sql")),
@@ -28,9 +28,9 @@ def apply(dsn: str, package: str, *, ledger: str, lock: str) -> list[str]:
     with psycopg.connect(dsn) as conn:
         conn.execute(_LOCK, (lock,))
         conn.execute(_LEDGER.format(table))
-        done = {row[0] for row in conn.execute(_DONE.format(table))}
-        fresh = [file for file in files if file.name not in done]
-        for file in fresh:
+        applied = {row[0] for row in conn.execute(_LIST_APPLIED.format(table))}
+        pending = [file for file in files if file.name not in applied]
+        for file in pending:
             conn.execute(file.read_bytes())
-            conn.execute(_NOTE.format(table), (file.name,))
-    return [file.name for file in fresh]
+            conn.execute(_RECORD.format(table), (file.name,))
+    return [file.name for file in pending]

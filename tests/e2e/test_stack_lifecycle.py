@@ -250,7 +250,7 @@ def test_what_a_killed_supervisor_left_alive_is_shown_and_ended(home: Path) -> N
     with running(home) as stack:
         assert stack.first_words == "up"
         assert still_running(family) == []
-        assert '"former_run_ended"' in (home / "logs" / "supervisor.log").read_text()
+        assert '"orphans_stopped"' in (home / "logs" / "supervisor.log").read_text()
 
 
 def test_down_ends_what_a_killed_supervisor_left(home: Path) -> None:

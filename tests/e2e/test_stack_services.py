@@ -43,7 +43,7 @@ def connection(home: Path) -> dict[str, Any]:
     return json.loads((home / "connection.json").read_text())
 
 
-def part(home: Path, name: str) -> checks.PartStatus:
+def part(home: Path, name: str) -> checks.ProcessStatus:
     """Asked often: a process for each look would take the cores from what is waited for."""
     return next(part for part in checks.check(Home(home)).parts if part.name == name)
 

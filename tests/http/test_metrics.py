@@ -207,7 +207,7 @@ async def test_the_scheduler_asks_the_dispatcher_who_may_scrape(
     token_file = secrets.directory / "user.jwt"
     async with DispatcherApi(url, secrets.ca, token_file) as api:
         trigger = CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90))
-        listener = Listener(make_app(api, trigger.figures), "127.0.0.1", port)
+        listener = Listener(make_app(api, trigger.metrics), "127.0.0.1", port)
         tls = Tls(dispatcher.cfg.tls_cert, dispatcher.cfg.tls_key)
         serving = asyncio.create_task(serve([listener], tls=tls, stop=stop))
         trust = dispatcher.user()  # the same authority signed both

@@ -205,7 +205,7 @@ def test_two_schedulers_race_and_fire_every_tick_once(dispatcher: Live) -> None:
 
 def count(trigger: CronTrigger, who: str) -> float:
     labels = {"fired_by": who}
-    return trigger.figures.registry.get_sample_value("trace_scheduler_ticks_total", labels) or 0
+    return trigger.metrics.registry.get_sample_value("trace_scheduler_ticks_total", labels) or 0
 
 
 def test_a_changed_schedule_and_a_removed_job_count_after_the_refresh(dispatcher: Live) -> None:

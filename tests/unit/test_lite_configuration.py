@@ -21,7 +21,7 @@ def taken_port() -> Iterator[int]:
 
 
 def test_a_first_start_chooses_different_free_ports() -> None:
-    settled = configuration.settle_ports({}, {})
+    settled = configuration.choose_ports({}, {})
     numbers = {port.number for port in settled.values()}
     assert set(settled) == {"api", "internal", "query", "scheduler", "postgres"}
     assert len(numbers) == len(settled)
@@ -30,12 +30,12 @@ def test_a_first_start_chooses_different_free_ports() -> None:
 
 
 def test_the_next_start_keeps_them() -> None:
-    first = configuration.settle_ports({}, {})
-    assert configuration.settle_ports(first, {}) == first
+    first = configuration.choose_ports({}, {})
+    assert configuration.choose_ports(first, {}) == first
 
 
 def test_a_remembered_port_that_was_taken_meanwhile_is_replaced(taken_port: int) -> None:
-    settled = configuration.settle_ports({"api": Port(taken_port)}, {})
+    settled = configuration.choose_ports({"api": Port(taken_port)}, {})
     assert settled["api"].number != taken_port
 
 
@@ -47,25 +47,25 @@ def test_a_port_the_user_chose_is_not_replaced_but_refused_with_its_holder(
         ({}, {"query": taken_port}),
     ):
         with pytest.raises(PortTaken, match=rf"port {taken_port} \(query\).*pid \d+") as refused:
-            configuration.settle_ports(known, wished)
+            configuration.choose_ports(known, wished)
         assert "--query-port" in refused.value.remedy
 
 
 def test_two_parts_cannot_be_given_one_port() -> None:
     port = ports.free_port()
-    with pytest.raises(PortTaken, match="another part of this stack"):
-        configuration.settle_ports({}, {"api": port, "query": port})
+    with pytest.raises(PortTaken, match="another process of this stack"):
+        configuration.choose_ports({}, {"api": port, "query": port})
 
 
 def test_a_remembered_port_makes_way_for_the_users_wish() -> None:
     port = ports.free_port()
-    settled = configuration.settle_ports({"api": Port(port)}, {"query": port})
+    settled = configuration.choose_ports({"api": Port(port)}, {"query": port})
     assert settled["query"] == Port(port, by_user=True)
     assert settled["api"].number != port
 
 
 def test_zero_forgets_the_users_choice(taken_port: int) -> None:
-    settled = configuration.settle_ports({"api": Port(taken_port, by_user=True)}, {"api": 0})
+    settled = configuration.choose_ports({"api": Port(taken_port, by_user=True)}, {"api": 0})
     assert settled["api"].number != taken_port
     assert not settled["api"].by_user
 

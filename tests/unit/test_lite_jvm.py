@@ -36,12 +36,12 @@ def test_the_newest_suitable_one_wins(tmp_path: Path) -> None:
     old = java_home(tmp_path / "old", "17.0.15")
     new = java_home(tmp_path / "new", "25.99.0")
     environment = {"JAVA_HOME": str(old), "PATH": str(new / "bin")}
-    assert jvm.choose(environment) == jvm.Jvm(new, (25, 99, 0))
+    assert jvm.choose(environment) == jvm.JavaHome(new, (25, 99, 0))
 
 
 def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     home = java_home(tmp_path / "java", "21.0.3", release=False)
-    assert jvm.inspect(home) == jvm.Jvm(home, (21, 0, 3))
+    assert jvm.inspect(home) == jvm.JavaHome(home, (21, 0, 3))
 
 
 def test_the_java_that_was_asked_for_is_taken_even_if_older(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The embedded stack: Postgres, keys, certificates, and one supervised process per part."""
+"""The embedded stack: Postgres, keys, certificates, and one supervised process per service."""

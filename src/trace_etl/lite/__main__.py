@@ -1,4 +1,4 @@
-"""The background supervisor: takes its order on standard input, reports once how it went."""
+"""The background supervisor: reads its options from stdin and reports the start on stdout."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 
 
-def run(order: dict[str, Any]) -> int:
+def run(request: dict[str, Any]) -> int:
     """Run the stack until it is stopped; return the exit code."""
     try:
-        stack.up(Home(Path(order["home"])), Options(**order["options"]), on_up=_report_up)
-    except StackError as refused:
-        _report({"code": refused.code, "error": str(refused), "remedy": refused.remedy})
+        stack.up(Home(Path(request["home"])), Options(**request["options"]), on_up=_report_up)
+    except StackError as error:
+        _report({"code": error.code, "error": str(error), "remedy": error.remedy})
         return 1
     return 0
 
@@ -29,7 +29,7 @@ def _report_up(connection: StackConnection, seconds: float) -> None:
 
 
 def _report(content: dict[str, Any]) -> None:
-    """One line to whoever started us; nobody reads afterwards, so the pipe is closed."""
+    """Write one line to the parent process and close the pipe: the parent reads only one."""
     sys.stdout.write(json.dumps(content) + "\n")
     sys.stdout.flush()
     nothing = os.open(os.devnull, os.O_WRONLY)

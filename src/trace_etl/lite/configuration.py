@@ -1,4 +1,4 @@
-"""config.json: what a stack remembers between starts: its ports and its RPC endpoints."""
+"""config.json: the ports and RPC endpoints that a stack keeps between starts."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _POOL = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*)=(?P<url>.+)")
 
 @dataclass(frozen=True)
 class Port:
-    """One listening port, and whether the user insisted on it."""
+    """A listening port, and whether the user chose it."""
 
     number: int
     by_user: bool = False
@@ -33,7 +33,7 @@ class Configuration:
 
 
 def read(path: Path) -> Configuration:
-    """What was remembered; nothing at a first start. Raises BadSetting if the file is damaged."""
+    """Read the file; empty before the first start. Raises BadSetting if it is damaged."""
     if not path.exists():
         return Configuration()
     try:
@@ -45,7 +45,7 @@ def read(path: Path) -> Configuration:
 
 
 def write(path: Path, configuration: Configuration) -> None:
-    """Remember for the next start."""
+    """Save the configuration for the next start."""
     ports = configuration.ports.items()
     content = {
         "version": 1,
@@ -55,47 +55,51 @@ def write(path: Path, configuration: Configuration) -> None:
     private_files.write(path, json.dumps(content, indent=2) + "\n")
 
 
-def settle_ports(known: Mapping[str, Port], wished: Mapping[str, int]) -> dict[str, Port]:
-    """The ports of this start: the user's, else the remembered, else free ones.
+def choose_ports(known: Mapping[str, Port], requested: Mapping[str, int]) -> dict[str, Port]:
+    """Choose the ports of this start: requested, else saved, else free ones.
 
-    Raises PortTaken when another program has a port that the user chose.
+    Raises PortTaken if another program uses a port that the user chose.
     """
-    wanted = {name: _wanted(known.get(name), wished.get(name)) for name in PORT_NAMES}
-    settled: dict[str, Port] = {}
-    # The user's first: a remembered port makes way for them, not they for it.
-    for name, port in sorted(wanted.items(), key=lambda item: not (item[1] and item[1].by_user)):
-        taken = frozenset(port.number for port in settled.values())
-        settled[name] = _settle(name, port, taken)
-    return settled
+    candidates = {
+        name: _pick_candidate(known.get(name), requested.get(name)) for name in PORT_NAMES
+    }
+    chosen: dict[str, Port] = {}
+    # Ports chosen by the user come first: a saved port must not block them.
+    for name, port in sorted(
+        candidates.items(), key=lambda item: not (item[1] and item[1].by_user)
+    ):
+        taken = frozenset(port.number for port in chosen.values())
+        chosen[name] = _check_or_replace(name, port, taken)
+    return chosen
 
 
-def _wanted(known: Port | None, wished: int | None) -> Port | None:
-    if wished == 0:
+def _pick_candidate(known: Port | None, requested: int | None) -> Port | None:
+    if requested == 0:
         return None
-    return known if wished is None else Port(wished, by_user=True)
+    return known if requested is None else Port(requested, by_user=True)
 
 
-def _settle(name: str, port: Port | None, taken: frozenset[int]) -> Port:
+def _check_or_replace(name: str, port: Port | None, taken: frozenset[int]) -> Port:
     if port is not None and port.number not in taken and is_free(port.number):
         return port
     if port is None or not port.by_user:
         return Port(free_port(taken))
-    by = "another part of this stack" if port.number in taken else holder(port.number)
+    by = "another process of this stack" if port.number in taken else holder(port.number)
     raise PortTaken(
         f"port {port.number} ({name}) is taken by {by}",
         f"stop that program, or choose another port: trace up --{name}-port PORT (0: any free one)",
     )
 
 
-def parse_rpc_urls(words: Sequence[str]) -> dict[str, list[str]]:
-    """Pools from `URL` (pool `default`) and `name=URL` words. Raises BadSetting."""
+def parse_rpc_urls(values: Sequence[str]) -> dict[str, list[str]]:
+    """Parse `URL` (pool `default`) and `name=URL` values. Raises BadSetting."""
     pools: dict[str, list[str]] = {}
-    for word in words:
-        named = _POOL.fullmatch(word)
-        name, url = (named["name"], named["url"]) if named else ("default", word)
+    for value in values:
+        named = _POOL.fullmatch(value)
+        name, url = (named["name"], named["url"]) if named else ("default", value)
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise BadSetting(
-                f"--rpc-url: {word!r} is not an http or https address",
+                f"--rpc-url: {value!r} is not an http or https address",
                 "write --rpc-url http://HOST:PORT, or --rpc-url NAME=http://HOST:PORT",
             )
         pools.setdefault(name, []).append(url)

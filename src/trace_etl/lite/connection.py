@@ -1,4 +1,4 @@
-"""connection.json: how any client on this machine finds the stack."""
+"""connection.json: the addresses and credentials that local clients use."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -13,7 +13,7 @@ from trace_etl.lite.processes.ports import LOOPBACK
 
 @dataclass(frozen=True)
 class StackConnection:
-    """The content of connection.json; tokens are given by the path of their file."""
+    """The content of connection.json. Tokens are paths of files."""
 
     version: int
     home: str
@@ -28,7 +28,7 @@ class StackConnection:
 
 
 def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> StackConnection:
-    """The connection of a stack that listens on these ports."""
+    """Describe the connection of a stack that listens on these ports."""
     return StackConnection(
         version=1,
         home=str(home.path),
@@ -44,12 +44,12 @@ def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> St
 
 
 def write(path: Path, connection: StackConnection) -> None:
-    """Publish it."""
+    """Write connection.json."""
     private_files.write(path, json.dumps(asdict(connection), indent=2) + "\n")
 
 
 def read(path: Path) -> StackConnection | None:
-    """The published connection; none when no stack runs."""
+    """Read connection.json; None if no stack runs."""
     try:
         content = cast(dict[str, Any], json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError):

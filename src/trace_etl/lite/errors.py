@@ -1,10 +1,10 @@
-"""What the embedded stack refuses, each with what to do about it."""
+"""Errors of the embedded stack, each with a remedy."""
 
 from trace_etl.model.errors import TraceError
 
 
 class StackError(TraceError):
-    """The stack cannot go on: the message says why, `remedy` says what to do."""
+    """The stack cannot start or continue. The message is the reason; `remedy` says what to do."""
 
     code = "stack"
 
@@ -14,60 +14,60 @@ class StackError(TraceError):
 
 
 class AlreadyRunning(StackError):
-    """A supervisor holds this home's lock."""
+    """A supervisor holds the lock of this home."""
 
     code = "already_running"
 
 
 class HomeUnusable(StackError):
-    """TRACE_HOME cannot be written, or belongs to somebody else."""
+    """TRACE_HOME cannot be written, or belongs to another user."""
 
     code = "home_unusable"
 
 
 class DiskFull(StackError):
-    """No space is left where the stack keeps its files."""
+    """No space is left on the disk of the stack."""
 
     code = "disk_full"
 
 
 class PortTaken(StackError):
-    """Another program listens on a port the user chose."""
+    """Another program listens on a port that the user chose."""
 
     code = "port_taken"
 
 
 class BadSetting(StackError):
-    """An option or a file of settings that cannot be meant."""
+    """An option or a settings file is invalid."""
 
     code = "bad_setting"
 
 
 class PostgresMissing(StackError):
-    """No Postgres binaries, or none of the data's major version."""
+    """Postgres binaries are missing, or none has the major version of the data."""
 
     code = "postgres_missing"
 
 
 class PostgresFailed(StackError):
-    """A Postgres program failed; the message carries its own words."""
+    """A Postgres program failed; the message has its output."""
 
     code = "postgres_failed"
 
 
 class NoAccount(StackError):
-    """Root can become nobody else, so Postgres cannot run."""
+    """Root cannot switch to another user, so Postgres cannot run."""
 
     code = "no_unprivileged_account"
 
 
 class NoJava(StackError):
-    """No JVM that Spark can use."""
+    """Spark has no suitable JVM."""
 
     code = "no_java"
 
 
 class PartFailed(StackError):
-    """A part never came up; the message carries the end of its log."""
+    """A process did not start; the message has the end of its log."""
 
     code = "part_failed"

@@ -1,4 +1,4 @@
-"""TRACE_HOME: where everything of one stack lives, readable by its owner only."""
+"""TRACE_HOME: the directory of one stack, readable by its owner only."""
 
 import errno
 import os
@@ -104,8 +104,8 @@ class Home:
         return self.path / "spark"
 
     def open(self) -> None:
-        """Make what is missing and close it to others. Raises HomeUnusable or DiskFull."""
-        with explained(self.path):
+        """Create missing directories, readable by the owner only. Raises HomeUnusable or DiskFull."""
+        with explain_os_errors(self.path):
             if self.path.exists() and self.path.stat().st_uid != os.geteuid():
                 raise HomeUnusable(
                     f"{self.path} belongs to another user",
@@ -119,7 +119,7 @@ class Home:
         check_space(self.path)
 
     def remove(self) -> None:
-        """Delete what `open` made, and the home itself if nothing else is in it."""
+        """Delete everything that `open` created, and the home itself if it is empty then."""
         for name in {Path(directory).parts[0] for directory in _DIRECTORIES}:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in _FILES:
@@ -129,28 +129,28 @@ class Home:
 
 
 def check_space(path: Path) -> None:
-    """Raise DiskFull when the disk under `path` has too little space to start on."""
+    """Raise DiskFull if the disk of `path` has too little space for a start."""
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:
         raise _disk_full(path, f"only {free // 2**20} MB are left")
 
 
 @contextmanager
-def explained(path: Path) -> Generator[None]:
-    """Turn the operating system's refusals under `path` into ours, with what to do."""
+def explain_os_errors(path: Path) -> Generator[None]:
+    """Turn an OSError below `path` into HomeUnusable or DiskFull, with a remedy."""
     try:
         yield
-    except OSError as refused:
-        if refused.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(path, "no space is left") from refused
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full(path, "no space is left") from error
         raise HomeUnusable(
-            f"cannot use {refused.filename or path}: {refused.strerror}",
+            f"cannot use {error.filename or path}: {error.strerror}",
             f"make {path} a directory you can write, or choose another with TRACE_HOME",
-        ) from refused
+        ) from error
 
 
-def _disk_full(path: Path, how: str) -> DiskFull:
+def _disk_full(path: Path, detail: str) -> DiskFull:
     return DiskFull(
-        f"the disk of {path} is full: {how}",
+        f"the disk of {path} is full: {detail}",
         f"free at least {_NEEDED_BYTES // 2**20} MB, or choose another disk with TRACE_HOME",
     )

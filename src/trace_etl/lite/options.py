@@ -1,4 +1,4 @@
-"""What the user asks of one start of the stack."""
+"""Options of `trace up`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked of this start; ports and RPC endpoints are remembered."""
+    """Options of one start. Ports and RPC endpoints are saved for the next start."""
 
     rpc_urls: Sequence[str] = ()
     ports: Mapping[str, int] = field(default_factory=dict[str, int])

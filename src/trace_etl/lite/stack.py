@@ -1,4 +1,4 @@
-"""The embedded stack as a whole: up, down, status."""
+"""Start, stop and purge the embedded stack."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from trace_etl.lite import configuration, connection, jvm
 from trace_etl.lite.configuration import Configuration
 from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.credentials import certificates, keys
-from trace_etl.lite.home import Home, check_space, explained
+from trace_etl.lite.home import Home, check_space, explain_os_errors
 from trace_etl.lite.options import Options
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import EmbeddedPostgres
@@ -26,14 +26,14 @@ from trace_etl.lite.processes.parts import (
 from trace_etl.lite.processes.record import PartRecord
 from trace_etl.lite.processes.supervisor import Supervisor
 
-_FOLLOW_EVERY = 0.2
-_ROTATE_EVERY = 30.0
-_STOP_WITHIN = 40.0
+_SHOW_LOGS_INTERVAL = 0.2
+_ROTATE_LOGS_INTERVAL = 30.0
+_STOP_TIMEOUT = 40.0
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A stack that could start now."""
+    """A stack that is ready to start."""
 
     connection: StackConnection
     parts: Sequence[Part]
@@ -52,28 +52,28 @@ def up(
     show: Show | None = None,
     services: Services = service_parts,
 ) -> None:
-    """Run the stack until a signal stops it. Raises StackError with what to do."""
+    """Run the stack until a signal stops it. Raises StackError."""
     began = time.monotonic()
-    os.umask(0o077)  # ours and our children's: what they write is the owner's alone
+    os.umask(0o077)  # inherited by the child processes: only the owner can read their files
     home.open()
     with lock.held(home.lock):
         ended = orphans.clear(home)
         log = log_view.EventLog(home.logs / "supervisor.log")
-        follower = log_view.Follower(home.logs)
+        follower = log_view.LogFollower(home.logs)
         if ended:
-            log.event("former_run_ended", "warning", processes=ended)
+            log.event("orphans_stopped", "warning", processes=ended)
         try:
-            with explained(home.path):
+            with explain_os_errors(home.path):
                 prepared = prepare(home, options, services)
-            asyncio.run(_Watch(home, prepared, log, follower, show).run(on_up, began))
+            asyncio.run(_Run(home, prepared, log, follower, show).run(on_up, began))
         finally:
             home.connection.unlink(missing_ok=True)
             log.close()
 
 
 def down(home: Home) -> bool:
-    """Stop the stack and whatever a former one left; return whether one was running."""
-    with explained(home.path):
+    """Stop the stack and orphans of an earlier run. Returns whether a stack was running."""
+    with explain_os_errors(home.path):
         holder = lock.holder(home.lock)
         if holder is not None:
             _stop_supervisor(*holder)
@@ -83,28 +83,28 @@ def down(home: Home) -> bool:
 
 
 def purge(home: Home) -> None:
-    """Stop the stack and delete everything it keeps: databases, objects, keys, logs."""
+    """Stop the stack and delete all its data: databases, objects, keys, logs."""
     down(home)
     EmbeddedPostgres(home.postgres, passfile=home.pgpass).remove()
     home.remove()
 
 
 def prepare(home: Home, options: Options, services: Services) -> Prepared:
-    """Make what is missing: keys, certificates, the data directory; settle ports and settings."""
+    """Create missing keys, certificates and the data directory, and choose ports and settings."""
     environment = inherited_environment()
     certificates.ensure(home.tls)
     keys.ensure_task_key(home.task_keys)
     keys.ensure_worker_token(home.worker_token)
     keys.ensure_user_token(home.user_token, keys.ensure_user_key(home.user_keys))
     java = jvm.choose(environment)
-    remembered = configuration.read(home.config)
-    pools = configuration.parse_rpc_urls(options.rpc_urls) or remembered.rpc_pools
+    saved = configuration.read(home.config)
+    pools = configuration.parse_rpc_urls(options.rpc_urls) or saved.rpc_pools
     postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass)
     postgres.prepare()
     check_space(postgres.directory.resolve())
-    ports = configuration.settle_ports(remembered.ports, options.ports)
-    settled = Configuration(ports, pools)
-    configuration.write(home.config, settled)
+    ports = configuration.choose_ports(saved.ports, options.ports)
+    chosen = Configuration(ports, pools)
+    configuration.write(home.config, chosen)
     postgres.port = ports["postgres"].number
     server = postgres.server()
     where = connection.describe(
@@ -114,7 +114,7 @@ def prepare(home: Home, options: Options, services: Services) -> Prepared:
         query=ports["query"].number,
         pid=os.getpid(),
     )
-    plan = Blueprint(home, settled, where, databases.dsns(server), java, options.workers)
+    plan = Blueprint(home, chosen, where, databases.dsns(server), java, options.workers)
     parts = [
         postgres_part(postgres, lambda: databases.provision(server)),
         *services(plan, environment),
@@ -123,27 +123,30 @@ def prepare(home: Home, options: Options, services: Services) -> Prepared:
 
 
 @dataclass
-class _Watch:
-    """One run of a prepared stack, with the chores beside it."""
+class _Run:
+    """One run of a prepared stack, with log rotation and log view."""
 
     home: Home
     prepared: Prepared
     log: log_view.EventLog
-    follower: log_view.Follower
+    follower: log_view.LogFollower
     show: Show | None
 
     async def run(self, on_up: OnUp, began: float) -> None:
-        """Supervise until a signal; rotate the logs and show them meanwhile."""
+        """Supervise the processes until a signal; rotate and show their logs."""
         supervisor = Supervisor(self.prepared.parts, self.home.logs, self.log, self._record)
         _stop_on_signals(supervisor)
-        chores = [asyncio.create_task(self._rotate()), asyncio.create_task(self._follow())]
+        helpers = [
+            asyncio.create_task(self._rotate_logs()),
+            asyncio.create_task(self._follow_logs()),
+        ]
         try:
             await supervisor.run(lambda: self._announce(on_up, began))
         finally:
-            for chore in chores:
-                chore.cancel()
-            await asyncio.gather(*chores, return_exceptions=True)
-            self._show_all()
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            self._show_new_lines()
 
     def _record(self, parts: Sequence[PartRecord]) -> None:
         record.write(self.home.record, parts)
@@ -153,24 +156,24 @@ class _Watch:
         connection.write(self.home.connection, where)
         seconds = round(time.monotonic() - began, 2)
         self.log.event("stack_up", seconds=seconds, api=where.api_url)
-        self._show_all()
+        self._show_new_lines()
         on_up(where, seconds)
 
-    async def _follow(self) -> None:
+    async def _follow_logs(self) -> None:
         while True:
-            self._show_all()
-            await asyncio.sleep(_FOLLOW_EVERY)
+            self._show_new_lines()
+            await asyncio.sleep(_SHOW_LOGS_INTERVAL)
 
-    async def _rotate(self) -> None:
+    async def _rotate_logs(self) -> None:
         while True:
-            await asyncio.sleep(_ROTATE_EVERY)
+            await asyncio.sleep(_ROTATE_LOGS_INTERVAL)
             try:
                 log_view.rotate(self.home.logs)
-            except OSError as refused:
-                self.log.event("logs_not_rotated", "error", error=str(refused))
+            except OSError as error:
+                self.log.event("logs_not_rotated", "error", error=str(error))
 
-    def _show_all(self) -> None:
-        """Show what is new, unless nobody looks: a closed terminal is no reason to stop."""
+    def _show_new_lines(self) -> None:
+        """Show new log lines. A closed terminal ends the log view, not the stack."""
         if self.show is None:
             return
         try:
@@ -178,18 +181,18 @@ class _Watch:
                 self.show(line)
         except BrokenPipeError:
             self.show = None
-            self.log.event("nobody_looks")
+            self.log.event("log_view_closed")
 
 
 def _stop_on_signals(supervisor: Supervisor) -> None:
     loop = asyncio.get_running_loop()
     for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(sent) is not signal.SIG_IGN:  # nohup means it
+        if signal.getsignal(sent) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
             loop.add_signal_handler(sent, supervisor.request_stop)
 
 
 def _stop_supervisor(pid: int, created: float) -> None:
-    supervisor = process_tree.same_process(pid, created)
+    supervisor = process_tree.find_process(pid, created)
     if supervisor is None:
         return
-    process_tree.end([supervisor], signal.SIGTERM, signal.SIGKILL, grace=_STOP_WITHIN)
+    process_tree.end([supervisor], signal.SIGTERM, signal.SIGKILL, grace=_STOP_TIMEOUT)

@@ -1,21 +1,20 @@
-"""What runs, where, since when: read from the record, then asked of the parts themselves."""
+"""Status of the stack: read from the record, then checked with each process."""
 
 import socket
 from dataclasses import dataclass
 from typing import Literal
 
 from trace_etl.lite import connection
-from trace_etl.lite.home import Home, explained
-from trace_etl.lite.processes import lock, probes, process_tree, record
-from trace_etl.lite.processes import orphans as leftovers
+from trace_etl.lite.home import Home, explain_os_errors
+from trace_etl.lite.processes import lock, orphans, probes, process_tree, record
 from trace_etl.lite.processes.record import PartRecord
 
 Health = Literal["healthy", "starting", "restarting", "silent", "dead", "stopped"]
 
 
 @dataclass(frozen=True)
-class PartStatus:
-    """One part, checked now."""
+class ProcessStatus:
+    """The current status of one process."""
 
     name: str
     health: Health
@@ -28,27 +27,27 @@ class PartStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The stack, checked now."""
+    """The current status of the stack."""
 
     state: Literal["healthy", "degraded", "stopped"]
     home: str
     supervisor_pid: int | None
     started_at: str | None
-    parts: tuple[PartStatus, ...]
-    leftovers: tuple[int, ...] = ()
+    parts: tuple[ProcessStatus, ...]
+    orphans: tuple[int, ...] = ()
 
 
 def check(home: Home) -> Status:
-    """Look at every part now. Reads only. Raises HomeUnusable when it may not."""
-    with explained(home.path):
+    """Check every process. Changes nothing. Raises HomeUnusable if the home cannot be read."""
+    with explain_os_errors(home.path):
         return _check(home)
 
 
 def _check(home: Home) -> Status:
     holder = lock.holder(home.lock)
     if holder is None:
-        left = tuple(process.pid for process in leftovers.find(home))
-        return Status("stopped", str(home.path), None, None, (), left)
+        found = tuple(process.pid for process in orphans.find(home))
+        return Status("stopped", str(home.path), None, None, (), found)
     found = connection.read(home.connection)
     parts = tuple(_check_part(home, part) for part in record.read(home.record))
     healthy = found is not None and all(part.health == "healthy" for part in parts)
@@ -61,27 +60,27 @@ def _check(home: Home) -> Status:
     )
 
 
-def _check_part(home: Home, part: PartRecord) -> PartStatus:
+def _check_part(home: Home, part: PartRecord) -> ProcessStatus:
     ready_file = probes.read_ready_file(home.run / f"{part.name}.ready")
     spark = ready_file.get("spark") if ready_file.get("pid") == part.pid else None
-    return PartStatus(
-        part.name, _health(home, part), part.pid, part.where, part.since, part.restarts, spark
+    return ProcessStatus(
+        part.name, _check_health(home, part), part.pid, part.where, part.since, part.restarts, spark
     )
 
 
-def _health(home: Home, part: PartRecord) -> Health:
+def _check_health(home: Home, part: PartRecord) -> Health:
     if part.state == "restarting":
         return "restarting"
     if part.pid is None or part.created is None:
         return "stopped"
-    if process_tree.same_process(part.pid, part.created) is None:
+    if process_tree.find_process(part.pid, part.created) is None:
         return "dead"
     if part.state == "starting":
         return "starting"
-    return "healthy" if _answers(home, part.where) else "silent"
+    return "healthy" if _accepts_connections(home, part.where) else "silent"
 
 
-def _answers(home: Home, where: str) -> bool:
+def _accepts_connections(home: Home, where: str) -> bool:
     if where.startswith("https:"):
         return probes.is_healthy(where, str(home.tls / "ca.pem"))
     if not where:

@@ -1,1 +1,1 @@
-"""Cron sources: every tick of a schedule triggers its job, once, through the Dispatcher's API."""
+"""The scheduler: triggers the job of a cron source once per tick, through the Dispatcher's API."""

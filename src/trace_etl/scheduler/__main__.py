@@ -14,13 +14,13 @@ from trace_etl.scheduler.settings import SchedulerSettings
 _log = structlog.stdlib.get_logger()
 
 
-async def _schedule(cfg: SchedulerSettings) -> None:
+async def _run_scheduler(cfg: SchedulerSettings) -> None:
     stop = stop_on_signals()
     async with DispatcherApi(cfg.api_url, cfg.tls_ca, cfg.user_token_file) as api:
         trigger = CronTrigger(api, cfg.scheduler_refresh, cfg.scheduler_tolerance)
         async with asyncio.TaskGroup() as group:
             if cfg.scheduler_port and cfg.tls_cert and cfg.tls_key:
-                app = make_app(api, trigger.figures)
+                app = make_app(api, trigger.metrics)
                 listener = Listener(app, cfg.scheduler_host, cfg.scheduler_port)
                 tls = Tls(cfg.tls_cert, cfg.tls_key)
                 group.create_task(serve([listener], tls=tls, stop=stop))
@@ -29,10 +29,10 @@ async def _schedule(cfg: SchedulerSettings) -> None:
 
 
 def main() -> None:
-    """Fire ticks until asked to stop."""
+    """Trigger cron sources until a signal stops the process."""
     cfg = SchedulerSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("scheduler", cfg.log_level)
-    run(_schedule(cfg))
+    run(_run_scheduler(cfg))
 
 
 if __name__ == "__main__":

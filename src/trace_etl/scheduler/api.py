@@ -1,4 +1,4 @@
-"""The few calls of the Dispatcher's API that the scheduler makes."""
+"""Client for the calls of the Dispatcher's API that the scheduler makes."""
 
 import ssl
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from trace_etl.api.user.triggers import TriggerReply
 from trace_etl.model.errors import Conflict, Forbidden, Unauthenticated, Unavailable
 from trace_etl.scheduler.ticks import Schedule
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
 class CronJob:
-    """A source job, and the schedule it has now."""
+    """A source job and its current schedule."""
 
     dag: str
     job: str
@@ -28,14 +28,14 @@ class CronJob:
 
 
 class DispatcherApi:
-    """Raises Unavailable when trying again may help, Conflict when it will not."""
+    """Client of the Dispatcher. Raises Unavailable if a retry may help, Conflict if it cannot."""
 
     def __init__(self, url: str, ca: Path, token_file: Path) -> None:
         self._token_file = token_file
         self._http = httpx.AsyncClient(
             base_url=url,
             verify=ssl.create_default_context(cafile=str(ca)),
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT,
             trust_env=False,
         )
 
@@ -51,49 +51,49 @@ class DispatcherApi:
         await self._http.aclose()
 
     async def cron_jobs(self) -> list[CronJob]:
-        """The cron sources that are deployed; the Dispatcher keeps the ticks of paused ones."""
+        """List the deployed cron sources. Paused ones are included: the Dispatcher keeps their ticks."""
         found: list[JobItem] = []
-        wanted: dict[str, str | int] = {"source_kind": "cron", "limit": 1000}
+        params: dict[str, str | int] = {"source_kind": "cron", "limit": 1000}
         while True:
-            page = JobList.model_validate_json(await self._send("GET", "/v1/jobs", params=wanted))
+            page = JobList.model_validate_json(await self._send("GET", "/v1/jobs", params=params))
             found += page.items
             if page.next is None:
                 break
-            wanted["after"] = page.next
-        return [CronJob(j.dag, j.job, _schedule(j)) for j in found if j.schedule]
+            params["after"] = page.next
+        return [CronJob(j.dag, j.job, _read_schedule(j)) for j in found if j.schedule]
 
     async def last_tick(self, job: CronJob) -> datetime | None:
-        """The newest tick that the job was triggered for."""
-        wanted = {"dag": job.dag, "job": job.job, "limit": 1}
-        answer = await self._send("GET", "/v1/tasks", params=wanted)
+        """Return the newest tick that triggered the job."""
+        params = {"dag": job.dag, "job": job.job, "limit": 1}
+        answer = await self._send("GET", "/v1/tasks", params=params)
         items = TaskList.model_validate_json(answer).items
         if not items or items[0].partition_key is None:
             return None
         return datetime.fromtimestamp(int(items[0].partition_key.partition("-")[0]), UTC)
 
     async def trigger(self, job: CronJob, tick: datetime) -> bool:
-        """Trigger a tick, once over all schedulers: its scope is its own time."""
+        """Trigger a tick. Returns False if another scheduler did: the tick's time is the trigger's key."""
         second = int(tick.timestamp())
         body = {"dag": job.dag, "job": job.job, "start": second, "end": second}
         answer = await self._send("POST", "/v1/triggers", json=body)
         return TriggerReply.model_validate_json(answer).created
 
     async def check(self, token: str) -> None:
-        """Raise Unauthenticated or Forbidden unless the Dispatcher lets the token's user in."""
+        """Raise Unauthenticated or Forbidden unless the Dispatcher accepts the token."""
         headers = {"authorization": f"Bearer {token}"}
         try:
             answer = await self._http.get("/v1/me", headers=headers)
         except httpx.HTTPError as error:
             raise Unavailable(f"the Dispatcher does not answer: {error!r}") from error
         if answer.status_code == 403:
-            raise Forbidden("this user is unknown here, or was disabled")
+            raise Forbidden("the user of this token is unknown or disabled")
         if answer.status_code == 401:
             raise Unauthenticated("the token does not verify")
         if answer.is_error:
             raise Unavailable(f"HTTP {answer.status_code}: {answer.text}")
 
     async def _send(self, method: str, path: str, **options: Any) -> bytes:
-        # Read anew each time: the file is renewed long before the token in it expires.
+        # Read the file for each request: the token in it is renewed long before it expires.
         token = self._token_file.read_text().strip()
         headers = {"authorization": f"Bearer {token}"}
         try:
@@ -107,7 +107,7 @@ class DispatcherApi:
         return answer.content
 
 
-def _schedule(job: JobItem) -> Schedule:
+def _read_schedule(job: JobItem) -> Schedule:
     options = job.source_options or {}
     return Schedule(
         expression=job.schedule or "",

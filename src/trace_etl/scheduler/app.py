@@ -1,4 +1,4 @@
-"""The scheduler's own address: alive, and what it counts."""
+"""HTTP app of the scheduler: health check and metrics."""
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -6,18 +6,18 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from trace_etl.http.app import new_app
 from trace_etl.http.user_tokens import bearer_token
 from trace_etl.scheduler.api import DispatcherApi
-from trace_etl.scheduler.metrics import Figures
+from trace_etl.scheduler.metrics import SchedulerMetrics
 
 
-def make_app(api: DispatcherApi, figures: Figures) -> FastAPI:
-    """`/healthz` for anybody, `/metrics` for whom the Dispatcher lets in."""
+def make_app(api: DispatcherApi, metrics: SchedulerMetrics) -> FastAPI:
+    """Make the app: `/healthz` for every caller, `/metrics` for users of the Dispatcher."""
     app = new_app("Trace scheduler", max_body=1024)
 
     @app.get("/metrics", response_class=Response, tags=["metrics"])
-    async def metrics(request: Request) -> Response:
-        """Counters of this process, in Prometheus' text format."""
-        # It holds no keys and sees no database: the Dispatcher knows who this is.
+    async def get_metrics(request: Request) -> Response:
+        """Counters of this process, in the Prometheus text format."""
+        # The scheduler has no keys and no database, so the Dispatcher verifies the token.
         await api.check(bearer_token(request))
-        return Response(generate_latest(figures.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app

@@ -1,4 +1,4 @@
-"""The agent: knows the cron sources, fires what is due, and sleeps in between."""
+"""Trigger cron sources when their ticks are due."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from trace_etl.model.errors import Conflict, Unavailable
 from trace_etl.policy.retry import Backoff
 from trace_etl.scheduler import ticks
 from trace_etl.scheduler.api import CronJob, DispatcherApi
-from trace_etl.scheduler.metrics import Figures
+from trace_etl.scheduler.metrics import SchedulerMetrics
 
 _RETRY = Backoff.of_seconds(0.5, 15, jitter=0.3)
 _log = structlog.stdlib.get_logger()
@@ -18,13 +18,13 @@ _log = structlog.stdlib.get_logger()
 
 @dataclass
 class CronTrigger:
-    """Remembers, for every job, the tick up to which it has been triggered."""
+    """Triggers due ticks. Keeps the last handled tick of each job."""
 
     api: DispatcherApi
     refresh: timedelta
     tolerance: timedelta
-    """A tick that is fired later than this was missed."""
-    figures: Figures = field(default_factory=Figures)
+    """A tick that is later than this counts as missed."""
+    metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
     _done: dict[CronJob, datetime] = field(default_factory=dict[CronJob, datetime])
     _refreshed: datetime | None = None
 
@@ -39,50 +39,50 @@ class CronTrigger:
             except Unavailable as error:
                 failures += 1
                 pause = _RETRY.delay(failures)
-                self.figures.failures.inc()
+                self.metrics.failures.inc()
                 _log.warning("dispatcher_unavailable", error=str(error), failures=failures)
             await _sleep(stop, pause)
 
     async def fire_once(self, now: datetime) -> datetime:
-        """Fire everything due by `now`. Returns when to look again. Raises Unavailable."""
+        """Fire all ticks due at `now`. Returns the time of the next call. Raises Unavailable."""
         if self._refreshed is None or now >= self._refreshed + self.refresh:
-            await self._learn(now)
+            await self._refresh_jobs(now)
             self._refreshed = now
         for job in self._done:
             await self._fire_due(job, now)
-        return min([self._refreshed + self.refresh, *self._upcoming(now)])
+        return min([self._refreshed + self.refresh, *self._list_next_ticks(now)])
 
     async def _fire_due(self, job: CronJob, now: datetime) -> None:
         for tick in ticks.due(job.schedule, self._done[job], now, tolerance=self.tolerance):
             await self._fire(job, tick, now)
             self._done[job] = tick
-        # Ticks that the policy left out are past: they are not looked at again.
+        # Ticks that the missed-tick policy skips are not considered again.
         self._done[job] = max(self._done[job], now - self.tolerance)
 
-    async def _learn(self, now: datetime) -> None:
+    async def _refresh_jobs(self, now: datetime) -> None:
         known: dict[CronJob, datetime] = {}
         for job in await self.api.cron_jobs():
-            known[job] = self._done.get(job) or await self._start_of(job, now)
+            known[job] = self._done.get(job) or await self._find_start(job, now)
         self._done = known
-        self.figures.jobs.set(len(known))
+        self.metrics.jobs.set(len(known))
 
-    async def _start_of(self, job: CronJob, now: datetime) -> datetime:
-        """Where a job's ticks begin: after the last one fired; a new job has missed none."""
+    async def _find_start(self, job: CronJob, now: datetime) -> datetime:
+        """Return the time after which ticks count: the last fired tick. A new job has missed none."""
         last = await self.api.last_tick(job)
-        # The tick being due this very second is not in the past yet.
+        # A tick of the current second is still due.
         return now - timedelta(seconds=1) if last is None else min(last, now)
 
     async def _fire(self, job: CronJob, tick: datetime, now: datetime) -> None:
         try:
             created = await self.api.trigger(job, tick)
         except Conflict as error:
-            self.figures.refused.inc()
-            _log.warning("tick_refused", dag=job.dag, job=job.job, error=str(error))
+            self.metrics.refused.inc()
+            _log.warning("tick_rejected", dag=job.dag, job=job.job, error=str(error))
             return
-        self.figures.fired(by_us=created, late=now - tick)
+        self.metrics.fired(by_us=created, late=now - tick)
         _log.info("tick_fired", dag=job.dag, job=job.job, tick=tick.isoformat(), by_us=created)
 
-    def _upcoming(self, now: datetime) -> list[datetime]:
+    def _list_next_ticks(self, now: datetime) -> list[datetime]:
         found = [ticks.following(job.schedule, now) for job in self._done]
         return [tick for tick in found if tick is not None]
 

@@ -1,4 +1,4 @@
-"""What a scheduler counts."""
+"""Prometheus metrics of the scheduler."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,7 +15,7 @@ disable_created_metrics()
 
 
 @dataclass
-class Figures:
+class SchedulerMetrics:
     """Counters of one scheduler process."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -26,12 +26,14 @@ class Figures:
         )
         self.ticks = Counter(
             "trace_scheduler_ticks",
-            "Ticks, by who fired them first.",
+            "Ticks, by the scheduler that fired them first: us or another.",
             ["fired_by"],
             registry=self.registry,
         )
         self.refused = Counter(
-            "trace_scheduler_ticks_refused", "Ticks nobody wanted.", registry=self.registry
+            "trace_scheduler_ticks_refused",
+            "Ticks that the Dispatcher rejected.",
+            registry=self.registry,
         )
         self.failures = Counter(
             "trace_scheduler_failures",
@@ -46,6 +48,6 @@ class Figures:
         )
 
     def fired(self, *, by_us: bool, late: timedelta) -> None:
-        """Count a tick that was fired, or had been."""
+        """Count a tick that this scheduler or another one fired."""
         self.ticks.labels("us" if by_us else "another").inc()
         self.late.observe(max(0.0, late.total_seconds()))

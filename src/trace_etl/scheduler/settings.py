@@ -1,4 +1,4 @@
-"""Everything the scheduler is told from outside."""
+"""Scheduler settings, read from the environment."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -16,10 +16,10 @@ class SchedulerSettings(BaseSettings):
 
     scheduler_host: str = "127.0.0.1"
     scheduler_port: int | None = None
-    """Where `/metrics` answers; nowhere without it, or without a certificate."""
+    """Port of `/metrics`. Without a port and a certificate, the scheduler does not listen."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
 
     scheduler_refresh: timedelta = timedelta(seconds=30)
     scheduler_tolerance: timedelta = timedelta(seconds=90)
-    """A tick that is fired later than this was missed; its source's policy decides about it."""
+    """A tick that is later than this counts as missed; the `missed` policy of its source applies."""

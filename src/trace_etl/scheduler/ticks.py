@@ -1,4 +1,4 @@
-"""When schedules are due, and which of the ticks that nobody fired are made up for. Pure."""
+"""Compute the ticks of a schedule that are due, including missed ticks. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from cronsim import CronSim, CronSimError
 
 @dataclass(frozen=True)
 class Schedule:
-    """A cron expression on the clock of some place, and what to do about missed ticks."""
+    """A cron expression in a time zone, and the policy for missed ticks."""
 
     expression: str
     timezone: str = "UTC"
@@ -19,7 +19,7 @@ class Schedule:
 
 
 def between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[datetime]:
-    """Every tick later than `after` and not later than `until`, first to last, in UTC."""
+    """Yield the ticks after `after`, up to and including `until`, in UTC."""
     for tick in _ticks(schedule, after):
         if tick > until:
             return
@@ -27,23 +27,23 @@ def between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[da
 
 
 def following(schedule: Schedule, after: datetime) -> datetime | None:
-    """The next tick after an instant; None if there is none in fifty years."""
+    """Return the next tick; None if there is none in fifty years."""
     return next(_ticks(schedule, after), None)
 
 
 def due(
     schedule: Schedule, after: datetime, now: datetime, *, tolerance: timedelta
 ) -> list[datetime]:
-    """The ticks to fire now: those on time, and what the policy wants of the missed ones."""
+    """List the ticks to fire now: those on time, and the missed ones that the policy repeats."""
     found: list[datetime] = []
-    missed, wanted = 0, None
-    # From the newest back: a schedule of seconds after a month's pause must not be counted up.
+    missed, max_missed = 0, None
+    # Newest first: after a long pause, a schedule of seconds has too many ticks to visit all.
     for tick in _ticks(schedule, now + timedelta(seconds=1), back=True):
         if tick <= after:
             break
         if tick <= now - tolerance:
-            wanted = _made_up_for(schedule, found) if wanted is None else wanted
-            if missed == wanted:
+            max_missed = _count_repeats(schedule, found) if max_missed is None else max_missed
+            if missed == max_missed:
                 break
             missed += 1
         if tick <= now:
@@ -51,10 +51,10 @@ def due(
     return found[::-1]
 
 
-def _made_up_for(schedule: Schedule, on_time: list[datetime]) -> int:
+def _count_repeats(schedule: Schedule, on_time: list[datetime]) -> int:
     if schedule.missed == "all":
         return schedule.most_missed
-    # One that is on time stands for all that were missed before it.
+    # A tick on time replaces all ticks missed before it.
     return 1 if schedule.missed == "last" and not on_time else 0
 
 
@@ -64,5 +64,5 @@ def _ticks(schedule: Schedule, start: datetime, *, back: bool = False) -> Iterat
         for tick in CronSim(schedule.expression, local, reverse=back):
             yield tick.astimezone(UTC)
     except CronSimError:
-        # Deploying checked it; an expression that a newer version accepted is skipped, not fatal.
+        # The deploy checked the expression. Skip one that only a newer version accepts.
         return

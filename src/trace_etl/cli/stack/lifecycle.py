@@ -173,8 +173,8 @@ def _print_up(
 def _print_status(found: "Status") -> None:
     if found.state == "stopped":
         typer.echo(f"No stack runs in {found.home}. Start it with: trace up")
-        if found.leftovers:
-            pids = ", ".join(map(str, found.leftovers))
+        if found.orphans:
+            pids = ", ".join(map(str, found.orphans))
             typer.echo(
                 f"Orphans of an earlier run still exist ({pids}). Stop them with: trace down"
             )

@@ -1,4 +1,4 @@
-"""A local certificate authority, and the certificate every HTTPS listener of the stack shows."""
+"""A local certificate authority, and the server certificate of all HTTPS listeners."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ _NAMES = [
     x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
     x509.IPAddress(ipaddress.ip_address("::1")),
 ]
-# Whoever trusts this authority trusts it for this machine only.
+# A client that trusts this authority trusts it for this machine only.
 _PERMITTED: list[x509.GeneralName] = [
     x509.DNSName("localhost"),
     x509.IPAddress(ipaddress.ip_network("127.0.0.0/8")),
@@ -32,19 +32,19 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def ensure(directory: Path, *, now: datetime | None = None) -> None:
-    """Make or renew `ca.pem`, `ca.key`, `server.pem` and `server.key`, where they are not good."""
+    """Create or renew `ca.pem`, `ca.key`, `server.pem` and `server.key` where needed."""
     now = now or datetime.now(UTC)
     authority = _load(directory / "ca", now)
     if authority is None:
         authority = _make_authority(now)
         _save(directory / "ca", *authority)
     server = _load(directory / "server", now)
-    if server is None or not _issued_by(server[0], authority[0]):
+    if server is None or not _is_issued_by(server[0], authority[0]):
         _save(directory / "server", *_make_server(*authority, now))
 
 
 def _load(stem: Path, now: datetime) -> tuple[x509.Certificate, Key] | None:
-    """The pair on disk, if whole, matching, and not near its end."""
+    """Load certificate and key; None if one is missing or damaged, or if they expire soon."""
     try:
         certificate = x509.load_pem_x509_certificate(stem.with_suffix(".pem").read_bytes())
         key = serialization.load_pem_private_key(stem.with_suffix(".key").read_bytes(), None)
@@ -57,7 +57,7 @@ def _load(stem: Path, now: datetime) -> tuple[x509.Certificate, Key] | None:
     return (certificate, key) if certificate.not_valid_after_utc - now > _RENEW_BEFORE else None
 
 
-def _issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -79,11 +79,11 @@ def _save(stem: Path, certificate: x509.Certificate, key: Key) -> None:
 
 def _make_authority(now: datetime) -> tuple[x509.Certificate, Key]:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("Trace local authority")
+    name = _make_name("Trace local authority")
     certificate = (
-        _builder(name, name, key, now, _AUTHORITY_LIFE)
+        _start_certificate(name, name, key, now, _AUTHORITY_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(_make_key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.NameConstraints(_PERMITTED, None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -96,9 +96,11 @@ def _make_server(
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
-        _builder(_name("Trace on this machine"), authority.subject, key, now, _SERVER_LIFE)
+        _start_certificate(
+            _make_name("Trace on this machine"), authority.subject, key, now, _SERVER_LIFE
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(_make_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(_NAMES), critical=False)
         .add_extension(issuer, critical=False)
@@ -107,7 +109,7 @@ def _make_server(
     return certificate, key
 
 
-def _builder(
+def _start_certificate(
     subject: x509.Name, issuer: x509.Name, key: Key, now: datetime, life: timedelta
 ) -> x509.CertificateBuilder:
     return (
@@ -122,11 +124,11 @@ def _builder(
     )
 
 
-def _name(common: str) -> x509.Name:
+def _make_name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _make_key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=signs_certificates,

@@ -1,4 +1,4 @@
-"""Signing keys (ES256) and the tokens made with them or beside them."""
+"""Signing keys (ES256), user tokens and worker tokens."""
 
 import secrets
 import uuid
@@ -18,85 +18,85 @@ LOCAL_USER = "local"
 _USER_LIFE = timedelta(days=365)
 _RENEW_BEFORE = timedelta(days=90)
 _PUBLIC = ".pub.pem"
-_MOMENT = "%Y%m%dT%H%M%S%f"
-# No capability token lives longer than a day; the rest is for clocks that differ.
-TASK_KEY_KEPT = timedelta(hours=25)
+_TIME_FORMAT = "%Y%m%dT%H%M%S%f"
+# Capability tokens live at most a day; one more hour allows for clock differences.
+TASK_KEY_RETENTION = timedelta(hours=25)
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """What a rotation of the signing key did, by key ids."""
+    """The key ids after a rotation of the signing key."""
 
     signs: str
     verify: list[str]
-    """Superseded keys that are kept until their last token has expired."""
+    """Older keys, kept until their last token has expired."""
     pruned: list[str]
 
 
 def ensure_task_key(directory: Path) -> None:
-    """Make the first key that signs capability tokens."""
-    if not _private_keys(directory):
-        _make_key(directory / f"{_id('task', datetime.now(UTC))}.pem")
+    """Create the first signing key of capability tokens."""
+    if not _list_private_keys(directory):
+        _make_key(directory / f"{_make_key_id('task', datetime.now(UTC))}.pem")
 
 
 def rotate_task_key(directory: Path, *, now: datetime | None = None) -> Rotation:
-    """Make a new signing key; drop those whose last token has expired."""
+    """Create a new signing key; delete the keys whose last token has expired."""
     now = now or datetime.now(UTC)
-    new = directory / f"{_id('task', now)}.pem"
+    new = directory / f"{_make_key_id('task', now)}.pem"
     _make_key(new)
-    known = _private_keys(directory)
-    spent = [old for old, successor in pairwise(known) if _is_spent(successor, now)]
-    for path in spent:
+    known = _list_private_keys(directory)
+    expired = [old for old, successor in pairwise(known) if _has_expired(successor, now)]
+    for path in expired:
         path.unlink()
     return Rotation(
         signs=known[-1].stem,
-        verify=[path.stem for path in known[:-1] if path not in spent],
-        pruned=[path.stem for path in spent],
+        verify=[path.stem for path in known[:-1] if path not in expired],
+        pruned=[path.stem for path in expired],
     )
 
 
-def _is_spent(successor: Path, now: datetime) -> bool:
-    """Whether a key signed its last token so long ago that the token has expired."""
+def _has_expired(successor: Path, now: datetime) -> bool:
+    """Return whether the last token of the key before `successor` has expired."""
     try:
-        moment = datetime.strptime(successor.stem.rpartition("-")[2], _MOMENT)
+        moment = datetime.strptime(successor.stem.rpartition("-")[2], _TIME_FORMAT)
     except ValueError:
-        return False  # not a name of ours: nobody knows since when it signs
-    return moment.replace(tzinfo=UTC) + TASK_KEY_KEPT < now
+        return False  # not a name of this program: its age is unknown
+    return moment.replace(tzinfo=UTC) + TASK_KEY_RETENTION < now
 
 
 def ensure_user_key(directory: Path) -> Path:
-    """Make the key pair of user tokens, if needed; return the newest private key's path."""
-    known = _private_keys(directory)
-    private = known[-1] if known else directory / f"{_id('user', datetime.now(UTC))}.pem"
+    """Create the key pair of user tokens if needed; return the path of the newest private key."""
+    known = _list_private_keys(directory)
+    private = known[-1] if known else directory / f"{_make_key_id('user', datetime.now(UTC))}.pem"
     if not known:
         _make_key(private)
     public = private.with_suffix(_PUBLIC)
     if not public.exists():
-        private_files.write(public, _public_pem(private))
+        private_files.write(public, _read_public_key(private))
     return private
 
 
 def ensure_worker_token(path: Path) -> None:
-    """Make the token workers claim tasks with."""
+    """Create the token that workers use to claim tasks."""
     if not path.exists() or not path.read_text().strip():
         private_files.write(path, f"{secrets.token_urlsafe(32)}\n")
 
 
 def rotate_worker_token(path: Path) -> None:
-    """Put a new token first; the one before stays valid until the next rotation."""
+    """Add a new first token; the previous one stays valid until the next rotation."""
     old = path.read_text().split()
     private_files.write(path, "".join(f"{t}\n" for t in [secrets.token_urlsafe(32), *old[:1]]))
 
 
 def ensure_user_token(path: Path, key: Path, *, now: datetime | None = None) -> None:
-    """Make or renew the local user's bearer token, where it is not good for some time yet."""
+    """Create the bearer token of the local user, or renew it if it expires soon."""
     now = now or datetime.now(UTC)
-    if not _is_good(path, key, now):
+    if not _is_valid(path, key, now):
         private_files.write(path, f"{sign_user_token(key, LOCAL_USER, now=now)}\n")
 
 
 def sign_user_token(key: Path, name: str, *, now: datetime, life: timedelta = _USER_LIFE) -> str:
-    """A bearer token that says who its holder is; what they may do is in Postgres state."""
+    """Sign a bearer token that identifies a user. The role of the user is in Postgres state."""
     claims = {
         "iss": "trace",
         "aud": "trace.user",
@@ -109,13 +109,13 @@ def sign_user_token(key: Path, name: str, *, now: datetime, life: timedelta = _U
     return jwt.encode(claims, key.read_bytes(), algorithm="ES256", headers={"kid": key.stem})
 
 
-def _private_keys(directory: Path) -> list[Path]:
+def _list_private_keys(directory: Path) -> list[Path]:
     return sorted(p for p in directory.glob("*.pem") if not p.name.endswith(_PUBLIC))
 
 
-def _id(purpose: str, moment: datetime) -> str:
-    # Sortable: the newest by name is the one that signs.
-    return f"{purpose}-{moment:{_MOMENT}}"
+def _make_key_id(purpose: str, moment: datetime) -> str:
+    # Sortable: the last key by name is the newest, and signs.
+    return f"{purpose}-{moment:{_TIME_FORMAT}}"
 
 
 def _make_key(path: Path) -> None:
@@ -130,18 +130,18 @@ def _make_key(path: Path) -> None:
     )
 
 
-def _public_pem(private: Path) -> bytes:
+def _read_public_key(private: Path) -> bytes:
     key = serialization.load_pem_private_key(private.read_bytes(), None)
     return key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
 
 
-def _is_good(path: Path, key: Path, now: datetime) -> bool:
+def _is_valid(path: Path, key: Path, now: datetime) -> bool:
     try:
         claims = jwt.decode(
             path.read_text().strip(),
-            _public_pem(key),
+            _read_public_key(key),
             algorithms=["ES256"],
             audience="trace.user",
             options={"verify_exp": False, "verify_iat": False},

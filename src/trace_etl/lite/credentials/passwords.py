@@ -1,4 +1,4 @@
-"""Passwords of the Postgres roles, made at run time, kept in a libpq password file."""
+"""Passwords of the Postgres roles, generated and kept in a libpq password file."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ from trace_etl.lite.processes.ports import LOOPBACK
 
 
 def read(passfile: Path) -> dict[str, str]:
-    """Every role's password; empty when there is no file yet."""
+    """Read the password of every role; empty if the file does not exist."""
     if not passfile.exists():
         return {}
     # token_urlsafe yields neither ':' nor '\', so no field needs libpq's escapes.
@@ -21,8 +21,8 @@ def read(passfile: Path) -> dict[str, str]:
 
 
 def ensure(passfile: Path, roles: Iterable[str]) -> dict[str, str]:
-    """Add a new password for each role that has none; return them all."""
-    with _locked(passfile):
+    """Generate a password for each role without one; return all passwords."""
+    with _lock_directory(passfile):
         known = read(passfile)
         missing = [role for role in roles if role not in known]
         if missing:
@@ -33,7 +33,7 @@ def ensure(passfile: Path, roles: Iterable[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _locked(passfile: Path) -> Generator[None]:
+def _lock_directory(passfile: Path) -> Generator[None]:
     descriptor = os.open(passfile.parent, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

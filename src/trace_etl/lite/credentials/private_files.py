@@ -1,4 +1,4 @@
-"""Files and directories that only their owner may read, written whole or not at all."""
+"""Write files and directories that only the owner may read, atomically."""
 
 import os
 import secrets
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory if needed and close it to everyone else."""
+    """Create a directory if needed, accessible by the owner only."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replace the file in one step; its mode is 0600 from its first byte on."""
+    """Replace a file atomically. The file is never readable by others."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

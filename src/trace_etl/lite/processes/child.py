@@ -1,4 +1,4 @@
-"""One running process of a part: started bound to us, stopped with everything below it."""
+"""One child process: bound to the supervisor, and stopped with its whole process tree."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ _SECOND_GRACE = 3.0
 
 @dataclass
 class Child:
-    """A part's process; leader of its own session, so that its descendants can be found."""
+    """A child process. It leads its own session, so that its descendants can be found."""
 
     part: Part
     process: asyncio.subprocess.Process
@@ -31,7 +31,7 @@ class Child:
 
     @property
     def age(self) -> float:
-        """Seconds since it was started."""
+        """Seconds since the start."""
         return time.monotonic() - self.began
 
     @property
@@ -39,13 +39,13 @@ class Child:
         return self.process.returncode is not None
 
     async def ended(self) -> int:
-        """Wait for its end; end whatever it left behind; return its exit code."""
+        """Wait for the end, kill remaining descendants, and return the exit code."""
         code = await self.process.wait()
         process_tree.kill_all(process_tree.session_members(self.pid))
         return code
 
     async def stop(self, hurry: asyncio.Event) -> None:
-        """Ask it to stop, ever more firmly; at once when `hurry` is set."""
+        """Send the stop signals in turn; if `hurry` is set, only the last one."""
         for position, sent in enumerate(self.part.stop_with):
             if self.has_ended:
                 break
@@ -56,7 +56,7 @@ class Child:
         await self.ended()
 
     def kill(self) -> None:
-        """End it now, as firmly as its kind allows."""
+        """Send the last stop signal."""
         self._send(self.part.stop_with[-1])
 
     def _send(self, sent: signal.Signals) -> None:
@@ -76,7 +76,7 @@ class Child:
 
 
 async def start(part: Part, log: Path) -> Child:
-    """Start a part's process with its output appended to `log`."""
+    """Start a process with its output appended to `log`."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     log_start = os.fstat(output).st_size
     try:
@@ -92,10 +92,10 @@ async def start(part: Part, log: Path) -> Child:
         )
     finally:
         os.close(output)
-    return Child(part, process, _created(process.pid), log_start)
+    return Child(part, process, _read_start_time(process.pid), log_start)
 
 
-def _created(pid: int) -> float:
+def _read_start_time(pid: int) -> float:
     try:
         return psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:

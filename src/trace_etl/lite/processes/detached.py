@@ -1,4 +1,4 @@
-"""The stack in the background: a process of its own that reports once how its start went."""
+"""Start the stack in the background and wait for the report of its start."""
 
 import json
 import subprocess
@@ -28,16 +28,16 @@ def start(home: Home, options: Options) -> tuple[StackConnection, float]:
             stderr=output,
             start_new_session=True,
         )
-    return _understand(_ask(process, home, options), log)
+    return _read_report(_send_options(process, home, options), log)
 
 
-def _ask(process: subprocess.Popen[bytes], home: Home, options: Options) -> bytes:
-    """Hand over the options, not on the command line (an RPC address may carry a key)."""
+def _send_options(process: subprocess.Popen[bytes], home: Home, options: Options) -> bytes:
+    """Send the options on stdin, not on the command line: an RPC URL may contain a key."""
     assert process.stdin and process.stdout
-    order = {"home": str(home.path), "options": asdict(options)}
+    request = {"home": str(home.path), "options": asdict(options)}
     try:
         with process.stdin, process.stdout:
-            process.stdin.write(json.dumps(order).encode())
+            process.stdin.write(json.dumps(request).encode())
             process.stdin.close()
             return process.stdout.readline()
     except KeyboardInterrupt:
@@ -45,9 +45,11 @@ def _ask(process: subprocess.Popen[bytes], home: Home, options: Options) -> byte
         raise
 
 
-def _understand(report: bytes, log: Path) -> tuple[StackConnection, float]:
+def _read_report(report: bytes, log: Path) -> tuple[StackConnection, float]:
     if not report:
-        raise PartFailed(f"the supervisor died at its start:\n{log_view.tail(log)}", f"see {log}")
+        raise PartFailed(
+            f"the supervisor exited during its start:\n{log_view.tail(log)}", f"see {log}"
+        )
     answer = cast(dict[str, Any], json.loads(report))
     if "error" in answer:
         kinds = {kind.code: kind for kind in StackError.__subclasses__()}

@@ -1,4 +1,4 @@
-"""Become another program that dies with its parent. Standard library only: it runs with -I -S.
+"""Run a program that gets a signal when its parent dies. Standard library only: runs with -I -S.
 
 Arguments: the parent's pid, a signal, uid or -1, gid or -1, directory, program, its arguments.
 A separate program, because code between fork and exec in a process with threads may deadlock.
@@ -12,17 +12,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def launch(arguments: list[str]) -> None:
-    """Replace this process by the program. Raises OSError when that fails."""
-    parent, sent, uid, gid = (int(word) for word in arguments[:4])
+    """Replace this process by the program. Raises OSError."""
+    parent, sent, uid, gid = (int(value) for value in arguments[:4])
     directory, *command = arguments[4:]
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
         os.setuid(uid)
     if sys.platform == "linux":
-        # After setuid: a change of credentials clears the wish.
+        # After setuid: a change of credentials clears the parent-death signal.
         if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sent, 0, 0, 0) != 0:
-            raise OSError("prctl(PR_SET_PDEATHSIG) was refused")
+            raise OSError("prctl(PR_SET_PDEATHSIG) failed")
         if os.getppid() != parent:
             sys.exit("the parent died first")
     os.chdir(directory)

@@ -1,4 +1,4 @@
-"""The lock of one home: whoever supervises its stack holds it for life."""
+"""The lock of a home, held by its supervisor while it runs."""
 
 import fcntl
 import json
@@ -12,19 +12,19 @@ import psutil
 
 from trace_etl.lite.errors import AlreadyRunning
 
-_WRITING = 1.0  # seconds between taking the lock and having signed it, at most
+_WRITE_TIMEOUT = 1.0  # maximum seconds between locking the file and writing the pid
 
 
 @contextmanager
 def held(path: Path) -> Generator[None]:
-    """Hold the lock and sign it with our pid. Raises AlreadyRunning if another process has it."""
+    """Hold the lock and write our pid into it. Raises AlreadyRunning if it is taken."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not _take(descriptor):
+        if not _try_lock(descriptor):
             raise already_running(path)
         os.ftruncate(descriptor, 0)
-        signature = {"pid": os.getpid(), "created": psutil.Process().create_time()}
-        os.write(descriptor, json.dumps(signature).encode())
+        owner = {"pid": os.getpid(), "created": psutil.Process().create_time()}
+        os.write(descriptor, json.dumps(owner).encode())
         yield
         os.ftruncate(descriptor, 0)
     finally:
@@ -32,13 +32,13 @@ def held(path: Path) -> Generator[None]:
 
 
 def holder(path: Path) -> tuple[int, float] | None:
-    """Pid and start time of the supervisor that holds the lock; none when it is free."""
-    deadline = time.monotonic() + _WRITING
+    """Return pid and start time of the supervisor that holds the lock; None if it is free."""
+    deadline = time.monotonic() + _WRITE_TIMEOUT
     while _is_held(path):
         text = path.read_text()
         if text:
-            signature = json.loads(text)
-            return signature["pid"], signature["created"]
+            owner = json.loads(text)
+            return owner["pid"], owner["created"]
         if time.monotonic() > deadline:
             raise AlreadyRunning(f"{path} is locked by an unknown process", f"see: fuser {path}")
         time.sleep(0.01)
@@ -46,11 +46,11 @@ def holder(path: Path) -> tuple[int, float] | None:
 
 
 def already_running(path: Path) -> AlreadyRunning:
-    """The refusal, naming who runs."""
-    signed = holder(path)
-    who = f" (supervisor pid {signed[0]})" if signed else ""
+    """Make the error that names the running supervisor."""
+    found = holder(path)
+    supervisor = f" (supervisor pid {found[0]})" if found else ""
     return AlreadyRunning(
-        f"a stack already runs in {path.parent.parent}{who}",
+        f"a stack already runs in {path.parent.parent}{supervisor}",
         "look at it with `trace status`, stop it with `trace down`, "
         "or start another one with another TRACE_HOME",
     )
@@ -62,12 +62,12 @@ def _is_held(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
-        return not _take(descriptor)
+        return not _try_lock(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

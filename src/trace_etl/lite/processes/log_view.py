@@ -1,4 +1,4 @@
-"""One tidy log out of the parts' logs: each line with its time, its part and its event."""
+"""The log view: merge the logs of all processes into readable lines."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _ROTATE_AT = 32 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Line:
-    """One line for people."""
+    """One readable log line."""
 
     at: datetime
     part: str
@@ -28,14 +28,14 @@ class Line:
 
 
 class EventLog:
-    """The supervisor's own events, in the same form as its children's."""
+    """The log of the supervisor, in the same format as the logs of its children."""
 
     def __init__(self, path: Path) -> None:
-        # Unbuffered: what a full disk refuses must not be tried again with the next event.
+        # Unbuffered: after a failed write on a full disk, the next event must not repeat it.
         self._file = path.open("ab", buffering=0)
 
     def event(self, event: str, level: str = "info", **values: object) -> None:
-        """Write one event; on standard error when the disk takes no more."""
+        """Write one event; to standard error if the disk is full."""
         entry = {"event": event, "process": "supervisor", "level": level, **values}
         entry["timestamp"] = datetime.now(UTC).isoformat()
         line = json.dumps(entry, default=str)
@@ -49,8 +49,8 @@ class EventLog:
 
 
 @dataclass
-class Follower:
-    """Reads what is appended to the logs of one directory from now on."""
+class LogFollower:
+    """Reads the lines appended to the logs of a directory from now on."""
 
     directory: Path
     _positions: dict[Path, int] = field(default_factory=dict[Path, int], init=False)
@@ -59,7 +59,7 @@ class Follower:
         self._positions = {path: path.stat().st_size for path in self._files()}
 
     def lines(self) -> list[Line]:
-        """Everything new since the last call, in the order of its time."""
+        """Read the lines since the last call, ordered by time."""
         fresh = [line for path in self._files() for line in self._read(path)]
         return sorted(fresh, key=lambda line: line.at)
 
@@ -80,28 +80,28 @@ class Follower:
 
 
 def parse(part: str, text: str) -> Line | None:
-    """A line for people; none for lines that only belong in the part's own log."""
+    """Parse a log line; None for a line that the log view does not show."""
     if text.startswith("{"):
         try:
-            return _structured(part, json.loads(text))
+            return _parse_event(part, json.loads(text))
         except (ValueError, KeyError, TypeError):
             return Line(datetime.now(UTC), part, "info", text)
     if part == "postgres":
-        return _of_postgres(text)
+        return _parse_postgres(text)
     return Line(datetime.now(UTC), part, "info", text) if text.strip() else None
 
 
-def _of_postgres(text: str) -> Line | None:
+def _parse_postgres(text: str) -> Line | None:
     native = _POSTGRES.match(text)
     level = _POSTGRES_LEVELS.get(native["level"]) if native else None
-    # "… is starting up", "… is shutting down": answers to whoever knocked too early or too late.
+    # "… is starting up", "… is shutting down": Postgres rejected a connection during start or stop.
     if native is None or level is None or native["text"].startswith("the database system is"):
         return None
     return Line(datetime.now(UTC), "postgres", level, native["text"])
 
 
 def rotate(directory: Path) -> None:
-    """Keep each log under a bound: the full one becomes `.1`. Its writers append, so they go on."""
+    """Move full logs to `.log.1`. Processes open their logs for appending, so they continue."""
     for path in directory.glob("*.log"):
         if path.stat().st_size > _ROTATE_AT:
             with path.open("rb") as full, path.with_suffix(".log.1").open("wb") as kept:
@@ -112,20 +112,20 @@ def rotate(directory: Path) -> None:
 
 
 def tail(path: Path, *, since: int = 0, count: int = 12) -> str:
-    """The last lines of a log after position `since`, for an error message."""
+    """Return the last lines of a log after position `since`, for an error message."""
     if not path.exists():
         return ""
     lines = path.read_bytes()[since:][-8192:].decode(errors="replace").splitlines()[-count:]
-    return "\n".join(_plain(path.stem, line) for line in lines)
+    return "\n".join(_strip_prefix(path.stem, line) for line in lines)
 
 
-def _plain(part: str, text: str) -> str:
+def _strip_prefix(part: str, text: str) -> str:
     line = parse(part, text)
     return line.text if line else text
 
 
-def _structured(part: str, entry: dict[str, Any]) -> Line:
-    pairs = [f"{key}={_shown(entry[key])}" for key in entry if key not in _HIDDEN_KEYS]
+def _parse_event(part: str, entry: dict[str, Any]) -> Line:
+    pairs = [f"{key}={_format_value(entry[key])}" for key in entry if key not in _HIDDEN_KEYS]
     text = " ".join([str(entry["event"]), *pairs])
     if entry.get("exception"):
         text += "".join(f"\n    {line}" for line in str(entry["exception"]).splitlines())
@@ -134,7 +134,7 @@ def _structured(part: str, entry: dict[str, Any]) -> Line:
     return Line(when, part, cast(str, entry.get("level", "info")), text)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False) if " " in value or not value else value
     return json.dumps(value, default=str)

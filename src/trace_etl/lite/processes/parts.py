@@ -1,4 +1,4 @@
-"""The parts of a stack: one process each, with its command, environment and readiness."""
+"""The parts of a stack: one process each, with command, environment and readiness probe."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from trace_etl.lite.configuration import Configuration
 from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.credentials.keys import LOCAL_ORG
 from trace_etl.lite.home import Home
-from trace_etl.lite.jvm import Jvm
+from trace_etl.lite.jvm import JavaHome
 from trace_etl.lite.postgres.account import Account
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.postgres.server import EmbeddedPostgres
@@ -39,13 +39,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What the parts of one start have in common."""
+    """Settings that the parts of one start share."""
 
     home: Home
     configuration: Configuration
     connection: StackConnection
     dsns: Dsns
-    jvm: Jvm
+    jvm: JavaHome
     workers: int = 1
 
     def port(self, name: str) -> str:
@@ -53,7 +53,7 @@ class Blueprint:
 
 
 def postgres_part(server: EmbeddedPostgres, provision: Callable[[], object]) -> Part:
-    """The database server; its databases and roles are made whenever it has come up."""
+    """Describe the Postgres process. `provision` creates databases and roles after each start."""
     dsn = server.server().admin_dsn()
     return Part(
         name="postgres",
@@ -63,7 +63,7 @@ def postgres_part(server: EmbeddedPostgres, provision: Callable[[], object]) -> 
         where=f"{LOOPBACK}:{server.port}",
         on_ready=provision,
         account=server.account,
-        # Fast, then immediate: SIGTERM would wait for every client to leave.
+        # Fast, then immediate shutdown: SIGTERM would wait for every client to disconnect.
         stop_with=(signal.SIGINT, signal.SIGQUIT, signal.SIGKILL),
     )
 
@@ -76,14 +76,14 @@ def service_parts(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
         _query(plan),
         _scheduler(plan),
     ]
-    # A setting that the stack gives to one part must not reach another from the user's shell.
+    # A setting of one part must not reach another part through the user's shell.
     ours = {name for part in parts for name in part.environment}
     base = {name: value for name, value in inherited.items() if name not in ours}
     return [replace(part, environment={**base, **part.environment}) for part in parts]
 
 
 def inherited_environment() -> dict[str, str]:
-    """The user's environment: PATH, PYTHONPATH, and settings the stack has no opinion on."""
+    """Return the environment of the user: PATH, PYTHONPATH and settings that the stack does not set."""
     return dict(os.environ)
 
 

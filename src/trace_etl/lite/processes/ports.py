@@ -1,16 +1,16 @@
-"""Loopback ports: free ones, and who holds a taken one."""
+"""Find free loopback ports, and the program that uses a taken one."""
 
 import random
 import socket
 
 LOOPBACK = "127.0.0.1"
-# Below Linux's ephemeral range: no outgoing connection takes a remembered port while we are down.
+# Below Linux's ephemeral range: outgoing connections cannot take a saved port of a stopped stack.
 _CANDIDATES = range(20_000, 32_000)
 _ATTEMPTS = 200
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
+    """Return whether a server can listen on this loopback port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -22,7 +22,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(taken: frozenset[int] = frozenset()) -> int:
-    """A port nobody listens on, outside `taken`. Raises OSError when there is none."""
+    """Return a free port that is not in `taken`. Raises OSError if there is none."""
     for port in random.sample(_CANDIDATES, _ATTEMPTS):
         if port not in taken and is_free(port):
             return port
@@ -30,8 +30,8 @@ def free_port(taken: frozenset[int] = frozenset()) -> int:
 
 
 def holder(port: int) -> str:
-    """Who listens on the port, in words; another user's program stays unnamed."""
-    import psutil  # here, because every command imports this module and few ask
+    """Describe the program that listens on a port. Programs of other users have no name."""
+    import psutil  # imported here to keep the import of this module fast
 
     try:
         listening = psutil.net_connections(kind="tcp")

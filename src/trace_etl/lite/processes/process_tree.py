@@ -1,4 +1,4 @@
-"""Process families: children that do not outlive their parent, and what a dead one left."""
+"""Process trees: bind children to their parent, and find and stop orphans."""
 
 import os
 import signal
@@ -24,9 +24,9 @@ def bound(
     account: Account | None = None,
     directory: str = "/",
 ) -> list[str]:
-    """The command, made to run under `account` and to get `sent` when we die, even killed.
+    """Wrap a command so that it runs as `account` and gets the signal `sent` if this process dies.
 
-    Hazard: the kernel watches the *thread* that forks; start children from one that stays.
+    Hazard: the kernel watches the *thread* that forks. Start children from a thread that stays.
     """
     other = account is not None and not account.is_ours
     uid, gid = (account.uid, account.gid) if account and other else (-1, -1)
@@ -34,18 +34,18 @@ def bound(
     return [sys.executable, "-I", "-S", _LAUNCHER, *numbers, directory, *command]
 
 
-def same_process(pid: int, created: float) -> psutil.Process | None:
-    """The process of that pid, if it is the one that started then and still runs."""
+def find_process(pid: int, created: float) -> psutil.Process | None:
+    """Return the process with that pid and start time if it still runs, else None."""
     try:
         process = psutil.Process(pid)
-        same = abs(process.create_time() - created) <= _CLOCK_SLACK
-        return process if same and is_running(process) else None
+        is_same = abs(process.create_time() - created) <= _CLOCK_SLACK
+        return process if is_same and is_running(process) else None
     except psutil.NoSuchProcess:
         return None
 
 
-def is_stranger(pid: int, created: float) -> bool:
-    """Whether the pid went to another process since."""
+def is_reused_pid(pid: int, created: float) -> bool:
+    """Return whether the pid belongs to another process now."""
     try:
         return abs(psutil.Process(pid).create_time() - created) > _CLOCK_SLACK
     except psutil.NoSuchProcess:
@@ -53,15 +53,15 @@ def is_stranger(pid: int, created: float) -> bool:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Alive, and not merely waiting for a lazy init to collect it."""
+    """Return whether the process runs. A zombie does not run."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def wait_ended(processes: Sequence[psutil.Process], grace: float) -> list[psutil.Process]:
-    """Wait until all have ended, `grace` seconds at most; return those that have not."""
+def wait_until_ended(processes: Sequence[psutil.Process], grace: float) -> list[psutil.Process]:
+    """Wait up to `grace` seconds until all have ended; return those that still run."""
     deadline = time.monotonic() + grace
     alive = [process for process in processes if is_running(process)]
     while alive and time.monotonic() < deadline:
@@ -71,7 +71,7 @@ def wait_ended(processes: Sequence[psutil.Process], grace: float) -> list[psutil
 
 
 def session_members(leader: int) -> list[psutil.Process]:
-    """Everything alive in the leader's session but the leader: the JVM, its Python workers…"""
+    """List the other processes in a leader's session, such as the JVM and its Python workers."""
     members: list[psutil.Process] = []
     for pid in psutil.pids():
         try:
@@ -83,7 +83,7 @@ def session_members(leader: int) -> list[psutil.Process]:
 
 
 def kill_all(processes: Sequence[psutil.Process]) -> None:
-    """SIGKILL each one that still runs."""
+    """Send SIGKILL to each process that still runs."""
     for process in processes:
         try:
             process.kill()
@@ -92,7 +92,7 @@ def kill_all(processes: Sequence[psutil.Process]) -> None:
 
 
 def end(processes: Sequence[psutil.Process], *signals: signal.Signals, grace: float) -> None:
-    """Send each signal in turn, the firmest last, until all have ended."""
+    """Send each signal in turn until all processes have ended."""
     alive = list(processes)
     for sent in signals:
         for process in alive:
@@ -100,6 +100,6 @@ def end(processes: Sequence[psutil.Process], *signals: signal.Signals, grace: fl
                 process.send_signal(sent)
             except psutil.NoSuchProcess:
                 continue
-        alive = wait_ended(alive, grace)
+        alive = wait_until_ended(alive, grace)
         if not alive:
             return

@@ -1,4 +1,4 @@
-"""run/stack.json: which processes the supervisor runs, kept current for status and clean-up."""
+"""run/stack.json: the processes of the supervisor, for `trace status` and for finding orphans."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ State = Literal["waiting", "starting", "ready", "restarting", "stopped"]
 
 @dataclass
 class PartRecord:
-    """One part, as its supervisor knows it."""
+    """The state of one process, as its supervisor knows it."""
 
     name: str
     where: str = ""
@@ -31,7 +31,7 @@ def write(path: Path, parts: Sequence[PartRecord]) -> None:
 
 
 def read(path: Path) -> list[PartRecord]:
-    """The parts of the present or the last run; none when nothing legible was recorded."""
+    """Read the processes of the current or last run; empty if there is no readable record."""
     known = {field.name for field in fields(PartRecord)}
     try:
         entries = cast(list[dict[str, Any]], json.loads(path.read_text()))

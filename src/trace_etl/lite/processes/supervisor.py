@@ -1,4 +1,4 @@
-"""The supervisor: starts the parts in order, restarts what dies, and stops them in reverse."""
+"""The supervisor: start processes in order, restart those that exit, stop in reverse order."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,20 +20,20 @@ _RESTART_BACKOFF = Backoff.of_seconds(0.5, 30)
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How long to wait before a restart, and when a part's failures are forgotten."""
+    """The restart delay, and the run time after which earlier failures no longer count."""
 
     backoff: Backoff = _RESTART_BACKOFF
     stable_after: float = 30.0
     start_attempts: int = 3
 
     def failures_after(self, failures: int, age: float) -> int:
-        """The failures in a row, counting one of a process that ran for `age` seconds."""
+        """Return the failures in a row after a process failed at `age` seconds."""
         return 1 if age >= self.stable_after else failures + 1
 
 
 @dataclass
 class Supervisor:
-    """Keeps the parts running until it is asked to stop. Runs in the main thread only."""
+    """Keeps processes running until a stop is requested. Runs in the main thread only."""
 
     parts: Sequence[Part]
     logs: Path
@@ -49,18 +49,21 @@ class Supervisor:
         self._hurry = asyncio.Event()
 
     def request_stop(self) -> None:
-        """Begin a clean shutdown; asked again, kill what still runs."""
+        """Begin a clean shutdown. A second request kills the remaining processes."""
         if self._stopping.is_set():
             self._hurry.set()
         self._stopping.set()
 
     async def run(self, on_up: Callable[[], None]) -> None:
-        """Start everything, call `on_up`, keep it running until a stop is requested.
+        """Start all processes, call `on_up`, and keep them running until a stop is requested.
 
-        Raises PartFailed when a part cannot be brought up at first.
+        Raises PartFailed if a process cannot be started.
         """
         keepers = [asyncio.create_task(self._keep(part)) for part in self.parts]
-        events = [asyncio.create_task(self._announce(on_up)), asyncio.create_task(self._stopped())]
+        events = [
+            asyncio.create_task(self._announce(on_up)),
+            asyncio.create_task(self._wait_for_stop()),
+        ]
         try:
             await _first_failure_or_end(keepers, *events)
         finally:
@@ -72,60 +75,62 @@ class Supervisor:
             await event.wait()
         on_up()
 
-    async def _stopped(self) -> None:
+    async def _wait_for_stop(self) -> None:
         await self._stopping.wait()
 
     async def _keep(self, part: Part) -> None:
-        """Run one part for ever: start, wait until ready, wait for its death, wait, again."""
+        """Keep one process running: start it, wait until it exits, wait for the delay, repeat."""
         for name in part.after:
             await self._ready[name].wait()
         failures = 0
         while True:
             process = await self._start(part)
-            await self._until_ready(part, process)
+            await self._wait_until_ready(part, process)
             code = await process.ended()
             failures = self.policy.failures_after(failures, process.age)
             if not self._ready[part.name].is_set() and failures >= self.policy.start_attempts:
-                raise self._gave_up(part, code)
+                raise self._make_start_error(part, code)
             await self._back_off(part, code, self.policy.backoff.seconds(failures))
 
     async def _start(self, part: Part) -> Child:
         process = await child.start(part, self._log_path(part))
         self._children[part.name] = process
-        self._note(part, state="starting", pid=process.pid, created=process.created, since=_now())
+        self._update_record(
+            part, state="starting", pid=process.pid, created=process.created, since=_format_now()
+        )
         self.log.event("part_started", part=part.name, pid=process.pid)
         return process
 
-    async def _until_ready(self, part: Part, process: Child) -> None:
-        """Wait until it answers or has died; one that does neither in time is killed."""
+    async def _wait_until_ready(self, part: Part, process: Child) -> None:
+        """Wait until the process is ready or has exited. Kill it after `ready_within`."""
         while not process.has_ended:
             if await asyncio.to_thread(part.is_ready, process.pid):
-                return await self._became_ready(part, process)
+                return await self._mark_ready(part, process)
             if process.age > part.ready_within:
                 self.log.event("part_not_ready", "error", part=part.name, after=part.ready_within)
                 return process.kill()
             await asyncio.sleep(_POLL)
 
-    async def _became_ready(self, part: Part, process: Child) -> None:
+    async def _mark_ready(self, part: Part, process: Child) -> None:
         try:
             if part.on_ready:
                 await asyncio.to_thread(part.on_ready)
-        except Exception as failed:
-            self.log.event("part_hook_failed", "error", part=part.name, error=repr(failed))
+        except Exception as error:
+            self.log.event("part_hook_failed", "error", part=part.name, error=repr(error))
             return process.kill()
-        self._note(part, state="ready")
+        self._update_record(part, state="ready")
         self.log.event("part_ready", part=part.name, seconds=round(process.age, 2))
         self._ready[part.name].set()
 
     async def _back_off(self, part: Part, code: int, delay: float) -> None:
         restarts = self._records[part.name].restarts + 1
-        self._note(part, state="restarting", pid=None, created=None, last_exit=code)
+        self._update_record(part, state="restarting", pid=None, created=None, last_exit=code)
         self.log.event("part_exited", "error", part=part.name, code=code, restart_in=delay)
         await asyncio.sleep(delay)
-        self._note(part, restarts=restarts)
+        self._update_record(part, restarts=restarts)
 
     async def _shut_down(self) -> None:
-        """Stop the parts, those that others need after those that need them."""
+        """Stop the processes; each one after the processes that need it."""
         self.log.event("stack_stopping")
         waiting = {part.name: part for part in self.parts}
         while waiting:
@@ -139,34 +144,34 @@ class Supervisor:
         process = self._children.get(part.name)
         if process:
             await process.stop(self._hurry)
-        self._note(part, state="stopped", pid=None, created=None)
+        self._update_record(part, state="stopped", pid=None, created=None)
 
-    def _gave_up(self, part: Part, code: int) -> PartFailed:
+    def _make_start_error(self, part: Part, code: int) -> PartFailed:
         path = self._log_path(part)
-        words = log_view.tail(path, since=self._children[part.name].log_start)
+        output = log_view.tail(path, since=self._children[part.name].log_start)
         return PartFailed(
-            f"{part.name} does not start (exit code {code}); its last words:\n{words}",
-            f"its whole log is {path}",
+            f"{part.name} does not start (exit code {code}); the end of its log:\n{output}",
+            f"read the whole log: {path}",
         )
 
     def _log_path(self, part: Part) -> Path:
         return self.logs / f"{part.name}.log"
 
-    def _note(self, part: Part, **changes: Any) -> None:
+    def _update_record(self, part: Part, **changes: Any) -> None:
         record = self._records[part.name]
         for name, value in changes.items():
             setattr(record, name, value)
         try:
             self.publish(list(self._records.values()))
-        except OSError as refused:
-            # A full disk must not take the supervisor down with it.
-            self.log.event("record_not_written", "error", error=str(refused))
+        except OSError as error:
+            # A full disk must not stop the supervisor.
+            self.log.event("record_not_written", "error", error=str(error))
 
 
 async def _first_failure_or_end(
     keepers: list[asyncio.Task[None]], *events: asyncio.Task[None]
 ) -> None:
-    """Until the last event happens; a keeper ends only by failing."""
+    """Wait until the last event happens. A keeper task ends only by failing."""
     pending = {*keepers, *events}
     while events[-1] in pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -180,5 +185,5 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -47,7 +47,7 @@ def test_of_postgres_only_trouble_is_shown() -> None:
 
 def test_a_follower_reads_only_what_is_new_whole_and_in_order(tmp_path: Path) -> None:
     (tmp_path / "worker.log").write_text(entry(event="old") + "\n")
-    follower = log_view.Follower(tmp_path)
+    follower = log_view.LogFollower(tmp_path)
     with (tmp_path / "worker.log").open("a") as log:
         log.write(entry(event="second", timestamp="2026-11-15T12:00:02Z") + "\n" + entry()[:9])
         log.flush()
@@ -65,7 +65,7 @@ def test_a_full_log_is_set_aside_and_followed_on(
     path = tmp_path / "worker.log"
     with path.open("a", buffering=1) as writer:
         writer.write("x" * 200 + "\n")
-        follower = log_view.Follower(tmp_path)
+        follower = log_view.LogFollower(tmp_path)
         log_view.rotate(tmp_path)
         writer.write("after\n")
         assert [line.text for line in follower.lines()] == ["after"]

@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.harness import Result, compare
-from bench.outputs import output
+from bench.outputs import new_file, output
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain, start_server
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
 from trace_etl.spark.evm.tables import build_table
-from trace_etl.spark.io.parquet import ParquetFile
-from trace_etl.spark.io.writers import Target, mark_success
+from trace_etl.spark.io.parquet import open_parquet_file
+from trace_etl.spark.io.writers import mark_success
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
@@ -43,7 +44,7 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
         root = Path(name)
         tables = _chain()
-        runner = SparkRunner(SparkSettings(root / "objects", root / "spark"))
+        runner = SparkRunner(SparkSettings(FileStore(root / "objects"), root / "spark"))
         try:
             return [one for table in TABLES for one in _compacted(runner, table, tables[table])]
         finally:
@@ -51,14 +52,15 @@ def run() -> list[Result]:
 
 
 def _compacted(runner: SparkRunner, table: str, rows: Any) -> list[Result]:
-    root = runner.settings.objects_root
+    store = runner.settings.objects
     edges = np.searchsorted(rows["block_number"].to_numpy(), np.arange(FILES + 1))
-    small = _small_files(root, table, rows, edges)
+    small = _small_files(store, table, rows, edges)
     large: list[Path] = []
     for blocks in _partitions():
         payload = _payload(table, blocks, small)
         runner.run(payload)
-        [file] = payload.outputs[0].storage_ref.ref().path(root).glob("*.parquet")
+        place = payload.outputs[0].storage_ref
+        [file] = Path(store.root, place.bucket, place.prefix).glob("*.parquet")
         first, last = edges[blocks.start], edges[blocks.stop]
         if not pq.read_table(file).equals(rows.slice(first, last - first)):
             raise RuntimeError(f"{file} does not hold the rows of its small files")
@@ -95,17 +97,17 @@ def _chain() -> dict[str, Any]:
     return {table: pa.Table.from_batches(batches) for table, batches in found.items()}
 
 
-def _small_files(root: Path, table: str, rows: Any, edges: Any) -> list[Path]:
+def _small_files(store: FileStore, table: str, rows: Any, edges: Any) -> list[Path]:
     """A file a block, as one ingests at the tip."""
     paths: list[Path] = []
     for block, (first, last) in enumerate(pairwise(edges)):
-        target = Target(root / "bench" / str(uuid4()), f"{table}_{block}_{block}.parquet")
-        with ParquetFile(target.path, rows.schema, attempt=0) as file:
+        target = new_file(store, f"{table}_{block}_{block}.parquet")
+        with open_parquet_file(store, target.key, rows.schema) as file:
             for batch in rows.slice(first, last - first).to_batches():
                 file.write(batch)
             written = file.finish()
         mark_success(target, written, rows.schema)
-        paths.append(target.path)
+        paths.append(Path(store.uri(target.key)))
     return paths
 
 

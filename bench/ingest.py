@@ -14,6 +14,7 @@ from bench import replay
 from bench.harness import Result, compare
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.evm.answers import RpcCall, encode
 from trace_etl.spark.evm.endpoint import Endpoint
 from trace_etl.spark.runner import SparkRunner
@@ -69,7 +70,7 @@ def ours(runner: SparkRunner, slots: int) -> float:
     with ThreadPoolExecutor(slots) as pool:
         list(pool.map(runner.run, tasks))
     seconds = time.perf_counter() - began
-    shutil.rmtree(runner.settings.objects_root)
+    shutil.rmtree(runner.settings.objects.root)
     return BLOCKS / seconds
 
 
@@ -119,7 +120,7 @@ def run() -> list[Result]:
         )
         with replay.replaying(chain) as url:
             settings = SparkSettings(
-                objects_root=directory / "objects",
+                objects=FileStore(directory / "objects"),
                 spark_dir=directory / "spark",
                 rpc_pools={"default": (url,)},
             )

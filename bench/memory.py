@@ -24,10 +24,11 @@ import pyarrow.parquet as pq
 
 from bench import endless, replay
 from bench.harness import Result
-from bench.outputs import output
+from bench.outputs import new_file, output
 from trace_etl.api.task.payload import TaskPayload
-from trace_etl.spark.io.parquet import Written
-from trace_etl.spark.io.writers import Target, mark_success
+from trace_etl.objects.file_store import FileStore
+from trace_etl.spark.io.parquet import WrittenFile
+from trace_etl.spark.io.writers import mark_success
 from trace_etl.spark.session.conf import heap_within
 from trace_etl.spark.settings import SparkSettings
 
@@ -49,7 +50,7 @@ def run() -> list[Result]:
             handled = blocks * endless.bytes_per_block()
             ingest = _measured("memory_ingest", root, url, _ingest(blocks), handled)
         rows = TIMES * LIMIT // _WIDTH
-        places = _write_logs(root / "objects" / "bench", rows)
+        places = _write_logs(FileStore(root / "objects"), rows)
         return [ingest, _measured("memory_sql", root, url, _select(places, rows), rows * _WIDTH)]
 
 
@@ -115,17 +116,17 @@ def _held(process: psutil.Process) -> dict[str, int]:
     return {"pss": 0, "rss": 0}
 
 
-def _write_logs(root: Path, rows: int) -> list[Path]:
+def _write_logs(store: FileStore, rows: int) -> list[Path]:
     """Files whose rows would take ten times the limit; on disk, where they repeat, a little."""
     values = pa.array([bytes([n]) * _WIDTH for n in range(200)], pa.binary())
     schema = pa.schema(
         [("block_number", pa.int64()), ("log_index", pa.int64()), ("data", pa.binary())]
     )
     size = rows // _FILES
-    return [_write_file(root, schema, values, n * size, size) for n in range(_FILES)]
+    return [_write_file(store, schema, values, n * size, size) for n in range(_FILES)]
 
 
-def _write_file(root: Path, schema: Any, values: Any, first: int, rows: int) -> Path:
+def _write_file(store: FileStore, schema: Any, values: Any, first: int, rows: int) -> Path:
     number = np.arange(first, first + rows)
     table = pa.table(
         {
@@ -134,14 +135,13 @@ def _write_file(root: Path, schema: Any, values: Any, first: int, rows: int) -> 
             "data": pa.DictionaryArray.from_arrays(pa.array(number % 199, pa.int32()), values),
         }
     )
-    target = Target(root / str(uuid4()), f"logs_{number[0] // 10}_{number[-1] // 10}.parquet")
-    target.directory.mkdir(parents=True)
-    pq.write_table(
-        table, target.path, row_group_size=_GROUP, compression="zstd", store_schema=False
-    )
-    written = Written(target.file_name, rows, target.path.stat().st_size)
+    target = new_file(store, f"logs_{number[0] // 10}_{number[-1] // 10}.parquet")
+    path = Path(store.uri(target.key))
+    path.parent.mkdir(parents=True)
+    pq.write_table(table, path, row_group_size=_GROUP, compression="zstd", store_schema=False)
+    written = WrittenFile(target.name, rows, path.stat().st_size)
     mark_success(target, written, schema)
-    return target.path
+    return path
 
 
 def _ingest(blocks: int) -> TaskPayload:
@@ -197,7 +197,7 @@ def main(root: Path, url: str, place: Path) -> None:
     from trace_etl.spark.runner import SparkRunner
 
     settings = SparkSettings(
-        root / "objects",
+        FileStore(root / "objects"),
         root / "spark",
         memory=heap_within(f"{LIMIT_MB}m", "local[2]"),
         rpc_pools={"default": (url,)},

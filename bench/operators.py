@@ -16,13 +16,14 @@ from eth_abi import decode
 from pyspark.sql import SparkSession
 
 from bench.harness import Result, compare
-from bench.outputs import output
+from bench.outputs import new_file, output
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.dag.abi import parse_event
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.abi.events import Decoder, LogDecoder
 from trace_etl.spark.abi.numbers import fixed_binary
-from trace_etl.spark.io.parquet import ParquetFile
-from trace_etl.spark.io.writers import Target, mark_success
+from trace_etl.spark.io.parquet import open_parquet_file
+from trace_etl.spark.io.writers import mark_success
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
@@ -39,7 +40,7 @@ _DECODE = {
 
 def run() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
-        runner = SparkRunner(SparkSettings(Path(name) / "objects", Path(name) / "spark"))
+        runner = SparkRunner(SparkSettings(FileStore(Path(name) / "objects"), Path(name) / "spark"))
         runner.warm()
         try:
             return [*_decoding(Stand(runner, DECODED, 1)), *_tables(Stand(runner, ROWS, FILES))]
@@ -84,7 +85,7 @@ class Stand:
 
     def __init__(self, runner: SparkRunner, rows: int, files: int) -> None:
         self._runner = runner
-        self._root = runner.settings.objects_root
+        self._root = runner.settings.objects.root
         self._turn = count()
         size = rows // files
         self._spans = [(n * size, (n + 1) * size - 1) for n in range(files)]
@@ -141,14 +142,13 @@ class Stand:
         return self._runner.session.get()
 
     def _write(self, start: int, end: int) -> Path:
-        place = self._root / "bench" / str(uuid4())
-        target = Target(place, f"logs_{start}_{end}.parquet")
+        target = new_file(self._runner.settings.objects, f"logs_{start}_{end}.parquet")
         batch = _logs(start, end)
-        with ParquetFile(target.path, batch.schema, attempt=0) as file:
+        with open_parquet_file(target.store, target.key, batch.schema) as file:
             file.write(batch)
             written = file.finish()
         mark_success(target, written, batch.schema)
-        return place
+        return Path(target.store.uri(target.key)).parent
 
     def _payload(self, operator: str, config: Mapping[str, Any], outputs: list[str]) -> TaskPayload:
         task_id = uuid4()

@@ -3,7 +3,15 @@
 from typing import Any
 from uuid import UUID, uuid4
 
+from trace_etl.api.task.payload import Storage
 from trace_etl.model.storage import attempt_prefix, generation_place
+from trace_etl.objects.store import ObjectStore
+from trace_etl.spark.io.writers import OutputFile
+
+
+def new_file(store: ObjectStore, name: str) -> OutputFile:
+    """A file under a new prefix of the bucket `bench`."""
+    return OutputFile(store, Storage(scheme="file", bucket="bench", prefix=f"{uuid4()}/"), name)
 
 
 def output(index: int, name: str, task_id: UUID) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 from trace_etl.lite.processes import detached
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.session.warm_session import WarmSession
 from trace_etl.spark.settings import SparkSettings
 
@@ -80,7 +81,7 @@ class Bare:
     """The same SELECT over the same file, written by Spark itself, in a warm session."""
 
     def __init__(self, home: Home, directory: Path) -> None:
-        settings = SparkSettings(objects_root=home.objects, spark_dir=directory / "spark")
+        settings = SparkSettings(objects=FileStore(home.objects), spark_dir=directory / "spark")
         self._warm = WarmSession(settings)
         self._spark = self._warm.get()
         self._files = sorted(str(p) for p in home.objects.rglob("logs_*.parquet"))

@@ -74,7 +74,7 @@ class Stand:
             "TRACE_TASK_KEYS_DIR": str(self.directory / "task"),
             "TRACE_USER_KEYS_DIR": str(self.directory / "user"),
             "TRACE_WORKER_TOKENS_FILE": str(self.directory / "worker"),
-            "TRACE_OBJECTS_ROOT": str(self.directory / "objects"),
+            "TRACE_OBJECTS_URL": (self.directory / "objects").as_uri(),
             "TRACE_LOG_LEVEL": "error",
         }
 

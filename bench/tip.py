@@ -23,6 +23,7 @@ from trace_etl.devtools.devchain import DevChain
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.model.storage import hot_table
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
@@ -175,7 +176,7 @@ def run() -> list[Result]:
         replay.write(
             chain, replay.lines_of_chain(DevChain(length=BLOCKS, txs_per_block=TXS_PER_BLOCK))
         )
-        runner = SparkRunner(SparkSettings(directory, directory / "spark"))
+        runner = SparkRunner(SparkSettings(FileStore(directory), directory / "spark"))
         with replay.replaying(chain) as url, serving(directory) as dsn, closing(runner):
             runner.warm()
             spark = runner.session.get()

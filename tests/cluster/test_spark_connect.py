@@ -26,6 +26,7 @@ from support.spark_tasks import as_input, ingest, rows, select
 from support.waiting import eventually
 from trace_etl.spark.errors import *
 from trace_etl.spark.runner import SparkRunner
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.settings import SparkSettings
 
 root, url, rpc = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -33,7 +34,7 @@ root, url, rpc = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def made(**more):
     return SparkRunner(
         SparkSettings(
-            root / "objects", root / "spark", master=url, rpc_pools={"default": (rpc,)}, **more
+            FileStore(root / "objects"), root / "spark", master=url, rpc_pools={"default": (rpc,)}, **more
         )
     )
 

@@ -210,7 +210,8 @@ def partitions(stack: Stack, dataset: str) -> dict[str, dict[str, Any]]:
 
 
 def parquet_of(stack: Stack, partition: dict[str, Any]) -> Path:
-    place = Storage.model_validate(partition["storage_ref"]).ref().path(stack.home / "objects")
+    ref = Storage.model_validate(partition["storage_ref"])
+    place = stack.home / "objects" / ref.bucket / ref.prefix
     [file] = place.glob("*.parquet")
     return file
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Generator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -322,7 +321,7 @@ def test_a_batch_that_is_not_there_is_given_up_after_ten_receives_and_can_be_ret
     attempt = producer.attempt("one")
     publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
     (batch,) = world.batches(published)
-    root = Path(world.bench.live.cfg.objects_root)
+    root = world.bench.live.objects
     path = root / batch["batch_uri"].removeprefix("s3://")
     hidden = path.rename(path.with_suffix(".hidden"))
     for _ in range(MOST_RECEIVES):

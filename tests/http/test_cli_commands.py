@@ -98,7 +98,7 @@ def dag(tmp_path: Path) -> str:
 def asking(shell: Shell, dag: str) -> Generator[Shell]:
     """With a Query Service and ten blocks to ask about."""
     shell.out("deploy", dag)
-    warehouse = Warehouse(shell.live.dsns, shell.live.cfg.objects_root)
+    warehouse = Warehouse(shell.live.dsns, shell.live.objects)
     numbers = pa.array(range(10), pa.int64())
     hashes = pa.array([b"\xab\xcd"] * 10, pa.binary())
     rows = pa.table({"block_number": numbers, "hash": hashes, "note": ["a, b"] * 10})

@@ -346,7 +346,7 @@ def test_a_prefix_without_its_marker_cannot_be_published(shared: Bench) -> None:
     attempt = shared.attempt()
     published = shared.write_output(attempt)
     ref = published["storage_ref"]
-    marker = Path(shared.live.cfg.objects_root, ref["bucket"], ref["prefix"], "_SUCCESS")
+    marker = Path(shared.live.objects, ref["bucket"], ref["prefix"], "_SUCCESS")
     marker.unlink()
     before = shared.dump()
     reply = shared.complete(attempt, datasets_published=[published])

@@ -150,7 +150,7 @@ def test_what_an_output_was_made_from_is_not_asked_for_again(stage: Bench) -> No
 def test_the_outbox_has_the_first_go(secrets: Secrets, stage: Bench) -> None:
     attempt = stage.attempt(dag=(dag := stage.dag()))
     publish(stage, attempt)
-    with live(secrets, stage.live.dsns, stage.live.cfg.objects_root) as patient:
+    with live(secrets, stage.live.dsns, stage.live.objects) as patient:
         reconcile(patient)
     assert stage.waiting(dag, "after") == []
 

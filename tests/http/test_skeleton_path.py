@@ -1,7 +1,6 @@
 """The thinnest true path: deploy, trigger, route, claim, complete, and the next job."""
 
 import json
-from pathlib import Path
 
 from support.dags import QUICKSTART
 from support.dispatcher import Live
@@ -48,7 +47,7 @@ def write_outputs(live: Live, claimed: dict, rows: int = 3) -> list[dict]:
     scope = claimed["task"]["scope"]
     for output in claimed["task"]["outputs"]:
         ref = output["storage_ref"]
-        place = Path(live.cfg.objects_root) / ref["bucket"] / ref["prefix"]
+        place = live.objects / ref["bucket"] / ref["prefix"]
         place.mkdir(parents=True)
         name = f"{output['name']}_{scope['start']}_{scope['end']}.parquet"
         (place / name).write_bytes(b"rows")

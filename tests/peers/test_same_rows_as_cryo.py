@@ -9,6 +9,7 @@ import pytest
 
 from support import cryo
 from support.spark_tasks import directory, ingest
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.evm.tables import SCHEMAS
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
@@ -28,7 +29,7 @@ def theirs(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 def ours(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
     root = tmp_path_factory.mktemp("objects")
     settings = SparkSettings(
-        root, tmp_path_factory.mktemp("spark"), rpc_pools={"default": (rpc_url,)}
+        FileStore(root), tmp_path_factory.mktemp("spark"), rpc_pools={"default": (rpc_url,)}
     )
     runner = SparkRunner(settings)
     try:

@@ -20,6 +20,7 @@ from support.spark_tasks import task
 from trace_etl.data.errors import DataUnavailable, OtherChain, StaleWriter
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.devtools.devchain.chain.devchain import ReorgAt
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, TaskCanceled
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
@@ -375,7 +376,9 @@ def test_the_operator_follows_until_it_is_canceled(
     chain: Growing, data: str, tmp_path: Path
 ) -> None:
     pools = {"default": (chain.url,)}
-    runner = SparkRunner(SparkSettings(tmp_path, tmp_path, rpc_pools=pools, data_dsn=data))
+    runner = SparkRunner(
+        SparkSettings(FileStore(tmp_path), tmp_path, rpc_pools=pools, data_dsn=data)
+    )
     names = ("hot_blocks", "hot_transactions", "hot_logs")
     payload = task("block_follower", {"start_block": 80, "poll_seconds": 0.05}, names)
     stream = Stream(data, hot_outputs(payload))

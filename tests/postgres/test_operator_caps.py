@@ -200,10 +200,10 @@ def test_without_caps_nothing_is_held_back(
     capped: list[Bench], one: Bench, secrets: Secrets
 ) -> None:
     g, tasks = two_jobs(one)
-    with live(secrets, one.live.dsns, one.live.cfg.objects_root) as plain, bench(plain) as free:
+    with live(secrets, one.live.dsns, one.live.objects) as plain, bench(plain) as free:
         assert all(free.claim(task).json()["status"] == "Claimed" for task in tasks)
     caps = {"operator_caps": {"sql": 3}}
-    with live(secrets, one.live.dsns, one.live.cfg.objects_root, **caps):
+    with live(secrets, one.live.dsns, one.live.objects, **caps):
         later = graph(one, {"c": "split"})
         later.feed(1)
         assert one.claim(later.queued("c")[0]).json()["reason"] == "NotReady"

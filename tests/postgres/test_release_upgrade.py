@@ -215,6 +215,6 @@ def test_a_batch_that_waited_in_the_queue_is_written(world: World) -> None:
 
 
 def write_batch(bench: Bench, uri: str, rows: list[dict[str, Any]]) -> None:
-    place = Path(bench.live.cfg.objects_root) / uri.removeprefix("s3://")
+    place = bench.live.objects / uri.removeprefix("s3://")
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("\n".join(json.dumps(row) for row in rows))

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from trace_etl.devtools.devchain import DevChain, start_server
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
@@ -43,7 +44,7 @@ def runner(
 ) -> Generator[SparkRunner]:
     scratch = tmp_path_factory.mktemp("spark")
     master = os.environ.get("TRACE_TEST_MASTER", "local[2]")  # `make test-cluster` names others
-    made = SparkRunner(SparkSettings(objects, scratch, master=master, rpc_pools=pools))
+    made = SparkRunner(SparkSettings(FileStore(objects), scratch, master=master, rpc_pools=pools))
     made.warm()
     yield made
     made.close()

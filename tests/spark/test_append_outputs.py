@@ -15,6 +15,7 @@ from trace_etl.api.task.payload import TaskInput, TaskOutput, TaskPayload
 from trace_etl.data import migrations
 from trace_etl.data.errors import StaleWriter
 from trace_etl.model.storage import hot_table
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import BadSql, BadTask
 from trace_etl.spark.io import hot_tables
 from trace_etl.spark.runner import SparkRunner
@@ -33,7 +34,7 @@ def dsn(templates: Templates) -> Generator[str]:
 @pytest.fixture(scope="module")
 def mine(runner: SparkRunner, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> SparkRunner:
     place = tmp_path_factory.mktemp("append")
-    made = SparkRunner(SparkSettings(place, place, data_dsn=dsn))
+    made = SparkRunner(SparkSettings(FileStore(place), place, data_dsn=dsn))
     made.session = runner.session
     return made
 

@@ -13,6 +13,7 @@ from trace_etl.api.task.buffers import BufferBatch
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.data import buffers, connection
 from trace_etl.model.storage import attempt_prefix, buffer_place, hot_table
+from trace_etl.objects.file_store import FileStore
 from trace_etl.sink import batch_files
 from trace_etl.spark.errors import BadSql
 from trace_etl.spark.io import batches as pipeline_batches
@@ -38,7 +39,7 @@ def dsn(templates: Templates) -> Generator[str]:
 @pytest.fixture(scope="module")
 def mine(runner: SparkRunner, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> SparkRunner:
     place = tmp_path_factory.mktemp("buffered")
-    made = SparkRunner(SparkSettings(place, place, data_dsn=dsn))
+    made = SparkRunner(SparkSettings(FileStore(place), place, data_dsn=dsn))
     made.session = runner.session
     return made
 
@@ -101,9 +102,9 @@ def test_rows_are_offered_as_batches_that_the_sink_reads(mine: SparkRunner) -> N
     assert (told.row_count, result.events, result.datasets_published) == (2, [], [])
     ((dataset_uuid, uri, rows, size),) = offered
     assert (dataset_uuid, rows) == (payload.outputs[0].dataset_uuid, 2)
-    root = mine.settings.objects_root
+    root = mine.settings.objects.root
     assert (root / uri.removeprefix("s3://")).stat().st_size == size
-    read = batch_files.read(_batch(payload, uri, rows), root)
+    read = batch_files.read(_batch(payload, uri, rows), mine.settings.objects)
     assert sorted(read) == [(b"\x01", None, ""), (b"\xff\x00", 7, "é")]
 
 

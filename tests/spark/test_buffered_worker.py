@@ -15,6 +15,7 @@ from support.waiting import eventually
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 from trace_etl.worker.__main__ import work
@@ -70,7 +71,9 @@ def stack(
         live(secrets, dsns, objects, loops=True) as running,
     ):
         pools = {"default": (chain.url,)}
-        mine = SparkRunner(SparkSettings(objects, tmp_path, rpc_pools=pools, data_dsn=dsns.data))
+        mine = SparkRunner(
+            SparkSettings(FileStore(objects), tmp_path, rpc_pools=pools, data_dsn=dsns.data)
+        )
         mine.session = runner.session
         stop = threading.Event()
         args = (_settings(running, dsns, tmp_path), mine, stop)
@@ -91,7 +94,7 @@ def _settings(running: Live, dsns: Dsns, place: Path) -> WorkerSettings:
         worker_token_file=running.secrets.directory / "worker",
         worker_id="test",
         queue_dsn=dsns.queue,
-        objects_root=running.cfg.objects_root,
+        objects_url=running.cfg.objects_url,
         spark_dir=place,
         data_dsn=dsns.data,
     )

@@ -55,6 +55,7 @@ import sys
 from pathlib import Path
 from trace_etl.spark.session import jvm
 from trace_etl.spark.session.warm_session import WarmSession
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.settings import SparkSettings
 
 root = Path(sys.argv[1])
@@ -63,7 +64,8 @@ if sys.argv[2:]:
     cache = jvm.class_cache(jvm.wheel_java_home())
     cache.parent.mkdir(parents=True)
     cache.write_bytes(sys.argv[2].encode())
-warm = WarmSession(SparkSettings(root / "o", root / "s", master="local[1]", is_brief=True))
+store = FileStore(root / "o")
+warm = WarmSession(SparkSettings(store, root / "s", master="local[1]", is_brief=True))
 print(warm.get().range(7).count())
 print(*warm.engine.jvm.process.args)
 print(warm.engine.jvm.log.read_text())

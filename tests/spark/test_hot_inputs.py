@@ -13,6 +13,7 @@ from support.postgres import Templates, copied
 from support.spark_tasks import rows, select
 from trace_etl.api.task.payload import Scope, TaskInput
 from trace_etl.devtools.devchain import DevChain
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import InputMissing
 from trace_etl.spark.io import hot_tables
 from trace_etl.spark.runner import SparkRunner
@@ -93,7 +94,7 @@ def _leaves(plan: Any) -> list[Any]:
 def test_a_task_reads_a_hot_table_like_any_input(
     stream: Stream, chain: DevChain, tmp_path: Path, runner: SparkRunner
 ) -> None:
-    settings = SparkSettings(tmp_path, tmp_path / "spark", data_dsn=stream.dsn)
+    settings = SparkSettings(FileStore(tmp_path), tmp_path / "spark", data_dsn=stream.dsn)
     mine = SparkRunner(settings)
     mine.session = runner.session
     task = select(

@@ -16,6 +16,7 @@ from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import InputPartition, TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.model.storage import hot_table
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.operators.hot_trim import covers
 from trace_etl.spark.runner import SparkRunner
@@ -34,7 +35,7 @@ def stream(templates: Templates, rpc_url: str) -> Generator[Stream]:
 @pytest.fixture
 def mine(runner: SparkRunner, stream: Stream, objects: Path, tmp_path: Path) -> SparkRunner:
     """The shared Spark, for a worker that knows this stream's Postgres."""
-    made = SparkRunner(SparkSettings(objects, tmp_path, data_dsn=stream.dsn))
+    made = SparkRunner(SparkSettings(FileStore(objects), tmp_path, data_dsn=stream.dsn))
     made.session = runner.session
     return made
 

@@ -23,13 +23,12 @@ from support.spark_tasks import (
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
+from trace_etl.objects.errors import StorageFull, StorageUnwritable
 from trace_etl.spark.errors import (
     BadTask,
     ChainMismatch,
     InputMissing,
     RpcUnreachable,
-    StorageFull,
-    StorageUnwritable,
 )
 from trace_etl.spark.io import inputs, parquet
 from trace_etl.spark.runner import SparkRunner
@@ -205,7 +204,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(runner: SparkRunner, objects: P
     place = directory(objects, payload, "answer")
     place.mkdir(parents=True)
     # Writing to /dev/full fails as a full disk does; this is where the first draft goes.
-    (place / ".answer.parquet.0").symlink_to("/dev/full")
+    (place / "answer.parquet#0").symlink_to("/dev/full")
     with pytest.raises(StorageFull, match=f"cannot write {place}/answer.parquet: No space left"):
         runner.run(payload)
     assert list(place.iterdir()) == []
@@ -311,8 +310,8 @@ def test_scope_and_where_reach_the_files(runner: SparkRunner) -> None:
     with ExitStack() as leases:
         spark = leases.enter_context(runner.session.lease(runner.session.get(), []))
         spark.conf.set("spark.sql.maxMetadataStringLength", "10000")  # or the plan is cut short
-        root = runner.settings.objects_root
-        loaded = inputs.load(spark, payload.inputs[0], payload.scope, root)
+        store = runner.settings.objects
+        loaded = inputs.load(spark, payload.inputs[0], payload.scope, store)
         plan = cast("Any", loaded.frame)._jdf.queryExecution().executedPlan().toString()
     pushed = plan[plan.index("PushedFilters:") :]
     for part in (

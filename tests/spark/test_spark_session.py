@@ -28,12 +28,13 @@ from support.stream_runs import Following
 from support.waiting import eventually
 from trace_etl.spark.errors import SparkLost, SparkNotStarted, TaskCanceled
 from trace_etl.spark.runner import SparkRunner
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.settings import SparkSettings
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 root = Path(sys.argv[1])
 java = Path(sys.argv[2]) if len(sys.argv) > 2 else None
-runner = SparkRunner(SparkSettings(root / "objects", root / "spark", java_home=java))
+runner = SparkRunner(SparkSettings(FileStore(root / "objects"), root / "spark", java_home=java))
 
 def answer():
     payload = select("SELECT count(*) AS n FROM range(1000)")

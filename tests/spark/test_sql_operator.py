@@ -11,6 +11,7 @@ from support.chain_rows import expected
 from support.spark_tasks import as_input, directory, ingest, marker, range_scope, rows, select
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.devtools.devchain import DevChain
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import BadSql, BadTask
 from trace_etl.spark.io import inputs
 from trace_etl.spark.runner import SparkRunner
@@ -92,7 +93,7 @@ def test_scope_and_where_are_pushed_down_to_the_files(
     scope = Scope.model_validate(range_scope(5, 9))
     own = spark.newSession()
     own.conf.set("spark.sql.maxMetadataStringLength", 10_000)
-    frame = inputs.load(own, TaskInput.model_validate(given), scope, objects).frame
+    frame = inputs.load(own, TaskInput.model_validate(given), scope, FileStore(objects)).frame
     plan: str = frame._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
     pushed = plan.partition("PushedFilters: [")[2]
     assert "GreaterThanOrEqual(block_number,5)" in pushed

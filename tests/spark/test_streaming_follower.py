@@ -20,6 +20,7 @@ from support.spark_tasks import task
 from support.waiting import eventually
 from trace_etl.data.errors import StaleWriter
 from trace_etl.devtools.devchain import start_server
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import BadTask, FinalityBroken, RpcRefused, TaskCanceled
 from trace_etl.spark.follow import streaming
 from trace_etl.spark.link import DispatcherLink
@@ -247,7 +248,7 @@ def _pools_and_tags(spark: SparkSession, task_id: str) -> tuple[set[str], bool]:
 def test_a_server_of_spark_connect_is_refused(data: str, tmp_path: Path) -> None:
     made = SparkRunner(
         SparkSettings(
-            tmp_path,
+            FileStore(tmp_path),
             tmp_path,
             master="sc://127.0.0.1:9",
             rpc_pools={"default": ("http://127.0.0.1:9",)},

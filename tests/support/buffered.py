@@ -88,7 +88,7 @@ class World:
     def publish(self, attempt: Attempt, rows: list[Any] | bytes, **fields: Any) -> str:
         """Write a batch where the attempt may, and offer it."""
         ref = attempt.output["storage_ref"]
-        root = Path(self.bench.live.cfg.objects_root)
+        root = self.bench.live.objects
         place = root / ref["bucket"] / ref["prefix"]
         place.mkdir(parents=True, exist_ok=True)
         name = f"{uuid4().hex}.jsonl"

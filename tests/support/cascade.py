@@ -221,7 +221,7 @@ class World:
         return json.loads((self._place(ref) / "rows.json").read_text())
 
     def _place(self, ref: dict[str, Any]) -> Path:
-        return Path(self.bench.live.cfg.objects_root) / ref["bucket"] / ref["prefix"]
+        return self.bench.live.objects / ref["bucket"] / ref["prefix"]
 
     def _retry_everything(self) -> None:
         self.bench.rows("UPDATE tasks SET retry_at = now() WHERE retry_at IS NOT NULL")

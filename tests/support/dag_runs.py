@@ -9,6 +9,7 @@ from trace_etl.api.task.payload import TaskPayload
 from trace_etl.dag.operators import FORWARDERS
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Job
+from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.ranges import split
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
@@ -46,7 +47,7 @@ def _payload(job: Job, done: dict[str, TaskPayload], start: int, end: int) -> Ta
 def main() -> None:
     master, objects, scratch, rpc_url, conf = sys.argv[1:]
     settings = SparkSettings(
-        Path(objects),
+        FileStore(Path(objects)),
         Path(scratch),
         master=master,
         rpc_pools={"default": (rpc_url,)},

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import uvloop
@@ -49,7 +50,7 @@ class Secrets:
     def user_token(self) -> str:
         return (self.directory / "user.jwt").read_text().strip()
 
-    def settings(self, dsns: Dsns, objects_root: Path, **changes: Any) -> DispatcherSettings:
+    def settings(self, dsns: Dsns, objects: Path, **changes: Any) -> DispatcherSettings:
         values: dict[str, Any] = {
             "state_dsn": dsns.state,
             "queue_dsn": dsns.queue,
@@ -60,7 +61,7 @@ class Secrets:
             "task_keys_dir": self.directory / "task",
             "user_keys_dir": self.directory / "user",
             "worker_tokens_file": self.directory / "worker",
-            "objects_root": objects_root,
+            "objects_url": objects.as_uri(),
         }
         return DispatcherSettings(**{**values, **changes})
 
@@ -74,6 +75,11 @@ class Live:
     secrets: Secrets
     service: Service
     loop: asyncio.AbstractEventLoop
+
+    @property
+    def objects(self) -> Path:
+        """The directory of the object store."""
+        return Path(unquote(urlsplit(self.cfg.objects_url).path))
 
     def run(self, step: Callable[[], Awaitable[Any]]) -> Any:
         """Run a coroutine in the Dispatcher's own loop: a loop's `*_once`, say."""
@@ -103,10 +109,10 @@ def _client(ca: Path, url: str, headers: dict[str, str]) -> httpx.Client:
 
 @contextmanager
 def live(
-    secrets: Secrets, dsns: Dsns, objects_root: Path, *, loops: bool = False, **changes: Any
+    secrets: Secrets, dsns: Dsns, objects: Path, *, loops: bool = False, **changes: Any
 ) -> Generator[Live]:
     """Serve until the end of the block. Without `loops`, tests call the `*_once` functions."""
-    cfg = secrets.settings(dsns, objects_root, **changes)
+    cfg = secrets.settings(dsns, objects, **changes)
     ready = threading.Event()
     box: dict[str, Any] = {}
 

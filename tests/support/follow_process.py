@@ -15,6 +15,7 @@ from uuid import UUID
 from trace_etl.api.task.events import Event
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
@@ -46,7 +47,7 @@ def main() -> None:
             follower.run()
         else:
             place = Path(sys.argv[1]).parent / "spark"
-            spark = WarmSession(SparkSettings(place, place, is_brief=True)).get()
+            spark = WarmSession(SparkSettings(FileStore(place), place, is_brief=True)).get()
             StreamingFollower(follower, spark, source, own_directory(place)).run()
 
 

@@ -18,6 +18,7 @@ from support.spark_tasks import directory, range_scope, select, task
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.data import buffers, connection, migrations
 from trace_etl.model.storage import hot_table
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.io import hot_tables as hot
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
@@ -131,7 +132,9 @@ def _plan(runner: SparkRunner, dsn: str, given: Given) -> str:
 def main() -> None:
     master, root, dsn = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     given = json.load(sys.stdin)
-    settings = SparkSettings(root / "objects", root / "spark", master=master, data_dsn=dsn)
+    settings = SparkSettings(
+        FileStore(root / "objects"), root / "spark", master=master, data_dsn=dsn
+    )
     runner = SparkRunner(settings)
     tasks = _tasks(given["inputs"], given["where"])
     try:
@@ -141,7 +144,7 @@ def main() -> None:
     finally:
         runner.close()
     places = {
-        name: str(directory(settings.objects_root, payload, "answer"))
+        name: str(directory(settings.objects.root, payload, "answer"))
         for name, payload in tasks.items()
         if name != "kept"
     }

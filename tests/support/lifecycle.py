@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 from uuid import uuid4
@@ -217,7 +216,7 @@ class Bench:
     def write_output(self, attempt: Attempt, rows: int = 3) -> dict[str, Any]:
         """Write the attempt's output with its marker; returns how it is published."""
         ref = attempt.output["storage_ref"]
-        place = Path(self.live.cfg.objects_root) / ref["bucket"] / ref["prefix"]
+        place = self.live.objects / ref["bucket"] / ref["prefix"]
         place.mkdir(parents=True, exist_ok=True)
         start, end = attempt.scope["start"], attempt.scope["end"]
         name = f"out_{start}_{end}.parquet"

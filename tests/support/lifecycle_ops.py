@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -190,7 +189,7 @@ class Complete(Step):
     def _publication(self, hand: Hand) -> dict[str, Any]:
         """Leave the attempt's files and marker behind, and say how they are published."""
         ref = self.held.output["storage_ref"]
-        place = Path(hand.live.cfg.objects_root) / ref["bucket"] / ref["prefix"]
+        place = hand.live.objects / ref["bucket"] / ref["prefix"]
         place.mkdir(parents=True, exist_ok=True)
         marker = {"files": [], "rows": 0, "bytes": 0, "schema": []}
         fresh = place / f"{uuid4()}.new"  # the same attempt may be completed by many at once

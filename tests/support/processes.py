@@ -95,7 +95,7 @@ class DispatcherProcess:
             "TRACE_TASK_KEYS_DIR": str(secrets / "task"),
             "TRACE_USER_KEYS_DIR": str(secrets / "user"),
             "TRACE_WORKER_TOKENS_FILE": str(secrets / "worker"),
-            "TRACE_OBJECTS_ROOT": str(self.directory / "objects"),
+            "TRACE_OBJECTS_URL": (self.directory / "objects").as_uri(),
             "TRACE_LOG_LEVEL": "warning",
             **self.settings,
         }

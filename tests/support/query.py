@@ -131,7 +131,7 @@ def settings(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> Que
         "tls_cert": secrets.directory / "tls" / "server.pem",
         "tls_key": secrets.directory / "tls" / "server.key",
         "user_keys_dir": secrets.directory / "user",
-        "objects_root": objects,
+        "objects_url": objects.as_uri(),
     }
     return QuerySettings(**{**values, **changes})
 

@@ -86,7 +86,8 @@ def output_of(payload: TaskPayload, name: str) -> TaskOutput:
 
 
 def directory(root: Path, payload: TaskPayload, name: str) -> Path:
-    return output_of(payload, name).storage_ref.ref().path(root)
+    ref = output_of(payload, name).storage_ref
+    return root / ref.bucket / ref.prefix
 
 
 def marker(root: Path, payload: TaskPayload, name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 
 from trace_etl.api.task.buffers import BufferBatch
 from trace_etl.model.storage import attempt_prefix, buffer_place
+from trace_etl.objects.file_store import FileStore
 from trace_etl.sink import batch_files
 from trace_etl.sink.batch_files import BadBatch, BatchMissing
 
@@ -45,7 +46,7 @@ class Artifact:
     def read(self, content: str | None = None) -> list[tuple[Any, ...]]:
         if content is not None:
             self.path.write_text(content)
-        return batch_files.read(self.batch, self.root)
+        return batch_files.read(self.batch, FileStore(self.root))
 
 
 @pytest.fixture
@@ -55,13 +56,13 @@ def artifact(tmp_path: Path) -> Artifact:
 
 def test_a_pipe_does_not_keep_the_sink_waiting(artifact: Artifact) -> None:
     os.mkfifo(artifact.path)
-    with pytest.raises(BadBatch, match="is no file"):
+    with pytest.raises(BadBatch, match="is not a file"):
         artifact.read()
 
 
 def test_a_directory_is_no_batch(artifact: Artifact) -> None:
     artifact.path.mkdir()
-    with pytest.raises(BadBatch, match="is no file"):
+    with pytest.raises(BadBatch, match="is not a file"):
         artifact.read()
 
 
@@ -69,7 +70,7 @@ def test_a_directory_is_no_batch(artifact: Artifact) -> None:
 def test_a_link_is_not_followed_wherever_it_leads(artifact: Artifact, target: str) -> None:
     (artifact.own / target).write_text('{"x": 1}')
     artifact.path.symlink_to(target)
-    with pytest.raises(BadBatch, match="leads elsewhere"):
+    with pytest.raises(BadBatch, match="a link leads to it"):
         artifact.read()
 
 
@@ -79,7 +80,7 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None
     elsewhere.mkdir()
     (elsewhere / "batch.jsonl").write_text('{"x": 1}')
     (artifact.own / "inner").symlink_to(elsewhere)
-    with pytest.raises(BadBatch, match="leads elsewhere"):
+    with pytest.raises(BadBatch, match="a link leads to it"):
         artifact.read()
     (artifact.own / "inner").unlink()
     with pytest.raises(BatchMissing):

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.io.encodings import smallest
-from trace_etl.spark.io.parquet import ParquetFile
+from trace_etl.spark.io.parquet import open_parquet_file
 
 ROWS = 30_000
 
@@ -34,7 +35,9 @@ def _rows() -> Any:
 
 
 def _written(path: Path, rows: Any, *, is_archive: bool) -> Path:
-    with ParquetFile(path, rows.schema, attempt=0, is_archive=is_archive) as file:
+    with open_parquet_file(
+        FileStore(path.parent), path.name, rows.schema, is_archive=is_archive
+    ) as file:
         for batch in rows.to_batches():
             file.write(batch)
         file.finish()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session.conf import heap_within, spark_conf
 from trace_etl.spark.session.scratch import Scratch
@@ -11,7 +12,7 @@ from trace_etl.spark.settings import SparkSettings
 
 
 def _conf(tmp_path: Path, master: str, **given: str) -> dict[str, str]:
-    settings = SparkSettings(tmp_path, tmp_path, master=master, spark_conf=given)
+    settings = SparkSettings(FileStore(tmp_path), tmp_path, master=master, spark_conf=given)
     return spark_conf(settings, Scratch(tmp_path, tmp_path / "sockets"))
 
 

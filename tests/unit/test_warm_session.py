@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from support.spark_tasks import select
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import SparkLost, TaskCanceled
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.session.engine import JobLabels
@@ -73,7 +74,7 @@ def engine() -> _Engine:
 
 
 def _warm(tmp_path: Path, engine: Any) -> WarmSession:
-    made = WarmSession(SparkSettings(tmp_path, tmp_path))
+    made = WarmSession(SparkSettings(FileStore(tmp_path), tmp_path))
     made.engine = engine
     return made
 
@@ -102,7 +103,7 @@ def _leased(warm: WarmSession, spark: SparkSession) -> None:
 def test_a_canceled_task_leaves_the_warm_session_to_others(
     tmp_path: Path, engine: _Engine, is_canceled: bool
 ) -> None:
-    runner = SparkRunner(SparkSettings(tmp_path, tmp_path))
+    runner = SparkRunner(SparkSettings(FileStore(tmp_path), tmp_path))
     runner.session = _warm(tmp_path, engine)
     spark = runner.session.get()
     task = select("SELECT 1 AS a")

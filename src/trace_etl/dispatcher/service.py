@@ -45,6 +45,7 @@ from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import UserKeys
 from trace_etl.model.errors import Unavailable
+from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Producer
 from trace_etl.state.db.pool import BROKEN, KeptConnections, Pool, make_pool, transaction
@@ -155,9 +156,10 @@ def _assemble(
 ) -> Service:
     wake = WakeEvents()
     tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
-    payloads = Payloads(pool, tokens, cfg)
+    objects = open_store(cfg.objects_url)
+    payloads = Payloads(pool, tokens, cfg, objects)
     retry = Backoff(cfg.retry_initial, cfg.retry_max, jitter=0.5)
-    parts = Parts(pool, writer_connections, tokens, payloads, wake, cfg.objects_root, retry)
+    parts = Parts(pool, writer_connections, tokens, payloads, wake, objects, retry)
     lifecycle = Lifecycle(parts)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
     changes = ChangeFeed(pool, every=cfg.changes_every, most=cfg.changes_clients)

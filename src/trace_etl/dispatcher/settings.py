@@ -22,12 +22,12 @@ class DispatcherSettings(BaseSettings):
     task_keys_dir: Path
     user_keys_dir: Path
     worker_tokens_file: Path
-    objects_root: Path
+    objects_url: str
+    """The object store, for example `file:///var/lib/trace/objects`."""
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"
 
     pool_size: int = 10
-    object_scheme: str = "file"
     object_bucket: str = "trace"
     token_grace: timedelta = timedelta(minutes=5)
     max_token_life: timedelta = timedelta(hours=24)

@@ -1,7 +1,6 @@
-"""Where bytes live: storage references and the prefixes derived from them."""
+"""Storage references, and the prefixes and tables derived from dataset ids."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID
 
 SUCCESS_MARKER = "_SUCCESS"
@@ -9,7 +8,7 @@ SUCCESS_MARKER = "_SUCCESS"
 
 @dataclass(frozen=True)
 class StorageRef:
-    """A directory of objects: scheme, bucket, prefix ending in a slash, and which files count."""
+    """A set of objects: scheme, bucket, prefix ending in a slash, and the pattern of its files."""
 
     scheme: str
     bucket: str
@@ -18,29 +17,25 @@ class StorageRef:
 
     @property
     def url(self) -> str:
-        """The canonical form that capability tokens carry, whatever the scheme."""
+        """The canonical form in capability tokens and API bodies, the same for every scheme."""
         return f"s3://{self.bucket}/{self.prefix}"
-
-    def path(self, root: Path) -> Path:
-        """The directory behind a `file` reference."""
-        return root / self.bucket / self.prefix
 
 
 BUFFERS = "buffers/"
 
 
 def generation_place(dataset_uuid: UUID, dataset_version: UUID | str) -> str:
-    """The prefix that all partitions of one generation of a dataset are under."""
+    """The prefix of all partitions of one generation of a dataset."""
     return f"cold/datasets/{dataset_uuid}/{dataset_version}/"
 
 
 def buffer_place(dataset_uuid: UUID) -> str:
-    """The prefix that all batches for a dataset are under."""
+    """The prefix of all batches for a dataset."""
     return f"{BUFFERS}{dataset_uuid}/"
 
 
 def attempt_prefix(place: str, task_id: UUID, attempt: int) -> str:
-    """The one prefix of a place that this attempt of this task may write under."""
+    """The only prefix that this attempt of this task may write under."""
     return f"{place}{task_id}/{attempt}/"
 
 
@@ -50,5 +45,5 @@ def hot_table(dataset_uuid: UUID, dataset_version: UUID) -> str:
 
 
 def hot_location(table: str) -> str:
-    """A hot table on the wire."""
+    """The `location` of an output that is a hot table."""
     return f"postgres_table:{table}"

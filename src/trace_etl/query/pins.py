@@ -3,13 +3,13 @@
 import difflib
 from collections import OrderedDict
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID
 
-from trace_etl.model.errors import Invalid, TraceError
+from trace_etl.model.errors import Invalid
 from trace_etl.model.storage import StorageRef, hot_table
-from trace_etl.objects.files import read_marker
+from trace_etl.objects.markers import read_marker
+from trace_etl.objects.store import ObjectStore, object_key
 from trace_etl.query.sql_guard import Admitted, Mention
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import PublishedDataset
@@ -19,12 +19,6 @@ from trace_etl.state.partitions import partition_queries as partitions
 from trace_etl.state.partitions.partition_queries import Partition
 
 _REMEMBERED = 100_000
-
-
-class BadReference(TraceError):
-    """A committed partition points at something that is not a prefix of ours."""
-
-    code = "bad_reference"
 
 
 @dataclass(frozen=True)
@@ -83,14 +77,14 @@ class Files:
     A committed prefix never changes, so its marker is read once.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
         self._known: OrderedDict[StorageRef, tuple[tuple[str, int], ...]] = OrderedDict()
 
     def of(self, pin: Pin) -> list[str]:
-        """Absolute paths; those without rows only if there are no others."""
+        """URIs of the files of a pin; files without rows only if there are no others."""
         listed = [entry for p in pin.partitions for entry in self._listed(p.storage_ref)]
-        return [path for path, rows in listed if rows] or [path for path, _ in listed]
+        return [uri for uri, rows in listed if rows] or [uri for uri, _ in listed]
 
     def _listed(self, storage_ref: dict[str, Any]) -> tuple[tuple[str, int], ...]:
         ref = StorageRef(**storage_ref)
@@ -102,16 +96,8 @@ class Files:
         return known
 
     def _read(self, ref: StorageRef) -> tuple[tuple[str, int], ...]:
-        _check(ref)
-        marker = read_marker(self._root, ref)
-        directory = ref.path(self._root)
-        for file in marker.files:
-            if PurePosixPath(file.name).name != file.name:
-                raise BadReference(f"{ref.url} lists a file outside itself")
-        return tuple((str(directory / file.name), file.rows) for file in marker.files)
-
-
-def _check(ref: StorageRef) -> None:
-    parts = [ref.bucket, *ref.prefix.rstrip("/").split("/")]
-    if ref.scheme != "file" or any(part in ("", ".", "..") or "/" in part for part in parts):
-        raise BadReference(f"cannot read {ref.url}")
+        store = self._store
+        return tuple(
+            (store.uri(object_key(store, ref, file.name)), file.rows)
+            for file in read_marker(store, ref).files
+        )

@@ -20,6 +20,7 @@ from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import User, UserDep, UserKeys
 from trace_etl.model.errors import Forbidden, TraceError, Unavailable
+from trace_etl.objects.opening import open_store
 from trace_etl.query import metrics as figures
 from trace_etl.query.engine import Limits, Result, Run, View
 from trace_etl.query.errors import QueryTimedOut
@@ -167,7 +168,7 @@ async def running(cfg: QuerySettings) -> AsyncGenerator[FastAPI]:
                 cfg,
                 pool,
                 Gate(),
-                Files(cfg.objects_root),
+                Files(open_store(cfg.objects_url)),
                 asyncio.Semaphore(cfg.query_slots),
                 threads,
             )

@@ -18,7 +18,8 @@ class QuerySettings(BaseSettings):
     tls_cert: Path
     tls_key: Path
     user_keys_dir: Path
-    objects_root: Path
+    objects_url: str
+    """The object store, for example `file:///var/lib/trace/objects`."""
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"
 

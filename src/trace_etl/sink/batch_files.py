@@ -1,21 +1,17 @@
 """Batches as files: found, read, and checked row by row against what was declared."""
 
-import errno
 import json
-import os
-import stat
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, cast
 
 from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS, BufferBatch, BufferColumn
 from trace_etl.dag.column_types import BY_SPARK
 from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import attempt_prefix, buffer_place
+from trace_etl.objects.errors import NotAnObject, ObjectTooLarge, StorageError
+from trace_etl.objects.store import ObjectStore
 
 _JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/x-jsonlines")
-_ELSEWHERE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
 
 
 class BadBatch(TraceError):
@@ -31,13 +27,13 @@ class BatchMissing(TraceError):
     retryable = True
 
 
-def read(batch: BufferBatch, root: Path) -> list[tuple[Any, ...]]:
+def read(batch: BufferBatch, store: ObjectStore) -> list[tuple[Any, ...]]:
     """The rows of a batch, one for each key, the last. Raises BadBatch, BatchMissing."""
     if batch.columns is None:
         raise BadBatch("the dataset is not buffered: publish it with `write_mode: buffered`")
     if batch.content_type.partition(";")[0].strip() not in _JSON_LINES:
         raise BadBatch(f"content_type {batch.content_type!r}: send {_JSON_LINES[0]}")
-    lines = _lines(_load(batch, root))
+    lines = _lines(_load(batch, store))
     rows = list(_rows(lines, batch.columns, batch.unique_key))
     if batch.record_count is not None and batch.record_count != len(rows):
         raise BadBatch(f"record_count is {batch.record_count}, but there are {len(rows)} rows")
@@ -53,48 +49,21 @@ def _key(row: tuple[Any, ...], at: list[int], names: list[str]) -> tuple[Any, ..
     return tuple(row[n] for n in at)
 
 
-def _load(batch: BufferBatch, root: Path) -> bytes:
+def _load(batch: BufferBatch, store: ObjectStore) -> bytes:
     """The artifact. Only what the publishing attempt may write is read at all."""
     scheme, _, rest = batch.batch_uri.partition("://")
     bucket, _, key = rest.partition("/")
     own = attempt_prefix(buffer_place(batch.dataset_uuid), batch.task_id, batch.attempt)
-    names = key.split("/")
-    if scheme != "s3" or not key.startswith(own) or {"", ".", ".."} & {bucket, *names}:
+    if scheme != "s3" or not key.startswith(own) or {"", ".", ".."} & {bucket, *key.split("/")}:
         raise BadBatch(f"{batch.batch_uri} is not under {own}, where this attempt may write")
     try:
-        content = _content(root / bucket, names)
-    except OSError as error:
-        if error.errno in _ELSEWHERE:
-            raise BadBatch(f"{batch.batch_uri} leads elsewhere, or is no file") from error
-        raise BatchMissing(f"{names[-1]}: {error.strerror}") from error
-    if content is None:
-        raise BadBatch(f"{batch.batch_uri} is no file")
-    if len(content) > MOST_BYTES:
-        raise BadBatch(f"the batch is larger than {MOST_BYTES} bytes; publish several")
-    return content
-
-
-def _content(place: Path, names: list[str]) -> bytes | None:
-    """A file's first bytes, one more than a batch may have; None: it is something else.
-
-    Directories are opened one within the other, and no link is followed: whoever owns the files
-    may change them at any moment, so no path is looked at first and opened later.
-    """
-    with ExitStack() as stack:
-        inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, inside)
-        for name in names[:-1]:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-            inside = os.open(name, flags, dir_fd=inside)
-            stack.callback(os.close, inside)
-        # Without O_NONBLOCK a FIFO would keep the sink until somebody writes to it.
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
-        artifact = os.open(names[-1], flags, dir_fd=inside)
-        stack.callback(os.close, artifact)
-        if not stat.S_ISREG(os.fstat(artifact).st_mode):
-            return None
-        with os.fdopen(artifact, "rb", closefd=False) as file:
-            return file.read(MOST_BYTES + 1)
+        return store.get_untrusted(f"{bucket}/{key}", max_bytes=MOST_BYTES)
+    except ObjectTooLarge as error:
+        raise BadBatch(f"the batch is larger than {MOST_BYTES} bytes; publish several") from error
+    except NotAnObject as error:
+        raise BadBatch(f"batch_uri: {error}") from error
+    except StorageError as error:
+        raise BatchMissing(f"batch_uri: {error}") from error
 
 
 def _lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:

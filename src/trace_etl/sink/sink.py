@@ -4,7 +4,6 @@ import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from trace_etl.data.errors import DataUnavailable
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import hot_table
+from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer, Message
 from trace_etl.sink import batch_files
@@ -42,7 +42,7 @@ class Sink:
     consumer: Consumer
     client: DispatcherClient
     data_dsn: str
-    objects_root: Path
+    objects: ObjectStore
     stop: threading.Event
 
     def run(self) -> None:
@@ -117,7 +117,7 @@ class Sink:
                 return done
             if receives > MOST_RECEIVES:  # whoever took it died of it, every time
                 raise BadBatch(f"was taken {MOST_RECEIVES} times and never settled")
-            rows = batch_files.read(batch, self.objects_root)
+            rows = batch_files.read(batch, self.objects)
             with connection.transaction(conn):
                 return buffers.write(conn, _shape(batch), _stamp(batch), rows)
 

@@ -17,6 +17,7 @@ from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskInput, TaskPayload
 from trace_etl.dag.operators import FORWARDERS, OPERATORS
 from trace_etl.model.dag import Dag, Job
+from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.sql_checks import with_upstream
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import OperatorError
@@ -199,7 +200,7 @@ def _make_context(
         }
     )
     pools = {str(getattr(config, "rpc", "default")): ("http://127.0.0.1:9",)}
-    settings = SparkSettings(Path(), Path(), rpc_pools=pools)
+    settings = SparkSettings(FileStore(Path()), Path(), rpc_pools=pools)
     return _EmptyContext(payload, settings, lambda: spark, empty=inputs)
 
 

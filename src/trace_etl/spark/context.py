@@ -41,7 +41,7 @@ class OperatorContext:
         """Load one input only. Raises InputMissing or BadTask."""
         scope, settings = self.task.scope, self.settings
         if given.partitions:
-            return inputs.load(self.spark, given, scope, settings.objects_root)
+            return inputs.load(self.spark, given, scope, settings.objects)
         return hot_tables.load(self.spark, given, scope, settings.data_dsn)
 
     def input(self, name: str) -> Input:

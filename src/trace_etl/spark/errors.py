@@ -3,6 +3,7 @@
 import re
 
 from trace_etl.model.errors import TraceError
+from trace_etl.objects import errors as storage_errors
 
 
 class OperatorError(TraceError):
@@ -55,20 +56,6 @@ class NotFinal(OperatorError):
     code = "not_final"
 
 
-class StorageError(OperatorError):
-    """The storage of an output rejects a write."""
-
-    code = "storage_unwritable"
-
-
-class StorageFull(StorageError):
-    code = "storage_full"
-
-
-class StorageUnwritable(StorageError):
-    pass
-
-
 class InputMissing(OperatorError):
     """The files of a committed partition are missing."""
 
@@ -96,17 +83,20 @@ class BadTask(OperatorError):
     retryable = False
 
 
-# An executor's exception arrives as the text of a Python traceback; its last line names the class.
-_EXECUTOR_ERROR = re.compile(rf"^{re.escape(__name__)}\.(\w+): (.*)$", re.MULTILINE)
+# Exceptions of executors arrive as the text of a Python traceback, whose last line names the class.
+_MODULES = {__name__: globals(), storage_errors.__name__: vars(storage_errors)}
+_EXECUTOR_ERROR = re.compile(
+    rf"^({'|'.join(map(re.escape, _MODULES))})\.(\w+): (.*)$", re.MULTILINE
+)
 
 
-def parse_executor_error(text: str) -> OperatorError | None:
-    """Return the OperatorError that an executor raised, if a Spark error's text contains one."""
+def parse_executor_error(text: str) -> TraceError | None:
+    """The error that an executor raised, if the text of a Spark failure contains one of ours."""
     found = _EXECUTOR_ERROR.findall(text)
     if not found:
         return None
-    name, detail = found[-1]
-    kind = globals().get(name)
-    if isinstance(kind, type) and issubclass(kind, OperatorError):
+    module, name, detail = found[-1]
+    kind = _MODULES[module].get(name)
+    if isinstance(kind, type) and issubclass(kind, TraceError):
         return kind(detail)
     return None

@@ -18,8 +18,7 @@ from trace_etl.dag.operators import OPERATORS, OperatorConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask, SparkLost, TaskCanceled
 from trace_etl.spark.io import appends, batches, reports
-from trace_etl.spark.io.storage import directory
-from trace_etl.spark.io.writers import Frame, Target, mark_success
+from trace_etl.spark.io.writers import Frame, OutputFile, mark_success
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.operators import RunOperator, find_operator
 from trace_etl.spark.session.engine import JobLabels
@@ -143,11 +142,12 @@ class SparkRunner:
         invalidations = result.invalidations if isinstance(result, Frame) else ()
         return reports.result(context.task, written, invalidations)
 
-    def _make_targets(self, task: TaskPayload) -> dict[str, Target]:
-        root = self.settings.objects_root
+    def _make_targets(self, task: TaskPayload) -> dict[str, OutputFile]:
         return {
-            output.name: Target(
-                directory(output.storage_ref, root), reports.file_name(output.name, task.scope)
+            output.name: OutputFile(
+                self.settings.objects,
+                output.storage_ref,
+                reports.file_name(output.name, task.scope),
             )
             for output in task.outputs
         }

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trace_etl.objects.store import ObjectStore
+
 
 @dataclass(frozen=True)
 class SparkSettings:
     """Storage and scratch paths, the Spark master and JVM, and the RPC pools by name."""
 
-    objects_root: Path
+    objects: ObjectStore
     spark_dir: Path
     master: str = "local[2]"
     java_home: Path | None = None

@@ -17,6 +17,7 @@ from prometheus_client import start_http_server
 from trace_etl import logs
 from trace_etl.data import migrations
 from trace_etl.http.dispatcher_client import DispatcherClient, read_token
+from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import Consumer
 from trace_etl.sink.retired_tables import sweep
@@ -42,7 +43,7 @@ def main() -> int:
 
     runner = SparkRunner(
         SparkSettings(
-            objects_root=cfg.objects_root,
+            objects=open_store(cfg.objects_url),
             master=cfg.spark_master,
             memory=heap_within(cfg.memory_limit, cfg.spark_master)
             if cfg.memory_limit
@@ -102,7 +103,7 @@ def _sinking(
         yield
         return
     consumer = Consumer(cfg.queue_dsn, [QUEUE], f"{worker_id}:sink")
-    sink = Sink(consumer, client, cfg.data_dsn, cfg.objects_root, stop)
+    sink = Sink(consumer, client, cfg.data_dsn, open_store(cfg.objects_url), stop)
     thread = threading.Thread(target=sink.run, name="sink")
     thread.start()
     try:

@@ -16,7 +16,8 @@ class WorkerSettings(BaseSettings):
     queue_dsn: str
     runtimes: list[str] = ["ecs_python", "ecs_platform"]
     slots: int = 2
-    objects_root: Path
+    objects_url: str
+    """The object store, for example `file:///var/lib/trace/objects`."""
     spark_master: str = "local[2]"
     spark_memory: str = "1g"
     memory_limit: str | None = None

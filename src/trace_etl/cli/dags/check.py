@@ -11,6 +11,7 @@ import typer
 from trace_etl.cli.client import StackClient, fail, quote_segment, session
 from trace_etl.cli.options import DEFAULT_HOME, DagFileArgument, HomeOption, JsonOption
 from trace_etl.cli.output import print_json, print_rows
+from trace_etl.objects.file_store import FileStore
 
 if TYPE_CHECKING:
     from trace_etl.model.dag import Dag
@@ -135,7 +136,7 @@ def _analyse(dag: "Dag", published: InputColumns, only: Collection[str] | None) 
 
     with tempfile.TemporaryDirectory(prefix="trace-check-") as scratch:
         directory = Path(scratch)
-        settings = SparkSettings(directory, directory, master="local[1]", is_brief=True)
+        settings = SparkSettings(FileStore(directory), directory, master="local[1]", is_brief=True)
         warm = WarmSession(settings)
         try:
             with warm.lease(warm.get(), []) as spark:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from uuid import UUID
 
 import orjson
@@ -29,7 +28,8 @@ from trace_etl.model.errors import (
     TraceError,
 )
 from trace_etl.model.task import Fence, TaskStatus
-from trace_etl.objects.files import read_marker
+from trace_etl.objects.markers import read_marker
+from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, KeptConnections, Pool, transaction
 from trace_etl.state.partitions import defects, invalidations, partition_commit
@@ -50,7 +50,7 @@ class Parts:
     tokens: TaskTokens
     payloads: Payloads
     wake: WakeEvents
-    objects_root: Path
+    objects: ObjectStore
     retry: Backoff
 
 
@@ -240,7 +240,7 @@ class Lifecycle:
         ref = item.storage_ref
         if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
             raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
-        marker = read_marker(self._parts.objects_root, ref.ref())
+        marker = read_marker(self._parts.objects, ref.ref())
         return NewPartition(
             dataset_version=item.dataset_version,
             partition_key=item.partition_key,

@@ -23,6 +23,7 @@ from trace_etl.dispatcher.task_api.permissions import (
 )
 from trace_etl.dispatcher.task_api.tokens import TaskTokens
 from trace_etl.model.storage import attempt_prefix, buffer_place, generation_place
+from trace_etl.objects.store import ObjectStore
 from trace_etl.state.catalog import revisions
 from trace_etl.state.catalog.revisions import Revision, RevisionOutput
 from trace_etl.state.db.pool import BROKEN, Conn, Pool
@@ -68,10 +69,12 @@ class _PinnedParts(NamedTuple):
 class Payloads:
     """Build payloads. Revisions are immutable, so each is read once."""
 
-    def __init__(self, pool: Pool, tokens: TaskTokens, cfg: DispatcherSettings) -> None:
+    def __init__(
+        self, pool: Pool, tokens: TaskTokens, cfg: DispatcherSettings, objects: ObjectStore
+    ) -> None:
         self._pool = pool
         self._tokens = tokens
-        self._place = {"scheme": cfg.object_scheme, "bucket": cfg.object_bucket}
+        self._place = {"scheme": objects.scheme, "bucket": cfg.object_bucket}
         self._grace = int(cfg.token_grace.total_seconds())
         self._max_token_life = int(cfg.max_token_life.total_seconds())
         self._known: dict[UUID, _RevisionParts] = {}

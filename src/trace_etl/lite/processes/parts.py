@@ -124,7 +124,7 @@ def _dispatcher(plan: Blueprint) -> Part:
         "TRACE_TASK_KEYS_DIR": str(home.task_keys),
         "TRACE_USER_KEYS_DIR": str(home.user_keys),
         "TRACE_WORKER_TOKENS_FILE": str(home.worker_token),
-        "TRACE_OBJECTS_ROOT": str(home.objects),
+        "TRACE_OBJECTS_URL": home.objects.as_uri(),
         "TRACE_SECRETS_DIR": str(home.secrets),
         "TRACE_ORG_ID": LOCAL_ORG,
     }
@@ -145,7 +145,7 @@ def _worker(plan: Blueprint, number: int) -> Part:
         "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
         "TRACE_QUEUE_DSN": plan.dsns.queue,
         "TRACE_DATA_DSN": plan.dsns.data,
-        "TRACE_OBJECTS_ROOT": str(home.objects),
+        "TRACE_OBJECTS_URL": home.objects.as_uri(),
         "TRACE_SPARK_DIR": str(home.spark / name),
         "TRACE_JAVA_HOME": str(plan.jvm.home),
         "TRACE_RPC_POOLS": json.dumps(plan.configuration.rpc_pools),
@@ -167,7 +167,7 @@ def _query(plan: Blueprint) -> Part:
         "TRACE_QUERY_HOST": LOOPBACK,
         "TRACE_QUERY_PORT": plan.port("query"),
         "TRACE_USER_KEYS_DIR": str(plan.home.user_keys),
-        "TRACE_OBJECTS_ROOT": str(plan.home.objects),
+        "TRACE_OBJECTS_URL": plan.home.objects.as_uri(),
         "TRACE_ORG_ID": LOCAL_ORG,
     }
     return replace(

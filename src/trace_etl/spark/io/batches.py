@@ -1,9 +1,8 @@
-"""Buffered datasets: an output's rows as batches for the sink, which alone writes the table."""
+"""Outputs to buffered datasets: write batches for the sink, which alone writes the table."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -13,13 +12,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS
 from trace_etl.api.task.lifecycle import TaskResult
-from trace_etl.api.task.payload import TaskOutput
+from trace_etl.api.task.payload import Storage, TaskOutput
 from trace_etl.dag.column_types import holds_without_loss
+from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql, BadTask
 from trace_etl.spark.io import reports
 from trace_etl.spark.io.appends import storable
-from trace_etl.spark.io.storage import directory
+from trace_etl.spark.io.storage import file_key
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.executors import freeze_imports
 
@@ -28,13 +28,13 @@ _REPORT_TYPE = from_arrow_schema(_REPORT)
 
 
 def write(context: OperatorContext, result: Frame) -> TaskResult:
-    """Write batches under the attempt's own prefix and offer them. Raises BadSql, BadTask."""
+    """Write batches under the attempt's prefix and publish them. Raises BadSql or BadTask."""
     [output] = context.task.outputs
     if context.link is None or context.link.publish is None:
-        raise BadTask(f"output {output.name}: this runner has no line to the Dispatcher")
+        raise BadTask(f"output {output.name}: this runner is not connected to a Dispatcher")
     frame = storable(declared(result.frame, output), output, is_plain=True)
-    place = directory(output.storage_ref, context.settings.objects_root)
-    written = frame.coalesce(1).mapInArrow(_Writer(place), _REPORT_TYPE)
+    writer = _BatchWriter(context.settings.objects, output.storage_ref)
+    written = frame.coalesce(1).mapInArrow(writer, _REPORT_TYPE)
     rows = cast("Any", written).collect()
     for row in rows:
         context.check()
@@ -49,7 +49,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
 
 
 def declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
-    """The columns that the publication promises. Raises BadSql naming one that does not fit."""
+    """Cast columns to the published schema. Raises BadSql naming a column that does not fit."""
     types = {column["name"]: column["type"] for column in output.columns or ()}
     for field in frame.schema.fields:
         if field.name not in types:
@@ -66,28 +66,28 @@ def declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class _Writer:
-    """Runs on an executor: rows to files of JSON lines, none too large for the sink."""
+class _BatchWriter:
+    """Runs on an executor: writes rows to files of JSON lines, none too large for the sink."""
 
-    place: Path
+    store: ObjectStore
+    storage: Storage
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self.place.mkdir(parents=True, exist_ok=True)
-        files = [self._file(n, lines) for n, lines in enumerate(packed(batches))]
+        files = [self._write_file(n, lines) for n, lines in enumerate(packed(batches))]
         freeze_imports()
         columns = [list(column) for column in zip(*files, strict=True)] or [[], [], []]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _REPORT, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
-    def _file(self, number: int, lines: list[bytes]) -> tuple[str, int, int]:
+    def _write_file(self, number: int, lines: list[bytes]) -> tuple[str, int, int]:
         name = f"batch-{number:05d}.jsonl"
         content = b"".join(lines)
-        (self.place / name).write_bytes(content)
+        self.store.put(file_key(self.store, self.storage, name), content)
         return name, len(lines), len(content)
 
 
 def packed(batches: Iterator[Any]) -> Iterator[list[bytes]]:
-    """Rows as lines of JSON, as many together as a batch may hold."""
+    """Rows as lines of JSON, in groups as large as a batch may be."""
     lines: list[bytes] = []
     size = 0
     for batch in batches:

@@ -1,11 +1,9 @@
-"""Inputs as DataFrames: pinned to the listed files, cut to the task's scope, filtered."""
+"""Load inputs as DataFrames: the files of the pinned partitions, restricted to the task's scope."""
 
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from pathlib import Path
 from typing import Any, cast
 
-from pydantic import ValidationError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -13,14 +11,17 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 
 from trace_etl.api.task.lifecycle import SuccessMarker
 from trace_etl.api.task.payload import InputPartition, Scope, TaskInput
-from trace_etl.model.storage import SUCCESS_MARKER
+from trace_etl.model.errors import OutputNotReady
+from trace_etl.objects.errors import InvalidKey, StorageError
+from trace_etl.objects.markers import read_marker
+from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.errors import BadTask, InputMissing
 from trace_etl.spark.io.reports import blocks
 from trace_etl.spark.io.scan import Limit, Scan
-from trace_etl.spark.io.storage import directory
+from trace_etl.spark.io.storage import file_key
 
 _BLOCK = "block_number"
-# Below this, one core is done before a shuffle has begun: every stage runs as one task.
+# Below this size one core finishes before a shuffle has begun, so every stage runs as one task.
 _SMALL_BYTES = 16 * 1024 * 1024
 
 
@@ -32,29 +33,29 @@ class Input:
     frame: DataFrame
     is_small: bool
     scan: Scan | None = None
-    """The same rows for executors to read themselves; None where only Spark can."""
+    """The same rows for executors that read files themselves; None where only Spark can."""
 
 
-def load(spark: SparkSession, given: TaskInput, scope: Scope | None, root: Path) -> Input:
-    """The rows of an input that a task is about. Raises InputMissing or BadTask."""
+def load(spark: SparkSession, given: TaskInput, scope: Scope | None, store: ObjectStore) -> Input:
+    """Load the rows of an input that are in the task's scope. Raises InputMissing or BadTask."""
     if not given.partitions:
         raise InputMissing(f"input {given.name}: no partition is committed yet")
     found = [partition for partition in given.partitions if _overlaps(partition, scope)]
     wanted = sorted(found, key=lambda part: (part.start is None, part.start or 0))
-    markers = [_marker(given.name, part, root) for part in wanted or given.partitions[:1]]
+    markers = [_read_marker(given.name, part, store) for part in wanted or given.partitions[:1]]
     schema = _schema(given.name, markers)
-    paths = [
-        str(directory(part.storage_ref, root) / file.name)
+    keys = [
+        file_key(store, part.storage_ref, file.name)
         for part, marker in zip(wanted, markers, strict=False)
         for file in marker.files
     ]
     is_small = sum(marker.bytes for marker in markers) <= _SMALL_BYTES
     limits = [] if _are_inside(wanted, scope) else _limits(schema, scope)
     conditions = [*map(_condition, limits), *where_columns(given, schema)]
-    frame = _filtered(_read(spark, schema, paths), conditions)
-    scan = Scan(tuple(paths), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
-    # Conditions of an edge are compared by SQL's rules, which Arrow does not have.
-    can_scan = bool(paths) and not given.where and all(p.endswith(".parquet") for p in paths)
+    frame = _filtered(_read(spark, schema, [store.uri(key) for key in keys]), conditions)
+    scan = Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
+    # The `where` of an edge compares by the rules of SQL, which Arrow does not have.
+    can_scan = bool(keys) and not given.where and all(key.endswith(".parquet") for key in keys)
     return Input(
         given.name,
         frame.coalesce(1) if is_small else frame,
@@ -70,7 +71,7 @@ def _in_order(partitions: list[InputPartition]) -> bool:
 
 
 def _are_inside(partitions: list[InputPartition], scope: Scope | None) -> bool:
-    """Whether every row is in the scope already: then nobody needs to look at each."""
+    """Whether the scope covers the partitions whole, so that no row needs a check."""
     span = blocks(scope) if scope else None
     return span is not None and all(
         part.start is not None
@@ -88,13 +89,14 @@ def _overlaps(partition: InputPartition, scope: Scope | None) -> bool:
     return partition.start <= span[1] and partition.end >= span[0]
 
 
-def _marker(name: str, partition: InputPartition, root: Path) -> SuccessMarker:
-    path = directory(partition.storage_ref, root) / SUCCESS_MARKER
+def _read_marker(name: str, partition: InputPartition, store: ObjectStore) -> SuccessMarker:
     try:
-        return SuccessMarker.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+        return read_marker(store, partition.storage_ref.ref())
+    except InvalidKey as error:
+        raise BadTask(f"input {name}: {error}") from error
+    except (OutputNotReady, StorageError) as error:
         raise InputMissing(
-            f"input {name}, partition {partition.partition_key}: {path} cannot be read"
+            f"input {name}, partition {partition.partition_key}: cannot read the marker: {error}"
         ) from error
 
 
@@ -113,10 +115,10 @@ def _struct(columns: tuple[tuple[str, str], ...]) -> StructType:
     return cast("StructType", StructType.fromDDL(ddl))
 
 
-def _read(spark: SparkSession, schema: StructType, paths: list[str]) -> DataFrame:
-    if not paths:
+def _read(spark: SparkSession, schema: StructType, uris: list[str]) -> DataFrame:
+    if not uris:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*paths)
+    return spark.read.schema(schema).parquet(*uris)
 
 
 def _filtered(frame: DataFrame, conditions: list[Column]) -> DataFrame:
@@ -126,8 +128,8 @@ def _filtered(frame: DataFrame, conditions: list[Column]) -> DataFrame:
 def _limits(schema: StructType, scope: Scope | None) -> list[Limit]:
     if scope is None or _BLOCK not in schema.names:
         return []
-    told = ((">=", scope.start), ("<=", scope.end), (">", scope.after), ("<=", scope.cursor))
-    return [Limit(_BLOCK, operator, value) for operator, value in told if value is not None]
+    limits = ((">=", scope.start), ("<=", scope.end), (">", scope.after), ("<=", scope.cursor))
+    return [Limit(_BLOCK, operator, value) for operator, value in limits if value is not None]
 
 
 def _condition(limit: Limit) -> Column:
@@ -138,7 +140,7 @@ def _condition(limit: Limit) -> Column:
 
 
 def where_columns(given: TaskInput, schema: StructType) -> list[Column]:
-    """The edge's filter: AND over columns, a list means IN."""
+    """The `where` of an edge: AND over its columns; a list means IN."""
     conditions: list[Column] = []
     for name, value in (given.where or {}).items():
         if name not in schema.names:
@@ -150,7 +152,7 @@ def where_columns(given: TaskInput, schema: StructType) -> list[Column]:
 
 
 def literal(value: Any, kind: DataType) -> Column:
-    """Hashes and addresses are written as 0x… and stored as bytes."""
+    """A literal of the column's type; 0x… becomes bytes, as hashes and addresses are stored."""
     if isinstance(kind, BinaryType) and isinstance(value, str) and value.startswith("0x"):
         try:
             return F.lit(bytearray.fromhex(value[2:]))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from trace_etl.api.task.events import Event, Invalidation
 from trace_etl.api.task.lifecycle import Output, Published, TaskResult
 from trace_etl.api.task.payload import Scope, TaskOutput, TaskPayload
-from trace_etl.spark.io.parquet import Written
+from trace_etl.spark.io.parquet import WrittenFile
 
 _WHOLE = "all"  # the partition of an output that is not cut into ranges
 
@@ -32,7 +32,9 @@ def blocks(scope: Scope) -> tuple[int, int] | None:
 
 
 def result(
-    task: TaskPayload, written: Mapping[str, Written], invalidations: Sequence[Invalidation] = ()
+    task: TaskPayload,
+    written: Mapping[str, WrittenFile],
+    invalidations: Sequence[Invalidation] = (),
 ) -> TaskResult:
     """Every output with its counts, its prefix to point at, and the event it causes."""
     scope = task.scope or Scope()
@@ -75,7 +77,7 @@ def buffered(task: TaskPayload, output: TaskOutput, rows: int, size: int) -> Tas
     return TaskResult(outputs=[told])
 
 
-def _output(output: TaskOutput, scope: Scope, written: Written) -> Output:
+def _output(output: TaskOutput, scope: Scope, written: WrittenFile) -> Output:
     return Output(
         output_index=output.output_index,
         dataset_uuid=output.dataset_uuid,

@@ -1,7 +1,6 @@
-"""Files read by the executor itself, straight into Arrow, in the order of their blocks.
+"""Parquet files that an executor reads itself, straight into Arrow, in the order of their blocks.
 
-Through the JVM every row is unpacked and packed again: fine for SQL, wasted on work that takes
-Arrow batches anyway.
+Reading through the JVM converts every row twice, which work on Arrow batches does not need.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,8 @@ from operator import ge, gt, le
 from typing import Any
 
 import pyarrow.dataset as ds
+
+from trace_etl.objects.store import ObjectStore
 
 _BATCH_ROWS = 50_000
 _OPERATORS = {">=": ge, ">": gt, "<=": le}
@@ -33,41 +34,47 @@ class Limit:
 
 @dataclass(frozen=True)
 class Scan:
-    """Parquet files of one schema, and which of their rows are wanted."""
+    """Parquet files of one schema, and conditions on their rows."""
 
-    paths: tuple[str, ...]
+    store: ObjectStore
+    keys: tuple[str, ...]
     schema: Any
     limits: tuple[Limit, ...] = ()
 
     def where(self, column: str, values: Sequence[Any]) -> "Scan":
-        """Only rows whose column holds one of these."""
+        """Keep only rows whose column has one of these values."""
         return replace(self, limits=(*self.limits, Limit(column, "in", list(values))))
 
     def batches(self) -> Iterator[Any]:
-        """The rows, file by file; row groups that cannot hold any are skipped.
+        """Read the rows, file by file; skip row groups whose statistics exclude them.
 
-        One row group is read while the one before is worked on. Arrow's own scanner reads as many
-        as it has batches to give, which for wide rows is more than a worker may hold.
+        One row group is read while the previous one is processed. Arrow's own scanner reads many
+        ahead, which for wide rows takes more memory than a worker has.
         """
         with ThreadPoolExecutor(1, "read-ahead") as ahead:
             reading: Future[Any] | None = None
-            for piece in self._pieces():
-                following = ahead.submit(self._read, piece)
+            for group in self._row_groups():
+                following = ahead.submit(self._read, group)
                 if reading is not None:
                     yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
                 reading = following
             if reading is not None:
                 yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
 
-    def _pieces(self) -> Iterator[Any]:
-        """Row groups that may hold wanted rows, in their order."""
-        source = ds.dataset(list(self.paths), schema=self.schema, format="parquet")
-        wanted = self._filter()
-        for file in source.get_fragments(filter=wanted):
-            yield from file.split_by_row_group(filter=wanted, schema=self.schema)
+    def _row_groups(self) -> Iterator[Any]:
+        """Row groups that may have matching rows, in their order."""
+        source = ds.dataset(
+            [self.store.arrow_path(key) for key in self.keys],
+            schema=self.schema,
+            format="parquet",
+            filesystem=self.store.arrow_filesystem(),
+        )
+        condition = self._filter()
+        for file in source.get_fragments(filter=condition):
+            yield from file.split_by_row_group(filter=condition, schema=self.schema)
 
-    def _read(self, piece: Any) -> Any:
-        return piece.to_table(schema=self.schema, filter=self._filter())
+    def _read(self, group: Any) -> Any:
+        return group.to_table(schema=self.schema, filter=self._filter())
 
     def _filter(self) -> Any:
         if not self.limits:

@@ -1,16 +1,14 @@
-"""From storage references to directories."""
-
-from pathlib import Path, PurePosixPath
+"""Keys of inputs and outputs in the object store."""
 
 from trace_etl.api.task.payload import Storage
+from trace_etl.objects.errors import InvalidKey
+from trace_etl.objects.store import ObjectStore, object_key
 from trace_etl.spark.errors import BadTask
 
 
-def directory(storage: Storage, root: Path) -> Path:
-    """The directory behind a `file` reference. Raises BadTask for any other, or one outside."""
-    if storage.scheme != "file":
-        raise BadTask(f"storage scheme {storage.scheme}: this worker has files only")
-    parts = (storage.bucket, *PurePosixPath(storage.prefix).parts)
-    if ".." in parts or PurePosixPath(storage.prefix).is_absolute():
-        raise BadTask(f"storage prefix {storage.prefix} leads out of its bucket")
-    return storage.ref().path(root)
+def file_key(store: ObjectStore, storage: Storage, name: str) -> str:
+    """The key of a file of an input or output. Raises BadTask if the store cannot have it."""
+    try:
+        return object_key(store, storage.ref(), name)
+    except InvalidKey as error:
+        raise BadTask(str(error)) from error

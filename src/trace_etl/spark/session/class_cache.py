@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session import jvm
 from trace_etl.spark.session.classic_engine import ClassicEngine
@@ -53,7 +54,7 @@ def _record_classes(home: Path, directory: Path, recorded: Path) -> None:
     """Run Spark once, as a worker would, with a JVM that records the classes it loads."""
     flags = ("-XX:AOTMode=record", f"-XX:AOTConfiguration={recorded}")
     settings = SparkSettings(
-        directory / "objects", directory / "spark", java_home=home, java_flags=flags
+        FileStore(directory / "objects"), directory / "spark", java_home=home, java_flags=flags
     )
     session = WarmSession(settings)
     try:

@@ -11,6 +11,7 @@ from pyspark.errors import (
     SparkRuntimeException,
 )
 
+from trace_etl.model.errors import TraceError
 from trace_etl.spark.errors import BadSql, OperatorError, SparkLost, parse_executor_error
 
 _MAX_LENGTH = 500
@@ -28,7 +29,7 @@ _SESSION_GONE = ("INVALID_HANDLE.SESSION_", "NO_ACTIVE_SESSION")
 _STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
-def translate_error(error: Exception, *, is_alive: bool) -> OperatorError:
+def translate_error(error: Exception, *, is_alive: bool) -> TraceError:
     """Return the error to report for a failed task."""
     if not is_alive or is_spark_lost(error):
         return SparkLost("Spark stopped or became unreachable while the task ran")

@@ -3,17 +3,17 @@
 import importlib
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from trace_etl.objects.errors import ObjectMissing
+from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session.conf import cores, is_connect
 from trace_etl.spark.session.engine import SparkEngine
@@ -37,34 +37,45 @@ def warm_up(spark: SparkSession, engine: SparkEngine, settings: SparkSettings) -
 
 
 def _check_server(spark: SparkSession, settings: SparkSettings) -> None:
-    """Check that the server's Python has this package and its machines see the objects."""
-    settings.objects_root.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=settings.objects_root, prefix=".reach-") as probe:
-        rows = spark.range(0, 1, 1, 1).mapInArrow(_FileProbe(probe.name), "exists boolean")
-        try:
-            [row] = cast("list[Any]", rows.collect())
-        except PySparkException as error:
-            raise SparkNotStarted(
-                "the Spark Connect server cannot run Trace's code; install the same trace-etl on "
-                f"it, with Python {sys.version_info.major}.{sys.version_info.minor}: "
-                f"{_find_reason(error)}"
-            ) from error
+    """Check that the server can run our code and that its executors can read our objects."""
+    store = settings.objects
+    key = store.probe_key()
+    store.put(key, b"")
+    try:
+        found = spark.range(0, 1, 1, 1).mapInArrow(_ObjectProbe(store, key), "exists boolean")
+        [row] = cast("list[Any]", found.collect())
+    except PySparkException as error:
+        raise SparkNotStarted(
+            "the Spark Connect server cannot run Trace's code; install the same trace-etl on "
+            f"it, with Python {sys.version_info.major}.{sys.version_info.minor}: "
+            f"{_find_reason(error)}"
+        ) from error
+    finally:
+        store.delete(key)
     if not row["exists"]:
         raise SparkNotStarted(
-            f"the Spark Connect server does not see {settings.objects_root} (TRACE_OBJECTS_ROOT); "
+            f"the Spark Connect server does not see {store.url} (TRACE_OBJECTS_URL); "
             "mount it on the server under the same path"
         )
 
 
 @dataclass(frozen=True)
-class _FileProbe:
-    """Checks on an executor whether a file exists."""
+class _ObjectProbe:
+    """Checks on an executor whether it can read an object."""
 
-    path: str
+    store: ObjectStore
+    key: str
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:
-            yield pa.RecordBatch.from_pydict({"exists": [Path(self.path).exists()]})
+            yield pa.RecordBatch.from_pydict({"exists": [self._exists()]})
+
+    def _exists(self) -> bool:
+        try:
+            self.store.get(self.key)
+        except ObjectMissing:
+            return False
+        return True
 
 
 def _find_reason(error: PySparkException) -> str:

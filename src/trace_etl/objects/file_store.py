@@ -1,0 +1,232 @@
+"""Objects as files under one directory.
+
+Reads, listings and deletions go through obstore. Writes do not: obstore's LocalStore does not sync
+files and directories to disk, which the commit protocol needs.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from trace_etl.objects.errors import (
+    NotAnObject,
+    ObjectExists,
+    ObjectMissing,
+    ObjectTooLarge,
+    StorageError,
+    write_errors,
+)
+from trace_etl.objects.store import ObjectInfo, check_key
+
+if TYPE_CHECKING:
+    from obstore.store import LocalStore
+
+_NOT_A_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
+
+
+@dataclass(frozen=True)
+class FileStore:
+    """Buckets are directories under `root`."""
+
+    root: Path
+
+    @property
+    def scheme(self) -> str:
+        return "file"
+
+    @property
+    def url(self) -> str:
+        return self.root.as_uri()
+
+    def get(self, key: str) -> bytes:
+        with _read_errors(key):
+            return self._client.get(check_key(key)).bytes().to_bytes()
+
+    def get_range(self, key: str, *, start: int, length: int) -> bytes:
+        with _read_errors(key):
+            return self._client.get_range(check_key(key), start=start, length=length).to_bytes()
+
+    def get_untrusted(self, key: str, *, max_bytes: int) -> bytes:
+        bucket, *names = check_key(key).split("/")
+        try:
+            content = _read_without_links(self.root / bucket, names, max_bytes + 1)
+        except OSError as error:
+            if error.errno in _NOT_A_FILE:
+                raise NotAnObject(f"{key} is not a file, or a link leads to it") from error
+            kind = ObjectMissing if error.errno == errno.ENOENT else StorageError
+            raise kind(f"cannot read {key}: {error.strerror}") from error
+        if len(content) > max_bytes:
+            raise ObjectTooLarge(f"{key} is larger than {max_bytes} bytes")
+        return content
+
+    def put(self, key: str, content: bytes) -> None:
+        self._write(key, content, os.replace)
+
+    def create(self, key: str, content: bytes) -> None:
+        self._write(key, content, _link_once)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        with _read_errors(prefix):
+            client = cast("Any", self._client)  # the type of its listing is incomplete
+            for chunk in client.list(check_key(prefix.removesuffix("/"))):
+                for found in chunk:
+                    yield ObjectInfo(found["path"], found["size"], found["last_modified"])
+
+    def delete(self, key: str) -> None:
+        with suppress(ObjectMissing), _read_errors(key):
+            self._client.delete(check_key(key))
+
+    def open_writer(self, key: str, *, attempt: int = 0) -> "FileWriter":
+        return FileWriter(self._path(key), attempt)
+
+    def uri(self, key: str) -> str:
+        return str(self._path(key))
+
+    def arrow_path(self, key: str) -> str:
+        return str(self._path(key))
+
+    def arrow_filesystem(self) -> Any:
+        from pyarrow.fs import LocalFileSystem  # the Dispatcher starts without pyarrow
+
+        return LocalFileSystem()
+
+    def probe_key(self) -> str:
+        return f".probe-{secrets.token_hex(8)}"
+
+    @property
+    def _client(self) -> "LocalStore":
+        return _open_client(str(self.root))
+
+    def _path(self, key: str) -> Path:
+        return self.root / check_key(key)
+
+    def _write(self, key: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:
+        path = self._path(key)
+        draft = _draft_path(path, secrets.randbits(32))
+        with write_errors(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                draft.write_bytes(content)
+                _sync(draft)
+                publish(draft, path)
+                _sync(path.parent)
+            finally:
+                draft.unlink(missing_ok=True)
+
+
+class FileWriter:
+    """A file that is written under a draft name and renamed when it is complete."""
+
+    def __init__(self, path: Path, attempt: int) -> None:
+        self._path = path
+        self._draft = _draft_path(path, attempt)
+        self._is_committed = False
+        self.stream: Any = None
+
+    def __enter__(self) -> Self:
+        import pyarrow as pa  # the Dispatcher starts without pyarrow
+
+        try:
+            with self.errors():
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self.stream = pa.OSFile(str(self._draft), "wb")
+        except StorageError:
+            self._discard()
+            raise
+        return self
+
+    @property
+    def name(self) -> str:
+        return self._path.name
+
+    def errors(self) -> AbstractContextManager[None]:
+        return write_errors(str(self._path))
+
+    def commit(self) -> int:
+        with self.errors():
+            self.stream.close()
+            size = _sync(self._draft)
+            self._draft.rename(self._path)
+        self._is_committed = True
+        return size
+
+    def __exit__(self, *failure: object) -> None:
+        if not self._is_committed:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Remove the draft. The error that led here is the one to report."""
+        with suppress(OSError):
+            if self.stream is not None:
+                self.stream.close()
+        with suppress(OSError):
+            self._draft.unlink(missing_ok=True)
+
+
+@lru_cache(8)
+def _open_client(root: str) -> "LocalStore":
+    from obstore.store import LocalStore  # executors that only write start without it
+
+    return LocalStore(root, mkdir=True)
+
+
+@contextmanager
+def _read_errors(key: str) -> Generator[None]:
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectMissing(f"there is no object {key}") from error
+    except (BaseError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise StorageError(f"cannot read {key}: {reason}") from error
+
+
+def _read_without_links(directory: Path, names: list[str], max_bytes: int) -> bytes:
+    """Read the first bytes of a file without following any link below the directory.
+
+    Directories are opened one within the other. The owner of the files may change them at any
+    moment, so checking a path first and opening it later would not be safe.
+    """
+    with ExitStack() as stack:
+        inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, inside)
+        for name in names[:-1]:
+            inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=inside)
+            stack.callback(os.close, inside)
+        # Without O_NONBLOCK, opening a FIFO would block until another process writes to it.
+        file = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=inside)
+        stack.callback(os.close, file)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.ENXIO, "not a regular file")
+        with os.fdopen(file, "rb", closefd=False) as content:
+            return content.read(max_bytes)
+
+
+def _draft_path(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}#{number}")  # obstore's listings leave out such names
+
+
+def _link_once(draft: Path, path: Path) -> None:
+    try:
+        os.link(draft, path)
+    except FileExistsError as error:
+        raise ObjectExists(f"{path} exists already") from error
+
+
+def _sync(path: Path) -> int:
+    """Sync a file or directory to disk. Returns its size."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+        return os.fstat(handle).st_size
+    finally:
+        os.close(handle)

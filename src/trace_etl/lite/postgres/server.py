@@ -22,7 +22,7 @@ from trace_etl.lite.processes import process_tree
 from trace_etl.lite.processes.ports import LOOPBACK, free_port, holder, is_free
 
 SUPERUSER = "trace_admin"
-# Durable, and small: a laptop runs this beside a JVM.
+# Durable, and small enough for a laptop that also runs a JVM.
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
@@ -56,14 +56,14 @@ _POLL = 0.02
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: where it listens and where its passwords are."""
+    """The address and the password file of a server."""
 
     port: int
     passfile: Path
     host: str = LOOPBACK
 
     def dsn(self, role: str, database: str) -> str:
-        """A connection string without a secret in it; its password is in the password file."""
+        """Make a connection string without a secret; the password is in the password file."""
         return make_conninfo(
             host=self.host,
             port=self.port,
@@ -73,13 +73,13 @@ class Server:
         )
 
     def admin_dsn(self, database: str = "postgres") -> str:
-        """The superuser's connection string."""
+        """Make the connection string of the superuser."""
         return self.dsn(SUPERUSER, database)
 
 
 @dataclass
 class EmbeddedPostgres:
-    """A Postgres server of our own under `directory` (as root: linked from there).
+    """A Postgres server in `directory` (as root: in a directory linked from there).
 
     `directory`'s parent must exist; `passfile` defaults to `pgpass` beside it.
     """
@@ -98,7 +98,7 @@ class EmbeddedPostgres:
 
     @property
     def account(self) -> Account:
-        """Whom the server runs as."""
+        """The account of the server process."""
         self._account = self._account or postgres_account()
         return self._account
 
@@ -109,11 +109,11 @@ class EmbeddedPostgres:
 
     @property
     def log(self) -> Path:
-        """Where `start` sends the server's output."""
+        """The log file of a server started with `start`."""
         return self.directory.with_name(f"{self.directory.name}.log")
 
     def prepare(self) -> None:
-        """Make the data directory if there is none; find the software; make the passwords."""
+        """Create the data directory and passwords if needed, and find the software."""
         self._make_place()
         known = SUPERUSER in passwords.read(self.passfile)
         password = passwords.ensure(self.passfile, [SUPERUSER])[SUPERUSER]
@@ -127,8 +127,8 @@ class EmbeddedPostgres:
         self.evict()
 
     def command(self) -> list[str]:
-        """The server's command line, for whoever starts it. Needs `prepare` and a port."""
-        assert self._software is not None, "prepare() comes first"
+        """Return the command line of the server. Needs `prepare` and a port."""
+        assert self._software is not None, "call prepare() first"
         options = {**SETTINGS, **self.settings, "port": str(self.port)}
         if self._software.major < 18:
             options = {k: v for k, v in options.items() if k not in _SINCE_18}
@@ -137,13 +137,14 @@ class EmbeddedPostgres:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The server's whole environment."""
+        """The complete environment of the server process."""
         return dict(_ENVIRONMENT)
 
     def start(self, *, timeout: float = 30.0) -> Server:
-        """Run the server as our child until `stop`, or until we die; wait until it answers.
+        """Start the server as a child process and wait until it accepts connections.
 
-        Without a port given it takes a free one, and another when somebody is faster.
+        It ends with `stop` or with this process. Without a port, it picks a free one, and another
+        one if a different program takes that port first.
         """
         self.prepare()
         deadline = time.monotonic() + timeout
@@ -158,7 +159,7 @@ class EmbeddedPostgres:
                     raise
 
     def stop(self, *, grace: float = 10.0) -> None:
-        """Stop the server we started: politely, then at once."""
+        """Stop the server: fast shutdown, then immediate shutdown, then SIGKILL."""
         if self._process is None:
             return
         for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
@@ -171,19 +172,19 @@ class EmbeddedPostgres:
         self._process = None
 
     def evict(self, *, grace: float = 10.0) -> None:
-        """End a server that a former run left on this data directory; drop its stale pid file."""
+        """Stop an orphaned server of this data directory; delete a stale pid file."""
         pidfile = self.data / "postmaster.pid"
         if not pidfile.exists():
             return
         left = self._postmaster(pidfile.read_text().partition("\n")[0])
         if left is None:
-            # The pid may have gone to another program, which would keep Postgres from starting.
+            # Another program may have the pid now, which would keep Postgres from starting.
             pidfile.unlink(missing_ok=True)
             return
         process_tree.end([left], signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, grace=grace)
 
     def remove(self) -> None:
-        """Stop and delete the server's data, wherever it lives."""
+        """Stop the server and delete its data."""
         self.stop()
         if self.directory.is_symlink() or self.directory.exists():
             self.evict()
@@ -194,7 +195,7 @@ class EmbeddedPostgres:
         self.log.unlink(missing_ok=True)
 
     def server(self) -> Server:
-        """Where it listens, running or not."""
+        """Return the address of the server, running or not."""
         assert self.port is not None
         return Server(self.port, self.passfile)
 
@@ -206,7 +207,7 @@ class EmbeddedPostgres:
             return
         self.directory.unlink(missing_ok=True)
         place = _place_for(self.directory)
-        # Ours, to be passed through: what root writes here nobody else can redirect.
+        # Owned by root and not listable: other users cannot redirect what root writes here.
         place.chmod(0o711)
         self.directory.symlink_to(place)
 
@@ -215,7 +216,7 @@ class EmbeddedPostgres:
         return int(mark.read_text()) if mark.exists() else None
 
     def _initialise(self, postgres: binaries.Software, password: str) -> None:
-        """Run initdb beside the data directory, then rename: a killed initdb leaves no half."""
+        """Run initdb beside the data directory, then rename: a killed initdb leaves no partial data."""
         partial = self.data.with_name("data.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
@@ -238,7 +239,7 @@ class EmbeddedPostgres:
         partial.rename(self.data)
 
     def _reset_password(self, postgres: binaries.Software, password: str) -> None:
-        """Give the superuser a new password when the password file was lost."""
+        """Set a new password of the superuser after the password file was lost."""
         self.evict()
         statement = f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n"
         self._run(
@@ -265,7 +266,7 @@ class EmbeddedPostgres:
             )
 
     def _postmaster(self, pid: str) -> psutil.Process | None:
-        """The live process of that pid, if it serves this data directory."""
+        """Return the process with that pid if it serves this data directory."""
         try:
             process = psutil.Process(int(pid))
             serves = str(self.data) in process.cmdline()
@@ -307,7 +308,7 @@ class EmbeddedPostgres:
 
 
 def _place_for(directory: Path) -> Path:
-    """A new directory that any account can reach; temporary if `directory` is."""
+    """Create a directory that every account can reach; a temporary one if `directory` is."""
     temporary = Path(tempfile.gettempdir()).resolve()
     if directory.parent.resolve().is_relative_to(temporary) and _is_open(temporary):
         return Path(tempfile.mkdtemp(prefix="trace-postgres-", dir=temporary))

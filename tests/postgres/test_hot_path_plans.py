@@ -37,7 +37,14 @@ from trace_etl.state.partitions import (
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.routing import cursors, events, outbox
 from trace_etl.state.routing import reconcile as reconciling
-from trace_etl.state.tasks import claims, completions, leases, task_queries
+from trace_etl.state.tasks import (
+    capped_claims,
+    claims,
+    completions,
+    leases,
+    ready_claims,
+    task_queries,
+)
 from trace_etl.state.tasks import retention as history
 from trace_etl.state.tasks.claims import ClaimRequest
 from trace_etl.state.tasks.completions import Completion, NewEvent
@@ -266,7 +273,7 @@ class Scene:
 Statement = Callable[[Conn, Scene], Awaitable[object]]
 
 
-def wishes(scene: Scene) -> list[ClaimRequest]:
+def requests(scene: Scene) -> list[ClaimRequest]:
     return [ClaimRequest(task_id, "w", uuid4()) for task_id in scene.queued]
 
 
@@ -337,14 +344,14 @@ async def reconcile(conn: Conn, scene: Scene) -> None:
 
 
 HOT: dict[str, Statement] = {
-    "claim": lambda c, s: claims.claim(c, wishes(s)),
-    "claim_capped": lambda c, s: claims.claim_capped(c, wishes(s)),
-    "claim_ready": lambda c, s: claims.claim_ready(c, "ecs_python", [("w", uuid4())] * 20),
-    "capped_ready": lambda c, s: claims.capped_ready(c, "ecs_python", 20),
-    "standing": lambda c, s: claims.standing(c, s.queued),
-    "held": lambda c, s: claims.held(c, wishes(s)[0]),
-    "held_by": lambda c, s: claims.held_by(c, [uuid4() for _ in range(20)]),
-    "by_id": lambda c, s: claims.by_id(c, s.queued[0]),
+    "claim": lambda c, s: claims.claim(c, requests(s)),
+    "claim_capped": lambda c, s: capped_claims.claim_capped(c, requests(s)),
+    "claim_ready": lambda c, s: ready_claims.claim_ready(c, "ecs_python", [("w", uuid4())] * 20),
+    "find_ready": lambda c, s: capped_claims.find_ready(c, "ecs_python", 20),
+    "claim_states": lambda c, s: claims.claim_states(c, s.queued),
+    "find_claimed": lambda c, s: claims.find_claimed(c, requests(s)[0]),
+    "find_running": lambda c, s: claims.find_running(c, [uuid4() for _ in range(20)]),
+    "get_claimed": lambda c, s: claims.get_claimed(c, s.queued[0]),
     "extend": lambda c, s: leases.extend(c, [s.fence, stale(s.fence)]),
     "complete": lambda c, s: completions.complete(
         c, [Completion(s.fence, "Completed", b"x", events=[s.event()])]
@@ -481,7 +488,7 @@ async def test_a_claim_for_several_reads_nothing_that_paused_jobs_have_queued(
     try:
         async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
             await HOT["claim_ready"](conn, scene)
-            await HOT["capped_ready"](conn, scene)
+            await HOT["find_ready"](conn, scene)
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
         assert [fault for query, plan in seen for fault in faults(query, plan)] == []
     finally:
@@ -517,8 +524,8 @@ async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
     ran: list[Ran] = []
     try:
         async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
-            await claims.claim_ready(conn, runtime, [("w", uuid4())] * 40)
-            await claims.capped_ready(conn, runtime, 40)
+            await ready_claims.claim_ready(conn, runtime, [("w", uuid4())] * 40)
+            await capped_claims.find_ready(conn, runtime, 40)
         assert len(ran) == 3  # the oldest of all, which are not asked for; of each; under caps
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
         assert [fault for query, plan in seen for fault in faults(query, plan)] == []
@@ -567,8 +574,8 @@ async def test_a_claim_for_several_reads_no_queue_of_a_job_that_is_full(
     ran: list[Ran] = []
     try:
         async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
-            assert await claims.claim_ready(conn, "ecs_python", [("w", uuid4())])
-            await claims.capped_ready(conn, "ecs_python", 20)
+            assert await ready_claims.claim_ready(conn, "ecs_python", [("w", uuid4())])
+            await capped_claims.find_ready(conn, "ecs_python", 20)
         assert len(ran) == (3 if is_paused else 2)  # the oldest of all, or of each; under caps
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
         assert [fault for query, plan in seen for fault in faults(query, plan)] == []

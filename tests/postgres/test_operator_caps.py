@@ -13,7 +13,7 @@ from support.postgres import Templates, copied
 from support.pressure import Graph, graph
 from support.waiting import eventually
 from trace_etl.state.db.connection import Connection
-from trace_etl.state.tasks import claims
+from trace_etl.state.tasks import capped_claims
 from trace_etl.state.tasks.claims import ClaimRequest
 
 
@@ -130,12 +130,12 @@ async def test_a_cap_counts_those_that_were_queued_without_one(one: Bench) -> No
     old, *new = g.queued("a")
     one.rows("UPDATE tasks SET queued_at = queued_at - interval '1 hour' WHERE task_id = %s", old)
     one.rows("UPDATE tasks SET max_concurrency = 1 WHERE task_id = ANY(%s::uuid[])", new)
-    wishes = [ClaimRequest(UUID(task_id), "w", uuid4()) for task_id in (old, *new)]
+    requests = [ClaimRequest(UUID(task_id), "w", uuid4()) for task_id in (old, *new)]
     async with (
         await Connection.connect(one.live.dsns.state, autocommit=True) as conn,
         conn.transaction(),
     ):
-        won = await claims.claim_capped(conn, wishes)
+        won = await capped_claims.claim_capped(conn, requests)
     assert [str(task.task_id) for task in won.values()] == [old]
 
 
@@ -153,11 +153,11 @@ async def test_who_was_started_while_a_claim_waited_takes_no_room_from_others(on
 
         async def claim_there() -> list[UUID]:
             async with there.transaction():
-                won = await claims.claim_capped(there, theirs)
+                won = await capped_claims.claim_capped(there, theirs)
             return [task.task_id for task in won.values()]
 
         async with here.transaction():
-            assert await claims.claim_capped(here, mine)
+            assert await capped_claims.claim_capped(here, mine)
             waiting = asyncio.create_task(claim_there())
             query = "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted"
             backend = there.info.backend_pid

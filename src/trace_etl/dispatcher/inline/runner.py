@@ -14,7 +14,7 @@ from trace_etl.model.task import Fence
 from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, Pool, transaction
 from trace_etl.state.partitions import invalidations
-from trace_etl.state.tasks import claims, completions
+from trace_etl.state.tasks import capped_claims, claims, completions
 from trace_etl.state.tasks.claims import ClaimedTask, ClaimRequest
 from trace_etl.state.tasks.completions import Completion
 
@@ -32,7 +32,8 @@ class InlineRunner:
         """Claim, run and complete in one transaction: a crash leaves the task unchanged."""
         async with transaction(self.pool) as conn:
             request = ClaimRequest(task_id, self.worker_id, uuid4())
-            won = await claims.claim(conn, [request]) or await claims.claim_capped(conn, [request])
+            won = await claims.claim(conn, [request])
+            won = won or await capped_claims.claim_capped(conn, [request])
             if not won:
                 return
             task = won[request.lease_token]

@@ -9,7 +9,7 @@ from trace_etl.dispatcher.task_api.batch_writer import PORTION, BatchWriter
 from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.model.task import NotClaimedReason
 from trace_etl.state.db.pool import Conn, KeptConnections
-from trace_etl.state.tasks import claims
+from trace_etl.state.tasks import capped_claims, claims, ready_claims
 from trace_etl.state.tasks.claims import ClaimedTask, ClaimRequest
 
 
@@ -48,16 +48,16 @@ class Claims:
     ) -> list[ClaimedTask | bytes | Exception]:
         won = await claims.claim(conn, requests)
         lost = [r for r in requests if r.lease_token not in won]
-        states = await claims.standing(conn, [r.task_id for r in lost]) if lost else {}
+        states = await claims.claim_states(conn, [r.task_id for r in lost]) if lost else {}
         if capped := [r for r in lost if _is_capped(states.get(r.task_id))]:
             async with conn.transaction():
-                won |= await claims.claim_capped(conn, capped)
-            states |= await claims.standing(conn, [r.task_id for r in capped])
+                won |= await capped_claims.claim_capped(conn, capped)
+            states |= await claims.claim_states(conn, [r.task_id for r in capped])
         for request in lost:
             state = states.get(request.task_id)
             if state is not None and state.lease_token == request.lease_token:
                 # An earlier try of the same claim committed, and its answer was lost.
-                won |= {task.lease_token: task for task in await claims.held(conn, request)}
+                won |= {task.lease_token: task for task in await claims.find_claimed(conn, request)}
         metrics.count_started(len(won))
         return [won.get(r.lease_token) or _not_claimed(states.get(r.task_id)) for r in requests]
 
@@ -86,25 +86,25 @@ class Claims:
 
     async def _find_earlier_claims(
         self, conn: Conn, requests: list[_ReadyRequest]
-    ) -> list[claims.ClaimedTask]:
+    ) -> list[ClaimedTask]:
         """Return tasks that an earlier try of these requests claimed before its answer was lost."""
         again = [token for r in requests if r.tried for token in r.lease_tokens]
         for request in requests:
             request.tried = True
-        return await claims.held_by(conn, again) if again else []
+        return await claims.find_running(conn, again) if again else []
 
     async def _claim_ready(
         self, conn: Conn, runtime: str, slots: list[tuple[str, UUID]]
-    ) -> list[claims.ClaimedTask]:
-        won = await claims.claim_ready(conn, runtime, slots)
+    ) -> list[ClaimedTask]:
+        won = await ready_claims.claim_ready(conn, runtime, slots)
         taken = {task.lease_token for task in won}
         left = [slot for slot in slots if slot[1] not in taken]
         return won + (await self._claim_capped(conn, runtime, left) if left else [])
 
     async def _claim_capped(
         self, conn: Conn, runtime: str, slots: list[tuple[str, UUID]]
-    ) -> list[claims.ClaimedTask]:
-        ready = await claims.capped_ready(conn, runtime, len(slots))
+    ) -> list[ClaimedTask]:
+        ready = await capped_claims.find_ready(conn, runtime, len(slots))
         if not ready:
             return []
         requests = [
@@ -112,17 +112,17 @@ class Claims:
             for task_id, (worker, token) in zip(ready, slots, strict=False)
         ]
         async with conn.transaction():
-            return list((await claims.claim_capped(conn, requests)).values())
+            return list((await capped_claims.claim_capped(conn, requests)).values())
 
 
 def _count_slots(request: _ReadyRequest) -> int:
     return len(request.lease_tokens)
 
 
-def _not_claimed(state: claims.Standing | None) -> bytes:
+def _not_claimed(state: claims.ClaimState | None) -> bytes:
     reason = state.reason() if state else NotClaimedReason.NOT_FOUND
     return wire.NotClaimed(reason=reason.value).model_dump_json().encode()
 
 
-def _is_capped(state: claims.Standing | None) -> bool:
+def _is_capped(state: claims.ClaimState | None) -> bool:
     return state is not None and state.capped and state.status == "Queued"

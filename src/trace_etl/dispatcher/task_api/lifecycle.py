@@ -81,7 +81,7 @@ class Lifecycle:
         """Return the task as JSON. A running task to be canceled reads as Canceled. Raises NotFound."""
         async with self._parts.pool.connection() as conn:
             view = await task_queries.get_task(conn, None, task_id)
-            row = await claims.by_id(conn, task_id)
+            row = await claims.get_claimed(conn, task_id)
             payload = await self._parts.payloads.payload(conn, row)
         to_stop = view.cancel_requested and view.status == "Running"
         status = "Canceled" if to_stop else view.status

@@ -1,0 +1,78 @@
+-- Functions and views that several statements about tasks share. The planner inlines them.
+
+-- --- claims -----------------------------------------------------------------------------------
+
+-- The input partitions of a task at this moment, in order: input index, dataset version, partition key,
+-- first block, last block, storage.
+CREATE FUNCTION pinned_inputs(
+    of_revision uuid, trigger_dataset uuid, trigger_version uuid, first_block bigint,
+    last_block bigint
+) RETURNS TABLE (pin json) LANGUAGE sql STABLE BEGIN ATOMIC
+    SELECT json_build_array(i.input_index, v.dataset_version, p.partition_key, p.range_start,
+                            p.range_end, p.storage_ref)
+      FROM job_inputs i
+      JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+      JOIN dataset_versions v
+        ON v.dataset_version = input_generation(i, d, trigger_dataset, trigger_version)
+      LEFT JOIN LATERAL (
+           SELECT q.partition_key, q.range_start, q.range_end, q.storage_ref FROM partitions q
+            WHERE first_block IS NOT NULL AND q.dataset_version = v.dataset_version
+              AND overlaps_blocks(q, v.generation_no, first_block, last_block)
+            UNION ALL
+           SELECT q.partition_key, q.range_start, q.range_end, q.storage_ref FROM partitions q
+            WHERE first_block IS NULL AND q.dataset_version = v.dataset_version
+      ) p ON true
+     WHERE i.revision_id = of_revision
+     ORDER BY i.input_index, p.range_start, p.partition_key;
+END;
+
+-- The next tasks of a job for a runtime that have no cap. Reads nothing of other runtimes, and no bulk
+-- tasks while the job holds them back. `'' || status` matches the index `tasks_uncapped` and no other.
+CREATE FUNCTION uncapped_queue(of_job uuid, of_runtime text, takes_bulk boolean, max_tasks bigint)
+RETURNS TABLE (task_id uuid, bulk boolean, queued_at timestamptz) LANGUAGE sql STABLE BEGIN ATOMIC
+    (SELECT t.task_id, t.bulk, t.queued_at FROM tasks t
+      WHERE t.job_id = of_job AND '' || t.status = 'Queued' AND t.runtime = of_runtime
+        AND NOT t.cancel_requested AND t.max_concurrency IS NULL AND t.bulk = false
+      ORDER BY t.queued_at LIMIT max_tasks)
+     UNION ALL
+    (SELECT t.task_id, t.bulk, t.queued_at FROM tasks t
+      WHERE t.job_id = of_job AND '' || t.status = 'Queued' AND t.runtime = of_runtime
+        AND NOT t.cancel_requested AND t.max_concurrency IS NULL AND t.bulk AND takes_bulk
+      ORDER BY t.queued_at LIMIT max_tasks)
+     ORDER BY bulk, queued_at LIMIT max_tasks;
+END;
+
+-- The same for tasks that have a cap, by the index `tasks_capped`.
+CREATE FUNCTION capped_queue(of_job uuid, of_runtime text, takes_bulk boolean, max_tasks bigint)
+RETURNS TABLE (task_id uuid, bulk boolean, queued_at timestamptz) LANGUAGE sql STABLE BEGIN ATOMIC
+    (SELECT t.task_id, t.bulk, t.queued_at FROM tasks t
+      WHERE t.job_id = of_job AND '' || t.status = 'Queued' AND t.runtime = of_runtime
+        AND NOT t.cancel_requested AND t.max_concurrency IS NOT NULL AND t.bulk = false
+      ORDER BY t.queued_at LIMIT max_tasks)
+     UNION ALL
+    (SELECT t.task_id, t.bulk, t.queued_at FROM tasks t
+      WHERE t.job_id = of_job AND '' || t.status = 'Queued' AND t.runtime = of_runtime
+        AND NOT t.cancel_requested AND t.max_concurrency IS NOT NULL AND t.bulk AND takes_bulk
+      ORDER BY t.queued_at LIMIT max_tasks)
+     ORDER BY bulk, queued_at LIMIT max_tasks;
+END;
+
+-- How many more tasks a job may run by the cap of its oldest queued task that has one; no row if none
+-- has. OFFSET 0 makes a statement that uses the number several times count once.
+CREATE FUNCTION room_under_job_cap(of_job uuid, of_runtime text)
+RETURNS TABLE (room bigint) LANGUAGE sql STABLE BEGIN ATOMIC
+    SELECT greatest(0, q.max_concurrency - (SELECT count(*) FROM tasks r
+                                             WHERE r.job_id = of_job AND r.status = 'Running'))
+      FROM (SELECT t.max_concurrency FROM tasks t
+             WHERE t.job_id = of_job AND '' || t.status = 'Queued' AND t.runtime = of_runtime
+               AND NOT t.cancel_requested AND t.max_concurrency IS NOT NULL
+             ORDER BY t.bulk, t.queued_at LIMIT 1) q
+    OFFSET 0;
+END;
+
+-- How many more tasks of a capped operator may run, over all jobs.
+CREATE VIEW room_under_operator_caps AS
+SELECT c.operator, greatest(0, c.cap - (SELECT count(*) FROM jobs j JOIN tasks t USING (job_id)
+                                         WHERE j.capped_operator = c.operator
+                                           AND t.status = 'Running')) AS room
+  FROM operator_caps c;

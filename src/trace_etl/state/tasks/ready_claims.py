@@ -1,0 +1,89 @@
+"""Claims for several tasks: the oldest ready tasks of a runtime that have no cap."""
+
+from uuid import UUID
+
+from trace_etl.state.db.pool import Conn, rows_as_json
+from trace_etl.state.tasks.claims import ClaimedTask
+
+# The oldest tasks over all jobs, unless a job is paused: the statement would then read the queues of
+# paused jobs in vain.
+#
+# A task and its slot have the same number. A join of tasks and slots would compare each with each.
+_CLAIM_OLDEST = """
+WITH next AS (
+    SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
+     WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
+       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL
+       AND NOT EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
+     ORDER BY t.bulk, t.queued_at
+     LIMIT %(limit)s::int
+       FOR UPDATE OF t SKIP LOCKED
+), slots AS MATERIALIZED (
+    SELECT ARRAY(SELECT json_array_elements_text(%(workers)s::json)) AS workers,
+           string_to_array(%(lease_tokens)s, ',') AS lease_tokens
+), locked AS (
+    SELECT task_id, workers[n] AS worker_id, lease_tokens[n]::uuid AS lease_token
+      FROM (SELECT task_id, row_number() OVER () AS n FROM next) numbered, slots
+)
+UPDATE tasks t
+   SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,
+       started_at = now(), pinned_snapshot = pg_current_snapshot(),
+       lease_expires_at = now() + make_interval(secs => t.lease_seconds),
+       deadline_at = now() + make_interval(secs => t.timeout_seconds)
+  FROM locked l WHERE t.task_id = l.task_id AND t.status = 'Queued'
+RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
+       t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
+       t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
+       (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
+                                                t.range_start, t.range_end))::text AS pins
+"""
+
+# While a job is paused: the oldest tasks of each job that is not, unless nothing is queued for the
+# runtime. More candidates than slots, because other claims may lock the same ones.
+_CLAIM_OLDEST_OF_EACH_JOB = """
+WITH candidates AS MATERIALIZED (
+    SELECT t.task_id, t.bulk, t.queued_at
+      FROM jobs j CROSS JOIN LATERAL uncapped_queue(
+           j.job_id, %(runtime)s, j.bulk_paused_at IS NULL, %(limit)s::int) t
+     WHERE j.paused_at IS NULL AND j.capped_operator IS NULL
+       AND EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
+       AND EXISTS (SELECT FROM tasks WHERE runtime = %(runtime)s AND status = 'Queued')
+     ORDER BY t.bulk, t.queued_at
+     LIMIT 4 * %(limit)s::int
+), next AS (
+    SELECT t.task_id FROM candidates c JOIN tasks t USING (task_id)
+     WHERE t.status = 'Queued' AND NOT t.cancel_requested
+     ORDER BY c.bulk, c.queued_at
+     LIMIT %(limit)s::int
+       FOR UPDATE OF t SKIP LOCKED
+), slots AS MATERIALIZED (
+    SELECT ARRAY(SELECT json_array_elements_text(%(workers)s::json)) AS workers,
+           string_to_array(%(lease_tokens)s, ',') AS lease_tokens
+), locked AS (
+    SELECT task_id, workers[n] AS worker_id, lease_tokens[n]::uuid AS lease_token
+      FROM (SELECT task_id, row_number() OVER () AS n FROM next) numbered, slots
+)
+UPDATE tasks t
+   SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,
+       started_at = now(), pinned_snapshot = pg_current_snapshot(),
+       lease_expires_at = now() + make_interval(secs => t.lease_seconds),
+       deadline_at = now() + make_interval(secs => t.timeout_seconds)
+  FROM locked l WHERE t.task_id = l.task_id AND t.status = 'Queued'
+RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
+       t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
+       t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
+       (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
+                                                t.range_start, t.range_end))::text AS pins
+"""
+
+
+async def claim_ready(conn: Conn, runtime: str, slots: list[tuple[str, UUID]]) -> list[ClaimedTask]:
+    """Start the oldest ready tasks of a runtime, one for each (worker, lease token)."""
+    values = {
+        "runtime": runtime,
+        "limit": str(len(slots)),
+        "workers": rows_as_json([worker for worker, _ in slots]),
+        "lease_tokens": ",".join([token.hex for _, token in slots]),
+    }
+    claimed = await conn.rows(_CLAIM_OLDEST, values, ClaimedTask._make)
+    return claimed or await conn.rows(_CLAIM_OLDEST_OF_EACH_JOB, values, ClaimedTask._make)

@@ -17,7 +17,7 @@ from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.state.db.connection import Connection
 from trace_etl.state.db.pool import HOT_OPTIONS, Conn
-from trace_etl.state.partitions import invalidations
+from trace_etl.state.partitions import invalidation_routing, invalidations
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.routing import events
 from trace_etl.state.routing import reconcile as reconciling
@@ -173,7 +173,7 @@ async def _invalidate(conn: Conn, org_id: UUID, dataset: UUID, version: UUID, st
     key = f"{start}-{start + 9}"
     new = NewInvalidation(dataset, version, "partition", key, start, start + 9, None, "bench")
     made = await invalidations.record(conn, org_id, [new], made_by="user:bench", fence=None)
-    assert len(await invalidations.route(conn, made)) == 1
+    assert len(await invalidation_routing.route(conn, made)) == 1
 
 
 @contextmanager

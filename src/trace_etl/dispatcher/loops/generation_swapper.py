@@ -9,7 +9,7 @@ import structlog
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Conflict
 from trace_etl.state.db.pool import Pool, transact, transaction
-from trace_etl.state.rollout import backfill_consumers, rollouts
+from trace_etl.state.rollout import backfill_consumers, coverage, rollouts, swap
 from trace_etl.state.rollout.rollouts import Building
 
 _log = structlog.stdlib.get_logger()
@@ -47,14 +47,15 @@ class GenerationSwapper:
         if seen is None:
             return False
         try:
-            moved = await transact(self.pool, lambda conn: rollouts.swap(conn, one, seen=seen))
+            moved = await transact(self.pool, lambda conn: swap.swap(conn, one, covered_as_of=seen))
         except (
             Conflict
         ) as error:  # another replica swapped, or new partitions must be covered first
             _log.info("generations_not_swapped", dag=one.dag, reason=error.detail)
             return False
         await transact(
-            self.pool, lambda conn: backfill_consumers.fill_readers(conn, moved, lately=True)
+            self.pool,
+            lambda conn: backfill_consumers.backfill_readers(conn, moved, only_recent=True),
         )
         self.wake.outbox.set()
         _log.info("generations_swapped", dag=one.dag, dag_version=str(one.dag_version))
@@ -67,9 +68,9 @@ class GenerationSwapper:
         """
         async with transaction(self.pool) as conn:
             asked = await backfill_consumers.emit_again(conn, one.dag_id)
-            seen = None if asked else await rollouts.covered_as_of(conn, one.rollout_id)
-            if seen is None and (idle := await rollouts.idle_revisions(conn, one.dag_id)):
-                asked += await backfill_consumers.fill(conn, idle)
+            seen = None if asked else await coverage.covered_as_of(conn, one.rollout_id)
+            if seen is None and (idle := await coverage.idle_revisions(conn, one.dag_id)):
+                asked += await backfill_consumers.backfill(conn, idle)
                 self._stuck += not asked
         if asked:
             self.wake.outbox.set()

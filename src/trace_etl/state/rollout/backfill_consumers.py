@@ -1,93 +1,67 @@
-"""Giving a generation everything that its inputs already hold, a statement for all of it."""
+"""Backfill consumers: create the tasks for everything that their inputs already hold."""
 
-from typing import LiteralString
+from typing import Any, LiteralString
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
 
-# The scopes of an input: its committed partitions; of one without any, what its events were about.
-# A job that runs per update needs the last cursor only. A scope whose task of old was done before
-# the input changed again is asked for once more, under a key of its own. Wake-ups of many tasks are
-# spread over time: whatever else is to be done comes in between.
-_FILL: LiteralString = """
-, scopes AS (
-    SELECT w.*, 'p:' || p.partition_key AS scope_key, p.partition_key, p.range_start, p.range_end,
-           NULL::bigint AS cursor_value, p.committed_at AS changed_at
-      FROM wanted w JOIN partitions p ON p.dataset_version = w.dataset_version
-     WHERE NOT %(lately)s
+# If the task of a scope was completed before the input changed again, the scope gets another task
+# with a key of its own. The wake-ups of many tasks are spread over time, so that other work is not
+# held up behind them.
+_BACKFILL = """
+WITH consumer AS (
+    SELECT * FROM consumer_inputs WHERE revision_id = ANY(%(revision_ids)s)
      UNION ALL
-    SELECT w.*, e.scope_key, e.partition_key, e.range_start, e.range_end, e.cursor_value,
-           NULL::timestamptz
-      FROM wanted w JOIN events e ON e.dataset_version = w.dataset_version
-     WHERE NOT EXISTS (SELECT FROM partitions p WHERE p.dataset_version = w.dataset_version)
-       AND (NOT %(lately)s OR e.accepted_at > now() - interval '10 minutes')
-       AND (w.execution_strategy = 'PerPartition' OR e.cursor_value IS NULL
-            OR e.cursor_value = (SELECT max(l.cursor_value) FROM events l
-                                  WHERE l.dataset_version = w.dataset_version))
-), keyed AS (
-    SELECT DISTINCT ON (s.revision_id, s.dataset_version, s.scope_key) s.*,
-           concat_ws(':', s.dataset_uuid, s.dataset_version, s.generation_hash, s.scope_key) AS key
-      FROM scopes s ORDER BY s.revision_id, s.dataset_version, s.scope_key
+    SELECT * FROM consumer_inputs
+     WHERE NOT is_inside_dag AND dataset_uuid = ANY(%(dataset_uuids)s)
+), wanted AS (
+    SELECT DISTINCT ON (c.revision_id, c.dataset_version, s.scope_key) c.*, s.*,
+           concat_ws(':', c.dataset_uuid, c.dataset_version, c.generation_hash, s.scope_key) AS key
+      FROM consumer c
+     CROSS JOIN LATERAL generation_scopes(
+           c.dataset_version, c.execution_strategy, %(only_recent)s) s
+     ORDER BY c.revision_id, c.dataset_version, s.scope_key
 ), created AS (
     SELECT task_id, runtime FROM insert_tasks(ARRAY(
-           SELECT new_task(k.org_id, k.job_id, k.revision_id, k.runtime, true,
-                           CASE WHEN done.started_at < k.changed_at
-                                THEN concat(k.key, ':',
-                                            (extract(epoch FROM k.changed_at) * 1000000)::bigint)
-                                ELSE k.key END,
-                           k.max_attempts, k.max_concurrency, k.timeout_seconds,
-                           k.heartbeat_timeout_seconds, k.dataset_uuid, k.dataset_version,
-                           k.partition_key, k.range_start, k.range_end, k.cursor_value)
-             FROM keyed k LEFT JOIN tasks done ON done.job_id = k.job_id
-              AND done.dedupe_key = k.key AND done.status = 'Completed'
-            ORDER BY k.range_start, k.partition_key))
+           SELECT new_task(w.org_id, w.job_id, w.revision_id, w.runtime, true,
+                           CASE WHEN done.started_at < w.changed_at
+                                THEN concat(w.key, ':',
+                                            (extract(epoch FROM w.changed_at) * 1000000)::bigint)
+                                ELSE w.key END,
+                           w.max_attempts, w.max_concurrency, w.timeout_seconds,
+                           w.heartbeat_timeout_seconds, w.dataset_uuid, w.dataset_version,
+                           w.partition_key, w.range_start, w.range_end, w.cursor_value)
+             FROM wanted w LEFT JOIN tasks done ON done.job_id = w.job_id
+              AND done.dedupe_key = w.key AND done.status = 'Completed'
+            ORDER BY w.range_start, w.partition_key))
 )
 SELECT count(*) FROM enqueue(ARRAY(
     SELECT wake_entry(task_id, runtime, make_interval(
                secs => greatest(0, row_number() OVER () - 500) / 5000.0))
       FROM created))
 """
-_WANTED: LiteralString = """
-    SELECT j.org_id, j.job_id, r.revision_id, r.runtime, r.generation_hash, r.execution_strategy,
-           r.max_attempts, r.max_concurrency, r.timeout_seconds, r.heartbeat_timeout_seconds,
-           i.dataset_uuid, input_generation(i, d) AS dataset_version
-      FROM job_revisions r JOIN jobs j USING (job_id)
-      JOIN job_inputs i ON i.revision_id = r.revision_id
-      JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
-     WHERE r.activation = 'reactive' AND j.active
-       AND r.revision_id IN (j.revision_id, j.building_revision_id)
-"""
-_FILL_REVISIONS = (
-    "WITH wanted AS (" + _WANTED + " AND r.revision_id = ANY(%(revision_ids)s))" + _FILL
-)
-_FILL_READERS = (
-    "WITH wanted AS ("
-    + _WANTED
-    + " AND i.dataset_version IS NULL AND i.dataset_uuid = ANY(%(dataset_uuids)s))"
-    + _FILL
-)
 
 
-async def fill(conn: Conn, revision_ids: list[UUID], *, lately: bool = False) -> int:
-    """Create the tasks of revisions for all that their inputs hold. Returns how many were new.
+async def backfill(conn: Conn, revision_ids: list[UUID], *, only_recent: bool = False) -> int:
+    """Create the tasks of revisions for all that their inputs hold. Returns the number of new ones.
 
-    Once in the transaction that moves pointers, and once after it for what happened `lately`: an
-    event that was accepted and routed by the old pointers in between would be nobody's. Partitions
-    the reconciler compares anyway.
+    Call it in the transaction that moves pointers, and after its commit once more with
+    `only_recent`: an event that was accepted before the commit was routed by the old pointers. The
+    reconciler finds partitions in the same situation.
     """
-    values = {"revision_ids": revision_ids, "lately": lately}
-    row = await (await conn.execute(_FILL_REVISIONS, values)).fetchone()
-    return row[0] if row else 0
+    values = {"revision_ids": revision_ids, "dataset_uuids": [], "only_recent": only_recent}
+    return await _count(conn, _BACKFILL, values)
 
 
-async def fill_readers(conn: Conn, dataset_uuids: list[UUID], *, lately: bool = False) -> int:
-    """The same for the readers in other DAGs of datasets that have another generation now."""
-    values = {"dataset_uuids": dataset_uuids, "lately": lately}
-    row = await (await conn.execute(_FILL_READERS, values)).fetchone()
-    return row[0] if row else 0
+async def backfill_readers(
+    conn: Conn, dataset_uuids: list[UUID], *, only_recent: bool = False
+) -> int:
+    """Do the same for consumers in other DAGs of datasets whose current generation changed."""
+    values = {"revision_ids": [], "dataset_uuids": dataset_uuids, "only_recent": only_recent}
+    return await _count(conn, _BACKFILL, values)
 
 
-# A source that only passes on what it is told cannot be run again: what it was told is its events.
+# A source that only passes on events cannot run again: its events are all there is.
 _EMIT_AGAIN = """
 WITH emitted AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
@@ -108,9 +82,8 @@ SELECT count(*) FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id) 
 
 
 async def emit_again(conn: Conn, dag_id: UUID) -> int:
-    """Emit in the new generation of plain sources what the old one emitted and it did not."""
-    row = await (await conn.execute(_EMIT_AGAIN, {"dag_id": dag_id})).fetchone()
-    return row[0] if row else 0
+    """Emit in the new generation of plain sources the events that only the old one has."""
+    return await _count(conn, _EMIT_AGAIN, {"dag_id": dag_id})
 
 
 _BOOTSTRAP = """
@@ -128,12 +101,16 @@ SELECT count(*) FROM emit_source_events(ARRAY(
 """
 
 
-async def bootstrap(conn: Conn, asked: list[tuple[UUID, int, int]]) -> int:
-    """Emit the ranges that sources ask for by themselves, each once: job, first, last block."""
+async def bootstrap(conn: Conn, ranges: list[tuple[UUID, int, int]]) -> int:
+    """Emit the bootstrap ranges of sources, each once: job, first block, last block."""
     values = {
-        "job_ids": [a[0] for a in asked],
-        "starts": [a[1] for a in asked],
-        "ends": [a[2] for a in asked],
+        "job_ids": [job_id for job_id, _, _ in ranges],
+        "starts": [start for _, start, _ in ranges],
+        "ends": [end for _, _, end in ranges],
     }
-    row = await (await conn.execute(_BOOTSTRAP, values)).fetchone()
+    return await _count(conn, _BOOTSTRAP, values)
+
+
+async def _count(conn: Conn, query: LiteralString, values: dict[str, Any]) -> int:
+    row = await (await conn.execute(query, values)).fetchone()
     return row[0] if row else 0

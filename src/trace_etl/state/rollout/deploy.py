@@ -35,8 +35,8 @@ class Deployment:
     dag_version: UUID
     changed: bool
     plan: Plan
-    filled: list[UUID]
-    """The revisions that were given all that their inputs hold."""
+    backfilled: list[UUID]
+    """The revisions that got tasks for all that their inputs hold."""
 
 
 _TEXT = "SELECT text FROM dag_versions WHERE dag_version = %(dag_version)s"
@@ -104,8 +104,8 @@ async def deploy(
         )
     written = await definitions.write(conn, org_id, dag_id, dag, text)
     await definitions.keep_columns(conn, written, columns or {})
-    filled = await _execute(conn, org_id, dag_id, version, dag, written, planned)
-    return Deployment(dag_id, version, True, planned, filled)
+    backfilled = await _execute(conn, org_id, dag_id, version, dag, written, planned)
+    return Deployment(dag_id, version, True, planned, backfilled)
 
 
 def _require_outputs(dag: Dag, columns: Mapping[Place, list[dict[str, str]]]) -> None:
@@ -127,9 +127,6 @@ _MAP = """
 INSERT INTO dag_version_jobs (dag_version, job_id, revision_id)
 SELECT %(dag_version)s, * FROM unnest(%(job_ids)s::uuid[], %(revision_ids)s::uuid[])
 ON CONFLICT (dag_version, job_id) DO UPDATE SET revision_id = EXCLUDED.revision_id
-"""
-_SWITCH = """
-UPDATE dags SET dag_version = %(dag_version)s, deployed_at = now() WHERE dag_id = %(dag_id)s
 """
 
 
@@ -156,26 +153,22 @@ async def _execute(
     added = [written.jobs[job.name] for job in planned.jobs if job.change == "added"]
     await pauses.join(conn, dag_id, added)
     rollout_id = await rollouts.begin(conn, dag_id, version, building=planned.builds)
-    await conn.execute(_SWITCH, {"dag_id": dag_id, "dag_version": version})
+    await rollouts.switch_version(conn, dag_id, version)
     if planned.builds:
         await names.publish_new(conn, org_id, dag_id, entries)
-        await rollouts.aim(conn, rollout_id, dag_id, entries)
+        await rollouts.record_targets(conn, rollout_id, dag_id, entries)
     else:
-        await rollouts.retire(conn, dag_id, version)
+        await retire.retire_jobs(conn, dag_id, version)
         await names.publish(conn, org_id, dag_id, entries)
     await _refuse_loops(conn, list(written.revisions.values()))
-    await retire.abandon(conn, dag_id)
-    await retire.revive(conn, dag_id)
+    await retire.retire_tasks(conn, dag_id)
+    await retire.requeue_tasks(conn, dag_id)
     return await _start(conn, dag_id, dag, planned, written)
 
 
 _CLEAR_JOBS = """
 UPDATE jobs SET building_revision_id = NULL
  WHERE dag_id = %(dag_id)s AND building_revision_id IS NOT NULL
-"""
-_CLEAR_DATASETS = """
-UPDATE datasets d SET building_version = NULL FROM jobs j
- WHERE j.dag_id = %(dag_id)s AND d.job_id = j.job_id AND d.building_version IS NOT NULL
 """
 _POINT_JOBS = """
 UPDATE jobs j SET active = true,
@@ -210,7 +203,7 @@ async def _point(conn: Conn, dag_id: UUID, planned: Plan, written: Written) -> N
         "building": [job.action == "build" for job in there],
     }
     await conn.execute(_CLEAR_JOBS, {"dag_id": dag_id})
-    await conn.execute(_CLEAR_DATASETS, {"dag_id": dag_id})
+    await rollouts.clear_building_datasets(conn, dag_id)
     await conn.execute(_POINT_JOBS, values)
     await conn.execute(_POINT_DATASETS, values)
 
@@ -223,7 +216,7 @@ async def _start(conn: Conn, dag_id: UUID, dag: Dag, planned: Plan, written: Wri
         if job.has_new_generation or job.change == "added"
     ]
     await backfill_consumers.emit_again(conn, dag_id)
-    await backfill_consumers.fill(conn, new)
+    await backfill_consumers.backfill(conn, new)
     asked: list[tuple[UUID, int, int]] = []
     for job in dag.jobs:
         if boot := job.bootstrap:

@@ -1,12 +1,25 @@
-"""Tasks whose definition was given up, and tasks whose definition came back."""
+"""Retire the jobs and tasks that a DAG no longer has; requeue tasks whose definition returned."""
 
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
 
+_RETIRE_JOBS = """
+UPDATE jobs j SET active = false, building_revision_id = NULL
+ WHERE j.dag_id = %(dag_id)s AND j.active
+   AND NOT EXISTS (SELECT FROM dag_version_jobs m
+                    WHERE m.dag_version = %(dag_version)s AND m.job_id = j.job_id)
+"""
+
+
+async def retire_jobs(conn: Conn, dag_id: UUID, dag_version: UUID) -> None:
+    """Deactivate the jobs that a version of the DAG does not have."""
+    await conn.execute(_RETIRE_JOBS, {"dag_id": dag_id, "dag_version": dag_version})
+
+
 # Tasks are locked in the order of their ids, as everywhere, so that transactions cannot deadlock.
 # The status is checked again on the locked row: it may have ended while this statement waited.
-_RETIRE = """
+_RETIRE_TASKS = """
 WITH found AS (
     SELECT task_id FROM unwanted_tasks
      WHERE dag_id = %(dag_id)s AND status IN ('Queued', 'Running')
@@ -28,26 +41,26 @@ UPDATE tasks t
 """
 
 
-async def abandon(conn: Conn, dag_id: UUID) -> int:
+async def retire_tasks(conn: Conn, dag_id: UUID) -> int:
     """Cancel waiting tasks of definitions that the DAG no longer has; ask running ones to stop.
 
     Returns the number of tasks. A running attempt learns of it with its next heartbeat.
     """
-    return (await conn.execute(_RETIRE, {"dag_id": dag_id})).rowcount
+    return (await conn.execute(_RETIRE_TASKS, {"dag_id": dag_id})).rowcount
 
 
-# An attempt that was told to stop may still run: the next one takes its place, so that its late
-# word is refused like that of any attempt which lost its lease.
-_REVIVE = """
+# An attempt that was asked to stop may still run. The task continues with the next attempt, so the
+# late completion of the old one is refused, as after a lost lease.
+_REQUEUE = """
 WITH wanted AS MATERIALIZED (
     SELECT t.task_id, t.status, t.attempt, t.worker_id, t.started_at, t.lease_token
       FROM jobs j JOIN tasks t ON t.job_id = j.job_id
-      JOIN job_revisions mine ON mine.revision_id = t.revision_id
+      JOIN job_revisions own ON own.revision_id = t.revision_id
      WHERE j.dag_id = %(dag_id)s AND j.active AND t.abandoned
        AND t.status IN ('Canceled', 'Running')
        AND EXISTS (SELECT FROM job_revisions kept
                     WHERE kept.revision_id IN (j.revision_id, j.building_revision_id)
-                      AND kept.generation_hash = mine.generation_hash)
+                      AND kept.generation_hash = own.generation_hash)
        AND (t.dataset_uuid IS NULL OR EXISTS (
             SELECT FROM job_inputs i JOIN datasets d USING (dataset_uuid)
              WHERE i.revision_id = t.revision_id AND i.dataset_uuid = t.dataset_uuid
@@ -75,7 +88,7 @@ SELECT count(*) FROM again CROSS JOIN woken
 """
 
 
-async def revive(conn: Conn, dag_id: UUID) -> int:
-    """Queue what was abandoned and is wanted again. Returns how many tasks."""
-    row = await (await conn.execute(_REVIVE, {"dag_id": dag_id})).fetchone()
+async def requeue_tasks(conn: Conn, dag_id: UUID) -> int:
+    """Queue retired tasks whose definition the DAG has again. Returns their number."""
+    row = await (await conn.execute(_REQUEUE, {"dag_id": dag_id})).fetchone()
     return row[0] if row else 0

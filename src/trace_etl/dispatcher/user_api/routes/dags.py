@@ -34,7 +34,9 @@ async def deploy(body: DeployRequest, user: CallerDep, ctx: ContextDep) -> Deplo
         ctx.pool,
         lambda conn: deploys.deploy(conn, user.org_id, dag, body.text, base=base, columns=columns),
     )
-    await transact(ctx.pool, lambda conn: backfill_consumers.fill(conn, done.filled, lately=True))
+    await transact(
+        ctx.pool, lambda conn: backfill_consumers.backfill(conn, done.backfilled, only_recent=True)
+    )
     async with ctx.pool.connection() as conn:
         datasets = await dags.list_datasets_of(conn, done.dag_id)
     ctx.wake.outbox.set()

@@ -14,7 +14,7 @@ from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.policy.deploy_plan import Plan
 from trace_etl.state.db.pool import transact, transaction
 from trace_etl.state.db.snapshots import snapshot
-from trace_etl.state.rollout import backfill_consumers, deploy, progress, rollouts
+from trace_etl.state.rollout import backfill_consumers, deploy, progress, rollback, rollouts, swap
 
 router = APIRouter(prefix="/v1", tags=["dags"])
 
@@ -53,10 +53,10 @@ async def rollout(
 @router.post("/dags/{name}/rollback")
 async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> RollbackReply:
     """Return to the previous version at once."""
-    done = await transact(ctx.pool, lambda conn: rollouts.roll_back(conn, user.org_id, name))
+    done = await transact(ctx.pool, lambda conn: rollback.roll_back(conn, user.org_id, name))
     async with transaction(ctx.pool) as conn:
-        await backfill_consumers.fill(conn, done.revisions, lately=True)
-        await backfill_consumers.fill_readers(conn, done.datasets, lately=True)
+        await backfill_consumers.backfill(conn, done.revisions, only_recent=True)
+        await backfill_consumers.backfill_readers(conn, done.datasets, only_recent=True)
     ctx.wake.outbox.set()
     return RollbackReply(
         dag=name,
@@ -71,7 +71,9 @@ async def promote(name: Name, user: CallerDep, ctx: ContextDep) -> RolloutReply:
     """Make the new generations current now, even if they are incomplete."""
     async with ctx.pool.connection() as conn:
         one = await rollouts.building_of(conn, user.org_id, name)
-    moved = await transact(ctx.pool, lambda conn: rollouts.swap(conn, one, seen=None))
-    await transact(ctx.pool, lambda conn: backfill_consumers.fill_readers(conn, moved, lately=True))
+    moved = await transact(ctx.pool, lambda conn: swap.swap(conn, one, covered_as_of=None))
+    await transact(
+        ctx.pool, lambda conn: backfill_consumers.backfill_readers(conn, moved, only_recent=True)
+    )
     ctx.wake.outbox.set()
     return await rollout(name, user, ctx, one.dag_version)

@@ -1,0 +1,68 @@
+"""Rollback: restore the version of a DAG before the current one."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from trace_etl.model.errors import NothingToRollBack
+from trace_etl.state.db.pool import Conn
+from trace_etl.state.rollout import backfill_consumers, retire, rollouts
+
+_END_ROLLOUT = """
+UPDATE rollouts SET state = 'rolled_back', ended_at = now() WHERE rollout_id = %(rollout_id)s
+"""
+_RESTORE_JOBS = """
+UPDATE jobs j SET revision_id = m.revision_id, building_revision_id = NULL, active = true
+  FROM dag_version_jobs m
+ WHERE m.dag_version = %(dag_version)s AND j.job_id = m.job_id
+"""
+# The revisions whose generation changes: they have to catch up with what happened meanwhile.
+_RETURNING = """
+SELECT m.revision_id FROM dag_version_jobs m JOIN jobs j USING (job_id)
+  JOIN job_revisions now ON now.revision_id = j.revision_id
+  JOIN job_revisions back ON back.revision_id = m.revision_id
+ WHERE m.dag_version = %(dag_version)s
+   AND (NOT j.active OR now.generation_hash <> back.generation_hash)
+"""
+_RESTORE_DATASETS = """
+UPDATE datasets d SET dataset_version = o.dataset_version, building_version = NULL
+  FROM dag_version_jobs m JOIN job_outputs o USING (revision_id)
+ WHERE m.dag_version = %(dag_version)s AND d.dataset_uuid = o.dataset_uuid
+   AND d.dataset_version IS DISTINCT FROM o.dataset_version
+RETURNING d.dataset_uuid
+"""
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    dag_version: UUID
+    """The version that is current again."""
+    from_version: UUID
+    canceled: int
+    """Tasks of the retired version that were canceled, or asked to stop."""
+    revisions: list[UUID]
+    """The revisions whose generation is current again."""
+    datasets: list[UUID]
+    """The datasets that readers see in another generation now."""
+
+
+async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
+    """Go back to the version before. Raises NotFound, NothingToRollBack, NameTaken."""
+    await rollouts.lock(conn, org_id, dag)
+    now = await rollouts.current(conn, org_id, dag)
+    if now.previous_version is None:
+        raise NothingToRollBack(f"{dag} has no version before {now.dag_version}")
+    version = {"dag_version": now.previous_version}
+    returning = await (await conn.execute(_RETURNING, version)).fetchall()
+    await conn.execute(_END_ROLLOUT, {"rollout_id": now.rollout_id})
+    await conn.execute(_RESTORE_JOBS, version)
+    await retire.retire_jobs(conn, now.dag_id, now.previous_version)
+    moved = await (await conn.execute(_RESTORE_DATASETS, version)).fetchall()
+    await rollouts.clear_building_datasets(conn, now.dag_id)
+    await rollouts.publish_names(conn, org_id, now.dag_id, now.previous_version)
+    await rollouts.switch_version(conn, now.dag_id, now.previous_version)
+    canceled = await retire.retire_tasks(conn, now.dag_id)
+    await retire.requeue_tasks(conn, now.dag_id)
+    revisions, datasets = [row[0] for row in returning], [row[0] for row in moved]
+    await backfill_consumers.backfill(conn, revisions)
+    await backfill_consumers.backfill_readers(conn, datasets)
+    return RolledBack(now.previous_version, now.dag_version, canceled, revisions, datasets)

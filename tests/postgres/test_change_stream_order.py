@@ -16,7 +16,7 @@ from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
 from trace_etl.dispatcher.user_api.routes.changes import _id, _position
 from trace_etl.state.feed import changes
-from trace_etl.state.feed.changes import Position
+from trace_etl.state.feed.changes import ChangePosition
 
 LOCAL = UUID("00000000-0000-0000-0000-000000000001")
 TASKS = 6
@@ -40,12 +40,12 @@ class Reader:
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self.conn = conn
-        self.position = Position(self.end().xid)
+        self.position = ChangePosition(self.end().xid)
         self.known: dict[str, str] = {}
 
-    def end(self) -> Position:
+    def end(self) -> ChangePosition:
         (row,) = self.conn.execute(changes._HEAD).fetchall()
-        return Position(int(next(iter(row.values()))) - 1)
+        return ChangePosition(int(next(iter(row.values()))) - 1)
 
     def read(self, limit: int, *, reconnect: bool = False) -> int:
         end = self.end()
@@ -54,7 +54,7 @@ class Reader:
         )
         found = self.conn.execute(changes._READ, values).fetchall()
         for row in found:
-            place = Position(row["xid"], row["source"], row["key"], row["subkey"])
+            place = ChangePosition(row["xid"], row["source"], row["key"], row["subkey"])
             assert self.position < place  # never twice, never backwards
             self.position = place
             self.known[row["body"]["task_id"]] = row["body"]["status"]

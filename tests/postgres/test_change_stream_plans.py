@@ -13,7 +13,7 @@ from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
 from support.users import new_org
 from trace_etl.state.feed import changes
-from trace_etl.state.feed.changes import Position
+from trace_etl.state.feed.changes import ChangePosition
 
 LOCAL = UUID("00000000-0000-0000-0000-000000000001")
 IN_VAIN = 60
@@ -54,7 +54,7 @@ def read(node: dict[str, Any]) -> float:
     return mine + sum(read(child) for child in node.get("Plans", []))
 
 
-def cost(bench: Bench, org_id: UUID, after: Position, limit: int = 200) -> tuple[int, float]:
+def cost(bench: Bench, org_id: UUID, after: ChangePosition, limit: int = 200) -> tuple[int, float]:
     """How many changes a look finds, and how many rows it reads for them."""
     end, _ = bench.live.run(bench.live.service.changes.head)
     values = changes.parameters(org_id, after, end, dag=None, kinds=None, limit=limit)
@@ -80,10 +80,10 @@ def test_a_look_reads_about_what_it_finds(old: Bench) -> None:
 
 
 def test_a_page_of_a_large_transaction_reads_a_page_not_the_transaction(old: Bench) -> None:
-    found, rows = cost(old, LOCAL, Position(0))
+    found, rows = cost(old, LOCAL, ChangePosition(0))
     assert found == 200 and rows < 20 * 200  # of every source and generation at most a page
 
 
 def test_another_org_pays_nothing_for_it(old: Bench) -> None:
-    found, rows = cost(old, UUID(new_org(old)), Position(0))
+    found, rows = cost(old, UUID(new_org(old)), ChangePosition(0))
     assert found == 0 and rows < IN_VAIN

@@ -10,7 +10,7 @@ Blocks = tuple[int, int]
 """First and last block."""
 
 
-class Stock(Reply):
+class StockItem(Reply):
     """What a generation holds."""
 
     scopes: int
@@ -20,33 +20,33 @@ class Stock(Reply):
     ranges: list[Blocks]
 
 
-class FieldChange(Reply):
+class FieldChangeItem(Reply):
     field: str
     before: Any
     after: Any
 
 
-class JobPlan(Reply):
+class JobPlanItem(Reply):
     name: str
     change: Literal["added", "changed", "removed", "unchanged"]
     action: Literal["keep", "adopt", "start", "build", "retire"]
     """keep: goes on as it is. adopt: goes on with the new definition, on the same generation.
     start: a new generation, current at once. build: a new generation beside the old one, until it
     is complete. retire: stops."""
-    fields: list[FieldChange]
+    fields: list[FieldChangeItem]
     because: list[str]
     """Why its outputs get a new generation: fields of its own, or jobs upstream of it."""
-    rebuild: dict[str, Stock]
+    rebuild: dict[str, StockItem]
     """By output: what the old generation holds and the new one has to cover."""
 
 
-class NameChange(Reply):
+class NameChangeItem(Reply):
     name: str
     before: str | None
     """`job.output`; null: the name is new."""
     after: str | None
     """`job.output`; null: the name goes away."""
-    rebuild: Stock | None
+    rebuild: StockItem | None
     """What the output that it moves to has to cover first."""
     readers: list[str]
     """Jobs of other DAGs, as `dag.job`, that read the output which loses the name: they go on with
@@ -54,8 +54,8 @@ class NameChange(Reply):
 
 
 class DagPlan(Reply):
-    jobs: list[JobPlan]
-    names: list[NameChange]
+    jobs: list[JobPlanItem]
+    names: list[NameChangeItem]
     builds: bool
     """Whether anything is built beside the old, so that pointers move later."""
     partitions: int

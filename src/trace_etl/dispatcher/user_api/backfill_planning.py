@@ -1,4 +1,4 @@
-"""Planning a backfill: what there is, what is missing, and how it is cut."""
+"""Plan a backfill: which chunks exist, which are missing, and their size."""
 
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -16,14 +16,14 @@ from trace_etl.policy.backfill import (
 )
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.flow import backfills
-from trace_etl.state.flow.backfills import NewBackfill, Target
+from trace_etl.state.flow.backfills import BackfillTarget, NewBackfill
 
-MOST_CHUNKS = 100_000
+MAX_CHUNKS = 100_000
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What somebody asks for."""
+class BackfillScope:
+    """The job and range that a backfill request asks for."""
 
     org_id: UUID
     dag: str
@@ -34,10 +34,10 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a backfill would do."""
+class BackfillPlan:
+    """The chunks of a backfill, and what each of them needs."""
 
-    target: Target
+    target: BackfillTarget
     size: int
     chunks: list[Chunk]
 
@@ -55,16 +55,16 @@ class Plan:
         return sum(rows or 0 for rows in known) if None not in known else None
 
 
-async def plan(conn: Conn, wish: Wish) -> Plan:
-    """What the wish comes to, now. Raises NotFound, Conflict, Invalid."""
-    found = await backfills.targets(conn, wish.org_id, wish.dag, wish.job)
+async def plan(conn: Conn, scope: BackfillScope) -> BackfillPlan:
+    """Plan a backfill from the current partitions. Raises NotFound, Conflict, Invalid."""
+    found = await backfills.targets(conn, scope.org_id, scope.dag, scope.job)
     # An input with partitions says what there is to read; any other takes what it is given.
     target = next((t for t in found if _is_fed_by_partitions(t)), found[0])
     if target.activation == "source":
-        return await _plan_triggers(conn, wish, target)
+        return await _plan_triggers(conn, scope, target)
     if keeps_partitions(target.operator, target.update_strategy):
-        return await _plan_partitions(conn, wish, target)
-    return await _plan_scopes(conn, wish, target)
+        return await _plan_partitions(conn, scope, target)
+    return await _plan_scopes(conn, scope, target)
 
 
 _OTHER_SOURCES = {
@@ -74,54 +74,56 @@ _OTHER_SOURCES = {
 }
 
 
-async def _plan_triggers(conn: Conn, wish: Wish, target: Target) -> Plan:
+async def _plan_triggers(conn: Conn, scope: BackfillScope, target: BackfillTarget) -> BackfillPlan:
     """Of a manual source the chunks are its events."""
     fed = await backfills.fed_by(conn, target.dataset_uuid or UUID(int=0), FORWARDERS)
     if target.source != "manual":
         why = _OTHER_SOURCES.get(target.source or "", "is no manual one")
         instead = f"backfill what it feeds: {', '.join(fed)}" if fed else "nothing reads it yet"
-        raise Conflict(f"job {wish.job!r} is a source that {why}; {instead}")
-    if wish.chunk is None and not all(fed.values()):
+        raise Conflict(f"job {scope.job!r} is a source that {why}; {instead}")
+    if scope.chunk is None and not all(fed.values()):
         # Whoever reads it takes each event whole: as small as elsewhere.
-        return await _plan_scopes(conn, replace(wish, chunk=DEFAULT_CHUNK), target)
-    return await _plan_scopes(conn, wish, target)
+        return await _plan_scopes(conn, replace(scope, chunk=DEFAULT_CHUNK), target)
+    return await _plan_scopes(conn, scope, target)
 
 
-async def _plan_partitions(conn: Conn, wish: Wish, target: Target) -> Plan:
+async def _plan_partitions(
+    conn: Conn, scope: BackfillScope, target: BackfillTarget
+) -> BackfillPlan:
     version, density, lengths = target.output_version, None, list[int]()
     there = list[backfills.Existing]()
-    feed = await _feed(conn, target, wish.span)
+    feed = await _feed(conn, target, scope.span)
     if version is not None:
         lengths, density = await backfills.shape(conn, version)
-        there = await backfills.partitions_in(conn, version, _envelope(wish.span, feed))
-    size = _size(wish, target, lengths)
-    chunks = cut(wish.span, size, there, feed, force=wish.force, density=density)
-    return _bounded(Plan(target, size, chunks))
+        there = await backfills.partitions_in(conn, version, _envelope(scope.span, feed))
+    size = _size(scope, target, lengths)
+    chunks = cut(scope.span, size, there, feed, force=scope.force, density=density)
+    return _bounded(BackfillPlan(target, size, chunks))
 
 
-async def _plan_scopes(conn: Conn, wish: Wish, target: Target) -> Plan:
-    if wish.force:
+async def _plan_scopes(conn: Conn, scope: BackfillScope, target: BackfillTarget) -> BackfillPlan:
+    if scope.force:
         raise Conflict(
-            f"job {wish.job!r} keeps no partitions: rebuild those of a job that it feeds"
+            f"job {scope.job!r} keeps no partitions: rebuild those of a job that it feeds"
         )
-    feed = await _feed(conn, target, wish.span)
-    size = _size(wish, target, [])
-    chunks = cut(wish.span, size, [], feed, force=False, density=None)
-    _bounded(Plan(target, size, chunks))
+    feed = await _feed(conn, target, scope.span)
+    size = _size(scope, target, [])
+    chunks = cut(scope.span, size, [], feed, force=False, density=None)
+    _bounded(BackfillPlan(target, size, chunks))
     done = await backfills.worked_off(conn, target, [chunk.span for chunk in chunks])
     spans = {existing.span for existing in done}
     marked = [replace(c, action="there") if c.span in spans else c for c in chunks]
-    return Plan(target, size, marked)
+    return BackfillPlan(target, size, marked)
 
 
-async def _feed(conn: Conn, target: Target, span: Range) -> list[Range] | None:
+async def _feed(conn: Conn, target: BackfillTarget, span: Range) -> list[Range] | None:
     if not _is_fed_by_partitions(target) or target.dataset_version is None:
         return None
     found = await backfills.partitions_in(conn, target.dataset_version, span)
     return [existing.span for existing in found]
 
 
-def _is_fed_by_partitions(target: Target) -> bool:
+def _is_fed_by_partitions(target: BackfillTarget) -> bool:
     operator, strategy = target.upstream_operator, target.upstream_strategy
     return operator is not None and keeps_partitions(operator, strategy or "")
 
@@ -132,42 +134,42 @@ def _envelope(span: Range, feed: list[Range] | None) -> Range:
     return Range(min(r.start for r in ends), max(r.end for r in ends))
 
 
-def _size(wish: Wish, target: Target, lengths: list[int]) -> int:
+def _size(scope: BackfillScope, target: BackfillTarget, lengths: list[int]) -> int:
     upstream = OPERATORS.get(target.upstream_operator or "")
     splits = upstream is not None and upstream.config is SplitConfig
     splitter = SplitConfig.model_validate(target.upstream_config or {}).size if splits else None
     relays = not keeps_partitions(target.operator, target.update_strategy)
-    size = chunk_size(wish.chunk, splitter, lengths, whole=wish.span.length, relays=relays)
-    if not _is_fed_by_partitions(target) and wish.span.length // size >= MOST_CHUNKS:
-        raise _too_many(wish.span.length // size + 1)
+    size = chunk_size(scope.chunk, splitter, lengths, whole=scope.span.length, relays=relays)
+    if not _is_fed_by_partitions(target) and scope.span.length // size >= MAX_CHUNKS:
+        raise _too_many(scope.span.length // size + 1)
     return size
 
 
-def _bounded(made: Plan) -> Plan:
-    if len(made.chunks) > MOST_CHUNKS:
+def _bounded(made: BackfillPlan) -> BackfillPlan:
+    if len(made.chunks) > MAX_CHUNKS:
         raise _too_many(len(made.chunks))
     return made
 
 
 def _too_many(count: int) -> Invalid:
-    words = f"{count} chunks are too many, {MOST_CHUNKS} at most; ask for larger ones, or less"
+    words = f"{count} chunks are too many, {MAX_CHUNKS} at most; ask for larger ones, or less"
     return Invalid([Fault("chunk", words)])
 
 
-async def request(conn: Conn, wish: Wish, made_by: str) -> tuple[UUID, bool]:
-    """Ask for a backfill. The same wish again is the same backfill. Raises as `plan`.
+async def request(conn: Conn, scope: BackfillScope, made_by: str) -> tuple[UUID, bool]:
+    """Start a backfill. A repeated request returns the same backfill. Raises as `plan`.
 
     Returns its id, and whether it is new.
     """
-    first = await plan(conn, wish)
+    first = await plan(conn, scope)
     await backfills.lock(conn, first.target.job_id)
-    made = await plan(conn, wish)  # as it stands now that nobody else asks
-    new = NewBackfill(wish.org_id, made.target, wish.span, made.size, wish.force, made_by)
+    made = await plan(conn, scope)  # as it stands now that nobody else asks
+    new = NewBackfill(scope.org_id, made.target, scope.span, made.size, scope.force, made_by)
     before = await backfills.same(conn, new)
     if before and (before[1] == "running" or not made.to_build):
         return before[0], False
     if not made.to_build and not made.count("there"):
         raise Conflict(
-            f"{made.target.upstream} has nothing in blocks {wish.span.key}: backfill that first"
+            f"{made.target.upstream} has nothing in blocks {scope.span.key}: backfill that first"
         )
     return await backfills.create(conn, new, made.chunks), True

@@ -15,15 +15,15 @@ import structlog
 from trace_etl.model.errors import Unavailable
 from trace_etl.state.db.pool import BROKEN, Pool
 from trace_etl.state.feed import changes
-from trace_etl.state.feed.changes import Position, Reading
+from trace_etl.state.feed.changes import ChangePosition, Reading
 
 _log = structlog.stdlib.get_logger()
 PAGE = 200
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a listener wants to hear of."""
+class ChangeFilter:
+    """Which changes a listener receives. None matches every change."""
 
     org_id: UUID
     dag: str | None = None
@@ -59,7 +59,7 @@ class ChangeFeed:
         for org in self._orgs.values():
             org.news.set()
 
-    async def head(self) -> tuple[Position, int]:
+    async def head(self) -> tuple[ChangePosition, int]:
         """The end of the stream, and the transaction up to which parts of it were forgotten."""
         async with self._pool.connection() as conn:
             return await changes.head(conn)
@@ -70,29 +70,29 @@ class ChangeFeed:
             raise Unavailable("too many clients follow changes already; try again")
 
     @asynccontextmanager
-    async def listening(self, wish: Wish) -> AsyncGenerator[None]:
+    async def listening(self, which: ChangeFilter) -> AsyncGenerator[None]:
         """Count a listener, while the block lasts."""
-        org = self._orgs.setdefault(wish.org_id, _Org())
+        org = self._orgs.setdefault(which.org_id, _Org())
         org.listeners += 1
         if org.lookout is None:
-            org.lookout = asyncio.create_task(self._look_out(wish.org_id, org))
+            org.lookout = asyncio.create_task(self._look_out(which.org_id, org))
         try:
             yield
         finally:
             org.listeners -= 1
             if not org.listeners:
                 org.lookout.cancel()
-                del self._orgs[wish.org_id]
+                del self._orgs[which.org_id]
 
     async def pages(
-        self, wish: Wish, after: Position, *, patience: float
+        self, which: ChangeFilter, after: ChangePosition, *, patience: float
     ) -> AsyncGenerator[Reading | None]:
         """Pages of changes until the feed is closed, and None every `patience` seconds."""
-        org, clock = self._orgs[wish.org_id], asyncio.get_running_loop().time
+        org, clock = self._orgs[which.org_id], asyncio.get_running_loop().time
         due = clock() + patience
         while not self._closed.is_set():
             news = org.news  # before reading: what comes while reading sets this very one
-            reading = await self._read_if_possible(wish, after)
+            reading = await self._read_if_possible(which, after)
             after = reading.position
             if reading.changes:
                 yield reading
@@ -102,26 +102,28 @@ class ChangeFeed:
             if len(reading.changes) < PAGE:
                 await _wait(news, due - clock())
 
-    async def _read_if_possible(self, wish: Wish, after: Position) -> Reading:
+    async def _read_if_possible(self, which: ChangeFilter, after: ChangePosition) -> Reading:
         try:
-            return await self._read(wish, after)
+            return await self._read(which, after)
         except BROKEN as error:
             # The stream outlives a restart of Postgres: the next look finds what this one missed.
             _log.warning("state_unavailable", part="changes", error=repr(error))
             return Reading([], after)
 
-    async def _read(self, wish: Wish, after: Position, limit: int = PAGE) -> Reading:
+    async def _read(self, which: ChangeFilter, after: ChangePosition, limit: int = PAGE) -> Reading:
         async with self._pool.connection() as conn:
             return await changes.read(
-                conn, wish.org_id, after, dag=wish.dag, kinds=wish.kinds, limit=limit
+                conn, which.org_id, after, dag=which.dag, kinds=which.kinds, limit=limit
             )
 
     async def _look_out(self, org_id: UUID, org: _Org) -> None:
-        tail: Position | None = None
+        tail: ChangePosition | None = None
         while True:
             try:
                 end, _ = await self.head()
-                found = tail is None or bool((await self._read(Wish(org_id), tail, 1)).changes)
+                found = tail is None or bool(
+                    (await self._read(ChangeFilter(org_id), tail, 1)).changes
+                )
                 tail = end
             except BROKEN as error:
                 _log.warning("state_unavailable", part="changes", error=repr(error))

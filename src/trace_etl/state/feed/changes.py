@@ -19,7 +19,7 @@ _SOURCES = 3
 
 
 @dataclass(frozen=True, order=True)
-class Position:
+class ChangePosition:
     """A place in the stream: everything up to and including it was seen."""
 
     xid: int
@@ -27,11 +27,11 @@ class Position:
     key: UUID = _LAST
     subkey: str = ""
 
-    def of(self, source: int) -> "Position":
+    def of(self, source: int) -> "ChangePosition":
         """The same place among the changes of one source."""
         if source == self.source:
             return self
-        return Position(self.xid if source < self.source else self.xid - 1, source, _LAST)
+        return ChangePosition(self.xid if source < self.source else self.xid - 1, source, _LAST)
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Change:
     body: dict[str, Any]
 
     @property
-    def position(self) -> Position:
-        return Position(self.xid, self.source, self.key, self.subkey)
+    def position(self) -> ChangePosition:
+        return ChangePosition(self.xid, self.source, self.key, self.subkey)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Reading:
     """A bounded look at the stream, and where to go on."""
 
     changes: list[Change]
-    position: Position
+    position: ChangePosition
 
 
 _HEAD = (
@@ -63,11 +63,11 @@ _HEAD = (
 )
 
 
-async def head(conn: Conn) -> tuple[Position, int]:
+async def head(conn: Conn) -> tuple[ChangePosition, int]:
     """The end of the stream, and the transaction up to which parts of it were forgotten."""
     row = await (await conn.execute(_HEAD)).fetchone()
     assert row is not None
-    return Position(int(row[0]) - 1), int(row[1])
+    return ChangePosition(int(row[0]) - 1), int(row[1])
 
 
 _READ = """
@@ -133,7 +133,7 @@ SELECT xid::text::bigint AS xid, source, key, subkey, kind, dag, job, body
 async def read(
     conn: Conn,
     org_id: UUID,
-    after: Position,
+    after: ChangePosition,
     *,
     dag: str | None = None,
     kinds: list[str] | None = None,
@@ -151,8 +151,8 @@ async def read(
 
 def parameters(
     org_id: UUID,
-    after: Position,
-    end: Position,
+    after: ChangePosition,
+    end: ChangePosition,
     *,
     dag: str | None,
     kinds: list[str] | None,

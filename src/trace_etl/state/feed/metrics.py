@@ -1,15 +1,14 @@
-"""What a scrape shows of Postgres state. Over live rows only: history costs nothing."""
+"""Read the metrics of Postgres state. Queries read live rows only, so history costs nothing."""
 
 from dataclasses import dataclass
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 
 @dataclass(frozen=True)
-class Queue:
+class QueueDepth:
     dag: str
     job: str
     runtime: str
@@ -28,15 +27,13 @@ SELECT g.name AS dag, j.name AS job, q.runtime, q.bulk, q.depth, q.age
 """
 
 
-async def queues(conn: Conn, org_id: UUID) -> list[Queue]:
-    """What waits, by job and runtime."""
-    async with conn.cursor(row_factory=class_row(Queue)) as cursor:
-        await cursor.execute(_QUEUES, {"org_id": org_id})
-        return await cursor.fetchall()
+async def queues(conn: Conn, org_id: UUID) -> list[QueueDepth]:
+    """Count queued tasks by job and runtime."""
+    return await fetch_all(conn, QueueDepth, _QUEUES, {"org_id": org_id})
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningTasks:
     dag: str
     job: str
     operator: str
@@ -53,11 +50,9 @@ SELECT g.name AS dag, j.name AS job, r.operator, n.count
 """
 
 
-async def running(conn: Conn, org_id: UUID) -> list[Running]:
-    """What runs, by job and operator."""
-    async with conn.cursor(row_factory=class_row(Running)) as cursor:
-        await cursor.execute(_RUNNING, {"org_id": org_id})
-        return await cursor.fetchall()
+async def running(conn: Conn, org_id: UUID) -> list[RunningTasks]:
+    """Count running tasks by job and operator."""
+    return await fetch_all(conn, RunningTasks, _RUNNING, {"org_id": org_id})
 
 
 _RETRYING = """
@@ -69,7 +64,7 @@ SELECT g.name, j.name, n.count
 
 
 async def retrying(conn: Conn, org_id: UUID) -> list[tuple[str, str, int]]:
-    """What failed and waits for its next attempt: DAG, job and how many."""
+    """Count the tasks that wait for their next attempt, by DAG and job."""
     cursor = await conn.execute(_RETRYING, {"org_id": org_id})
     return [(row[0], row[1], row[2]) for row in await cursor.fetchall()]
 
@@ -82,7 +77,7 @@ SELECT g.name, j.name, p.tier, p.reason, p.by_name
 
 
 async def paused(conn: Conn, org_id: UUID) -> list[tuple[str, str, str, str, str]]:
-    """Who waits for whom: DAG, job, tier, reason, and by whom."""
+    """List pauses: DAG, job, tier, reason, and what paused the job."""
     cursor = await conn.execute(_PAUSED, {"org_id": org_id})
     return [(row[0], row[1], row[2], row[3], row[4]) for row in await cursor.fetchall()]
 

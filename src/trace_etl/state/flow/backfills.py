@@ -20,7 +20,7 @@ _SAMPLE = 2_000  # partitions that tell how long and how full they are
 
 
 @dataclass(frozen=True)
-class Target:
+class BackfillTarget:
     """A job to be filled, with the input that its tasks are about."""
 
     job_id: UUID
@@ -69,9 +69,9 @@ SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
 """
 
 
-async def targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[Target]:
+async def targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[BackfillTarget]:
     """The job as it is deployed, once for each of its inputs. Raises NotFound."""
-    async with conn.cursor(row_factory=class_row(Target)) as cursor:
+    async with conn.cursor(row_factory=class_row(BackfillTarget)) as cursor:
         await cursor.execute(_TARGET, {"org_id": org_id, "dag": dag, "job": job})
         found = await cursor.fetchall()
     if not found:
@@ -120,7 +120,7 @@ SELECT range_start, range_end FROM tasks
 """
 
 
-async def worked_off(conn: Conn, target: Target, spans: Sequence[Range]) -> list[Existing]:
+async def worked_off(conn: Conn, target: BackfillTarget, spans: Sequence[Range]) -> list[Existing]:
     """Of the given scopes, those that a job without partitions is done with."""
     values = {"job_id": target.job_id, "keys": [target.key(span) for span in spans]}
     cursor = await conn.execute(_WORKED_OFF, values)
@@ -148,7 +148,7 @@ async def shape(conn: Conn, version: UUID) -> tuple[list[int], float | None]:
 @dataclass(frozen=True)
 class NewBackfill:
     org_id: UUID
-    target: Target
+    target: BackfillTarget
     span: Range
     chunk: int
     force: bool

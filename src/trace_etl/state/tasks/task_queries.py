@@ -11,7 +11,7 @@ from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import before, fetch_all, fetch_one
 
 
-class TaskRow(TaskItem):
+class TaskWithFacts(TaskItem):
     """A task as the API returns it, with the facts that explain why it is not running."""
 
     reason: str | None = None
@@ -82,10 +82,10 @@ async def list_tasks(
     *,
     after: tuple[datetime, UUID] | None,
     limit: int,
-) -> list[TaskRow]:
+) -> list[TaskWithFacts]:
     """List one page of an org's tasks, newest first."""
     values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
-    return await fetch_all(conn, TaskRow, _LIST, values)
+    return await fetch_all(conn, TaskWithFacts, _LIST, values)
 
 
 _GET = (
@@ -93,9 +93,9 @@ _GET = (
 )
 
 
-async def get_task(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskRow:
+async def get_task(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskWithFacts:
     """Read one task. Raises NotFound."""
-    found = await fetch_one(conn, TaskRow, _GET, {"org_id": org_id, "task_id": task_id})
+    found = await fetch_one(conn, TaskWithFacts, _GET, {"org_id": org_id, "task_id": task_id})
     if found is None:
         raise NotFound(f"no task {task_id}")
     return found

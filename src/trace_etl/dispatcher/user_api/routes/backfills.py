@@ -19,7 +19,12 @@ from trace_etl.api.user.backfills import (
     ChunkPlan,
     ChunkState,
 )
-from trace_etl.dispatcher.user_api.backfill_planning import Plan, Wish, plan, request
+from trace_etl.dispatcher.user_api.backfill_planning import (
+    BackfillPlan,
+    BackfillScope,
+    plan,
+    request,
+)
 from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import MAX_LIMIT, PageDep
 from trace_etl.model.errors import Conflict
@@ -127,12 +132,12 @@ async def resume_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -
     return BackfillResumed(backfill_id=backfill_id, state="running", chunks=retried)
 
 
-def _request(body: BackfillRequest, user: Caller) -> Wish:
+def _request(body: BackfillRequest, user: Caller) -> BackfillScope:
     span = Range.checked(body.start, body.end)
-    return Wish(user.org_id, body.dag, body.job, span, body.chunk, body.force)
+    return BackfillScope(user.org_id, body.dag, body.job, span, body.chunk, body.force)
 
 
-def _preview(body: BackfillRequest, made: Plan) -> BackfillPreview:
+def _preview(body: BackfillRequest, made: BackfillPlan) -> BackfillPreview:
     return BackfillPreview(
         dag=body.dag,
         job=body.job,

@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request
 
 from trace_etl.api.body import Name
-from trace_etl.dispatcher.user_api.change_feed import ChangeFeed, Wish
+from trace_etl.dispatcher.user_api.change_feed import ChangeFeed, ChangeFilter
 from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import decode_key, encode_key
 from trace_etl.http.event_stream import EventStream, comment, event
@@ -15,7 +15,7 @@ from trace_etl.http.user_tokens import current_user
 from trace_etl.model.errors import Fault, Invalid, TraceError
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import BROKEN, Pool
-from trace_etl.state.feed.changes import Change, Position
+from trace_etl.state.feed.changes import Change, ChangePosition
 
 router = APIRouter(prefix="/v1", tags=["changes"])
 HEARTBEAT = 15.0
@@ -45,10 +45,10 @@ async def follow_changes(
     """
     known = last_event_id or after
     position = _position(known) if known else None
-    wish = Wish(user.org_id, dag, [str(k) for k in kind] if kind else None)
+    which = ChangeFilter(user.org_id, dag, [str(k) for k in kind] if kind else None)
     ctx.changes.check_room()
     still = _Still(request, user, ctx.pool)
-    return EventStream(_chunks(ctx.changes, wish, position, still), slow_after=SLOW_AFTER)
+    return EventStream(_chunks(ctx.changes, which, position, still), slow_after=SLOW_AFTER)
 
 
 class _Still:
@@ -74,16 +74,16 @@ class _Still:
 
 
 async def _chunks(
-    feed: ChangeFeed, wish: Wish, after: Position | None, still: _Still
+    feed: ChangeFeed, which: ChangeFilter, after: ChangePosition | None, still: _Still
 ) -> AsyncGenerator[bytes]:
-    async with feed.listening(wish):
+    async with feed.listening(which):
         end, forgotten = await feed.head()
         if after is not None and (after > end or after.xid < forgotten):
             yield event("reset", {"reason": "the stream does not reach back that far"}, _id(end))
             after = None
         after = after or end
         yield b"retry: 2000\n" + event("ready", {}, _id(after))
-        async for reading in feed.pages(wish, after, patience=HEARTBEAT):
+        async for reading in feed.pages(which, after, patience=HEARTBEAT):
             if reading is not None:
                 yield b"".join(_event(change) for change in reading.changes)
             elif await still.may():
@@ -97,13 +97,13 @@ def _event(change: Change) -> bytes:
     return event(change.kind, data, _id(change.position))
 
 
-def _id(position: Position) -> str:
+def _id(position: ChangePosition) -> str:
     return encode_key((position.xid, position.source, position.key, position.subkey))
 
 
-def _position(token: str) -> Position:
+def _position(token: str) -> ChangePosition:
     try:
         xid, source, key, subkey = decode_key(token, (int, int, UUID, str))
     except ValueError as error:
         raise Invalid([Fault("after", "pass the id of an event of this stream")]) from error
-    return Position(xid, source, key, subkey)
+    return ChangePosition(xid, source, key, subkey)

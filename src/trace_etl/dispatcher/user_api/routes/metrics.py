@@ -15,7 +15,7 @@ from trace_etl.api.user.pressure import QueueItem
 from trace_etl.dispatcher import metrics as process
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.state.db.snapshots import snapshot
-from trace_etl.state.feed import metrics as figures
+from trace_etl.state.feed import metrics as stored
 from trace_etl.state.flow import loads
 
 router = APIRouter(tags=["metrics"])
@@ -48,19 +48,19 @@ async def metrics(user: CallerDep, ctx: ContextDep) -> Response:
 async def _org(ctx: Context, org_id: UUID) -> bytes:
     async with snapshot(ctx.pool) as conn:
         families = [
-            *_queues(await figures.queues(conn, org_id)),
-            *_running(await figures.running(conn, org_id)),
-            _retrying(await figures.retrying(conn, org_id)),
-            _paused(await figures.paused(conn, org_id)),
+            *_queues(await stored.queues(conn, org_id)),
+            *_running(await stored.running(conn, org_id)),
+            _retrying(await stored.retrying(conn, org_id)),
+            _paused(await stored.paused(conn, org_id)),
             *_pressure(await loads.queues(conn, org_id), await loads.deferred(conn, org_id)),
-            *_outbox(await figures.outbox(conn)),
+            *_outbox(await stored.outbox(conn)),
         ]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))
     return generate_latest(registry)
 
 
-def _queues(found: list[figures.Queue]) -> list[Metric]:
+def _queues(found: list[stored.QueueDepth]) -> list[Metric]:
     labels = ["dag", "job", "runtime", "tier"]
     depth = GaugeMetricFamily("trace_queue_depth", "Tasks that wait.", labels=labels)
     age = GaugeMetricFamily(
@@ -73,7 +73,7 @@ def _queues(found: list[figures.Queue]) -> list[Metric]:
     return [depth, age]
 
 
-def _running(found: list[figures.Running]) -> list[Metric]:
+def _running(found: list[stored.RunningTasks]) -> list[Metric]:
     jobs = GaugeMetricFamily("trace_tasks_running", "Tasks that run.", labels=["dag", "job"])
     operators = GaugeMetricFamily(
         "trace_operator_in_flight", "Attempts under way, by operator.", labels=["operator"]

@@ -20,7 +20,7 @@ from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.flow import loads
 from trace_etl.state.routing import outbox
 from trace_etl.state.tasks import task_counts, task_queries
-from trace_etl.state.tasks.task_queries import TaskFilter, TaskRow
+from trace_etl.state.tasks.task_queries import TaskFilter, TaskWithFacts
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
 _log = structlog.stdlib.get_logger()
@@ -73,19 +73,19 @@ async def cancel_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> Cancel
     return CancelReply.model_validate({"task_id": task_id, "status": status})
 
 
-async def _explain(ctx: Context, tasks: list[TaskRow]) -> list[TaskRow]:
+async def _explain(ctx: Context, tasks: list[TaskWithFacts]) -> list[TaskWithFacts]:
     """Fill in why each task is not running."""
     has_workers = await _find_runtimes_with_workers(ctx, tasks)
     return [_explain_task(task, has_workers.get(task.runtime)) for task in tasks]
 
 
-def _explain_task(task: TaskRow, runtime_has_workers: bool | None) -> TaskRow:
+def _explain_task(task: TaskWithFacts, runtime_has_workers: bool | None) -> TaskWithFacts:
     known = task.model_dump(include=_TASK_FACTS)
     facts = Facts(**known, runtime_has_workers=runtime_has_workers)
     return task.model_copy(update={"reason": reason(facts)})
 
 
-async def _find_runtimes_with_workers(ctx: Context, tasks: list[TaskRow]) -> dict[str, bool]:
+async def _find_runtimes_with_workers(ctx: Context, tasks: list[TaskWithFacts]) -> dict[str, bool]:
     """Ask the queue which runtimes of the queued tasks have workers. Unknown ones are left out."""
     waiting = {t.runtime for t in tasks if t.status == "Queued"} - {"dispatcher"}
     known = {"dispatcher": True}

@@ -15,7 +15,7 @@ from bench.harness import Result, compare
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.file_store import FileStore
-from trace_etl.spark.evm.answers import RpcCall, encode
+from trace_etl.spark.evm.answers import RpcCall, encode_calls
 from trace_etl.spark.evm.endpoint import Endpoint
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
@@ -97,7 +97,7 @@ def drain(url: str) -> float:
         endpoint = Endpoint(url, timeout=60)
         for method, *more in (("eth_getBlockByNumber", True), ("eth_getBlockReceipts",)):
             calls = [RpcCall(method, (hex(n), *more)) for n in range(start, start + BATCH)]
-            if endpoint.post(encode(calls)).status != 200:
+            if endpoint.post(encode_calls(calls)).status != 200:
                 raise RuntimeError("the replay server refused a batch")
         endpoint.close()
 

@@ -248,7 +248,7 @@ def test_traces_that_do_not_fit_are_caught(
 
 
 def test_a_node_without_traces_says_so(rpc_url: str) -> None:
-    with pytest.raises(RpcRefused, match="the node offers no traces"):
+    with pytest.raises(RpcRefused, match="does not support trace_block"):
         _read(rpc_url, tables=("traces",), tries=1)
 
 

@@ -1,4 +1,4 @@
-"""JSON-RPC answers: columns straight from the bytes, and the long way round when one is odd."""
+"""Parse JSON-RPC answers: into Arrow directly, or into Python values if that finds a fault."""
 
 import re
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ import pyarrow.json as pj
 from trace_etl.spark.errors import ChainMismatch, OperatorError, RpcRefused
 
 _METHOD_NOT_FOUND = -32601
-# Some nodes say so with another code.
+# Some nodes report an unknown method with another code.
 _OTHER_CODES = (-32600, -32000, -32004)
 _NO_METHOD = re.compile(r"method.*(not (found|supported|available|allowed)|does not exist)", re.I)
-_FINAL_CODES = (-32600, _METHOD_NOT_FOUND, -32602)  # our request is wrong; again is no better
+_FINAL_CODES = (-32600, _METHOD_NOT_FOUND, -32602)  # an invalid request: a retry cannot help
 
 
 @dataclass(frozen=True)
@@ -34,30 +34,30 @@ class RpcCall:
 
 
 class UnsupportedMethod(Exception):
-    """The node does not know a method."""
+    """The node does not support a method."""
 
 
 class RpcFailure(Exception):
-    """One failed try: what it will be called if it stays, and what may cure it."""
+    """One failed try: the error to raise in the end, and whether a retry or a split may help."""
 
     def __init__(
         self,
         kind: type[OperatorError],
         text: str,
         *,
-        again: bool = True,
-        smaller: bool = True,
-        wait: float | None = None,
+        retryable: bool = True,
+        splittable: bool = True,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(text)
         self.kind = kind
-        self.again = again
-        self.smaller = smaller
-        self.wait = wait
+        self.retryable = retryable
+        self.splittable = splittable
+        self.retry_after = retry_after
 
 
-def encode(calls: Sequence[RpcCall]) -> bytes:
-    """A request; a single call goes out bare, for nodes that know no batches."""
+def encode_calls(calls: Sequence[RpcCall]) -> bytes:
+    """Encode a request. A single call is not a batch, for nodes without batch support."""
     bodies = [
         {"jsonrpc": "2.0", "id": index, "method": call.method, "params": call.params}
         for index, call in enumerate(calls)
@@ -66,18 +66,18 @@ def encode(calls: Sequence[RpcCall]) -> bytes:
 
 
 def read_columns(body: bytes, calls: Sequence[RpcCall], shape: Any, label: str) -> Any:
-    """The results as one Arrow array, in the order of the calls. Raises Trouble."""
-    results = _columns(body, len(calls), shape)
+    """Parse the results into one Arrow array, in the order of the calls. Raises RpcFailure."""
+    results = _parse_columns(body, len(calls), shape)
     if results is None:
-        read_values(body, calls, label)  # knows what is wrong with it
+        read_values(body, calls, label)  # raises if it finds the fault
         raise RpcFailure(
-            ChainMismatch, f"{calls[0]} at {label}: an answer of unknown shape", again=False
+            ChainMismatch, f"{calls[0]} at {label}: unexpected JSON structure", retryable=False
         )
     return results
 
 
 def read_values(body: bytes, calls: Sequence[RpcCall], label: str) -> list[Any]:
-    """The results as Python values, in the order of the calls. Raises Trouble."""
+    """Parse the results into Python values, in the order of the calls. Raises RpcFailure."""
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -86,17 +86,17 @@ def read_values(body: bytes, calls: Sequence[RpcCall], label: str) -> list[Any]:
         ) from error
     items = cast("list[dict[str, Any]]", content if isinstance(content, list) else [content])
     if len(items) == 1 and len(calls) > 1 and items[0].get("error"):
-        _, text = _error(items[0]["error"])
+        _, text = _describe_error(items[0]["error"])
         raise RpcFailure(RpcRefused, f"a batch of {len(calls)} calls at {label}: {text}")
-    return _in_order(items, calls, label)
+    return _sort_results(items, calls, label)
 
 
-def _columns(body: bytes, count: int, shape: Any) -> Any:
-    """The results of a batch without a fault; None if there is any."""
+def _parse_columns(body: bytes, count: int, shape: Any) -> Any:
+    """Parse a batch of results; None if an answer is missing, null, an error or malformed."""
     error = pa.struct([("code", pa.int64())])
     item = pa.struct([("id", pa.int64()), ("error", error), ("result", shape)])
     schema = pa.schema([("items", pa.list_(item))])
-    # One object of one list, so that the reader, which wants lines, takes a batch.
+    # Wrap the batch into one object, because the reader expects one object per line.
     opening, closing = (b'{"items":', b"}") if body[:1] == b"[" else (b'{"items":[', b"]}")
     text = b"".join((opening, body, closing))
     try:
@@ -121,31 +121,31 @@ def _columns(body: bytes, count: int, shape: Any) -> Any:
     return None
 
 
-def _in_order(items: list[dict[str, Any]], calls: Sequence[RpcCall], label: str) -> list[Any]:
+def _sort_results(items: list[dict[str, Any]], calls: Sequence[RpcCall], label: str) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     for item in items:
         index = item.get("id")
         if not isinstance(index, int) or not 0 <= index < len(calls):
-            raise RpcFailure(RpcRefused, f"{calls[0]} at {label}: an answer to another question")
+            raise RpcFailure(RpcRefused, f"{calls[0]} at {label}: answer with unknown id {index}")
         if item.get("error"):
             _raise_error(item["error"], calls[index], label)
         results[index] = item.get("result")
     for call, result in zip(calls, results, strict=True):
         if result is None:
-            raise RpcFailure(ChainMismatch, f"{call} at {label}: not found", smaller=False)
+            raise RpcFailure(ChainMismatch, f"{call} at {label}: not found", splittable=False)
     return results
 
 
 def _raise_error(error: object, call: RpcCall, label: str) -> NoReturn:
-    code, text = _error(error)
+    code, text = _describe_error(error)
     if code == _METHOD_NOT_FOUND or (code in _OTHER_CODES and _NO_METHOD.search(text)):
         raise UnsupportedMethod(f"{call} at {label}: {text}")
-    raise RpcFailure(RpcRefused, f"{call} at {label}: {text}", again=code not in _FINAL_CODES)
+    raise RpcFailure(RpcRefused, f"{call} at {label}: {text}", retryable=code not in _FINAL_CODES)
 
 
-def _error(error: object) -> tuple[int, str]:
+def _describe_error(error: object) -> tuple[int, str]:
     if not isinstance(error, dict):
-        return 0, "an error of unknown shape"
+        return 0, "malformed JSON-RPC error"
     given = cast("dict[str, Any]", error)
     message = " ".join(str(given.get("message", "")).split())[:200]
     code = given.get("code")

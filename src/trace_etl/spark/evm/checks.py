@@ -1,4 +1,4 @@
-"""Does a node's answer agree with itself? A provider that lags or lies is caught here."""
+"""Check that a node's answers agree with each other. Detects a node that lags or is wrong."""
 
 from typing import Any
 
@@ -7,70 +7,72 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trace_etl.spark.errors import ChainMismatch
-from trace_etl.spark.evm.columns import repeated
+from trace_etl.spark.evm.columns import repeat_values
 
 _Array = Any  # pyarrow ships no types
 _NO_LOGS = "0x" + "00" * 256
 
 
 def check_numbers(blocks: _Array, numbers: range) -> None:
-    """Every block is the one that was asked for, and sealed. Raises ChainMismatch."""
-    told = blocks.field("number")
-    at = _first_difference(told, pa.array([hex(number) for number in numbers], pa.string()))
+    """Check that each block is the requested one and is sealed. Raises ChainMismatch."""
+    answered = blocks.field("number")
+    at = _find_difference(answered, pa.array([hex(number) for number in numbers], pa.string()))
     if at is not None:
         raise ChainMismatch(
-            f"eth_getBlockByNumber of block {numbers[at]} answered with block {told[at]}"
+            f"eth_getBlockByNumber of block {numbers[at]} answered with block {answered[at]}"
         )
     for name in ("hash", "parentHash"):
         absent = np.flatnonzero(np.asarray(blocks.field(name).is_null()))
         if len(absent):
-            raise ChainMismatch(f"block {numbers[int(absent[0])]} has no {name}: it is not final")
+            raise ChainMismatch(f"block {numbers[int(absent[0])]} has no {name}: it is pending")
 
 
 def check_links(blocks: _Array, parent: str | None) -> None:
-    """Every block names the one before it as its parent. Raises ChainMismatch."""
+    """Check that each block's parent is the block before it. Raises ChainMismatch."""
     hashes, parents = blocks.field("hash"), blocks.field("parentHash")
     first = parents[0].as_py() if parent is None else parent
     before = pa.concat_arrays([pa.array([first], pa.string()), hashes[:-1]])
-    at = _first_difference(parents, before)
+    at = _find_difference(parents, before)
     if at is not None:
-        number = _number(blocks, at)
+        number = _block_number(blocks, at)
         raise ChainMismatch(
             f"block {number} has parent {parents[at]}, but block {number - 1} is {before[at]}: "
-            "the chain changed while we read it"
+            "the chain changed during the read; try again"
         )
 
 
 def check_receipts(blocks: _Array, wanted: Any, receipts: _Array, counts: Any) -> None:
-    """One receipt per transaction, in order, and of its block. Raises ChainMismatch."""
+    """Check that each transaction has its receipt, in order. Raises ChainMismatch."""
     unequal = np.flatnonzero(wanted != counts)
     if len(unequal):
         at = int(unequal[0])
-        raise _mismatch(blocks, at, f"{wanted[at]} transactions but {counts[at]} receipts")
+        raise _make_error(blocks, at, f"{wanted[at]} transactions but {counts[at]} receipts")
     hashes = blocks.field("transactions").flatten().field("hash")
-    of_blocks = repeated(blocks.field("hash"), counts)
-    for mine, theirs in ((hashes, "transactionHash"), (of_blocks, "blockHash")):
-        at = _first_difference(mine, receipts.field(theirs))
+    of_blocks = repeat_values(blocks.field("hash"), counts)
+    for expected, name in ((hashes, "transactionHash"), (of_blocks, "blockHash")):
+        at = _find_difference(expected, receipts.field(name))
         if at is not None:
-            what = f"a receipt that is not of transaction {hashes[at]}"
-            raise _mismatch(blocks, _owner(counts, at), what)
+            problem = f"a receipt that is not of transaction {hashes[at]}"
+            raise _make_error(blocks, _find_block(counts, at), problem)
 
 
 def check_logs(blocks: _Array, logs: _Array, counts: Any) -> None:
-    """The logs, so many per block, are of these blocks. Raises ChainMismatch."""
-    for mine, theirs in (("hash", "blockHash"), ("number", "blockNumber")):
-        at = _first_difference(repeated(blocks.field(mine), counts), logs.field(theirs))
+    """Check that the logs, `counts` per block, belong to these blocks. Raises ChainMismatch."""
+    for expected, name in (("hash", "blockHash"), ("number", "blockNumber")):
+        at = _find_difference(repeat_values(blocks.field(expected), counts), logs.field(name))
         if at is not None:
-            what = f"a log of another block ({logs.field('blockHash')[at]})"
-            raise _mismatch(blocks, _owner(counts, at), what)
+            problem = f"a log of another block ({logs.field('blockHash')[at]})"
+            raise _make_error(blocks, _find_block(counts, at), problem)
 
 
 def check_traces(blocks: _Array, traces: _Array, counts: Any) -> None:
-    """The traces are of these blocks, and every transaction has its own. Raises ChainMismatch."""
-    at = _first_difference(repeated(blocks.field("hash"), counts), traces.field("blockHash"))
+    """Check that the traces belong to these blocks and cover each transaction. Raises
+    ChainMismatch.
+    """
+    at = _find_difference(repeat_values(blocks.field("hash"), counts), traces.field("blockHash"))
     if at is not None:
-        what = f"a trace of another block ({traces.field('blockHash')[at]})"
-        raise _mismatch(blocks, _owner(counts, at), what)
+        problem = f"a trace of another block ({traces.field('blockHash')[at]})"
+        raise _make_error(blocks, _find_block(counts, at), problem)
     depths = np.diff(np.asarray(traces.field("traceAddress").offsets))
     is_root = (depths == 0) & np.asarray(traces.field("transactionPosition").is_valid())
     owners = np.repeat(np.arange(len(blocks)), counts)
@@ -79,20 +81,20 @@ def check_traces(blocks: _Array, traces: _Array, counts: Any) -> None:
     unequal = np.flatnonzero(roots != wanted)
     if len(unequal):
         at = int(unequal[0])
-        raise _mismatch(blocks, at, f"{wanted[at]} transactions but traces of {roots[at]}")
+        raise _make_error(blocks, at, f"{wanted[at]} transactions but traces of {roots[at]}")
 
 
-def check_silence(blocks: _Array, counts: Any) -> None:
-    """Blocks without logs have nothing in their bloom filter. Raises ChainMismatch."""
-    silent = np.flatnonzero(counts == 0)
-    blooms = pc.fill_null(blocks.field("logsBloom").take(pa.array(silent)), _NO_LOGS)
-    at = _first_difference(blooms, pa.array([_NO_LOGS] * len(silent), pa.string()))
+def check_empty_blooms(blocks: _Array, counts: Any) -> None:
+    """Check that blocks without logs have an empty bloom filter. Raises ChainMismatch."""
+    without_logs = np.flatnonzero(counts == 0)
+    blooms = pc.fill_null(blocks.field("logsBloom").take(pa.array(without_logs)), _NO_LOGS)
+    at = _find_difference(blooms, pa.array([_NO_LOGS] * len(without_logs), pa.string()))
     if at is not None:
-        what = "a bloom filter with logs in it, but eth_getLogs told none"
-        raise _mismatch(blocks, int(silent[at]), what)
+        problem = "a bloom filter with logs, but eth_getLogs returned none"
+        raise _make_error(blocks, int(without_logs[at]), problem)
 
 
-def _first_difference(left: _Array, right: _Array) -> int | None:
+def _find_difference(left: _Array, right: _Array) -> int | None:
     if left.equals(right):
         return None
     differs = pc.fill_null(pc.not_equal(left, right), True)
@@ -100,14 +102,15 @@ def _first_difference(left: _Array, right: _Array) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _owner(counts: Any, at: int) -> int:
-    """The block that the row at that place belongs to."""
+def _find_block(counts: Any, at: int) -> int:
+    """The index of the block that row `at` belongs to."""
     return int(np.searchsorted(np.cumsum(counts), at, side="right"))
 
 
-def _number(blocks: _Array, at: int) -> int:
+def _block_number(blocks: _Array, at: int) -> int:
     return int(blocks.field("number")[at].as_py(), 16)
 
 
-def _mismatch(blocks: _Array, at: int, what: str) -> ChainMismatch:
-    return ChainMismatch(f"block {_number(blocks, at)} ({blocks.field('hash')[at]}) has {what}")
+def _make_error(blocks: _Array, at: int, problem: str) -> ChainMismatch:
+    block_hash = blocks.field("hash")[at]
+    return ChainMismatch(f"block {_block_number(blocks, at)} ({block_hash}) has {problem}")

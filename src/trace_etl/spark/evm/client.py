@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from trace_etl.policy.retry import Backoff
 from trace_etl.spark.errors import RpcRefused, RpcUnreachable
-from trace_etl.spark.evm.answers import RpcCall, RpcFailure, encode, read_columns, read_values
+from trace_etl.spark.evm.answers import RpcCall, RpcFailure, encode_calls, read_columns, read_values
 from trace_etl.spark.evm.endpoint import Endpoint, RpcResponse
 
 _MAX_WAIT = 10.0
@@ -18,10 +18,10 @@ _Read = Callable[[bytes, Sequence[RpcCall], str], Any]
 
 
 class RpcClient:
-    """Calls in batches; halves a batch that fails, waits, tries the next endpoint, gives up.
+    """Sends calls in batches. After a failure it waits, splits the batch, and tries the next URL.
 
-    Its methods raise RpcUnreachable, RpcRefused, ChainMismatch for a missing block, or
-    MethodNotFound.
+    Its methods raise RpcUnreachable, RpcRefused, UnsupportedMethod, or ChainMismatch for a
+    missing block.
     """
 
     def __init__(
@@ -39,35 +39,35 @@ class RpcClient:
         self._turn = first
         self._stopping = Event()
         self.bytes_read = 0
-        self.troubles = 0
+        self.failures = 0
 
     def call(self, call: RpcCall) -> Any:
-        """The result of one call."""
-        [[value]] = self._batch([call], read_values, self._tries)
+        """Return the result of one call."""
+        [[value]] = self._send_batch([call], read_values, self._tries)
         return value
 
     def columns(self, calls: Sequence[RpcCall], shape: Any, *, tries: int | None = None) -> Any:
-        """The results of calls of one kind, as an Arrow array in the order of the calls."""
+        """Return the results of calls of one kind as an Arrow array, in the order of the calls."""
         if not calls:
             return pa.array([], shape)
 
         def read(body: bytes, calls: Sequence[RpcCall], label: str) -> Any:
             return read_columns(body, calls, shape, label)
 
-        parts = self._batch(calls, read, min(tries or self._tries, self._tries))
+        parts = self._send_batch(calls, read, min(tries or self._tries, self._tries))
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     @property
     def label(self) -> str:
-        """The endpoint in use, in the form that may be shown."""
+        """The current endpoint's host and port, without secrets."""
         return self._endpoints[self._turn % len(self._endpoints)].label
 
-    def move_on(self) -> None:
-        """Ask the next endpoint from now on."""
+    def use_next_endpoint(self) -> None:
+        """Send the following calls to the next endpoint."""
         self._turn += 1
 
     def interrupt(self) -> None:
-        """Make a call that is under way in another thread fail soon."""
+        """Make a call in progress in another thread fail soon."""
         self._stopping.set()
         for endpoint in self._endpoints:
             endpoint.interrupt()
@@ -76,45 +76,49 @@ class RpcClient:
         for endpoint in self._endpoints:
             endpoint.close()
 
-    def _batch(self, calls: Sequence[RpcCall], read: _Read, tries: int) -> list[Any]:
-        """What `read` makes of each part that the calls had to be sent in."""
+    def _send_batch(self, calls: Sequence[RpcCall], read: _Read, tries: int) -> list[Any]:
+        """Send the calls, in several parts if needed, and return the parsed parts in order."""
         endpoint = self._endpoints[self._turn % len(self._endpoints)]
         try:
             return [read(self._send(endpoint, calls), calls, endpoint.label)]
-        except RpcFailure as trouble:
-            self.troubles += 1
-            if tries <= 1 or not trouble.again or self._stopping.is_set():
-                done = f" after {self._tries} tries" if trouble.again else ""
-                raise trouble.kind(f"{trouble}{done}") from trouble
+        except RpcFailure as failure:
+            self.failures += 1
+            if tries <= 1 or not failure.retryable or self._stopping.is_set():
+                tried = f" (after {self._tries} tries)" if failure.retryable else ""
+                raise failure.kind(f"{failure}{tried}; check the RPC endpoint") from failure
             self._turn += 1
             wait = self._backoff.seconds(self._tries - tries + 1)
-            self._stopping.wait(min(max(wait, trouble.wait or 0.0), _MAX_WAIT))
-            smaller = trouble.smaller and len(calls) > 1
-        if not smaller:
-            return self._batch(calls, read, tries - 1)
+            self._stopping.wait(min(max(wait, failure.retry_after or 0.0), _MAX_WAIT))
+            must_split = failure.splittable and len(calls) > 1
+        if not must_split:
+            return self._send_batch(calls, read, tries - 1)
         middle = len(calls) // 2
         halves = calls[:middle], calls[middle:]
-        return [part for half in halves for part in self._batch(half, read, tries - 1)]
+        return [part for half in halves for part in self._send_batch(half, read, tries - 1)]
 
     def _send(self, endpoint: Endpoint, calls: Sequence[RpcCall]) -> bytes:
         where = f"{calls[0]} at {endpoint.label}"
         endpoint.wait_for_turn(len(calls), self._stopping)
         try:
-            answer = endpoint.post(encode(calls))
+            response = endpoint.post(encode_calls(calls))
         except TimeoutError as error:
-            raise RpcFailure(RpcUnreachable, f"{where}: no answer in time") from error
+            raise RpcFailure(RpcUnreachable, f"{where}: timed out") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
-            raise RpcFailure(RpcUnreachable, f"{where}: {reason}", smaller=False) from error
-        self.bytes_read += len(answer.body)
-        _check_status(answer, where, len(calls))
-        return answer.body
+            raise RpcFailure(RpcUnreachable, f"{where}: {reason}", splittable=False) from error
+        self.bytes_read += len(response.body)
+        _check_status(response, where, len(calls))
+        return response.body
 
 
-def _check_status(answer: RpcResponse, where: str, asked: int) -> None:
-    if answer.status != 200:
-        # Some nodes call a batch that is too long a bad request.
-        again = answer.status not in _FINAL_STATUSES or (answer.status == 400 and asked > 1)
+def _check_status(response: RpcResponse, where: str, call_count: int) -> None:
+    status = response.status
+    if status != 200:
+        # Some nodes answer a batch that is too long with 400.
+        retryable = status not in _FINAL_STATUSES or (status == 400 and call_count > 1)
         raise RpcFailure(
-            RpcRefused, f"{where}: HTTP {answer.status}", again=again, wait=answer.retry_after
+            RpcRefused,
+            f"{where}: HTTP {status}",
+            retryable=retryable,
+            retry_after=response.retry_after,
         )

@@ -1,4 +1,4 @@
-"""Ranges of blocks from a node, fetched ahead in batches, checked before anybody sees them."""
+"""Fetch ranges of blocks from a node: prefetch in batches, and check before returning them."""
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -15,28 +15,28 @@ from trace_etl.spark.errors import ChainMismatch, RpcRefused
 from trace_etl.spark.evm import shapes
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.checks import (
+    check_empty_blooms,
     check_links,
     check_logs,
     check_numbers,
     check_receipts,
-    check_silence,
     check_traces,
 )
 from trace_etl.spark.evm.client import RpcClient
-from trace_etl.spark.evm.columns import counts, integers
+from trace_etl.spark.evm.columns import list_lengths, parse_integers
 from trace_etl.spark.evm.tables import BlockChunk
 
 _Array = Any  # pyarrow ships no types
-_FIRST_BATCH = 10
-_TRIES_OF_A_RANGE = (
-    2  # of eth_getLogs: nodes word "too much" in many ways, so any refusal halves it
-)
-_WANTED_BYTES = 4_000_000  # an answer this large hides the round trip and still parses quickly
+_INITIAL_BATCH = 10
+# Tries of eth_getLogs before the range is halved: nodes report "too much" in many ways, so any
+# refusal halves it.
+_MAX_RANGE_TRIES = 2
+_TARGET_BYTES = 4_000_000  # an answer of this size hides the round trip and still parses quickly
 
 
 @dataclass(frozen=True)
 class RpcSource:
-    """Where to read and how hard: endpoints, blocks per batch at most, requests at a time."""
+    """The endpoints to read from, with limits: blocks per batch and concurrent requests."""
 
     urls: tuple[str, ...]
     batch: int = 50
@@ -45,34 +45,34 @@ class RpcSource:
     tries: int = 5
     initial_delay: float = 0.2
     spread: bool = True
-    """Ask all endpoints at once; at the tip, where they may differ, one after another."""
+    """Use all endpoints at once. False at the tip, where endpoints may differ."""
 
 
 class BatchSizer:
-    """How many blocks the next batch asks for: what fits a good answer, fewer after trouble."""
+    """Chooses the number of blocks per batch: toward the target size, fewer after failures."""
 
-    def __init__(self, most: int) -> None:
-        self._most = self._allowed = most
-        self._size = min(most, _FIRST_BATCH)
+    def __init__(self, max_size: int) -> None:
+        self._max_size = self._allowed = max_size
+        self._size = min(max_size, _INITIAL_BATCH)
         self._lock = Lock()
 
     @property
     def size(self) -> int:
         return self._size
 
-    def record(self, blocks: int, bytes_read: int, troubles: int) -> None:
-        """Learn from a batch."""
+    def record_batch(self, blocks: int, bytes_read: int, failures: int) -> None:
+        """Adapt to the size and failures of a batch."""
         with self._lock:
-            if troubles:
+            if failures:
                 self._allowed = max(1, self._size // 2)
             else:
-                self._allowed = min(self._most, self._allowed * 2)
-            fitting = _WANTED_BYTES * blocks // max(bytes_read, 1)
+                self._allowed = min(self._max_size, self._allowed * 2)
+            fitting = _TARGET_BYTES * blocks // max(bytes_read, 1)
             self._size = max(1, min(self._allowed, fitting))
 
 
 class RangeReader:
-    """Reads ranges of blocks with several requests under way, in order. Used in a `with`."""
+    """Reads ranges of blocks in order, with concurrent requests. Use it in a `with` block."""
 
     def __init__(self, source: RpcSource, tables: Sequence[str]) -> None:
         self._source = source
@@ -84,9 +84,9 @@ class RangeReader:
             hashes=self._wants_traces,
             withdrawals="withdrawals" in tables,
         )
-        self._pace = BatchSizer(source.batch)
+        self._sizer = BatchSizer(source.batch)
         self._pool = ThreadPoolExecutor(source.concurrency, "evm-fetch")
-        self._here = local()
+        self._local = local()
         self._clients: list[RpcClient] = []
         self._has_block_receipts = True
 
@@ -94,7 +94,7 @@ class RangeReader:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Stop what is under way, also in the middle of an answer, and hang up."""
+        """Abort requests in progress and close the connections."""
         for client in tuple(self._clients):
             client.interrupt()
         self._pool.shutdown(cancel_futures=True)
@@ -102,35 +102,35 @@ class RangeReader:
             client.close()
 
     def chain_id(self) -> int:
-        """What chain the pool serves."""
+        """The id of the chain that the endpoints serve."""
         return int(self.call(RpcCall("eth_chainId", ())), 16)
 
     def call(self, call: RpcCall) -> Any:
-        """The result of one call, from the caller's thread."""
+        """Make one call in the caller's thread and return its result."""
         return self._client.call(call)
 
     def chunks(self, start: int, end: int) -> Iterator[BlockChunk]:
-        """Every block from `start` to `end`, in order, each linked to the one before."""
+        """Yield all blocks from `start` to `end` in order; check that they form a chain."""
         waiting: deque[Future[BlockChunk]] = deque()
         parent: str | None = None
         try:
             while start <= end or waiting:
                 while start <= end and len(waiting) < self._source.concurrency:
-                    stop = min(end, start + self._pace.size - 1)
-                    waiting.append(self._pool.submit(self._fetch, start, stop))
+                    stop = min(end, start + self._sizer.size - 1)
+                    waiting.append(self._pool.submit(self._fetch_chunk, start, stop))
                     start = stop + 1
                 chunk = waiting.popleft().result()
                 check_links(chunk.blocks, parent)
                 parent = chunk.blocks.field("hash")[-1].as_py()
                 yield chunk
         finally:
-            for future in waiting:  # the reader lost interest
+            for future in waiting:  # the caller stopped early
                 future.cancel()
 
     @property
     def _client(self) -> RpcClient:
-        """This thread's own: connections are not shared."""
-        if not hasattr(self._here, "client"):
+        """The client of the current thread: threads do not share connections."""
+        if not hasattr(self._local, "client"):
             source = self._source
             client = RpcClient(
                 source.urls,
@@ -139,122 +139,125 @@ class RangeReader:
                 initial_delay=source.initial_delay,
                 first=len(self._clients) if source.spread else 0,
             )
-            self._here.client = client
+            self._local.client = client
             self._clients.append(client)
-        return self._here.client
+        return self._local.client
 
-    def _fetch(self, start: int, end: int) -> BlockChunk:
+    def _fetch_chunk(self, start: int, end: int) -> BlockChunk:
         client = self._client
-        before = client.bytes_read, client.troubles
-        chunk = self._agreed(client, range(start, end + 1))
-        self._pace.record(
-            end - start + 1, client.bytes_read - before[0], client.troubles - before[1]
+        before = client.bytes_read, client.failures
+        chunk = self._fetch_consistent(client, range(start, end + 1))
+        self._sizer.record_batch(
+            end - start + 1, client.bytes_read - before[0], client.failures - before[1]
         )
         return chunk
 
-    def _agreed(self, client: RpcClient, numbers: range) -> BlockChunk:
-        """What one endpoint says without contradicting itself; the last one's error if none."""
-        for others in reversed(range(len(self._source.urls))):
+    def _fetch_consistent(self, client: RpcClient, numbers: range) -> BlockChunk:
+        """Read from the first endpoint with consistent answers. Raises the last one's error."""
+        for remaining in reversed(range(len(self._source.urls))):
             try:
-                with _named_mismatch(client, numbers[0], numbers[-1]):
-                    return self._told(client, numbers)
+                with _name_endpoint(client, numbers[0], numbers[-1]):
+                    return self._read_chunk(client, numbers)
             except ChainMismatch:
-                if not others:
+                if not remaining:
                     raise
-                client.move_on()
+                client.use_next_endpoint()
         raise AssertionError("there is at least one endpoint")
 
-    def _told(self, client: RpcClient, numbers: range) -> BlockChunk:
-        read = self._full_blocks if self._wants_transactions else self._headers
+    def _read_chunk(self, client: RpcClient, numbers: range) -> BlockChunk:
+        read = self._read_full_blocks if self._wants_transactions else self._read_headers
         chunk = read(client, numbers)
-        return self._with_traces(client, numbers, chunk) if self._wants_traces else chunk
+        return self._add_traces(client, numbers, chunk) if self._wants_traces else chunk
 
-    def _full_blocks(self, client: RpcClient, numbers: range) -> BlockChunk:
+    def _read_full_blocks(self, client: RpcClient, numbers: range) -> BlockChunk:
         calls = [RpcCall("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
         blocks = client.columns(calls, self._shape)
         check_numbers(blocks, numbers)
         transactions = blocks.field("transactions")
-        wanted = counts(transactions)
-        receipts, told = self._receipts(client, numbers, transactions.flatten(), wanted)
-        check_receipts(blocks, wanted, receipts, told)
+        wanted = list_lengths(transactions)
+        receipts, found = self._read_receipts(client, numbers, transactions.flatten(), wanted)
+        check_receipts(blocks, wanted, receipts, found)
         logs = receipts.field("logs")
-        starts = np.concatenate([[0], np.cumsum(counts(logs))])
+        starts = np.concatenate([[0], np.cumsum(list_lengths(logs))])
         edges = starts[np.concatenate([[0], np.cumsum(wanted)])]
         check_logs(blocks, logs.flatten(), np.diff(edges))
         return BlockChunk(blocks, transactions.flatten(), receipts, logs.flatten())
 
-    def _receipts(
+    def _read_receipts(
         self, client: RpcClient, numbers: range, transactions: _Array, wanted: Any
     ) -> tuple[_Array, Any]:
-        """The receipts of all blocks in a row, and how many each block has."""
+        """Read the receipts of all blocks, and count those of each block."""
         if self._has_block_receipts:
             calls = [RpcCall("eth_getBlockReceipts", (hex(number),)) for number in numbers]
             try:
                 lists = client.columns(calls, shapes.RECEIPTS)
-                return lists.flatten(), counts(lists)
+                return lists.flatten(), list_lengths(lists)
             except UnsupportedMethod:
                 self._has_block_receipts = False
         hashes = transactions.field("hash").to_pylist()
         calls = [RpcCall("eth_getTransactionReceipt", (name,)) for name in hashes]
         return client.columns(calls, shapes.RECEIPT), wanted
 
-    def _with_traces(self, client: RpcClient, numbers: range, chunk: BlockChunk) -> BlockChunk:
+    def _add_traces(self, client: RpcClient, numbers: range, chunk: BlockChunk) -> BlockChunk:
         calls = [RpcCall("trace_block", (hex(number),)) for number in numbers]
         try:
             lists = client.columns(calls, shapes.TRACES)
         except UnsupportedMethod as error:
-            raise RpcRefused(f"{error}: the node offers no traces") from error
-        check_traces(chunk.blocks, lists.flatten(), counts(lists))
+            raise RpcRefused(
+                f"{error}: the node does not support trace_block; use an endpoint with traces"
+            ) from error
+        check_traces(chunk.blocks, lists.flatten(), list_lengths(lists))
         return replace(chunk, traces=lists.flatten())
 
-    def _headers(self, client: RpcClient, numbers: range) -> BlockChunk:
+    def _read_headers(self, client: RpcClient, numbers: range) -> BlockChunk:
         calls = [RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
         blocks = client.columns(calls, self._shape)
         check_numbers(blocks, numbers)
-        nothing = pa.array([], shapes.LOG)
+        empty = pa.array([], shapes.LOG)
         if not self._wants_logs:
-            return BlockChunk(blocks, nothing, nothing, nothing)
-        logs, per_block = _sorted_by_position(self._logs(client, numbers), numbers)
+            return BlockChunk(blocks, empty, empty, empty)
+        logs, per_block = _sort_logs(self._read_logs(client, numbers), numbers)
         check_logs(blocks, logs, per_block)
-        check_silence(blocks, per_block)
-        return BlockChunk(blocks, nothing, nothing, logs)
+        check_empty_blooms(blocks, per_block)
+        return BlockChunk(blocks, empty, empty, logs)
 
-    def _logs(self, client: RpcClient, numbers: range) -> _Array:
-        """The logs of a range, in halves if it holds more than the node gives at once."""
+    def _read_logs(self, client: RpcClient, numbers: range) -> _Array:
+        """Read the logs of a range; halve the range if the node refuses it."""
         span = {"fromBlock": hex(numbers[0]), "toBlock": hex(numbers[-1])}
         calls = [RpcCall("eth_getLogs", (span,))]
         if len(numbers) == 1:
             return client.columns(calls, shapes.LOGS).flatten()
         try:
-            return client.columns(calls, shapes.LOGS, tries=_TRIES_OF_A_RANGE).flatten()
+            return client.columns(calls, shapes.LOGS, tries=_MAX_RANGE_TRIES).flatten()
         except RpcRefused:
             middle = len(numbers) // 2
             halves = numbers[:middle], numbers[middle:]
-            return pa.concat_arrays([self._logs(client, half) for half in halves])
+            return pa.concat_arrays([self._read_logs(client, half) for half in halves])
 
 
-def _sorted_by_position(logs: _Array, numbers: range) -> tuple[_Array, Any]:
-    """Logs by block and index, and how many each block has. Raises ChainMismatch."""
-    blocks = np.asarray(integers(logs.field("blockNumber")))
+def _sort_logs(logs: _Array, numbers: range) -> tuple[_Array, Any]:
+    """Sort logs by block and index, and count those of each block. Raises ChainMismatch."""
+    blocks = np.asarray(parse_integers(logs.field("blockNumber")))
     outside = np.flatnonzero((blocks < numbers[0]) | (blocks > numbers[-1]))
     if len(outside):
         raise ChainMismatch(
-            f"eth_getLogs of blocks {numbers[0]} to {numbers[-1]} told a log of block "
+            f"eth_getLogs of blocks {numbers[0]} to {numbers[-1]} returned a log of block "
             f"{blocks[outside[0]]}"
         )
-    order = np.lexsort((np.asarray(integers(logs.field("logIndex"))), blocks))
+    order = np.lexsort((np.asarray(parse_integers(logs.field("logIndex"))), blocks))
     per_block = np.bincount(blocks - numbers[0], minlength=len(numbers))
     return logs.take(pa.array(order)), per_block
 
 
 @contextmanager
-def _named_mismatch(client: RpcClient, start: int, end: int) -> Generator[None]:
-    """Say which endpoint it was that contradicted itself, or answered in a strange shape."""
+def _name_endpoint(client: RpcClient, start: int, end: int) -> Generator[None]:
+    """Add the endpoint to a ChainMismatch; turn parse errors into ChainMismatch."""
     try:
         yield
     except ChainMismatch as error:
-        raise ChainMismatch(f"{error}, at {client.label}") from error
+        raise ChainMismatch(f"{error}; check the RPC endpoint {client.label}") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise ChainMismatch(
-            f"blocks {start} to {end} at {client.label}: an answer of unknown shape ({error})"
+            f"blocks {start} to {end} at {client.label}: unexpected JSON structure ({error}); "
+            "check the RPC endpoint"
         ) from error

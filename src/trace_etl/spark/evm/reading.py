@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from trace_etl.spark.evm.columns import binary, integers
+from trace_etl.spark.evm.columns import parse_binary, parse_integers
 from trace_etl.spark.evm.fetch import RangeReader
 from trace_etl.spark.evm.options import BUNDLE, LINKS, EvmOptions
 from trace_etl.spark.evm.tables import BlockChunk, build_table
@@ -74,5 +74,9 @@ def _slice(table: str, chunk: BlockChunk, chain_id: int) -> Any:
     if table != LINKS:
         return build_table(table, chunk, chain_id)
     column = chunk.blocks.field
-    columns = [integers(column("number")), binary(column("hash")), binary(column("parentHash"))]
+    columns = [
+        parse_integers(column("number")),
+        parse_binary(column("hash")),
+        parse_binary(column("parentHash")),
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=_LINKS_SCHEMA)

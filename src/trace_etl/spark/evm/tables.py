@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 from trace_etl.data.columns import declared_arrow_type
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.columns import (
-    binary,
-    constant,
-    integers,
-    joined,
-    nth,
-    repeated,
-    sizes,
-    wide_integers,
+    count_bytes,
+    join_lists,
+    parse_binary,
+    parse_integers,
+    parse_wide_integers,
+    repeat_constant,
+    repeat_values,
+    take_nth,
 )
 
 _LONG, _BYTES, _TEXT, _DOUBLE, _FLAG = map(
@@ -146,58 +146,58 @@ def build_table(table: str, chunk: BlockChunk, chain_id: int) -> Any:
 def _blocks(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column = chunk.blocks.field
     return [
-        binary(column("hash")),
-        binary(column("miner")),
-        integers(column("number")),
-        integers(column("gasUsed")),
-        binary(column("extraData")),
-        integers(column("timestamp")),
-        integers(column("baseFeePerGas"), optional=True),
-        constant(chain_id, len(chunk.blocks)),
+        parse_binary(column("hash")),
+        parse_binary(column("miner")),
+        parse_integers(column("number")),
+        parse_integers(column("gasUsed")),
+        parse_binary(column("extraData")),
+        parse_integers(column("timestamp")),
+        parse_integers(column("baseFeePerGas"), optional=True),
+        repeat_constant(chain_id, len(chunk.blocks)),
     ]
 
 
 def _transactions(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column, receipt = chunk.transactions.field, chunk.receipts.field
-    data = binary(column("input"))
-    n_bytes, n_zero = sizes(data)
+    data = parse_binary(column("input"))
+    n_bytes, n_zero = count_bytes(data)
     return [
-        integers(column("blockNumber")),
-        integers(column("transactionIndex")),
-        binary(column("hash")),
-        integers(column("nonce")),
-        binary(column("from")),
-        binary(column("to"), optional=True),
-        *wide_integers(column("value")),
+        parse_integers(column("blockNumber")),
+        parse_integers(column("transactionIndex")),
+        parse_binary(column("hash")),
+        parse_integers(column("nonce")),
+        parse_binary(column("from")),
+        parse_binary(column("to"), optional=True),
+        *parse_wide_integers(column("value")),
         data,
-        integers(column("gas")),
-        integers(receipt("gasUsed")),
-        integers(column("gasPrice"), optional=True),
-        integers(pc.fill_null(column("type"), "0x0")),
-        integers(column("maxPriorityFeePerGas"), optional=True),
-        integers(column("maxFeePerGas"), optional=True),
+        parse_integers(column("gas")),
+        parse_integers(receipt("gasUsed")),
+        parse_integers(column("gasPrice"), optional=True),
+        parse_integers(pc.fill_null(column("type"), "0x0")),
+        parse_integers(column("maxPriorityFeePerGas"), optional=True),
+        parse_integers(column("maxFeePerGas"), optional=True),
         # Before Byzantium a receipt told a state root, not a status: null.
         pc.equal(receipt("status"), "0x1"),
         n_bytes,
         n_zero,
         pc.subtract(n_bytes, n_zero),
-        constant(chain_id, len(chunk.transactions)),
+        repeat_constant(chain_id, len(chunk.transactions)),
     ]
 
 
 def _logs(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column = chunk.logs.field
-    data = binary(column("data"))
+    data = parse_binary(column("data"))
     return [
-        integers(column("blockNumber")),
-        integers(column("transactionIndex")),
-        integers(column("logIndex")),
-        binary(column("transactionHash")),
-        binary(column("address")),
-        *(binary(nth(column("topics"), index), optional=True) for index in range(4)),
+        parse_integers(column("blockNumber")),
+        parse_integers(column("transactionIndex")),
+        parse_integers(column("logIndex")),
+        parse_binary(column("transactionHash")),
+        parse_binary(column("address")),
+        *(parse_binary(take_nth(column("topics"), index), optional=True) for index in range(4)),
         data,
-        sizes(data)[0],
-        constant(chain_id, len(chunk.logs)),
+        count_bytes(data)[0],
+        repeat_constant(chain_id, len(chunk.logs)),
     ]
 
 
@@ -206,29 +206,31 @@ def _traces(chunk: BlockChunk, chain_id: int) -> list[Any]:
     action, result = column("action").field, column("result").field
     # A contract that ends itself says the same things in other words.
     value = pc.coalesce(action("value"), action("balance"))
-    exact, decimal, double = wide_integers(value)
+    exact, decimal, double = parse_wide_integers(value)
     return [
-        binary(pc.coalesce(action("from"), action("author"), action("address")), optional=True),
-        binary(pc.coalesce(action("to"), action("refundAddress")), optional=True),
+        parse_binary(
+            pc.coalesce(action("from"), action("author"), action("address")), optional=True
+        ),
+        parse_binary(pc.coalesce(action("to"), action("refundAddress")), optional=True),
         decimal,
-        integers(action("gas"), optional=True),
-        binary(action("input"), optional=True),
+        parse_integers(action("gas"), optional=True),
+        parse_binary(action("input"), optional=True),
         action("callType"),
-        binary(action("init"), optional=True),
+        parse_binary(action("init"), optional=True),
         action("rewardType"),
         column("type"),
-        integers(result("gasUsed"), optional=True),
-        binary(result("output"), optional=True),
-        binary(result("code"), optional=True),
-        binary(result("address"), optional=True),
-        joined(column("traceAddress"), "_"),
+        parse_integers(result("gasUsed"), optional=True),
+        parse_binary(result("output"), optional=True),
+        parse_binary(result("code"), optional=True),
+        parse_binary(result("address"), optional=True),
+        join_lists(column("traceAddress"), "_"),
         column("subtraces"),
         column("transactionPosition"),
-        binary(column("transactionHash"), optional=True),
+        parse_binary(column("transactionHash"), optional=True),
         column("blockNumber"),
-        binary(column("blockHash")),
+        parse_binary(column("blockHash")),
         column("error"),
-        constant(chain_id, len(chunk.traces)),
+        repeat_constant(chain_id, len(chunk.traces)),
         exact,
         double,
     ]
@@ -240,13 +242,13 @@ def _withdrawals(chunk: BlockChunk, chain_id: int) -> list[Any]:
     numbers = np.asarray(held).astype(np.int64)
     rows = lists.flatten()
     return [
-        integers(repeated(chunk.blocks.field("number"), numbers)),
-        binary(repeated(chunk.blocks.field("hash"), numbers)),
-        integers(rows.field("index")),
-        integers(rows.field("validatorIndex")),
-        binary(rows.field("address")),
-        integers(rows.field("amount")),
-        constant(chain_id, len(rows)),
+        parse_integers(repeat_values(chunk.blocks.field("number"), numbers)),
+        parse_binary(repeat_values(chunk.blocks.field("hash"), numbers)),
+        parse_integers(rows.field("index")),
+        parse_integers(rows.field("validatorIndex")),
+        parse_binary(rows.field("address")),
+        parse_integers(rows.field("amount")),
+        repeat_constant(chain_id, len(rows)),
     ]
 
 

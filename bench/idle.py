@@ -34,7 +34,7 @@ def _spent(supervisor: psutil.Process) -> dict[int, float]:
 
 def _until_warm(home: Path, supervisor: psutil.Process) -> None:
     """Spark is up in every worker, and what warming it up started has ended."""
-    while not (ready := list((home / "run").glob("*.ready*"))) or any(
+    while not (ready := list((home / "run").glob("worker*.ready*"))) or any(
         read_ready_file(path).get("spark") != "ready" for path in ready
     ):
         time.sleep(0.5)

@@ -13,7 +13,7 @@ import uvloop
 from bench import load
 from bench.harness import Result, percentile
 from bench.stand import Stand
-from trace_etl.queues.pgqueue import Consumer
+from trace_etl.queues.pgqueue import PgQueue
 
 RATE = 100
 SECONDS = 5
@@ -48,19 +48,22 @@ class WaitingWorker:
         self.thread = threading.Thread(target=lambda: uvloop.run(self._run()))
 
     async def _run(self) -> None:
-        consumer = Consumer(self.made.dsns.queue, ["ecs_python"], "waiting")
+        consumer = PgQueue(self.made.dsns.queue).consumer(["ecs_python"], "waiting")
         conn = await load.connect(self.made.internal_port, self.made.ca)
         while not self.stop.is_set():
-            messages = consumer.receive(limit=10, hidden=timedelta(seconds=30))
-            if not messages:
-                consumer.wait(self.stop)
+            messages = consumer.receive(
+                limit=10,
+                visibility=timedelta(seconds=30),
+                wait=timedelta(seconds=5),
+                stop=self.stop,
+            )
             for message in messages:
                 task_id = message.body["task_id"]
                 answer = await load.claim(conn, self.made.worker_token, task_id, "waiting")
                 if answer["status"] == "Claimed":
                     key = answer["task"]["scope"]["partition_key"]
                     self.claimed[key] = time.perf_counter()
-            consumer.ack([m.message_id for m in messages])
+                consumer.delete(message)
         consumer.close()
         conn.close()
 

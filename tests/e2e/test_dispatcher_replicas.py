@@ -23,8 +23,8 @@ from support.waiting import eventually
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.postgres.server import EmbeddedPostgres
-from trace_etl.queues import pgqueue
-from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer
+from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.queues.queue import QueueUnavailable
 from trace_etl.state.db import migrations
 
 TASKS = 120
@@ -85,7 +85,7 @@ def world(tmp_path: Path) -> Generator[World]:
     try:
         dsns = databases.provision(server)
         migrations.apply(dsns.state)
-        pgqueue.migrate(dsns.queue)
+        PgQueue(dsns.queue).prepare()
         replicas = [
             DispatcherProcess(secrets, dsns, tmp_path / "dispatcher", QUICK) for _ in range(2)
         ]
@@ -112,7 +112,8 @@ class Worker(threading.Thread):
         self.error: BaseException | None = None
         # Half of them wait for wake-ups, half ask for whatever is ready.
         runtimes = ["ecs_python"]
-        self.consumer = Consumer(world.dsns.queue, runtimes, self.name) if n % 2 else None
+        queue = PgQueue(world.dsns.queue)
+        self.consumer = queue.consumer(runtimes, self.name) if n % 2 else None
 
     def run(self) -> None:
         try:
@@ -163,10 +164,11 @@ class Worker(threading.Thread):
     def woken(self) -> list[str]:
         assert self.consumer is not None
         try:
-            messages = self.consumer.receive(limit=2, hidden=timedelta(seconds=2))
-            self.consumer.ack([message.message_id for message in messages])
+            messages = self.consumer.receive(limit=2, visibility=timedelta(seconds=2))
+            for message in messages:
+                self.consumer.delete(message)
             return [message.body["task_id"] for message in messages]
-        except CONNECTION_LOST:
+        except QueueUnavailable:
             return []
 
     def claim(self, task_id: str, headers: dict[str, str]) -> list[dict[str, Any]]:

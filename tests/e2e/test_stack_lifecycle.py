@@ -26,7 +26,7 @@ from trace_etl.lite.processes import probes, process_tree
 
 SUPPORT = Path(__file__).parents[1] / "support"
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
-PARTS = {"postgres", "dispatcher", "worker", "query", "scheduler"}
+PARTS = {"postgres", "dispatcher", "worker", "sink", "query", "scheduler"}
 
 
 class Stack:

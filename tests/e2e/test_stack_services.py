@@ -80,6 +80,14 @@ def test_a_killed_worker_takes_its_jvm_along_and_a_new_one_starts(home: Path) ->
     assert trace(home, "status").returncode == 0
 
 
+def test_a_killed_sink_is_restarted(home: Path) -> None:
+    eventually(lambda: part(home, "sink").health == "healthy")
+    os.kill(part(home, "sink").pid, signal.SIGKILL)
+    eventually(lambda: part(home, "sink").restarts == 1)
+    eventually(lambda: part(home, "sink").health == "healthy")
+    assert (home / "logs" / "sink.log").read_text().count('"sink_ready"') == 2
+
+
 def test_down_stops_every_process(home: Path) -> None:
     supervisor = psutil.Process(connection(home)["supervisor_pid"])
     eventually(lambda: "java" in names(supervisor.children(recursive=True)))

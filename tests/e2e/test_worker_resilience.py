@@ -14,6 +14,7 @@ import httpx
 import psycopg
 import pytest
 
+from support import queue_tables
 from support.dispatcher import Secrets
 from support.postgres import sql
 from support.processes import DispatcherProcess
@@ -24,7 +25,8 @@ from trace_etl.http.dispatcher_client import DispatcherClient
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff
-from trace_etl.queues.pgqueue import Consumer
+from trace_etl.queues.pgqueue import PgConsumer
+from trace_etl.queues.queue import Message
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.slots import Slots
 
@@ -81,7 +83,7 @@ class Scene:
     secrets: Secrets
     recorder: Recorder = field(default_factory=Recorder)
     runner: HeldBack = field(default_factory=HeldBack)
-    consumer_type: Callable[[str, list[str], str], Consumer] = Consumer
+    consumer_type: Callable[[str, list[str], str], PgConsumer] = PgConsumer
 
     def queue_task(self, lease: str = "20s") -> None:
         """One task of `work`, with its wake-up in the queue."""
@@ -99,7 +101,7 @@ class Scene:
                 assert http.post(f"{url}{path}", json=body).status_code == 200
 
     def messages(self) -> int:
-        return sql(self.dsns.queue, "SELECT count(*) FROM queue.messages")[0][0]
+        return queue_tables.count(self.dsns.queue)
 
     def task(self) -> tuple[str, int]:
         query = "SELECT status, attempt FROM tasks JOIN jobs USING (job_id) WHERE name = 'work'"
@@ -277,37 +279,73 @@ def test_a_task_that_was_announced_before_an_outage_is_claimed_right_after_it(
     scene.prove()
 
 
-class Unlucky(Consumer):
-    """Loses its connection between the claim and the removal of the message, once."""
+class BreakingConsumer(PgConsumer):
+    """Loses its connection when it deletes the message of the completed task."""
 
-    lost = False
-
-    def ack(self, message_ids: list[int]) -> None:
-        if not self.lost:
-            self.lost = True
-            pid = self._connected().info.backend_pid
-            with psycopg.connect(self._dsn, autocommit=True) as other:
-                other.execute("SELECT pg_terminate_backend(%s)", (pid,))
-        super().ack(message_ids)
+    def delete(self, message: Message) -> None:
+        self._settling = psycopg.connect(self._dsn, autocommit=True)
+        pid = self._settling.info.backend_pid
+        with psycopg.connect(self._dsn, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+        super().delete(message)
 
 
-def test_a_claimed_task_runs_even_if_its_message_cannot_be_removed(scene: Scene) -> None:
+def test_a_task_is_completed_though_its_message_cannot_be_deleted(scene: Scene) -> None:
     scene.queue_task()
     scene.runner.released.set()
-    scene.consumer_type = Unlucky
+    scene.consumer_type = BreakingConsumer
     with scene.worker():
         eventually(lambda: scene.task() == ("Completed", 1), "it is completed")
     assert scene.runner.runs == [1]
-    assert scene.messages() == 1  # it comes back, finds the task Completed, and goes
+    assert scene.messages() == 1
+    queue_tables.show_all(scene.dsns.queue)
+    scene.consumer_type = PgConsumer
+    with scene.worker():
+        eventually(lambda: scene.messages() == 0, "its claim finds the task completed")
+    assert scene.runner.runs == [1]
     scene.prove()
+
+
+def test_a_message_stays_hidden_while_its_task_runs_and_is_deleted_at_the_end(
+    scene: Scene,
+) -> None:
+    scene.queue_task(lease="4s")
+    with scene.worker():
+        assert scene.runner.started.wait(30)
+        queue_tables.show_all(scene.dsns.queue)  # no other worker listens
+        heard = scene.calls("heartbeat", answered=True)
+        eventually(lambda: scene.calls("heartbeat", answered=True) > heard, "a heartbeat")
+        (seconds,) = queue_tables.seconds_until_visible(scene.dsns.queue)
+        assert seconds > 30
+        scene.runner.released.set()
+        eventually(lambda: scene.messages() == 0, "the message is deleted")
+        assert scene.task() == ("Completed", 1)
+    scene.prove()
+
+
+def test_the_message_of_a_killed_worker_wakes_another_one(scene: Scene) -> None:
+    """It is deleted without effect: the Dispatcher wakes a worker for the next attempt."""
+    scene.queue_task(lease="4s")
+    killed = PgConsumer(scene.dsns.queue, ["ecs_python"], "killed")
+    (message,) = killed.receive(limit=1, visibility=timedelta(seconds=1))
+    token = scene.secrets.worker_token
+    url, ca = scene.dispatcher.internal_url, scene.secrets.ca
+    client = DispatcherClient(url, ca, lambda: token, INSISTENCE)
+    claimed = client.claim(UUID(message.body["task_id"]), "killed", threading.Event())
+    assert claimed.status == "Claimed"
+    client.close()
+    killed.close()
+    scene.runner.released.set()
+    with scene.worker():
+        eventually(lambda: scene.calls("claim", answered=True) >= 1, "another worker is woken")
+        eventually(lambda: scene.task() == ("Completed", 2), "the next attempt is completed")
+        eventually(lambda: scene.messages() == 0, "no message is left")
+    assert scene.runner.runs == [2]
 
 
 def test_a_message_that_is_no_wake_up_is_dropped_and_the_worker_goes_on(scene: Scene) -> None:
     scene.runner.released.set()
-    sql(
-        scene.dsns.queue,
-        """INSERT INTO queue.messages (queue, body) VALUES ('ecs_python', '{"task": 1}')""",
-    )
+    queue_tables.send(scene.dsns.queue, "ecs_python", {"task": 1})
     with scene.worker():
         eventually(lambda: scene.messages() == 0, "it is dropped")
         scene.ask_for_task()

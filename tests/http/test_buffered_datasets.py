@@ -1,20 +1,20 @@
 """Buffered datasets: several producers, one dataset, and the sink that writes it."""
 
-import json
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 
+from support import queue_tables
 from support.buffered import SCHEMA, World, sinking
 from support.dispatcher import Secrets
 from support.lifecycle import at_once
 from support.postgres import Templates
-from trace_etl.queues.pgqueue import Consumer
-from trace_etl.sink.sink import DEAD, MOST_RECEIVES, QUEUE
+from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.queues.queue import dead_letter_queue
+from trace_etl.sink.sink import MAX_TRIES, QUEUE
 
 
 @pytest.fixture(scope="module")
@@ -210,9 +210,7 @@ def test_a_batch_delivered_again_changes_nothing(world: World, published: str) -
     world.drain()
     before = world.rows(dataset)
     world.publish(attempt, [{"id": "a", "n": 2}])
-    with psycopg.connect(world.bench.live.dsns.queue, autocommit=True) as conn:
-        again = "INSERT INTO queue.messages (queue, body) VALUES (%s, %s)"
-        conn.execute(again, (QUEUE, json.dumps(message)))
+    queue_tables.send(world.bench.live.dsns.queue, QUEUE, message)
     world.drain()
     assert before[0]["n"] == 1
     assert world.values(dataset) == [("a", 2)]
@@ -226,7 +224,7 @@ def test_a_sink_that_dies_before_it_reports_is_made_good(world: World, published
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
     publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
-    world.sink._written(world.sink.client.buffer_fetch(UUID(publish_id)))  # and dies
+    world.sink._write(world.sink.client.buffer_fetch(UUID(publish_id)))  # and dies
     before = world.rows(dataset)
     assert world.batches(published)[0]["state"] == "waiting"
     world.drain()
@@ -244,10 +242,10 @@ def test_two_sinks_at_once_lose_and_double_nothing(world: World, published: str)
     for n in range(8):
         world.publish(attempt, [{"id": "shared", "n": n}, {"id": f"own-{n}", "n": n}])
     own = world.sink.consumer
-    other = Consumer(world.bench.live.dsns.queue, [QUEUE], "test:other-sink")
+    other = PgQueue(world.bench.live.dsns.queue).consumer([QUEUE], "test:other-sink")
     try:
         sinks = [replace(world.sink, consumer=consumer) for consumer in (own, other)]
-        at_once([lambda sink=sink: [sink.sink_once() for _ in range(8)] for sink in sinks])
+        at_once([lambda sink=sink: [sink.write_once() for _ in range(8)] for sink in sinks])
     finally:
         other.close()
     world.drain()
@@ -264,11 +262,7 @@ def test_of_two_batches_the_later_published_stands_whatever_comes_first(
     attempt = producer.attempt("one")
     world.publish(attempt, [{"id": "a", "n": 1}, {"id": "b", "n": 1}])
     world.publish(attempt, [{"id": "a", "n": 2}])
-    with psycopg.connect(world.bench.live.dsns.queue, autocommit=True) as conn:
-        hide = """UPDATE queue.messages SET visible_at = now() + interval '1 hour'
-                   WHERE message_id = (SELECT min(message_id) FROM queue.messages
-                                        WHERE queue = %s)"""
-        conn.execute(hide, (QUEUE,))
+    queue_tables.hide_oldest(world.bench.live.dsns.queue, QUEUE)
     world.drain()
     world.let_all_be_received()
     world.drain()
@@ -310,7 +304,7 @@ def test_a_bad_batch_says_why_and_spoils_no_other(world: World, published: str, 
     (failed,) = world.batches(published, state="failed")
     assert (failed["publish_id"], failed["error_code"]) == (bad, "bad_batch")
     assert reason in failed["error_message"]
-    assert bad in [m["publish_id"] for m in world.bench.messages(DEAD)]
+    assert bad in [m["publish_id"] for m in world.bench.messages(dead_letter_queue(QUEUE))]
 
 
 def test_a_batch_that_is_not_there_is_given_up_after_ten_receives_and_can_be_retried(
@@ -324,7 +318,7 @@ def test_a_batch_that_is_not_there_is_given_up_after_ten_receives_and_can_be_ret
     root = world.bench.live.objects
     path = root / batch["batch_uri"].removeprefix("s3://")
     hidden = path.rename(path.with_suffix(".hidden"))
-    for _ in range(MOST_RECEIVES):
+    for _ in range(MAX_TRIES):
         assert world.batches(published)[0]["state"] == "waiting"
         world.drain()
         world.let_all_be_received()

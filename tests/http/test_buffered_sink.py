@@ -5,15 +5,16 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 
+from support import queue_tables
 from support.buffered import World, sinking
 from support.dispatcher import Secrets
 from support.lifecycle import Attempt
 from support.postgres import Templates
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
-from trace_etl.sink.sink import DEAD, MOST_RECEIVES, QUEUE
+from trace_etl.queues.queue import dead_letter_queue
+from trace_etl.sink.sink import MAX_TRIES, QUEUE
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,9 @@ def state(world: World, published: str) -> str:
 
 
 def buried(world: World, publish_id: str) -> bool:
-    return publish_id in [message["publish_id"] for message in world.bench.messages(DEAD)]
+    return publish_id in [
+        message["publish_id"] for message in world.bench.messages(dead_letter_queue(QUEUE))
+    ]
 
 
 def test_a_producer_cannot_tell_the_readers_itself(
@@ -67,9 +70,7 @@ def test_a_producer_cannot_tell_the_readers_itself(
 
 
 def lose(world: World, publish_id: str) -> None:
-    with psycopg.connect(world.bench.live.dsns.queue, autocommit=True) as conn:
-        lost = "DELETE FROM queue.messages WHERE body ->> 'publish_id' = %s"
-        assert conn.execute(lost, (publish_id,)).rowcount == 1
+    assert queue_tables.delete_batch(world.bench.live.dsns.queue, publish_id) == 1
 
 
 def sweep(world: World) -> None:
@@ -135,10 +136,10 @@ def test_a_token_that_was_just_rotated_buries_nothing_and_counts_for_nothing(
     client = world.client(lambda: next(tokens))  # good to fetch, old when it reports
     sink = replace(world.sink, client=client)
     try:
-        assert sink.sink_once() == 1
+        assert sink.write_once() == 1
         assert (world.receives(publish_id), buried(world, publish_id)) == ([0], False)
         world.let_all_be_received()
-        assert sink.sink_once() == 1  # too old to fetch
+        assert sink.write_once() == 1  # too old to fetch
         assert (world.receives(publish_id), buried(world, publish_id)) == ([0], False)
     finally:
         client.close()
@@ -176,10 +177,10 @@ def test_only_an_outage_counts_for_nothing(
     client.__dict__.update(world.sink.client.__dict__)
     client.error = error
     sink = replace(world.sink, client=client)
-    assert sink.sink_once() == 1
+    assert sink.write_once() == 1
     assert world.receives(publish_id) == [1 if counts else 0]
-    world.taken(publish_id, MOST_RECEIVES - 1)
-    assert sink.sink_once() == 1
+    world.taken(publish_id, MAX_TRIES - 1)
+    assert sink.write_once() == 1
     assert (state(world, published), buried(world, publish_id)) == (
         ("failed", True) if counts else ("waiting", False)
     )
@@ -191,13 +192,13 @@ def test_a_batch_that_was_taken_too_often_is_asked_after_before_it_is_given_up(
     world: World, published: str, attempt: Attempt
 ) -> None:
     publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
-    world.sink._written(world.sink.client.buffer_fetch(UUID(publish_id)))  # and dies
-    world.taken(publish_id, MOST_RECEIVES)
+    world.sink._write(world.sink.client.buffer_fetch(UUID(publish_id)))  # and dies
+    world.taken(publish_id, MAX_TRIES)
     world.drain()
     assert (state(world, published), buried(world, publish_id)) == ("written", False)
     other = world.publish(attempt, [{"id": "b", "n": 1}])
-    world.taken(other, MOST_RECEIVES)
+    world.taken(other, MAX_TRIES)
     world.drain()
     (failed,) = world.batches(published, state="failed")
-    assert "taken 10 times" in failed["error_message"]
+    assert "received 10 times" in failed["error_message"]
     assert other not in [message["publish_id"] for message in world.bench.messages(QUEUE)]

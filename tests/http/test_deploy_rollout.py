@@ -4,8 +4,8 @@ from uuid import uuid4
 
 import pytest
 
+from support import queue_tables
 from support.lifecycle import Bench, at_once, held_up
-from support.postgres import sql
 from support.rollouts import Story
 
 THREE = ["0-9", "10-19", "20-29"]
@@ -412,10 +412,7 @@ def test_a_rebuild_gives_way_to_new_blocks_in_the_queue(story: Story) -> None:
     story.deploy(column=2)
     story.trigger(30, 39)
     story.bench.live.drain()
-    found = {
-        row[0].get("task_id"): row[1]  # others' messages may name no task
-        for row in sql(story.bench.live.dsns.queue, "SELECT body, bulk FROM queue.messages")
-    }
+    found = queue_tables.bulk_flags(story.bench.live.dsns.queue)
     waiting = {task_id: found[task_id] for task_id in story.queued("work")}
     assert waiting == {task_id: story.bench.row(task_id)["bulk"] for task_id in waiting}
     assert sorted(waiting.values()) == [False, True, True, True, True]

@@ -2,6 +2,7 @@
 
 import json
 
+from support import queue_tables
 from support.dags import QUICKSTART
 from support.dispatcher import Live
 from support.postgres import sql
@@ -100,7 +101,7 @@ def test_a_triggered_range_is_split_ingested_committed_and_passed_on(dispatcher:
 
     ingests = queued(dispatcher, "ingest")
     assert len(ingests) == 3
-    messages = sql(dispatcher.dsns.queue, "SELECT queue, body FROM queue.messages")
+    messages = sql(dispatcher.dsns.queue, queue_tables.MESSAGES)
     assert sorted(m[1]["task_id"] for m in messages) == sorted(ingests)
     assert {m[0] for m in messages} == {"ecs_python"}
 

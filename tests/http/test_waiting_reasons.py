@@ -12,7 +12,7 @@ from support.lifecycle import Bench
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
-from trace_etl.queues.pgqueue import Consumer
+from trace_etl.queues.pgqueue import PgQueue
 
 
 def reason(bench: Bench, task_id: str) -> str | None:
@@ -27,8 +27,8 @@ def reason(bench: Bench, task_id: str) -> str | None:
 @contextmanager
 def serving(bench: Bench, runtime: str) -> Generator[None]:
     """A worker that listens to a runtime's queue."""
-    consumer = Consumer(bench.live.dsns.queue, [runtime], "somebody")
-    consumer.receive(limit=1, hidden=timedelta(0))
+    consumer = PgQueue(bench.live.dsns.queue).consumer([runtime], "worker")
+    consumer.receive(limit=1, visibility=timedelta(0))
     yield
     consumer.close()
 

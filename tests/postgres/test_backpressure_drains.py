@@ -14,7 +14,7 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from support.pressure import Graph, graph
-from trace_etl.queues.pgqueue import Consumer
+from trace_etl.queues.pgqueue import PgQueue
 
 PATIENCE = 60.0
 
@@ -50,15 +50,14 @@ def working(bench: Bench, count: int) -> Generator[None]:
 
 
 def _work(bench: Bench, number: int, stop: threading.Event) -> None:
-    consumer = Consumer(bench.live.dsns.queue, ["ecs_python"], f"w{number}")
+    consumer = PgQueue(bench.live.dsns.queue).consumer(["ecs_python"], f"w{number}")
     with bench.live.internal() as http:
         while not stop.is_set():
-            messages = consumer.receive(limit=1, hidden=timedelta(seconds=30))
-            if not messages:
-                consumer.wait(stop)
-            for message in messages:
+            for message in consumer.receive(
+                limit=1, visibility=timedelta(seconds=30), wait=timedelta(seconds=5), stop=stop
+            ):
                 answer = bench.claim(message.body["task_id"], f"w{number}", http).json()
-                consumer.ack([message.message_id])
+                consumer.delete(message)
                 if answer["status"] == "Claimed":
                     attempt = Attempt(answer)
                     bench.complete(attempt, events=[attempt.event()], http=http)

@@ -19,6 +19,7 @@ from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 from psycopg.sql import SQL, Literal
 
+from support import queue_tables
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
@@ -138,13 +139,7 @@ def _age(one: Bench, history: int) -> None:
     with psycopg.connect(one.live.dsns.state, autocommit=True) as conn:
         conn.execute(_HISTORY.format(history=history).encode())
         conn.execute("VACUUM ANALYZE")
-    with psycopg.connect(one.live.dsns.queue, autocommit=True) as conn:
-        conn.execute(
-            "INSERT INTO queue.messages (queue, body, visible_at)"
-            " SELECT 'ecs_rust', '{}', now() + interval '1 day' FROM generate_series(1, %s)",
-            (history,),
-        )
-        conn.execute("VACUUM ANALYZE queue.messages")
+    queue_tables.add_hidden(one.live.dsns.queue, "ecs_rust", history)
 
 
 # --- seeing what is run -----------------------------------------------------------------------
@@ -451,7 +446,7 @@ async def test_receiving_from_the_queue_does_not_read_what_is_hidden(
 ) -> None:
     if stage != "old":
         pytest.skip("of a small queue, all is read as quickly")
-    values = {"queues": ["ecs_python"], "limit": 10, "hidden": timedelta(seconds=1)}
+    values = {"queues": ["ecs_python"], "limit": 10, "visibility": timedelta(seconds=1)}
     for queues in (["ecs_python"], ["ecs_python", "ecs_rust"]):
         ran = [Ran(pgqueue._RECEIVE, {**values, "queues": queues})]
         ((query, plan),) = await plans(busy.live.dsns.queue, "", ran)

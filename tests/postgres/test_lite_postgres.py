@@ -94,9 +94,9 @@ def test_the_owner_makes_tables_where_the_reader_may_only_read_what_is_granted(
 
 def test_the_queue_role_owns_its_schema_and_nothing_else(dsns: Dsns) -> None:
     with psycopg.connect(dsns.queue) as conn:
-        conn.execute("CREATE TABLE IF NOT EXISTS queue.messages (n integer)")
+        conn.execute("CREATE TABLE IF NOT EXISTS queue.mine (n integer)")
     with pytest.raises(psycopg.errors.InsufficientPrivilege), psycopg.connect(dsns.queue) as conn:
-        conn.execute("CREATE TABLE public.messages (n integer)")
+        conn.execute("CREATE TABLE public.mine (n integer)")
 
 
 def test_commits_are_durable_except_for_wake_ups(dsns: Dsns) -> None:

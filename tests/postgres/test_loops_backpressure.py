@@ -5,9 +5,9 @@ from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
 
-import psycopg
 import pytest
 
+from support import queue_tables
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, at_once, bench
 from support.postgres import Templates, copied
@@ -367,8 +367,7 @@ def test_pausing_and_resuming_while_events_are_routed_loses_none(replicas: list[
 
 
 def forget_messages(bench: Bench) -> None:
-    with psycopg.connect(bench.live.dsns.queue, autocommit=True) as conn:
-        conn.execute("DELETE FROM queue.messages")
+    queue_tables.delete_all(bench.live.dsns.queue)
 
 
 def woken(bench: Bench) -> Counter[str]:

@@ -8,16 +8,16 @@ from datetime import timedelta
 import pytest
 
 from support.lifecycle import Attempt, Bench, held_up
-from trace_etl.queues.pgqueue import Consumer
+from trace_etl.queues.pgqueue import PgQueue
 
 
 @contextmanager
 def listening(bench: Bench, worker: str) -> Generator[None]:
-    """A worker at its queue; it goes as killed ones do, without a word."""
-    consumer = Consumer(bench.live.dsns.queue, ["ecs_rust"], worker)
-    consumer.receive(limit=1, hidden=timedelta(seconds=1))
+    """A worker that is connected to its queue, and at the end loses its connection."""
+    consumer = PgQueue(bench.live.dsns.queue).consumer(["ecs_rust"], worker)
+    consumer.receive(limit=1, visibility=timedelta(seconds=1))
     yield
-    consumer._connected().close()
+    consumer._listen().close()
 
 
 def let_deadline_pass(bench: Bench, attempt: Attempt) -> None:

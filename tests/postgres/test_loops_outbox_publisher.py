@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from support import queue_tables
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, at_once, bench
 from support.postgres import Templates, copied
@@ -45,13 +45,11 @@ def cut_off(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator
 
 
 def break_queue(bench: Bench) -> None:
-    with psycopg.connect(bench.live.dsns.queue, autocommit=True) as conn:
-        conn.execute("ALTER TABLE queue.messages RENAME TO gone")
+    queue_tables.take_away(bench.live.dsns.queue)
 
 
 def mend_queue(bench: Bench) -> None:
-    with psycopg.connect(bench.live.dsns.queue, autocommit=True) as conn:
-        conn.execute("ALTER TABLE queue.gone RENAME TO messages")
+    queue_tables.bring_back(bench.live.dsns.queue)
 
 
 def trigger(bench: Bench, blocks: int) -> None:

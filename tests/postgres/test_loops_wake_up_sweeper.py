@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
-import psycopg
 import pytest
 
+from support import queue_tables
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, at_once, bench
 from support.postgres import Templates, copied
@@ -24,8 +24,7 @@ def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[B
 
 
 def lose_messages(bench: Bench) -> None:
-    with psycopg.connect(bench.live.dsns.queue, autocommit=True) as conn:
-        conn.execute("DELETE FROM queue.messages")
+    queue_tables.delete_all(bench.live.dsns.queue)
 
 
 def wait_a_minute(bench: Bench) -> None:

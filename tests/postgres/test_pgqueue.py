@@ -1,143 +1,224 @@
-"""The queue: every message to one consumer, again after a while, and who listens."""
+"""The queue in Postgres keeps the contract of `trace_etl.queues.queue`."""
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from datetime import timedelta
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from support import queue_tables
+from support.waiting import eventually
 from trace_etl.lite.postgres.databases import Dsns
-from trace_etl.queues.pgqueue import Consumer, Producer, channel
+from trace_etl.lite.processes.ports import free_port
+from trace_etl.queues.pgqueue import PgConsumer, PgProducer, PgQueue
+from trace_etl.queues.queue import (
+    MAX_RECEIVES,
+    InvalidQueueName,
+    Message,
+    QueueUnavailable,
+    dead_letter_queue,
+)
 
 LONG, NONE = timedelta(minutes=5), timedelta(0)
+QUEUE = "ecs_python"
+T = TypeVar("T")
 
 
-def send(dsns: Dsns, *messages: tuple[str, dict]) -> None:
-    async def go() -> None:
-        producer = Producer(dsns.queue)
-        await producer.open()
-        await producer.send(list(messages))
-        await producer.close()
+def produce(dsn: str, use: Callable[[PgProducer], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with PgQueue(dsn).producer(call_timeout=timedelta(seconds=2)) as producer:
+            return await use(producer)
 
-    asyncio.run(go())
+    return asyncio.run(run())
 
 
-def listeners(dsns: Dsns, queue: str) -> list[str]:
-    async def go() -> list[str]:
-        producer = Producer(dsns.queue)
-        await producer.open()
-        try:
-            return await producer.consumers(queue)
-        finally:
-            await producer.close()
+def send(dsns: Dsns, *messages: tuple[str, dict[str, Any]], bulk: bool = False) -> None:
+    produce(dsns.queue, lambda producer: producer.send(messages, bulk=bulk))
 
-    return asyncio.run(go())
+
+def consumers(dsns: Dsns, queue: str | None = None) -> set[str]:
+    return produce(dsns.queue, lambda producer: producer.consumers(queue))
 
 
 @pytest.fixture
-def consumer(dsns: Dsns) -> Generator[Consumer]:
-    made = Consumer(dsns.queue, ["ecs_python"], "one")
+def consumer(dsns: Dsns) -> Generator[PgConsumer]:
+    made = PgQueue(dsns.queue).consumer([QUEUE], "one")
     yield made
     made.close()
 
 
-def test_a_message_goes_to_one_consumer_and_is_gone_when_acknowledged(
-    dsns: Dsns, consumer: Consumer
-) -> None:
-    other = Consumer(dsns.queue, ["ecs_python"], "two")
-    send(dsns, ("ecs_python", {"task_id": str(uuid4())}))
-    (message,) = consumer.receive(limit=10, hidden=LONG)
-    assert other.receive(limit=10, hidden=LONG) == []
-    consumer.ack([message.message_id])
-    assert consumer.receive(limit=10, hidden=NONE) == []
+def receive_one(consumer: PgConsumer, visibility: timedelta = LONG) -> Message:
+    (message,) = consumer.receive(limit=1, visibility=visibility)
+    return message
+
+
+def test_one_consumer_receives_a_message_and_deletes_it(dsns: Dsns, consumer: PgConsumer) -> None:
+    other = PgQueue(dsns.queue).consumer([QUEUE], "two")
+    send(dsns, (QUEUE, {"task_id": str(uuid4())}))
+    message = receive_one(consumer)
+    assert other.receive(limit=10, visibility=LONG) == []
+    consumer.delete(message)
+    assert queue_tables.count(dsns.queue) == 0
     other.close()
 
 
-def test_a_message_that_nobody_acknowledged_comes_back(dsns: Dsns, consumer: Consumer) -> None:
-    send(dsns, ("ecs_python", {"n": 1}))
-    (first,) = consumer.receive(limit=1, hidden=NONE)
-    (second,) = consumer.receive(limit=1, hidden=NONE)
-    assert (first.message_id, first.receives) == (second.message_id, 1)
-    assert second.receives == 2
+def test_a_message_is_delivered_again_after_its_visibility_timeout(
+    dsns: Dsns, consumer: PgConsumer
+) -> None:
+    send(dsns, (QUEUE, {"n": 1}))
+    first = receive_one(consumer, NONE)
+    second = receive_one(consumer, NONE)
+    assert (first.body, first.receive_count) == (second.body, 1)
+    assert second.receive_count == 2
 
 
-def test_consumers_see_only_their_queues(dsns: Dsns, consumer: Consumer) -> None:
-    send(dsns, ("ecs_rust", {"n": 1}), ("ecs_python", {"n": 2}))
-    assert [m.body for m in consumer.receive(limit=10, hidden=LONG)] == [{"n": 2}]
+def test_an_extended_message_stays_hidden(dsns: Dsns, consumer: PgConsumer) -> None:
+    send(dsns, (QUEUE, {"n": 1}))
+    message = receive_one(consumer, NONE)
+    consumer.extend(message, LONG)
+    assert consumer.receive(limit=1, visibility=LONG) == []
+    (seconds,) = queue_tables.seconds_until_visible(dsns.queue)
+    assert 200 < seconds <= 300
 
 
-def test_a_waiting_consumer_is_woken_by_a_message(dsns: Dsns, consumer: Consumer) -> None:
-    consumer.receive(limit=1, hidden=LONG)  # connects and listens
+def test_an_outdated_receipt_has_no_effect(dsns: Dsns, consumer: PgConsumer) -> None:
+    send(dsns, (QUEUE, {"n": 1}))
+    outdated = receive_one(consumer, NONE)
+    receive_one(consumer, NONE)
+    consumer.extend(outdated, LONG)
+    consumer.delay(outdated, LONG, counted=False)
+    consumer.dead_letter(outdated)
+    consumer.delete(outdated)
+    assert receive_one(consumer).receive_count == 3
+
+
+def test_a_delivery_may_be_left_uncounted(dsns: Dsns, consumer: PgConsumer) -> None:
+    send(dsns, (QUEUE, {"n": 1}))
+    consumer.delay(receive_one(consumer), NONE, counted=False)
+    consumer.delay(receive_one(consumer), NONE)
+    assert receive_one(consumer).receive_count == 2
+
+
+def test_a_dead_letter_goes_to_the_queue_of_dead_letters(dsns: Dsns, consumer: PgConsumer) -> None:
+    send(dsns, (QUEUE, {"n": 1}))
+    consumer.dead_letter(receive_one(consumer))
+    assert queue_tables.bodies(dsns.queue, dead_letter_queue(QUEUE)) == [{"n": 1}]
+    assert queue_tables.bodies(dsns.queue, QUEUE) == []
+
+
+def test_a_message_received_too_often_becomes_a_dead_letter(
+    dsns: Dsns, consumer: PgConsumer
+) -> None:
+    send(dsns, (QUEUE, {"publish_id": "x"}), (QUEUE, {"publish_id": "y"}))
+    queue_tables.set_batch_receives(dsns.queue, "x", MAX_RECEIVES)
+    queue_tables.set_batch_receives(dsns.queue, "y", MAX_RECEIVES - 1)
+    assert [m.body for m in consumer.receive(limit=5, visibility=LONG)] == [{"publish_id": "y"}]
+    assert queue_tables.bodies(dsns.queue, dead_letter_queue(QUEUE)) == [{"publish_id": "x"}]
+
+
+def test_a_consumer_receives_from_its_own_queues_only(dsns: Dsns, consumer: PgConsumer) -> None:
+    send(dsns, ("ecs_rust", {"n": 1}), (QUEUE, {"n": 2}))
+    assert [m.body for m in consumer.receive(limit=10, visibility=LONG)] == [{"n": 2}]
+
+
+def test_a_waiting_consumer_receives_a_new_message_at_once(
+    dsns: Dsns, consumer: PgConsumer
+) -> None:
+    consumer.receive(limit=1, visibility=LONG)  # connects and listens
+    received: list[Message] = []
     woken = threading.Event()
-    stop = threading.Event()
 
     def wait() -> None:
-        consumer.wait(stop)
+        received.extend(consumer.receive(limit=1, visibility=LONG, wait=LONG))
         woken.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
-    send(dsns, ("ecs_python", {"n": 1}))
-    assert woken.wait(4), "the slow poll is longer than this"
-    stop.set()
+    send(dsns, (QUEUE, {"n": 1}))
+    assert woken.wait(4), "polling alone takes longer than this"
     thread.join()
+    assert [m.body for m in received] == [{"n": 1}]
 
 
-def test_a_consumer_is_known_while_its_session_lives_and_not_after(
-    dsns: Dsns, consumer: Consumer
+def test_another_thread_settles_messages_while_one_waits(dsns: Dsns, consumer: PgConsumer) -> None:
+    send(dsns, (QUEUE, {"n": 1}))
+    message = receive_one(consumer)
+    stop = threading.Event()
+    waiting = {"limit": 1, "visibility": LONG, "wait": LONG, "stop": stop}
+    thread = threading.Thread(target=consumer.receive, kwargs=waiting)
+    thread.start()
+    consumer.delete(message)
+    assert queue_tables.count(dsns.queue) == 0
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_consumer_is_listed_while_its_session_is_open(dsns: Dsns, consumer: PgConsumer) -> None:
+    assert consumers(dsns, QUEUE) == set()
+    consumer.receive(limit=1, visibility=LONG)
+    assert consumers(dsns, QUEUE) == consumers(dsns) == {"one"}
+    assert consumers(dsns, "ecs_rust") == set()
+    consumer._listen().pgconn.finish()  # what the death of the process does
+    eventually(lambda: consumers(dsns, QUEUE) == set(), "the session has ended")
+
+
+def test_a_queue_name_is_a_lowercase_word(dsns: Dsns) -> None:
+    with pytest.raises(InvalidQueueName, match="not a queue name"):
+        send(dsns, ('x"; DROP TABLE messages', {}))
+
+
+def test_urgent_messages_are_received_before_bulk_messages(
+    dsns: Dsns, consumer: PgConsumer
 ) -> None:
-    assert listeners(dsns, "ecs_python") == []
-    consumer.receive(limit=1, hidden=LONG)
-    assert listeners(dsns, "ecs_python") == ["one"]
-    assert listeners(dsns, "ecs_rust") == []
-    consumer._conn.pgconn.finish()  # as a killed process would end it: no goodbye
-    deadline = 200
-    while listeners(dsns, "ecs_python") and deadline:
-        deadline -= 1
-    assert listeners(dsns, "ecs_python") == []
-
-
-def test_a_queue_is_named_by_a_plain_word() -> None:
-    with pytest.raises(ValueError, match="not a queue name"):
-        channel('x"; DROP TABLE messages')
-
-
-def test_what_is_urgent_comes_before_all_that_gives_way(dsns: Dsns, consumer: Consumer) -> None:
-    async def go() -> None:
-        producer = Producer(dsns.queue)
-        await producer.open()
-        await producer.send([("ecs_python", {"n": n}) for n in (1, 2, 3)], bulk=True)
-        await producer.send([("ecs_python", {"n": n}) for n in (4, 5)])
-        await producer.close()
-
-    asyncio.run(go())
-    taken = [consumer.receive(limit=3, hidden=LONG) for _ in range(3)]
+    send(dsns, *[(QUEUE, {"n": n}) for n in (1, 2, 3)], bulk=True)
+    send(dsns, *[(QUEUE, {"n": n}) for n in (4, 5)])
+    taken = [consumer.receive(limit=3, visibility=LONG) for _ in range(3)]
     assert [sorted(m.body["n"] for m in messages) for messages in taken] == [[1, 4, 5], [2, 3], []]
 
 
-def test_a_producer_sends_though_all_its_sessions_were_ended(
-    dsns: Dsns, consumer: Consumer
+def test_the_depth_tells_visible_from_hidden_messages(dsns: Dsns, consumer: PgConsumer) -> None:
+    empty = produce(dsns.queue, lambda producer: producer.depth(QUEUE))
+    assert (empty.visible, empty.hidden, empty.oldest_age) == (0, 0, None)
+    send(dsns, *[(QUEUE, {"n": n}) for n in range(3)])
+    receive_one(consumer)
+    depth = produce(dsns.queue, lambda producer: producer.depth(QUEUE))
+    assert (depth.visible, depth.hidden) == (2, 1)
+    assert depth.oldest_age is not None
+    assert NONE < depth.oldest_age < LONG
+
+
+def test_a_producer_sends_after_all_its_sessions_were_terminated(
+    dsns: Dsns, consumer: PgConsumer
 ) -> None:
     end_others = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                      WHERE datname = current_database() AND pid <> pg_backend_pid()
                        AND application_name = 'sender'"""
 
-    async def go() -> None:
-        producer = Producer(make_conninfo(dsns.queue, application_name="sender"))
-        await producer.open()
-        try:
-            # As many as it keeps, at once: all of them rest, and all of them break.
-            await asyncio.gather(*(producer.send([("ecs_python", {"n": n})]) for n in range(20)))
-            with psycopg.connect(dsns.queue, autocommit=True) as conn:
-                assert conn.execute(end_others).fetchall()
-            await producer.send([("ecs_python", {"n": 20})])
-        finally:
-            await producer.close()
+    async def use(producer: PgProducer) -> None:
+        # At once, so that every connection of the pool is open, and then broken.
+        await asyncio.gather(*(producer.send([(QUEUE, {"n": n})]) for n in range(20)))
+        with psycopg.connect(dsns.queue, autocommit=True) as conn:
+            assert conn.execute(end_others).fetchall()
+        await producer.send([(QUEUE, {"n": 20})])
 
-    asyncio.run(go())
-    got = consumer.receive(limit=100, hidden=LONG)
-    assert sorted(message.body["n"] for message in got) == list(range(21))
+    produce(make_conninfo(dsns.queue, application_name="sender"), use)
+    received = consumer.receive(limit=100, visibility=LONG)
+    assert sorted(message.body["n"] for message in received) == list(range(21))
+
+
+def test_a_queue_that_does_not_answer_is_unavailable(dsns: Dsns) -> None:
+    nowhere = PgQueue(make_conninfo(dsns.queue, port=free_port()))
+    with pytest.raises(QueueUnavailable):
+        nowhere.prepare()
+    with pytest.raises(QueueUnavailable):
+        nowhere.consumer([QUEUE], "one").receive(limit=1, visibility=LONG)
+    with pytest.raises(QueueUnavailable):
+        nowhere.consumer([QUEUE], "one").delete(Message(QUEUE, {}, "1.1", 1))
+    with pytest.raises(QueueUnavailable):
+        produce(nowhere.dsn, lambda producer: producer.send([(QUEUE, {})]))

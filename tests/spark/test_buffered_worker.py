@@ -1,4 +1,4 @@
-"""A worker with its sink, from blocks to a buffered dataset of two DAGs and on to its reader."""
+"""A worker and a sink: from blocks to a buffered dataset of two DAGs, and on to its reader."""
 
 import threading
 from collections.abc import Generator
@@ -16,6 +16,9 @@ from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
 from trace_etl.objects.file_store import FileStore
+from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.sink.__main__ import run as run_sink
+from trace_etl.sink.settings import SinkSettings
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 from trace_etl.worker.__main__ import work
@@ -76,28 +79,33 @@ def stack(
         )
         mine.session = runner.session
         stop = threading.Event()
-        args = (_settings(running, dsns, tmp_path), mine, stop)
-        worker = threading.Thread(target=work, args=args, name="worker")
-        worker.start()
+        queue = PgQueue(dsns.queue)
+        common = _common_settings(running, dsns)
+        worker_settings = WorkerSettings(**common, worker_id="test", spark_dir=tmp_path)
+        threads = [
+            threading.Thread(target=work, args=(worker_settings, queue, mine, stop)),
+            threading.Thread(target=run_sink, args=(SinkSettings(**common), queue, stop)),
+        ]
+        for thread in threads:
+            thread.start()
         try:
             yield running
         finally:
             stop.set()
-            worker.join(30)
-        assert not worker.is_alive()
+            for thread in threads:
+                thread.join(30)
+        assert not any(thread.is_alive() for thread in threads)
 
 
-def _settings(running: Live, dsns: Dsns, place: Path) -> WorkerSettings:
-    return WorkerSettings(
-        dispatcher_url=f"https://127.0.0.1:{running.cfg.internal_port}",
-        tls_ca=running.secrets.ca,
-        worker_token_file=running.secrets.directory / "worker",
-        worker_id="test",
-        queue_dsn=dsns.queue,
-        objects_url=running.cfg.objects_url,
-        spark_dir=place,
-        data_dsn=dsns.data,
-    )
+def _common_settings(running: Live, dsns: Dsns) -> dict[str, Any]:
+    return {
+        "dispatcher_url": f"https://127.0.0.1:{running.cfg.internal_port}",
+        "tls_ca": running.secrets.ca,
+        "worker_token_file": running.secrets.directory / "worker",
+        "queue_dsn": dsns.queue,
+        "objects_url": running.cfg.objects_url,
+        "data_dsn": dsns.data,
+    }
 
 
 def test_rows_of_two_dags_reach_the_table_and_its_reader(stack: Live) -> None:

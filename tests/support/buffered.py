@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg.rows import dict_row
 
+from support import queue_tables
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
@@ -20,7 +21,7 @@ from trace_etl.http.dispatcher_client import DispatcherClient
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
 from trace_etl.policy.retry import Backoff
-from trace_etl.queues.pgqueue import Consumer
+from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.sink.sink import QUEUE, Sink
 
 SCHEMA = "[{name: id, type: string, nullable: false}, {name: n, type: long}]"
@@ -104,7 +105,7 @@ class World:
         return reply.json()["publish_id"]
 
     def drain(self) -> None:
-        while self.sink.sink_once():
+        while self.sink.write_once():
             pass
         self.bench.live.drain()
 
@@ -123,21 +124,14 @@ class World:
 
     def receives(self, publish_id: str) -> list[int]:
         """How often the messages of a batch that wait were taken."""
-        with psycopg.connect(self.bench.live.dsns.queue) as conn:
-            query = """SELECT receives FROM queue.messages
-                        WHERE queue = %s AND body ->> 'publish_id' = %s"""
-            return [n for (n,) in conn.execute(query, (QUEUE, publish_id)).fetchall()]
+        return queue_tables.batch_receives(self.bench.live.dsns.queue, QUEUE, publish_id)
 
     def taken(self, publish_id: str, times: int) -> None:
         """Say of a batch's message that it was taken so often."""
-        with psycopg.connect(self.bench.live.dsns.queue, autocommit=True) as conn:
-            query = """UPDATE queue.messages SET receives = %s, visible_at = now()
-                        WHERE body ->> 'publish_id' = %s"""
-            conn.execute(query, (times, publish_id))
+        queue_tables.set_batch_receives(self.bench.live.dsns.queue, publish_id, times)
 
     def let_all_be_received(self) -> None:
-        with psycopg.connect(self.bench.live.dsns.queue, autocommit=True) as conn:
-            conn.execute("UPDATE queue.messages SET visible_at = now()")
+        queue_tables.show_all(self.bench.live.dsns.queue)
 
 
 @contextmanager
@@ -158,7 +152,7 @@ def sinking_into(dsns: Dsns, secrets: Secrets, objects: Path) -> Generator[World
             return DispatcherClient(url, secrets.ca, token, backoff)
 
         own = client(lambda: secrets.worker_token)
-        consumer = Consumer(dsns.queue, [QUEUE], "test:sink")
+        consumer = PgQueue(dsns.queue).consumer([QUEUE], "test:sink")
         try:
             sink = Sink(consumer, own, dsns.data, objects, threading.Event())
             yield World(made, sink, client)

@@ -19,6 +19,7 @@ from trace_etl.http.listeners import Listener, Tls, serve
 from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
+from trace_etl.queues.pgqueue import PgQueue
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def live(
     async def main() -> None:
         stop = box["stop"] = asyncio.Event()
         box["loop"] = asyncio.get_running_loop()
-        async with running(cfg) as service, asyncio.TaskGroup() as group:
+        async with running(cfg, PgQueue(cfg.queue_dsn)) as service, asyncio.TaskGroup() as group:
             box["service"] = service
             if loops:
                 group.create_task(run_loops(service, stop))

@@ -13,6 +13,7 @@ import httpx
 import psycopg
 from psycopg.rows import dict_row
 
+from support import queue_tables
 from support.dispatcher import Live
 
 WORK_TABLES = (
@@ -258,9 +259,7 @@ class Bench:
 
     def messages(self, queue: str) -> list[dict[str, Any]]:
         """The bodies that wait in a queue."""
-        with psycopg.connect(self.live.dsns.queue, autocommit=True) as conn:
-            query = "SELECT body FROM queue.messages WHERE queue = %s ORDER BY message_id"
-            return [row[0] for row in conn.execute(query, (queue,)).fetchall()]
+        return queue_tables.bodies(self.live.dsns.queue, queue)
 
     # --- time -------------------------------------------------------------------------------
 

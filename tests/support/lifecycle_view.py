@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 
+from support import queue_tables
 from support.lifecycle_model import SILENT, Fence, Key, Model, Task, wake_subject
 
 _STATE = """
@@ -34,7 +35,6 @@ SELECT json_build_object(
     'buffers', (SELECT json_agg(json_build_array(publish_id, task_id, attempt, batch_uri))
                   FROM buffer_publishes))
 """
-_MESSAGES = "SELECT queue, body FROM queue.messages"
 CLEAN = (
     "DELETE FROM tasks",
     "DELETE FROM task_attempts",
@@ -52,7 +52,7 @@ class View:
 
     def __init__(self, state: Conn, queue: Conn) -> None:
         (self._rows,) = state.execute(_STATE).fetchone() or ({},)
-        self._messages = queue.execute(_MESSAGES).fetchall()
+        self._messages = queue.execute(queue_tables.MESSAGES).fetchall()
         self.keys: dict[str, Key] = {t["id"]: (t["job"], t["scope"]) for t in self._all("tasks")}
         self.ids: dict[Key, str] = {key: task_id for task_id, key in self.keys.items()}
 

@@ -17,7 +17,7 @@ from trace_etl.data import migrations as data_migrations
 from trace_etl.lite.credentials import passwords
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import SUPERUSER, EmbeddedPostgres, Server
-from trace_etl.queues import pgqueue
+from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.state.db import migrations
 
 # Nobody pulls the plug on a test: it may die with the machine, not with a process.
@@ -51,7 +51,7 @@ def serving(directory: Path) -> Generator[Templates]:
         dsns = databases.provision(server, state="template_state", data="template_data")
         migrations.apply(dsns.state)
         data_migrations.apply(dsns.data)
-        pgqueue.migrate(dsns.queue)
+        PgQueue(dsns.queue).prepare()
         yield Templates(server, "template_state", "template_data")
     finally:
         embedded.stop()

@@ -12,6 +12,7 @@ import httpx
 import psycopg
 from psycopg.rows import dict_row
 
+from support import queue_tables
 from trace_etl.devtools.history.checker import check
 from trace_etl.devtools.history.lines import parse
 from trace_etl.devtools.history.verdict import Verdict
@@ -116,7 +117,7 @@ class Recorder:
             state.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             rows = {name: _rows(state, query) for name, query in _STATE_TABLES.items()}
         if queue is not None:
-            rows["messages"] = _rows(queue, "SELECT queue, body FROM queue.messages")
+            rows["messages"] = _rows(queue, queue_tables.MESSAGES)
         self.add(dump=list(rows))
         for table, found in rows.items():
             for row in found:

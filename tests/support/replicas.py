@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import psycopg
 
+from support import queue_tables
 from support.dispatcher import Live, Secrets, live
 from support.lifecycle_view import CLEAN, View
 from support.recorder import Recorder
@@ -62,7 +63,7 @@ class Stage:
         """Forget every task, keep the DAG: the next run starts on an empty stage."""
         for statement in CLEAN:
             self.state.execute(statement)
-        self.queue.execute("DELETE FROM queue.messages")
+        queue_tables.delete_all(self.dsns.queue)
         self.recorder.clear()
 
     def at_once(self, calls: list[Callable[[], Any]]) -> list[Any]:

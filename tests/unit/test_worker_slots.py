@@ -1,8 +1,8 @@
-"""A worker's slots: so many attempts at once, and those that never end beside them."""
+"""A worker's slots: a fixed number of attempts at once, plus attempts that never end."""
 
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from queue import Empty, Queue
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -11,30 +11,34 @@ import pytest
 
 from support.spark_tasks import task
 from trace_etl.api.task import lifecycle as wire
-from trace_etl.queues.pgqueue import Message
+from trace_etl.queues.queue import Message
 from trace_etl.worker.slots import Slots
 
 
-class Wakings:
-    """A queue that holds what it was given."""
+class WakeUps:
+    """A queue with one wake-up for each task."""
 
     def __init__(self, task_ids: list[UUID]) -> None:
         self._messages = [
-            Message(at, "ecs_python", {"task_id": str(one)}, 1) for at, one in enumerate(task_ids)
+            Message("ecs_python", {"task_id": str(task_id)}, f"{n}.1", 1)
+            for n, task_id in enumerate(task_ids)
         ]
 
-    def receive(self, **how: Any) -> list[Message]:
-        return [self._messages.pop(0)] if self._messages else []
-
-    def wait(self, stop: threading.Event) -> None:
+    def receive(self, *, stop: threading.Event, **options: Any) -> list[Message]:
+        if self._messages:
+            return [self._messages.pop(0)]
         stop.wait(0.01)
+        return []
 
-    def ack(self, message_ids: list[int]) -> None:
+    def extend(self, message: Message, visibility: timedelta) -> None:
+        pass
+
+    def delete(self, message: Message) -> None:
         pass
 
 
-class Office:
-    """A Dispatcher that lets every claim win."""
+class AcceptingDispatcher:
+    """A Dispatcher that accepts every claim."""
 
     def __init__(self, payloads: list[wire.TaskPayload]) -> None:
         self._payloads = {payload.task_id: payload for payload in payloads}
@@ -48,7 +52,7 @@ class Office:
             task=self._payloads[task_id],
         )
 
-    def complete(self, *words: object) -> None:
+    def complete(self, *call: object) -> None:
         pass
 
 
@@ -72,9 +76,14 @@ def _claimed(operators: list[str], engine: str = "loop") -> Iterator[str]:
     """The operators that a worker with one slot starts, in order."""
     payloads = [task(name, {"engine": engine}, ["hot_logs"]) for name in operators]
     runner, stop = Running(), threading.Event()
-    queue = Wakings([payload.task_id for payload in payloads])
+    queue = WakeUps([payload.task_id for payload in payloads])
     slots = Slots(
-        cast("Any", queue), cast("Any", Office(payloads)), runner, worker_id="w", size=1, stop=stop
+        cast("Any", queue),
+        cast("Any", AcceptingDispatcher(payloads)),
+        runner,
+        worker_id="w",
+        size=1,
+        stop=stop,
     )
     thread = threading.Thread(target=slots.run)
     thread.start()

@@ -9,15 +9,16 @@ from trace_etl import logs
 from trace_etl.dispatcher.service import run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
-from trace_etl.queues import pgqueue
+from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.queues.queue import Queue
 from trace_etl.state.db import migrations
 
 _log = structlog.stdlib.get_logger()
 
 
-async def _serve(cfg: DispatcherSettings) -> None:
+async def _serve(cfg: DispatcherSettings, queue: Queue) -> None:
     stop = stop_on_signals()
-    async with running(cfg) as service, asyncio.TaskGroup() as group:
+    async with running(cfg, queue) as service, asyncio.TaskGroup() as group:
         group.create_task(run_loops(service, stop))
         _log.info("dispatcher_ready", api_port=cfg.api_port, internal_port=cfg.internal_port)
         listeners = [
@@ -36,9 +37,10 @@ def main() -> None:
     logs.configure("dispatcher", cfg.log_level)
     for name in migrations.apply(cfg.state_dsn):
         _log.info("migration_applied", name=name)
-    pgqueue.migrate(cfg.queue_dsn)
+    queue = PgQueue(cfg.queue_dsn)
+    queue.prepare()
     _tune_garbage_collector()
-    run(_serve(cfg))
+    run(_serve(cfg, queue))
 
 
 def _tune_garbage_collector() -> None:

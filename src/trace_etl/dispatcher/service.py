@@ -47,7 +47,7 @@ from trace_etl.http.user_tokens import UserKeys
 from trace_etl.model.errors import Unavailable
 from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
-from trace_etl.queues.pgqueue import Producer
+from trace_etl.queues.queue import Queue, QueueProducer
 from trace_etl.state.db.pool import BROKEN, KeptConnections, Pool, make_pool, transaction
 from trace_etl.state.flow import operator_caps
 
@@ -129,21 +129,19 @@ class Service:
 
 
 @asynccontextmanager
-async def running(cfg: DispatcherSettings) -> AsyncGenerator[Service]:
+async def running(cfg: DispatcherSettings, queue: Queue) -> AsyncGenerator[Service]:
     """Open the pools and assemble the service; close the pools on exit."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
     loops = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
     writer_pool = make_pool(cfg.state_dsn, size=MAX_CONNECTIONS, hot=True)
     kept = KeptConnections(writer_pool)
-    queue = Producer(cfg.queue_dsn, patience=cfg.queue_timeout)
-    async with pool, loops, writer_pool:
-        await queue.open()
+    producer_opened = queue.producer(call_timeout=cfg.queue_timeout)
+    async with pool, loops, writer_pool, producer_opened as producer:
         try:
             async with transaction(pool) as conn:
                 await operator_caps.keep(conn, cfg.operator_caps)
-            yield _assemble(cfg, pool, loops, kept, queue)
+            yield _assemble(cfg, pool, loops, kept, producer)
         finally:
-            await queue.close()
             await kept.close()
 
 
@@ -152,7 +150,7 @@ def _assemble(
     pool: Pool,
     loops: Pool,
     writer_connections: KeptConnections,
-    queue: Producer,
+    queue: QueueProducer,
 ) -> Service:
     wake = WakeEvents()
     tokens = TaskTokens(PemSigner(cfg.task_keys_dir))

@@ -21,7 +21,7 @@ _log = structlog.stdlib.get_logger()
 _CLAIM_REPLY: TypeAdapter[wire.Claimed | wire.NotClaimed] = TypeAdapter(
     wire.Claimed | wire.NotClaimed
 )
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 _TRANSIENT = {429, 500, 502, 503, 504}
 
 
@@ -70,10 +70,10 @@ class DispatcherClient:
 
         return _CLAIM_REPLY.validate_json(self._until_heard(claim, stop))
 
-    def heartbeat(self, fence: wire.Fenced, token: str, patience: float) -> wire.HeartbeatAccepted:
+    def heartbeat(self, fence: wire.Fenced, token: str, timeout: float) -> wire.HeartbeatAccepted:
         """Extend the lease, once, waiting so many seconds. Raises Unreachable, Refused."""
         headers = {"X-Trace-Task-Capability": token}
-        reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers, patience)
+        reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers, timeout)
         return wire.HeartbeatAccepted.model_validate_json(reply)
 
     def complete(self, body: wire.Complete, token: str, stop: Event) -> wire.CompleteAccepted:
@@ -135,10 +135,10 @@ class DispatcherClient:
                     raise
 
     def _post(
-        self, path: str, body: str, headers: dict[str, str], patience: float = _PATIENCE
+        self, path: str, body: str, headers: dict[str, str], timeout: float = _TIMEOUT
     ) -> bytes:
         headers = {**headers, "Content-Type": "application/json"}
-        return self._call("POST", path, body, headers, patience)
+        return self._call("POST", path, body, headers, timeout)
 
     def _call(
         self,
@@ -146,12 +146,10 @@ class DispatcherClient:
         path: str,
         body: str | None,
         headers: dict[str, str],
-        patience: float = _PATIENCE,
+        timeout: float = _TIMEOUT,
     ) -> bytes:
         try:
-            reply = self._http.request(
-                method, path, content=body, headers=headers, timeout=patience
-            )
+            reply = self._http.request(method, path, content=body, headers=headers, timeout=timeout)
         except httpx.TransportError as error:
             raise Unreachable(f"{path}: {error!r}") from error
         if reply.status_code in _TRANSIENT:

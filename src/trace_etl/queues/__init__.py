@@ -1,1 +1,1 @@
-"""Wake-up and buffer queues. A lost, duplicated or late message changes nothing."""
+"""Wake-up and buffer queues behind one interface. A lost, repeated or late message changes nothing."""

@@ -1,21 +1,31 @@
-"""The queue in Postgres: a table of messages, and NOTIFY so that nobody polls hot."""
+"""A queue service in Postgres: one table of messages, and NOTIFY to wake waiting consumers."""
 
 import re
 import threading
 import time
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, LiteralString
-from uuid import UUID
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, sql
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from trace_etl.queues.queue import (
+    MAX_RECEIVES,
+    InvalidQueueName,
+    Message,
+    QueueDepth,
+    QueueUnavailable,
+    dead_letter_queue,
+)
+
 _SCHEMA = """
 DO $$ BEGIN
-    -- IF NOT EXISTS would ask for a right that only the first run needs.
+    -- IF NOT EXISTS would require the CREATE privilege on every run, not only on the first.
     IF to_regnamespace('queue') IS NULL THEN CREATE SCHEMA queue; END IF;
 END $$;
 CREATE TABLE IF NOT EXISTS queue.messages (
@@ -28,16 +38,16 @@ CREATE TABLE IF NOT EXISTS queue.messages (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX IF NOT EXISTS messages_visible ON queue.messages (queue, visible_at, message_id);
 DO $$ BEGIN
-    -- ADD COLUMN IF NOT EXISTS would lock out everybody at every start.
+    -- ADD COLUMN IF NOT EXISTS would take an exclusive lock at every start.
     IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'queue.messages'::regclass
                       AND attname = 'bulk') THEN
         ALTER TABLE queue.messages ADD bulk boolean NOT NULL DEFAULT false;
     END IF;
 END $$;
--- A hundred thousand wake-ups of a rebuild do not stand between a worker and what is urgent.
+-- Lets a worker find urgent messages behind a hundred thousand bulk messages of a rebuild.
 CREATE INDEX IF NOT EXISTS messages_urgent ON queue.messages (message_id) WHERE NOT bulk;
--- Who listens. A consumer is alive as long as the session it named is: when its process dies, by
--- whatever means, the session ends with it.
+-- A consumer is alive while the database session that it registered is open: the session ends
+-- with its process, however the process ends.
 CREATE TABLE IF NOT EXISTS queue.consumers (
     queue          text NOT NULL,
     consumer_id    text NOT NULL,
@@ -50,20 +60,54 @@ SELECT c.queue, c.consumer_id FROM queue.consumers c
   JOIN pg_stat_activity a ON a.pid = c.backend_pid AND a.backend_start = c.backend_start;
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.queue', 0))"
-CONNECTION_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+_CONNECTION_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+# A message that is lost in a crash, or delivered again after one, changes nothing.
+_NO_WAIT_FOR_DISK = "-c synchronous_commit=off"
 
 
-def migrate(dsn: str) -> None:
-    """Make the queue's tables; many processes may try at once."""
-    with psycopg.connect(dsn) as conn:
-        conn.execute(_LOCK)
-        conn.execute(_SCHEMA)
+def create_schema(admin_dsn: str, *, owner: str) -> None:
+    """Create the queue's schema for a role that may not create one itself."""
+    with psycopg.connect(admin_dsn, autocommit=True) as conn:
+        conn.execute("SET client_min_messages = warning")
+        create = sql.SQL("CREATE SCHEMA IF NOT EXISTS queue AUTHORIZATION {}")
+        conn.execute(create.format(sql.Identifier(owner)))
 
 
-def channel(queue: str) -> str:
-    """The NOTIFY channel of a queue. Raises ValueError for a name that is not a plain word."""
+@dataclass(frozen=True)
+class PgQueue:
+    """The queue service in the `queue` schema of one database."""
+
+    dsn: str
+
+    def prepare(self) -> None:
+        with _raise_unavailable(), psycopg.connect(self.dsn) as conn:
+            conn.execute(_LOCK)
+            conn.execute(_SCHEMA)
+
+    @asynccontextmanager
+    async def producer(self, *, call_timeout: timedelta) -> AsyncGenerator["PgProducer"]:
+        pool = _make_pool(self.dsn, call_timeout)
+        async with pool:
+            yield PgProducer(pool)
+
+    def consumer(self, queues: Sequence[str], consumer_id: str) -> "PgConsumer":
+        return PgConsumer(self.dsn, queues, consumer_id)
+
+
+@contextmanager
+def _raise_unavailable() -> Generator[None]:
+    try:
+        yield
+    except _CONNECTION_LOST as error:
+        raise QueueUnavailable(f"the queue does not answer: {error}") from error
+
+
+def _channel(queue: str) -> str:
+    """Return the NOTIFY channel of a queue. Raises InvalidQueueName."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", queue):
-        raise ValueError(f"not a queue name: {queue!r}")
+        raise InvalidQueueName(
+            f"{queue!r} is not a queue name: use up to 51 lowercase letters, digits and underscores"
+        )
     return f"queue_{queue}"
 
 
@@ -74,75 +118,68 @@ WITH sent AS (
 )
 SELECT pg_notify(c, '') FROM unnest(%s::text[]) AS c
 """
+_DEPTH = """
+SELECT count(*) FILTER (WHERE visible_at <= now()),
+       count(*) FILTER (WHERE visible_at > now()),
+       now() - min(enqueued_at)
+  FROM queue.messages WHERE queue = %s
+"""
+_CONSUMERS = "SELECT consumer_id FROM queue.live_consumers WHERE queue = coalesce(%s, queue)"
 _CONNECTIONS = 4
+_Pool = AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]]
 
 
-class Producer:
-    """The sending side, for services."""
-
-    def __init__(self, dsn: str, *, patience: timedelta = timedelta(seconds=10)) -> None:
-        self._pool: AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]] = AsyncConnectionPool(
-            dsn,
-            kwargs={"autocommit": True},
-            min_size=1,
-            max_size=_CONNECTIONS,
-            open=False,
-            reconnect_timeout=float("inf"),
-            timeout=patience.total_seconds(),
-            name="queue",
-        )
-
-    async def open(self) -> None:
-        await self._pool.open()
-
-    async def close(self) -> None:
-        await self._pool.close()
-
-    async def send(self, messages: list[tuple[str, dict[str, Any]]], *, bulk: bool = False) -> None:
-        """Put (queue, body) pairs in, and wake the listeners. `bulk` gives way to all the rest."""
-        queues = [queue for queue, _ in messages]
-        channels = [channel(queue) for queue in sorted(set(queues))]
-        await self._run(_SEND, (bulk, queues, [Jsonb(body) for _, body in messages], channels))
-
-    async def depth(self, queue: str) -> int:
-        """How many messages wait or are being looked at."""
-        rows = await self._run("SELECT count(*) FROM queue.messages WHERE queue = %s", (queue,))
-        return rows[0][0]
-
-    async def consumers(self, queue: str) -> list[str]:
-        """Who listens to a queue."""
-        query = "SELECT consumer_id FROM queue.live_consumers WHERE queue = %s"
-        return [row[0] for row in await self._run(query, (queue,))]
-
-    async def all_consumers(self) -> set[str]:
-        """Who listens to any queue."""
-        query = "SELECT consumer_id FROM queue.live_consumers"
-        return {row[0] for row in await self._run(query, ())}
-
-    async def _run(self, query: LiteralString, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """One statement. Doing it twice, should its answer be lost, does no harm.
-
-        A restart of Postgres breaks the connections that rest: they are found out by their use,
-        not by a question before each.
-        """
-        for left in reversed(range(_CONNECTIONS + 1)):
-            try:
-                async with self._pool.connection() as conn:
-                    return await (await conn.execute(query, values)).fetchall()
-            except PoolTimeout:
-                raise  # nothing answers: it was waited for long enough
-            except CONNECTION_LOST:
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
+def _make_pool(dsn: str, timeout: timedelta) -> _Pool:
+    return AsyncConnectionPool(
+        dsn,
+        kwargs={"autocommit": True, "options": _NO_WAIT_FOR_DISK},
+        min_size=1,
+        max_size=_CONNECTIONS,
+        open=False,
+        reconnect_timeout=float("inf"),
+        timeout=timeout.total_seconds(),
+        name="queue",
+    )
 
 
 @dataclass(frozen=True)
-class Message:
-    message_id: int
-    queue: str
-    body: dict[str, Any]
-    receives: int
+class PgProducer:
+    """Sends messages through a small connection pool."""
+
+    _pool: _Pool
+
+    async def send(
+        self, messages: Sequence[tuple[str, Mapping[str, Any]]], *, bulk: bool = False
+    ) -> None:
+        queues = [queue for queue, _ in messages]
+        channels = [_channel(queue) for queue in sorted(set(queues))]
+        await self._execute(_SEND, (bulk, queues, [Jsonb(body) for _, body in messages], channels))
+
+    async def depth(self, queue: str) -> QueueDepth:
+        return QueueDepth(*(await self._execute(_DEPTH, (queue,)))[0])
+
+    async def consumers(self, queue: str | None = None) -> set[str]:
+        return {row[0] for row in await self._execute(_CONSUMERS, (queue,))}
+
+    async def _execute(
+        self, query: LiteralString, values: tuple[Any, ...]
+    ) -> list[tuple[Any, ...]]:
+        """Run one statement that may safely run twice, should its answer get lost.
+
+        A restart of Postgres breaks all pooled connections. Each try uses up one of them, which is
+        cheaper than checking a connection before every use.
+        """
+        with _raise_unavailable():
+            for tries_left in reversed(range(_CONNECTIONS + 1)):
+                try:
+                    async with self._pool.connection() as conn:
+                        return await (await conn.execute(query, values)).fetchall()
+                except PoolTimeout:
+                    raise
+                except _CONNECTION_LOST:
+                    if not tries_left:
+                        raise
+        raise AssertionError("unreachable")
 
 
 _RECEIVE = """
@@ -157,88 +194,129 @@ WITH urgent AS MATERIALIZED (
 ), next AS (
     SELECT message_id FROM urgent UNION ALL SELECT message_id FROM rest
 )
-UPDATE queue.messages m SET visible_at = now() + %(hidden)s, receives = m.receives + 1
+UPDATE queue.messages m SET visible_at = now() + %(visibility)s, receives = m.receives + 1
   FROM next WHERE m.message_id = next.message_id
-RETURNING m.message_id, m.queue, m.body, m.receives
+RETURNING m.queue, m.body, m.message_id || '.' || m.receives, m.receives
 """
-_ANNOUNCE = """
+_EXTEND = """
+UPDATE queue.messages SET visible_at = now() + %s WHERE message_id = %s AND receives = %s
+"""
+_DELAY_UNCOUNTED = """
+UPDATE queue.messages SET visible_at = now() + %s, receives = receives - 1
+ WHERE message_id = %s AND receives = %s
+"""
+_DELETE = "DELETE FROM queue.messages WHERE message_id = %s AND receives = %s"
+_DEAD_LETTER = """
+WITH dead AS (DELETE FROM queue.messages WHERE message_id = %s AND receives = %s RETURNING body)
+INSERT INTO queue.messages (queue, body) SELECT %s, body FROM dead
+"""
+_REGISTER = """
 INSERT INTO queue.consumers (queue, consumer_id, backend_pid, backend_start)
 SELECT q, %(consumer_id)s, pid, backend_start
   FROM unnest(%(queues)s::text[]) q, pg_stat_activity WHERE pid = pg_backend_pid()
 ON CONFLICT (queue, consumer_id) DO UPDATE
    SET backend_pid = EXCLUDED.backend_pid, backend_start = EXCLUDED.backend_start
 """
-_FORGET_DEAD = """
+_UNREGISTER_DEAD = """
 DELETE FROM queue.consumers c
  WHERE NOT EXISTS (SELECT FROM queue.live_consumers l WHERE l.consumer_id = c.consumer_id)
 """
-_FORGET = "DELETE FROM queue.consumers WHERE consumer_id = %s"
-_PUT_OFF = """
-UPDATE queue.messages SET visible_at = now() + %s, receives = receives - %s WHERE message_id = %s
-"""
-_BURY = """
-WITH dead AS (DELETE FROM queue.messages WHERE message_id = %s RETURNING body)
-INSERT INTO queue.messages (queue, body) SELECT %s, body FROM dead
-"""
-_POLL_EVERY = 5.0
-_STOP_EVERY = 0.5
+_UNREGISTER = "DELETE FROM queue.consumers WHERE consumer_id = %s"
+# A message whose visibility timeout ends is not announced: a waiting consumer polls for it.
+_POLL_SECONDS = 5.0
+_CHECK_STOP_SECONDS = 0.5
 
 
-class Consumer:
-    """The receiving side, for one thread of a worker. Reconnects when Postgres comes back."""
+class PgConsumer:
+    """Receives on one connection, which also waits, and settles messages on a second one.
 
-    def __init__(self, dsn: str, queues: list[str], consumer_id: str) -> None:
+    A thread that waits for a NOTIFY holds its connection, so another thread could not delete a
+    message meanwhile. Both connections are opened on first use and again after they break.
+    """
+
+    def __init__(self, dsn: str, queues: Sequence[str], consumer_id: str) -> None:
         self._dsn = dsn
-        self._queues = queues
+        self._queues = list(queues)
         self._consumer_id = consumer_id
-        self._conn: Connection[tuple[Any, ...]] | None = None
+        self._listening: Connection[tuple[Any, ...]] | None = None
+        self._settling: Connection[tuple[Any, ...]] | None = None
+        self._settling_lock = threading.Lock()
 
-    def receive(self, *, limit: int, hidden: timedelta) -> list[Message]:
-        """Take visible messages, hiding them from others for a while."""
-        conn = self._connected()
-        query = {"queues": self._queues, "limit": limit, "hidden": hidden}
-        return [Message(*row) for row in conn.execute(_RECEIVE, query).fetchall()]
+    def receive(
+        self,
+        *,
+        limit: int,
+        visibility: timedelta,
+        wait: timedelta = timedelta(0),
+        stop: threading.Event | None = None,
+    ) -> list[Message]:
+        deadline = time.monotonic() + wait.total_seconds()
+        with _raise_unavailable():
+            while True:
+                messages = self._receive_now(limit, visibility)
+                left = deadline - time.monotonic()
+                if messages or left <= 0 or (stop is not None and stop.is_set()):
+                    return messages
+                self._wait(min(left, _POLL_SECONDS), stop)
 
-    def wait(self, stop: threading.Event) -> None:
-        """Sleep until a message is announced, `stop` is set, or a slow poll is due."""
-        until = time.monotonic() + _POLL_EVERY
-        while not stop.is_set() and time.monotonic() < until:
-            for _ in self._connected().notifies(timeout=_STOP_EVERY, stop_after=1):
-                return
+    def extend(self, message: Message, visibility: timedelta) -> None:
+        self._settle(_EXTEND, visibility, *_parse_receipt(message))
 
-    def ack(self, message_ids: list[int]) -> None:
-        """Remove messages for good."""
-        self._connected().execute(
-            "DELETE FROM queue.messages WHERE message_id = ANY(%s)", (message_ids,)
-        )
+    def delay(self, message: Message, delay: timedelta, *, counted: bool = True) -> None:
+        self._settle(_EXTEND if counted else _DELAY_UNCOUNTED, delay, *_parse_receipt(message))
 
-    def put_off(self, message_id: int, pause: timedelta, *, counts: bool = True) -> None:
-        """Show a message again after a while, as if it had not been received unless it `counts`."""
-        self._connected().execute(_PUT_OFF, (pause, 0 if counts else 1, message_id))
+    def delete(self, message: Message) -> None:
+        self._settle(_DELETE, *_parse_receipt(message))
 
-    def bury(self, message_id: int, queue: str) -> None:
-        """Move a message to a queue that nobody serves: people may look at it there."""
-        self._connected().execute(_BURY, (message_id, queue))
+    def dead_letter(self, message: Message) -> None:
+        self._settle(_DEAD_LETTER, *_parse_receipt(message), dead_letter_queue(message.queue))
 
     def close(self) -> None:
-        if self._conn is not None and not self._conn.broken:
-            self._conn.execute(_FORGET, (self._consumer_id,))
-            self._conn.close()
+        if self._listening is not None and not self._listening.closed:
+            self._listening.execute(_UNREGISTER, (self._consumer_id,))
+            self._listening.close()
+        if self._settling is not None:
+            self._settling.close()
 
-    def _connected(self) -> Connection[tuple[Any, ...]]:
-        if self._conn is None or self._conn.broken or self._conn.closed:
-            # What is taken or removed and lost again is only seen once more: no wait for the disk.
-            self._conn = psycopg.connect(
-                self._dsn, autocommit=True, options="-c synchronous_commit=off"
-            )
+    def _receive_now(self, limit: int, visibility: timedelta) -> list[Message]:
+        values = {"queues": self._queues, "limit": limit, "visibility": visibility}
+        rows = self._listen().execute(_RECEIVE, values).fetchall()
+        messages = [Message(*row) for row in rows]
+        for message in messages:
+            if message.receive_count > MAX_RECEIVES:
+                self.dead_letter(message)
+        return [message for message in messages if message.receive_count <= MAX_RECEIVES]
+
+    def _wait(self, seconds: float, stop: threading.Event | None) -> None:
+        """Wait for a NOTIFY, for `stop`, or until the time is over."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not (stop and stop.is_set()):
+            timeout = min(left, _CHECK_STOP_SECONDS)
+            for _ in self._listen().notifies(timeout=timeout, stop_after=1):
+                return
+
+    def _settle(self, query: LiteralString, *values: object) -> None:
+        with _raise_unavailable(), self._settling_lock:
+            if self._settling is None or self._settling.closed:
+                self._settling = self._connect()
+            self._settling.execute(query, values)
+
+    def _listen(self) -> Connection[tuple[Any, ...]]:
+        if self._listening is None or self._listening.closed:
+            conn = self._connect()
             for queue in self._queues:
-                self._conn.execute(f'LISTEN "{channel(queue)}"'.encode())
+                conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_channel(queue))))
+            conn.execute(_UNREGISTER_DEAD)
             values = {"consumer_id": self._consumer_id, "queues": self._queues}
-            self._conn.execute(_FORGET_DEAD)
-            self._conn.execute(_ANNOUNCE, values)
-        return self._conn
+            conn.execute(_REGISTER, values)
+            self._listening = conn
+        return self._listening
+
+    def _connect(self) -> Connection[tuple[Any, ...]]:
+        return psycopg.connect(self._dsn, autocommit=True, options=_NO_WAIT_FOR_DISK)
 
 
-def wake_up_body(task_id: UUID) -> dict[str, Any]:
-    """A wake-up carries the task's id and nothing else."""
-    return {"task_id": str(task_id)}
+def _parse_receipt(message: Message) -> tuple[int, int]:
+    """Return the message id and the delivery's number, which outdates older receipts."""
+    message_id, _, receives = message.receipt.partition(".")
+    return int(message_id), int(receives)

@@ -1,1 +1,1 @@
-"""The sink: writes batches of buffered datasets into Postgres data."""
+"""The sink process: writes buffered batches to Postgres data and drops retired tables."""

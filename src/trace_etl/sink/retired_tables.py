@@ -1,6 +1,7 @@
-"""Drops the tables of generations that nobody reads any more, when the Dispatcher says so."""
+"""Drop the tables of generations that the Dispatcher has retired."""
 
 import threading
+from datetime import timedelta
 
 import structlog
 
@@ -13,26 +14,26 @@ _log = structlog.stdlib.get_logger()
 
 
 def sweep_once(dsn: str, client: DispatcherClient) -> int:
-    """One look at every table, so many at a time; how many were dropped.
+    """Ask the Dispatcher about every table, in batches, and drop the retired ones.
 
-    Raises DataUnavailable, Unreachable, Refused.
+    Returns how many were dropped. Raises DataUnavailable, Unreachable, Refused.
     """
     dropped, after = 0, ""
     with connection.connect(dsn) as conn:
         while tables := retired_tables.held(conn, after=after, limit=MOST_TABLES):
-            for one in client.tables_to_drop(tables):
-                if retired_tables.drop(conn, one.tables, one.dataset_versions):
-                    dropped += len(one.tables)
-                    _log.info("retired_tables_dropped", tables=one.tables)
+            for retired in client.tables_to_drop(tables):
+                if retired_tables.drop(conn, retired.tables, retired.dataset_versions):
+                    dropped += len(retired.tables)
+                    _log.info("retired_tables_dropped", tables=retired.tables)
             after = tables[-1]
     return dropped
 
 
-def sweep(dsn: str, client: DispatcherClient, every: float, stop: threading.Event) -> None:
-    """Look now and then until asked to stop; what fails is looked at next time."""
+def sweep(dsn: str, client: DispatcherClient, interval: timedelta, stop: threading.Event) -> None:
+    """Sweep at every interval until `stop` is set. A failed sweep is repeated at the next one."""
     while not stop.is_set():
         try:
             sweep_once(dsn, client)
         except TraceError as error:
             _log.warning("tables_not_swept", error=str(error))
-        stop.wait(every)
+        stop.wait(interval.total_seconds())

@@ -1,4 +1,4 @@
-"""The sink: batches from the buffer queue into Postgres data, then the event to the Dispatcher."""
+"""Write batches from the buffer queue to Postgres data, and report each to the Dispatcher."""
 
 import threading
 from contextlib import ExitStack
@@ -18,145 +18,145 @@ from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import hot_table
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff
-from trace_etl.queues.pgqueue import Consumer, Message
+from trace_etl.queues.queue import Message, QueueConsumer
 from trace_etl.sink import batch_files
 from trace_etl.sink.batch_files import BadBatch
 
 QUEUE = "buffer"
-DEAD = "buffer_dlq"
-"""Where batches end that nobody could write; the Dispatcher keeps the reason."""
-MOST_RECEIVES = 10
-_HIDDEN = timedelta(minutes=5)
+MAX_TRIES = 10
+_VISIBILITY = timedelta(minutes=5)
+_WAIT = timedelta(seconds=20)
 _BATCH_BACKOFF = Backoff(timedelta(seconds=2), timedelta(minutes=5))
 _FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
-_OUTAGE = timedelta(seconds=5)
-_NOT_THE_BATCH = {None, 401, 429, 502, 503, 504}
-"""Answers that say nothing about a batch: none at all, a token that was just rotated, an outage."""
+_OUTAGE_DELAY = timedelta(seconds=5)
+_OUTAGE_STATUSES = {None, 401, 429, 502, 503, 504}
+"""Answers that say nothing about the batch: none at all, a token just rotated, an outage."""
 _log = structlog.stdlib.get_logger()
 
 
 @dataclass(frozen=True)
 class Sink:
-    """Runs in a thread of a trusted worker; any number of them may run at once."""
+    """Any number of sinks may run at once: a batch is written once."""
 
-    consumer: Consumer
+    consumer: QueueConsumer
     client: DispatcherClient
     data_dsn: str
     objects: ObjectStore
     stop: threading.Event
 
     def run(self) -> None:
-        """Write batches until asked to stop."""
+        """Write batches until `stop` is set."""
         failures = 0
         while not self.stop.is_set():
             try:
-                if not self.sink_once():
-                    self.consumer.wait(self.stop)
+                self.write_once(wait=_WAIT)
                 failures = 0
-            except Exception as error:  # a thread that ends here would end unseen
+            except Exception as error:
                 failures += 1
                 _log.warning("sink_waits", failures=failures, error=repr(error))
                 self.stop.wait(_FAILURE_BACKOFF.seconds(failures))
 
-    def sink_once(self) -> int:
-        """Take one message and settle it. How many there were."""
-        messages = self.consumer.receive(limit=1, hidden=_HIDDEN)
+    def write_once(self, *, wait: timedelta = timedelta(0)) -> int:
+        """Receive one message and settle it. Returns the number of messages received."""
+        messages = self.consumer.receive(limit=1, visibility=_VISIBILITY, wait=wait, stop=self.stop)
         for message in messages:
             self._settle(message)
         return len(messages)
 
     def _settle(self, message: Message) -> None:
         try:
-            told = BufferMessage.model_validate(
+            named = BufferMessage.model_validate(
                 {name: message.body.get(name) for name in BufferMessage.model_fields}
             )
         except ValidationError as error:
-            _log.error("not_a_batch", message_id=message.message_id, error=str(error))
-            self.consumer.bury(message.message_id, DEAD)
+            _log.error("not_a_batch", receipt=message.receipt, error=str(error))
+            self.consumer.dead_letter(message)
             return
-        log = _log.bind(publish_id=str(told.publish_id), receives=message.receives)
+        log = _log.bind(publish_id=str(named.publish_id), receives=message.receive_count)
         try:
-            sunk = self._sink(told, message.receives)
+            written = self._write_and_report(named, message.receive_count)
         except BadBatch as error:
             log.error("batch_refused", reason=error.detail)
-            self._give_up(message, told, error)
+            self._give_up(message, named, error)
         except (Refused, Unreachable) as error:
-            self._unheard(message, told, error)
-        except Exception as error:  # whatever it is, its reason is kept and the next batch comes
-            self._later(message, told, error)
+            self._retry_call(message, named, error)
+        except Exception as error:  # record the reason, whatever it is, and go on
+            self._retry_later(message, named, error)
         else:
-            self.consumer.ack([message.message_id])
-            log.info("batch_written", rows=sunk.row_count, cursor=sunk.cursor)
+            self.consumer.delete(message)
+            log.info("batch_written", rows=written.row_count, cursor=written.cursor)
 
-    def _sink(self, told: BufferMessage, receives: int) -> Sunk:
-        """Write a batch, once, and say so. Raises BadBatch, and what may pass."""
+    def _write_and_report(self, named: BufferMessage, receive_count: int) -> Sunk:
+        """Write a batch once and report it. Raises BadBatch, and errors that may pass."""
         try:
-            batch = self.client.buffer_fetch(told.publish_id)
-            sunk = self._written(batch, receives)
+            batch = self.client.buffer_fetch(named.publish_id)
+            written = self._write(batch, receive_count)
             self.client.buffer_complete(
                 BufferComplete(
                     publish_id=batch.publish_id,
                     status="Completed",
-                    row_count=sunk.row_count,
-                    cursor=sunk.cursor,
+                    row_count=written.row_count,
+                    cursor=written.cursor,
                 )
             )
         except Refused as refusal:
             if refusal.refusal == "not_found":
-                raise BadBatch("nobody knows of this batch any more") from refusal
+                raise BadBatch("the Dispatcher no longer knows this batch") from refusal
             raise
-        return sunk
+        return written
 
-    def _written(self, batch: BufferBatch, receives: int = 1) -> Sunk:
+    def _write(self, batch: BufferBatch, receive_count: int = 1) -> Sunk:
         with ExitStack() as stack:
             try:
                 conn = stack.enter_context(connection.connect(self.data_dsn))
             except DataUnavailable as error:
                 raise Unreachable(error.detail) from error
-            if (done := buffers.known(conn, batch.publish_id)) is not None:
-                return done
-            if receives > MOST_RECEIVES:  # whoever took it died of it, every time
-                raise BadBatch(f"was taken {MOST_RECEIVES} times and never settled")
+            if (written := buffers.known(conn, batch.publish_id)) is not None:
+                return written
+            if receive_count > MAX_TRIES:  # every sink that received it died before settling it
+                raise BadBatch(f"was received {MAX_TRIES} times and never settled")
             rows = batch_files.read(batch, self.objects)
             with connection.transaction(conn):
                 return buffers.write(conn, _shape(batch), _stamp(batch), rows)
 
-    def _unheard(self, message: Message, told: BufferMessage, error: Refused | Unreachable) -> None:
-        """Only what is nobody's fault may go on for ever: all else counts, and ends."""
-        if error.status not in _NOT_THE_BATCH:
-            self._later(message, told, error)
+    def _retry_call(
+        self, message: Message, named: BufferMessage, error: Refused | Unreachable
+    ) -> None:
+        """Retry after an outage for as long as it lasts; count every other failure."""
+        if error.status not in _OUTAGE_STATUSES:
+            self._retry_later(message, named, error)
             return
-        _log.warning("batch_waits", publish_id=str(told.publish_id), error=str(error))
-        self.consumer.put_off(message.message_id, _OUTAGE, counts=False)
+        _log.warning("batch_waits", publish_id=str(named.publish_id), error=str(error))
+        self.consumer.delay(message, _OUTAGE_DELAY, counted=False)
 
-    def _later(self, message: Message, told: BufferMessage, error: Exception) -> None:
-        """Let somebody try again, ever later; in the end nobody does."""
-        if message.receives >= MOST_RECEIVES:
-            _log.error("batch_given_up", publish_id=str(told.publish_id), error=str(error))
-            self._give_up(message, told, error)
+    def _retry_later(self, message: Message, named: BufferMessage, error: Exception) -> None:
+        """Retry with growing delays, up to MAX_TRIES times."""
+        if message.receive_count >= MAX_TRIES:
+            _log.error("batch_given_up", publish_id=str(named.publish_id), error=str(error))
+            self._give_up(message, named, error)
             return
-        pause = _BATCH_BACKOFF.delay(message.receives)
-        _log.warning("batch_put_off", publish_id=str(told.publish_id), error=str(error))
-        self.consumer.put_off(message.message_id, pause)
+        delay = _BATCH_BACKOFF.delay(message.receive_count)
+        _log.warning("batch_delayed", publish_id=str(named.publish_id), error=str(error))
+        self.consumer.delay(message, delay)
 
-    def _give_up(self, message: Message, told: BufferMessage, error: Exception) -> None:
-        """Bury a message whose end is on record, or that nobody knows of; else it comes back."""
+    def _give_up(self, message: Message, named: BufferMessage, error: Exception) -> None:
+        """Report the failure, then dead-letter the message. If the report fails, try again."""
         try:
-            self._report_failed(told, error)
+            self._report_failure(named, error)
         except (Refused, Unreachable) as refusal:
             if not (isinstance(refusal, Refused) and refusal.refusal == "not_found"):
-                _log.error("failure_not_told", status=refusal.status, detail=refusal.detail)
-                is_outage = refusal.status in _NOT_THE_BATCH
-                pause = _OUTAGE if is_outage else _BATCH_BACKOFF.max_delay
-                self.consumer.put_off(message.message_id, pause, counts=not is_outage)
+                _log.error("failure_not_reported", status=refusal.status, detail=refusal.detail)
+                is_outage = refusal.status in _OUTAGE_STATUSES
+                delay = _OUTAGE_DELAY if is_outage else _BATCH_BACKOFF.max_delay
+                self.consumer.delay(message, delay, counted=not is_outage)
                 return
-        self.consumer.bury(message.message_id, DEAD)
+        self.consumer.dead_letter(message)
 
-    def _report_failed(self, told: BufferMessage, error: Exception) -> None:
+    def _report_failure(self, named: BufferMessage, error: Exception) -> None:
         known = error if isinstance(error, TraceError) else TraceError(str(error))
         self.client.buffer_complete(
             BufferComplete(
-                publish_id=told.publish_id,
+                publish_id=named.publish_id,
                 status="Failed",
                 error_code=known.code,
                 error_message=known.detail.replace("\x00", "")[:8000],

@@ -1,1 +1,1 @@
-"""The worker: claims tasks, runs their operators, reports the result."""
+"""The worker process: claims tasks, runs their operators, reports the results."""

@@ -1,8 +1,7 @@
-"""Everything a worker is told from outside."""
+"""Worker settings, read from the environment."""
 
 from pathlib import Path
 
-from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -21,13 +20,12 @@ class WorkerSettings(BaseSettings):
     spark_master: str = "local[2]"
     spark_memory: str = "1g"
     memory_limit: str | None = None
-    """For the worker and all its processes; the heap is what it leaves, instead of the above."""
+    """Memory for the worker and its child processes. Sizes Spark's heap instead of spark_memory."""
     spark_conf: dict[str, str] = {}
-    """Spark's own settings; they win over ours."""
+    """Spark settings; they override the ones that the worker chooses."""
     spark_dir: Path
     java_home: Path | None = None
     data_dsn: str | None = None
-    sweep_every: float = Field(3600.0, gt=0, description="Seconds between looks at old tables.")
     metrics_port: int | None = None
     rpc_pools: dict[str, list[str]] = {}
     ready_file: Path | None = None

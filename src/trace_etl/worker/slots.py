@@ -1,33 +1,39 @@
-"""The worker's loop: be woken, claim, hand to a free slot."""
+"""The worker's loop: receive a wake-up, claim its task, run it in a free slot."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from pydantic import ValidationError
 
 from trace_etl.api.messages import WakeUp
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.policy.retry import Backoff
-from trace_etl.queues.pgqueue import CONNECTION_LOST, Consumer, Message
+from trace_etl.queues.queue import Message, QueueConsumer, QueueUnavailable
 from trace_etl.worker.attempt import Attempt, Runner
 
 _FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
 _log = structlog.stdlib.get_logger()
-# Long enough for a claim; a message whose worker died comes back after it.
-_HIDDEN = timedelta(seconds=30)
-_MOST_ENDLESS = 64
+# Covers the claim and the first heartbeat of a task with the default lease.
+_VISIBILITY = timedelta(seconds=60)
+_WAIT = timedelta(seconds=20)
+_MAX_ENDLESS = 64
 
 
 class Slots:
-    """Runs at most `size` attempts at once, and beside them those that never end."""
+    """Run up to `size` attempts at once, plus attempts that never end.
+
+    A wake-up stays hidden while its task runs, and is deleted when the Dispatcher has decided on
+    the attempt. If the worker dies, the wake-up becomes visible again and wakes another worker.
+    """
 
     def __init__(
         self,
-        consumer: Consumer,
+        consumer: QueueConsumer,
         client: DispatcherClient,
         runner: Runner,
         *,
@@ -42,65 +48,85 @@ class Slots:
         self._stop = stop
         self._free = threading.Semaphore(size)
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="slot")
-        self._endless = ThreadPoolExecutor(_MOST_ENDLESS, thread_name_prefix="endless")
+        self._endless = ThreadPoolExecutor(_MAX_ENDLESS, thread_name_prefix="endless")
 
     def run(self) -> None:
-        """Claim and run until asked to stop; then give running attempts back and return."""
+        """Claim and run tasks until `stop` is set; then wait until running attempts have ended."""
         failures = 0
         while not self._stop.is_set():
             try:
-                self._turn()
+                self._process_next()
                 failures = 0
-            except (*CONNECTION_LOST, Unreachable) as error:
+            except (QueueUnavailable, Unreachable) as error:
                 failures += 1
                 _log.warning("worker_waits", failures=failures, error=repr(error))
                 self._stop.wait(_FAILURE_BACKOFF.seconds(failures))
         self._threads.shutdown(wait=True)
         self._endless.shutdown(wait=True)
 
-    def _turn(self) -> None:
+    def _process_next(self) -> None:
         if not self._free.acquire(timeout=0.5):
             return
         self._free.release()
-        messages = self._consumer.receive(limit=1, hidden=_HIDDEN)
-        if not messages:
-            self._consumer.wait(self._stop)
-        for message in messages:
-            self._take(message)
+        for message in self._consumer.receive(
+            limit=1, visibility=_VISIBILITY, wait=_WAIT, stop=self._stop
+        ):
+            self._claim(message)
 
-    def _take(self, message: Message) -> None:
-        """Claim what the message names. Whatever the answer, the message has done its work."""
+    def _claim(self, message: Message) -> None:
+        """Claim the task that a wake-up names, and start it if the claim succeeds."""
         try:
             task_id = WakeUp.model_validate(message.body).task_id
         except ValidationError as error:
-            _log.error("not_a_wake_up", message_id=message.message_id, error=str(error))
-            self._consumer.ack([message.message_id])
+            _log.error("not_a_wake_up", queue=message.queue, error=str(error))
+            self._consumer.delete(message)
             return
         try:
             answer = self._client.claim(task_id, self._worker_id, self._stop)
         except Refused as refusal:
-            # Ours to mend (a wrong token, say); the message stays for whoever can claim.
+            # This worker is misconfigured (a wrong token, say): leave the message to another one.
             _log.error("claim_refused", code=refusal.refusal, detail=refusal.detail)
             self._stop.wait(5.0)
             return
-        if isinstance(answer, wire.Claimed):
-            # Before the message goes: should that fail, the task is ours all the same.
-            self._start(answer)
+        if isinstance(answer, lifecycle.Claimed):
+            self._start(answer, message)
         else:
             _log.debug("not_claimed", task_id=str(task_id), reason=answer.reason)
-        self._consumer.ack([message.message_id])
+            self._consumer.delete(message)
 
-    def _start(self, claimed: wire.Claimed) -> None:
-        attempt = Attempt(claimed, self._client, self._runner, self._stop)
+    def _start(self, claimed: lifecycle.Claimed, message: Message) -> None:
+        heartbeat = timedelta(seconds=claimed.task.heartbeat_seconds)
+        keep_hidden = partial(self._keep_hidden, message, max(_VISIBILITY, 4 * heartbeat))
+        if 2 * heartbeat > _VISIBILITY:
+            keep_hidden()
+        attempt = Attempt(claimed, self._client, self._runner, self._stop, keep_hidden)
         operator = OPERATORS.get(claimed.task.operator)
         if operator is not None and operator.never_ends:
-            # A slot would never be free again; and mostly it waits for the next block.
-            self._endless.submit(attempt.run).add_done_callback(_log_crash)
+            # It would occupy a slot for ever, and mostly waits for the next block.
+            future = self._endless.submit(self._run, attempt, message)
+            future.add_done_callback(_log_crash)
             return
         self._free.acquire()
-        self._threads.submit(attempt.run).add_done_callback(self._finished)
+        future = self._threads.submit(self._run, attempt, message)
+        future.add_done_callback(self._free_slot)
 
-    def _finished(self, future: Future[None]) -> None:
+    def _run(self, attempt: Attempt, message: Message) -> None:
+        if not attempt.run():
+            return
+        try:
+            self._consumer.delete(message)
+        except QueueUnavailable as error:
+            # The next worker to receive it finds the task ended, and deletes it.
+            _log.warning("wake_up_not_deleted", error=str(error))
+
+    def _keep_hidden(self, message: Message, visibility: timedelta) -> None:
+        try:
+            self._consumer.extend(message, visibility)
+        except QueueUnavailable as error:
+            # If it becomes visible, another worker's claim is refused: the task still runs here.
+            _log.warning("wake_up_not_extended", error=str(error))
+
+    def _free_slot(self, future: Future[None]) -> None:
         self._free.release()
         _log_crash(future)
 

@@ -78,7 +78,7 @@ def demo(
     text = _dag_text(range_size)
     try:
         with playground(blocks, workers, rpc_url, keep=keep) as stack:
-            stopwatch.end("stack up", f"{format_count(workers, 'worker')}, {stack.chain}")
+            stopwatch.end("stack up", f"{format_count(workers, 'worker')}, sink, {stack.chain}")
             _run(stack, text, blocks, range_size, stopwatch)
             _print_times(stopwatch)
             _print_next_steps(stack.home if keep else None, stack.chain_pid)

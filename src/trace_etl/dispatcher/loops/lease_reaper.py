@@ -8,7 +8,7 @@ import structlog
 from trace_etl.dispatcher import metrics
 from trace_etl.model.task import Cause
 from trace_etl.policy.retry import Backoff, retry_delay
-from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer
+from trace_etl.queues.queue import QueueProducer, QueueUnavailable
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.tasks import leases
 from trace_etl.state.tasks.leases import ExpiredAttempt
@@ -19,7 +19,7 @@ _log = structlog.stdlib.get_logger()
 @dataclass(frozen=True)
 class LeaseReaper:
     pool: Pool
-    queue: Producer
+    queue: QueueProducer
     retry: Backoff
     batch_size: int
 
@@ -51,10 +51,10 @@ class LeaseReaper:
             return await leases.next_expiry(conn)
 
     async def _find_connected_workers(self) -> set[str] | None:
-        """Workers that are connected to a queue. None: the queue is unavailable."""
+        """List the workers that are connected to a queue. None if the queue cannot tell."""
         try:
-            return await self.queue.all_consumers()
-        except CONNECTION_LOST as error:
+            return await self.queue.consumers()
+        except QueueUnavailable as error:
             _log.warning("queue_unavailable", error=repr(error))
             return None
 

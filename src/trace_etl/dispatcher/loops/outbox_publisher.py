@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import structlog
 
@@ -12,7 +11,7 @@ from trace_etl.dispatcher.inline.runner import InlineRunner
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Unavailable
 from trace_etl.policy.retry import OUTBOX_RETRY
-from trace_etl.queues.pgqueue import CONNECTION_LOST, Producer, wake_up_body
+from trace_etl.queues.queue import QueueProducer
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.flow import resume
 from trace_etl.state.partitions import invalidation_routing
@@ -27,7 +26,7 @@ Perform = Callable[[list[Intent]], Awaitable[None]]
 @dataclass(frozen=True)
 class OutboxPublisher:
     pool: Pool
-    queue: Producer
+    queue: QueueProducer
     inline: InlineRunner
     batch_size: int
     hold: timedelta
@@ -118,21 +117,13 @@ class OutboxPublisher:
     async def _wake(self, intents: list[Intent]) -> None:
         for bulk in (False, True):
             if alike := [i for i in intents if i.bulk is bulk]:
-                messages = [(i.target, wake_up_body(i.subject)) for i in alike]
-                await self._send(messages, bulk=bulk)
+                messages = [(i.target, {"task_id": str(i.subject)}) for i in alike]
+                await self.queue.send(messages, bulk=bulk)
         await self._done(intents)
 
     async def _buffer(self, intents: list[Intent]) -> None:
-        await self._send([(i.target, i.body or {}) for i in intents])
+        await self.queue.send([(i.target, i.body or {}) for i in intents])
         await self._done(intents)
-
-    async def _send(
-        self, messages: list[tuple[str, dict[str, Any]]], *, bulk: bool = False
-    ) -> None:
-        try:
-            await self.queue.send(messages, bulk=bulk)
-        except CONNECTION_LOST as error:
-            raise Unavailable(f"the queue does not answer: {error}") from error
 
     async def _wake_next(self, intents: list[Intent]) -> None:
         async with transaction(self.pool) as conn:

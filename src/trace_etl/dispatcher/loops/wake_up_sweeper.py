@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import structlog
 
 from trace_etl.dispatcher.wake_events import WakeEvents
-from trace_etl.queues.pgqueue import Producer
+from trace_etl.queues.queue import QueueProducer
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.partitions import buffers
 from trace_etl.state.tasks import task_queries
@@ -16,7 +16,7 @@ _log = structlog.stdlib.get_logger()
 @dataclass(frozen=True)
 class WakeUpSweeper:
     pool: Pool
-    queue: Producer
+    queue: QueueProducer
     wake: WakeEvents
     older_seconds: int
     batch_size: int
@@ -26,10 +26,14 @@ class WakeUpSweeper:
         async with self.pool.connection() as conn:
             waiting = await task_queries.queued_runtimes(conn)
         for runtime in waiting:
-            if runtime == "dispatcher" or await self.queue.depth(runtime) == 0:
+            if runtime == "dispatcher" or await self._has_no_message(runtime):
                 await self._wake(runtime)
         await self._resend_buffer_messages()
         return 0  # one pass per interval is enough
+
+    async def _has_no_message(self, runtime: str) -> bool:
+        # Hidden messages belong to tasks that run: they wake no worker for a waiting task.
+        return (await self.queue.depth(runtime)).visible == 0
 
     async def _wake(self, runtime: str) -> None:
         async with transaction(self.pool) as conn:

@@ -12,7 +12,7 @@ from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.user_tokens import UserDep
 from trace_etl.model.errors import Fault, Forbidden, Invalid
-from trace_etl.queues.pgqueue import Producer
+from trace_etl.queues.queue import QueueProducer
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import Pool
 
@@ -20,7 +20,7 @@ from trace_etl.state.db.pool import Pool
 @dataclass(frozen=True)
 class Context:
     pool: Pool
-    queue: Producer
+    queue: QueueProducer
     wake: WakeEvents
     changes: ChangeFeed
     webhooks: WebhookSecrets

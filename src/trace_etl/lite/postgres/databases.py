@@ -8,6 +8,7 @@ from psycopg import sql
 
 from trace_etl.lite.credentials import passwords
 from trace_etl.lite.postgres.server import Server
+from trace_etl.queues import pgqueue
 
 STATE = "trace_state"
 READER = "trace_reader"
@@ -35,9 +36,7 @@ def provision(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
     create_roles(server)
     create_database(server, state, owner=STATE, connect=[READER])
     create_database(server, data, owner=DATA, connect=[QUEUE, DATA_READER])
-    with psycopg.connect(server.admin_dsn(data), autocommit=True) as conn:
-        conn.execute("SET client_min_messages = warning")
-        conn.execute("CREATE SCHEMA IF NOT EXISTS queue AUTHORIZATION trace_queue")
+    pgqueue.create_schema(server.admin_dsn(data), owner=QUEUE)
     return dsns(server, state=state, data=data)
 
 
@@ -58,9 +57,6 @@ def create_roles(server: Server) -> None:
     with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
         for role in ROLES:
             _ensure_role(conn, role, known[role])
-        # Wake-ups are only hints: losing the last ones in a crash costs a poll, not a task.
-        conn.execute("ALTER ROLE trace_queue SET synchronous_commit = off")
-        conn.execute("ALTER ROLE trace_queue SET search_path = queue")
         for reader in (READER, DATA_READER):
             conn.execute(
                 sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(

@@ -69,10 +69,11 @@ def postgres_part(server: EmbeddedPostgres, provision: Callable[[], object]) -> 
 
 
 def service_parts(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
-    """Dispatcher, workers, query and scheduler, with the environment each one needs and no more."""
+    """Describe the service processes, each with only the environment that it needs."""
     parts = [
         _dispatcher(plan),
         *(_worker(plan, number) for number in range(1, plan.workers + 1)),
+        _sink(plan),
         _query(plan),
         _scheduler(plan),
     ]
@@ -157,6 +158,20 @@ def _worker(plan: Blueprint, number: int) -> Part:
         is_ready=probes.announced(ready_file),
         grace=8.0,
     )
+
+
+def _sink(plan: Blueprint) -> Part:
+    home = plan.home
+    ready_file = home.run / "sink.ready"
+    environment = {
+        "TRACE_DISPATCHER_URL": plan.connection.internal_url,
+        "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
+        "TRACE_QUEUE_DSN": plan.dsns.queue,
+        "TRACE_DATA_DSN": plan.dsns.data,
+        "TRACE_OBJECTS_URL": home.objects.as_uri(),
+        "TRACE_READY_FILE": str(ready_file),
+    }
+    return replace(_service(plan, "sink", environment), is_ready=probes.announced(ready_file))
 
 
 def _query(plan: Blueprint) -> Part:

@@ -14,7 +14,7 @@ from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.model.errors import Conflict
 from trace_etl.policy.waiting_reasons import Facts, reason
-from trace_etl.queues.pgqueue import CONNECTION_LOST
+from trace_etl.queues.queue import QueueUnavailable
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.flow import loads
@@ -87,10 +87,12 @@ def _explain_task(task: TaskWithFacts, runtime_has_workers: bool | None) -> Task
 
 async def _find_runtimes_with_workers(ctx: Context, tasks: list[TaskWithFacts]) -> dict[str, bool]:
     """Ask the queue which runtimes of the queued tasks have workers. Unknown ones are left out."""
-    waiting = {t.runtime for t in tasks if t.status == "Queued"} - {"dispatcher"}
     known = {"dispatcher": True}
     try:
-        return known | {r: bool(await ctx.queue.consumers(r)) for r in sorted(waiting)}
-    except CONNECTION_LOST as error:
+        for runtime in sorted({t.runtime for t in tasks if t.status == "Queued"} - known.keys()):
+            consumers = await ctx.queue.consumers(runtime)
+            if consumers is not None:
+                known[runtime] = bool(consumers)
+    except QueueUnavailable as error:
         _log.warning("queue_unavailable", error=repr(error))
-        return known
+    return known

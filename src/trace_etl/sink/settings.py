@@ -1,0 +1,23 @@
+"""Sink settings, read from the environment."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class SinkSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
+
+    dispatcher_url: str
+    tls_ca: Path
+    worker_token_file: Path
+    sink_id: str = "sink"
+    queue_dsn: str
+    data_dsn: str
+    objects_url: str
+    sweep_interval: timedelta = Field(timedelta(hours=1), gt=timedelta(0))
+    """Time between two sweeps for retired tables."""
+    ready_file: Path | None = None
+    log_level: str = "info"

@@ -4,20 +4,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_etl.model.scope import Range
-from trace_etl.policy.backfill import Chunk, Existing, chunk_size, cut, keeps_partitions, time_left
+from trace_etl.policy.backfill import (
+    Chunk,
+    ExistingScope,
+    choose_chunk_size,
+    estimate_time_left,
+    keeps_partitions,
+    plan_chunks,
+)
 
 
 def shown(chunks: list[Chunk]) -> str:
     return " ".join(f"{c.action}:{c.span.key}" for c in chunks)
 
 
-def there(*spans: str) -> list[Existing]:
-    return [Existing(Range.parse(span), 7) for span in spans]
+def there(*spans: str) -> list[ExistingScope]:
+    return [ExistingScope(Range.parse(span), 7) for span in spans]
 
 
 def plan(asked: str, size: int, *have: str, force: bool = False, feed: str | None = None) -> str:
     fed = None if feed is None else [Range.parse(f) for f in feed.split()]
-    return shown(cut(Range.parse(asked), size, there(*have), fed, force=force, density=None))
+    return shown(
+        plan_chunks(Range.parse(asked), size, there(*have), fed, force=force, density=None)
+    )
 
 
 def test_chunks_end_at_multiples_of_their_size() -> None:
@@ -42,16 +51,16 @@ def test_a_partition_that_covers_several_upstream_ones_stays_whole() -> None:
 
 
 def test_rows_are_estimated_from_what_is_there() -> None:
-    found = cut(Range(0, 19), 10, there("0-9"), None, force=False, density=2.5)
+    found = plan_chunks(Range(0, 19), 10, there("0-9"), None, force=False, density=2.5)
     assert [chunk.rows for chunk in found] == [7, 25]
 
 
 def test_the_size_is_the_askers_then_the_splitters_then_the_commonest() -> None:
-    assert chunk_size(7, 100, [5], whole=99, relays=False) == 7
-    assert chunk_size(None, 100, [5], whole=99, relays=False) == 100
-    assert chunk_size(None, None, [5, 6, 6], whole=99, relays=False) == 6
-    assert chunk_size(None, None, [], whole=99, relays=False) == 1000
-    assert chunk_size(None, None, [], whole=99, relays=True) == 99
+    assert choose_chunk_size(7, 100, [5], whole=99, relays=False) == 7
+    assert choose_chunk_size(None, 100, [5], whole=99, relays=False) == 100
+    assert choose_chunk_size(None, None, [5, 6, 6], whole=99, relays=False) == 6
+    assert choose_chunk_size(None, None, [], whole=99, relays=False) == 1000
+    assert choose_chunk_size(None, None, [], whole=99, relays=True) == 99
 
 
 def test_relays_and_upserts_keep_no_partitions() -> None:
@@ -61,9 +70,9 @@ def test_relays_and_upserts_keep_no_partitions() -> None:
 
 
 def test_time_left_is_told_once_something_is_done() -> None:
-    assert time_left(0, 100, 10.0) == (0.0, None)
-    assert time_left(50, 100, 10.0) == (5.0, 20.0)
-    assert time_left(0, 0, 10.0) == (0.0, 0.0)
+    assert estimate_time_left(0, 100, 10.0) == (0.0, None)
+    assert estimate_time_left(50, 100, 10.0) == (5.0, 20.0)
+    assert estimate_time_left(0, 0, 10.0) == (0.0, 0.0)
 
 
 spans = st.lists(st.integers(1, 15), max_size=12).map(
@@ -93,7 +102,9 @@ def test_every_block_asked_for_is_in_one_chunk_and_no_partition_is_cut(
 ) -> None:
     asked = Range(start, start + length - 1)
     have = [span for n, span in enumerate(have) if n not in missing]
-    chunks = cut(asked, size, [Existing(s, 1) for s in have], feed, force=force, density=None)
+    chunks = plan_chunks(
+        asked, size, [ExistingScope(s, 1) for s in have], feed, force=force, density=None
+    )
     blocks = [block for c in chunks for block in range(c.span.start, c.span.end + 1)]
     assert len(blocks) == len(set(blocks))
     assert set(range(asked.start, asked.end + 1)) <= set(blocks)

@@ -10,31 +10,31 @@ from hypothesis import strategies as st
 from trace_etl.policy.backpressure import (
     SHED_ALL,
     SHED_BULK,
-    Limits,
-    Load,
-    Queue,
+    JobLoad,
+    QueueLimits,
+    QueueLoad,
     Trip,
-    decide,
-    pauses,
+    decide_trip,
+    plan_pauses,
 )
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 PATIENCE = timedelta(seconds=5)
 
 
-def look(trip: Trip | None, limits: Limits, load: Load, after: int = 0) -> Trip | None:
-    return decide(trip, limits, load, now=NOW + timedelta(seconds=after), patience=PATIENCE)
+def look(trip: Trip | None, limits: QueueLimits, load: JobLoad, after: int = 0) -> Trip | None:
+    return decide_trip(trip, limits, load, now=NOW + timedelta(seconds=after), patience=PATIENCE)
 
 
-def normal(depth: int, age: float = 0.0) -> Load:
-    return Load(normal=Queue(depth, age))
+def normal(depth: int, age: float = 0.0) -> JobLoad:
+    return JobLoad(normal=QueueLoad(depth, age))
 
 
-def bulk(depth: int, age: float = 0.0) -> Load:
-    return Load(bulk=Queue(depth, age))
+def bulk(depth: int, age: float = 0.0) -> JobLoad:
+    return JobLoad(bulk=QueueLoad(depth, age))
 
 
-TEN = Limits(depth=10)
+TEN = QueueLimits(depth=10)
 
 
 def test_a_queue_trips_at_its_limit_and_is_clear_at_half_of_it() -> None:
@@ -69,27 +69,27 @@ def test_a_queue_of_bulk_work_never_sheds_normal_work() -> None:
 
 
 def test_bulk_work_that_waits_for_others_is_no_reason_to_push_back_but_no_relief() -> None:
-    waiting = Load(bulk=Queue(10), sheds_bulk=True)
+    waiting = JobLoad(bulk=QueueLoad(10), sheds_bulk=True)
     assert look(None, TEN, waiting) is None
     tripped = look(None, TEN, bulk(10))
     assert look(tripped, TEN, waiting) == tripped
 
 
 def test_an_old_queue_trips_as_a_long_one_does() -> None:
-    limits = Limits(age=60)
+    limits = QueueLimits(age=60)
     assert look(None, limits, normal(1, 59.0)) is None
     tripped = look(None, limits, normal(1, 61.5))
     assert tripped and tripped.words == "oldest task queued for 61 s, limit 60 s"
     assert look(tripped, limits, normal(1, 31.0)) == tripped
     assert look(tripped, limits, normal(1, 30.0)) is None
-    assert look(tripped, limits, Load()) is None
+    assert look(tripped, limits, JobLoad()) is None
 
 
 def test_a_job_whose_limits_are_gone_lets_go() -> None:
     worse = Trip(SHED_ALL, "depth", 10, 10, NOW, NOW)
-    better = look(worse, Limits(), normal(1000))
+    better = look(worse, QueueLimits(), normal(1000))
     assert better and better.level == SHED_BULK
-    assert look(better, Limits(), normal(1000)) is None
+    assert look(better, QueueLimits(), normal(1000)) is None
 
 
 def tripped(*jobs: str, level: int = SHED_BULK) -> dict[str, Trip]:
@@ -101,16 +101,16 @@ def edges(text: str) -> list[tuple[str, str]]:
 
 
 def test_everything_upstream_is_paused_once_however_many_ways_lead_there() -> None:
-    found = pauses(tripped("d", level=SHED_ALL), edges("sa sb ad bd de xe"))
+    found = plan_pauses(tripped("d", level=SHED_ALL), edges("sa sb ad bd de xe"))
     assert found == {("a", "d"): "normal", ("b", "d"): "normal", ("s", "d"): "normal"}
 
 
 def test_nobody_on_a_loop_waits_for_anybody_on_it() -> None:
     loop = edges("sa ab bc ca cd")
-    assert pauses(tripped("a"), loop) == {("s", "a"): "bulk"}
-    assert pauses(tripped("a", "b"), loop) == {("s", "a"): "bulk", ("s", "b"): "bulk"}
-    assert set(pauses(tripped("d"), loop)) == {(job, "d") for job in "sabc"}
-    assert pauses(tripped("a"), edges("aa")) == {}
+    assert plan_pauses(tripped("a"), loop) == {("s", "a"): "bulk"}
+    assert plan_pauses(tripped("a", "b"), loop) == {("s", "a"): "bulk", ("s", "b"): "bulk"}
+    assert set(plan_pauses(tripped("d"), loop)) == {(job, "d") for job in "sabc"}
+    assert plan_pauses(tripped("a"), edges("aa")) == {}
 
 
 # --- a world to try it on ---------------------------------------------------------------------
@@ -130,7 +130,7 @@ class World:
     """Jobs with queues, a few workers, and backpressure looking on at every tick."""
 
     edges: list[tuple[int, int]]
-    limits: dict[int, Limits]
+    limits: dict[int, QueueLimits]
     workers: int
     ticks: int = 0
     queued: list[Task] = field(default_factory=list)
@@ -172,32 +172,32 @@ class World:
             if producer == task.job and task.hops:
                 self.offer(Task(consumer, task.bulk, task.hops - 1, 0))
 
-    def load(self, job: int) -> Load:
+    def load(self, job: int) -> JobLoad:
         parts: dict[bool, list[Task]] = {False: [], True: []}
         for task in self.queued:
             if task.job == job:
                 parts[task.bulk].append(task)
         sheds = any(held == job for held, _ in self.paused)
-        return Load(self._queue(parts[False]), self._queue(parts[True]), sheds)
+        return JobLoad(self._queue(parts[False]), self._queue(parts[True]), sheds)
 
-    def _queue(self, tasks: list[Task]) -> Queue:
+    def _queue(self, tasks: list[Task]) -> QueueLoad:
         oldest = min((t.queued for t in tasks), default=self.ticks)
-        return Queue(len(tasks), float(self.ticks - oldest))
+        return QueueLoad(len(tasks), float(self.ticks - oldest))
 
     def _look(self) -> None:
         now = NOW + timedelta(seconds=self.ticks)
         after: dict[int, Trip] = {}
         for job, limits in self.limits.items():
             before, load = self.trips.get(job), self.load(job)
-            found = decide(before, limits, load, now=now, patience=timedelta(seconds=3))
+            found = decide_trip(before, limits, load, now=now, patience=timedelta(seconds=3))
             self._check(job, before, found, load)
             if found:
                 after[job] = found
         self.trips = after
-        self.paused = dict(pauses(after, self.edges))
+        self.paused = dict(plan_pauses(after, self.edges))
         self._check_somebody_can_go_on()
 
-    def _check(self, job: int, before: Trip | None, after: Trip | None, load: Load) -> None:
+    def _check(self, job: int, before: Trip | None, after: Trip | None, load: JobLoad) -> None:
         """Bulk is shed first; a queue that let go does not trip again without new work."""
         levels = (before.level if before else 0, after.level if after else 0)
         assert abs(levels[1] - levels[0]) <= 1
@@ -231,7 +231,7 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Task]]:
     names = st.integers(0, count - 1)
     pairs = draw(shapes(count))
     limit = st.builds(
-        Limits, depth=st.none() | st.integers(1, 6), age=st.none() | st.integers(1, 10)
+        QueueLimits, depth=st.none() | st.integers(1, 6), age=st.none() | st.integers(1, 10)
     )
     limits = {job: draw(limit) for job in range(count)}
     work = draw(

@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 
 from support.dags import QUICKSTART
 from trace_etl.dag.parsing import parse_dag
-from trace_etl.model.dag import Dag, Input, Job
+from trace_etl.model.dag import Dag, Job, JobInput
 from trace_etl.policy.deploy_plan import (
-    Plan,
-    Standing,
-    Stock,
+    DeployedState,
+    DeployPlan,
+    GenerationContents,
     differences,
+    find_affected_jobs,
     plan_deploy,
-    stock_matters,
 )
 from trace_etl.policy.generations import definition, generation_hashes
 
 TEMPLATE = parse_dag(QUICKSTART).job("receivers")
-HELD = Stock(scopes=2, partitions=2, ranges=[(0, 19)])
+HELD = GenerationContents(scopes=2, partitions=2, ranges=[(0, 19)])
 
 
 def job(name: str, upstream: list[str]) -> Job:
@@ -27,15 +27,15 @@ def job(name: str, upstream: list[str]) -> Job:
         TEMPLATE,
         name=name,
         outputs=("out",),
-        inputs=tuple(Input(f"i_{u}", job=u, output="out") for u in upstream),
+        inputs=tuple(JobInput(f"i_{u}", job=u, output="out") for u in upstream),
     )
 
 
-def standing(dag: Dag, stock: Stock = HELD) -> dict[str, Standing]:
+def standing(dag: Dag, stock: GenerationContents = HELD) -> dict[str, DeployedState]:
     """The DAG as if it were deployed, with something in every generation."""
     hashes = generation_hashes(dag)
     return {
-        j.name: Standing(definition(j), hashes[j.name], True, dict.fromkeys(j.outputs, stock))
+        j.name: DeployedState(definition(j), hashes[j.name], True, dict.fromkeys(j.outputs, stock))
         for j in dag.jobs
     }
 
@@ -44,7 +44,7 @@ def published(dag: Dag) -> dict[str, str]:
     return {p.name: f"{p.job}.{p.output}" for p in dag.publish}
 
 
-def planned(before: Dag, after: Dag) -> Plan:
+def planned(before: Dag, after: Dag) -> DeployPlan:
     return plan_deploy(standing(before), published(before), after)
 
 
@@ -185,7 +185,7 @@ def test_what_is_deployed_needs_no_plan(edit: Edit) -> None:
 @given(edits())
 def test_only_of_jobs_that_lose_something_the_stock_is_asked_for(edit: Edit) -> None:
     plan = planned(edit.before, edit.after)
-    asked = set(stock_matters(standing(edit.before), {}, edit.after))
+    asked = set(find_affected_jobs(standing(edit.before), {}, edit.after))
     losing = {j.name for j in plan.jobs if j.action in ("build", "retire")}
     assert asked == losing
 
@@ -193,13 +193,13 @@ def test_only_of_jobs_that_lose_something_the_stock_is_asked_for(edit: Edit) -> 
 # --- single rules -----------------------------------------------------------------------------
 
 
-def fate(plan: Plan, name: str) -> str:
+def fate(plan: DeployPlan, name: str) -> str:
     return next(j.action for j in plan.jobs if j.name == name)
 
 
 def test_with_nothing_to_serve_a_new_generation_starts_at_once() -> None:
     before, after = parse_dag(QUICKSTART), parse_dag(QUICKSTART.replace("AS n", "AS m"))
-    plan = plan_deploy(standing(before, Stock()), published(before), after)
+    plan = plan_deploy(standing(before, GenerationContents()), published(before), after)
     assert fate(plan, "receivers") == "start"
     assert not plan.builds
 

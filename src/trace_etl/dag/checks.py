@@ -26,8 +26,8 @@ from trace_etl.model.dag import (
     Bootstrap,
     Column,
     Dag,
-    Input,
     Job,
+    JobInput,
     Publication,
     Source,
     Udf,
@@ -157,7 +157,7 @@ class Checker:
         activation: str,
         operator: str,
         runtime: str,
-        inputs: tuple[Input, ...],
+        inputs: tuple[JobInput, ...],
     ) -> Job:
         defaults = self.defaults
         boot, udf = job.bootstrap, job.udf
@@ -256,7 +256,7 @@ class Checker:
             return "is required and missing; name one, such as `sql`"
         return f"unknown operator {name!r}" + suggest(name, NAMEABLE)
 
-    def _fit(self, at: Path, job: JobSection, op: Operator, inputs: tuple[Input, ...]) -> None:
+    def _fit(self, at: Path, job: JobSection, op: Operator, inputs: tuple[JobInput, ...]) -> None:
         """Whether the job is one that its operator can run."""
         try:
             config = op.config.model_validate(job.config)
@@ -311,27 +311,27 @@ class Checker:
             if name in job.outputs[:n]:
                 self._fault((*at, "outputs", n), f"{name!r} is used twice")
 
-    def _inputs_apart(self, at: Path, inputs: tuple[Input, ...]) -> None:
+    def _inputs_apart(self, at: Path, inputs: tuple[JobInput, ...]) -> None:
         names = [item.name for item in inputs]
         for n, name in enumerate(names):
             if name in names[:n]:
                 rule = f"another input is called {name!r}, too; give one of them a `name`"
                 self._fault((*at, "inputs", n), rule)
 
-    def _input(self, at: Path, item: InputSection) -> Input:
+    def _input(self, at: Path, item: InputSection) -> JobInput:
         origin = item.from_
         if (origin.job is None) == (origin.dataset is None):
             self._fault((*at, "from"), "name a `job` or a `dataset`, one of them")
-            return Input(item.name or f"input{at[-1]}")
+            return JobInput(item.name or f"input{at[-1]}")
         if origin.dataset is not None and origin.output is not None:
             self._fault((*at, "from", "output"), "goes with `job`, not with `dataset`")
         own = self.published.get(origin.dataset or "")
         if origin.dataset is not None and own is None:
-            return Input(item.name or origin.dataset, dataset=origin.dataset, where=item.where)
+            return JobInput(item.name or origin.dataset, dataset=origin.dataset, where=item.where)
         # A name that this very file publishes is an edge inside it, and waits like any other.
         output = self._output((*at, "from"), own or origin)
         name = item.name or origin.dataset or output
-        return Input(name, job=(own or origin).job, output=output, where=item.where)
+        return JobInput(name, job=(own or origin).job, output=output, where=item.where)
 
     def _output(self, at: Path, origin: FromSection) -> str:
         """The output's name, however it was named."""

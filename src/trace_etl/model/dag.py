@@ -14,7 +14,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Input:
+class JobInput:
     """An edge: from another job's output, or from a published dataset."""
 
     name: str
@@ -50,7 +50,7 @@ class Job:
     activation: str
     runtime: str
     operator: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[JobInput, ...]
     outputs: tuple[str, ...]
     config: dict[str, Any]
     execution_strategy: str

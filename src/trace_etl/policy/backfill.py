@@ -13,7 +13,7 @@ DEFAULT_CHUNK = 1000
 
 
 @dataclass(frozen=True)
-class Existing:
+class ExistingScope:
     """A partition that is committed, or a scope that was worked off."""
 
     span: Range
@@ -33,7 +33,7 @@ def keeps_partitions(operator: str, update_strategy: str) -> bool:
     return operator not in FORWARDERS and update_strategy == "replace"
 
 
-def chunk_size(
+def choose_chunk_size(
     asked: int | None, splitter: int | None, lengths: Sequence[int], *, whole: int, relays: bool
 ) -> int:
     """As asked, as upstream splits, or as most partitions are; a relay takes the range whole."""
@@ -44,10 +44,10 @@ def chunk_size(
     return splitter or (max(set(lengths), key=lengths.count) if lengths else DEFAULT_CHUNK)
 
 
-def cut(
+def plan_chunks(
     asked: Range,
     size: int,
-    there: Sequence[Existing],
+    there: Sequence[ExistingScope],
     feed: Sequence[Range] | None,
     *,
     force: bool,
@@ -96,7 +96,7 @@ def _minus(spans: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
     return left
 
 
-def time_left(done: int, left: int, seconds: float) -> tuple[float, float | None]:
+def estimate_time_left(done: int, left: int, seconds: float) -> tuple[float, float | None]:
     """Blocks a second, and how many seconds the rest takes at that rate; None: nobody can tell."""
     rate = done / seconds if seconds > 0 else 0.0
     return rate, (left / rate if rate > 0 else 0.0 if not left else None)

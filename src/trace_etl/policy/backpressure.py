@@ -17,7 +17,7 @@ _FLOOD = 2  # times the limit: no patience with that
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueueLimits:
     """A job's thresholds: queued tasks, and seconds that the oldest of them has waited."""
 
     depth: int | None = None
@@ -25,26 +25,26 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Queue:
+class QueueLoad:
     depth: int = 0
     age: float = 0.0
 
 
 @dataclass(frozen=True)
-class Load:
+class JobLoad:
     """What is queued for a job."""
 
-    normal: Queue = Queue()
-    bulk: Queue = Queue()
+    normal: QueueLoad = QueueLoad()
+    bulk: QueueLoad = QueueLoad()
     sheds_bulk: bool = False
     """Its own bulk work waits for somebody downstream: no reason to push back, but no relief."""
 
     @property
-    def total(self) -> Queue:
-        return Queue(self.normal.depth + self.bulk.depth, max(self.normal.age, self.bulk.age))
+    def total(self) -> QueueLoad:
+        return QueueLoad(self.normal.depth + self.bulk.depth, max(self.normal.age, self.bulk.age))
 
     @property
-    def pressing(self) -> Queue:
+    def pressing(self) -> QueueLoad:
         return self.normal if self.sheds_bulk else self.total
 
 
@@ -70,8 +70,8 @@ class Trip:
         return f"oldest task queued for {self.measured} s, limit {self.threshold} s"
 
 
-def decide(
-    trip: Trip | None, limits: Limits, load: Load, *, now: datetime, patience: timedelta
+def decide_trip(
+    trip: Trip | None, limits: QueueLimits, load: JobLoad, *, now: datetime, patience: timedelta
 ) -> Trip | None:
     """How a queue stands after another look: one level up or down at most."""
     if trip is None:
@@ -85,7 +85,7 @@ def decide(
     return None if _is_clear(limits, load.total) else trip
 
 
-def _tripped(limits: Limits, queue: Queue, now: datetime) -> Trip | None:
+def _tripped(limits: QueueLimits, queue: QueueLoad, now: datetime) -> Trip | None:
     if limits.depth is not None and queue.depth >= limits.depth:
         return Trip(SHED_BULK, "depth", queue.depth, limits.depth, now, now)
     if limits.age is not None and queue.depth and queue.age >= limits.age:
@@ -93,16 +93,16 @@ def _tripped(limits: Limits, queue: Queue, now: datetime) -> Trip | None:
     return None
 
 
-def _is_clear(limits: Limits, queue: Queue) -> bool:
+def _is_clear(limits: QueueLimits, queue: QueueLoad) -> bool:
     shallow = limits.depth is None or queue.depth <= limits.depth // 2
     return shallow and (limits.age is None or not queue.depth or queue.age <= limits.age / 2)
 
 
-def _is_flood(limits: Limits, queue: Queue) -> bool:
+def _is_flood(limits: QueueLimits, queue: QueueLoad) -> bool:
     return limits.depth is not None and queue.depth >= _FLOOD * limits.depth
 
 
-def pauses(trips: Mapping[J, Trip], edges: Iterable[tuple[J, J]]) -> dict[tuple[J, J], Tier]:
+def plan_pauses(trips: Mapping[J, Trip], edges: Iterable[tuple[J, J]]) -> dict[tuple[J, J], Tier]:
     """Who waits for whom, (producer, tripped job), over edges from producer to consumer."""
     producers: dict[J, set[J]] = {}
     consumers: dict[J, set[J]] = {}

@@ -12,7 +12,7 @@ Action = Literal["keep", "adopt", "start", "build", "retire"]
 
 
 @dataclass(frozen=True)
-class Stock:
+class GenerationContents:
     """What a generation holds: partitions, or the scopes of its events if it has none."""
 
     scopes: int = 0
@@ -24,13 +24,13 @@ class Stock:
 
 
 @dataclass(frozen=True)
-class Standing:
+class DeployedState:
     """A job as it is deployed now."""
 
     definition: dict[str, Any]
     generation: str
     active: bool
-    stock: dict[str, Stock]
+    stock: dict[str, GenerationContents]
     """By output; what readers see of it."""
     building: str | None = None
     """The generation that is being built beside it."""
@@ -41,14 +41,14 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class FieldChange:
+class FieldDifference:
     field: str
     before: Any
     after: Any
 
 
 @dataclass(frozen=True)
-class JobPlan:
+class PlannedJob:
     """What becomes of one job.
 
     keep: nothing. adopt: the new definition counts at once, on the same generation. start: a new
@@ -60,10 +60,10 @@ class JobPlan:
     change: Change
     action: Action
     generation: str | None
-    fields: list[FieldChange]
+    fields: list[FieldDifference]
     because: list[str]
     """Why its outputs get a new generation: fields of its own, or jobs upstream."""
-    rebuild: dict[str, Stock]
+    rebuild: dict[str, GenerationContents]
     """By output: what the old generation holds and the new one must cover."""
 
     @property
@@ -72,22 +72,22 @@ class JobPlan:
 
 
 @dataclass(frozen=True)
-class NameChange:
+class PlannedName:
     """A published name and the output behind it, as `job.output`; None: there is no such name."""
 
     name: str
     before: str | None
     after: str | None
-    rebuild: Stock | None = None
+    rebuild: GenerationContents | None = None
     """What the old output holds, if the name has to wait until the new one covers it."""
     readers: list[str] = field(default_factory=list[str])
     """Jobs of other DAGs, as `dag.job`, that read what loses its name and will get nothing new."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    jobs: list[JobPlan]
-    names: list[NameChange]
+class DeployPlan:
+    jobs: list[PlannedJob]
+    names: list[PlannedName]
 
     @property
     def builds(self) -> bool:
@@ -102,11 +102,11 @@ class Plan:
 
 
 def plan_deploy(
-    before: Mapping[str, Standing],
+    before: Mapping[str, DeployedState],
     published: Mapping[str, str],
     dag: Dag,
     readers: Mapping[str, list[str]] | None = None,
-) -> Plan:
+) -> DeployPlan:
     """The way from what is deployed to a new file. `published`: name → `job.output` as of now."""
     generations = generation_hashes(dag)
     changed = {
@@ -117,16 +117,16 @@ def plan_deploy(
     jobs = [_job_plan(job, before.get(job.name), generations, changed) for job in dag.jobs]
     names = {job.name for job in dag.jobs}
     gone = [n for n, standing in before.items() if n not in names and standing.active]
-    jobs += [JobPlan(name, "removed", "retire", None, [], [], {}) for name in sorted(gone)]
-    return Plan(jobs, _names(before, published, dag, readers or {}))
+    jobs += [PlannedJob(name, "removed", "retire", None, [], [], {}) for name in sorted(gone)]
+    return DeployPlan(jobs, _names(before, published, dag, readers or {}))
 
 
-def stock_matters(
-    before: Mapping[str, Standing], published: Mapping[str, str], dag: Dag
+def find_affected_jobs(
+    before: Mapping[str, DeployedState], published: Mapping[str, str], dag: Dag
 ) -> list[str]:
     """The deployed jobs that lose something: a generation, a published name, or all."""
     generations = generation_hashes(dag)
-    after = places(dag)
+    after = published_outputs(dag)
     unnamed = {old.partition(".")[0] for name, old in published.items() if after.get(name) != old}
     return [
         name
@@ -136,24 +136,24 @@ def stock_matters(
 
 
 def _job_plan(
-    job: Job, was: Standing | None, generations: Mapping[str, str], changed: set[str]
-) -> JobPlan:
+    job: Job, was: DeployedState | None, generations: Mapping[str, str], changed: set[str]
+) -> PlannedJob:
     generation = generations[job.name]
     if was is None or not was.active:
         known = was is not None and was.generation == generation
         action: Action = "adopt" if known else "start"
-        return JobPlan(job.name, "added", action, generation, [], [], {})
+        return PlannedJob(job.name, "added", action, generation, [], [], {})
     fields = list(differences(was.definition, definition(job)))
     change: Change = "changed" if fields else "unchanged"
     if job.name not in changed:
         action = "adopt" if fields or was.building else "keep"
-        return JobPlan(job.name, change, action, generation, fields, [], {})
+        return PlannedJob(job.name, change, action, generation, fields, [], {})
     action = "build" if was.serves else "start"
     because = _reasons(job, fields, changed)
-    return JobPlan(job.name, change, action, generation, fields, because, was.stock)
+    return PlannedJob(job.name, change, action, generation, fields, because, was.stock)
 
 
-def _reasons(job: Job, fields: list[FieldChange], changed: set[str]) -> list[str]:
+def _reasons(job: Job, fields: list[FieldDifference], changed: set[str]) -> list[str]:
     tuning = {f"config.{name}" for name in tuning_of(job.operator)}
     own = [
         f.field
@@ -165,7 +165,7 @@ def _reasons(job: Job, fields: list[FieldChange], changed: set[str]) -> list[str
     return own + [f"upstream {name}" for name in upstream] or ["publish"]
 
 
-def places(dag: Dag) -> dict[str, str]:
+def published_outputs(dag: Dag) -> dict[str, str]:
     """The outputs behind each published name, as `job.output`: several, if it is buffered."""
     found: dict[str, list[str]] = {}
     for entry in dag.publish:
@@ -174,16 +174,16 @@ def places(dag: Dag) -> dict[str, str]:
 
 
 def _names(
-    before: Mapping[str, Standing],
+    before: Mapping[str, DeployedState],
     published: Mapping[str, str],
     dag: Dag,
     readers: Mapping[str, list[str]],
-) -> list[NameChange]:
-    after = places(dag)
+) -> list[PlannedName]:
+    after = published_outputs(dag)
     # Nothing waits for a buffered dataset to be covered: it is there as long as it has a producer.
     shared = {p.name for p in dag.publish if p.write_mode == "buffered"}
     return [
-        NameChange(
+        PlannedName(
             name,
             old,
             new,
@@ -195,13 +195,13 @@ def _names(
     ]
 
 
-def _held(before: Mapping[str, Standing], place: str) -> Stock | None:
+def _held(before: Mapping[str, DeployedState], place: str) -> GenerationContents | None:
     job, _, output = place.partition(".")
     stock = before[job].stock.get(output) if job in before else None
     return stock if stock and stock.scopes else None
 
 
-def differences(before: object, after: object, path: str = "") -> Iterator[FieldChange]:
+def differences(before: object, after: object, path: str = "") -> Iterator[FieldDifference]:
     """Every field that differs, the deepest that says it."""
     if isinstance(before, dict) and isinstance(after, dict):
         old = cast(dict[str, object], before)
@@ -212,14 +212,14 @@ def differences(before: object, after: object, path: str = "") -> Iterator[Field
     elif isinstance(before, list) and isinstance(after, list):
         yield from _items(cast(list[object], before), cast(list[object], after), path)
     elif before != after or isinstance(before, bool) is not isinstance(after, bool):
-        yield FieldChange(path, before, after)
+        yield FieldDifference(path, before, after)
 
 
-def _items(before: list[object], after: list[object], path: str) -> Iterator[FieldChange]:
+def _items(before: list[object], after: list[object], path: str) -> Iterator[FieldDifference]:
     nested = all(isinstance(item, dict) for item in [*before, *after])
     if len(before) != len(after) or not nested:
         if before != after:
-            yield FieldChange(path, before, after)
+            yield FieldDifference(path, before, after)
         return
     for n, (old, new) in enumerate(zip(before, after, strict=True)):
         yield from differences(old, new, f"{path}[{n}]")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Facts:
+class RolloutFacts:
     """What the answer is made from."""
 
     dag: str
@@ -18,7 +18,7 @@ class Facts:
     """What the new generations lack, an output each."""
 
 
-def reason(facts: Facts) -> str | None:
+def explain_rollout(facts: RolloutFacts) -> str | None:
     """What a rollout waits for; None when nothing is missing any more."""
     if not facts.lacks:
         return None

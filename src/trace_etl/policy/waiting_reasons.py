@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 @dataclass(frozen=True)
-class Facts:
+class TaskFacts:
     """What the answer is made from."""
 
     status: str
@@ -27,7 +27,7 @@ class Facts:
     running_of_operator: int = 0
 
 
-def reason(facts: Facts) -> str | None:
+def explain_task(facts: TaskFacts) -> str | None:
     """Why this task is not running; None when it is, or when it has ended well."""
     if facts.status == "Failed":
         return _failed(facts)
@@ -49,7 +49,7 @@ def reason(facts: Facts) -> str | None:
     return f"{since}: waiting for a free worker slot"
 
 
-def _failed(facts: Facts) -> str:
+def _failed(facts: TaskFacts) -> str:
     why = facts.error_message or "no reason was given"
     if facts.retry_at is None:
         return f"failed for good at attempt {facts.attempt} of {facts.max_attempts}: {why}"
@@ -57,7 +57,7 @@ def _failed(facts: Facts) -> str:
 
 
 @dataclass(frozen=True)
-class Upstream:
+class UpstreamJob:
     """A job above that has work, or trouble."""
 
     job: str
@@ -68,8 +68,8 @@ class Upstream:
     paused_by: str | None
 
 
-def job_reason(
-    *, queued: int, running: int, paused_by: str | None, above: Sequence[Upstream]
+def explain_job(
+    *, queued: int, running: int, paused_by: str | None, above: Sequence[UpstreamJob]
 ) -> str | None:
     """Why a job runs nothing; None when it does, or when nothing new is under way above it."""
     if running:
@@ -83,7 +83,7 @@ def job_reason(
     return "waiting for upstream: " + "; ".join(_work(job) for job in above)
 
 
-def _work(job: Upstream) -> str:
+def _work(job: UpstreamJob) -> str:
     parts = [
         f"{_tasks(count)} {word}"
         for count, word in (

@@ -11,7 +11,7 @@ DEFAULT_SCOPE: Mapping[str, str] = {"start": "start", "end": "end"}
 
 
 @dataclass(frozen=True)
-class Scope:
+class WebhookScope:
     """A range of blocks, or a cursor."""
 
     span: Range | None
@@ -22,18 +22,18 @@ class Scope:
         return f"p:{self.span.key}" if self.span else f"c:{self.cursor}"
 
 
-def scope_of(body: object, fields: Mapping[str, str]) -> Scope:
+def find_scope(body: object, fields: Mapping[str, str]) -> WebhookScope:
     """The scope of a delivery. Raises Invalid, naming the field of the body."""
     faults: list[Fault] = []
     found = {name: _number(body, path, faults) for name, path in fields.items()}
     if faults:
         raise Invalid(faults)
     if "cursor" in found:
-        return Scope(None, found["cursor"])
+        return WebhookScope(None, found["cursor"])
     if found["end"] < found["start"]:
         rule = f"({found['end']}) must not be before {fields['start']} ({found['start']})"
         raise Invalid([Fault(fields["end"], rule)])
-    return Scope(Range(found["start"], found["end"]), None)
+    return WebhookScope(Range(found["start"], found["end"]), None)
 
 
 def _number(body: object, path: str, faults: list[Fault]) -> int:

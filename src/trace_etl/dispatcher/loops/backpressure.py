@@ -7,7 +7,7 @@ from uuid import UUID
 import structlog
 
 from trace_etl.dispatcher.wake_events import WakeEvents
-from trace_etl.policy.backpressure import Trip, decide, pauses
+from trace_etl.policy.backpressure import Trip, decide_trip, plan_pauses
 from trace_etl.state.db.pool import Conn, Pool, transaction
 from trace_etl.state.flow import pressure, resume
 from trace_etl.state.flow.pressure import Measured, NewPause
@@ -61,7 +61,7 @@ class Backpressure:
         self, conn: Conn, seen: list[Measured]
     ) -> tuple[int, dict[UUID, Trip | None]]:
         decided = {
-            m.job_id: decide(m.trip, m.limits, m.load, now=m.at, patience=self.patience)
+            m.job_id: decide_trip(m.trip, m.limits, m.load, now=m.at, patience=self.patience)
             for m in seen
         }
         trips = {job_id: trip for job_id, trip in decided.items() if trip}
@@ -71,7 +71,7 @@ class Backpressure:
         if trips != before:
             await pressure.keep_trips(conn, trips)
         names = {m.job_id: m.name for m in seen}
-        found = pauses(
+        found = plan_pauses(
             trips, await pressure.edges(conn)
         )  # read again: a deploy may have changed them
         wanted = [

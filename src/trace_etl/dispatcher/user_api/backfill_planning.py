@@ -10,9 +10,9 @@ from trace_etl.policy.backfill import (
     DEFAULT_CHUNK,
     Action,
     Chunk,
-    chunk_size,
-    cut,
+    choose_chunk_size,
     keeps_partitions,
+    plan_chunks,
 )
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.flow import backfills
@@ -91,13 +91,13 @@ async def _plan_partitions(
     conn: Conn, scope: BackfillScope, target: BackfillTarget
 ) -> BackfillPlan:
     version, density, lengths = target.output_version, None, list[int]()
-    there = list[backfills.Existing]()
+    there = list[backfills.ExistingScope]()
     feed = await _feed(conn, target, scope.span)
     if version is not None:
         lengths, density = await backfills.shape(conn, version)
         there = await backfills.partitions_in(conn, version, _envelope(scope.span, feed))
     size = _size(scope, target, lengths)
-    chunks = cut(scope.span, size, there, feed, force=scope.force, density=density)
+    chunks = plan_chunks(scope.span, size, there, feed, force=scope.force, density=density)
     return _bounded(BackfillPlan(target, size, chunks))
 
 
@@ -108,7 +108,7 @@ async def _plan_scopes(conn: Conn, scope: BackfillScope, target: BackfillTarget)
         )
     feed = await _feed(conn, target, scope.span)
     size = _size(scope, target, [])
-    chunks = cut(scope.span, size, [], feed, force=False, density=None)
+    chunks = plan_chunks(scope.span, size, [], feed, force=False, density=None)
     _bounded(BackfillPlan(target, size, chunks))
     done = await backfills.worked_off(conn, target, [chunk.span for chunk in chunks])
     spans = {existing.span for existing in done}
@@ -139,7 +139,7 @@ def _size(scope: BackfillScope, target: BackfillTarget, lengths: list[int]) -> i
     splits = upstream is not None and upstream.config is SplitConfig
     splitter = SplitConfig.model_validate(target.upstream_config or {}).size if splits else None
     relays = not keeps_partitions(target.operator, target.update_strategy)
-    size = chunk_size(scope.chunk, splitter, lengths, whole=scope.span.length, relays=relays)
+    size = choose_chunk_size(scope.chunk, splitter, lengths, whole=scope.span.length, relays=relays)
     if not _is_fed_by_partitions(target) and scope.span.length // size >= MAX_CHUNKS:
         raise _too_many(scope.span.length // size + 1)
     return size

@@ -6,7 +6,7 @@ from uuid import UUID
 from trace_etl.api.body import Name
 from trace_etl.api.user.jobs import Activation, JobDetail, JobItem, SourceKind, UpstreamWork
 from trace_etl.model.errors import NotFound
-from trace_etl.policy.waiting_reasons import Upstream, job_reason
+from trace_etl.policy.waiting_reasons import UpstreamJob, explain_job
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all, fetch_dicts
 from trace_etl.state.tasks.upstream_work import list_upstream_work
@@ -97,7 +97,7 @@ async def get_job(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
     found = rows[0]
     upstream = await list_upstream_work(conn, found["revision_id"])
-    reason = job_reason(
+    reason = explain_job(
         queued=found["queued"],
         running=found["running"],
         paused_by=found["paused_by"],
@@ -106,6 +106,6 @@ async def get_job(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
     return JobDetail(**found, upstream=upstream, reason=reason)
 
 
-def _describe(work: UpstreamWork, dag: str) -> Upstream:
+def _describe(work: UpstreamWork, dag: str) -> UpstreamJob:
     name = work.job if work.dag == dag else f"{work.dag}.{work.job}"
-    return Upstream(name, work.queued, work.running, work.retrying, work.failed, work.paused_by)
+    return UpstreamJob(name, work.queued, work.running, work.retrying, work.failed, work.paused_by)

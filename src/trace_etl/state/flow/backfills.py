@@ -12,7 +12,7 @@ from trace_etl.api.body import Name
 from trace_etl.api.user.backfills import BackfillItem, BackfillState, ChunkItem, ChunkState
 from trace_etl.model.errors import NotFound
 from trace_etl.model.scope import Range
-from trace_etl.policy.backfill import Chunk, Existing, time_left
+from trace_etl.policy.backfill import Chunk, ExistingScope, estimate_time_left
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import before, fetch_all, fetch_dicts
 
@@ -107,11 +107,11 @@ SELECT p.range_start, p.range_end,
 """
 
 
-async def partitions_in(conn: Conn, version: UUID, span: Range) -> list[Existing]:
+async def partitions_in(conn: Conn, version: UUID, span: Range) -> list[ExistingScope]:
     """The committed partitions of a generation that overlap a range, with all that was written."""
     values = {"version": version, "start": span.start, "end": span.end}
     cursor = await conn.execute(_OVERLAPPING, values)
-    return [Existing(Range(row[0], row[1]), row[2]) for row in await cursor.fetchall()]
+    return [ExistingScope(Range(row[0], row[1]), row[2]) for row in await cursor.fetchall()]
 
 
 _WORKED_OFF = """
@@ -120,11 +120,13 @@ SELECT range_start, range_end FROM tasks
 """
 
 
-async def worked_off(conn: Conn, target: BackfillTarget, spans: Sequence[Range]) -> list[Existing]:
+async def worked_off(
+    conn: Conn, target: BackfillTarget, spans: Sequence[Range]
+) -> list[ExistingScope]:
     """Of the given scopes, those that a job without partitions is done with."""
     values = {"job_id": target.job_id, "keys": [target.key(span) for span in spans]}
     cursor = await conn.execute(_WORKED_OFF, values)
-    return [Existing(Range(row[0], row[1]), None) for row in await cursor.fetchall()]
+    return [ExistingScope(Range(row[0], row[1]), None) for row in await cursor.fetchall()]
 
 
 _SHAPE = """
@@ -296,7 +298,7 @@ async def list_backfills(
 
 
 def _item(row: dict[str, Any]) -> BackfillItem:
-    rate, left = time_left(row["blocks_lately"], row["blocks_left"], row["seconds_lately"])
+    rate, left = estimate_time_left(row["blocks_lately"], row["blocks_left"], row["seconds_lately"])
     counts = dict.fromkeys(get_args(ChunkState), 0) | row["chunks"]
     return BackfillItem(**row, **counts, blocks_per_second=rate, seconds_left=left)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from trace_etl.policy.backpressure import Limits, Load, Queue, Tier, Trip
+from trace_etl.policy.backpressure import JobLoad, QueueLimits, QueueLoad, Tier, Trip
 from trace_etl.state.db.pool import Conn
 
 # Every writer of pauses holds it, so that what a job's pauses amount to is computed from all of
@@ -31,8 +31,8 @@ class Measured:
 
     job_id: UUID
     name: str
-    limits: Limits
-    load: Load
+    limits: QueueLimits
+    load: JobLoad
     trip: Trip | None
     at: datetime
 
@@ -73,8 +73,8 @@ async def measure(conn: Conn) -> list[Measured]:
         Measured(
             row[0],
             row[1],
-            Limits(row[2], row[3]),
-            Load(Queue(row[5], row[6]), Queue(row[7], row[8]), row[4]),
+            QueueLimits(row[2], row[3]),
+            JobLoad(QueueLoad(row[5], row[6]), QueueLoad(row[7], row[8]), row[4]),
             Trip(*row[10:]) if row[10] is not None else None,
             row[9],
         )

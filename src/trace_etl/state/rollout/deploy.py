@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from trace_etl.model.dag import Dag
 from trace_etl.model.errors import DeployConflict, Fault, Invalid
-from trace_etl.policy.deploy_plan import Plan, plan_deploy
+from trace_etl.policy.deploy_plan import DeployPlan, plan_deploy
 from trace_etl.policy.ranges import split
 from trace_etl.state.catalog import definitions, names
 from trace_etl.state.catalog.definitions import Place, Written
@@ -26,7 +26,7 @@ class Planned:
     dag_version: UUID | None
     is_deployed: bool
     """Whether this very text is what is deployed."""
-    plan: Plan
+    plan: DeployPlan
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Deployment:
     dag_id: UUID
     dag_version: UUID
     changed: bool
-    plan: Plan
+    plan: DeployPlan
     backfilled: list[UUID]
     """The revisions that got tasks for all that their inputs hold."""
 
@@ -137,7 +137,7 @@ async def _execute(
     version: UUID,
     dag: Dag,
     written: Written,
-    planned: Plan,
+    planned: DeployPlan,
 ) -> list[UUID]:
     entries = definitions.publications(dag, written)
     await conn.execute(_REMEMBER, {"dag_version": version, "entries": Jsonb(entries)})
@@ -194,7 +194,7 @@ UPDATE datasets d
 """
 
 
-async def _point(conn: Conn, dag_id: UUID, planned: Plan, written: Written) -> None:
+async def _point(conn: Conn, dag_id: UUID, planned: DeployPlan, written: Written) -> None:
     """Live at once, or built beside what is: as the plan says of each job."""
     there = [job for job in planned.jobs if job.action != "retire"]
     values = {
@@ -208,7 +208,9 @@ async def _point(conn: Conn, dag_id: UUID, planned: Plan, written: Written) -> N
     await conn.execute(_POINT_DATASETS, values)
 
 
-async def _start(conn: Conn, dag_id: UUID, dag: Dag, planned: Plan, written: Written) -> list[UUID]:
+async def _start(
+    conn: Conn, dag_id: UUID, dag: Dag, planned: DeployPlan, written: Written
+) -> list[UUID]:
     """Give new generations the work that their inputs hold already. Returns their revisions."""
     new = [
         written.revisions[job.name]

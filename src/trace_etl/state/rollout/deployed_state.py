@@ -6,7 +6,7 @@ from uuid import UUID
 from psycopg.types.multirange import Multirange
 
 from trace_etl.model.dag import Dag
-from trace_etl.policy.deploy_plan import Standing, Stock, stock_matters
+from trace_etl.policy.deploy_plan import DeployedState, GenerationContents, find_affected_jobs
 from trace_etl.state.db.pool import Conn
 
 _DAG = "SELECT dag_id, dag_version FROM dags WHERE org_id = %(org_id)s AND name = %(name)s"
@@ -65,7 +65,7 @@ class Deployed:
 
     dag_id: UUID | None
     dag_version: UUID | None
-    jobs: dict[str, Standing]
+    jobs: dict[str, DeployedState]
     published: dict[str, str]
     readers: dict[str, list[str]]
     """Jobs of other DAGs, by the published name that they read."""
@@ -78,20 +78,22 @@ async def deployed(conn: Conn, org_id: UUID, dag: Dag) -> Deployed:
         return Deployed(None, None, {}, {}, {})
     key = {"dag_id": found[0]}
     rows = await (await conn.execute(_JOBS, key)).fetchall()
-    jobs = {r[0]: Standing(r[1], r[2], r[3], {}, r[4]) for r in rows}
+    jobs = {r[0]: DeployedState(r[1], r[2], r[3], {}, r[4]) for r in rows}
     published = {r[0]: r[1] for r in await (await conn.execute(_PUBLISHED, key)).fetchall()}
     readers = {r[0]: r[1] for r in await (await conn.execute(_READERS, key)).fetchall()}
-    stock = await _stock(conn, found[0], stock_matters(jobs, published, dag))
+    stock = await _stock(conn, found[0], find_affected_jobs(jobs, published, dag))
     known = {name: replace(job, stock=stock.get(name, {})) for name, job in jobs.items()}
     return Deployed(found[0], found[1], known, published, readers)
 
 
-async def _stock(conn: Conn, dag_id: UUID, names: list[str]) -> dict[str, dict[str, Stock]]:
-    found: dict[str, dict[str, Stock]] = {}
+async def _stock(
+    conn: Conn, dag_id: UUID, names: list[str]
+) -> dict[str, dict[str, GenerationContents]]:
+    found: dict[str, dict[str, GenerationContents]] = {}
     if names:
         cursor = await conn.execute(_STOCK, {"dag_id": dag_id, "names": names})
         for job, output, scopes, partitions, rows, size, ranges in await cursor.fetchall():
-            stock = Stock(scopes, partitions, rows, size, blocks(ranges))
+            stock = GenerationContents(scopes, partitions, rows, size, blocks(ranges))
             found.setdefault(job, {})[output] = stock
     return found
 

@@ -37,7 +37,7 @@ async def get_rollout(
     key = {"rollout_id": found["rollout_id"], "limit": _MOST_FAILURES}
     targets, jobs = await _targets(conn, key), await _jobs(conn, key)
     failures = await _failures(conn, key)
-    reason = rollout_reasons.reason(_facts(dag, targets, jobs, failures))
+    reason = rollout_reasons.explain_rollout(_facts(dag, targets, jobs, failures))
     return RolloutReply(**found, targets=targets, jobs=jobs, failures=failures, reason=reason)
 
 
@@ -96,8 +96,8 @@ async def _failures(conn: Conn, key: dict[str, Any]) -> list[RolloutFailure]:
 
 def _facts(
     dag: str, targets: list[RolloutTarget], jobs: list[RolloutJob], failures: list[RolloutFailure]
-) -> rollout_reasons.Facts:
-    return rollout_reasons.Facts(
+) -> rollout_reasons.RolloutFacts:
+    return rollout_reasons.RolloutFacts(
         dag=dag,
         queued=sum(job.queued for job in jobs),
         running=sum(job.running for job in jobs),

@@ -7,7 +7,7 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from trace_etl.model.errors import Conflict, NotFound
-from trace_etl.policy.webhook_scope import Scope
+from trace_etl.policy.webhook_scope import WebhookScope
 from trace_etl.state.db.pool import Conn
 
 
@@ -61,7 +61,7 @@ SELECT e.event_id, t.completion_hash
 
 
 async def deliver(
-    conn: Conn, to: WebhookSource, delivery_id: str, scope: Scope, body_hash: bytes
+    conn: Conn, to: WebhookSource, delivery_id: str, scope: WebhookScope, body_hash: bytes
 ) -> tuple[UUID, bool]:
     """The event of a delivery, and whether it is new. Raises Conflict if its id was another's."""
     values = {

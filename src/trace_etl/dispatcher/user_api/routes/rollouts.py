@@ -11,7 +11,7 @@ from trace_etl.api.user.dags import PlanRequest
 from trace_etl.api.user.rollouts import DagPlan, PlanReply, RollbackReply, RolloutReply
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
-from trace_etl.policy.deploy_plan import Plan
+from trace_etl.policy.deploy_plan import DeployPlan
 from trace_etl.state.db.pool import transact, transaction
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.rollout import backfill_consumers, deploy, progress, rollback, rollouts, swap
@@ -33,7 +33,7 @@ async def plan(body: PlanRequest, user: CallerDep, ctx: ContextDep) -> PlanReply
     )
 
 
-def describe_plan(plan: Plan) -> DagPlan:
+def describe_plan(plan: DeployPlan) -> DagPlan:
     """Convert a plan to its API model."""
     rebuilt = [stock for job in plan.jobs for stock in job.rebuild.values()]
     rebuilt += [name.rebuild for name in plan.names if name.rebuild]

@@ -13,7 +13,7 @@ from trace_etl.api.user.tasks import CancelReply, TaskDetail, TaskList, TaskSumm
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.model.errors import Conflict
-from trace_etl.policy.waiting_reasons import Facts, reason
+from trace_etl.policy.waiting_reasons import TaskFacts, explain_task
 from trace_etl.queues.queue import QueueUnavailable
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.db.snapshots import snapshot
@@ -24,7 +24,7 @@ from trace_etl.state.tasks.task_queries import TaskFilter, TaskWithFacts
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
 _log = structlog.stdlib.get_logger()
-_TASK_FACTS = {field.name for field in fields(Facts)} - {"runtime_has_workers"}
+_TASK_FACTS = {field.name for field in fields(TaskFacts)} - {"runtime_has_workers"}
 
 
 @router.get("/tasks")
@@ -81,8 +81,8 @@ async def _explain(ctx: Context, tasks: list[TaskWithFacts]) -> list[TaskWithFac
 
 def _explain_task(task: TaskWithFacts, runtime_has_workers: bool | None) -> TaskWithFacts:
     known = task.model_dump(include=_TASK_FACTS)
-    facts = Facts(**known, runtime_has_workers=runtime_has_workers)
-    return task.model_copy(update={"reason": reason(facts)})
+    facts = TaskFacts(**known, runtime_has_workers=runtime_has_workers)
+    return task.model_copy(update={"reason": explain_task(facts)})
 
 
 async def _find_runtimes_with_workers(ctx: Context, tasks: list[TaskWithFacts]) -> dict[str, bool]:

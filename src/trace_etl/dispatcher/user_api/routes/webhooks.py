@@ -11,7 +11,7 @@ from trace_etl.api.user.webhooks import DeliveryReply
 from trace_etl.dispatcher.user_api.context import ContextDep
 from trace_etl.dispatcher.user_api.webhook_signatures import Signature
 from trace_etl.model.errors import Fault, Invalid, TooLarge
-from trace_etl.policy.webhook_scope import DEFAULT_SCOPE, scope_of
+from trace_etl.policy.webhook_scope import DEFAULT_SCOPE, find_scope
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.routing import webhooks
 
@@ -45,7 +45,7 @@ async def deliver(
     secrets = ctx.webhooks.of(options["secret"] if to else None)
     signature.verify(body, secrets, window=ctx.webhooks.window)
     assert to is not None  # no secret of nobody's verifies
-    scope = scope_of(_parsed(body), options.get("scope", DEFAULT_SCOPE))
+    scope = find_scope(_parsed(body), options.get("scope", DEFAULT_SCOPE))
     if not x_trace_delivery.isascii() or not x_trace_delivery.isprintable() or not x_trace_delivery:
         raise Invalid([Fault("X-Trace-Delivery", "is required: an id of your own, ASCII")])
     async with transaction(ctx.pool) as conn:

@@ -20,7 +20,7 @@ from support.postgres import sql
 from support.processes import DispatcherProcess
 from support.recorder import Recorder
 from support.waiting import eventually
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.http.dispatcher_client import DispatcherClient
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import TraceError
@@ -63,14 +63,14 @@ class HeldBack:
     canceled: threading.Event = field(default_factory=threading.Event)
     runs: list[int] = field(default_factory=list)
 
-    def run(self, task: wire.TaskPayload, link: DispatcherLink) -> wire.TaskResult:
+    def run(self, task: bodies.TaskPayload, link: DispatcherLink) -> bodies.TaskResult:
         self.runs.append(task.attempt)
         self.started.set()
         while not self.released.wait(0.02):
             if self.canceled.is_set():
                 self.canceled.clear()
                 raise Interrupted("asked to stop")
-        return wire.TaskResult()
+        return bodies.TaskResult()
 
     def cancel(self, task_id: UUID) -> None:
         self.canceled.set()

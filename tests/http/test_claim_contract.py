@@ -7,7 +7,7 @@ import jwt
 import pytest
 
 from support.lifecycle import Bench
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 
 
 def test_a_claim_starts_the_attempt_and_hands_over_everything_it_needs(shared: Bench) -> None:
@@ -37,9 +37,11 @@ def test_an_answer_holds_every_field_of_the_contract_and_no_other(shared: Bench)
     fetched = shared.fetch(one).json()
     several = shared.claim_many("ecs_platform", 10)
     assert several
-    assert wire.Claimed.model_validate(single).model_dump(mode="json") == single
-    assert wire.Fetched.model_validate(fetched).model_dump(mode="json") == fetched
-    assert [wire.Claimed.model_validate(one).model_dump(mode="json") for one in several] == several
+    assert bodies.Claimed.model_validate(single).model_dump(mode="json") == single
+    assert bodies.Fetched.model_validate(fetched).model_dump(mode="json") == fetched
+    assert [
+        bodies.Claimed.model_validate(one).model_dump(mode="json") for one in several
+    ] == several
 
 
 def test_the_lease_lasts_as_long_as_the_answer_says(shared: Bench) -> None:

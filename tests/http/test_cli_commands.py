@@ -335,4 +335,4 @@ def test_a_stack_that_died_is_told_from_one_that_refuses(shell: Shell, tmp_path:
     wrong = tmp_path / "wrong.jwt"
     wrong.write_text("nonsense")
     connect(shell.home, shell.live, 1, user_token=str(wrong))
-    assert shell.refused("tasks") == ["error: the token does not verify"]
+    assert shell.refused("tasks") == ["error: the token is not valid"]

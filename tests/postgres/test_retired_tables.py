@@ -15,7 +15,7 @@ from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied, sql
 from trace_etl.data import appends, connection, hot_tables, retired_tables
 from trace_etl.data.appends import Target
-from trace_etl.http.dispatcher_client import DispatcherClient, read_token
+from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.model.storage import hot_table
 from trace_etl.policy.retry import Backoff
 from trace_etl.sink.retired_tables import sweep_once
@@ -92,7 +92,7 @@ def stage(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[S
         client = DispatcherClient(
             f"https://127.0.0.1:{cfg.internal_port}",
             secrets.ca,
-            read_token(cfg.worker_tokens_file),
+            token_reader(cfg.worker_tokens_file),
             Backoff(timedelta(seconds=1), timedelta(seconds=1), jitter=0),
         )
         yield Stage(made, client)
@@ -182,7 +182,7 @@ def test_names_that_are_no_datasets_and_callers_that_are_no_workers_get_nothing(
 ) -> None:
     url = "/internal/tables-to-drop"
     assert stage.bench.http.post(url, json={"tables": []}).status_code == 401
-    token = {"X-Trace-Worker-Token": read_token(stage.bench.live.cfg.worker_tokens_file)()}
+    token = {"X-Trace-Worker-Token": token_reader(stage.bench.live.cfg.worker_tokens_file)()}
     bad = stage.bench.http.post(url, json={"tables": ["followers"]}, headers=token)
     assert bad.status_code == 422
     unknown = hot_table(uuid4(), uuid4())

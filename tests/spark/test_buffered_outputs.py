@@ -111,7 +111,7 @@ def test_rows_are_offered_as_batches_that_the_sink_reads(mine: SparkRunner) -> N
 def test_large_outputs_are_cut_into_batches_that_are_small_enough(
     mine: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_batches, "MOST_BYTES", 100)
+    monkeypatch.setattr(pipeline_batches, "MAX_BATCH_BYTES", 100)
     lines = pipeline_batches.packed(iter(_tables(25)))
     sizes = [sum(map(len, part)) for part in lines]
     assert len(sizes) > 5
@@ -119,7 +119,7 @@ def test_large_outputs_are_cut_into_batches_that_are_small_enough(
 
 
 def test_batches_have_no_more_rows_than_the_sink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_batches, "MOST_ROWS", 10)
+    monkeypatch.setattr(pipeline_batches, "MAX_BATCH_ROWS", 10)
     assert [len(part) for part in pipeline_batches.packed(iter(_tables(25)))] == [10, 10, 5]
 
 

@@ -126,7 +126,7 @@ def live(
                 group.create_task(run_loops(service, stop))
             listeners = [
                 Listener(service.user, cfg.api_host, cfg.api_port, on_stop=service.changes.close),
-                Listener(service.internal, cfg.internal_host, cfg.internal_port, lean=True),
+                Listener(service.internal, cfg.internal_host, cfg.internal_port, is_rpc=True),
             ]
             serving = group.create_task(
                 serve(listeners, tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)

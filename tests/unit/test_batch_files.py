@@ -109,7 +109,7 @@ def test_digits_in_quotes_are_digits_only(artifact: Artifact, given: str) -> Non
 
 
 def test_too_many_rows_are_refused(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_files, "MOST_ROWS", 2)
+    monkeypatch.setattr(batch_files, "MAX_BATCH_ROWS", 2)
     assert len(artifact.read('{"x": 1}\n\n{"x": 2}\n')) == 2
     with pytest.raises(BadBatch, match="more than 2 rows; publish several"):
         artifact.read('{"x": 1}\n{"x": 2}\n{"x": 3}')

@@ -7,15 +7,17 @@ import pytest
 from trace_etl.api.task.events import Invalidation
 from trace_etl.dag.operators import OPERATORS, WORKERS
 from trace_etl.dispatcher.task_api.output_authorization import new_invalidation
-from trace_etl.dispatcher.task_api.permissions import Grant, Permissions
+from trace_etl.dispatcher.task_api.permissions import DatasetGrant, Permissions
 from trace_etl.dispatcher.task_api.tokens import Capability
 from trace_etl.model.errors import Forbidden
 
 READ, READ_VERSION = UUID(int=1), UUID(int=2)
 
 
-def _grant(dataset: UUID, version: UUID) -> Grant:
-    return Grant(dataset, version, {"scheme": "file", "bucket": "b", "prefix": f"{dataset}/"})
+def _grant(dataset: UUID, version: UUID) -> DatasetGrant:
+    return DatasetGrant(
+        dataset, version, {"scheme": "file", "bucket": "b", "prefix": f"{dataset}/"}
+    )
 
 
 def _capability(*, can_invalidate_inputs: bool) -> Capability:

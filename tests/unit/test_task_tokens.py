@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from trace_etl.dispatcher.task_api.permissions import Grant, Permissions, TokenScope
+from trace_etl.dispatcher.task_api.permissions import DatasetGrant, Permissions, TokenScope
 from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
 from trace_etl.lite.credentials import keys
 from trace_etl.model.errors import Forbidden, Unauthenticated
@@ -33,9 +33,9 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def grant(prefix: str) -> Grant:
+def grant(prefix: str) -> DatasetGrant:
     ref = {"scheme": "file", "bucket": "trace", "prefix": prefix, "glob": "*.parquet"}
-    return Grant(uuid4(), uuid4(), ref)
+    return DatasetGrant(uuid4(), uuid4(), ref)
 
 
 def scope(task_id: UUID | None = None, attempt: int = 1) -> TokenScope:

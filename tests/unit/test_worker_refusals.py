@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from support.spark_tasks import task
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.payload import InvalidScope, Scope
 from trace_etl.http.dispatcher_client import Refused
 from trace_etl.worker.attempt import Attempt
@@ -25,25 +25,25 @@ class Strict:
 
     def __init__(self, code: str) -> None:
         self._code = code
-        self.heard: list[wire.Complete] = []
+        self.heard: list[bodies.Complete] = []
 
-    def complete(self, body: wire.Complete, *words: object) -> None:
+    def complete(self, body: bodies.Complete, *words: object) -> None:
         if body.status == "Completed":
             raise Refused(409, self._code, "no")
         self.heard.append(body)
 
 
 class Quick:
-    def run(self, task: wire.TaskPayload, link: object = None) -> wire.TaskResult:
-        return wire.TaskResult()
+    def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
+        return bodies.TaskResult()
 
     def cancel(self, task_id: UUID) -> None:
         raise AssertionError("nobody cancels it")
 
 
-def _said(code: str, **fields: Any) -> list[wire.Complete]:
+def _said(code: str, **fields: Any) -> list[bodies.Complete]:
     payload = task("sql", {}, ["out"]).model_copy(update=fields)
-    claimed = wire.Claimed(
+    claimed = bodies.Claimed(
         attempt=1,
         lease_token=uuid4(),
         lease_expires_at=datetime.now(UTC),

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from support.spark_tasks import task
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.queues.queue import Message
 from trace_etl.worker.slots import Slots
 
@@ -40,11 +40,11 @@ class WakeUps:
 class AcceptingDispatcher:
     """A Dispatcher that accepts every claim."""
 
-    def __init__(self, payloads: list[wire.TaskPayload]) -> None:
+    def __init__(self, payloads: list[bodies.TaskPayload]) -> None:
         self._payloads = {payload.task_id: payload for payload in payloads}
 
-    def claim(self, task_id: UUID, worker_id: str, stop: threading.Event) -> wire.Claimed:
-        return wire.Claimed(
+    def claim(self, task_id: UUID, worker_id: str, stop: threading.Event) -> bodies.Claimed:
+        return bodies.Claimed(
             attempt=1,
             lease_token=uuid4(),
             lease_expires_at=datetime.now(UTC),
@@ -63,10 +63,10 @@ class Running:
         self.started: Queue[str] = Queue()
         self._over = threading.Event()
 
-    def run(self, task: wire.TaskPayload, link: object = None) -> wire.TaskResult:
+    def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
         self.started.put(task.operator)
         self._over.wait(30)
-        return wire.TaskResult()
+        return bodies.TaskResult()
 
     def cancel(self, task_id: UUID) -> None:
         self._over.set()

@@ -1,6 +1,6 @@
 """Base classes and shared field types of all bodies."""
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -29,6 +29,13 @@ class Reply(BaseModel):
     """The body of a response. Clients ignore fields that a newer server adds."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Health(Reply):
+    """The process is alive."""
+
+    status: Literal["ok"] = "ok"
+    version: str
 
 
 T = TypeVar("T")

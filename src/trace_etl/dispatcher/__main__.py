@@ -23,7 +23,7 @@ async def _serve(cfg: DispatcherSettings, queue: Queue) -> None:
         _log.info("dispatcher_ready", api_port=cfg.api_port, internal_port=cfg.internal_port)
         listeners = [
             Listener(service.user, cfg.api_host, cfg.api_port, on_stop=service.changes.close),
-            Listener(service.internal, cfg.internal_host, cfg.internal_port, lean=True),
+            Listener(service.internal, cfg.internal_host, cfg.internal_port, is_rpc=True),
         ]
         try:
             await serve(listeners, tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)

@@ -1,24 +1,19 @@
-"""A FastAPI app as every service of ours starts it."""
+"""Create the FastAPI app of a service: health check, problem documents, body limit."""
 
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
-from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trace_etl import __version__
+from trace_etl.api.body import Health
 from trace_etl.http.problems import install_problem_handlers
 
 MAX_BODY = 16 * 1024 * 1024
 
 
-class Health(BaseModel):
-    status: str = "ok"
-    version: str = __version__
-
-
 def new_app(title: str, *, max_body: int = MAX_BODY, **options: Any) -> FastAPI:
-    """An app with `GET /healthz`, problem documents for every refusal, and a limit on bodies."""
+    """Create an app with `GET /healthz`, problem documents for all errors, and a body limit."""
     app = FastAPI(title=title, version=__version__, redirect_slashes=False, **options)
     install_problem_handlers(app)
     app.add_middleware(BodyLimit, max_body=max_body)
@@ -27,12 +22,12 @@ def new_app(title: str, *, max_body: int = MAX_BODY, **options: Any) -> FastAPI:
 
 
 async def _healthz() -> Health:
-    """Alive, and this version."""
-    return Health()
+    """Report that the process is alive, and its version."""
+    return Health(version=__version__)
 
 
 class BodyLimit:
-    """Refuses request bodies above a size before they fill the memory: 413."""
+    """Middleware that refuses request bodies above a size with 413, before they fill the memory."""
 
     def __init__(self, app: ASGIApp, max_body: int) -> None:
         self._app = app
@@ -42,14 +37,14 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        seen = 0
+        received = 0
 
-        async def counted() -> Message:
-            nonlocal seen
+        async def receive_limited() -> Message:
+            nonlocal received
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._max_body:
-                raise HTTPException(413, f"a body may have {self._max_body} bytes at most")
+            received += len(message.get("body", b""))
+            if received > self._max_body:
+                raise HTTPException(413, f"the body exceeds {self._max_body} bytes")
             return message
 
-        await self._app(scope, counted, send)
+        await self._app(scope, receive_limited, send)

@@ -1,4 +1,4 @@
-"""The Dispatcher as a worker sees it: claims, heartbeats and completions over TLS."""
+"""Client of the Dispatcher's internal API, for workers and the sink: HTTPS calls with retries."""
 
 import ssl
 from collections.abc import Callable
@@ -11,22 +11,22 @@ import structlog
 from pydantic import TypeAdapter
 
 from trace_etl.api.task import buffers
-from trace_etl.api.task import events as news
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import events as event_bodies
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.retired_tables import RetiredTables, TablesHeld, TablesToDrop
 from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff
 
 _log = structlog.stdlib.get_logger()
-_CLAIM_REPLY: TypeAdapter[wire.Claimed | wire.NotClaimed] = TypeAdapter(
-    wire.Claimed | wire.NotClaimed
+_CLAIM_REPLY: TypeAdapter[bodies.Claimed | bodies.NotClaimed] = TypeAdapter(
+    bodies.Claimed | bodies.NotClaimed
 )
 _TIMEOUT = 30.0
 _TRANSIENT = {429, 500, 502, 503, 504}
 
 
 class Refused(TraceError):
-    """The Dispatcher said no, and will say no again."""
+    """The Dispatcher refused the call. A retry would be refused again."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -35,7 +35,7 @@ class Refused(TraceError):
 
 
 class Unreachable(TraceError):
-    """The Dispatcher does not answer."""
+    """The Dispatcher did not answer, or answered with a transient error. A retry may succeed."""
 
     code = "dispatcher_unreachable"
     retryable = True
@@ -43,11 +43,11 @@ class Unreachable(TraceError):
     def __init__(self, detail: str, status: int | None = None) -> None:
         super().__init__(detail)
         self.status = status
-        """What it answered instead; None: nothing."""
+        """HTTP status of the answer; None if the Dispatcher did not answer."""
 
 
 class DispatcherClient:
-    """Thread-safe. Calls that must arrive are repeated until they do, or until `stop` is set."""
+    """Thread-safe client. Methods that take `stop` retry until an answer arrives or `stop` is set."""
 
     def __init__(
         self, url: str, ca: Path, worker_token: Callable[[], str], backoff: Backoff
@@ -60,70 +60,74 @@ class DispatcherClient:
     def close(self) -> None:
         self._http.close()
 
-    def claim(self, task_id: UUID, worker_id: str, stop: Event) -> wire.Claimed | wire.NotClaimed:
-        """Try to win a task, until there is an answer. Raises Refused, Unreachable."""
-        body = wire.Claim(task_id=task_id, worker_id=worker_id).model_dump_json()
+    def claim(
+        self, task_id: UUID, worker_id: str, stop: Event
+    ) -> bodies.Claimed | bodies.NotClaimed:
+        """Claim a task, with retries. Raises Refused, Unreachable."""
+        body = bodies.Claim(task_id=task_id, worker_id=worker_id).model_dump_json()
 
         def claim() -> bytes:
             headers = {"X-Trace-Worker-Token": self._worker_token()}
             return self._post("/internal/task-claim", body, headers)
 
-        return _CLAIM_REPLY.validate_json(self._until_heard(claim, stop))
+        return _CLAIM_REPLY.validate_json(self._retry(claim, stop))
 
-    def heartbeat(self, fence: wire.Fenced, token: str, timeout: float) -> wire.HeartbeatAccepted:
-        """Extend the lease, once, waiting so many seconds. Raises Unreachable, Refused."""
+    def heartbeat(
+        self, fence: bodies.Fenced, token: str, timeout: float
+    ) -> bodies.HeartbeatAccepted:
+        """Extend the lease. Does not retry; gives up after `timeout` seconds. Raises Unreachable, Refused."""
         headers = {"X-Trace-Task-Capability": token}
         reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers, timeout)
-        return wire.HeartbeatAccepted.model_validate_json(reply)
+        return bodies.HeartbeatAccepted.model_validate_json(reply)
 
-    def complete(self, body: wire.Complete, token: str, stop: Event) -> wire.CompleteAccepted:
-        """Report the end of an attempt until it is heard. Raises Refused, Unreachable."""
+    def complete(self, body: bodies.Complete, token: str, stop: Event) -> bodies.CompleteAccepted:
+        """Report the end of an attempt, with retries. Raises Refused, Unreachable."""
         headers = {"X-Trace-Task-Capability": token}
         text = body.model_dump_json()
-        reply = self._until_heard(lambda: self._post("/v1/task/complete", text, headers), stop)
-        return wire.CompleteAccepted.model_validate_json(reply)
+        reply = self._retry(lambda: self._post("/v1/task/complete", text, headers), stop)
+        return bodies.CompleteAccepted.model_validate_json(reply)
 
-    def events(self, body: news.Events, token: str, stop: Event) -> news.EventsAccepted:
-        """Tell of changes while the attempt runs, until heard. Raises Refused, Unreachable."""
+    def events(
+        self, body: event_bodies.Events, token: str, stop: Event
+    ) -> event_bodies.EventsAccepted:
+        """Report dataset changes while the attempt runs, with retries. Raises Refused, Unreachable."""
         headers = {"X-Trace-Task-Capability": token}
         text = body.model_dump_json(exclude_unset=True)
-        reply = self._until_heard(lambda: self._post("/v1/task/events", text, headers), stop)
-        return news.EventsAccepted.model_validate_json(reply)
+        reply = self._retry(lambda: self._post("/v1/task/events", text, headers), stop)
+        return event_bodies.EventsAccepted.model_validate_json(reply)
 
     def tables_to_drop(self, tables: list[str]) -> list[RetiredTables]:
-        """Which of these tables nobody reads any more. Raises Unreachable, Refused."""
+        """Ask which of these tables may be dropped. Raises Unreachable, Refused."""
         headers = {"X-Trace-Worker-Token": self._worker_token()}
         body = TablesHeld(tables=tables).model_dump_json()
         reply = self._post("/internal/tables-to-drop", body, headers)
         return TablesToDrop.model_validate_json(reply).retired
 
     def buffer_publish(
-        self, body: wire.BufferPublish, token: str, stop: Event
-    ) -> wire.BufferPublishAccepted:
-        """Offer a batch of a buffered dataset, until heard. Raises Refused, Unreachable."""
+        self, body: bodies.BufferPublish, token: str, stop: Event
+    ) -> bodies.BufferPublishAccepted:
+        """Publish a batch of a buffered dataset, with retries. Raises Refused, Unreachable."""
         headers = {"X-Trace-Task-Capability": token}
         text = body.model_dump_json()
-        reply = self._until_heard(
-            lambda: self._post("/v1/task/buffer-publish", text, headers), stop
-        )
-        return wire.BufferPublishAccepted.model_validate_json(reply)
+        reply = self._retry(lambda: self._post("/v1/task/buffer-publish", text, headers), stop)
+        return bodies.BufferPublishAccepted.model_validate_json(reply)
 
     def buffer_fetch(self, publish_id: UUID) -> buffers.BufferBatch:
-        """A batch as the Dispatcher recorded it. Raises Refused, Unreachable."""
+        """Read a batch as the Dispatcher recorded it. Raises Refused, Unreachable."""
         path = f"/internal/buffer-fetch?publish_id={publish_id}"
         headers = {"X-Trace-Worker-Token": self._worker_token()}
         return buffers.BufferBatch.model_validate_json(self._call("GET", path, None, headers))
 
     def buffer_complete(self, body: buffers.BufferComplete) -> None:
-        """Tell what became of a batch. Raises Refused, Unreachable."""
+        """Report that a batch was written, or why it failed. Raises Refused, Unreachable."""
         headers = {"X-Trace-Worker-Token": self._worker_token()}
         self._post("/internal/buffer-complete", body.model_dump_json(), headers)
 
     def pause_after(self, failures: int) -> float:
-        """How many seconds to wait before the next try."""
+        """Return the seconds to wait before the next try."""
         return self._backoff.seconds(failures)
 
-    def _until_heard(self, call: Callable[[], bytes], stop: Event) -> bytes:
+    def _retry(self, call: Callable[[], bytes], stop: Event) -> bytes:
         failures = 0
         while True:
             try:
@@ -155,28 +159,28 @@ class DispatcherClient:
         if reply.status_code in _TRANSIENT:
             raise Unreachable(f"{path} answered {reply.status_code}", reply.status_code)
         if reply.status_code != 200:
-            raise _refusal(reply)
+            raise _make_refusal(reply)
         return reply.content
 
 
-def _fence_json(fence: wire.Fenced) -> str:
+def _fence_json(fence: bodies.Fenced) -> str:
     return fence.model_dump_json(include={"task_id", "attempt", "lease_token"})
 
 
-def _refusal(reply: httpx.Response) -> Refused:
+def _make_refusal(reply: httpx.Response) -> Refused:
     problem: dict[str, object] = reply.json()
     return Refused(reply.status_code, str(problem.get("code")), str(problem.get("detail")))
 
 
-def read_token(path: Path) -> Callable[[], str]:
-    """The first line of a token file, read again when it changed: tokens are rotated live."""
-    seen: tuple[float, str] = (-1.0, "")
+def token_reader(path: Path) -> Callable[[], str]:
+    """Return a function that reads a token file's first line, again after each rotation."""
+    cached: tuple[float, str] = (-1.0, "")
 
     def token() -> str:
-        nonlocal seen
-        changed = path.stat().st_mtime
-        if changed != seen[0]:
-            seen = (changed, path.read_text().splitlines()[0].strip())
-        return seen[1]
+        nonlocal cached
+        modified_at = path.stat().st_mtime
+        if modified_at != cached[0]:
+            cached = (modified_at, path.read_text().splitlines()[0].strip())
+        return cached[1]
 
     return token

@@ -1,4 +1,4 @@
-"""Server-sent events: an answer that goes on until somebody has enough."""
+"""Server-sent events: a response that stays open and sends events as they happen."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 ABORT = "trace.abort"
-"""The name of the ASGI extension that drops a connection without waiting for its reader."""
+"""ASGI extension that drops a connection without waiting for the client."""
 _log = structlog.stdlib.get_logger()
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -20,8 +20,8 @@ _HEADERS = [
 ]
 
 
-def event(kind: str, data: object, position: str) -> bytes:
-    """One event. A client that reconnects sends the last position back."""
+def render_event(kind: str, data: object, position: str) -> bytes:
+    """Render one event. A client that reconnects sends the last `position` back."""
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (
         position.encode(),
         kind.encode(),
@@ -29,13 +29,13 @@ def event(kind: str, data: object, position: str) -> bytes:
     )
 
 
-def comment(text: str) -> bytes:
-    """A line that clients ignore: it shows both ends that the connection lives."""
+def render_comment(text: str) -> bytes:
+    """Render a line that clients ignore. Sending it shows whether the connection is still open."""
     return f": {text}\n\n".encode()
 
 
 class EventStream(Response):
-    """Sends what `chunks` yields, until it ends, its reader leaves, or is too slow."""
+    """Send what `chunks` yields until it ends, the client disconnects, or the client is too slow."""
 
     media_type = "text/event-stream"
 
@@ -49,9 +49,9 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         abort: Callable[[], None] | None = scope.get("extensions", {}).get(ABORT)
         sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_left(receive))
+        disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
         except TimeoutError:
@@ -59,7 +59,7 @@ class EventStream(Response):
             if abort is not None:
                 abort()
         finally:
-            await _end(sending, leaving)
+            await _cancel(sending, disconnect)
             await _close(self._chunks)
 
     async def _send(self, send: Send) -> None:
@@ -71,13 +71,12 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _left(receive: Receive) -> None:
-    """Returns when the reader hangs up."""
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _end(*tasks: "asyncio.Task[None]") -> None:
+async def _cancel(*tasks: "asyncio.Task[None]") -> None:
     for task in tasks:
         task.cancel()
         with suppress(asyncio.CancelledError, TimeoutError):

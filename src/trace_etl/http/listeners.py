@@ -1,4 +1,4 @@
-"""Running HTTPS listeners in one process until somebody asks it to stop."""
+"""Run several HTTPS listeners in one process until a stop signal arrives."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,14 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trace_etl.http.event_stream import ABORT
-from trace_etl.http.small_server import LeanApp, LeanProtocol
+from trace_etl.http.small_server import RpcApp, RpcProtocol
 from trace_etl.model.errors import TraceError
 
-_GRACE = 4  # seconds for requests under way once we were asked to stop
+_GRACE = 4  # seconds for running requests to finish after a stop signal
 
 
 class CannotListen(TraceError):
-    """The address of a listener cannot be had."""
+    """The address of a listener is taken or not available."""
 
     code = "cannot_listen"
 
@@ -37,19 +37,19 @@ class Tls:
 
 @dataclass(frozen=True)
 class Listener:
-    """An app and the address it answers at."""
+    """An app and the address it serves."""
 
-    app: ASGIApp | LeanApp
+    app: ASGIApp | RpcApp
     host: str
     port: int
-    lean: bool = False
-    """The app is a LeanApp: small calls, served cheaply, without streaming."""
+    is_rpc: bool = False
+    """The app is an RpcApp, served by the small HTTP server instead of ASGI."""
     on_stop: Callable[[], None] | None = None
-    """Called when the process is asked to stop: answers that would never end end now."""
+    """Called before shutdown, to end responses that would otherwise stay open."""
 
 
-class _Protocol(HttpToolsProtocol):
-    """Lets an endless answer drop a reader that does not read."""
+class _AbortableProtocol(HttpToolsProtocol):
+    """Add the `ABORT` extension, so that an event stream can drop a client that does not read."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -58,22 +58,22 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """Is told when to stop, where uvicorn's own looks ten times a second, for ever."""
+    """Wait for an event to stop. Uvicorn's own server polls ten times per second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._asked = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     def stop(self) -> None:
         self.should_exit = True
-        self._asked.set()
+        self._stop_requested.set()
 
     async def main_loop(self) -> None:
-        every = 1.0 if self.config.date_header else None  # second: the date that answers carry
+        interval = 1.0 if self.config.date_header else None  # updates the Date header each second
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(every):
-                    await self._asked.wait()
+                async with asyncio.timeout(interval):
+                    await self._stop_requested.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -82,13 +82,13 @@ class _Server(uvicorn.Server):
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a service's main coroutine to its end."""
+    """Run a service's main coroutine until it returns."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,14 +97,14 @@ def stop_on_signals() -> asyncio.Event:
 
 
 async def serve(listeners: list[Listener], *, tls: Tls, stop: asyncio.Event) -> None:
-    """Answer on every listener until `stop` is set, then finish what is under way.
+    """Serve all listeners until `stop` is set, then finish running requests.
 
-    Raises CannotListen before anything was answered, if an address is taken.
+    Raises CannotListen before serving if an address is taken.
     """
     sockets = [_bind(listener.host, listener.port) for listener in listeners]
     servers = [_Server(_config(listener, tls)) for listener in listeners]
     async with asyncio.TaskGroup() as group:
-        stopper = group.create_task(_stop_when_asked(listeners, servers, stop))
+        stopper = group.create_task(_stop_servers(listeners, servers, stop))
         serving = [
             group.create_task(server.serve(sockets=[sock]))
             for server, sock in zip(servers, sockets, strict=True)
@@ -113,7 +113,7 @@ async def serve(listeners: list[Listener], *, tls: Tls, stop: asyncio.Event) -> 
         stopper.cancel()
 
 
-async def _stop_when_asked(
+async def _stop_servers(
     listeners: list[Listener], servers: list[_Server], stop: asyncio.Event
 ) -> None:
     await stop.wait()
@@ -140,17 +140,17 @@ def _config(listener: Listener, tls: Tls) -> uvicorn.Config:
     return uvicorn.Config(
         cast("ASGIApp", listener.app),
         interface="asgi3",
-        lifespan="off" if listener.lean else "auto",
+        lifespan="off" if listener.is_rpc else "auto",
         ssl_certfile=str(tls.cert),
         ssl_keyfile=str(tls.key),
-        http=LeanProtocol if listener.lean else _Protocol,
+        http=RpcProtocol if listener.is_rpc else _AbortableProtocol,
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        date_header=not listener.lean,
+        date_header=not listener.is_rpc,
         proxy_headers=False,
         backlog=2048,
-        timeout_keep_alive=75,  # longer than a heartbeat: workers keep their connection
+        timeout_keep_alive=75,  # longer than a heartbeat interval, so that workers reuse their connection
         timeout_graceful_shutdown=_GRACE,
     )

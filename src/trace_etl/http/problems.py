@@ -1,4 +1,4 @@
-"""RFC 9457: one table from error to HTTP status, one shape for every refusal."""
+"""Map errors to HTTP statuses and RFC 9457 problem documents."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from trace_etl.model.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
-# Subclasses answer as their nearest ancestor here; what has none is our fault, and says nothing.
+# A subclass uses the status of its nearest ancestor. Other errors are internal: 500 without details.
 STATUS: Mapping[type[TraceError], int] = {
     Unauthenticated: 401,
     Forbidden: 403,
@@ -50,19 +50,19 @@ _HEADERS: Mapping[int, dict[str, str]] = {
     401: {"WWW-Authenticate": 'Bearer realm="trace"'},
     503: {"Retry-After": "1"},
 }
-_PLAIN_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
 def status_of(error: TraceError) -> int:
-    """The HTTP status of an error; 500 for one that callers were never meant to see."""
+    """Return the HTTP status of an error; 500 for internal errors."""
     return next((STATUS[c] for c in type(error).__mro__ if c in STATUS), 500)
 
 
 def problem(error: TraceError) -> tuple[int, dict[str, Any]]:
-    """An error as status and problem document."""
+    """Return the status and the problem document of an error."""
     status = status_of(error)
     if status == 500:
-        return status, _document(status, "internal", "the service failed; its log says why")
+        return status, _document(status, "internal", "internal error; see the log of the service")
     document = _document(status, error.code, error.detail)
     if isinstance(error, LeaseLost):
         document["reason"] = error.reason
@@ -72,27 +72,27 @@ def problem(error: TraceError) -> tuple[int, dict[str, Any]]:
 
 
 def problem_response(error: TraceError) -> JSONResponse:
-    """An error as the answer to a request."""
+    """Return the HTTP response for an error."""
     return _response(*problem(error))
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Make every failure of the app a problem document: ours, FastAPI's, Starlette's, surprises."""
-    app.add_exception_handler(TraceError, _on_trace_error)
-    app.add_exception_handler(RequestValidationError, _on_malformed_request)
-    app.add_exception_handler(HTTPException, _on_plain_refusal)
-    app.add_exception_handler(Exception, _on_surprise)
+    """Turn every exception of the app into a problem document, including FastAPI's and Starlette's."""
+    app.add_exception_handler(TraceError, _handle_trace_error)
+    app.add_exception_handler(RequestValidationError, _handle_malformed_request)
+    app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(Exception, _handle_unexpected_error)
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]]) -> Invalid:
-    """Pydantic's faults as ours, each naming its field."""
+    """Convert Pydantic's errors to `Invalid`, with the field of each fault."""
     return Invalid([Fault(_field(e["loc"]), _message(e)) for e in errors])
 
 
 def _document(status: int, code: str, detail: str) -> dict[str, Any]:
     return {
         "type": f"urn:trace:problem:{code}",
-        "title": _TITLES.get(status, "Refused"),
+        "title": _TITLES.get(status, "Error"),
         "status": status,
         "detail": detail,
         "code": code,
@@ -120,7 +120,7 @@ def _fault(fault: Fault) -> dict[str, Any]:
 
 
 def _field(loc: Sequence[int | str]) -> str:
-    # FastAPI puts the place (body, query, path) first; a fault of the whole keeps it.
+    # FastAPI puts the place (body, query, path) first. Drop it, unless the fault concerns the whole body.
     path = loc[1:] if loc and loc[0] in ("body", "query", "path", "header") else loc
     return ".".join(str(part) for part in path) or "body"
 
@@ -135,12 +135,12 @@ def _message(error: Mapping[str, Any]) -> str:
     return str(error["msg"]).removeprefix("Value error, ")
 
 
-async def _on_trace_error(_: Request, error: Exception) -> JSONResponse:
+async def _handle_trace_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TraceError)
     return problem_response(error)
 
 
-async def _on_malformed_request(_: Request, error: Exception) -> JSONResponse:
+async def _handle_malformed_request(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     return problem_response(_malformed(error))
 
@@ -148,22 +148,22 @@ async def _on_malformed_request(_: Request, error: Exception) -> JSONResponse:
 def _malformed(error: RequestValidationError) -> Invalid:
     faults = error.errors()
     broken = [e for e in faults if e["type"] == "json_invalid"]
-    # The position inside broken JSON is no field.
+    # Replace the location: FastAPI reports an offset inside the broken JSON instead of a field.
     return from_validation([{**e, "loc": ("body",)} for e in broken] or faults)
 
 
-async def _on_plain_refusal(request: Request, error: Exception) -> JSONResponse:
+async def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = error.status_code
     detail = str(error.detail)
-    if status == 400:  # what FastAPI says of a body that is not even text, or too deep to read
-        return problem_response(Invalid([Fault("body", "is not JSON: it cannot be read")]))
+    if status == 400:  # FastAPI: the body is not text, or is nested too deeply
+        return problem_response(Invalid([Fault("body", "is not valid JSON")]))
     if status in (404, 405):
-        detail = f"there is no {request.method} {request.url.path} here"
-    code = _PLAIN_CODES.get(status, "bad_request" if status < 500 else "internal")
+        detail = f"unknown endpoint {request.method} {request.url.path}"
+    code = _HTTP_CODES.get(status, "bad_request" if status < 500 else "internal")
     return _response(status, _document(status, code, detail), error.headers)
 
 
-async def _on_surprise(_: Request, __: Exception) -> JSONResponse:
-    # Starlette raises it again afterwards, so that it reaches the log.
+async def _handle_unexpected_error(_: Request, __: Exception) -> JSONResponse:
+    # Starlette raises the error again after this response, so that it is logged.
     return _response(*problem(TraceError()))

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for small calls: the whole body first, one task, the whole answer in one write.
+"""A small HTTP/1.1 server for RPC calls: it reads the whole body and writes the answer at one time.
 
-A protocol class for uvicorn, which keeps the listener, TLS and the shutdown. What it leaves out
-(ASGI, streaming, upgrades, per-request machinery) is more than half of what a request costs.
+`RpcProtocol` runs inside uvicorn, which provides the listener, TLS and the shutdown. It leaves out ASGI,
+streaming, upgrades and per-request objects, which take more than half of the time of a small call.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ _STATUS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPS
 _CLOSE = b"connection: close\r\n\r\n"
 
 
-class Answer(NamedTuple):
-    """A reply, already rendered."""
+class RpcAnswer(NamedTuple):
+    """A rendered HTTP response."""
 
     body: bytes
     status: int = 200
@@ -30,8 +30,8 @@ class Answer(NamedTuple):
     media_type: bytes = b"application/json"
 
 
-class Request:
-    """What has arrived of a request."""
+class RpcRequest:
+    """A request as far as it has been received."""
 
     __slots__ = ("body", "headers", "keep_alive", "method", "size", "url")
 
@@ -44,23 +44,23 @@ class Request:
         self.keep_alive = True
 
     def target(self) -> tuple[str, bytes]:
-        """The path and the query."""
+        """Return the path and the query string."""
         path, _, query = self.url.partition(b"?")
         return path.decode("latin-1"), query
 
 
-class LeanApp(Protocol):
-    """What answers the calls. It must not raise."""
+class RpcApp(Protocol):
+    """An app that the small server calls. `answer` must not raise."""
 
-    async def answer(self, request: Request) -> Answer: ...
-
-
-class _TooMuch(Exception):
-    """Raised inside the parser to stop it."""
+    async def answer(self, request: RpcRequest) -> RpcAnswer: ...
 
 
-class LeanProtocol(asyncio.Protocol):
-    """One connection. Pipelined requests are answered in order."""
+class _LimitExceeded(Exception):
+    """Raised in a parser callback to stop the parser."""
+
+
+class RpcProtocol(asyncio.Protocol):
+    """One client connection. Pipelined requests are answered in order."""
 
     def __init__(
         self,
@@ -69,37 +69,37 @@ class LeanProtocol(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._app = cast("LeanApp", config.loaded_app)  # pyright: ignore[reportUnknownMemberType]
+        self._app = cast("RpcApp", config.loaded_app)  # pyright: ignore[reportUnknownMemberType]
         self._state = server_state
         self._idle_seconds = config.timeout_keep_alive
         self._loop = _loop or asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self._request = Request()
-        self._waiting: deque[Request] = deque()
+        self._request = RpcRequest()
+        self._waiting: deque[RpcRequest] = deque()
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._idle: asyncio.TimerHandle | None = None
-        self._stirred = 0.0
-        self._deaf = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._last_activity = 0.0
+        self._ignores_input = False
         self._closing = False
 
-    # --- the transport's side ---------------------------------------------------------------
+    # --- callbacks of the transport -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._state.connections.add(cast("Any", self))
-        self._stirred = self._loop.time()
-        self._rest(self._idle_seconds)
+        self._last_activity = self._loop.time()
+        self._check_idle_after(self._idle_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # A request under way goes on to its end: it may hold somebody's batch.
+        # Let the running request finish: its item may be part of a batch with other callers' items.
         self._state.connections.discard(cast("Any", self))
         self._transport = None
         self._waiting.clear()
-        if self._idle is not None:
-            self._idle.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self._writable.set()
 
     def pause_writing(self) -> None:
@@ -109,29 +109,29 @@ class LeanProtocol(asyncio.Protocol):
         self._writable.set()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._ignores_input:
             return
-        self._stirred = self._loop.time()
+        self._last_activity = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._deaf = True
-            if not isinstance(error.__context__, _TooMuch):
+            self._ignores_input = True
+            if not isinstance(error.__context__, _LimitExceeded):
                 self._refuse(HTTPStatus.BAD_REQUEST)
         except httptools.HttpParserUpgrade:
-            self._deaf = True
+            self._ignores_input = True
             self._refuse(HTTPStatus.BAD_REQUEST)
 
     def shutdown(self) -> None:
-        """Asked to stop: answer what is under way, then close."""
+        """Finish the running requests, then close. Called by uvicorn on shutdown."""
         self._closing = True
         if self._task is None:
             self._close()
 
-    # --- the parser's side ------------------------------------------------------------------
+    # --- callbacks of the parser --------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._request = Request()
+        self._request = RpcRequest()
 
     def on_url(self, url: bytes) -> None:
         self._request.url += url
@@ -159,15 +159,15 @@ class LeanProtocol(asyncio.Protocol):
         self._request.size += size
         if self._request.size > MAX_HEADER_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-            raise _TooMuch
+            raise _LimitExceeded
 
     def _too_large(self) -> None:
-        """Let the app refuse it in its own words; nothing more is read."""
+        """Pass the incomplete request to the app, which refuses it, and stop reading."""
         self._request.keep_alive = False
         self._request.method = self._parser.get_method().decode()
         self._waiting.append(self._request)
         self._start()
-        raise _TooMuch
+        raise _LimitExceeded
 
     # --- answering --------------------------------------------------------------------------
 
@@ -196,16 +196,16 @@ class LeanProtocol(asyncio.Protocol):
                     return
         finally:
             self._task = None
-            self._stirred = self._loop.time()
+            self._last_activity = self._loop.time()
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: RpcRequest) -> None:
         self._state.total_requests += 1
         answer = await self._app.answer(request)
         if not self._writable.is_set():
             await self._writable.wait()
         self._write(answer, close=self._closing or not request.keep_alive)
 
-    def _write(self, answer: Answer, *, close: bool) -> None:
+    def _write(self, answer: RpcAnswer, *, close: bool) -> None:
         if self._transport is None:
             return
         lines = [
@@ -218,34 +218,34 @@ class LeanProtocol(asyncio.Protocol):
         self._transport.write(b"".join(lines))
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Not a request of ours: say so, read no more, close."""
-        self._deaf = True
-        answer = Answer(status.phrase.encode(), status.value, media_type=b"text/plain")
+        """Answer an unreadable request with a plain error and close the connection."""
+        self._ignores_input = True
+        answer = RpcAnswer(status.phrase.encode(), status.value, media_type=b"text/plain")
         self._write(answer, close=True)
         self._close()
 
     def _close(self) -> None:
-        """End our side; wait a moment for the caller, whose answer a hard close could destroy."""
-        self._deaf = True
+        """Close after the written data was sent. Abort later if the client does not close its side."""
+        self._ignores_input = True
         if self._transport is not None and not self._transport.is_closing():
-            self._loop.call_later(_LINGER_SECONDS, self._drop)
+            self._loop.call_later(_LINGER_SECONDS, self._abort)
             self._transport.close()
 
-    def _drop(self) -> None:
+    def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    # --- idling -----------------------------------------------------------------------------
+    # --- idle timeout -------------------------------------------------------------------------
 
-    def _rest(self, seconds: float) -> None:
-        self._idle = self._loop.call_later(seconds, self._look)
+    def _check_idle_after(self, seconds: float) -> None:
+        self._idle_timer = self._loop.call_later(seconds, self._close_if_idle)
 
-    def _look(self) -> None:
-        """Close if nothing came for long: one timer a connection, not one a request."""
-        left = self._stirred + self._idle_seconds - self._loop.time()
+    def _close_if_idle(self) -> None:
+        """Close an idle connection. One timer per connection is cheaper than one per request."""
+        left = self._last_activity + self._idle_seconds - self._loop.time()
         if self._task is not None:
-            self._rest(self._idle_seconds)
+            self._check_idle_after(self._idle_seconds)
         elif left > 0:
-            self._rest(left)
+            self._check_idle_after(left)
         else:
             self._close()

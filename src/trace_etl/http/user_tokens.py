@@ -1,4 +1,4 @@
-"""Who calls: the user bearer token, verified against public keys in a directory."""
+"""Authenticate users: verify bearer tokens with the public keys of a directory."""
 
 import time
 from collections import OrderedDict
@@ -18,32 +18,32 @@ from trace_etl.model.errors import Unauthenticated
 ISSUER = "trace"
 AUDIENCE = "trace.user"
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti", "org_id"]
-_REMEMBERED = 1024
+_CACHE_SIZE = 1024
 
 
 @dataclass(frozen=True)
 class User:
-    """A caller whose token verified. What they may do is not the token's to say."""
+    """The user that a verified token names. The role is not in the token but in the database."""
 
     org_id: UUID
     name: str
 
 
 class UserKeys:
-    """The public keys of a directory (`{kid}.pub.pem` or `{kid}.pem`), and tokens they vouch for.
+    """Public keys from a directory (`{kid}.pub.pem` or `{kid}.pem`), with a cache of verified tokens.
 
-    A key file added or removed counts from the next call on.
+    Adding or removing a key file takes effect at the next call.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._keys: dict[str, ec.EllipticCurvePublicKey] = {}
-        self._stamp: int | None = None
+        self._loaded_version: int | None = None
         self._verified: OrderedDict[str, tuple[User, int]] = OrderedDict()
         self._lock = Lock()
 
     def verify(self, token: str) -> User:
-        """The user a token names. Raises Unauthenticated."""
+        """Verify a token and return its user. Raises Unauthenticated."""
         with self._lock:
             self._refresh()
             known = self._verified.get(token)
@@ -52,65 +52,65 @@ class UserKeys:
                 self._verified.pop(token, None)
                 raise Unauthenticated("the token has expired; get a new one")
             if known is None:
-                self._remember(token, user, expires)
+                self._store(token, user, expires)
             return user
 
     def _refresh(self) -> None:
-        stamp = self._directory.stat().st_mtime_ns
-        if stamp != self._stamp:
-            self._keys = _load(self._directory)
+        version = self._directory.stat().st_mtime_ns
+        if version != self._loaded_version:
+            self._keys = _load_keys(self._directory)
             self._verified.clear()
-            self._stamp = stamp
+            self._loaded_version = version
 
-    def _remember(self, token: str, user: User, expires: int) -> None:
+    def _store(self, token: str, user: User, expires: int) -> None:
         self._verified[token] = (user, expires)
-        if len(self._verified) > _REMEMBERED:
+        if len(self._verified) > _CACHE_SIZE:
             self._verified.popitem(last=False)
 
     def _check(self, token: str) -> tuple[User, int]:
         try:
             claims = jwt.decode(
                 token,
-                self._key(token),
+                self._find_key(token),
                 algorithms=["ES256"],
                 audience=AUDIENCE,
                 issuer=ISSUER,
                 options={"require": _REQUIRED, "strict_aud": True},
             )
-            return _user(claims), int(claims["exp"])
+            return _parse_user(claims), int(claims["exp"])
         except jwt.ExpiredSignatureError as error:
             raise Unauthenticated("the token has expired; get a new one") from error
         except (jwt.InvalidTokenError, ValueError) as error:
-            raise Unauthenticated("the token does not verify") from error
+            raise Unauthenticated("the token is not valid") from error
 
-    def _key(self, token: str) -> ec.EllipticCurvePublicKey:
+    def _find_key(self, token: str) -> ec.EllipticCurvePublicKey:
         kid = jwt.get_unverified_header(token).get("kid")
         key = self._keys.get(kid) if isinstance(kid, str) else None
         if key is None:
-            raise jwt.InvalidTokenError("no such key")
+            raise jwt.InvalidTokenError("the token is signed by an unknown key")
         return key
 
 
-def _load(directory: Path) -> dict[str, ec.EllipticCurvePublicKey]:
+def _load_keys(directory: Path) -> dict[str, ec.EllipticCurvePublicKey]:
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for path in directory.glob("*.pem"):
         pem = path.read_bytes()
-        if b"PUBLIC KEY" in pem:  # the signer's private half may lie beside it: not ours to read
+        if b"PUBLIC KEY" in pem:  # skip private keys of the signer in the same directory
             key = serialization.load_pem_public_key(pem)
             if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
                 keys[path.name.removesuffix(".pem").removesuffix(".pub")] = key
     return keys
 
 
-def _user(claims: dict[str, Any]) -> User:
+def _parse_user(claims: dict[str, Any]) -> User:
     kind, _, name = str(claims["sub"]).partition(":")
     if kind != "user" or not name or "\0" in name:
-        raise jwt.InvalidTokenError("not a user's token")
+        raise jwt.InvalidTokenError("`sub` does not name a user")
     return User(UUID(str(claims["org_id"])), name)
 
 
 def bearer_token(request: Request) -> str:
-    """The bearer token of a request. Raises Unauthenticated."""
+    """Return the bearer token of a request. Raises Unauthenticated."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise Unauthenticated("send the header `Authorization: Bearer TOKEN`")
@@ -118,7 +118,7 @@ def bearer_token(request: Request) -> str:
 
 
 async def current_user(request: Request) -> User:
-    """The caller, by the `user_keys` of the app's state. Raises Unauthenticated."""
+    """Return the caller, verified with `app.state.user_keys`. Raises Unauthenticated."""
     keys: UserKeys = request.app.state.user_keys
     return keys.verify(bearer_token(request))
 

@@ -9,7 +9,7 @@ import structlog
 
 from trace_etl import logs
 from trace_etl.data import migrations
-from trace_etl.http.dispatcher_client import DispatcherClient, read_token
+from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
@@ -41,7 +41,7 @@ def run(cfg: SinkSettings, queue: Queue, stop: threading.Event) -> None:
     """Write batches, and sweep for retired tables in a second thread, until `stop` is set."""
     consumer = queue.consumer([QUEUE], f"{cfg.sink_id}:{socket.gethostname()}:{os.getpid()}")
     client = DispatcherClient(
-        cfg.dispatcher_url, cfg.tls_ca, read_token(cfg.worker_token_file), _BACKOFF
+        cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.worker_token_file), _BACKOFF
     )
     sweeper = threading.Thread(
         target=sweep, args=(cfg.data_dsn, client, cfg.sweep_interval, stop), name="sweep"

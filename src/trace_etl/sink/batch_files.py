@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS, BufferBatch, BufferColumn
+from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS, BufferBatch, BufferColumn
 from trace_etl.dag.column_types import BY_SPARK
 from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import attempt_prefix, buffer_place
@@ -57,9 +57,11 @@ def _load(batch: BufferBatch, store: ObjectStore) -> bytes:
     if scheme != "s3" or not key.startswith(own) or {"", ".", ".."} & {bucket, *key.split("/")}:
         raise BadBatch(f"{batch.batch_uri} is not under {own}, where this attempt may write")
     try:
-        return store.get_untrusted(f"{bucket}/{key}", max_bytes=MOST_BYTES)
+        return store.get_untrusted(f"{bucket}/{key}", max_bytes=MAX_BATCH_BYTES)
     except ObjectTooLarge as error:
-        raise BadBatch(f"the batch is larger than {MOST_BYTES} bytes; publish several") from error
+        raise BadBatch(
+            f"the batch is larger than {MAX_BATCH_BYTES} bytes; publish several"
+        ) from error
     except NotAnObject as error:
         raise BadBatch(f"batch_uri: {error}") from error
     except StorageError as error:
@@ -72,8 +74,8 @@ def _lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         count += 1
-        if count > MOST_ROWS:
-            raise BadBatch(f"the batch has more than {MOST_ROWS} rows; publish several")
+        if count > MAX_BATCH_ROWS:
+            raise BadBatch(f"the batch has more than {MAX_BATCH_ROWS} rows; publish several")
         try:
             row = json.loads(line)
         except ValueError as error:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import structlog
 
-from trace_etl.api.task.retired_tables import MOST_TABLES
+from trace_etl.api.task.retired_tables import MAX_TABLES
 from trace_etl.data import connection, retired_tables
 from trace_etl.http.dispatcher_client import DispatcherClient
 from trace_etl.model.errors import TraceError
@@ -20,7 +20,7 @@ def sweep_once(dsn: str, client: DispatcherClient) -> int:
     """
     dropped, after = 0, ""
     with connection.connect(dsn) as conn:
-        while tables := retired_tables.held(conn, after=after, limit=MOST_TABLES):
+        while tables := retired_tables.held(conn, after=after, limit=MAX_TABLES):
             for retired in client.tables_to_drop(tables):
                 if retired_tables.drop(conn, retired.tables, retired.dataset_versions):
                     dropped += len(retired.tables)

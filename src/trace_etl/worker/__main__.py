@@ -10,7 +10,7 @@ from prometheus_client import start_http_server
 
 from trace_etl import logs
 from trace_etl.data import migrations
-from trace_etl.http.dispatcher_client import DispatcherClient, read_token
+from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
@@ -72,7 +72,7 @@ def work(cfg: WorkerSettings, queue: Queue, runner: Runner, stop: threading.Even
     worker_id = f"{cfg.worker_id}:{socket.gethostname()}:{os.getpid()}"
     consumer = queue.consumer(cfg.runtimes, worker_id)
     client = DispatcherClient(
-        cfg.dispatcher_url, cfg.tls_ca, read_token(cfg.worker_token_file), _BACKOFF
+        cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.worker_token_file), _BACKOFF
     )
     try:
         Slots(consumer, client, runner, worker_id=worker_id, size=cfg.slots, stop=stop).run()

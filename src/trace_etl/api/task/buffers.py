@@ -7,9 +7,9 @@ from pydantic import Field, StringConstraints, model_validator
 
 from trace_etl.api.body import Reply, Request
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BATCH_BYTES = 16 * 1024 * 1024
 """A batch artifact may be this large."""
-MOST_ROWS = 500_000
+MAX_BATCH_ROWS = 500_000
 """A batch may have so many rows."""
 Text = Annotated[str, StringConstraints(max_length=8000, pattern=r"^[^\x00]*$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]

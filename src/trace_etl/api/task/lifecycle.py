@@ -19,7 +19,7 @@ from trace_etl.api.body import (
     WorkerId,
     either,
 )
-from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS
+from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from trace_etl.api.task.events import Event, Invalidation
 from trace_etl.api.task.payload import Storage, TaskPayload
 from trace_etl.model.task import Fence
@@ -87,11 +87,6 @@ class Jwks(Reply):
     """Every key whose tokens may still be alive."""
 
     keys: list[Jwk]
-
-
-class Health(Reply):
-    status: Literal["ok"] = "ok"
-    version: str
 
 
 # --- task-scoped endpoints --------------------------------------------------------------------
@@ -229,8 +224,8 @@ class BufferPublish(Fenced):
     dataset_uuid: UUID | None = None
     dataset_version: UUID | None = None
     dedupe_scope: DatasetName | None = None
-    record_count: Annotated[int, Field(ge=0, le=MOST_ROWS)] | None = None
-    batch_size_bytes: Annotated[int, Field(ge=0, le=MOST_BYTES)] | None = None
+    record_count: Annotated[int, Field(ge=0, le=MAX_BATCH_ROWS)] | None = None
+    batch_size_bytes: Annotated[int, Field(ge=0, le=MAX_BATCH_BYTES)] | None = None
     content_type: Annotated[str, StringConstraints(max_length=128, pattern=r"^[^\x00]*$")] = (
         "application/jsonl"
     )

@@ -7,14 +7,14 @@ from pydantic import Field, StringConstraints
 
 from trace_etl.api.body import Reply, Request
 
-MOST_TABLES = 500
+MAX_TABLES = 500
 TableName = Annotated[str, StringConstraints(pattern=r"^dataset_[0-9a-f]{32}_[0-9a-f]{16}$")]
 
 
 class TablesHeld(Request):
     """Extension: tables that a worker found in Postgres data."""
 
-    tables: Annotated[list[TableName], Field(max_length=MOST_TABLES)]
+    tables: Annotated[list[TableName], Field(max_length=MAX_TABLES)]
 
 
 class RetiredTables(Reply):

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.buffers import BufferBatch, BufferComplete, BufferCompleteAccepted
 from trace_etl.dispatcher.task_api import output_authorization
 from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
-from trace_etl.dispatcher.task_api.tokens import Capability, Grant
+from trace_etl.dispatcher.task_api.tokens import Capability, DatasetGrant
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.storage import BUFFERS
@@ -21,8 +21,8 @@ class Buffers:
     wake: WakeEvents
 
     async def publish(
-        self, body: wire.BufferPublish, caller: Capability
-    ) -> wire.BufferPublishAccepted:
+        self, body: bodies.BufferPublish, caller: Capability
+    ) -> bodies.BufferPublishAccepted:
         """Record a batch for a buffered dataset and enqueue its message, once."""
         caller.require(body.fence())
         dataset_uuid = await self._dataset(body, caller)
@@ -42,9 +42,9 @@ class Buffers:
             if publish_id is None:
                 raise await explain_refusal(conn, body.fence())
         self.wake.outbox.set()
-        return wire.BufferPublishAccepted(publish_id=publish_id)
+        return bodies.BufferPublishAccepted(publish_id=publish_id)
 
-    async def _dataset(self, body: wire.BufferPublish, caller: Capability) -> UUID:
+    async def _dataset(self, body: bodies.BufferPublish, caller: Capability) -> UUID:
         if body.dataset_uuid is not None:
             return body.dataset_uuid
         if body.dedupe_scope is None:
@@ -75,7 +75,7 @@ class Buffers:
         return BufferCompleteAccepted()
 
 
-def _require_attempt_prefix(batch_uri: str, grant: Grant) -> None:
+def _require_attempt_prefix(batch_uri: str, grant: DatasetGrant) -> None:
     """Check that the batch lies under this attempt's own prefix. Raises Forbidden."""
     prefix = grant.storage_ref["prefix"]
     if not prefix.startswith(BUFFERS):

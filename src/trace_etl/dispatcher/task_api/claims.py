@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api.batch_writer import PORTION, BatchWriter
 from trace_etl.dispatcher.task_api.payloads import Payloads
@@ -37,7 +37,7 @@ class Claims:
             portion=PORTION,
         )
 
-    async def claim(self, body: wire.Claim) -> bytes:
+    async def claim(self, body: bodies.Claim) -> bytes:
         """Claim one task. Returns the JSON answer, claimed or not."""
         request = ClaimRequest(body.task_id, body.worker_id, uuid4())
         won = await self._claims.submit(request)
@@ -61,7 +61,7 @@ class Claims:
         metrics.count_started(len(won))
         return [won.get(r.lease_token) or _not_claimed(states.get(r.task_id)) for r in requests]
 
-    async def claim_many(self, body: wire.ClaimMany) -> bytes:
+    async def claim_many(self, body: bodies.ClaimMany) -> bytes:
         """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Returns the JSON answer."""
         request = _ReadyRequest(
             body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)]
@@ -121,7 +121,7 @@ def _count_slots(request: _ReadyRequest) -> int:
 
 def _not_claimed(state: claims.ClaimState | None) -> bytes:
     reason = state.reason() if state else NotClaimedReason.NOT_FOUND
-    return wire.NotClaimed(reason=reason.value).model_dump_json().encode()
+    return bodies.NotClaimed(reason=reason.value).model_dump_json().encode()
 
 
 def _is_capped(state: claims.ClaimState | None) -> bool:

@@ -5,8 +5,9 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from trace_etl.api.body import Health
 from trace_etl.api.task import buffers, events, retired_tables
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.model.errors import (
     CompletionMismatch,
     Conflict,
@@ -17,7 +18,7 @@ from trace_etl.model.errors import (
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class RpcEndpoint:
     """One endpoint: name, path, required token, request body, replies and refusals."""
 
     name: str
@@ -40,45 +41,45 @@ _WORKER = (401, 413, 422, 503)
 _FENCED = (401, 403, 404, 409, 413, 422, 503)
 
 ENDPOINTS = (
-    Endpoint(
+    RpcEndpoint(
         "health",
         "GET",
         "/healthz",
         "Report that the process is alive, and its version.",
         "none",
-        (wire.Health,),
+        (Health,),
     ),
-    Endpoint(
+    RpcEndpoint(
         "claim",
         "POST",
         "/internal/task-claim",
         "Claim a task: one atomic Queued → Running.",
         "worker",
-        (wire.Claimed, wire.NotClaimed),
-        wire.Claim,
+        (bodies.Claimed, bodies.NotClaimed),
+        bodies.Claim,
         refusals=_WORKER,
     ),
-    Endpoint(
+    RpcEndpoint(
         "claim_many",
         "POST",
         "/internal/task-claim-many",
         "Extension: claim up to N ready tasks of a runtime in one call.",
         "worker",
-        (wire.ClaimedMany,),
-        wire.ClaimMany,
+        (bodies.ClaimedMany,),
+        bodies.ClaimMany,
         refusals=_WORKER,
     ),
-    Endpoint(
+    RpcEndpoint(
         "fetch",
         "GET",
         "/internal/task-fetch",
         "Read a task. Status Canceled tells its worker to stop and report it.",
         "worker",
-        (wire.Fetched,),
+        (bodies.Fetched,),
         query=("task_id",),
         refusals=(401, 404, 422, 503),
     ),
-    Endpoint(
+    RpcEndpoint(
         "tables_to_drop",
         "POST",
         "/internal/tables-to-drop",
@@ -88,51 +89,51 @@ ENDPOINTS = (
         retired_tables.TablesHeld,
         refusals=_WORKER,
     ),
-    Endpoint(
+    RpcEndpoint(
         "jwks",
         "GET",
         "/internal/jwks/task",
         "Get the public keys that verify capability tokens.",
         "worker",
-        (wire.Jwks,),
+        (bodies.Jwks,),
         refusals=(401,),
         cached=True,
     ),
-    Endpoint(
+    RpcEndpoint(
         "heartbeat",
         "POST",
         "/v1/task/heartbeat",
         "Extend the lease. On 409 the worker must stop at once.",
         "task",
-        (wire.HeartbeatAccepted,),
-        wire.Heartbeat,
+        (bodies.HeartbeatAccepted,),
+        bodies.Heartbeat,
         refusals=_FENCED,
         conflicts=(LeaseLost,),
         aliases=("/internal/heartbeat",),
     ),
-    Endpoint(
+    RpcEndpoint(
         "complete",
         "POST",
         "/v1/task/complete",
         "End the attempt and commit its outputs, events and publications.",
         "task",
-        (wire.CompleteAccepted,),
-        wire.Complete,
+        (bodies.CompleteAccepted,),
+        bodies.Complete,
         refusals=_FENCED,
         conflicts=(LeaseLost, CompletionMismatch, OutputNotReady, PartitionOverlap),
         aliases=("/internal/task-complete",),
     ),
-    Endpoint(
+    RpcEndpoint(
         "complete_many",
         "POST",
         "/internal/task-complete-many",
         "Extension: end several attempts in one call, each with its own capability token.",
         "worker",
-        (wire.CompletedMany,),
-        wire.CompleteMany,
+        (bodies.CompletedMany,),
+        bodies.CompleteMany,
         refusals=_WORKER,
     ),
-    Endpoint(
+    RpcEndpoint(
         "events",
         "POST",
         "/v1/task/events",
@@ -144,18 +145,18 @@ ENDPOINTS = (
         conflicts=(LeaseLost,),
         aliases=("/internal/events",),
     ),
-    Endpoint(
+    RpcEndpoint(
         "buffer_publish",
         "POST",
         "/v1/task/buffer-publish",
         "Publish a batch to a buffered dataset.",
         "task",
-        (wire.BufferPublishAccepted,),
-        wire.BufferPublish,
+        (bodies.BufferPublishAccepted,),
+        bodies.BufferPublish,
         refusals=_FENCED,
         conflicts=(LeaseLost,),
     ),
-    Endpoint(
+    RpcEndpoint(
         "buffer_fetch",
         "GET",
         "/internal/buffer-fetch",
@@ -165,7 +166,7 @@ ENDPOINTS = (
         query=("publish_id",),
         refusals=(401, 404, 422, 503),
     ),
-    Endpoint(
+    RpcEndpoint(
         "buffer_complete",
         "POST",
         "/internal/buffer-complete",

@@ -5,24 +5,24 @@ from functools import cache
 from typing import Literal
 from uuid import UUID
 
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 
 # A repeat with a renewed token is the same call.
 _NOT_CONTENT = {"task_id", "attempt", "lease_token", "capability_token"}
 _BARE = _NOT_CONTENT | {"status"}
 
 
-def is_bare(body: wire.Complete) -> bool:
+def is_bare(body: bodies.Complete) -> bool:
     """Return whether the completion reports a status and no outputs, events or publications."""
     return not (body.outputs or body.events or body.datasets_published or body.invalidations)
 
 
-def hash_completion(body: wire.Complete) -> bytes:
+def hash_completion(body: bodies.Complete) -> bytes:
     """Return the content hash of a completion."""
     return _hash_bare_completion(body.status) if body.model_fields_set <= _BARE else hash_call(body)
 
 
-def hash_call(body: wire.Fenced) -> bytes:
+def hash_call(body: bodies.Fenced) -> bytes:
     """Return the content hash of any fenced call."""
     return hashlib.sha256(body.model_dump_json(exclude=_NOT_CONTENT).encode()).digest()
 
@@ -31,5 +31,5 @@ def hash_call(body: wire.Fenced) -> bytes:
 def _hash_bare_completion(status: Literal["Completed", "Failed", "Canceled"]) -> bytes:
     """Cache the hash of a completion without content, the most frequent kind."""
     no_task = UUID(int=0)
-    bare = wire.Complete(task_id=no_task, attempt=1, lease_token=no_task, status=status)
+    bare = bodies.Complete(task_id=no_task, attempt=1, lease_token=no_task, status=status)
     return hash_call(bare)

@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 
 from trace_etl.api.task import events as event_bodies
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api import idempotency, output_authorization
 from trace_etl.dispatcher.task_api.batch_writer import BatchWriter
@@ -54,7 +54,9 @@ class Parts:
     retry: Backoff
 
 
-_ACCEPTED = {status.value: wire.CompleteAccepted(task_status=status.value) for status in TaskStatus}
+_ACCEPTED = {
+    status.value: bodies.CompleteAccepted(task_status=status.value) for status in TaskStatus
+}
 
 
 class Lifecycle:
@@ -69,11 +71,11 @@ class Lifecycle:
 
     # --- claim ------------------------------------------------------------------------------
 
-    async def claim(self, body: wire.Claim) -> bytes:
+    async def claim(self, body: bodies.Claim) -> bytes:
         """Claim one task. Returns the JSON answer, claimed or not."""
         return await self._claims.claim(body)
 
-    async def claim_many(self, body: wire.ClaimMany) -> bytes:
+    async def claim_many(self, body: bodies.ClaimMany) -> bytes:
         """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Returns the JSON answer."""
         return await self._claims.claim_many(body)
 
@@ -98,13 +100,13 @@ class Lifecycle:
     # --- heartbeat --------------------------------------------------------------------------
 
     async def heartbeat(
-        self, body: wire.Heartbeat, caller: Capability, token: str
-    ) -> wire.HeartbeatAccepted:
+        self, body: bodies.Heartbeat, caller: Capability, token: str
+    ) -> bodies.HeartbeatAccepted:
         """Extend the caller's lease. Raises LeaseLost, on which the worker must stop at once."""
         caller.require(body.fence())
         lease = await self._heartbeats.submit(body.fence())
         fresh = self._parts.tokens.renew(token) if caller.nearly_spent(time.time()) else None
-        return wire.HeartbeatAccepted(
+        return bodies.HeartbeatAccepted(
             lease_expires_at=lease.lease_expires_at,
             cancel_requested=lease.cancel_requested,
             hold=lease.hold,
@@ -121,19 +123,19 @@ class Lifecycle:
 
     # --- complete ---------------------------------------------------------------------------
 
-    async def complete(self, body: wire.Complete, caller: Capability) -> wire.CompleteAccepted:
+    async def complete(self, body: bodies.Complete, caller: Capability) -> bodies.CompleteAccepted:
         """End the caller's attempt and commit its outputs, events and publications with it."""
         caller.require(body.fence())
         return _ACCEPTED[await self._complete(body, caller)]
 
     async def complete_many(
-        self, bodies: list[wire.CompleteWithToken]
-    ) -> list[wire.CompleteAccepted | wire.CompleteRefused]:
+        self, bodies: list[bodies.CompleteWithToken]
+    ) -> list[bodies.CompleteAccepted | bodies.CompleteRefused]:
         """Handle several completions independently. Those without content share a commit."""
         started = [self._start_completion(body) for body in bodies]
         return [await _answer(one) for one in started]
 
-    def _start_completion(self, body: wire.CompleteWithToken) -> Awaitable[str] | TraceError:
+    def _start_completion(self, body: bodies.CompleteWithToken) -> Awaitable[str] | TraceError:
         try:
             caller = self._parts.tokens.verify(body.capability_token)
             caller.require(body.fence())
@@ -143,7 +145,7 @@ class Lifecycle:
             return self._completions.enter(self._completion(body))
         return asyncio.ensure_future(self._complete(body, caller))
 
-    async def _complete(self, body: wire.Complete, caller: Capability) -> str:
+    async def _complete(self, body: bodies.Complete, caller: Capability) -> str:
         """Complete an attempt and return the task's new status."""
         if idempotency.is_bare(body):
             return await self._completions.submit(self._completion(body))
@@ -159,7 +161,7 @@ class Lifecycle:
         self._parts.wake.outbox.set()
         return status
 
-    def _completion(self, body: wire.Complete, events: Sequence[NewEvent] = ()) -> Completion:
+    def _completion(self, body: bodies.Complete, events: Sequence[NewEvent] = ()) -> Completion:
         return Completion(
             fence=body.fence(),
             status=body.status,
@@ -230,10 +232,10 @@ class Lifecycle:
                     ) from race
         raise AssertionError("unreachable")
 
-    def _published(self, body: wire.Complete, caller: Capability) -> list[NewPartition]:
+    def _published(self, body: bodies.Complete, caller: Capability) -> list[NewPartition]:
         return [self._partition(item, caller) for item in body.datasets_published]
 
-    def _partition(self, item: wire.Published, caller: Capability) -> NewPartition:
+    def _partition(self, item: bodies.Published, caller: Capability) -> NewPartition:
         grant = output_authorization.require_announceable(
             caller, item.dataset_uuid, item.dataset_version
         )
@@ -298,13 +300,13 @@ class Lifecycle:
                 raise await explain_refusal(conn, fence)
         return accepted
 
-    async def _events(self, events: list[wire.Event], caller: Capability) -> list[NewEvent]:
+    async def _events(self, events: list[bodies.Event], caller: Capability) -> list[NewEvent]:
         names = output_authorization.list_names(events, "events")
         known = await self._named(caller.org_id, names)
         return [output_authorization.new_event(event, caller, known) for event in events]
 
     async def _invalidations(
-        self, items: list[wire.Invalidation], caller: Capability
+        self, items: list[bodies.Invalidation], caller: Capability
     ) -> list[NewInvalidation]:
         names = output_authorization.list_names(items, "invalidations")
         known = await self._named(caller.org_id, names)
@@ -330,13 +332,13 @@ def _with_once_keys(
 
 async def _answer(
     started: Awaitable[str] | TraceError,
-) -> wire.CompleteAccepted | wire.CompleteRefused:
+) -> bodies.CompleteAccepted | bodies.CompleteRefused:
     try:
         if isinstance(started, TraceError):
             raise started
         return _ACCEPTED[await started]
     except TraceError as error:
-        return wire.CompleteRefused(problem=problem(error)[1])
+        return bodies.CompleteRefused(problem=problem(error)[1])
 
 
 async def _invalidate(

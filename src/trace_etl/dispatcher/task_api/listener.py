@@ -17,20 +17,21 @@ from prometheus_client import Counter
 from pydantic import BaseModel, ValidationError
 
 from trace_etl import __version__
+from trace_etl.api.body import Health
 from trace_etl.api.task import events
-from trace_etl.api.task import lifecycle as wire
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.buffers import BufferComplete
 from trace_etl.api.task.retired_tables import TablesHeld
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api import openapi
 from trace_etl.dispatcher.task_api.buffers import Buffers
-from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS, Endpoint
+from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS, RpcEndpoint
 from trace_etl.dispatcher.task_api.lifecycle import Lifecycle
 from trace_etl.dispatcher.task_api.retired_tables import RetiredTableCheck
 from trace_etl.dispatcher.task_api.tokens import TaskTokens
 from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
 from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
-from trace_etl.http.small_server import Answer, Request
+from trace_etl.http.small_server import RpcAnswer, RpcRequest
 from trace_etl.model.errors import (
     Fault,
     Invalid,
@@ -57,7 +58,7 @@ _EXTRA = {
 M = TypeVar("M", bound=BaseModel)
 
 
-Handler = Callable[[Headers, bytes, bytes], Awaitable[Answer]]
+Handler = Callable[[Headers, bytes, bytes], Awaitable[RpcAnswer]]
 
 
 class InternalApi:
@@ -102,72 +103,72 @@ class InternalApi:
 
     # --- handlers ---------------------------------------------------------------------------
 
-    async def _health(self, _: Headers, __: bytes, ___: bytes) -> Answer:
-        return _json(wire.Health(version=__version__))
+    async def _health(self, _: Headers, __: bytes, ___: bytes) -> RpcAnswer:
+        return _json(Health(version=__version__))
 
-    async def _document(self, headers: Headers, _: bytes, __: bytes) -> Answer:
+    async def _document(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
         return _not_modified_or(self._openapi, headers)
 
-    async def _claim(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _claim(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
-        return Answer(await self._lifecycle.claim(_parse(wire.Claim, body)))
+        return RpcAnswer(await self._lifecycle.claim(_parse(bodies.Claim, body)))
 
-    async def _claim_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _claim_many(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
-        return Answer(await self._lifecycle.claim_many(_parse(wire.ClaimMany, body)))
+        return RpcAnswer(await self._lifecycle.claim_many(_parse(bodies.ClaimMany, body)))
 
-    async def _fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
+    async def _fetch(self, headers: Headers, _: bytes, query: bytes) -> RpcAnswer:
         self._workers.check(headers)
-        return Answer(await self._lifecycle.fetch(_uuid(query, "task_id")))
+        return RpcAnswer(await self._lifecycle.fetch(_uuid(query, "task_id")))
 
-    async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
         return _json(await self._retired.to_drop(_parse(TablesHeld, body)))
 
-    async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> Answer:
+    async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
         self._workers.check(headers)
         # A short lifetime: verifiers learn a new key soon, and ask again on an unknown `kid`.
         keys = _etagged(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
         return _not_modified_or(keys, headers)
 
-    async def _heartbeat(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _heartbeat(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         token = _capability_token(headers)
         caller = self._tokens.verify(token)
-        parsed = _parse(wire.Heartbeat, body)
+        parsed = _parse(bodies.Heartbeat, body)
         return _json(await self._lifecycle.heartbeat(parsed, caller, token))
 
-    async def _complete(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _complete(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_capability_token(headers))
-        accepted = await self._lifecycle.complete(_parse(wire.Complete, body), caller)
+        accepted = await self._lifecycle.complete(_parse(bodies.Complete, body), caller)
         return _ACCEPTED[accepted.task_status]
 
-    async def _complete_many(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _complete_many(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
-        given = _parse(wire.CompleteMany, body).completions
+        given = _parse(bodies.CompleteMany, body).completions
         # The shape of `CompletedMany`; a test compares the two.
         results = [_result(one) for one in await self._lifecycle.complete_many(given)]
-        return Answer(b'{"results":[%b]}' % b",".join(results))
+        return RpcAnswer(b'{"results":[%b]}' % b",".join(results))
 
-    async def _events(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _events(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_capability_token(headers))
         return _json(await self._lifecycle.events(_parse(events.Events, body), caller))
 
-    async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_capability_token(headers))
-        parsed = _parse(wire.BufferPublish, body)
+        parsed = _parse(bodies.BufferPublish, body)
         return _json(await self._buffers.publish(parsed, caller))
 
-    async def _buffer_fetch(self, headers: Headers, _: bytes, query: bytes) -> Answer:
+    async def _buffer_fetch(self, headers: Headers, _: bytes, query: bytes) -> RpcAnswer:
         self._workers.check(headers)
         return _json(await self._buffers.fetch(_uuid(query, "publish_id")))
 
-    async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> Answer:
+    async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
         return _json(await self._buffers.complete(_parse(BufferComplete, body)))
 
     # --- HTTP -------------------------------------------------------------------------------
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: RpcRequest) -> RpcAnswer:
         """Handle a request. Exceptions become problem documents."""
         path, query = request.target()
         answer = await self._answer(request, path, query)
@@ -184,7 +185,7 @@ class InternalApi:
             self._counters[key] = counter
         counter.inc()
 
-    async def _answer(self, request: Request, path: str, query: bytes) -> Answer:
+    async def _answer(self, request: RpcRequest, path: str, query: bytes) -> RpcAnswer:
         try:
             handler = self._route(request.method, path)
             headers = _headers(request.headers)
@@ -198,7 +199,7 @@ class InternalApi:
             _log.exception("request_failed", path=path)
             return _problem(TraceError())
 
-    def _refused(self, error: TraceError, path: str) -> Answer:
+    def _refused(self, error: TraceError, path: str) -> RpcAnswer:
         answer = _problem(error)
         if isinstance(error, MethodNotAllowed):
             allow = (b"allow", ", ".join(self._routes[path]).encode())
@@ -215,22 +216,22 @@ class InternalApi:
         return handler
 
 
-def _problem(error: TraceError) -> Answer:
+def _problem(error: TraceError) -> RpcAnswer:
     status, document = problem(error)
-    return Answer(orjson.dumps(document), status, _EXTRA.get(status, ()), MEDIA_TYPE.encode())
+    return RpcAnswer(orjson.dumps(document), status, _EXTRA.get(status, ()), MEDIA_TYPE.encode())
 
 
 @cache
-def _document(calls: tuple[Endpoint, ...]) -> bytes:
+def _document(calls: tuple[RpcEndpoint, ...]) -> bytes:
     return orjson.dumps(openapi.document(calls))
 
 
-def _etagged(body: bytes, caching: bytes) -> Answer:
+def _etagged(body: bytes, caching: bytes) -> RpcAnswer:
     tag = b'"' + hashlib.sha256(body).hexdigest()[:32].encode() + b'"'
-    return Answer(body, headers=((b"cache-control", caching), (b"etag", tag)))
+    return RpcAnswer(body, headers=((b"cache-control", caching), (b"etag", tag)))
 
 
-def _not_modified_or(answer: Answer, headers: Headers) -> Answer:
+def _not_modified_or(answer: RpcAnswer, headers: Headers) -> RpcAnswer:
     """Return 304 if the caller's ETag matches."""
     tag = dict(answer.headers)[b"etag"]
     known = headers.get(b"if-none-match", b"").replace(b"W/", b"").split(b",")
@@ -250,18 +251,18 @@ def _headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
     return headers
 
 
-def _json(reply: BaseModel) -> Answer:
-    return Answer(reply.model_dump_json().encode())
+def _json(reply: BaseModel) -> RpcAnswer:
+    return RpcAnswer(reply.model_dump_json().encode())
 
 
 # Few distinct answers, each sent thousands of times: render them once.
 _ACCEPTED = {
-    status.value: _json(wire.CompleteAccepted(task_status=status.value)) for status in TaskStatus
+    status.value: _json(bodies.CompleteAccepted(task_status=status.value)) for status in TaskStatus
 }
 
 
-def _result(one: wire.CompleteAccepted | wire.CompleteRefused) -> bytes:
-    if isinstance(one, wire.CompleteAccepted):
+def _result(one: bodies.CompleteAccepted | bodies.CompleteRefused) -> bytes:
+    if isinstance(one, bodies.CompleteAccepted):
         return _ACCEPTED[one.task_status].body
     return one.model_dump_json().encode()
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from trace_etl import __version__
-from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS, Endpoint
+from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS, RpcEndpoint
 from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED
 from trace_etl.http.problems import MEDIA_TYPE, STATUS
 from trace_etl.model.errors import TraceError
@@ -47,7 +47,7 @@ Report it as `retryable` after `output_not_ready`, and after `partition_overlap`
 has a cursor: the next attempt gets a new start position."""
 
 
-def document(calls: tuple[Endpoint, ...] = ENDPOINTS) -> Json:
+def document(calls: tuple[RpcEndpoint, ...] = ENDPOINTS) -> Json:
     """Return the OpenAPI document of these endpoints."""
     refs, schemas = _schemas(calls)
     paths: dict[str, Json] = {}
@@ -104,7 +104,7 @@ _PROBLEM: Json = {
 }
 
 
-def _schemas(calls: tuple[Endpoint, ...]) -> tuple[Refs, Json]:
+def _schemas(calls: tuple[RpcEndpoint, ...]) -> tuple[Refs, Json]:
     requests: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (call.request, "validation") for call in calls if call.request
     ]
@@ -115,7 +115,7 @@ def _schemas(calls: tuple[Endpoint, ...]) -> tuple[Refs, Json]:
     return {model: ref for (model, _), ref in found.items()}, definitions["$defs"]
 
 
-def _operation(call: Endpoint, path: str, refs: Refs) -> Json:
+def _operation(call: RpcEndpoint, path: str, refs: Refs) -> Json:
     alias = path != call.path
     made: Json = {
         "operationId": f"{call.name}_alias" if alias else call.name,
@@ -138,7 +138,7 @@ def _parameter(name: str) -> Json:
     return {"name": name, "in": "query", "required": True, "schema": schema}
 
 
-def _responses(call: Endpoint, refs: Refs) -> Json:
+def _responses(call: RpcEndpoint, refs: Refs) -> Json:
     replies = [refs[reply] for reply in call.replies]
     schema = replies[0] if len(replies) == 1 else {"oneOf": replies}
     ok: Json = {"description": "Accepted.", "content": _json(schema)}
@@ -152,7 +152,7 @@ def _responses(call: Endpoint, refs: Refs) -> Json:
     return made
 
 
-def _refusals(calls: tuple[Endpoint, ...]) -> Json:
+def _refusals(calls: tuple[RpcEndpoint, ...]) -> Json:
     """Describe every set of refusal codes once."""
     return {
         _named(codes(call, status)): _refusal(status, codes(call, status))
@@ -165,7 +165,7 @@ def _named(known: list[str]) -> str:
     return "_or_".join(known)
 
 
-def codes(call: Endpoint, status: int) -> list[str]:
+def codes(call: RpcEndpoint, status: int) -> list[str]:
     """Return the stable codes of an endpoint's refusals with this status."""
     kinds: list[type[TraceError]] = [kind for kind, number in STATUS.items() if number == status]
     return [kind.code for kind in (call.conflicts if status == 409 else kinds)]
@@ -229,13 +229,13 @@ def _user_refusal(status: int) -> Json:
 # --- the reference pages ----------------------------------------------------------------------
 
 
-def pages(calls: tuple[Endpoint, ...] = ENDPOINTS) -> dict[str, str]:
+def pages(calls: tuple[RpcEndpoint, ...] = ENDPOINTS) -> dict[str, str]:
     """Return file names and contents for `docs/reference`."""
     made = orjson.dumps(document(calls), option=orjson.OPT_INDENT_2).decode()
     return {"task-api.json": f"{made}\n", "task-api.md": _page(calls)}
 
 
-def _page(calls: tuple[Endpoint, ...]) -> str:
+def _page(calls: tuple[RpcEndpoint, ...]) -> str:
     rows = "\n".join(_row(call) for call in calls)
     headers = "\n".join(f"- `{_HEADERS[name]}`: {text}" for name, text in _AUTH.items())
     return f"""# Task lifecycle API
@@ -255,7 +255,7 @@ A 409 with `lease_lost` has a `reason`: {", ".join(f"`{reason}`" for reason in _
 """
 
 
-def _row(call: Endpoint) -> str:
+def _row(call: RpcEndpoint) -> str:
     aliases = ", ".join(f"`{path}`" for path in call.aliases)
     refusals = ", ".join(f"{n} {' '.join(f'`{c}`' for c in codes(call, n))}" for n in call.refusals)
     return (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from trace_etl.api.task import lifecycle as wire
-from trace_etl.dispatcher.task_api.permissions import Grant
+from trace_etl.api.task import lifecycle as bodies
+from trace_etl.dispatcher.task_api.permissions import DatasetGrant
 from trace_etl.dispatcher.task_api.tokens import Capability
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.scope import Range
@@ -15,7 +15,7 @@ from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.tasks.completions import NewEvent
 
 
-def require_output(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
+def require_output(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> DatasetGrant:
     """Return the token's grant for an output. Raises Forbidden."""
     grant = caller.outputs.get(dataset_uuid)
     if grant is None:
@@ -25,7 +25,9 @@ def require_output(caller: Capability, dataset_uuid: UUID, version: UUID | None)
     return grant
 
 
-def require_announceable(caller: Capability, dataset_uuid: UUID, version: UUID | None) -> Grant:
+def require_announceable(
+    caller: Capability, dataset_uuid: UUID, version: UUID | None
+) -> DatasetGrant:
     """Return the grant for an output whose changes the task itself may announce. Raises Forbidden.
 
     Only the sink may announce a buffered dataset: a wrong cursor would make readers skip rows.
@@ -38,7 +40,7 @@ def require_announceable(caller: Capability, dataset_uuid: UUID, version: UUID |
     return grant
 
 
-def new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
+def new_event(event: bodies.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
     """Build an event about one of the caller's outputs. Raises Forbidden."""
     dataset_uuid = event.dataset_uuid or known[event.dataset or ""]
     grant = require_announceable(caller, dataset_uuid, event.dataset_version)
@@ -56,7 +58,7 @@ def new_event(event: wire.Event, caller: Capability, known: dict[str, UUID]) -> 
 
 
 def new_invalidation(
-    item: wire.Invalidation, caller: Capability, known: dict[str, UUID]
+    item: bodies.Invalidation, caller: Capability, known: dict[str, UUID]
 ) -> NewInvalidation:
     """Build an invalidation of the caller's output or of an input it checks. Raises Forbidden."""
     dataset_uuid = item.dataset_uuid or known[item.dataset or ""]
@@ -91,7 +93,7 @@ def parse_invalid_range(
         return None
 
 
-def list_names(items: Sequence[wire.Event | wire.Invalidation], field: str) -> dict[str, str]:
+def list_names(items: Sequence[bodies.Event | bodies.Invalidation], field: str) -> dict[str, str]:
     """Map each published name that items use to the field that holds it, for error messages."""
     return {item.dataset: f"{field}.{n}.dataset" for n, item in enumerate(items) if item.dataset}
 

@@ -16,7 +16,7 @@ from trace_etl.dag.operators import OPERATORS
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_api.permissions import (
     PLACEHOLDER,
-    Grant,
+    DatasetGrant,
     JsonTemplate,
     Permissions,
     TokenScope,
@@ -45,7 +45,7 @@ class _RevisionParts:
     job: orjson.Fragment
     config: orjson.Fragment
     wheres: tuple[orjson.Fragment, ...]
-    writes: list[Grant]
+    writes: list[DatasetGrant]
     """Locations of the outputs; each attempt writes under its own prefix."""
     outputs: JsonTemplate
     can_invalidate_inputs: bool
@@ -180,7 +180,7 @@ class Payloads:
     def _render_revision(self, revision: Revision) -> _RevisionParts:
         operator = OPERATORS.get(revision.operator)
         writes = [
-            Grant(out.dataset_uuid, out.dataset_version, self._ref(_output_prefix(out)))
+            DatasetGrant(out.dataset_uuid, out.dataset_version, self._ref(_output_prefix(out)))
             for out in revision.outputs
         ]
         return _RevisionParts(
@@ -202,7 +202,7 @@ class Payloads:
         inputs = _list_inputs(common, pins)
         # The prefix of a generation covers all its partitions, which keeps the token small.
         reads = [
-            Grant(one, UUID(version), self._ref(generation_place(one, version)))
+            DatasetGrant(one, UUID(version), self._ref(generation_place(one, version)))
             for one, version in ((i["dataset_uuid"], i["dataset_version"]) for i in inputs)
         ]
         permissions = Permissions(
@@ -214,7 +214,7 @@ class Payloads:
         return {**self._place, "prefix": prefix, "glob": "*.parquet"}
 
 
-def _list_outputs(revision: Revision, writes: list[Grant]) -> list[dict[str, Any]]:
+def _list_outputs(revision: Revision, writes: list[DatasetGrant]) -> list[dict[str, Any]]:
     return [
         {
             "output_index": out.output_index,

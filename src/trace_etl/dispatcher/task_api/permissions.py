@@ -25,7 +25,7 @@ class JsonTemplate:
         return orjson.Fragment(attempt_prefix.encode().join(self._parts))
 
 
-class Grant(NamedTuple):
+class DatasetGrant(NamedTuple):
     """A dataset version that a token grants, and its storage location."""
 
     dataset_uuid: UUID
@@ -37,17 +37,21 @@ class Grant(NamedTuple):
         """The location as tokens carry it, the same for every storage scheme."""
         return f"s3://{self.storage_ref['bucket']}/{self.storage_ref['prefix']}"
 
-    def under(self, attempt_prefix: str) -> "Grant":
+    def under(self, attempt_prefix: str) -> "DatasetGrant":
         """Return the grant narrowed to one attempt's prefix."""
         ref = {**self.storage_ref, "prefix": self.storage_ref["prefix"] + attempt_prefix}
-        return Grant(self.dataset_uuid, self.dataset_version, ref)
+        return DatasetGrant(self.dataset_uuid, self.dataset_version, ref)
 
 
 class Permissions:
     """Datasets that a task may read, and datasets it may write under its attempt prefix."""
 
     def __init__(
-        self, reads: list[Grant], writes: list[Grant], *, can_invalidate_inputs: bool = False
+        self,
+        reads: list[DatasetGrant],
+        writes: list[DatasetGrant],
+        *,
+        can_invalidate_inputs: bool = False,
     ) -> None:
         """With `can_invalidate_inputs`, the task may report defects of the datasets it reads."""
         self._writes = writes
@@ -68,7 +72,7 @@ class Permissions:
             claims["doubts"] = list(self.checked_inputs)
         return claims
 
-    def outputs(self, attempt_prefix: str) -> dict[UUID, Grant]:
+    def outputs(self, attempt_prefix: str) -> dict[UUID, DatasetGrant]:
         """Return what one attempt may write, by dataset."""
         return {g.dataset_uuid: g.under(attempt_prefix) for g in self._writes}
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, decode_ds
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from trace_etl.dispatcher.task_api.permissions import Grant, TokenScope
+from trace_etl.dispatcher.task_api.permissions import DatasetGrant, TokenScope
 from trace_etl.dispatcher.task_api.watched_files import WatchedPath
 from trace_etl.model.errors import Forbidden, Unauthenticated
 from trace_etl.model.task import Fence
@@ -40,9 +40,9 @@ class Capability(NamedTuple):
     attempt: int
     issued_at: int
     expires_at: int
-    outputs: dict[UUID, Grant]
+    outputs: dict[UUID, DatasetGrant]
     """Outputs it may write. Events and publications may name only these."""
-    checked_inputs: dict[UUID, Grant]
+    checked_inputs: dict[UUID, DatasetGrant]
     """Inputs it may invalidate, because its operator checks them."""
 
     def require(self, fence: Fence) -> None:
@@ -259,7 +259,7 @@ def _capability(claims: dict[str, Any]) -> Capability:
     if {type(claims["datasets"]), *(type(s3[k]) for k in _PREFIXES)} != {list}:
         raise ValueError("datasets and prefixes are lists")
     grants = tuple(
-        Grant(UUID(d["dataset_uuid"]), UUID(d["dataset_version"]), d["storage_ref"])
+        DatasetGrant(UUID(d["dataset_uuid"]), UUID(d["dataset_version"]), d["storage_ref"])
         for d in claims["datasets"]
     )
     writes = frozenset(str(p) for p in s3["write_prefixes"])

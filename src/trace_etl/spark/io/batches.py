@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from trace_etl.api.task.buffers import MOST_BYTES, MOST_ROWS
+from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import Storage, TaskOutput
 from trace_etl.dag.column_types import holds_without_loss
@@ -93,7 +93,7 @@ def packed(batches: Iterator[Any]) -> Iterator[list[bytes]]:
     for batch in batches:
         for row in batch.to_pylist():
             line = json.dumps(row, default=_hexadecimal, ensure_ascii=False).encode() + b"\n"
-            if lines and (size + len(line) > MOST_BYTES or len(lines) >= MOST_ROWS):
+            if lines and (size + len(line) > MAX_BATCH_BYTES or len(lines) >= MAX_BATCH_ROWS):
                 yield lines
                 lines, size = [], 0
             lines.append(line)

@@ -8,7 +8,7 @@ from trace_etl.state.db.rows import fetch_all
 
 
 @dataclass(frozen=True)
-class QueueDepth:
+class QueuedTasks:
     dag: str
     job: str
     runtime: str
@@ -27,9 +27,9 @@ SELECT g.name AS dag, j.name AS job, q.runtime, q.bulk, q.depth, q.age
 """
 
 
-async def queues(conn: Conn, org_id: UUID) -> list[QueueDepth]:
+async def queues(conn: Conn, org_id: UUID) -> list[QueuedTasks]:
     """Count queued tasks by job and runtime."""
-    return await fetch_all(conn, QueueDepth, _QUEUES, {"org_id": org_id})
+    return await fetch_all(conn, QueuedTasks, _QUEUES, {"org_id": org_id})
 
 
 @dataclass(frozen=True)

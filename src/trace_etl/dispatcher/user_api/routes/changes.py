@@ -10,7 +10,7 @@ from trace_etl.api.body import Name
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed, ChangeFilter
 from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import decode_key, encode_key
-from trace_etl.http.event_stream import EventStream, comment, event
+from trace_etl.http.event_stream import EventStream, render_comment, render_event
 from trace_etl.http.user_tokens import current_user
 from trace_etl.model.errors import Fault, Invalid, TraceError
 from trace_etl.state.catalog import users
@@ -79,22 +79,24 @@ async def _chunks(
     async with feed.listening(which):
         end, forgotten = await feed.head()
         if after is not None and (after > end or after.xid < forgotten):
-            yield event("reset", {"reason": "the stream does not reach back that far"}, _id(end))
+            yield render_event(
+                "reset", {"reason": "the stream does not reach back that far"}, _id(end)
+            )
             after = None
         after = after or end
-        yield b"retry: 2000\n" + event("ready", {}, _id(after))
+        yield b"retry: 2000\n" + render_event("ready", {}, _id(after))
         async for reading in feed.pages(which, after, patience=HEARTBEAT):
             if reading is not None:
                 yield b"".join(_event(change) for change in reading.changes)
             elif await still.may():
-                yield comment("still here")
+                yield render_comment("still here")
             else:
                 return
 
 
 def _event(change: Change) -> bytes:
     data = {"dag": change.dag, "job": change.job, **change.body}
-    return event(change.kind, data, _id(change.position))
+    return render_event(change.kind, data, _id(change.position))
 
 
 def _id(position: ChangePosition) -> str:

@@ -60,7 +60,7 @@ async def _org(ctx: Context, org_id: UUID) -> bytes:
     return generate_latest(registry)
 
 
-def _queues(found: list[stored.QueueDepth]) -> list[Metric]:
+def _queues(found: list[stored.QueuedTasks]) -> list[Metric]:
     labels = ["dag", "job", "runtime", "tier"]
     depth = GaugeMetricFamily("trace_queue_depth", "Tasks that wait.", labels=labels)
     age = GaugeMetricFamily(

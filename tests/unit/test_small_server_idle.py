@@ -1,4 +1,4 @@
-"""A connection that nobody uses is closed; one whose call is under way is not."""
+"""Tests of the small HTTP server: it closes idle connections, but not during a call."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,21 +7,21 @@ from contextlib import asynccontextmanager
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from trace_etl.http.small_server import Answer, LeanProtocol, Request
+from trace_etl.http.small_server import RpcAnswer, RpcProtocol, RpcRequest
 
 IDLE = 0.2
 CALL = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"
 
 
 class Held:
-    """Answers when it is let."""
+    """An app that answers after `released` is set."""
 
     def __init__(self) -> None:
-        self.let = asyncio.Event()
+        self.released = asyncio.Event()
 
-    async def answer(self, request: Request) -> Answer:
-        await self.let.wait()
-        return Answer(b"{}")
+    async def answer(self, request: RpcRequest) -> RpcAnswer:
+        await self.released.wait()
+        return RpcAnswer(b"{}")
 
 
 @asynccontextmanager
@@ -32,7 +32,7 @@ async def served(
     config.loaded_app = app
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: LeanProtocol(config, ServerState(), {}), "127.0.0.1", 0
+        lambda: RpcProtocol(config, ServerState(), {}), "127.0.0.1", 0
     )
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -40,7 +40,7 @@ async def served(
         writer.close()
 
 
-async def test_a_connection_is_closed_when_nothing_comes_and_not_before_its_answer() -> None:
+async def test_an_idle_connection_is_closed_but_not_before_its_answer() -> None:
     app = Held()
     async with served(app) as (reader, writer):
         writer.write(CALL)
@@ -49,16 +49,16 @@ async def test_a_connection_is_closed_when_nothing_comes_and_not_before_its_answ
                 early = await reader.read(1)
         except TimeoutError:
             early = None
-        assert early is None  # still held, and still open
-        app.let.set()
+        assert early is None  # no answer yet, and the connection is still open
+        app.released.set()
         async with asyncio.timeout(30):
             assert (await reader.readuntil(b"{}")).startswith(b"HTTP/1.1 200 OK")
-            assert await reader.read() == b""  # and then the end
+            assert await reader.read() == b""  # the server closed the idle connection
 
 
-async def test_a_connection_that_is_used_stays() -> None:
+async def test_a_connection_in_use_stays_open() -> None:
     app = Held()
-    app.let.set()
+    app.released.set()
     async with served(app) as (reader, writer):
         loop = asyncio.get_running_loop()
         end = loop.time() + 4 * IDLE

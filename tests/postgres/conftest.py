@@ -1,4 +1,4 @@
-"""Two Dispatchers over one database, to move their loops by hand."""
+"""Two Dispatchers over one database, whose loops run only when a test calls them."""
 
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -14,7 +14,7 @@ from support.postgres import Templates, copied
 def replicas(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[list[Bench]]:
-    """Their loops stand still until a test moves them."""
+    """Dispatcher replicas whose loops run only when a test calls them."""
     objects = tmp_path_factory.mktemp("objects")
     with ExitStack() as stack:
         dsns = stack.enter_context(copied(templates))

@@ -1,4 +1,4 @@
-"""Every type that `append` holds comes back from Postgres as it went in."""
+"""Every column type that `append` supports survives a round trip through Postgres."""
 
 from collections.abc import Generator
 from datetime import UTC, date, datetime
@@ -23,11 +23,11 @@ EXACT = Context(prec=60)
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
-    most = 10**precision - 1
-    return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale, EXACT))
+    largest = 10**precision - 1
+    return st.integers(-largest, largest).map(lambda n: Decimal(n).scaleb(-scale, EXACT))
 
 
-# Postgres keeps no NUL in a text, and Spark no surrogate.
+# Postgres stores no NUL in text, and Spark no surrogates.
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     pa.int16(): st.integers(-(2**15), 2**15 - 1),
@@ -72,12 +72,12 @@ def _target(schema: Any) -> Target:
 
 def _appended(dsn: str, target: Target, batch: Any) -> list[dict[str, Any]]:
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        there = appends.prepare(conn, target)
-    # In two batches, the second one a slice: its buffers begin somewhere in the middle.
+        prepared = appends.prepare(conn, target)
+    # Two batches. The second is a slice, so its buffers start at an offset.
     half = batch.num_rows // 2
-    appends.stage(dsn, there, [batch.slice(0, half), batch.slice(half)])
+    appends.stage(dsn, prepared, [batch.slice(0, half), batch.slice(half)])
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        assert appends.merge(conn, there) == batch.num_rows
+        assert appends.merge(conn, prepared) == batch.num_rows
     schema = arrow_schema(hot_reading.shape(dsn, target.table))
     found = pa.Table.from_batches(hot_reading.batches(dsn, target.table, schema, []), schema=schema)
     with connection.connect(dsn) as conn:
@@ -88,14 +88,14 @@ def _appended(dsn: str, target: Target, batch: Any) -> list[dict[str, Any]]:
 
 @settings(max_examples=12)
 @given(st.lists(st.tuples(*VALUES), min_size=1, max_size=4))
-def test_every_value_comes_back(dsn: str, rows: list[tuple[Any, ...]]) -> None:
+def test_every_value_survives_a_round_trip(dsn: str, rows: list[tuple[Any, ...]]) -> None:
     numbered = [(n, *row) for n, row in enumerate(rows)]
     columns = [pa.array([row[at] for row in numbered], kind.type) for at, kind in enumerate(SCHEMA)]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     assert _appended(dsn, _target(SCHEMA), batch) == batch.to_pylist()
 
 
-def test_postgres_itself_reads_what_was_meant(dsn: str) -> None:
+def test_postgres_reads_the_values_that_were_appended(dsn: str) -> None:
     row = {
         "key": 1,
         "amount": Decimal("-12345.6700"),
@@ -118,17 +118,17 @@ def test_postgres_itself_reads_what_was_meant(dsn: str) -> None:
     )
     target = _target(schema)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        there = appends.prepare(conn, target)
-    appends.stage(dsn, there, [pa.RecordBatch.from_pylist([row], schema=schema)])
+        prepared = appends.prepare(conn, target)
+    appends.stage(dsn, prepared, [pa.RecordBatch.from_pylist([row], schema=schema)])
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        appends.merge(conn, there)
+        appends.merge(conn, prepared)
     with psycopg.connect(dsn) as conn:
         conn.execute("SET TimeZone = 'UTC'")
         (found,) = conn.execute(f"SELECT * FROM {target.table}").fetchall()
     assert found == tuple(row.values())
 
 
-def test_a_table_that_holds_wider_types_is_written_as_it_is(dsn: str) -> None:
+def test_appending_narrower_types_keeps_the_wider_types_of_the_table(dsn: str) -> None:
     wide = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("x", pa.float64())])
     narrow = pa.schema([("key", pa.int64()), ("n", pa.int32()), ("x", pa.float32())])
     target = _target(wide)
@@ -136,12 +136,12 @@ def test_a_table_that_holds_wider_types_is_written_as_it_is(dsn: str) -> None:
         appends.prepare(conn, target)
     again = Target(target.table, narrow, ("key",), target.dataset_version, uuid4(), 1)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        there = appends.prepare(conn, again)
-    assert there.schema == wide
+        prepared = appends.prepare(conn, again)
+    assert prepared.schema == wide
     rows = [{"key": 1, "n": -7, "x": 0.5}]
-    appends.stage(dsn, there, [pa.RecordBatch.from_pylist(rows, schema=narrow)])
+    appends.stage(dsn, prepared, [pa.RecordBatch.from_pylist(rows, schema=narrow)])
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        appends.merge(conn, there)
+        appends.merge(conn, prepared)
     with psycopg.connect(dsn) as conn:
         assert conn.execute(f"SELECT * FROM {target.table}").fetchall() == [(1, -7, 0.5)]
 
@@ -149,25 +149,25 @@ def test_a_table_that_holds_wider_types_is_written_as_it_is(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "value"),
     [(pa.string(), "a\0b"), (pa.timestamp("us"), -(2**62))],
-    ids=["NUL", "before all time"],
+    ids=["NUL", "out of range"],
 )
-def test_a_value_that_postgres_does_not_hold_is_named(dsn: str, kind: Any, value: Any) -> None:
+def test_a_value_that_postgres_cannot_store_is_refused(dsn: str, kind: Any, value: Any) -> None:
     schema = pa.schema([("key", pa.int64()), ("x", kind)])
     target = _target(schema)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        there = appends.prepare(conn, target)
+        prepared = appends.prepare(conn, target)
     column = pa.array([value], pa.int64()).cast(kind) if value != "a\0b" else pa.array([value])
     batch = pa.RecordBatch.from_arrays([pa.array([1]), column], schema=schema)
     with pytest.raises(ValueRefused, match="a value that Postgres does not hold"):
-        appends.stage(dsn, there, [batch])
+        appends.stage(dsn, prepared, [batch])
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_type_is_the_same_there_and_back(kind: Any) -> None:
+def test_arrow_and_postgres_types_map_to_each_other(kind: Any) -> None:
     assert arrow_type(postgres_type(kind)) == kind
 
 
-def test_a_type_without_a_place_is_refused() -> None:
+def test_a_type_that_postgres_does_not_support_is_refused() -> None:
     for kind in (pa.struct([("a", pa.int8())]), pa.list_(pa.list_(pa.int64())), pa.time32("s")):
         with pytest.raises(TypeError, match="has no place"):
             postgres_type(kind)

@@ -1,4 +1,4 @@
-"""Group commit: who comes together is written together, and nobody suffers for another."""
+"""Group commit: concurrent requests share a transaction, and one failure does not affect the others."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -19,7 +19,7 @@ _KILLED = 17
 
 
 class Doubling:
-    """Doubles numbers in Postgres, a batch a statement, and remembers the batches."""
+    """Double numbers in Postgres, one statement per batch, and record the batches."""
 
     def __init__(self, kept: KeptConnections) -> None:
         self.batches: list[list[int]] = []
@@ -50,25 +50,27 @@ async def doubling(dsns: Dsns, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerato
         await kept.close()
 
 
-async def together(doubling: Doubling, *numbers: int) -> list[int | BaseException]:
+async def submit_together(doubling: Doubling, *numbers: int) -> list[int | BaseException]:
     submitted = [doubling.writer.submit(n) for n in numbers]
     return await asyncio.gather(*submitted, return_exceptions=True)
 
 
-async def test_the_first_goes_at_once_and_who_came_meanwhile_together(doubling: Doubling) -> None:
-    assert await together(doubling, 3, 1, 2) == [6, 2, 4]
+async def test_the_first_request_is_written_immediately_and_later_ones_as_a_batch(
+    doubling: Doubling,
+) -> None:
+    assert await submit_together(doubling, 3, 1, 2) == [6, 2, 4]
     assert doubling.batches == [[3], [1, 2]]
 
 
-async def test_who_comes_together_after_others_is_written_together_and_answered_in_order(
+async def test_concurrent_requests_are_written_in_one_batch_and_answered_in_order(
     doubling: Doubling,
 ) -> None:
-    await together(doubling, 0, 0, 0)
-    assert await together(doubling, 3, 1, 2) == [6, 2, 4]
+    await submit_together(doubling, 0, 0, 0)
+    assert await submit_together(doubling, 3, 1, 2) == [6, 2, 4]
     assert doubling.batches[2:] == [[3, 1, 2]]
 
 
-async def test_who_sends_again_at_once_goes_with_the_others_that_do(doubling: Doubling) -> None:
+async def test_callers_that_submit_again_immediately_share_a_batch(doubling: Doubling) -> None:
     async def caller(n: int) -> None:
         for _ in range(5):
             assert await doubling.writer.submit(n) == 2 * n
@@ -80,30 +82,32 @@ async def test_who_sends_again_at_once_goes_with_the_others_that_do(doubling: Do
 @pytest.mark.parametrize(
     ("before", "batches"), [([0, 1, 2], [[3, 4]]), ([1], [[3], [4]])], ids=["a_crowd", "alone"]
 )
-async def test_where_several_came_lately_a_batch_waits_a_moment_for_more(
+async def test_a_batch_waits_briefly_for_more_requests_after_a_large_batch(
     doubling: Doubling, before: list[int], batches: list[list[int]]
 ) -> None:
-    await together(doubling, *before)
+    await submit_together(doubling, *before)
     early = asyncio.ensure_future(doubling.writer.submit(3))
-    for _ in range(3):  # turns of the loop
+    for _ in range(3):  # iterations of the event loop
         await asyncio.sleep(0)
     assert await asyncio.gather(early, doubling.writer.submit(4)) == [6, 8]
     assert doubling.batches[-len(batches) :] == batches
     assert [n for batch in doubling.batches for n in batch] == [*before, 3, 4]
 
 
-async def test_a_batch_that_is_large_enough_waits_for_nobody(doubling: Doubling) -> None:
+async def test_a_large_batch_is_written_without_waiting_for_more_requests(
+    doubling: Doubling,
+) -> None:
     crowd = [*range(101, 117)]
-    await together(doubling, 0, *crowd)
+    await submit_together(doubling, 0, *crowd)
     early = [asyncio.ensure_future(doubling.writer.submit(n)) for n in crowd]
-    await asyncio.sleep(0)  # they are handed in
-    await asyncio.sleep(0)  # and go
+    await asyncio.sleep(0)  # the requests are submitted
+    await asyncio.sleep(0)  # the batch starts
     late = doubling.writer.submit(1)
     assert await asyncio.gather(*early, late) == [2 * n for n in [*crowd, 1]]
     assert doubling.batches[2:] == [crowd, [1]]
 
 
-async def test_answers_that_take_long_to_make_are_given_in_portions(doubling: Doubling) -> None:
+async def test_expensive_answers_are_delivered_in_portions(doubling: Doubling) -> None:
     async def perform(_: Conn, weights: list[int]) -> list[int | Exception]:
         return list(weights)
 
@@ -121,44 +125,44 @@ async def test_answers_that_take_long_to_make_are_given_in_portions(doubling: Do
     assert [*seen.values()] == [[1], [4, 6], [7], [30], [10], [2]]
 
 
-async def test_an_answer_may_be_an_exception_for_one_alone(doubling: Doubling) -> None:
-    one, none, two = await together(doubling, 1, 0, 2)
+async def test_an_exception_answers_only_the_request_that_caused_it(doubling: Doubling) -> None:
+    one, none, two = await submit_together(doubling, 1, 0, 2)
     assert (one, two) == (2, 4) and isinstance(none, KeyError)
 
 
-async def test_what_spoils_its_batch_fails_alone(doubling: Doubling) -> None:
-    one, bad, two = await together(doubling, 1, -1, 2)
+async def test_a_request_that_breaks_its_batch_fails_alone(doubling: Doubling) -> None:
+    one, bad, two = await submit_together(doubling, 1, -1, 2)
     assert (one, two) == (2, 4) and "division by zero" in str(bad)
     assert doubling.batches == [[1], [-1, 2], [-1], [2]]
 
 
-async def test_a_batch_that_is_held_up_is_passed_by(
+async def test_other_requests_overtake_a_blocked_batch(
     doubling: Doubling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_writer, "_PATIENCE", 0.005)
     held = asyncio.ensure_future(doubling.writer.submit(_HELD))
     async with asyncio.timeout(20):
         await doubling.holding.wait()
-        assert await together(doubling, 1, 2) == [2, 4]
+        assert await submit_together(doubling, 1, 2) == [2, 4]
         assert not held.done()
         doubling.release.set()
         assert await held == 2 * _HELD
 
 
-async def test_a_caller_that_went_away_spoils_nothing(doubling: Doubling) -> None:
-    gone = asyncio.ensure_future(doubling.writer.submit(_HELD))
+async def test_a_canceled_request_does_not_affect_the_others(doubling: Doubling) -> None:
+    canceled = asyncio.ensure_future(doubling.writer.submit(_HELD))
     other = asyncio.ensure_future(doubling.writer.submit(1))
     await doubling.holding.wait()
-    gone.cancel()
+    canceled.cancel()
     doubling.release.set()
     assert await other == 2
     with pytest.raises(asyncio.CancelledError):
-        await gone
-    assert await together(doubling, 5) == [10]
+        await canceled
+    assert await submit_together(doubling, 5) == [10]
 
 
-async def test_a_broken_connection_is_tried_again_and_at_last_said(doubling: Doubling) -> None:
-    (answer,) = await together(doubling, _KILLED)
+async def test_a_broken_connection_is_retried_and_then_reported(doubling: Doubling) -> None:
+    (answer,) = await submit_together(doubling, _KILLED)
     assert isinstance(answer, Unavailable)
     assert doubling.batches == [[_KILLED]] * 4
-    assert await together(doubling, 4) == [8]
+    assert await submit_together(doubling, 4) == [8]

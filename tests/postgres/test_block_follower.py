@@ -1,4 +1,4 @@
-"""Following a chain into hot tables: through reorganisations, ends of processes, and bad nodes."""
+"""Follow a chain into hot tables through reorganisations, process failures and faulty nodes."""
 
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +35,7 @@ def chain() -> Generator[Growing]:
 
 @pytest.fixture(scope="module")
 def data(templates: Templates) -> Generator[str]:
-    """One database for all: every stream has tables of its own."""
+    """One database for all tests: every stream has its own tables."""
     with copied(templates) as fresh:
         yield fresh.data
 
@@ -50,21 +50,21 @@ def test_a_paused_follower_writes_blocks_and_announces_them_after_the_pause(
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
-        told = list(stream.events)
+        announced = list(stream.events)
         stream.is_paused = True
         chain.mine(3)
         catch_up(follower)
         chain.reorg(1)
         catch_up(follower)
         assert stream.rows() == chain.rows()
-        assert (stream.events, stream.invalidations) == (told, [])
+        assert (stream.events, stream.invalidations) == (announced, [])
         stream.is_paused = False
         catch_up(follower)
-        assert {event.cursor for event in stream.events[len(told) :]} == {chain.twin.head}
+        assert {event.cursor for event in stream.events[len(announced) :]} == {chain.twin.head}
         assert len(stream.told_ranges()) == 1
 
 
-def test_the_hot_tables_hold_the_chain_and_the_cursor_is_told(
+def test_the_hot_tables_hold_the_chain_and_the_cursor_is_announced(
     chain: Growing, stream: Stream
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
@@ -73,13 +73,15 @@ def test_the_hot_tables_hold_the_chain_and_the_cursor_is_told(
         chain.mine(1)
         assert not follower.step()
     assert stream.rows() == chain.rows()
-    told = [(event.dataset_uuid, event.cursor) for event in stream.events]
-    assert told[-3:] == [(output.dataset_uuid, 90) for output in stream.outputs]
+    announced = [(event.dataset_uuid, event.cursor) for event in stream.events]
+    assert announced[-3:] == [(output.dataset_uuid, 90) for output in stream.outputs]
     assert not stream.invalidations
 
 
 @pytest.mark.parametrize("depth", [1, 2, 17, 64])
-def test_a_reorganisation_is_rewritten_and_told(chain: Growing, stream: Stream, depth: int) -> None:
+def test_a_reorganisation_is_rewritten_and_announced(
+    chain: Growing, stream: Stream, depth: int
+) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
         before = stream.rows()
@@ -92,7 +94,7 @@ def test_a_reorganisation_is_rewritten_and_told(chain: Growing, stream: Stream, 
     assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(1, depth)]
 
 
-def test_a_planned_reorganisation_on_the_way_is_followed(data: str) -> None:
+def test_a_reorganisation_while_catching_up_is_followed(data: str) -> None:
     stream, plan = new_stream(data), ReorgAt(40, 5)
     with start_server(new_chain(initial=39, reorg_at=plan)) as server:
         chain = Growing(server, new_chain(initial=39, reorg_at=plan))
@@ -104,20 +106,18 @@ def test_a_planned_reorganisation_on_the_way_is_followed(data: str) -> None:
         assert stream.told_ranges() == [(36, 38)]
 
 
-def test_a_reorganisation_that_happened_while_nobody_followed_is_found(
-    chain: Growing, stream: Stream
-) -> None:
+def test_a_reorganisation_between_two_attempts_is_detected(chain: Growing, stream: Stream) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
     chain.reorg(30)
-    chain.mine(100)  # our last block is below what is final by now
+    chain.mine(100)  # the last stored block is now below the finalized block
     with stream.attempt(2, chain.url) as follower:
         catch_up(follower)
     assert stream.rows() == chain.rows()
     assert stream.told_ranges() == [(60, 89)]
 
 
-def test_a_stream_that_begins_at_the_tip_has_no_gap_after_it(data: str, chain: Growing) -> None:
+def test_a_stream_that_starts_at_the_chain_head_has_no_gaps(data: str, chain: Growing) -> None:
     stream = new_stream(data, start=None)
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -127,22 +127,25 @@ def test_a_stream_that_begins_at_the_tip_has_no_gap_after_it(data: str, chain: G
     assert stream.rows() == chain.rows(start=89)
 
 
-def test_catching_up_is_told_once_in_a_while(data: str, chain: Growing) -> None:
+def test_catching_up_announces_the_cursor_at_most_once_per_interval(
+    data: str, chain: Growing
+) -> None:
     stream = new_stream(data, batch=20, announce_interval=3600)
     with stream.attempt(1, chain.url) as follower:
-        assert follower.step()  # nothing was ever told
+        assert follower.step()  # the first step always announces
         assert follower.step()
         assert {event.cursor for event in stream.events} == {19}
     with stream.attempt(2, chain.url) as follower:
-        assert {event.cursor for event in stream.events} == {19, 39}  # what the other owed
+        assert {event.cursor for event in stream.events} == {
+            19,
+            39,
+        }  # the unannounced step of attempt 1
         catch_up(follower)
     assert stream.events[-1].cursor == 89
     assert stream.rows() == chain.rows()
 
 
-def test_all_that_is_held_may_be_replaced_when_nothing_of_it_was_final(
-    data: str, chain: Growing
-) -> None:
+def test_all_stored_blocks_may_be_replaced_when_none_was_final(data: str, chain: Growing) -> None:
     stream = new_stream(data, start=80)
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -156,7 +159,7 @@ class _Died(Exception):
     pass
 
 
-def test_what_was_written_but_not_told_is_told_by_the_next_attempt(
+def test_the_next_attempt_announces_what_the_previous_one_only_wrote(
     chain: Growing, stream: Stream
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
@@ -176,10 +179,10 @@ def test_what_was_written_but_not_told_is_told_by_the_next_attempt(
     assert stream.told_ranges() == [(87, 89)]
     with stream.attempt(3, chain.url):
         pass
-    assert stream.told_ranges() == [(87, 89)]  # and once is enough
+    assert stream.told_ranges() == [(87, 89)]  # announced only once
 
 
-def test_an_attempt_that_dies_in_its_transaction_leaves_nothing(
+def test_an_attempt_that_fails_in_its_transaction_writes_nothing(
     chain: Growing, stream: Stream
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
@@ -215,7 +218,7 @@ def test_a_stale_attempt_writes_nothing(chain: Growing, stream: Stream) -> None:
         late.open()
 
 
-def test_a_task_that_was_followed_by_another_never_comes_back(
+def test_a_task_that_another_task_replaced_cannot_write_again(
     chain: Growing, stream: Stream
 ) -> None:
     with stream.attempt(7, chain.url):
@@ -241,7 +244,7 @@ def test_a_block_that_was_final_is_not_rewritten(chain: Growing, stream: Stream)
     assert stream.rows() == before
 
 
-def test_finality_of_other_blocks_than_ours_says_nothing_about_ours(
+def test_finality_of_replaced_blocks_does_not_make_the_stored_blocks_final(
     chain: Growing, stream: Stream
 ) -> None:
     with FaultyNode(chain.url) as node, stream.attempt(1, node.url) as follower:
@@ -249,7 +252,7 @@ def test_finality_of_other_blocks_than_ours_says_nothing_about_ours(
 
         def before(calls: Calls) -> Reply | None:
             if calls[0]["params"][:1] == ["finalized"] and moves:
-                chain.reorg(moves.pop())  # after the blocks were read
+                chain.reorg(moves.pop())  # after the follower read the blocks
                 chain.mine(10)
             return None
 
@@ -260,7 +263,7 @@ def test_finality_of_other_blocks_than_ours_says_nothing_about_ours(
     assert stream.told_ranges() == [(26, 89)]
 
 
-def test_a_fork_that_is_shorter_so_far_is_followed(stream: Stream) -> None:
+def test_a_fork_that_is_still_shorter_is_followed(stream: Stream) -> None:
     with start_server(new_chain()) as server, stream.attempt(1, server.url) as follower:
         catch_up(follower)  # up to block 89
     with start_server(new_chain(initial=87)) as server, stream.attempt(2, server.url) as follower:
@@ -274,7 +277,7 @@ def test_a_fork_that_is_shorter_so_far_is_followed(stream: Stream) -> None:
         assert stream.rows() == fork.rows()
 
 
-def test_an_attempt_whose_database_went_away_is_followed_by_another(
+def test_the_next_attempt_continues_after_a_lost_database_connection(
     chain: Growing, stream: Stream
 ) -> None:
     ends = "SELECT pg_terminate_backend(%s)"
@@ -287,7 +290,7 @@ def test_an_attempt_whose_database_went_away_is_followed_by_another(
     assert stream.rows() == chain.rows()
 
 
-def test_another_chain_is_refused(chain: Growing, stream: Stream) -> None:
+def test_a_node_of_another_chain_is_refused(chain: Growing, stream: Stream) -> None:
     with stream.attempt(1, chain.url):
         pass
     with (
@@ -298,7 +301,7 @@ def test_another_chain_is_refused(chain: Growing, stream: Stream) -> None:
         follower.open()
 
 
-def test_a_head_that_goes_backwards_changes_nothing(chain: Growing, stream: Stream) -> None:
+def test_a_head_that_moves_backwards_changes_nothing(chain: Growing, stream: Stream) -> None:
     with FaultyNode(chain.url) as node, stream.attempt(1, node.url) as follower:
         catch_up(follower)
         before = stream.rows()
@@ -313,9 +316,7 @@ def test_a_head_that_goes_backwards_changes_nothing(chain: Growing, stream: Stre
         assert stream.rows() == before and not stream.invalidations
 
 
-def test_a_chain_that_changes_while_it_is_read_is_read_again(
-    chain: Growing, stream: Stream
-) -> None:
+def test_a_chain_that_changes_during_a_read_is_read_again(chain: Growing, stream: Stream) -> None:
     with FaultyNode(chain.url) as node, stream.attempt(1, node.url, batch=5) as follower:
         catch_up(follower)
         chain.mine(30)
@@ -327,16 +328,16 @@ def test_a_chain_that_changes_while_it_is_read_is_read_again(
             return None
 
         node.before = before
-        for _ in range(20):  # the last step may have read what was replaced right after
+        for _ in range(20):  # the last step may have read blocks that were replaced right after
             with suppress(ChainMismatch):
                 follower.step()
             if not moves and stream.rows()["blocks"] == chain.rows()["blocks"]:
                 break
     assert stream.rows() == chain.rows()
-    assert stream.told_ranges()[-1][0] == 89  # whatever else of it was ours by then
+    assert stream.told_ranges()[-1][0] == 89
 
 
-def test_a_follower_waits_for_a_node_that_is_away_and_stops_when_told(
+def test_a_follower_waits_for_an_unavailable_node_and_stops_on_request(
     chain: Growing, stream: Stream
 ) -> None:
     with FaultyNode(chain.url) as node, stream.unopened(1, node.url, tries=1) as follower:
@@ -349,20 +350,20 @@ def test_a_follower_waits_for_a_node_that_is_away_and_stops_when_told(
             return None
 
         node.before = flap
-        told = follower.emit
+        announced = follower.emit
 
-        def tell_and_stop(events: Any, invalidations: Any = ()) -> None:
-            told(events, invalidations)
+        def announce_and_stop(events: Any, invalidations: Any = ()) -> None:
+            announced(events, invalidations)
             if events[0].cursor == 89:
                 follower.stop.set()
 
-        follower.emit = tell_and_stop
+        follower.emit = announce_and_stop
         follower.run()
     assert stream.rows() == chain.rows()
     assert len(refused) > 1
 
 
-def test_a_giant_block_passes(data: str) -> None:
+def test_a_very_large_block_is_followed(data: str) -> None:
     stream = new_stream(data)
     with (
         start_server(DevChain(3, 3, txs_per_block=200)) as server,
@@ -382,17 +383,17 @@ def test_the_operator_follows_until_it_is_canceled(
     names = ("hot_blocks", "hot_transactions", "hot_logs")
     payload = task("block_follower", {"start_block": 80, "poll_seconds": 0.05}, names)
     stream = Stream(data, hot_outputs(payload))
-    told: Queue[int | None] = Queue()
+    announced: Queue[int | None] = Queue()
 
     def tell(events: Any, invalidations: Any = ()) -> None:
         stream.tell(events, invalidations)
-        told.put(events[0].cursor)
+        announced.put(events[0].cursor)
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(runner.run, payload, DispatcherLink(uuid4(), tell))
-        assert told.get(timeout=30) == 89
+        assert announced.get(timeout=30) == 89
         chain.mine(2)
-        assert told.get(timeout=30) == 91
+        assert announced.get(timeout=30) == 91
         runner.cancel(payload.task_id)
         with pytest.raises(TaskCanceled):
             running.result(timeout=30)

@@ -1,4 +1,4 @@
-"""Tables of buffered datasets: a batch waits for nobody it need not wait for."""
+"""Tables of buffered datasets: a batch waits only for conflicting writers."""
 
 from collections.abc import Generator
 from uuid import uuid4
@@ -37,7 +37,7 @@ def test_a_batch_does_not_wait_for_a_vacuum(dsn: str, shape: Shape) -> None:
         assert write(dsn, shape, 2) == Sunk(1, 2)
 
 
-def test_an_index_that_is_missing_is_made(dsn: str, shape: Shape) -> None:
+def test_a_missing_index_is_created(dsn: str, shape: Shape) -> None:
     count = "SELECT count(*) FROM pg_indexes WHERE tablename = %s"
     write(dsn, shape, 1)
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -47,15 +47,15 @@ def test_an_index_that_is_missing_is_made(dsn: str, shape: Shape) -> None:
         assert conn.execute(count, (shape.table,)).fetchone() == (2,)
 
 
-def test_old_batches_are_forgotten_a_few_at_a_time_and_without_waiting(
+def test_old_batch_records_are_deleted_in_small_portions_without_waiting(
     dsn: str, shape: Shape
 ) -> None:
-    fill = """INSERT INTO buffer_batches (publish_id, dataset_version, row_count, sunk_at)
+    insert = """INSERT INTO buffer_batches (publish_id, dataset_version, row_count, sunk_at)
               SELECT gen_random_uuid(), %s, 1, now() - interval '40 days' - n * interval '1 hour'
                 FROM generate_series(1, 1500) n RETURNING publish_id"""
     left = "SELECT count(*) FROM buffer_batches WHERE sunk_at < now() - interval '30 days'"
     with psycopg.connect(dsn, autocommit=True) as conn:
-        (oldest,) = conn.execute(fill, (shape.dataset_version,)).fetchall()[-1]
+        (oldest,) = conn.execute(insert, (shape.dataset_version,)).fetchall()[-1]
         with psycopg.connect(dsn) as rival:
             rival.execute("SELECT FROM buffer_batches WHERE publish_id = %s FOR UPDATE", (oldest,))
             write(dsn, shape, 1)

@@ -1,4 +1,4 @@
-"""Whatever commits when, a reader of the stream ends up knowing how every task stands."""
+"""In any order of commits, a reader of the change stream learns the final status of every task."""
 
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -36,7 +36,7 @@ steps = st.lists(
 
 
 class Reader:
-    """Follows the stream in small pages, as a client that reconnects at will."""
+    """Reads the stream in small pages, like a client that reconnects at any time."""
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self.conn = conn
@@ -55,7 +55,7 @@ class Reader:
         found = self.conn.execute(changes._READ, values).fetchall()
         for row in found:
             place = ChangePosition(row["xid"], row["source"], row["key"], row["subkey"])
-            assert self.position < place  # never twice, never backwards
+            assert self.position < place  # no change is repeated, and positions only grow
             self.position = place
             self.known[row["body"]["task_id"]] = row["body"]["status"]
         if len(found) < limit:
@@ -74,20 +74,20 @@ def place(
         yield made, made.tasks(TASKS)
 
 
-def test_no_order_of_commits_hides_a_change(place: tuple[Bench, list[str]]) -> None:
+def test_no_order_of_commits_hides_a_change_from_a_reader(place: tuple[Bench, list[str]]) -> None:
     bench, tasks = place
     dsn = bench.live.dsns.state
 
     with ExitStack() as stack:
         conns = [stack.enter_context(psycopg.connect(dsn)) for _ in range(4)]
-        eye = stack.enter_context(psycopg.connect(dsn, autocommit=True, row_factory=dict_row))
+        observer = stack.enter_context(psycopg.connect(dsn, autocommit=True, row_factory=dict_row))
 
         @settings(max_examples=40)
         @given(steps)
         def run(plan: list[tuple[Any, ...]]) -> None:
-            before = statuses(eye)
-            reader = Reader(eye)
-            held: dict[int, int] = {}  # a task that a transaction has changed is that one's
+            before = statuses(observer)
+            reader = Reader(observer)
+            held: dict[int, int] = {}  # task -> the open transaction that changed it
             for kind, first, second in plan:
                 if kind == "write" and held.setdefault(second, first) == first:
                     conns[first].execute(_CHANGE, (tasks[second],))
@@ -100,7 +100,7 @@ def test_no_order_of_commits_hides_a_change(place: tuple[Bench, list[str]]) -> N
                 conn.commit()
             while reader.read(3):
                 pass
-            assert {**before, **reader.known} == statuses(eye)
+            assert {**before, **reader.known} == statuses(observer)
 
         run()
 

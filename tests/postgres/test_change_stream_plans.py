@@ -1,4 +1,4 @@
-"""A look at the stream of changes costs what is new, whatever history lies before it."""
+"""Reading the change stream costs as much as there are new changes, however long the history is."""
 
 import json
 from collections.abc import Generator
@@ -16,7 +16,7 @@ from trace_etl.state.feed import changes
 from trace_etl.state.feed.changes import ChangePosition
 
 LOCAL = UUID("00000000-0000-0000-0000-000000000001")
-IN_VAIN = 60
+WASTED_ROWS = 60
 _HISTORY = """
 INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, status, max_attempts,
                    timeout_seconds, lease_seconds, finished_at)
@@ -45,17 +45,17 @@ def old(
         yield made
 
 
-def read(node: dict[str, Any]) -> float:
-    """Rows that a plan took from tables and threw away, or took at all from large ones."""
+def rows_read(node: dict[str, Any]) -> float:
+    """Count the rows that a plan reads from the large tables."""
     mine = 0.0
     if node.get("Relation Name") in ("tasks", "partitions", "changes"):
         taken = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
         mine = taken * node["Actual Loops"]
-    return mine + sum(read(child) for child in node.get("Plans", []))
+    return mine + sum(rows_read(child) for child in node.get("Plans", []))
 
 
 def cost(bench: Bench, org_id: UUID, after: ChangePosition, limit: int = 200) -> tuple[int, float]:
-    """How many changes a look finds, and how many rows it reads for them."""
+    """Return how many changes a rows_read finds, and how many rows it scans for them."""
     end, _ = bench.live.run(bench.live.service.changes.head)
     values = changes.parameters(org_id, after, end, dag=None, kinds=None, limit=limit)
     with psycopg.connect(bench.live.dsns.state) as conn:
@@ -63,27 +63,27 @@ def cost(bench: Bench, org_id: UUID, after: ChangePosition, limit: int = 200) ->
         row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {changes._READ}", values).fetchone()
         assert row is not None
         plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
-    return found, read(plan[0]["Plan"])
+    return found, rows_read(plan[0]["Plan"])
 
 
-def test_a_look_that_finds_nothing_reads_next_to_nothing(old: Bench) -> None:
+def test_a_read_that_finds_no_changes_scans_almost_no_rows(old: Bench) -> None:
     end, _ = old.live.run(old.live.service.changes.head)
     found, rows = cost(old, LOCAL, end)
-    assert found == 0 and rows < IN_VAIN
+    assert found == 0 and rows < WASTED_ROWS
 
 
-def test_a_look_reads_about_what_it_finds(old: Bench) -> None:
+def test_a_read_scans_about_as_many_rows_as_it_finds(old: Bench) -> None:
     end, _ = old.live.run(old.live.service.changes.head)
     old.rows("UPDATE tasks SET cancel_requested = true WHERE status = 'Queued'")
     found, rows = cost(old, LOCAL, end)
-    assert found == 5 and rows < found + IN_VAIN
+    assert found == 5 and rows < found + WASTED_ROWS
 
 
-def test_a_page_of_a_large_transaction_reads_a_page_not_the_transaction(old: Bench) -> None:
+def test_a_page_of_a_large_transaction_scans_only_one_page(old: Bench) -> None:
     found, rows = cost(old, LOCAL, ChangePosition(0))
-    assert found == 200 and rows < 20 * 200  # of every source and generation at most a page
+    assert found == 200 and rows < 20 * 200  # at most one page per source and generation
 
 
-def test_another_org_pays_nothing_for_it(old: Bench) -> None:
+def test_the_history_of_one_org_costs_another_org_nothing(old: Bench) -> None:
     found, rows = cost(old, UUID(new_org(old)), ChangePosition(0))
-    assert found == 0 and rows < IN_VAIN
+    assert found == 0 and rows < WASTED_ROWS

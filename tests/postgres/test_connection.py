@@ -1,4 +1,4 @@
-"""The short way to run a statement is as good as a cursor: values, rows, errors, transactions."""
+"""`Connection.rows` behaves like a cursor: values, rows, errors, transactions."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,11 +9,14 @@ from psycopg import DataError, OperationalError
 from psycopg.errors import DivisionByZero, SyntaxError, UniqueViolation
 from psycopg.pq import TransactionStatus
 
+from support.postgres import sql
+from support.waiting import eventually
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.state.db.connection import Connection
 
 _SAME = "SELECT %(text)s::text, %(number)s::int, %(id)s::uuid, %(text)s::text"
 _SLOW = "SELECT pg_sleep(%(seconds)s::float8)"
+_SLEEPING = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 _DIVIDED = "SELECT 10 / %(by)s::int"
 
 
@@ -23,11 +26,13 @@ async def conn(dsns: Dsns) -> AsyncGenerator[Connection]:
         yield made
 
 
-async def test_values_come_back_as_they_went(conn: Connection) -> None:
-    own = uuid4()
+async def test_values_survive_a_round_trip(conn: Connection) -> None:
+    identifier = uuid4()
     for text in ("plain", "", "it's %s, 100 % 'quoted' – ü 🦊", "$1"):
-        values = {"text": text, "number": "-7", "id": str(own)}
-        assert await conn.rows(_SAME, values, tuple[str, int, UUID, str]) == [(text, -7, own, text)]
+        values = {"text": text, "number": "-7", "id": str(identifier)}
+        assert await conn.rows(_SAME, values, tuple[str, int, UUID, str]) == [
+            (text, -7, identifier, text)
+        ]
 
 
 async def test_a_statement_is_prepared_once(conn: Connection) -> None:
@@ -37,13 +42,15 @@ async def test_a_statement_is_prepared_once(conn: Connection) -> None:
     assert await found.fetchall() == [("SELECT 10 / $1::int",)]
 
 
-async def test_more_than_a_socket_holds_comes_through(conn: Connection) -> None:
+async def test_a_value_larger_than_the_socket_buffer_is_transferred(conn: Connection) -> None:
     text = "x" * 20_000_000
     (row,) = await conn.rows("SELECT %(text)s::text", {"text": text}, tuple)
     assert row == (text,)
 
 
-async def test_an_error_is_the_cursor_s_and_leaves_the_connection_usable(conn: Connection) -> None:
+async def test_an_error_is_the_same_as_a_cursor_s_and_the_connection_stays_usable(
+    conn: Connection,
+) -> None:
     for _ in range(2):
         with pytest.raises(DivisionByZero):
             await conn.rows(_DIVIDED, {"by": "0"}, tuple)
@@ -52,32 +59,34 @@ async def test_an_error_is_the_cursor_s_and_leaves_the_connection_usable(conn: C
         assert await conn.rows(_DIVIDED, {"by": "5"}, tuple) == [(2,)]
 
 
-async def test_text_that_postgres_cannot_hold_is_refused_and_not_cut(conn: Connection) -> None:
+async def test_text_that_postgres_cannot_store_is_refused_instead_of_truncated(
+    conn: Connection,
+) -> None:
     with pytest.raises(DataError):
         await conn.rows("SELECT %(text)s::text", {"text": "good\0bad"}, tuple)
     assert await conn.rows(_DIVIDED, {"by": "5"}, tuple) == [(2,)]
 
 
-async def test_a_percent_sign_is_written_twice_as_for_a_cursor(conn: Connection) -> None:
+async def test_a_percent_sign_is_escaped_as_for_a_cursor(conn: Connection) -> None:
     query = "SELECT 7 %% %(by)s::int"
     expected = await (await conn.execute(query, {"by": 4})).fetchall()
     assert await conn.rows(query, {"by": "4"}, tuple) == expected == [(3,)]
 
 
-async def test_it_is_part_of_the_transaction_it_runs_in(conn: Connection) -> None:
-    await conn.execute("CREATE TEMPORARY TABLE kept (n int PRIMARY KEY)")
-    insert = "INSERT INTO kept VALUES (%(n)s::int) RETURNING n"
+async def test_rows_runs_inside_the_current_transaction(conn: Connection) -> None:
+    await conn.execute("CREATE TEMPORARY TABLE numbers (n int PRIMARY KEY)")
+    insert = "INSERT INTO numbers VALUES (%(n)s::int) RETURNING n"
     with pytest.raises(UniqueViolation):
         async with conn.transaction():
             assert await conn.rows(insert, {"n": "1"}, tuple) == [(1,)]
             await conn.rows(insert, {"n": "1"}, tuple)
-    assert await conn.rows("SELECT n FROM kept", {}, tuple) == []
+    assert await conn.rows("SELECT n FROM numbers", {}, tuple) == []
     async with conn.transaction():
         await conn.rows(insert, {"n": "2"}, tuple)
-    assert await conn.rows("SELECT n FROM kept", {}, tuple) == [(2,)]
+    assert await conn.rows("SELECT n FROM numbers", {}, tuple) == [(2,)]
 
 
-async def test_a_broken_connection_is_said(conn: Connection) -> None:
+async def test_a_broken_connection_raises_an_operational_error(conn: Connection) -> None:
     with pytest.raises(OperationalError):
         await conn.rows("SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(60)", {}, tuple)
     assert conn.closed
@@ -85,24 +94,26 @@ async def test_a_broken_connection_is_said(conn: Connection) -> None:
         await conn.rows(_DIVIDED, {"by": "5"}, tuple)
 
 
-async def test_who_goes_away_in_the_middle_takes_the_connection_along(conn: Connection) -> None:
+async def test_canceling_a_running_statement_closes_the_connection(
+    conn: Connection, dsns: Dsns
+) -> None:
     async def sleep() -> None:
         async with conn.transaction():
             await conn.rows(_SLOW, {"seconds": "60"}, tuple)
 
-    gone = asyncio.ensure_future(sleep())
-    await asyncio.wait({gone}, timeout=0.2)
+    sleeping = asyncio.ensure_future(sleep())
+    await asyncio.to_thread(eventually, lambda: sql(dsns.state, _SLEEPING), "the statement runs")
     assert conn.pgconn.transaction_status == TransactionStatus.ACTIVE
     socket = conn.fileno()
-    gone.cancel()
+    sleeping.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await sleeping
     assert conn.closed
     assert not asyncio.get_running_loop().remove_reader(socket)
 
 
-async def test_it_outlives_what_psycopg_forgets_after_a_rollback(conn: Connection) -> None:
-    conn.prepare_threshold = 0  # as the pools have it
+async def test_prepared_statements_still_work_after_a_rollback(conn: Connection) -> None:
+    conn.prepare_threshold = 0  # the pools use the same setting
     for _ in range(3):
         assert await conn.rows(_DIVIDED, {"by": "5"}, tuple) == [(2,)]
         with pytest.raises(ZeroDivisionError):

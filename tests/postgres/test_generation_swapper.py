@@ -1,4 +1,4 @@
-"""The swapper: nobody sees half of it, many may try it, and dying in it changes nothing."""
+"""The generation swapper: readers see all or nothing, replicas do not conflict, and a crash changes nothing."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -10,8 +10,8 @@ import pytest
 from support.lifecycle import Bench, at_once, held_up
 from support.rollouts import Story
 
-# Two datasets that move together, and what is committed to each, as one reader sees them.
-_LOOK = """
+# Two datasets whose versions move together, and the partitions committed to each, in one snapshot.
+_READ_BOTH = """
 SELECT p.name, d.dataset_version, count(c.partition_key)
   FROM publications p JOIN datasets d USING (dataset_uuid)
   LEFT JOIN partitions c ON c.dataset_version = d.dataset_version
@@ -24,27 +24,27 @@ def story(one: Bench) -> Story:
     return Story(one)
 
 
-def ready(story: Story) -> None:
-    """Everything that the new generations need is committed; no pointer has moved."""
+def build_new_generations(story: Story) -> None:
+    """Commit everything that the new generations need, without moving a pointer."""
     story.built()
     story.deploy(column=2)
     story.work_off("work", "after")
 
 
 @contextmanager
-def watched(story: Story) -> Generator[Callable[[], set]]:
-    """Looks at both datasets all the time. The answer to the call: every state seen so far."""
+def observed_states(story: Story) -> Generator[Callable[[], set]]:
+    """Query both datasets continuously. The yielded function returns every state seen so far."""
     names = [f"{story.name}_out", f"{story.name}_done"]
     stop, began = threading.Event(), threading.Event()
     seen: set = set()
 
-    def look() -> None:
+    def observe() -> None:
         with psycopg.connect(story.bench.live.dsns.state, autocommit=True) as conn:
             while not stop.is_set():
-                seen.add(tuple(conn.execute(_LOOK, (names,)).fetchall()))
+                seen.add(tuple(conn.execute(_READ_BOTH, (names,)).fetchall()))
                 began.set()
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=observe)
     thread.start()
     try:
         assert began.wait(30)
@@ -54,9 +54,9 @@ def watched(story: Story) -> Generator[Callable[[], set]]:
         thread.join(30)
 
 
-def test_a_reader_sees_all_of_the_old_or_all_of_the_new(story: Story) -> None:
-    ready(story)
-    with watched(story) as seen:
+def test_a_reader_sees_either_all_old_or_all_new_generations(story: Story) -> None:
+    build_new_generations(story)
+    with observed_states(story) as seen:
         (old,) = set(seen())
         assert story.swap()
         assert story.roll_back().status_code == 200
@@ -69,8 +69,8 @@ def test_a_reader_sees_all_of_the_old_or_all_of_the_new(story: Story) -> None:
     assert seen() == {old, new}
 
 
-def test_of_two_replicas_one_moves_the_pointers(story: Story, replicas: list[Bench]) -> None:
-    ready(story)
+def test_only_one_of_two_replicas_swaps_a_generation(story: Story, replicas: list[Bench]) -> None:
+    build_new_generations(story)
     swaps = [bench.live.service.swapper.swap_once for bench in replicas]
     calls = [
         lambda bench=bench, swap=swap: bench.live.run(swap)
@@ -83,8 +83,8 @@ def test_of_two_replicas_one_moves_the_pointers(story: Story, replicas: list[Ben
     assert at_once(calls) == [0, 0]
 
 
-def test_a_swapper_that_dies_in_the_middle_has_moved_nothing(story: Story) -> None:
-    ready(story)
+def test_a_swapper_that_loses_its_connection_changes_nothing(story: Story) -> None:
+    build_new_generations(story)
     before = story.bench.dump()
     swap = story.bench.live.service.swapper.swap_once
     dsn = story.bench.live.dsns.state
@@ -114,16 +114,16 @@ def test_a_swapper_that_dies_in_the_middle_has_moved_nothing(story: Story) -> No
     assert story.swap()
 
 
-def test_what_is_committed_while_the_pointers_move_is_not_lost(story: Story) -> None:
-    """A partition of the old generation, committed after the first look, keeps it from moving."""
-    ready(story)
+def test_a_partition_committed_during_a_swap_is_not_lost(story: Story) -> None:
+    """A partition committed to the old generation after the swapper's first check delays the swap."""
+    build_new_generations(story)
     story.trigger(30, 39)
     live, building = story.queued("work")
     if story.bench.row(live)["bulk"]:
         live, building = building, live
     dsn = story.bench.live.dsns.state
     with psycopg.connect(dsn) as late:
-        # As a completion would: a row of the old generation that is not committed yet.
+        # Like a completion: an uncommitted row of the old generation.
         late.execute(
             """INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start,
                    range_end, storage_ref, row_count, byte_count, columns, task_id, attempt)
@@ -150,15 +150,17 @@ def test_what_is_committed_while_the_pointers_move_is_not_lost(story: Story) -> 
     assert story.rollout()["targets"][-1]["missing"] == [[30, 39]]
 
 
-def test_a_rollback_ends_what_the_swapper_was_about_to_do(story: Story) -> None:
-    ready(story)
+def test_a_rolled_back_rollout_is_not_swapped(story: Story) -> None:
+    build_new_generations(story)
     before = story.seen("out")
     assert story.roll_back().status_code == 200
     assert not story.swap()
     assert story.seen("out") == before
 
 
-def test_a_rollout_that_nobody_works_on_is_looked_at_less_often(replicas: list[Bench]) -> None:
+def test_the_swapper_polls_a_rollout_less_often_when_no_task_works_on_it(
+    replicas: list[Bench],
+) -> None:
     swapper = replicas[1].live.service.swapper
     story = Story(replicas[1])
     story.built()

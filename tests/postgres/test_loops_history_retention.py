@@ -1,4 +1,4 @@
-"""History retention: forgets what ended long ago, but never what something still leans on."""
+"""History retention deletes what ended long ago, unless something still refers to it."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from support.postgres import Templates, copied
 
 @pytest.fixture
 def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    """A database of its own: retention looks at everything."""
+    """A separate database, because retention reads every table."""
     with (
         copied(templates) as dsns,
         live(secrets, dsns, tmp_path / "objects") as running,
@@ -31,7 +31,7 @@ def age(bench: Bench, days: int) -> None:
     bench.rows("UPDATE tasks SET finished_at = finished_at - make_interval(days => %s)", days)
 
 
-def finished(bench: Bench, dag: Dag, count: int) -> list[Attempt]:
+def finish_tasks(bench: Bench, dag: Dag, count: int) -> list[Attempt]:
     attempts = [bench.claimed(task_id) for task_id in bench.tasks(count, dag=dag)]
     for attempt in attempts:
         assert bench.complete(attempt, events=[attempt.event()]).status_code == 200
@@ -39,27 +39,27 @@ def finished(bench: Bench, dag: Dag, count: int) -> list[Attempt]:
     return attempts
 
 
-def known(bench: Bench, attempts: list[Attempt]) -> int:
+def count_existing(bench: Bench, attempts: list[Attempt]) -> int:
     ids = [attempt.task_id for attempt in attempts]
     return len(bench.rows("SELECT 1 FROM tasks WHERE task_id = ANY(%s::uuid[])", ids))
 
 
-def test_finished_tasks_of_old_generations_are_forgotten_with_their_history(alone: Bench) -> None:
+def test_finished_tasks_of_old_generations_are_deleted_with_their_history(alone: Bench) -> None:
     dag = alone.dag()
-    old = finished(alone, dag, 4)
-    redeployed(alone, dag)
+    old = finish_tasks(alone, dag, 4)
+    redeploy(alone, dag)
     age(alone, 31)
     before = alone.rows("SELECT 1 FROM task_attempts")
     assert before
     while retain(alone):
         pass
-    assert known(alone, old) == 0
+    assert count_existing(alone, old) == 0
     ids = [attempt.task_id for attempt in old]
     for table, column in (("task_attempts", "task_id"), ("events", "producer_task_id")):
         assert alone.rows(f"SELECT 1 FROM {table} WHERE {column} = ANY(%s::uuid[])", ids) == []
 
 
-def redeployed(bench: Bench, dag: Dag) -> None:
+def redeploy(bench: Bench, dag: Dag) -> None:
     """Give every job of the DAG a new generation."""
     text = f"""
 name: {dag.name}
@@ -80,17 +80,17 @@ jobs:
     config: {{sql: "SELECT 2 FROM ranges"}}
 """
     assert bench.user.post("/v1/dags", json={"text": text}).status_code == 200
-    # What it builds beside the old generations takes their place at once.
+    # Promote the generations that this deploy builds, without waiting for their partitions.
     assert bench.user.post(f"/v1/dags/{dag.name}/promote").status_code == 200
 
 
-def test_what_ended_lately_is_kept(alone: Bench) -> None:
+def test_recently_finished_tasks_are_kept(alone: Bench) -> None:
     dag = alone.dag()
-    old = finished(alone, dag, 2)
-    redeployed(alone, dag)
+    old = finish_tasks(alone, dag, 2)
+    redeploy(alone, dag)
     age(alone, 29)
     assert retain(alone) == 0
-    assert known(alone, old) == 2
+    assert count_existing(alone, old) == 2
 
 
 def test_the_lineage_of_a_committed_partition_is_kept(alone: Bench) -> None:
@@ -99,24 +99,24 @@ def test_the_lineage_of_a_committed_partition_is_kept(alone: Bench) -> None:
     published = alone.write_output(first)
     assert alone.complete(first, datasets_published=[published]).status_code == 200
     assert alone.complete(second).status_code == 200
-    redeployed(alone, dag)
+    redeploy(alone, dag)
     age(alone, 400)
     while retain(alone):
         pass
-    assert known(alone, [first]) == 1
-    assert known(alone, [second]) == 0
+    assert count_existing(alone, [first]) == 1
+    assert count_existing(alone, [second]) == 0
     assert alone.rows("SELECT 1 FROM task_attempts WHERE task_id = %s", first.task_id)
 
 
-def test_the_word_on_a_scope_of_a_live_generation_is_kept_so_that_it_is_not_done_again(
+def test_events_of_a_live_generation_are_kept_so_that_its_tasks_are_not_repeated(
     alone: Bench,
 ) -> None:
     dag = alone.dag()
-    done = finished(alone, dag, 2)
+    done = finish_tasks(alone, dag, 2)
     age(alone, 400)
     while retain(alone):
         pass
-    assert known(alone, done) == 2
+    assert count_existing(alone, done) == 2
     (event,) = alone.rows(
         "SELECT e.event_id FROM events e JOIN tasks t ON t.task_id = e.producer_task_id"
         " WHERE t.job_id = (SELECT job_id FROM jobs WHERE name = 'split') LIMIT 1"
@@ -127,7 +127,7 @@ def test_the_word_on_a_scope_of_a_live_generation_is_kept_so_that_it_is_not_done
 
 
 @pytest.mark.parametrize("state", ["Queued", "Running", "retry"])
-def test_what_has_not_ended_is_never_forgotten(alone: Bench, state: str) -> None:
+def test_an_unfinished_task_is_never_deleted(alone: Bench, state: str) -> None:
     dag = alone.dag()
     (task_id,) = alone.tasks(1, dag=dag)
     if state != "Queued":
@@ -135,30 +135,30 @@ def test_what_has_not_ended_is_never_forgotten(alone: Bench, state: str) -> None
         if state == "retry":
             alone.complete(attempt, "Failed")
     alone.rows("UPDATE tasks SET created_at = now() - interval '9 years'")
-    alone.rows("UPDATE datasets SET dataset_version = NULL")  # nobody reads its generation
+    alone.rows("UPDATE datasets SET dataset_version = NULL")  # no dataset points to its generation
     retain(alone, retention=timedelta(0))
     assert alone.row(task_id)
 
 
-def test_a_pass_is_bounded_and_two_replicas_forget_each_task_once(
+def test_a_pass_is_bounded_and_two_replicas_delete_each_task_once(
     replicas: list[Bench],
 ) -> None:
     first, second = replicas
     dag = first.dag()
-    old = finished(first, dag, 40)
-    redeployed(first, dag)
+    old = finish_tasks(first, dag, 40)
+    redeploy(first, dag)
     age(first, 31)
     assert retain(first, batch_size=5) == 5
     counts = at_once([lambda b=b: retain(b) for b in (first, second, first, second)])
     total = sum(counts) + retain(first)
     assert total >= 35
-    assert known(first, old) == 0
+    assert count_existing(first, old) == 0
 
 
 # --- invalidations and lineage ----------------------------------------------------------------
 
 
-def committed(bench: Bench, dag: Dag, job: str) -> None:
+def commit_partitions(bench: Bench, dag: Dag, job: str) -> None:
     """Run every queued task of a job, publishing its partition."""
     for task_id in bench.waiting(dag, job):
         attempt = bench.claimed(task_id)
@@ -172,11 +172,11 @@ def lineage(bench: Bench) -> int:
     return bench.rows("SELECT count(*) AS n FROM partition_inputs")[0]["n"]
 
 
-def test_invalidations_are_forgotten_once_everybody_has_made_them_good(alone: Bench) -> None:
+def test_an_invalidation_is_deleted_after_every_consumer_processed_it(alone: Bench) -> None:
     dag = alone.dag()
     alone.tasks(2, dag=dag)
-    committed(alone, dag, "work")
-    committed(alone, dag, "after")
+    commit_partitions(alone, dag, "work")
+    commit_partitions(alone, dag, "after")
     path = f"/v1/datasets/{dag.published}/invalidations"
     for key in ("0-9", "10-19"):
         assert alone.user.post(path, json={"partition_key": key, "reason": "x"}).status_code == 200
@@ -198,7 +198,7 @@ def test_invalidations_are_forgotten_once_everybody_has_made_them_good(alone: Be
     assert alone.rows("SELECT 1 FROM invalidation_consumers") == []
 
 
-def test_a_cursor_that_comes_again_after_a_rewrite_is_news_whatever_was_forgotten(
+def test_a_repeated_cursor_after_a_rewrite_is_accepted_after_retention(
     alone: Bench,
 ) -> None:
     attempt = alone.attempt()
@@ -218,15 +218,15 @@ def test_a_cursor_that_comes_again_after_a_rewrite_is_news_whatever_was_forgotte
     rewrite("second")
 
 
-def test_the_lineage_of_generations_that_nobody_sees_is_forgotten(alone: Bench) -> None:
+def test_the_lineage_of_unreachable_generations_is_deleted(alone: Bench) -> None:
     dag = alone.dag()
     alone.tasks(2, dag=dag)
-    committed(alone, dag, "work")
-    committed(alone, dag, "after")
+    commit_partitions(alone, dag, "work")
+    commit_partitions(alone, dag, "after")
     assert lineage(alone) == 2
-    for column, left in (("2", 2), ("3", 0)):  # a rollback leads back one step
+    for column, left in (("2", 2), ("3", 0)):  # a rollback can go back one step
         alone.dag(name=dag.name, column=column)
-        alone.user.post(f"/v1/dags/{dag.name}/promote")  # the first; the second has none to build
+        alone.user.post(f"/v1/dags/{dag.name}/promote")  # the second deploy has nothing to build
         assert lineage(alone) == 2
         alone.rows("UPDATE dataset_versions SET created_at = created_at - interval '31 days'")
         while retain(alone):
@@ -234,7 +234,7 @@ def test_the_lineage_of_generations_that_nobody_sees_is_forgotten(alone: Bench) 
         assert lineage(alone) == left
 
 
-def test_the_lineage_that_leads_up_from_current_data_is_kept(alone: Bench) -> None:
+def test_the_upstream_lineage_of_current_data_is_kept(alone: Bench) -> None:
     dag = alone.dag()
     alone.tasks(1, dag=dag)
     reader = Dag(f"{dag.name}_reader", "", {})
@@ -255,8 +255,8 @@ publish: [{{name: {reader.name}_seen, from: {{job: read}}}}]
 """
     assert alone.user.post("/v1/dags", json={"text": text}).status_code == 200
     for place, job in ((dag, "work"), (reader, "middle"), (reader, "read")):
-        committed(alone, place, job)
-    # Of the middle generation nobody sees anything; what is seen was made from it.
+        commit_partitions(alone, place, job)
+    # No dataset points to the middle generation, but current partitions were built from it.
     alone.rows(
         "UPDATE datasets SET dataset_version = NULL WHERE job_id IN"
         " (SELECT job_id FROM jobs WHERE name IN ('middle', 'work'))"

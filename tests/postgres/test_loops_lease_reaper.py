@@ -1,4 +1,4 @@
-"""The lease reaper: ends what fell silent, says why, and leaves a late word its chance."""
+"""The lease reaper ends silent attempts, records the cause and accepts late completions."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,8 +12,8 @@ from trace_etl.queues.pgqueue import PgQueue
 
 
 @contextmanager
-def listening(bench: Bench, worker: str) -> Generator[None]:
-    """A worker that is connected to its queue, and at the end loses its connection."""
+def listening_worker(bench: Bench, worker: str) -> Generator[None]:
+    """A worker that listens on its queue, and then loses its connection."""
     consumer = PgQueue(bench.live.dsns.queue).consumer(["ecs_rust"], worker)
     consumer.receive(limit=1, visibility=timedelta(seconds=1))
     yield
@@ -25,7 +25,7 @@ def let_deadline_pass(bench: Bench, attempt: Attempt) -> None:
     bench.rows(late, attempt.task_id)
 
 
-def ended(bench: Bench, attempt: Attempt) -> dict:
+def attempt_record(bench: Bench, attempt: Attempt) -> dict:
     query = "SELECT * FROM task_attempts WHERE task_id = %s AND attempt = %s"
     (record,) = bench.rows(query, attempt.task_id, attempt.number)
     return record
@@ -36,39 +36,41 @@ def claimed(bench: Bench, worker: str, options: str = "") -> Attempt:
     return bench.claimed(task_id, worker)
 
 
-def test_a_silent_worker_that_still_listens_let_its_lease_expire(one: Bench) -> None:
+def test_a_silent_worker_that_still_listens_is_reported_as_lease_expired(one: Bench) -> None:
     attempt = claimed(one, "alive")
     one.let_lease_expire(attempt)
-    with listening(one, "alive"):
+    with listening_worker(one, "alive"):
         assert one.reap() == 1
-    row, record = one.row(attempt.task_id), ended(one, attempt)
+    row, record = one.row(attempt.task_id), attempt_record(one, attempt)
     assert (row["status"], row["cause"], record["cause"]) == ("Failed", *["lease_expired"] * 2)
     assert (record["outcome"], record["worker_id"]) == ("Failed", "alive")
     assert "alive" in record["error_message"]
 
 
-@pytest.mark.parametrize("was_there", [True, False])
-def test_a_worker_that_no_longer_listens_is_gone(one: Bench, was_there: bool) -> None:
-    attempt = claimed(one, f"dead-{was_there}")
-    if was_there:
-        with listening(one, f"dead-{was_there}"):
+@pytest.mark.parametrize("has_listened", [True, False])
+def test_a_worker_that_no_longer_listens_is_reported_as_gone(
+    one: Bench, has_listened: bool
+) -> None:
+    attempt = claimed(one, f"dead-{has_listened}")
+    if has_listened:
+        with listening_worker(one, f"dead-{has_listened}"):
             pass
     one.let_lease_expire(attempt)
     assert one.reap() == 1
-    assert ended(one, attempt)["cause"] == "worker_gone"
+    assert attempt_record(one, attempt)["cause"] == "worker_gone"
 
 
-def test_an_attempt_that_runs_too_long_is_ended_though_it_sends_heartbeats(one: Bench) -> None:
+def test_an_attempt_past_its_deadline_is_ended_although_it_sends_heartbeats(one: Bench) -> None:
     attempt = claimed(one, "busy")
     let_deadline_pass(one, attempt)
-    with listening(one, "busy"):
+    with listening_worker(one, "busy"):
         assert one.heartbeat(attempt).status_code == 200
         assert one.reap() == 1
-    assert ended(one, attempt)["cause"] == "hard_timeout"
+    assert attempt_record(one, attempt)["cause"] == "hard_timeout"
     assert one.heartbeat(attempt).status_code == 409
 
 
-def test_the_hard_timeout_is_the_jobs(one: Bench) -> None:
+def test_the_hard_timeout_is_the_timeout_of_the_job(one: Bench) -> None:
     row = one.row(claimed(one, "w", "timeout: 7m").task_id)
     assert row["deadline_at"] - row["started_at"] == timedelta(minutes=7)
 
@@ -77,14 +79,14 @@ def test_a_reaped_attempt_waits_for_its_retry_and_keeps_its_lease(one: Bench) ->
     attempt = claimed(one, "w")
     one.let_lease_expire(attempt)
     one.reap()
-    row, record = one.row(attempt.task_id), ended(one, attempt)
+    row, record = one.row(attempt.task_id), attempt_record(one, attempt)
     wait = row["retry_at"] - record["ended_at"]
     assert timedelta(seconds=15) <= wait <= timedelta(seconds=45)
     assert str(row["lease_token"]) == attempt.claimed["lease_token"]
     assert row["finished_at"] is None
 
 
-def test_the_last_attempt_is_failed_for_good(one: Bench) -> None:
+def test_the_last_attempt_fails_permanently(one: Bench) -> None:
     attempt = claimed(one, "w", "max_attempts: 1")
     one.let_lease_expire(attempt)
     one.reap()
@@ -93,17 +95,17 @@ def test_the_last_attempt_is_failed_for_good(one: Bench) -> None:
     assert row["finished_at"] is not None
 
 
-def test_a_silent_task_that_was_to_stop_is_canceled(one: Bench) -> None:
+def test_a_silent_task_with_a_cancel_request_is_canceled(one: Bench) -> None:
     attempt = claimed(one, "w")
     one.cancel(attempt.task_id)
     one.let_lease_expire(attempt)
     one.reap()
     row = one.row(attempt.task_id)
     assert (row["status"], row["retry_at"]) == ("Canceled", None)
-    assert ended(one, attempt)["outcome"] == "Canceled"
+    assert attempt_record(one, attempt)["outcome"] == "Canceled"
 
 
-def test_a_late_word_after_the_cancellation_is_heard(one: Bench) -> None:
+def test_a_late_completion_of_a_canceled_attempt_is_accepted(one: Bench) -> None:
     attempt = claimed(one, "w")
     one.cancel(attempt.task_id)
     one.let_lease_expire(attempt)
@@ -111,14 +113,14 @@ def test_a_late_word_after_the_cancellation_is_heard(one: Bench) -> None:
     assert one.complete(attempt, "Canceled").json()["task_status"] == "Canceled"
 
 
-def test_live_leases_are_left_alone(one: Bench) -> None:
+def test_the_reaper_does_not_change_tasks_with_a_live_lease(one: Bench) -> None:
     attempt = claimed(one, "w")
     before = one.row(attempt.task_id)
     assert one.reap() == 0
     assert one.row(attempt.task_id) == before
 
 
-def test_a_reaped_task_makes_room_under_its_cap_and_wakes_the_next(one: Bench) -> None:
+def test_a_reaped_task_frees_its_concurrency_slot_and_wakes_the_next_task(one: Bench) -> None:
     first, second = one.tasks(2, "scaling: {max_concurrency: 1}")
     attempt = one.claimed(first)
     assert one.claim(second).json()["reason"] == "NotReady"
@@ -130,7 +132,7 @@ def test_a_reaped_task_makes_room_under_its_cap_and_wakes_the_next(one: Bench) -
     assert one.claim(second).json()["status"] == "Claimed"
 
 
-def test_a_pass_is_bounded(one: Bench) -> None:
+def test_a_reaper_pass_is_bounded(one: Bench) -> None:
     attempts = [one.claimed(task_id) for task_id in one.tasks(8)]
     for attempt in attempts:
         one.let_lease_expire(attempt)
@@ -143,14 +145,14 @@ def test_reapers_of_two_replicas_end_each_attempt_once(replicas: list[Bench]) ->
     attempts = [first.claimed(task_id) for task_id in first.tasks(60)]
     for attempt in attempts:
         first.let_lease_expire(attempt)
-    lock = "LOCK TABLE task_attempts IN SHARE MODE"  # they meet where they record the end
+    lock = "LOCK TABLE task_attempts IN SHARE MODE"  # both reapers wait where they record the end
     counts = held_up(first.live.dsns.state, lock, [first.reap, second.reap])
     assert sum(counts) == 60
     for attempt in attempts:
-        assert ended(first, attempt)["outcome"] == "Failed"
+        assert attempt_record(first, attempt)["outcome"] == "Failed"
 
 
-def test_the_reaper_knows_when_the_next_lease_runs_out(one: Bench) -> None:
+def test_the_reaper_knows_when_the_next_lease_expires(one: Bench) -> None:
     attempt = claimed(one, "w", "heartbeat_timeout: 20s")
     due = one.live.run(one.live.service.reaper.next_due)
     assert timedelta(0) < due <= timedelta(seconds=20)

@@ -1,4 +1,4 @@
-"""The outbox publisher: at least once, ever more slowly, and in the end it says so."""
+"""The outbox publisher delivers at least once, backs off, and finally marks a row as failed."""
 
 from collections import Counter
 from collections.abc import Generator
@@ -34,10 +34,10 @@ def cut_off(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator
     """A Dispatcher whose queue does not answer."""
     with copied(templates) as dsns:
         nowhere = make_conninfo(dsns.queue, port=free_port())
-        patience = timedelta(seconds=0.2)
+        timeout = timedelta(seconds=0.2)
         with (
             live(
-                secrets, dsns, tmp_path / "objects", queue_dsn=nowhere, queue_timeout=patience
+                secrets, dsns, tmp_path / "objects", queue_dsn=nowhere, queue_timeout=timeout
             ) as running,
             bench(running) as made,
         ):
@@ -48,7 +48,7 @@ def break_queue(bench: Bench) -> None:
     queue_tables.take_away(bench.live.dsns.queue)
 
 
-def mend_queue(bench: Bench) -> None:
+def restore_queue(bench: Bench) -> None:
     queue_tables.bring_back(bench.live.dsns.queue)
 
 
@@ -71,7 +71,7 @@ def make_due(bench: Bench) -> None:
     bench.rows("UPDATE outbox SET next_try_at = now() WHERE failed_at IS NULL")
 
 
-def test_a_row_that_cannot_be_performed_is_tried_ever_more_slowly_and_then_fails_for_good(
+def test_an_undeliverable_row_is_retried_with_backoff_and_then_fails_permanently(
     alone: Bench,
 ) -> None:
     trigger(alone, 10)
@@ -88,10 +88,10 @@ def test_a_row_that_cannot_be_performed_is_tried_ever_more_slowly_and_then_fails
         publish(alone)
     assert [round(wait) for wait in waits[:10]] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
     (row,) = rows(alone)
-    assert row["tries"] == 20  # nobody tries any more
+    assert row["tries"] == 20  # no further tries
 
 
-def test_what_failed_for_good_is_listed_and_can_be_replayed(alone: Bench) -> None:
+def test_permanently_failed_rows_are_listed_and_can_be_replayed(alone: Bench) -> None:
     trigger(alone, 30)
     break_queue(alone)
     alone.live.drain()
@@ -103,7 +103,7 @@ def test_what_failed_for_good_is_listed_and_can_be_replayed(alone: Bench) -> Non
     assert alone.user.get("/v1/outbox", params={"failed": False}).json()["items"] == []
     assert len(alone.user.get("/v1/outbox").json()["items"]) == 3
     assert len(alone.user.get("/v1/outbox", params={"limit": 2}).json()["items"]) == 2
-    mend_queue(alone)
+    restore_queue(alone)
     assert publish(alone) == 0
     assert alone.user.post("/v1/outbox/replay").json() == {"replayed": 3}
     alone.live.drain()
@@ -112,7 +112,7 @@ def test_what_failed_for_good_is_listed_and_can_be_replayed(alone: Bench) -> Non
     assert alone.user.post("/v1/outbox/replay").json() == {"replayed": 0}
 
 
-def test_one_row_that_cannot_be_performed_does_not_hold_up_the_others(alone: Bench) -> None:
+def test_one_undeliverable_row_does_not_delay_the_others(alone: Bench) -> None:
     trigger(alone, 50)
     bad = "INSERT INTO outbox (kind, target, subject) VALUES ('wake_up', 'No Queue!', %s)"
     alone.rows(bad, "00000000-0000-0000-0000-000000000007")
@@ -123,22 +123,22 @@ def test_one_row_that_cannot_be_performed_does_not_hold_up_the_others(alone: Ben
     assert row["last_error"]
 
 
-def test_an_unreachable_queue_puts_its_rows_off_together_and_the_rest_goes_on(
+def test_an_unreachable_queue_delays_its_rows_together_and_no_others(
     cut_off: Bench,
 ) -> None:
     trigger(cut_off, 1000)
-    for _ in range(3):  # route, split, route
+    for _ in range(3):  # route the trigger, run the split, route its events
         publish(cut_off)
-    cut_off.live.drain()  # 100 wake-ups for a queue that is not there: one wait, not a hundred
-    put_off = rows(cut_off)
-    assert Counter((r["kind"], r["tries"]) for r in put_off) == {("wake_up", 1): 100}
-    assert all("queue does not answer" in r["last_error"] for r in put_off)
+    cut_off.live.drain()  # 100 wake-ups for an unreachable queue: one timeout, not a hundred
+    delayed = rows(cut_off)
+    assert Counter((r["kind"], r["tries"]) for r in delayed) == {("wake_up", 1): 100}
+    assert all("queue does not answer" in r["last_error"] for r in delayed)
     trigger(cut_off, 10)
     assert publish(cut_off) == 1
     assert "route_event" not in {r["kind"] for r in rows(cut_off)}
 
 
-def test_an_unreachable_queue_stops_neither_the_reaper_nor_the_reading_of_tasks(
+def test_the_reaper_and_task_queries_work_while_the_queue_is_unreachable(
     cut_off: Bench,
 ) -> None:
     dag = cut_off.dag()
@@ -152,51 +152,51 @@ def test_an_unreachable_queue_stops_neither_the_reaper_nor_the_reading_of_tasks(
     assert reply.json()["reason"].endswith("the queue does not answer, so no worker can be woken")
 
 
-def test_a_publisher_that_dies_leaves_its_rows_to_the_next_one(alone: Bench) -> None:
+def test_the_rows_of_a_crashed_publisher_are_delivered_by_the_next_one(alone: Bench) -> None:
     trigger(alone, 10)
     lease = replace(alone.live.service.publisher, hold=timedelta(seconds=30))
-    alone.live.run(lambda: taken(lease))
-    assert publish(alone) == 0  # held by somebody
-    alone.rows("UPDATE outbox SET next_try_at = now()")  # who never came back
+    alone.live.run(lambda: lease_rows(lease))
+    assert publish(alone) == 0  # the first publisher still holds the row
+    alone.rows("UPDATE outbox SET next_try_at = now()")  # its hold has expired
     alone.live.drain()
     assert len(alone.messages("ecs_python")) == 1
 
 
-async def taken(publisher: OutboxPublisher) -> None:
+async def lease_rows(publisher: OutboxPublisher) -> None:
     async with transaction(publisher.pool) as conn:
         assert await outbox.lease(conn, limit=10, hold=publisher.hold)
 
 
-def test_a_publisher_that_dies_after_routing_leaves_the_wake_ups_to_the_next_one(
+def test_a_publisher_that_crashes_after_routing_leaves_the_wake_ups_to_the_next_one(
     alone: Bench,
 ) -> None:
     trigger(alone, 30)
     publish(alone)  # routes the trigger
     publish(alone)  # runs the split, which emits three events
-    alone.live.run(lambda: routed(alone.live.service.publisher))
+    alone.live.run(lambda: route_without_wake_ups(alone.live.service.publisher))
     assert [(row["kind"], row["tries"]) for row in rows(alone)] == [("wake_up", 1)] * 3
-    assert publish(alone) == 0  # held by whoever routed
-    make_due(alone)  # and never came back
+    assert publish(alone) == 0  # the first publisher still holds the rows
+    make_due(alone)  # its hold has expired
     assert publish(alone) == 3
     assert len(alone.messages("ecs_python")) == 3
     assert rows(alone) == []
 
 
-async def routed(publisher: OutboxPublisher) -> None:
-    """What a publisher has done at the moment between routing events and sending wake-ups."""
+async def route_without_wake_ups(publisher: OutboxPublisher) -> None:
+    """Do what a publisher has done between routing events and sending wake-ups."""
     async with publisher.pool.connection() as conn:
-        asked = await outbox.lease(conn, limit=10, hold=publisher.hold)
-        ids = [intent.outbox_id for intent in asked]
-        subjects = [intent.subject for intent in asked]
+        leased = await outbox.lease(conn, limit=10, hold=publisher.hold)
+        ids = [intent.outbox_id for intent in leased]
+        subjects = [intent.subject for intent in leased]
         made = await events.route(conn, subjects, performed=ids, hold=publisher.hold)
-    assert len(made.wake_ups) == len(asked) == 3
+    assert len(made.wake_ups) == len(leased) == 3
 
 
-def test_an_inline_job_that_may_not_run_now_is_asked_again_later(alone: Bench) -> None:
+def test_a_paused_inline_job_runs_after_it_resumes(alone: Bench) -> None:
     trigger(alone, 10)
-    publish(alone)  # routes; the split itself is still to be run
+    publish(alone)  # routes the trigger; the split has not run yet
     pause = "UPDATE jobs SET paused_at = %s, paused_by = %s WHERE name = 'split'"
-    alone.rows(pause, "2026-01-01", "somebody")
+    alone.rows(pause, "2026-01-01", "user:x")
     alone.live.drain()
     assert alone.rows("SELECT status FROM tasks WHERE runtime = 'dispatcher' AND status = 'Queued'")
     alone.rows(pause, None, None)
@@ -219,7 +219,9 @@ def test_publishers_of_two_replicas_share_the_rows(replicas: list[Bench]) -> Non
         return total
 
     counts = at_once([lambda: drain(0), lambda: drain(1)])
-    assert sum(counts) + drain(0) == 300  # events, each routed and its wake-up sent in one go
+    assert (
+        sum(counts) + drain(0) == 300
+    )  # one row per event: route_without_wake_ups and its wake-up sent together
     assert min(counts) > 0
     woken = Counter(m["task_id"] for m in first.messages("ecs_python"))
     assert set(woken.values()) == {1}

@@ -1,4 +1,4 @@
-"""The retry scheduler: Failed → Queued with the next attempt, when the wait is over."""
+"""The retry scheduler queues the next attempt of a fail_a_task task when its retry is due."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -6,7 +6,7 @@ from datetime import timedelta
 from support.lifecycle import Bench, held_up
 
 
-def failed(bench: Bench, options: str = "") -> str:
+def fail_a_task(bench: Bench, options: str = "") -> str:
     attempt = bench.attempt(options)
     assert bench.complete(attempt, "Failed", error_message="boom").status_code == 200
     return attempt.task_id
@@ -15,7 +15,7 @@ def failed(bench: Bench, options: str = "") -> str:
 def test_a_due_retry_queues_the_next_attempt_without_a_lease_and_wakes_a_worker(
     one: Bench,
 ) -> None:
-    task_id = failed(one)
+    task_id = fail_a_task(one)
     before = one.messages("ecs_python").count({"task_id": task_id})
     one.let_retry_fall_due(task_id)
     assert one.start_retries() == 1
@@ -28,7 +28,7 @@ def test_a_due_retry_queues_the_next_attempt_without_a_lease_and_wakes_a_worker(
 
 
 def test_a_retry_that_is_not_due_waits(one: Bench) -> None:
-    task_id = failed(one)
+    task_id = fail_a_task(one)
     before = one.row(task_id)
     assert one.start_retries() == 0
     assert one.row(task_id) == before
@@ -37,7 +37,7 @@ def test_a_retry_that_is_not_due_waits(one: Bench) -> None:
     one.cancel(task_id)
 
 
-def test_waits_double_within_their_jitter(one: Bench) -> None:
+def test_retry_delays_double_within_their_jitter(one: Bench) -> None:
     attempt = one.attempt("max_attempts: 5")
     for n, base in enumerate((30, 60, 120, 240), start=1):
         assert attempt.number == n
@@ -51,7 +51,7 @@ def test_waits_double_within_their_jitter(one: Bench) -> None:
     assert one.row(attempt.task_id)["retry_at"] is None
 
 
-def test_waits_differ_so_that_failures_do_not_return_together(one: Bench) -> None:
+def test_retry_delays_differ_so_that_failed_tasks_do_not_restart_together(one: Bench) -> None:
     attempts = [one.claimed(task_id) for task_id in one.tasks(12)]
     for attempt in attempts:
         one.complete(attempt, "Failed")
@@ -64,15 +64,15 @@ def test_waits_differ_so_that_failures_do_not_return_together(one: Bench) -> Non
 
 
 def test_a_canceled_task_is_not_retried(one: Bench) -> None:
-    task_id = failed(one)
+    task_id = fail_a_task(one)
     assert one.cancel(task_id).json()["status"] == "Canceled"
     one.let_retry_fall_due(task_id)
     assert one.start_retries() == 0
     assert one.status(task_id) == "Canceled"
 
 
-def test_an_inline_job_is_retried_in_process(one: Bench) -> None:
-    """`runtime: dispatcher` has no queue: its next attempt goes through the outbox as well."""
+def test_an_inline_job_is_retried_in_the_dispatcher(one: Bench) -> None:
+    """`runtime: dispatcher` has no queue: its next attempt also starts through the outbox."""
     dag = one.dag()
     one.tasks(1, dag=dag)
     query = {"dag": dag.name, "job": "split"}
@@ -98,7 +98,7 @@ def test_a_pass_is_bounded_and_schedulers_of_two_replicas_start_each_attempt_onc
         first.let_retry_fall_due(task_id)
     small = replace(first.live.service.retries, batch_size=3)
     assert first.live.run(small.retry_once) == 3
-    lock = "LOCK TABLE outbox IN SHARE MODE"  # they meet where they ask for the wake-up
+    lock = "LOCK TABLE outbox IN SHARE MODE"  # both wait where they insert the wake-up
     schedulers = [first.start_retries, second.start_retries]
     assert sum(held_up(first.live.dsns.state, lock, schedulers)) == 37
     assert {first.row(task_id)["attempt"] for task_id in ids} == {2}

@@ -1,4 +1,4 @@
-"""`always_on` sources: one task each, whatever happens to it, until nobody wants it."""
+"""`always_on` sources: the monitor keeps exactly one task per source until the job is removed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ jobs:
 
 @dataclass
 class Source:
-    """A DAG with one always_on source, and what becomes of it."""
+    """A DAG with one `always_on` source and its tasks."""
 
     one: Bench
     name: str
@@ -41,8 +41,8 @@ class Source:
         reply = self.one.user.post("/v1/dags", json={"text": text})
         assert reply.status_code == 200, reply.text
 
-    def look(self) -> list[dict[str, Any]]:
-        """Let the monitor look once; the source's tasks, oldest first."""
+    def supervise(self) -> list[dict[str, Any]]:
+        """Run the monitor once and return the tasks of the source, oldest first."""
         self.one.live.run(self.one.live.service.sources.supervise_once)
         return self.tasks()
 
@@ -54,11 +54,11 @@ class Source:
         )
 
     def running(self) -> Attempt:
-        (task,) = [t for t in self.look() if t["status"] == "Queued"]
+        (task,) = [t for t in self.supervise() if t["status"] == "Queued"]
         return self.one.claimed(str(task["task_id"]))
 
-    def forget_the_past(self) -> None:
-        """As if the attempts that ended had ended long ago."""
+    def age_ended_attempts(self) -> None:
+        """Pretend that the ended attempts ended long ago."""
         self.one.rows(
             "UPDATE task_attempts SET ended_at = now() - interval '1 day' WHERE task_id = ANY(%s)",
             [t["task_id"] for t in self.tasks()],
@@ -77,34 +77,34 @@ def source(one: Bench) -> Source:
     return made
 
 
-def test_a_source_gets_one_task_and_a_wake_up(source: Source) -> None:
-    (task,) = source.look()
+def test_an_always_on_source_gets_one_task_and_one_wake_up(source: Source) -> None:
+    (task,) = source.supervise()
     assert (task["status"], task["attempt"]) == ("Queued", 1)
     woken = source.one.rows("SELECT * FROM outbox WHERE subject = %s", task["task_id"])
     assert [row["kind"] for row in woken] == ["wake_up"]
-    assert len(source.look()) == 1
+    assert len(source.supervise()) == 1
 
 
-def test_replicas_that_look_at_once_make_one_task(replicas: list[Bench]) -> None:
+def test_concurrent_monitors_of_two_replicas_create_one_task(replicas: list[Bench]) -> None:
     made = Source(replicas[0], f"s_{uuid4().hex[:12]}")
     made.deploy()
-    looks = [
+    passes = [
         lambda b=bench: b.live.run(b.live.service.sources.supervise_once) for bench in replicas
     ]
-    at_once(looks * 4)
-    assert len(made.look()) == 1
+    at_once(passes * 4)
+    assert len(made.supervise()) == 1
 
 
-def test_its_payload_has_no_scope_and_no_end(source: Source) -> None:
+def test_the_payload_of_an_always_on_task_has_no_scope_and_no_end(source: Source) -> None:
     attempt = source.running()
     assert attempt.scope == dict.fromkeys(attempt.scope)
     assert attempt.claimed["task"]["timeout_seconds"] >= 86_400 * 365
     assert source.one.heartbeat(attempt).status_code == 200
-    assert [t["status"] for t in source.look()] == ["Running"]
+    assert [t["status"] for t in source.supervise()] == ["Running"]
 
 
 @pytest.mark.parametrize("end", ["Completed", "Failed", "final", "Canceled", "reaped"])
-def test_whatever_ends_it_it_starts_again_as_the_same_task(source: Source, end: str) -> None:
+def test_an_ended_source_task_is_started_again_as_the_same_task(source: Source, end: str) -> None:
     one, attempt = source.one, source.running()
     if end == "reaped":
         one.rows(
@@ -117,29 +117,29 @@ def test_whatever_ends_it_it_starts_again_as_the_same_task(source: Source, end: 
     else:
         one.complete(attempt, end)
     assert one.status(attempt.task_id) == ("Failed" if end in ("final", "reaped") else end)
-    source.forget_the_past()
-    (task,) = source.look()
+    source.age_ended_attempts()
+    (task,) = source.supervise()
     assert (str(task["task_id"]), task["status"], task["attempt"]) == (attempt.task_id, "Queued", 2)
     again = one.claimed(attempt.task_id)
     assert again.number == 2
-    assert one.heartbeat(attempt).status_code == 409  # the dead attempt stays dead
+    assert one.heartbeat(attempt).status_code == 409  # the ended attempt stays ended
 
 
-def test_it_has_no_attempt_limit(source: Source) -> None:
+def test_an_always_on_source_has_no_attempt_limit(source: Source) -> None:
     attempt = source.running()
     for number in range(1, 8):
         assert attempt.number == number
         source.one.complete(attempt, "Failed", error_code="x", retryable=True)
-        source.forget_the_past()
-        source.look()
+        source.age_ended_attempts()
+        source.supervise()
         attempt = source.one.claimed(attempt.task_id)
 
 
-def test_one_that_dies_at_once_again_and_again_waits_longer_each_time(source: Source) -> None:
-    def waits() -> float:
-        """Seconds until the next start, by moving the end into the past until it starts."""
+def test_a_source_that_keeps_failing_restarts_with_growing_delays(source: Source) -> None:
+    def restart_delay() -> float:
+        """Return the delay until the next start, by moving the end into the past until it starts."""
         back = 0.0
-        while source.look()[0]["status"] != "Queued":
+        while source.supervise()[0]["status"] != "Queued":
             back += 0.25
             for table, column in (("task_attempts", "ended_at"), ("tasks", "finished_at")):
                 source.one.rows(
@@ -149,93 +149,93 @@ def test_one_that_dies_at_once_again_and_again_waits_longer_each_time(source: So
                 )
         return back
 
-    attempt, waited = source.running(), []
+    attempt, delays = source.running(), []
     for _ in range(4):
         source.one.complete(attempt, "Failed", error_code="x")
-        waited.append(waits())
+        delays.append(restart_delay())
         attempt = source.one.claimed(attempt.task_id)
-    assert waited == sorted(waited)
-    assert waited[0] <= 1.0 < 3.0 < waited[-1] <= 8.0
+    assert delays == sorted(delays)
+    assert delays[0] <= 1.0 < 3.0 < delays[-1] <= 8.0
 
 
-def test_a_restarted_one_learns_how_far_it_had_told(source: Source) -> None:
+def test_a_restarted_source_receives_its_highest_announced_cursor(source: Source) -> None:
     attempt = source.running()
     for cursor in (5, 9, 7):
-        told = attempt.event(cursor=cursor)
-        assert source.one.events(attempt, told).status_code == 200
+        event = attempt.event(cursor=cursor)
+        assert source.one.events(attempt, event).status_code == 200
     source.one.complete(attempt, "Failed", error_code="x")
-    source.forget_the_past()
-    source.look()
+    source.age_ended_attempts()
+    source.supervise()
     assert source.one.claimed(attempt.task_id).scope["cursor"] == 9
 
 
-def test_a_redeploy_that_leaves_it_as_it_is_leaves_it_running(source: Source) -> None:
+def test_a_redeploy_that_does_not_change_the_source_does_not_stop_it(source: Source) -> None:
     attempt = source.running()
     source.deploy(more="  - {name: other, source: {kind: manual}, outputs: [x]}")
-    (task,) = source.look()
+    (task,) = source.supervise()
     assert (task["status"], task["cancel_requested"]) == ("Running", False)
     assert source.one.heartbeat(attempt).json()["cancel_requested"] is False
 
 
-def test_a_changed_setting_stops_it_and_starts_it_anew_as_the_same_task(source: Source) -> None:
+def test_a_changed_setting_restarts_the_source_as_the_same_task(source: Source) -> None:
     attempt = source.running()
     source.deploy(heartbeat="60")
-    source.look()
+    source.supervise()
     assert source.one.heartbeat(attempt).json()["cancel_requested"] is True
     source.one.complete(attempt, "Canceled")
-    source.forget_the_past()
-    (task,) = source.look()
+    source.age_ended_attempts()
+    (task,) = source.supervise()
     assert (str(task["task_id"]), task["status"]) == (attempt.task_id, "Queued")
     assert (task["lease_seconds"], task["cancel_requested"]) == (60, False)
 
 
-def test_a_changed_generation_runs_as_a_task_of_its_own_when_the_old_has_stopped(
+def test_a_new_generation_starts_its_own_task_after_the_old_task_stopped(
     source: Source,
 ) -> None:
     attempt = source.running()
     source.deploy(config="{start_block: 7}")
-    old, *new = source.look()
-    assert old["cancel_requested"] and new == []  # the old one still runs
+    old, *new = source.supervise()
+    assert old["cancel_requested"] and new == []  # the old task still runs
     source.one.complete(attempt, "Canceled")
-    old, new = source.look()
+    old, new = source.supervise()
     assert (old["status"], new["status"]) == ("Canceled", "Queued")
-    assert source.look()[0]["status"] == "Canceled"
+    assert source.supervise()[0]["status"] == "Canceled"
 
 
-def test_a_generation_built_beside_the_live_one_runs_beside_it(source: Source) -> None:
+def test_a_generation_that_is_built_beside_the_live_one_runs_concurrently(source: Source) -> None:
     attempt = source.running()
     assert source.one.events(attempt, attempt.event(cursor=5)).status_code == 200
-    source.deploy(config="{start_block: 7}")  # the old one has something to serve
-    old, new = source.look()
+    source.deploy(config="{start_block: 7}")  # the old generation already serves data
+    old, new = source.supervise()
     assert (old["status"], old["cancel_requested"], new["status"]) == ("Running", False, "Queued")
     assert source.one.heartbeat(attempt).json()["cancel_requested"] is False
 
 
-def test_removing_the_job_stops_it_and_bringing_it_back_starts_it_again(source: Source) -> None:
+def test_removing_the_job_stops_the_source_and_restoring_it_restarts_it(source: Source) -> None:
     attempt = source.running()
     source.remove()
-    source.look()
+    source.supervise()
     assert source.one.heartbeat(attempt).json()["cancel_requested"] is True
     source.one.complete(attempt, "Canceled")
-    source.forget_the_past()
-    assert [t["status"] for t in source.look()] == ["Canceled"]
+    source.age_ended_attempts()
+    assert [t["status"] for t in source.supervise()] == ["Canceled"]
     source.deploy()
-    (task,) = source.look()
+    (task,) = source.supervise()
     assert (str(task["task_id"]), task["status"]) == (attempt.task_id, "Queued")
 
 
-def test_pausing_the_job_stops_it_and_resuming_starts_it_again(source: Source) -> None:
-    one, (task,) = source.one, source.look()
+def test_pausing_the_job_stops_the_source_and_resuming_restarts_it(source: Source) -> None:
+    one, (task,) = source.one, source.supervise()
     place = {"dag": source.name, "job": "follow"}
     assert one.user.post("/v1/pauses", json=place).status_code == 200
-    assert [t["status"] for t in source.look()] == ["Canceled"]
+    assert [t["status"] for t in source.supervise()] == ["Canceled"]
     assert one.claim(str(task["task_id"])).json()["status"] == "NotClaimed"
     assert one.user.post("/v1/pauses/resume", json=place).status_code == 200
-    (task,) = source.look()
+    (task,) = source.supervise()
     assert task["status"] == "Queued"
     one.claimed(str(task["task_id"]))
     assert one.user.post("/v1/pauses", json=place).status_code == 200
-    assert source.look()[0]["cancel_requested"] is True
+    assert source.supervise()[0]["cancel_requested"] is True
 
 
 READERS = """
@@ -255,7 +255,7 @@ def queued(source: Source) -> int:
     return source.one.rows(query, source.name)[0]["n"]
 
 
-def test_a_queue_that_pushes_back_holds_a_source_and_does_not_stop_it(source: Source) -> None:
+def test_backpressure_holds_a_source_without_stopping_it(source: Source) -> None:
     one = source.one
     source.deploy(more=READERS)
     attempt = source.running()
@@ -264,11 +264,11 @@ def test_a_queue_that_pushes_back_holds_a_source_and_does_not_stop_it(source: So
     one.live.drain()
     balance(one)
     balance(one, patience=0)
-    (task,) = source.look()
+    (task,) = source.supervise()
     assert (task["status"], task["cancel_requested"]) == ("Running", False)
     beat = one.heartbeat(attempt).json()
     assert (beat["hold"], beat["cancel_requested"]) == (True, False)
-    # One that does not listen creates nothing all the same.
+    # A worker that ignores the hold still creates no tasks.
     assert one.events(attempt, attempt.event(cursor=3)).json()["accepted"] == 1
     one.live.drain()
     assert queued(source) == 2
@@ -280,7 +280,7 @@ def test_a_queue_that_pushes_back_holds_a_source_and_does_not_stop_it(source: So
     assert queued(source) == 1
 
 
-def test_a_source_that_ends_while_it_is_held_starts_when_it_may_go_on(source: Source) -> None:
+def test_a_source_that_ends_during_backpressure_restarts_afterwards(source: Source) -> None:
     one = source.one
     source.deploy(more=READERS)
     attempt = source.running()
@@ -289,15 +289,15 @@ def test_a_source_that_ends_while_it_is_held_starts_when_it_may_go_on(source: So
     balance(one)
     balance(one, patience=0)
     one.complete(attempt, "Failed")
-    source.forget_the_past()
-    assert [t["status"] for t in source.look()] == ["Failed"]
+    source.age_ended_attempts()
+    assert [t["status"] for t in source.supervise()] == ["Failed"]
     one.rows("UPDATE tasks SET status = 'Canceled' WHERE status = 'Queued'")
     balance(one, patience=0)
     balance(one, patience=0)
-    assert [t["status"] for t in source.look()] == ["Queued"]
+    assert [t["status"] for t in source.supervise()] == ["Queued"]
 
 
-def test_canceling_it_by_hand_only_restarts_it(source: Source) -> None:
-    (task,) = source.look()
+def test_canceling_the_task_of_an_always_on_source_only_restarts_it(source: Source) -> None:
+    (task,) = source.supervise()
     assert source.one.cancel(str(task["task_id"])).status_code == 200
-    assert [t["status"] for t in source.look()] == ["Queued"]
+    assert [t["status"] for t in source.supervise()] == ["Queued"]

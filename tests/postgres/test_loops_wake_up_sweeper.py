@@ -1,4 +1,4 @@
-"""The wake-up sweeper: a lost wake-up heals itself, a doubled one changes nothing."""
+"""The wake-up sweeper sends lost wake-ups again, and a duplicate wake-up changes nothing."""
 
 from collections import Counter
 from collections.abc import Generator
@@ -14,7 +14,7 @@ from support.postgres import Templates, copied
 
 @pytest.fixture
 def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    """A database of its own: sweeping looks at every queue."""
+    """A separate database, because the sweeper reads every queue."""
     with (
         copied(templates) as dsns,
         live(secrets, dsns, tmp_path / "objects") as running,
@@ -27,7 +27,7 @@ def lose_messages(bench: Bench) -> None:
     queue_tables.delete_all(bench.live.dsns.queue)
 
 
-def wait_a_minute(bench: Bench) -> None:
+def age_queued_tasks(bench: Bench) -> None:
     bench.rows("UPDATE tasks SET queued_at = queued_at - interval '1 minute'")
 
 
@@ -40,56 +40,58 @@ def woken(bench: Bench) -> Counter[str]:
     return Counter(message["task_id"] for message in bench.messages("ecs_python"))
 
 
-def test_tasks_that_wait_beside_an_empty_queue_are_woken_again(alone: Bench) -> None:
+def test_queued_tasks_without_messages_are_woken_again(alone: Bench) -> None:
     ids = alone.tasks(3)
     lose_messages(alone)
-    wait_a_minute(alone)
+    age_queued_tasks(alone)
     sweep(alone)
     assert woken(alone) == Counter(ids)
 
 
-def test_a_queue_that_still_has_messages_is_left_alone(alone: Bench) -> None:
+def test_a_queue_that_still_has_messages_gets_no_new_wake_ups(alone: Bench) -> None:
     ids = alone.tasks(3)
-    wait_a_minute(alone)
+    age_queued_tasks(alone)
     sweep(alone)
     assert woken(alone) == Counter(ids)
 
 
-def test_a_fresh_task_is_given_time(alone: Bench) -> None:
+def test_a_recently_queued_task_is_not_woken_again(alone: Bench) -> None:
     alone.tasks(2)
     lose_messages(alone)
     sweep(alone)
     assert woken(alone) == Counter()
 
 
-def test_tasks_that_run_or_ended_are_not_woken(alone: Bench) -> None:
+def test_running_and_ended_tasks_are_not_woken(alone: Bench) -> None:
     running, ended, waiting = alone.tasks(3)
     alone.claimed(running)
     alone.complete(alone.claimed(ended))
     lose_messages(alone)
-    wait_a_minute(alone)
+    age_queued_tasks(alone)
     sweep(alone)
     assert woken(alone) == Counter([waiting])
 
 
-def test_a_forgotten_inline_task_is_run(alone: Bench) -> None:
+def test_an_inline_task_without_an_outbox_row_is_run(alone: Bench) -> None:
     dag = alone.dag()
     body = {"dag": dag.name, "job": "request", "start": 0, "end": 9}
     assert alone.user.post("/v1/triggers", json=body).status_code == 200
-    alone.live.run(alone.live.service.publisher.publish_once)  # routes, and asks to run `split`
+    alone.live.run(
+        alone.live.service.publisher.publish_once
+    )  # routes and requests a run of `split`
     alone.rows("DELETE FROM outbox")
-    wait_a_minute(alone)
+    age_queued_tasks(alone)
     sweep(alone)
     assert len(alone.waiting(dag, "work")) == 1
 
 
-def test_sweepers_of_two_replicas_double_wake_ups_at_most_and_no_task_runs_twice(
+def test_two_sweepers_send_at_most_two_wake_ups_and_no_task_runs_twice(
     replicas: list[Bench],
 ) -> None:
     first, second = replicas
     ids = first.tasks(5)
     lose_messages(first)
-    wait_a_minute(first)
+    age_queued_tasks(first)
     at_once([lambda b=b: b.live.run(b.live.service.sweeper.sweep_once) for b in (first, second)])
     first.live.drain()
     assert all(1 <= woken(first)[task_id] <= 2 for task_id in ids)

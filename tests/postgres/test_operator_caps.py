@@ -1,4 +1,4 @@
-"""A cap on an operator holds over all its jobs and replicas, and tells whoever it turned away."""
+"""An operator cap holds across all its jobs and replicas, and a freed slot wakes a waiting task."""
 
 import asyncio
 from collections.abc import Generator
@@ -21,7 +21,7 @@ from trace_etl.state.tasks.claims import ClaimRequest
 def capped(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[list[Bench]]:
-    """Two Dispatchers that let three attempts of `sql` run at once."""
+    """Two Dispatchers that allow three concurrent attempts of `sql`."""
     objects = tmp_path_factory.mktemp("objects")
     with ExitStack() as stack:
         dsns = stack.enter_context(copied(templates))
@@ -36,30 +36,30 @@ def one(capped: list[Bench]) -> Bench:
     return capped[0]
 
 
-def two_jobs(one: Bench) -> tuple[Graph, list[str]]:
+def queue_two_jobs(one: Bench) -> tuple[Graph, list[str]]:
     g = graph(one, {"a": "split", "b": "split"})
     g.feed(4)
     return g, g.queued("a") + g.queued("b")
 
 
-def test_no_more_run_at_once_than_the_operator_may(one: Bench, capped: list[Bench]) -> None:
-    _, tasks = two_jobs(one)
+def test_concurrent_claims_do_not_exceed_the_operator_cap(one: Bench, capped: list[Bench]) -> None:
+    _, tasks = queue_two_jobs(one)
     calls = [lambda t=t, b=capped[n % 2]: b.claim(t).json() for n, t in enumerate(tasks)]
     answers = at_once(calls)
     won = [a for a in answers if a["status"] == "Claimed"]
     assert len(won) == 3
     assert {a["reason"] for a in answers if a not in won} == {"NotReady"}
     waiting = next(t for t in tasks if one.status(t) == "Queued")
-    said = one.user.get(f"/v1/tasks/{waiting}").json()["reason"]
-    assert said.endswith(": the operator's cap of 3 is reached, over all jobs")
+    reason = one.user.get(f"/v1/tasks/{waiting}").json()["reason"]
+    assert reason.endswith(": the operator's cap of 3 is reached, over all jobs")
     (load,) = [
         o for o in one.user.get("/v1/pressure").json()["operators"] if o["operator"] == "sql"
     ]
     assert (load["running"], load["queued"], load["cap"]) == (3, 5, 3)
 
 
-def test_who_ends_makes_room_for_any_job_of_the_operator(one: Bench) -> None:
-    g, _ = two_jobs(one)
+def test_a_completion_wakes_a_task_of_any_job_of_the_operator(one: Bench) -> None:
+    g, _ = queue_two_jobs(one)
     running = [one.claimed(task) for task in g.queued("a")[:3]]
     assert one.claim(g.queued("b")[0]).json()["reason"] == "NotReady"
     before = len(one.messages("ecs_python"))
@@ -70,8 +70,8 @@ def test_who_ends_makes_room_for_any_job_of_the_operator(one: Bench) -> None:
     assert one.claim(g.queued("b")[0]).json()["reason"] == "NotReady"
 
 
-def test_a_claim_for_many_takes_as_many_as_there_is_room_for(one: Bench) -> None:
-    two_jobs(one)
+def test_a_claim_by_runtime_takes_as_many_tasks_as_the_cap_allows(one: Bench) -> None:
+    queue_two_jobs(one)
     for expected in (3, 0):
         assert len(one.claim_many("ecs_python", 10)) == expected
 
@@ -89,42 +89,42 @@ jobs:
 """
 
 
-def other_job(one: Bench) -> None:
-    """A task of a job with a cap of its own, whose operator has none; it is the youngest."""
+def queue_other_job(one: Bench) -> None:
+    """Queue the youngest task: its job has a cap, but its operator has none."""
     assert one.user.post("/v1/dags", json={"text": _OTHER}).status_code == 200
     body = {"dag": "other", "job": "request", "start": 0, "end": 9}
     assert one.user.post("/v1/triggers", json=body).status_code == 200
     one.live.drain()
 
 
-def test_a_claim_for_many_passes_by_an_operator_that_is_full(one: Bench) -> None:
-    _, tasks = two_jobs(one)
+def test_a_claim_by_runtime_skips_an_operator_at_its_cap(one: Bench) -> None:
+    _, tasks = queue_two_jobs(one)
     for task in tasks[:3]:
         one.claimed(task)
-    other_job(one)
+    queue_other_job(one)
     (won,) = one.claim_many("ecs_python", 2)
     assert won["task"]["job"] == {"dag_name": "other", "name": "work"}
 
 
 @pytest.mark.parametrize("older", ["a", "b"])
-def test_the_last_room_is_for_the_oldest_of_all_jobs_and_hides_nobody(
+def test_the_last_slot_goes_to_the_oldest_task_and_other_operators_are_still_claimed(
     one: Bench, older: str
 ) -> None:
-    g, tasks = two_jobs(one)
+    g, tasks = queue_two_jobs(one)
     first = g.queued(older)
     age = "UPDATE tasks SET queued_at = queued_at - interval '1 hour' WHERE task_id = %s"
     for task in first:
         one.rows(age, task)
     for task in [t for t in tasks if t not in first][:2]:
         one.claimed(task)
-    other_job(one)
+    queue_other_job(one)
     mine, other = one.claim_many("ecs_python", 2)
     assert mine["task"]["task_id"] in first
     assert other["task"]["job"] == {"dag_name": "other", "name": "work"}
 
 
-async def test_a_cap_counts_those_that_were_queued_without_one(one: Bench) -> None:
-    """A redeploy gives a job a cap while tasks are queued that know of none."""
+async def test_a_cap_counts_tasks_that_were_queued_without_one(one: Bench) -> None:
+    """A redeploy gives a job a cap while tasks without a cap are still queued."""
     g = graph(one, {"a": "split"})
     g.feed(3)
     old, *new = g.queued("a")
@@ -139,9 +139,9 @@ async def test_a_cap_counts_those_that_were_queued_without_one(one: Bench) -> No
     assert [str(task.task_id) for task in won.values()] == [old]
 
 
-async def test_who_was_started_while_a_claim_waited_takes_no_room_from_others(one: Bench) -> None:
-    g, _ = two_jobs(one)
-    one.claimed(g.queued("a")[0])  # one of three
+async def test_a_task_started_while_a_claim_waited_is_not_counted_twice(one: Bench) -> None:
+    g, _ = queue_two_jobs(one)
+    one.claimed(g.queued("a")[0])  # takes one of three slots
     first, second = UUID(g.queued("a")[0]), UUID(g.queued("b")[0])
     mine = [ClaimRequest(first, "mine", uuid4())]
     theirs = [ClaimRequest(task_id, "theirs", uuid4()) for task_id in (first, second)]
@@ -161,18 +161,18 @@ async def test_who_was_started_while_a_claim_waited_takes_no_room_from_others(on
             waiting = asyncio.create_task(claim_there())
             query = "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted"
             backend = there.info.backend_pid
-            await asyncio.to_thread(eventually, lambda: one.rows(query, backend), "it waits")
-        assert await waiting == [second]  # the third
+            await asyncio.to_thread(eventually, lambda: one.rows(query, backend), "the claim waits")
+        assert await waiting == [second]  # the third slot
 
 
-def test_claims_for_many_at_once_fill_every_cap_and_exceed_none(
+def test_concurrent_claims_by_runtime_fill_every_cap_and_exceed_none(
     one: Bench, capped: list[Bench]
 ) -> None:
-    caps = {"a": 1, "b": 1, "c": 3}  # and three for all of them, by the operator
+    caps = {"a": 1, "b": 1, "c": 3}  # the operator's cap of three applies to all of them
     g = graph(one, {n: f"split; scaling: {{max_concurrency: {cap}}}" for n, cap in caps.items()})
     g.feed(4)
     at_once([lambda b=capped[n % 2]: b.claim_many("ecs_python", 5) for n in range(8)])
-    while one.claim_many("ecs_python", 5):  # who found the same ones taken left room
+    while one.claim_many("ecs_python", 5):  # callers that lost a race left free slots
         pass
     rows = one.rows("SELECT name FROM tasks JOIN jobs USING (job_id) WHERE status = 'Running'")
     running = {n: [row["name"] for row in rows].count(n) for n in caps}
@@ -180,7 +180,7 @@ def test_claims_for_many_at_once_fill_every_cap_and_exceed_none(
     assert all(running[n] <= cap for n, cap in caps.items())
 
 
-def test_a_jobs_own_cap_holds_within_its_operators(one: Bench) -> None:
+def test_the_cap_of_a_job_applies_within_the_cap_of_its_operator(one: Bench) -> None:
     g = graph(one, {"a": "split; scaling: {max_concurrency: 1}", "b": "split"})
     g.feed(3)
     first = one.claimed(g.queued("a")[0])
@@ -192,14 +192,14 @@ def test_a_jobs_own_cap_holds_within_its_operators(one: Bench) -> None:
     before = len(one.messages("ecs_python"))
     one.live.drain()
     woken = {m["task_id"] for m in one.messages("ecs_python")[before:]}
-    assert woken == set(g.queued("b"))  # `a` may run no more, whatever room there is
+    assert woken == set(g.queued("b"))  # job `a` is at its own cap
     one.complete(first)
 
 
-def test_without_caps_nothing_is_held_back(
+def test_a_dispatcher_without_caps_claims_every_task(
     capped: list[Bench], one: Bench, secrets: Secrets
 ) -> None:
-    g, tasks = two_jobs(one)
+    g, tasks = queue_two_jobs(one)
     with live(secrets, one.live.dsns, one.live.objects) as plain, bench(plain) as free:
         assert all(free.claim(task).json()["status"] == "Claimed" for task in tasks)
     caps = {"operator_caps": {"sql": 3}}

@@ -15,6 +15,7 @@ from support import queue_tables
 from support.waiting import eventually
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
+from trace_etl.queues import pgqueue
 from trace_etl.queues.pgqueue import PgConsumer, PgProducer, PgQueue
 from trace_etl.queues.queue import (
     MAX_RECEIVES,
@@ -126,9 +127,10 @@ def test_a_consumer_receives_from_its_own_queues_only(dsns: Dsns, consumer: PgCo
     assert [m.body for m in consumer.receive(limit=10, visibility=LONG)] == [{"n": 2}]
 
 
-def test_a_waiting_consumer_receives_a_new_message_at_once(
-    dsns: Dsns, consumer: PgConsumer
+def test_a_waiting_consumer_receives_a_new_message_without_polling(
+    dsns: Dsns, consumer: PgConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pgqueue, "_POLL_SECONDS", 600.0)
     consumer.receive(limit=1, visibility=LONG)  # connects and listens
     received: list[Message] = []
     woken = threading.Event()
@@ -140,7 +142,7 @@ def test_a_waiting_consumer_receives_a_new_message_at_once(
     thread = threading.Thread(target=wait)
     thread.start()
     send(dsns, (QUEUE, {"n": 1}))
-    assert woken.wait(4), "polling alone takes longer than this"
+    assert woken.wait(60), "the consumer was not notified"
     thread.join()
     assert [m.body for m in received] == [{"n": 1}]
 
@@ -155,7 +157,7 @@ def test_another_thread_settles_messages_while_one_waits(dsns: Dsns, consumer: P
     consumer.delete(message)
     assert queue_tables.count(dsns.queue) == 0
     stop.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -164,7 +166,7 @@ def test_a_consumer_is_listed_while_its_session_is_open(dsns: Dsns, consumer: Pg
     consumer.receive(limit=1, visibility=LONG)
     assert consumers(dsns, QUEUE) == consumers(dsns) == {"one"}
     assert consumers(dsns, "ecs_rust") == set()
-    consumer._listen().pgconn.finish()  # what the death of the process does
+    consumer._listen().pgconn.finish()  # the same happens when the process dies
     eventually(lambda: consumers(dsns, QUEUE) == set(), "the session has ended")
 
 
@@ -182,7 +184,9 @@ def test_urgent_messages_are_received_before_bulk_messages(
     assert [sorted(m.body["n"] for m in messages) for messages in taken] == [[1, 4, 5], [2, 3], []]
 
 
-def test_the_depth_tells_visible_from_hidden_messages(dsns: Dsns, consumer: PgConsumer) -> None:
+def test_the_depth_counts_visible_and_hidden_messages_separately(
+    dsns: Dsns, consumer: PgConsumer
+) -> None:
     empty = produce(dsns.queue, lambda producer: producer.depth(QUEUE))
     assert (empty.visible, empty.hidden, empty.oldest_age) == (0, 0, None)
     send(dsns, *[(QUEUE, {"n": n}) for n in range(3)])
@@ -196,15 +200,15 @@ def test_the_depth_tells_visible_from_hidden_messages(dsns: Dsns, consumer: PgCo
 def test_a_producer_sends_after_all_its_sessions_were_terminated(
     dsns: Dsns, consumer: PgConsumer
 ) -> None:
-    end_others = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    terminate_others = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                      WHERE datname = current_database() AND pid <> pg_backend_pid()
                        AND application_name = 'sender'"""
 
     async def use(producer: PgProducer) -> None:
-        # At once, so that every connection of the pool is open, and then broken.
+        # Concurrently, so that every connection of the pool is open, and then broken.
         await asyncio.gather(*(producer.send([(QUEUE, {"n": n})]) for n in range(20)))
         with psycopg.connect(dsns.queue, autocommit=True) as conn:
-            assert conn.execute(end_others).fetchall()
+            assert conn.execute(terminate_others).fetchall()
         await producer.send([(QUEUE, {"n": 20})])
 
     produce(make_conninfo(dsns.queue, application_name="sender"), use)

@@ -31,7 +31,7 @@ from trace_etl.queues import pgqueue
 from trace_etl.state.db import migrations
 
 RELEASE = Path(__file__).parent / "release"
-# Rows of Postgres state hold transaction numbers. An upgrade in place keeps the server's counter;
+# Rows of Postgres state hold transaction numbers. An upgrade in path keeps the server's counter;
 # this test restores a dump, so it moves the counter past the numbers in the dump.
 ADVANCE_TRANSACTIONS = """
 DO $$
@@ -215,6 +215,6 @@ def test_a_batch_that_waited_in_the_queue_is_written(world: World) -> None:
 
 
 def write_batch(bench: Bench, uri: str, rows: list[dict[str, Any]]) -> None:
-    place = bench.live.objects / uri.removeprefix("s3://")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("\n".join(json.dumps(row) for row in rows))
+    path = bench.live.objects / uri.removeprefix("s3://")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(row) for row in rows))

@@ -1,4 +1,4 @@
-"""Tables of generations that nobody reads any more are dropped after their retention."""
+"""Tables of unused generations are dropped after their retention."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 @dataclass
 class Stage:
-    """A Dispatcher, a worker's client of it, and tables in Postgres data."""
+    """A Dispatcher, a worker's client for it, and tables in Postgres data."""
 
     bench: Bench
     client: DispatcherClient
@@ -54,7 +54,7 @@ class Stage:
         return self.bench.live.dsns.data
 
     def deploy(self, n: int) -> list[str]:
-        """A generation of its own for each `n`, with its tables; their names."""
+        """Deploy a new generation for each `n`, create its tables and return their names."""
         reply = self.bench.user.post("/v1/dags", json={"text": _DAG.format(n=n)})
         assert reply.status_code == 200, reply.text
         made = [
@@ -74,7 +74,7 @@ class Stage:
     def sweep(self) -> int:
         return sweep_once(self.data, self.client)
 
-    def pass_time(self, days: int) -> None:
+    def age_retired(self, days: int) -> None:
         self.bench.rows(
             "UPDATE dataset_versions SET abandoned_at = abandoned_at - make_interval(days => %s)",
             days,
@@ -99,27 +99,27 @@ def stage(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[S
         client.close()
 
 
-def test_an_old_generation_goes_after_its_retention_and_no_other(stage: Stage) -> None:
+def test_only_the_tables_of_an_old_generation_are_dropped_after_the_retention(stage: Stage) -> None:
     first, second, third = stage.deploy(1), stage.deploy(2), stage.deploy(3)
-    assert stage.sweep() == 0  # noticed, not yet due
-    stage.pass_time(29)
+    assert stage.sweep() == 0  # found, but not due yet
+    stage.age_retired(29)
     assert stage.sweep() == 0
-    stage.pass_time(2)
-    # The second is what a rollback would bring back.
+    stage.age_retired(2)
+    # The second generation is the target of a rollback.
     assert stage.sweep() == 3
     assert stage.tables() == {*second, *third} and not stage.tables() & {*first}
     assert stage.bench.user.post("/v1/dags/tables/rollback").status_code == 200
-    stage.pass_time(400)
+    stage.age_retired(400)
     stage.sweep()
     assert set(second) <= stage.tables()
 
 
-def test_one_that_came_back_has_its_time_anew(stage: Stage) -> None:
+def test_a_generation_that_is_deployed_again_starts_a_new_retention(stage: Stage) -> None:
     first = stage.deploy(1)
     stage.deploy(2)
     stage.deploy(3)
     stage.sweep()
-    stage.pass_time(31)
+    stage.age_retired(31)
     stage.deploy(1)
     assert stage.sweep() == 0
     assert set(first) <= stage.tables()
@@ -129,20 +129,20 @@ def test_one_that_came_back_has_its_time_anew(stage: Stage) -> None:
     assert set(first) <= stage.tables()
 
 
-def test_the_word_that_its_work_is_done_goes_with_the_rows(stage: Stage) -> None:
+def test_completed_tasks_are_deleted_with_the_tables_they_filled(stage: Stage) -> None:
     stage.deploy(1)
-    stage.bench.user.post("/v1/triggers", json=_asked(0, 9))
+    stage.bench.user.post("/v1/triggers", json=trigger_body(0, 9))
     stage.bench.live.drain()
-    (task,) = _tasks(stage, "keep")
+    (task,) = tasks_of(stage, "keep")
     attempt = stage.bench.claimed(task)
     assert stage.bench.complete(attempt).status_code == 200
     stage.deploy(2)
     stage.deploy(3)
     stage.sweep()
-    stage.pass_time(31)
+    stage.age_retired(31)
     assert stage.sweep() == 3
-    assert task not in _tasks(stage, "keep")
-    # Its definition comes back: the work is there again.
+    assert task not in tasks_of(stage, "keep")
+    # The first definition is deployed again, so its task is created again.
     stage.deploy(1)
     stage.bench.live.drain()
     again = stage.bench.rows(
@@ -152,32 +152,32 @@ def test_the_word_that_its_work_is_done_goes_with_the_rows(stage: Stage) -> None
     assert len(again) == 1
 
 
-def _asked(start: int, end: int) -> dict[str, object]:
+def trigger_body(start: int, end: int) -> dict[str, object]:
     return {"dag": "tables", "job": "request", "start": start, "end": end}
 
 
-def _tasks(stage: Stage, job: str) -> list[str]:
+def tasks_of(stage: Stage, job: str) -> list[str]:
     rows = stage.bench.rows(
         "SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id) WHERE j.name = %s", job
     )
     return [str(row["task_id"]) for row in rows]
 
 
-def test_one_that_still_runs_keeps_its_tables(stage: Stage) -> None:
+def test_a_generation_with_a_running_task_keeps_its_tables(stage: Stage) -> None:
     stage.deploy(1)
-    stage.bench.user.post("/v1/triggers", json=_asked(0, 9))
+    stage.bench.user.post("/v1/triggers", json=trigger_body(0, 9))
     stage.bench.live.drain()
-    attempt = stage.bench.claimed(_tasks(stage, "keep")[0])
+    attempt = stage.bench.claimed(tasks_of(stage, "keep")[0])
     stage.deploy(2)
     stage.deploy(3)
     stage.sweep()
-    stage.pass_time(31)
-    assert stage.sweep() == 2  # the follower's
+    stage.age_retired(31)
+    assert stage.sweep() == 2  # the tables of `follow`
     stage.bench.complete(attempt, "Canceled")
     assert stage.sweep() == 1
 
 
-def test_names_that_are_no_datasets_and_callers_that_are_no_workers_get_nothing(
+def test_only_workers_may_ask_and_only_about_tables_of_datasets(
     stage: Stage,
 ) -> None:
     url = "/internal/tables-to-drop"
@@ -190,7 +190,7 @@ def test_names_that_are_no_datasets_and_callers_that_are_no_workers_get_nothing(
     assert reply.json() == {"retired": []}
 
 
-# --- the drop itself --------------------------------------------------------------------------
+# --- dropping one table -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -203,27 +203,27 @@ def target(templates: Templates) -> Generator[tuple[str, Target]]:
         yield dsns.data, made
 
 
-def _drop(dsn: str, target: Target) -> bool:
+def drop_table(dsn: str, target: Target) -> bool:
     with connection.connect(dsn) as conn:
         return retired_tables.drop(conn, [target.table], [target.dataset_version])
 
 
-def test_a_table_that_was_written_lately_stays_whatever_was_said(
+def test_a_recently_written_table_is_not_dropped(
     target: tuple[str, Target],
 ) -> None:
     dsn, made = target
-    assert not _drop(dsn, made)
+    assert not drop_table(dsn, made)
     sql(dsn, "UPDATE append_fences SET updated_at = now() - interval '2 hours'")
-    assert _drop(dsn, made)
+    assert drop_table(dsn, made)
     assert sql(dsn, "SELECT 1 FROM append_fences") == []
-    assert _drop(dsn, made)  # again: there is nothing left to do
+    assert drop_table(dsn, made)  # a repeated drop changes nothing
 
 
-def test_a_table_in_use_is_left_for_another_time(target: tuple[str, Target]) -> None:
+def test_a_table_in_use_is_not_dropped(target: tuple[str, Target]) -> None:
     dsn, made = target
     sql(dsn, "UPDATE append_fences SET updated_at = now() - interval '2 hours'")
     with psycopg.connect(dsn) as reader:
         reader.execute(f"SELECT * FROM {made.table}")
-        assert not _drop(dsn, made)
+        assert not drop_table(dsn, made)
         reader.rollback()
-        assert _drop(dsn, made)
+        assert drop_table(dsn, made)

@@ -1,4 +1,4 @@
-"""The order of readings: a snapshot that was taken later is later, whatever runs beside it."""
+"""Snapshots are ordered by the time they were taken, whatever transactions run concurrently."""
 
 import random
 from itertools import pairwise
@@ -16,30 +16,30 @@ def later(conn: psycopg.Connection, one: str, other: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_snapshots_are_ordered_as_they_were_taken(dsns: Dsns, seed: int) -> None:
-    chance = random.Random(seed)
-    watch = psycopg.connect(dsns.state, autocommit=True)
+def test_snapshots_are_ordered_by_the_time_they_were_taken(dsns: Dsns, seed: int) -> None:
+    rng = random.Random(seed)
+    observer = psycopg.connect(dsns.state, autocommit=True)
     others = [psycopg.connect(dsns.state) for _ in range(5)]
     taken: list[str] = []
     try:
         for _ in range(60):
-            conn = chance.choice(others)
+            conn = rng.choice(others)
             if conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
                 conn.execute("SELECT pg_current_xact_id()")
             else:
-                chance.choice([conn.commit, conn.rollback])()
-            (row,) = watch.execute("SELECT pg_current_snapshot()::text").fetchall()
+                rng.choice([conn.commit, conn.rollback])()
+            (row,) = observer.execute("SELECT pg_current_snapshot()::text").fetchall()
             taken.append(row[0])
         for earlier, after in pairwise(taken):
-            assert not later(watch, earlier, after)
-            assert later(watch, after, earlier) == (earlier != after)
-        assert later(watch, taken[-1], taken[0])
+            assert not later(observer, earlier, after)
+            assert later(observer, after, earlier) == (earlier != after)
+        assert later(observer, taken[-1], taken[0])
     finally:
-        for conn in (watch, *others):
+        for conn in (observer, *others):
             conn.close()
 
 
-def test_what_was_read_at_an_unknown_time_is_older_than_anything(dsns: Dsns) -> None:
+def test_an_unknown_snapshot_is_older_than_any_other(dsns: Dsns) -> None:
     with psycopg.connect(dsns.state) as conn:
         query = """
             SELECT read_later(pg_current_snapshot(), NULL), read_later(NULL, pg_current_snapshot()),

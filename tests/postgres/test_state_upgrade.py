@@ -1,4 +1,4 @@
-"""A database of an earlier release, brought up to date: what was deployed goes on."""
+"""A database of an early release migrates, and its deployed DAGs keep working."""
 
 from collections.abc import Generator
 from importlib import resources
@@ -16,8 +16,8 @@ from trace_etl.lite.postgres import databases
 from trace_etl.state.db import migrations
 
 BEFORE = ("0001_skeleton.sql", "0002_retention_by_generation.sql")
-# Two DAGs as the first release wrote them: `first.copy` reads its own DAG's source, `second.copy`
-# reads what the first publishes.
+# Two DAGs as the first release stored them: `first.copy` reads the source of its own DAG,
+# `second.copy` reads the dataset that the first DAG publishes.
 DEPLOYED = """
 DO $$
 DECLARE
@@ -60,7 +60,7 @@ END $$
 
 @pytest.fixture
 def old(templates: Templates) -> Generator[databases.Dsns]:
-    """Databases where the first release deployed two DAGs, and nothing was migrated since."""
+    """Databases where the first release deployed two DAGs, without later migrations."""
     with copied(templates) as dsns:
         name = f"old_{uuid4().hex[:12]}"
         server = templates.server
@@ -86,7 +86,7 @@ def old(templates: Templates) -> Generator[databases.Dsns]:
             databases.drop_database(server, name)
 
 
-def test_edges_inside_a_dag_are_pinned_and_those_across_are_not(old: databases.Dsns) -> None:
+def test_inputs_within_a_dag_are_pinned_and_inputs_across_dags_are_not(old: databases.Dsns) -> None:
     applied = migrations.apply(old.state)
     assert applied[0] == "0003_generations.sql"
     found = sql(
@@ -100,7 +100,7 @@ def test_edges_inside_a_dag_are_pinned_and_those_across_are_not(old: databases.D
     assert migrations.apply(old.state) == []
 
 
-def test_what_an_earlier_release_deployed_can_be_changed_and_brought_back(
+def test_a_dag_deployed_by_an_early_release_can_be_redeployed_and_rolled_back(
     old: databases.Dsns, secrets: Secrets, tmp_path: Path
 ) -> None:
     migrations.apply(old.state)

@@ -1,4 +1,4 @@
-"""Transactions that stand in each other's way: one is given up by Postgres and tried again."""
+"""Transactions that deadlock: Postgres aborts one, and Trace retries it."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from trace_etl.state.db.pool import Conn, make_pool, transact
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
 
 
-async def test_a_deadlock_ends_with_both_done(dsns: Dsns) -> None:
+async def test_both_transactions_of_a_deadlock_complete(dsns: Dsns) -> None:
     tries: list[int] = []
     holding = [asyncio.Event(), asyncio.Event()]
 
@@ -32,14 +32,14 @@ async def test_a_deadlock_ends_with_both_done(dsns: Dsns) -> None:
     assert len(tries) == 3
 
 
-async def test_one_that_clashes_every_time_is_told(dsns: Dsns) -> None:
+async def test_a_transaction_that_deadlocks_every_time_raises(dsns: Dsns) -> None:
     tries: list[int] = []
 
-    async def clash(conn: Conn) -> None:
+    async def deadlock(conn: Conn) -> None:
         tries.append(1)
         raise DeadlockDetected("again")
 
     async with make_pool(dsns.state, size=2) as pool:
         with pytest.raises(DeadlockDetected):
-            await transact(pool, clash, tries=2)
+            await transact(pool, deadlock, tries=2)
     assert len(tries) == 2

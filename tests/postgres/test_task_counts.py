@@ -1,4 +1,4 @@
-"""How many tasks a job has, added up as they end: always what counting all of them would say."""
+"""The maintained task counts of a job always equal the number of its tasks."""
 
 import random
 from collections.abc import Generator
@@ -26,7 +26,7 @@ SELECT j.org_id, j.job_id, j.revision_id, 'ecs_python', 'seed' || n, 3, 'Complet
 
 @pytest.fixture
 def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    """A database of its own: all of it is counted."""
+    """A separate database, because the test counts all tasks."""
     with (
         copied(templates) as dsns,
         live(secrets, dsns, tmp_path / "objects") as running,
@@ -35,27 +35,27 @@ def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[B
         yield made
 
 
-def tally(bench: Bench, size: int = 50_000) -> int:
+def count_batch(bench: Bench, size: int = 50_000) -> int:
     return bench.live.run(replace(bench.live.service.task_counter, batch_size=size).count_once)
 
 
-def told(bench: Bench) -> dict[tuple[str, str], int]:
+def reported(bench: Bench) -> dict[tuple[str, str], int]:
     jobs = bench.user.get("/v1/tasks/summary").json()["jobs"]
     return {(j["job"], s): j[s.lower()] for j in jobs for s in STATUSES if j[s.lower()]}
 
 
-def counted(bench: Bench) -> dict[tuple[str, str], int]:
+def actual(bench: Bench) -> dict[tuple[str, str], int]:
     query = (
         "SELECT j.name, t.status, count(*) FROM tasks t JOIN jobs j USING (job_id) GROUP BY 1, 2"
     )
     return {(row["name"], row["status"]): row["count"] for row in bench.rows(query)}
 
 
-def move(bench: Bench, rng: random.Random, name: str) -> None:
-    """One thing that happens to some task."""
+def change_task(bench: Bench, rng: random.Random, name: str) -> None:
+    """Apply one change to a random task."""
     tasks = [row["task_id"] for row in bench.rows("SELECT task_id FROM tasks ORDER BY task_id")]
     task_id = rng.choice(tasks)
-    moves: dict[str, str] = {
+    changes: dict[str, str] = {
         "end": "UPDATE tasks SET status = 'Completed', finished_at = now() WHERE task_id = %s",
         "fail": "UPDATE tasks SET status = 'Failed', finished_at = now() WHERE task_id = %s",
         "again": """UPDATE tasks SET status = 'Queued', finished_at = NULL, lease_token = NULL
@@ -63,27 +63,29 @@ def move(bench: Bench, rng: random.Random, name: str) -> None:
         "stop": "UPDATE tasks SET cancel_requested = NOT cancel_requested WHERE task_id = %s",
         "forget": "DELETE FROM tasks WHERE task_id = %s",
     }
-    bench.rows(moves[name], task_id)
+    bench.rows(changes[name], task_id)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_whatever_happens_in_whatever_order_the_sum_is_the_count(alone: Bench, seed: int) -> None:
+def test_the_counts_are_exact_after_any_sequence_of_changes(alone: Bench, seed: int) -> None:
     rng = random.Random(seed)
     alone.tasks(12)
     for _ in range(50):
-        name = rng.choice(["end", "end", "fail", "again", "stop", "forget", "tally", "tally"])
-        if name == "tally":
-            tally(alone, rng.choice([1, 3, 1000]))
+        name = rng.choice(
+            ["end", "end", "fail", "again", "stop", "forget", "count_batch", "count_batch"]
+        )
+        if name == "count_batch":
+            count_batch(alone, rng.choice([1, 3, 1000]))
         elif alone.rows("SELECT 1 FROM tasks LIMIT 1"):
-            move(alone, rng, name)
-        assert told(alone) == counted(alone)
-    while tally(alone):
+            change_task(alone, rng, name)
+        assert reported(alone) == actual(alone)
+    while count_batch(alone):
         pass
-    assert told(alone) == counted(alone)
+    assert reported(alone) == actual(alone)
     assert alone.rows("SELECT 1 FROM task_tallies WHERE n < 0") == []
 
 
-def test_what_commits_while_others_are_added_up_is_counted_once(alone: Bench) -> None:
+def test_a_task_that_commits_during_counting_is_counted_once(alone: Bench) -> None:
     first, second, third = alone.tasks(3)
     end = "UPDATE tasks SET status = 'Completed', finished_at = now() WHERE task_id = %s"
     again = "UPDATE tasks SET status = 'Queued', finished_at = NULL WHERE task_id = %s"
@@ -92,22 +94,22 @@ def test_what_commits_while_others_are_added_up_is_counted_once(alone: Bench) ->
         slow.execute(end, (first,))
         slow.execute(again, (third,))
         alone.rows(end, second)
-        tally(alone)
-        assert told(alone) == counted(alone)
+        count_batch(alone)
+        assert reported(alone) == actual(alone)
         slow.commit()
-    assert told(alone) == counted(alone)
-    tally(alone)
-    assert told(alone) == counted(alone)
-    assert told(alone)["work", "Completed"] == 2
+    assert reported(alone) == actual(alone)
+    count_batch(alone)
+    assert reported(alone) == actual(alone)
+    assert reported(alone)["work", "Completed"] == 2
 
 
-def test_tasks_that_ended_before_are_not_looked_at_again(alone: Bench) -> None:
+def test_already_counted_tasks_are_not_read_again(alone: Bench) -> None:
     alone.dag()
     alone.rows(SEED, 20_000)
-    assert told(alone)["after", "Completed"] == 20_000
-    while tally(alone, 5_000):
+    assert reported(alone)["after", "Completed"] == 20_000
+    while count_batch(alone, 5_000):
         pass
-    assert told(alone)["after", "Completed"] == 20_000
+    assert reported(alone)["after", "Completed"] == 20_000
     alone.rows("ANALYZE tasks")
     with psycopg.connect(alone.live.dsns.state) as conn:
         (mark,) = conn.execute("SELECT counted_to::text FROM task_tally_marks").fetchone() or ()
@@ -118,7 +120,7 @@ def test_tasks_that_ended_before_are_not_looked_at_again(alone: Bench) -> None:
 
 
 def rows_of(node: dict[str, Any]) -> list[float]:
-    """How many rows each node of a plan looked at."""
+    """Return how many rows each node of a plan read."""
     below = [n for part in node.get("Plans", []) for n in rows_of(part)]
     dropped = node.get("Rows Removed by Filter", 0)
     return [(node["Actual Rows"] + dropped) * node["Actual Loops"], *below]

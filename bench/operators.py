@@ -21,7 +21,7 @@ from trace_etl.api.task.payload import TaskPayload
 from trace_etl.dag.abi import parse_event
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.abi.events import Decoder, LogDecoder
-from trace_etl.spark.abi.numbers import fixed_binary
+from trace_etl.spark.abi.numbers import to_binary
 from trace_etl.spark.io.parquet import open_parquet_file
 from trace_etl.spark.io.writers import mark_success
 from trace_etl.spark.runner import SparkRunner
@@ -219,13 +219,13 @@ def _logs(start: int, end: int) -> Any:
             "block_number": pa.array(np.arange(start, end + 1)),
             "transaction_index": zeros,
             "log_index": zeros,
-            "transaction_hash": fixed_binary(hashes),
-            "address": fixed_binary(tokens[random.integers(0, 500, rows)]),
-            "topic0": fixed_binary(topic0),
-            "topic1": fixed_binary(people[:, 0]),
-            "topic2": fixed_binary(people[:, 1]),
+            "transaction_hash": to_binary(hashes),
+            "address": to_binary(tokens[random.integers(0, 500, rows)]),
+            "topic0": to_binary(topic0),
+            "topic1": to_binary(people[:, 0]),
+            "topic2": to_binary(people[:, 1]),
             "topic3": pa.nulls(rows, pa.binary()),
-            "data": fixed_binary(amounts),
+            "data": to_binary(amounts),
             "n_data_bytes": pa.array(np.full(rows, 32)),
             "chain_id": pa.array(np.ones(rows, np.int64)),
         }

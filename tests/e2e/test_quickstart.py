@@ -267,7 +267,7 @@ def test_a_file_that_was_tampered_with_is_found_and_its_partition_alone_is_made_
     wrong = {"block_number": 13, "problem": "other rows", "expected_rows": 1, "found_rows": 1}
     assert findings(stack)[3:] == [[wrong], []]  # and the check of the new rows is content
     told = stack.json("invalidations", "--dataset", "checked_blocks")["items"]
-    reason = "integrity_check: block 13 is not as the chain has it; being rebuilt"
+    reason = "integrity_check: block 13 differs from the chain; being rebuilt"
     [doubt] = [one for one in told if one["reason"] == reason]
     assert (doubt["partition_key"], doubt["tasks"], doubt["processed"]) == ("10-19", 1, 1)
 

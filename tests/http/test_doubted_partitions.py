@@ -76,7 +76,7 @@ def doubt(attempt: Attempt, part: str, **fields: Any) -> dict[str, Any]:
         "dataset_version": given["dataset_version"],
         "kind": "partition",
         "partition_key": part,
-        "reason": "block 3 is not as the chain has it",
+        "reason": "block 3 differs from the chain",
         "key": part,
         **fields,
     }
@@ -107,7 +107,7 @@ def test_the_producer_makes_it_again_and_its_readers_follow(world: World) -> Non
     # Nobody reads it again as it is.
     assert queued(world, "check") == queued(world, "left") == []
     (one,) = told(world)
-    assert one["reason"] == "block 3 is not as the chain has it; being rebuilt"
+    assert one["reason"] == "block 3 differs from the chain; being rebuilt"
     assert (one["tasks"], one["processed"]) == (1, 0)
     finish(world, again)
     assert [t["partition_key"] for t in queued(world, "check")] == ["0-9"]

@@ -149,5 +149,5 @@ def test_an_input_that_holds_no_logs_is_refused(runner: SparkRunner) -> None:
         scope=range_scope(0, 9),
         inputs=[as_input(source, name="blocks")],
     )
-    with pytest.raises(BadTask, match="does not hold logs"):
+    with pytest.raises(BadTask, match="use a dataset of logs"):
         runner.run(payload)

@@ -9,7 +9,7 @@ import pytest
 from support.spark_tasks import as_input, ingest, range_scope, rows, task
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.spark.errors import BadTask
-from trace_etl.spark.operators.integrity_check import sample
+from trace_etl.spark.operators.integrity_check import sample_ranges
 from trace_etl.spark.runner import SparkRunner
 
 TABLES = ("blocks", "transactions", "logs")
@@ -120,11 +120,11 @@ def test_another_table_is_refused(runner: SparkRunner, ingested: list[TaskPayloa
 def test_a_sample_is_spread_over_the_range(
     span: tuple[int, int], count: int | None, wanted: list[tuple[int, int]]
 ) -> None:
-    assert sample(*span, count) == wanted
+    assert sample_ranges(*span, count) == wanted
 
 
 def test_a_large_sample_stays_inside_the_range_and_apart() -> None:
-    runs = sample(1000, 1999, 100)
+    runs = sample_ranges(1000, 1999, 100)
     assert sum(end - start + 1 for start, end in runs) == 100
     assert runs[0][0] == 1000 and runs[-1][1] == 1999
     assert all(one[1] < other[0] for one, other in pairwise(runs))

@@ -256,5 +256,5 @@ def test_a_server_of_spark_connect_is_refused(data: str, tmp_path: Path) -> None
         )
     )
     payload = task("block_follower", {"engine": "streaming"}, ["hot_logs"])
-    with pytest.raises(BadTask, match="Spark of the worker's own"):
+    with pytest.raises(BadTask, match="does not work with Spark Connect"):
         made.run(payload, DispatcherLink(uuid4(), lambda events, invalidations=(): None))

@@ -107,7 +107,7 @@ def test_labels_may_stand_in_the_config(
     ("config", "complaint"),
     [
         ({"on": {"whom": "address"}}, "the first input has no column whom"),
-        ({"on": {"who": "adress"}}, "looked up in has no column adress"),
+        ({"on": {"who": "adress"}}, "the lookup input has no column adress"),
         ({"on": {"who": "address"}, "labels": {"0xaa": "a"}}, "needs 1 input, not 2"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_etl.dag.abi import AbiType, ArrayOf, Elementary, EventAbi, Parameter, TupleOf
-from trace_etl.spark.abi.events import ERROR, Decoder, LogDecoder, selector
+from trace_etl.spark.abi.events import ERROR, Decoder, LogDecoder, hash_signature
 from trace_etl.spark.abi.words import TEXTS, Reason
 
 TRANSFER = EventAbi(
@@ -125,7 +125,7 @@ def test_data_of_every_type_decode_as_eth_abi_decodes_them(
     case: tuple[EventAbi, list[list[Any]]],
 ) -> None:
     event, rows = case
-    logs = _logs([([selector(event)], _encoded(event, args)) for args in rows])
+    logs = _logs([([hash_signature(event)], _encoded(event, args)) for args in rows])
     found = _decode(event, logs)
     assert found["failed"] == []
     wanted = [{"log_index": n, **_columns(event, args)} for n, args in enumerate(rows)]
@@ -139,7 +139,7 @@ def test_broken_data_never_give_a_row_that_eth_abi_would_not(
 ) -> None:
     event, rows = case
     broken = [_broken(_encoded(event, args), data) for args in rows]
-    found = _decode(event, _logs([([selector(event)], one) for one in broken]))
+    found = _decode(event, _logs([([hash_signature(event)], one) for one in broken]))
     done = {row.pop("log_index"): row for row in found["done"]}
     why = {row["log_index"]: row[ERROR] for row in found["failed"]}
     assert done.keys() | why.keys() == set(range(len(rows)))
@@ -172,7 +172,7 @@ def test_indexed_values_come_from_topics(
     event = EventAbi("Made", named, anonymous)
     args = [data.draw(_values(kind)) for kind in kinds]
     hashed = b"\x11" * 32
-    topics = [] if anonymous else [selector(event)]
+    topics = [] if anonymous else [hash_signature(event)]
     wanted: dict[str, Any] = {"log_index": 0}
     for parameter, value in zip(named, args, strict=True):
         one = EventAbi("", (parameter,))
@@ -186,18 +186,18 @@ def _address(n: int) -> bytes:
     return bytes(12) + n.to_bytes(20, "big")
 
 
-ERC20 = ([selector(TRANSFER), _address(1), _address(2)], (5).to_bytes(32, "big"))
-ERC721 = ([selector(TRANSFER), _address(1), _address(2), _address(9)], b"")
+ERC20 = ([hash_signature(TRANSFER), _address(1), _address(2)], (5).to_bytes(32, "big"))
+ERC721 = ([hash_signature(TRANSFER), _address(1), _address(2), _address(9)], b"")
 
 
 @pytest.mark.parametrize(
     ("log", "reason"),
     [
         (ERC721, "4 topics, not 3"),
-        ((ERC20[0], b"\x01"), "value: the data end before the value does"),
+        ((ERC20[0], b"\x01"), "value: the data end before the value"),
         (
             ([ERC20[0][0], b"\x01" * 32, ERC20[0][2]], ERC20[1]),
-            "from: the value does not fit its type: padding that is not empty",
+            "from: the value does not fit its type: the padding is not zero",
         ),
     ],
     ids=["another_count_of_topics", "short_data", "dirty_address"],
@@ -238,5 +238,5 @@ def test_data_that_unfold_without_bound_are_refused() -> None:
     inner = encode(["uint256[]"], [[7] * 1000])[32:]
     word = lambda n: n.to_bytes(32, "big")  # noqa: E731
     data = word(32) + word(1000) + word(32_000) * 1000 + inner
-    [failed] = _decode(event, _logs([([selector(event)], data)]))["failed"]
+    [failed] = _decode(event, _logs([([hash_signature(event)], data)]))["failed"]
     assert failed[ERROR] == f"p: {TEXTS[Reason.TOO_MANY]}"

@@ -5,7 +5,7 @@ import pytest
 from trace_etl.dag.abi import BadAbi, find_event, parse_event
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.errors import Invalid
-from trace_etl.spark.abi.events import selector
+from trace_etl.spark.abi.events import hash_signature
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_signature_is_read_as_people_write_it(text: str, canonical: str) -> No
 
 def test_topic0_is_the_hash_of_the_canonical_signature() -> None:
     event = parse_event("Transfer(address indexed from, address indexed to, uint value)")
-    assert selector(event).hex().startswith("ddf252ad1be2c89b")
+    assert hash_signature(event).hex().startswith("ddf252ad1be2c89b")
     assert (event.topics, [p.name for p in event.parameters]) == (3, ["from", "to", "value"])
 
 

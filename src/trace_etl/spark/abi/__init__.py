@@ -1,1 +1,1 @@
-"""Decoding event logs, one Arrow batch at a time, without Python per row."""
+"""Decode event logs one Arrow batch at a time, without a Python loop over rows."""

@@ -1,4 +1,4 @@
-"""Batches of logs to batches of decoded events, and of what would not decode."""
+"""Decode batches of logs into batches of events, and collect the logs that do not decode."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,30 +23,30 @@ IDENTITY = (
     "transaction_hash",
     "address",
     "chain_id",
-    "timestamp",  # logs have none of their own, but people add their block's
+    "timestamp",  # not a column of `logs`, but users join the block's timestamp
 )
 ERROR = "decode_error"
 _HASH = pa.binary()
 
 
-def selector(event: EventAbi) -> bytes:
-    """Topic 0 of its logs, unless it is anonymous."""
+def hash_signature(event: EventAbi) -> bytes:
+    """Return the hash that is topic 0 in the event's logs, unless the event is anonymous."""
     return CryptodomeBackend().keccak256(event.canonical.encode())
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes the logs of one event; `output` is where its rows go."""
+    """Decodes the logs of one event; its rows go to `output`."""
 
     output: str
     event: EventAbi
 
     @cached_property
     def topic0(self) -> bytes | None:
-        return None if self.event.anonymous else selector(self.event)
+        return None if self.event.anonymous else hash_signature(self.event)
 
     def columns(self) -> list[tuple[str, Any]]:
-        """Names and types, in the order of the parameters."""
+        """Return names and types of the columns, in the order of the parameters."""
         found: list[tuple[str, Any]] = []
         for parameter in self.event.parameters:
             name = column_name(parameter)
@@ -54,81 +54,83 @@ class Decoder:
                 wide = zip(("binary", "string", "f64"), values.numbers.WIDE, strict=True)
                 found += [(f"{name}_{part}", field.type) for part, field in wide]
             else:
-                found.append((name, _HASH if _is_hashed(parameter) else _type(parameter)))
+                is_hashed = _is_hashed(parameter)
+                found.append((name, _HASH if is_hashed else values.arrow_type(parameter.type)))
         return found
 
     def candidates(self, logs: _Array) -> _Array:
-        """Which rows claim to be this event."""
+        """Return a mask of the rows with this event's topic 0 (anonymous: number of topics)."""
         if self.topic0 is None:
-            return _topic_counts(logs) == self.event.topics
-        named = pc.equal(logs.column("topic0"), pa.scalar(self.topic0, pa.binary()))
-        return np.asarray(pc.fill_null(named, False))
+            return _count_topics(logs) == self.event.topics
+        is_same = pc.equal(logs.column("topic0"), pa.scalar(self.topic0, pa.binary()))
+        return np.asarray(pc.fill_null(is_same, False))
 
     def decode(self, logs: _Array) -> tuple[list[_Array], _Array]:
-        """The columns, and for each row why it is not to be used, or None."""
+        """Return the columns, and per row the reason why it does not decode, or None."""
         reasons = np.full(len(logs), None, object)
-        counts = _topic_counts(logs)
+        counts = _count_topics(logs)
         for count in np.unique(counts[counts != self.event.topics]):
             reasons[counts == count] = f"{count} topics, not {self.event.topics}"
         plain = [p for p in self.event.parameters if not p.indexed]
-        data = Words.of(_filled(logs.column("data")))
-        found = dict(zip(plain, values.arguments([p.type for p in plain], data), strict=True))
-        _explain(reasons, data, plain)
-        found |= self._indexed(logs, reasons)
-        return [c for p in self.event.parameters for c in _flat(p, found[p])], reasons
+        data = Words.from_column(_fill_nulls(logs.column("data")))
+        arguments = values.decode_arguments([p.type for p in plain], data)
+        found = dict(zip(plain, arguments, strict=True))
+        _add_reasons(reasons, data, plain)
+        found |= self._decode_indexed(logs, reasons)
+        return [c for p in self.event.parameters for c in _flatten(p, found[p])], reasons
 
-    def _indexed(self, logs: _Array, reasons: _Array) -> dict[Parameter, _Array]:
+    def _decode_indexed(self, logs: _Array, reasons: _Array) -> dict[Parameter, _Array]:
         found: dict[Parameter, _Array] = {}
         indexed = [p for p in self.event.parameters if p.indexed]
         for topic, parameter in zip(TOPICS[not self.event.anonymous :], indexed, strict=False):
-            words = Words.of(_filled(logs.column(topic)))
+            words = Words.from_column(_fill_nulls(logs.column(topic)))
             if _is_hashed(parameter):
                 rows = np.arange(len(words.starts))
-                found[parameter] = values.numbers.fixed_binary(words.at(words.starts, rows))
+                found[parameter] = values.numbers.to_binary(words.read_words(words.starts, rows))
             else:
-                found[parameter] = values.arguments([parameter.type], words)[0]
-            _explain(reasons, words, [parameter])
+                found[parameter] = values.decode_arguments([parameter.type], words)[0]
+            _add_reasons(reasons, words, [parameter])
         return found
 
 
 def column_name(parameter: Parameter) -> str:
-    """The parameter's own name, unless a column of the log has it already."""
-    taken = (*IDENTITY, ERROR)
-    return f"arg_{parameter.name}" if parameter.name.lower() in taken else parameter.name
+    """Return the parameter's name, prefixed with `arg_` if a log column has the same name."""
+    reserved = (*IDENTITY, ERROR)
+    return f"arg_{parameter.name}" if parameter.name.lower() in reserved else parameter.name
 
 
 @dataclass
 class _Batch:
-    """A batch on its way: which logs are done with, and why the others are not."""
+    """Progress of one batch: which logs are decoded, and why the others are not."""
 
     logs: _Array
     done: _Array
     owner: _Array
-    """The first event a log claimed to be without decoding as it."""
+    """Number of the first decoder that failed on the log, or -1."""
     reasons: _Array
 
     @classmethod
-    def of(cls, logs: _Array) -> "_Batch":
+    def start(cls, logs: _Array) -> "_Batch":
         count = len(logs)
         done, owner = np.zeros(count, np.bool_), np.full(count, -1)
         return cls(logs, done, owner, np.full(count, None, object))
 
-    def attempt(self, number: int, decoder: Decoder) -> "_Attempt":
+    def run_decoder(self, number: int, decoder: Decoder) -> "_DecoderResult":
         rows: _Array = np.flatnonzero(decoder.candidates(self.logs) & ~self.done)
-        columns, why = decoder.decode(self.rows(rows))
-        good: _Array = np.asarray(pa.array(why, pa.string()).is_null())
+        columns, reasons = decoder.decode(self.take_rows(rows))
+        good: _Array = np.asarray(pa.array(reasons, pa.string()).is_null())
         self.done[rows[good]] = True
         self.owner[rows[~good & (self.owner[rows] < 0)]] = number
-        self.reasons[rows[~good]] = why[~good]
-        return _Attempt(number, decoder.output, rows, columns, good)
+        self.reasons[rows[~good]] = reasons[~good]
+        return _DecoderResult(number, decoder.output, rows, columns, good)
 
-    def rows(self, wanted: _Array) -> _Array:
-        return self.logs if len(wanted) == len(self.logs) else self.logs.take(pa.array(wanted))
+    def take_rows(self, rows: _Array) -> _Array:
+        return self.logs if len(rows) == len(self.logs) else self.logs.take(pa.array(rows))
 
 
 @dataclass(frozen=True)
-class _Attempt:
-    """What one event made of the logs that claim to be it."""
+class _DecoderResult:
+    """Columns that one decoder produced, and which of its rows decoded."""
 
     number: int
     output: str
@@ -139,90 +141,93 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class LogDecoder:
-    """Decodes batches by several events; a log goes to the first event that decodes it."""
+    """Decodes batches with several decoders; a log goes to the first one that decodes it."""
 
     decoders: Sequence[Decoder]
     identity: Sequence[tuple[str, Any]]
-    """The log's own columns that every output keeps."""
-    rest: Sequence[tuple[str, Any]] = ()
-    """All columns of the input, kept for logs that do not decode."""
+    """Columns of the log that every output repeats."""
+    input_columns: Sequence[tuple[str, Any]] = ()
+    """All columns of the input, repeated for logs that do not decode."""
     undecoded: str | None = None
-    """The output for those; without one they stay in their event's, with the reason."""
+    """Output for logs that do not decode. None: they stay in the event's output, with the reason."""
 
     def tables(self) -> dict[str, Any]:
-        """The Arrow schema of every output."""
+        """Return the Arrow schema of every output."""
         error = [] if self.undecoded else [(ERROR, pa.string())]
         found = {
             one.output: pa.schema([*self.identity, *one.columns(), *error]) for one in self.decoders
         }
         if self.undecoded:
-            told = [("event", pa.string()), (ERROR, pa.string())]
-            found[self.undecoded] = pa.schema([*self.rest, *told])
+            added = [("event", pa.string()), (ERROR, pa.string())]
+            found[self.undecoded] = pa.schema([*self.input_columns, *added])
         return found
 
     def __call__(self, logs: _Array) -> Iterator[tuple[str, _Array]]:
-        """The rows of each output that a batch gives."""
-        batch, schemas = _Batch.of(logs), self.tables()
-        for attempt in [batch.attempt(*one) for one in enumerate(self.decoders)]:
-            columns = self._decoded(batch, attempt)
+        """Decode a batch and yield the rows of each output."""
+        batch, schemas = _Batch.start(logs), self.tables()
+        # Every decoder runs before the first yield: a later one may decode what an earlier one
+        # could not, and only then is it known which rows failed.
+        for result in [batch.run_decoder(*one) for one in enumerate(self.decoders)]:
+            columns = self._collect_decoded(batch, result)
             yield (
-                attempt.output,
-                pa.RecordBatch.from_arrays(columns, schema=schemas[attempt.output]),
+                result.output,
+                pa.RecordBatch.from_arrays(columns, schema=schemas[result.output]),
             )
         if self.undecoded:
-            columns = self._undecoded(batch)
+            columns = self._collect_undecoded(batch)
             yield (
                 self.undecoded,
                 pa.RecordBatch.from_arrays(columns, schema=schemas[self.undecoded]),
             )
 
-    def _decoded(self, batch: _Batch, attempt: _Attempt) -> list[_Array]:
-        rows, good = attempt.rows, attempt.good
+    def _collect_decoded(self, batch: _Batch, result: _DecoderResult) -> list[_Array]:
+        rows, good = result.rows, result.good
         if self.undecoded:
-            kept, columns = good, attempt.columns
+            columns = result.columns
             if not good.all():
                 columns = [column.filter(pa.array(good)) for column in columns]
-            return [*self._identity(batch, rows[kept]), *columns]
-        kept = good | ((batch.owner[rows] == attempt.number) & ~batch.done[rows])
-        places = pa.array(np.flatnonzero(kept), mask=~good[kept])
-        errors = np.where(good[kept], None, batch.reasons[rows[kept]])
-        columns = [column.take(places) for column in attempt.columns]
-        return [*self._identity(batch, rows[kept]), *columns, pa.array(errors, pa.string())]
+            return [*self._collect_identity(batch, rows[good]), *columns]
+        selected = good | ((batch.owner[rows] == result.number) & ~batch.done[rows])
+        positions = pa.array(np.flatnonzero(selected), mask=~good[selected])
+        errors = np.where(good[selected], None, batch.reasons[rows[selected]])
+        columns = [column.take(positions) for column in result.columns]
+        identity = self._collect_identity(batch, rows[selected])
+        return [*identity, *columns, pa.array(errors, pa.string())]
 
-    def _identity(self, batch: _Batch, rows: _Array) -> list[_Array]:
-        kept = batch.rows(rows)
-        return [kept.column(name) for name, _ in self.identity]
+    def _collect_identity(self, batch: _Batch, rows: _Array) -> list[_Array]:
+        logs = batch.take_rows(rows)
+        return [logs.column(name) for name, _ in self.identity]
 
-    def _undecoded(self, batch: _Batch) -> list[_Array]:
+    def _collect_undecoded(self, batch: _Batch) -> list[_Array]:
         failed: _Array = np.flatnonzero((batch.owner >= 0) & ~batch.done)
         names: list[str] = [self.decoders[int(n)].event.name for n in batch.owner[failed]]
-        kept = batch.logs.take(pa.array(failed))
+        logs = batch.logs.take(pa.array(failed))
         return [
-            *(kept.column(name) for name, _ in self.rest),
+            *(logs.column(name) for name, _ in self.input_columns),
             pa.array(names, pa.string()),
             pa.array(batch.reasons[failed], pa.string()),
         ]
 
 
-def _explain(reasons: _Array, words: Words, parameters: Sequence[Parameter]) -> None:
+def _add_reasons(reasons: _Array, words: Words, parameters: Sequence[Parameter]) -> None:
     failed: _Array = np.flatnonzero(words.errors)
     for row in failed:
         if reasons[row] is None:
-            name = parameters[int(words.parts[row])].name
+            name = parameters[int(words.failed_parameters[row])].name
             reasons[row] = f"{name}: {TEXTS[Reason(words.errors[row])]}"
 
 
-def _topic_counts(logs: _Array) -> _Array:
+def _count_topics(logs: _Array) -> _Array:
     present = [np.asarray(logs.column(topic).is_valid()) for topic in TOPICS]
     return np.sum(present, axis=0)
 
 
-def _filled(column: _Array) -> _Array:
+def _fill_nulls(column: _Array) -> _Array:
     return pc.fill_null(column, b"") if column.null_count else column
 
 
 def _is_hashed(parameter: Parameter) -> bool:
-    """What does not fit a topic is in the log as its hash only."""
+    """Whether the topic contains only a hash, because the value does not fit into 32 bytes."""
     return parameter.indexed and (
         parameter.type.is_dynamic or isinstance(parameter.type, ArrayOf | TupleOf)
     )
@@ -232,9 +237,5 @@ def _is_wide(parameter: Parameter) -> bool:
     return values.is_wide(parameter.type)
 
 
-def _type(parameter: Parameter) -> Any:
-    return values.arrow_type(parameter.type)
-
-
-def _flat(parameter: Parameter, column: _Array) -> list[_Array]:
+def _flatten(parameter: Parameter, column: _Array) -> list[_Array]:
     return column.flatten() if _is_wide(parameter) else [column]

@@ -1,4 +1,4 @@
-"""The bytes of a batch of values, read by position; what goes wrong is noted for its row."""
+"""Read 32-byte ABI words of a whole batch by position, and record the rows that fail."""
 
 from enum import IntEnum
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 _Array = Any
-# A number past this is no offset and no length, whatever the data.
+# No offset or length in a log can be larger than this.
 _LARGEST = np.uint64(1 << 31)
 
 
 class Reason(IntEnum):
-    """Why a log does not decode. `TEXTS` says it in words."""
+    """Why a log does not decode. `TEXTS` has the message of each reason."""
 
     SHORT = 1
     PADDING = 2
@@ -22,32 +22,34 @@ class Reason(IntEnum):
 
 
 TEXTS = {
-    Reason.SHORT: "the data end before the value does",
-    Reason.PADDING: "the value does not fit its type: padding that is not empty",
-    Reason.OFFSET: "an offset that leads nowhere",
+    Reason.SHORT: "the data end before the value",
+    Reason.PADDING: "the value does not fit its type: the padding is not zero",
+    Reason.OFFSET: "the offset points outside the data",
     Reason.TOO_MANY: "more elements than the data can hold",
-    Reason.UTF8: "text that is not UTF-8",
-    Reason.BOOL: "a bool that is neither 0 nor 1",
+    Reason.UTF8: "the text is not UTF-8",
+    Reason.BOOL: "the bool is neither 0 nor 1",
 }
 
 
 class Words:
-    """Values laid end to end. Reading past a row's end marks the row and gives zeros."""
+    """The concatenated bytes of a column. Reading past a row's end marks the row as failed and
+    returns zeros."""
 
     def __init__(self, data: _Array, starts: _Array, ends: _Array) -> None:
         self.data = np.concatenate([data, np.zeros(32, np.uint8)])
         self.starts = starts
         self.ends = ends
         self.errors = np.zeros(len(starts), np.uint8)
-        self.parts = np.zeros(len(starts), np.int64)
-        """At which part each failed row failed."""
-        self.part = 0
-        self._nowhere = len(data)
-        self._at_any_byte = np.ndarray((len(data) + 1,), "V32", self.data, 0, (1,))
+        self.failed_parameters = np.zeros(len(starts), np.int64)
+        """Index of the parameter at which each failed row failed."""
+        self.parameter = 0
+        """Index of the parameter that is being decoded."""
+        self._zeros = len(data)
+        self._word_at_byte = np.ndarray((len(data) + 1,), "V32", self.data, 0, (1,))
 
     @classmethod
-    def of(cls, column: _Array) -> "Words":
-        """Those of a binary column without nulls."""
+    def from_column(cls, column: _Array) -> "Words":
+        """Read a binary column without nulls."""
         count = len(column)
         if not count:
             return cls(np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -57,30 +59,30 @@ class Words:
         data = np.frombuffer(content or b"", np.uint8)[offsets[0] : offsets[-1]]
         return cls(data, offsets[:-1] - offsets[0], offsets[1:] - offsets[0])
 
-    def fail(self, rows: _Array, reason: Reason) -> None:
-        """Note a reason for these rows; the first one stands."""
-        fresh = rows[self.errors[rows] == 0]
-        self.errors[fresh] = reason
-        self.parts[fresh] = self.part
+    def mark_failed(self, rows: _Array, reason: Reason) -> None:
+        """Record the reason for these rows, unless they already have one."""
+        new = rows[self.errors[rows] == 0]
+        self.errors[new] = reason
+        self.failed_parameters[new] = self.parameter
 
-    def at(self, positions: _Array, rows: _Array) -> _Array:
-        """The words there, as rows of 32 bytes."""
+    def read_words(self, positions: _Array, rows: _Array) -> _Array:
+        """Return the words at these positions, as a matrix with 32 bytes per row."""
         short = positions + 32 > self.ends[rows]
         if short.any():
-            self.fail(rows[short], Reason.SHORT)
-            positions = np.where(short, self._nowhere, positions)
-        return self._at_any_byte[positions].view(np.uint8).reshape(-1, 32)
+            self.mark_failed(rows[short], Reason.SHORT)
+            positions = np.where(short, self._zeros, positions)
+        return self._word_at_byte[positions].view(np.uint8).reshape(-1, 32)
 
-    def sizes(self, positions: _Array, rows: _Array, reason: Reason) -> _Array:
-        """The words there as offsets or lengths; absurd ones mark the row and become 0."""
-        limbs = self.at(positions, rows).view(">u8").astype(np.uint64)
-        absurd = (limbs[:, :3] != 0).any(axis=1) | (limbs[:, 3] >= _LARGEST)
-        if absurd.any():
-            self.fail(rows[absurd], reason)
-        return np.where(absurd, 0, limbs[:, 3]).astype(np.int64)
+    def read_sizes(self, positions: _Array, rows: _Array, reason: Reason) -> _Array:
+        """Return offsets or lengths; values that are too large mark the row and become 0."""
+        limbs = self.read_words(positions, rows).view(">u8").astype(np.uint64)
+        too_large = (limbs[:, :3] != 0).any(axis=1) | (limbs[:, 3] >= _LARGEST)
+        if too_large.any():
+            self.mark_failed(rows[too_large], reason)
+        return np.where(too_large, 0, limbs[:, 3]).astype(np.int64)
 
-    def take(self, positions: _Array, lengths: _Array) -> tuple[_Array, _Array]:
-        """Stretches of bytes laid end to end, and where each begins. They must be inside."""
+    def read_bytes(self, positions: _Array, lengths: _Array) -> tuple[_Array, _Array]:
+        """Return the concatenated byte ranges and the start of each. They must be in bounds."""
         offsets = np.zeros(len(positions) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         index = np.arange(int(offsets[-1])) + np.repeat(positions - offsets[:-1], lengths)

@@ -1,6 +1,6 @@
-"""One file per operator, named as it is declared in `dag.operators`; its `run` does the work.
+"""The operators that workers run: one module each, with the name declared in `dag.operators`.
 
-An operator hands back what is to be written, or, having done everything itself, what to report.
+`run` returns the rows to write, or a `TaskResult` if the operator has written everything itself.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from trace_etl.spark.io.writers import Result
 
 
 class OutputSchemas(Protocol):
-    """The columns of an operator's outputs, for one that must not run without data or a node."""
+    """Returns the columns of an operator's outputs, for operators that cannot run on empty inputs."""
 
     def __call__(
         self, outputs: Sequence[str], inputs: Sequence[Input], /
@@ -26,23 +26,23 @@ class OutputSchemas(Protocol):
 
 
 class RunOperator(Protocol):
-    """An operator's work. It gets the config in the class it declared."""
+    """Runs one task. `config` is an instance of the operator's config class."""
 
     def __call__(self, context: OperatorContext, config: Any, /) -> Result | TaskResult: ...
 
 
 def find_operator(name: str) -> RunOperator:
-    """The code of a declared operator. Raises BadTask for one that workers do not have."""
+    """Return an operator's `run` function. Raises BadTask if workers cannot run the operator."""
     return cast("RunOperator", _find_module(name).run)
 
 
 def find_output_schemas(name: str) -> OutputSchemas | None:
-    """The operator's `output_schemas`, if it has one. Raises BadTask like `find_operator`."""
+    """Return the operator's `output_schemas` function, if any. Raises BadTask."""
     return getattr(_find_module(name), "output_schemas", None)
 
 
 def _find_module(name: str) -> Any:
     operator = OPERATORS.get(name)
     if operator is None or not operator.is_for_workers:
-        raise BadTask(f"operator {name}: this worker does not run it")
+        raise BadTask(f"operator {name}: this worker cannot run it")
     return importlib.import_module(f"{__name__}.{name}")

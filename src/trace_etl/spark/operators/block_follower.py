@@ -1,4 +1,4 @@
-"""Follows the tip of a chain into hot tables, through every reorganisation. Runs until stopped."""
+"""Follow the tip of a chain into hot tables and handle reorganisations. Runs until stopped."""
 
 from collections.abc import Sequence
 
@@ -22,40 +22,44 @@ from trace_etl.spark.link import never
 from trace_etl.spark.session.conf import is_connect
 from trace_etl.spark.session.scratch import own_directory
 
-# Above all it must notice soon that a block has gone: the loop around it is patient enough.
+# Few tries per request: the follower must notice a replaced block soon, and its loop retries.
 _TRIES = 3
 
 
 def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
-    """Follow until the attempt shall end. Raises TaskCanceled then, or what stays broken."""
+    """Follow until the attempt is canceled (TaskCanceled) or an error outlasts the retries."""
     dsn = context.settings.data_dsn
     if dsn is None:
-        raise BadTask("block_follower: this worker knows no Postgres data (TRACE_DATA_DSN)")
-    plan = _plan(context, config)
+        raise BadTask("block_follower: Postgres data is not configured; set TRACE_DATA_DSN")
+    plan = _make_plan(context, config)
     source = RpcSource(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
     kinds = [output.kind for output in plan.outputs]
     with TipReader(source, kinds) as reader, connection.connect(dsn) as conn:
-        held = context.link.is_paused if context.link else never
-        follower = ChainFollower(plan, reader, conn, context.emit, context.canceled, held)
+        is_paused = context.link.is_paused if context.link else never
+        follower = ChainFollower(plan, reader, conn, context.emit, context.canceled, is_paused)
         if config.engine == "streaming":
-            _streaming(context, follower, source).run()
+            _make_streaming_follower(context, follower, source).run()
         else:
             follower.run()
     context.check()
     return TaskResult()
 
 
-def _streaming(
+def _make_streaming_follower(
     context: OperatorContext, follower: ChainFollower, source: RpcSource
 ) -> StreamingFollower:
     if is_connect(context.settings.master):
-        # A server would run our part of a batch on its side, away from position and fence.
-        raise BadTask("block_follower, engine streaming: needs a Spark of the worker's own")
+        # A Connect server would run `foreachBatch` in its own process, where the stream position
+        # and the fence of this attempt are not available.
+        raise BadTask(
+            "block_follower: `engine: streaming` does not work with Spark Connect; use "
+            "`engine: loop`, or run Spark in the worker"
+        )
     spark = context.spark
     return StreamingFollower(follower, spark, source, own_directory(context.settings.spark_dir))
 
 
-def _plan(context: OperatorContext, config: FollowConfig) -> FollowPlan:
+def _make_plan(context: OperatorContext, config: FollowConfig) -> FollowPlan:
     task = context.task
     outputs = [
         HotOutput(
@@ -68,7 +72,7 @@ def _plan(context: OperatorContext, config: FollowConfig) -> FollowPlan:
     ]
     return FollowPlan(
         name=f"{task.job.dag_name}.{task.job.name}",
-        # The generation's identity: a new one begins a stream of its own, the old one stands.
+        # The dataset version identifies the generation: a new generation starts a new stream.
         writer=Writer(outputs[0].dataset_version, task.task_id, task.attempt),
         outputs=outputs,
         start=config.start_block,
@@ -80,5 +84,5 @@ def _plan(context: OperatorContext, config: FollowConfig) -> FollowPlan:
 
 
 def output_schemas(outputs: Sequence[str], _: Sequence[Input]) -> dict[str, StructType]:
-    """Return the columns of the tables that it follows."""
+    """Return the columns of the hot tables."""
     return {name: from_arrow_schema(SCHEMAS[name.removeprefix("hot_")]) for name in outputs}

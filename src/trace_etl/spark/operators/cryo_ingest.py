@@ -1,4 +1,4 @@
-"""A range of a chain: blocks, transactions and logs, each block fetched once."""
+"""Fetch a range of blocks from a chain into tables. All tables come from one fetch per block."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from trace_etl.spark.evm.options import BUNDLE
 from trace_etl.spark.evm.tables import SCHEMAS, build_table
 from trace_etl.spark.io.writers import Bundle, Split
 
-# A Spark task per this many blocks; below it the fetch is over before a shuffle pays.
+# Blocks per Spark task. Smaller ranges run as one task: splitting them costs more than it saves.
 _BLOCKS_PER_TASK = 5000
 
 
 def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
-    """The outputs' rows for the scope, from the named RPC pool. Raises BadTask."""
+    """Return the rows of the task's range, from the named RPC pool. Raises BadTask."""
     start, end = context.block_range()
     urls = context.rpc_urls(config.rpc)
     tables = {name: SCHEMAS[name] for name in context.outputs}
     if start // _BLOCKS_PER_TASK == end // _BLOCKS_PER_TASK:
-        # One executor fetches and writes: no row goes through the JVM.
-        fetch = Fetch(RpcSource(urls, batch=config.batch), tuple(tables), start, end)
+        # One executor fetches and writes, so no row goes through the JVM.
+        fetch = FetchRange(RpcSource(urls, batch=config.batch), tuple(tables), start, end)
         return Split(context.spark.range(0, 1, 1, 1), fetch, tables)  # one row, one task
     frame = (
         context.spark.read.format("evm")
@@ -39,8 +39,8 @@ def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
 
 
 @dataclass(frozen=True)
-class Fetch:
-    """Runs on an executor: a range of blocks, as batches of its tables."""
+class FetchRange:
+    """Fetches a range of blocks on an executor and yields record batches of its tables."""
 
     source: RpcSource
     tables: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Event logs by their ABI into typed columns; what does not decode is kept, with the reason."""
+"""Decode event logs into typed columns. Logs that do not decode are kept, with the reason."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +18,15 @@ _NEEDED = (*TOPICS, "data")
 
 
 def run(context: OperatorContext, config: DecodeConfig) -> Split:
-    """One output per event, and one for what does not decode. Raises BadTask."""
+    """Return one output per event, and optionally one for logs that fail. Raises BadTask."""
     decoders = [Decoder(output, event) for output, event in config.parsed().items()]
     undecoded = UNDECODED if UNDECODED in context.outputs else None
-    return decoded(relevant(context.inputs[0], decoders, config.addresses), decoders, undecoded)
+    logs = select_candidates(context.inputs[0], decoders, config.addresses)
+    return decode_logs(logs, decoders, undecoded)
 
 
-def decoded(logs: Input, decoders: Sequence[Decoder], undecoded: str | None) -> Split:
-    """The logs' rows by event."""
+def decode_logs(logs: Input, decoders: Sequence[Decoder], undecoded: str | None) -> Split:
+    """Return the decoded rows, split by event."""
     fields: list[Any] = list(to_arrow_schema(logs.frame.schema, timezone="UTC"))
     columns = [(field.name, field.type) for field in fields]
     identity = [column for column in columns if column[0] in IDENTITY]
@@ -33,21 +34,22 @@ def decoded(logs: Input, decoders: Sequence[Decoder], undecoded: str | None) -> 
     return Split(logs.frame, work, work.tables(), logs.scan)
 
 
-def relevant(logs: Input, decoders: Sequence[Decoder], addresses: Sequence[str]) -> Input:
-    """Only logs that one of the events could be of; Parquet skips the others. Raises BadTask."""
+def select_candidates(logs: Input, decoders: Sequence[Decoder], addresses: Sequence[str]) -> Input:
+    """Keep logs that can be one of the events. The filter is pushed into Parquet. Raises BadTask."""
     missing = [name for name in (*_NEEDED, "address") if name not in logs.frame.columns]
     if missing:
-        raise BadTask(f"the input has no column {missing[0]}: it does not hold logs")
+        raise BadTask(f"the input has no column {missing[0]}; use a dataset of logs as input")
     if addresses:
-        logs = _only(logs, "address", [bytes.fromhex(one[2:]) for one in addresses])
+        logs = _filter_values(logs, "address", [bytes.fromhex(one[2:]) for one in addresses])
     topics = [one.topic0 for one in decoders]
     if any(topic is None for topic in topics):
         return logs
-    # The decoder itself looks at topic 0: a scan need not do so before.
-    return replace(_only(logs, "topic0", [one for one in topics if one]), scan=logs.scan)
+    # The scan stays unfiltered by topic 0 because the decoder compares topic 0 itself.
+    filtered = _filter_values(logs, "topic0", [one for one in topics if one])
+    return replace(filtered, scan=logs.scan)
 
 
-def _only(logs: Input, column: str, wanted: Sequence[bytes]) -> Input:
+def _filter_values(logs: Input, column: str, wanted: Sequence[bytes]) -> Input:
     is_wanted = F.col(column).isin([F.lit(bytearray(one)) for one in wanted])
     scan = logs.scan.where(column, wanted) if logs.scan else None
     return replace(logs, frame=logs.frame.where(is_wanted), scan=scan)

@@ -1,4 +1,4 @@
-"""ERC-20 transfers out of logs: token, from, to and value, nothing that only looks like one."""
+"""Extract ERC-20 transfers from logs: token, sender, recipient and value."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,16 +11,19 @@ from trace_etl.dag.operator_configs import TransfersConfig
 from trace_etl.spark.abi.events import Decoder, LogDecoder
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.io.writers import Split
-from trace_etl.spark.operators.decode_logs import decoded, relevant
+from trace_etl.spark.operators.decode_logs import decode_logs, select_candidates
 
 _TRANSFER = parse_event("Transfer(address indexed from, address indexed to, uint256 value)")
 _NAMES = {"address": "token", "from": "from_address", "to": "to_address"}
-_REST = "_rest"
+_UNDECODED = "_undecoded"
 
 
 @dataclass(frozen=True)
 class _Transfers:
-    """Decodes, drops what is no ERC-20 transfer (an NFT's has a fourth topic), and renames."""
+    """Decodes the logs, drops those that are no ERC-20 transfer, and renames the columns.
+
+    An ERC-721 transfer shares topic 0 but has a fourth topic, so it does not decode.
+    """
 
     decoder: LogDecoder
     output: str
@@ -33,10 +36,11 @@ class _Transfers:
 
 
 def run(context: OperatorContext, config: TransfersConfig) -> Split:
-    """The transfers, one row each. Raises BadTask."""
+    """Return one row per transfer. Raises BadTask."""
     [output] = context.outputs
     decoders = [Decoder(output, _TRANSFER)]
-    split = decoded(relevant(context.inputs[0], decoders, config.tokens), decoders, _REST)
+    logs = select_candidates(context.inputs[0], decoders, config.tokens)
+    split = decode_logs(logs, decoders, _UNDECODED)
     assert isinstance(split.work, LogDecoder)
     fields = [(_NAMES.get(field.name, field.name), field.type) for field in split.tables[output]]
     schema = pa.schema(fields)

@@ -1,4 +1,4 @@
-"""Deletes from a hot table the blocks that a cold dataset holds, once they are committed there."""
+"""Delete blocks from a hot table after a cold dataset has committed them."""
 
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import InputPartition
@@ -11,19 +11,19 @@ from trace_etl.spark.errors import BadTask
 
 
 def run(context: OperatorContext, config: TrimConfig) -> TaskResult:
-    """Delete the task's blocks, some at a time; nothing while the cold input lacks one of them.
+    """Delete the blocks of the task in batches, unless the cold input lacks one of them.
 
-    The cold partitions are those pinned at the claim: committed, so that the delete comes after.
+    The claim pinned the cold partitions, so they are committed before the delete.
     """
     cold, hot = context.task.inputs
     scope = context.task.scope
     if scope is None or scope.start is None or scope.end is None:
-        return TaskResult()  # woken by the hot table itself
+        return TaskResult()  # the hot table woke this task, not a cold partition
     if not covers(cold.partitions, scope.start, scope.end):
         return TaskResult()
     dsn = context.settings.data_dsn
     if dsn is None:
-        raise BadTask("hot_trim: this worker knows no Postgres data (TRACE_DATA_DSN)")
+        raise BadTask("hot_trim: Postgres data is not configured; set TRACE_DATA_DSN")
     table = hot_table(hot.dataset_uuid, hot.dataset_version)
     with connection.connect(dsn) as conn:
         for start, end in split(scope.start, scope.end, config.blocks_per_delete):
@@ -34,7 +34,7 @@ def run(context: OperatorContext, config: TrimConfig) -> TaskResult:
 
 
 def covers(partitions: list[InputPartition], start: int, end: int) -> bool:
-    """Whether the partitions hold every block of the range."""
+    """Whether the partitions contain every block of the range."""
     spans = sorted(
         (p.start, p.end) for p in partitions if p.start is not None and p.end is not None
     )

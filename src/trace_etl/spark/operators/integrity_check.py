@@ -1,4 +1,4 @@
-"""Cold data against the chain: gaps, duplicates, and blocks whose rows are not the chain's."""
+"""Compare cold data with the chain: find gaps, duplicates and blocks with different rows."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -29,7 +29,7 @@ _FINDINGS = "block_number bigint, problem string, expected_rows bigint, found_ro
 
 
 def run(context: OperatorContext, config: IntegrityConfig) -> Frame:
-    """One row a finding; none when all is well. Raises BadTask when it is another table."""
+    """Return one row per finding. Raises BadTask if the input lacks a column of the table."""
     start, end = context.block_range()
     [given] = context.inputs
     cold = given.frame
@@ -37,23 +37,23 @@ def run(context: OperatorContext, config: IntegrityConfig) -> Frame:
     missing = [name for name in schema.names if name not in cold.columns]
     if missing:
         raise BadTask(f"integrity_check: the input has no column {missing[0]} of {config.table}")
-    blocks = sample(start, end, config.sample_blocks)
-    chain = _chain(context.spark, config.table, context.rpc_urls(config.rpc), blocks)
-    held = cold if config.sample_blocks is None else cold.where(_within(blocks))
-    found = differences(held, chain, schema.names).unionByName(
-        duplicates(cold, _KEYS[config.table])
+    ranges = sample_ranges(start, end, config.sample_blocks)
+    chain = _read_chain(context.spark, config.table, context.rpc_urls(config.rpc), ranges)
+    sampled = cold if config.sample_blocks is None else cold.where(_is_in(ranges))
+    found = find_differences(sampled, chain, schema.names).unionByName(
+        find_duplicates(cold, _KEYS[config.table])
     )
     if config.table == "blocks" and config.sample_blocks is not None:
-        found = found.unionByName(gaps(context.spark, cold, start, end)).distinct()
-    # Findings are few, or few are reported: the only rows that come to the driver.
+        found = found.unionByName(find_gaps(context.spark, cold, start, end)).distinct()
+    # The driver collects findings only, and their number is limited.
     findings = cast("list[Any]", found.orderBy(_BLOCK, "problem").take(config.most_findings))
     frame = context.spark.createDataFrame(findings, _FINDINGS)
-    doubtful = _doubtful(context.task.inputs[0], [row[_BLOCK] for row in findings])
-    return Frame(context.outputs[0], frame, invalidations=doubtful)
+    invalid = _make_invalidations(context.task.inputs[0], [row[_BLOCK] for row in findings])
+    return Frame(context.outputs[0], frame, invalidations=invalid)
 
 
-def sample(start: int, end: int, count: int | None) -> list[tuple[int, int]]:
-    """The ranges of blocks to compare: the whole, or a few runs evenly spread over it."""
+def sample_ranges(start: int, end: int, count: int | None) -> list[tuple[int, int]]:
+    """Return the block ranges to compare: the whole range, or a few runs evenly spread over it."""
     total = end - start + 1
     if count is None or count >= total:
         return [(start, end)]
@@ -64,8 +64,8 @@ def sample(start: int, end: int, count: int | None) -> list[tuple[int, int]]:
     return [(first, first + length - 1) for first in firsts]
 
 
-def differences(cold: DataFrame, chain: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Blocks whose rows are not the same on both sides, by count and by the sum of their hashes."""
+def find_differences(cold: DataFrame, chain: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Find blocks whose number of rows or sum of row hashes differs between the two sides."""
     sides = _fingerprint(chain, columns, "expected").join(
         _fingerprint(cold, columns, "found"), _BLOCK, "full_outer"
     )
@@ -85,8 +85,8 @@ def differences(cold: DataFrame, chain: DataFrame, columns: Sequence[str]) -> Da
     )
 
 
-def duplicates(cold: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Blocks with a row that is there twice."""
+def find_duplicates(cold: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Find blocks with more than one row for the same key."""
     counted = cold.groupBy(*key).count().where("count > 1")
     return counted.groupBy(_BLOCK).agg(
         F.lit("duplicates").alias("problem"),
@@ -95,8 +95,8 @@ def duplicates(cold: DataFrame, key: Sequence[str]) -> DataFrame:
     )
 
 
-def gaps(spark: SparkSession, cold: DataFrame, start: int, end: int) -> DataFrame:
-    """Blocks of the range that are not there at all."""
+def find_gaps(spark: SparkSession, cold: DataFrame, start: int, end: int) -> DataFrame:
+    """Find blocks of the range without any row."""
     wanted = spark.range(start, end + 1).withColumnRenamed("id", _BLOCK)
     return wanted.join(cold.select(_BLOCK), _BLOCK, "left_anti").select(
         _BLOCK,
@@ -107,7 +107,7 @@ def gaps(spark: SparkSession, cold: DataFrame, start: int, end: int) -> DataFram
 
 
 def _fingerprint(frame: DataFrame, columns: Sequence[str], side: str) -> DataFrame:
-    # The hash passes over nulls: that a value is missing must count too, and in which column.
+    # xxhash64 skips nulls, so the null flag of each column is hashed as well.
     values = [F.col(name) for name in columns]
     hashed = F.xxhash64(*values, *(value.isNull() for value in values))
     return frame.groupBy(_BLOCK).agg(
@@ -116,7 +116,7 @@ def _fingerprint(frame: DataFrame, columns: Sequence[str], side: str) -> DataFra
     )
 
 
-def _chain(
+def _read_chain(
     spark: SparkSession, table: str, urls: Sequence[str], ranges: Sequence[tuple[int, int]]
 ) -> DataFrame:
     parts = [
@@ -132,12 +132,12 @@ def _chain(
     return reduce(DataFrame.unionByName, parts)
 
 
-def _within(ranges: Sequence[tuple[int, int]]) -> Column:
+def _is_in(ranges: Sequence[tuple[int, int]]) -> Column:
     return reduce(Column.__or__, [F.col(_BLOCK).between(*one) for one in ranges])
 
 
-def _doubtful(given: TaskInput, blocks: Sequence[int]) -> list[Invalidation]:
-    """The partitions that hold a block with a finding; blocks of none are nobody's yet."""
+def _make_invalidations(given: TaskInput, blocks: Sequence[int]) -> list[Invalidation]:
+    """Invalidate the input partitions that contain a block with a finding."""
     return [
         Invalidation(
             kind="partition",
@@ -146,18 +146,18 @@ def _doubtful(given: TaskInput, blocks: Sequence[int]) -> list[Invalidation]:
             partition_key=part.partition_key,
             start=part.start,
             end=part.end,
-            reason=f"integrity_check: block {found[0]} is not as the chain has it",
+            reason=f"integrity_check: block {found[0]} differs from the chain",
             key=part.partition_key,
         )
         for part in given.partitions
-        if (found := [block for block in blocks if _holds(part, block)])
+        if (found := [block for block in blocks if _contains(part, block)])
     ]
 
 
-def _holds(part: InputPartition, block: int) -> bool:
+def _contains(part: InputPartition, block: int) -> bool:
     return part.start is None or part.end is None or part.start <= block <= part.end
 
 
 def output_schemas(outputs: Sequence[str], _: Sequence[Input]) -> dict[str, StructType]:
-    """Return the columns of its findings."""
+    """Return the columns of a finding."""
     return dict.fromkeys(outputs, cast("StructType", StructType.fromDDL(_FINDINGS)))

@@ -1,4 +1,4 @@
-"""Many small files, or a hot table's final blocks, to one well-packed file a partition."""
+"""Compact many small files, or the final blocks of a hot table, into one file per partition."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from trace_etl.spark.io.writers import Frame, Split
 
 
 @dataclass(frozen=True)
-class _All:
-    """Every row to the one output."""
+class _CopyRows:
+    """Sends every row to the one output."""
 
     output: str
 
@@ -29,21 +29,21 @@ class _All:
 
 
 def run(context: OperatorContext, config: CompactConfig) -> Frame | Split | TaskResult:
-    """Every row of the range, as it is. Raises NotFinal while the chain may still change it."""
-    if config.size is not None and not _is_whole(context.task.scope, config.size):
+    """Return every row of the range, unchanged. Raises NotFinal while the chain may change it."""
+    if config.size is not None and not _is_aligned(context.task.scope, config.size):
         return TaskResult()
     if config.finality_depth_blocks is not None:
         _check_finality(context, config.rpc, config.finality_depth_blocks)
-    _check_there(context)
+    _check_not_trimmed(context)
     given, [output] = context.load(context.task.inputs[-1]), context.outputs
     if given.scan is None:
         return Frame(output, given.frame, is_large=not given.is_small, is_archive=True)
     tables = {output: given.scan.schema}
-    return Split(given.frame, _All(output), tables, given.scan, is_archive=True)
+    return Split(given.frame, _CopyRows(output), tables, given.scan, is_archive=True)
 
 
-def _check_there(context: OperatorContext) -> None:
-    """A hot table that was trimmed looks like a chain without those blocks. Raises BadTask."""
+def _check_not_trimmed(context: OperatorContext) -> None:
+    """Raise BadTask if `hot_trim` deleted blocks of the range: the output would lose their rows."""
     given, dsn = context.task.inputs[-1], context.settings.data_dsn
     scope = context.task.scope
     if given.partitions or dsn is None or scope is None:
@@ -55,12 +55,13 @@ def _check_there(context: OperatorContext) -> None:
         if hot_tables.is_trimmed(conn, table, scope.start, scope.end):
             raise BadTask(
                 f"parquet_compact: blocks of {scope.start}-{scope.end} were trimmed from "
-                f"{given.name}; what stands is kept. Ingest them from the chain instead"
+                f"{given.name}; the committed partition is unchanged. Ingest the range from the "
+                "chain instead"
             )
 
 
-def _is_whole(scope: Scope | None, size: int) -> bool:
-    """Whether the task is for one of the ranges to compact, or was woken by something smaller."""
+def _is_aligned(scope: Scope | None, size: int) -> bool:
+    """Whether the task's range is a range to compact, not a smaller partition of an input."""
     if scope is None or scope.start is None or scope.end is None:
         return False
     return scope.end - scope.start + 1 == size and scope.start % size == 0
@@ -74,5 +75,5 @@ def _check_finality(context: OperatorContext, pool: str, depth: int) -> None:
 
 
 def output_schemas(outputs: Sequence[str], inputs: Sequence[Input]) -> dict[str, StructType]:
-    """Return the columns of the input that it compacts."""
+    """Return the columns of the compacted input."""
     return {outputs[0]: inputs[-1].frame.schema}

@@ -1,4 +1,4 @@
-"""A SELECT whose result is for people or other tools: Parquet, CSV or JSON lines."""
+"""Run a SELECT and write its result for people or other tools: Parquet, CSV or JSON lines."""
 
 from dataclasses import replace
 
@@ -9,48 +9,50 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 from trace_etl.dag.operator_configs import QueryConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.io.writers import Frame
-from trace_etl.spark.operators.sql import select
+from trace_etl.spark.operators.sql import run_select
 
 
 def run(context: OperatorContext, config: QueryConfig) -> Frame:
-    """The result, in the order that the SELECT asks for. Raises BadSql."""
-    result = select(context.spark, config.sql, context.inputs, context.outputs[0])
+    """Return the result in the order of the SELECT. Raises BadSql."""
+    result = run_select(context.spark, config.sql, context.inputs, context.outputs[0])
     if config.format == "parquet":
         return result
-    shaped = _lines(result.frame) if config.format == "json" else _cells(result.frame)
-    # A text file shows the SELECT's own order, or none: nothing is sorted by block in it.
-    return replace(result, frame=shaped, suffix=config.format, is_ordered=True)
+    text = _to_json_lines(result.frame) if config.format == "json" else _to_csv(result.frame)
+    # `is_ordered` keeps the writer from sorting by block: a text file keeps the SELECT's order.
+    return replace(result, frame=text, suffix=config.format, is_ordered=True)
 
 
-def _lines(frame: DataFrame) -> DataFrame:
-    """One JSON text a row, with every field, null or not."""
+def _to_json_lines(frame: DataFrame) -> DataFrame:
+    """Convert each row to one JSON text with every field, including nulls."""
     whole = F.struct(
-        *(_readable(F.col(f"`{f.name}`"), f.dataType).alias(f.name) for f in frame.schema)
+        *(_to_readable(F.col(f"`{f.name}`"), f.dataType).alias(f.name) for f in frame.schema)
     )
     return frame.select(F.to_json(whole, {"ignoreNullFields": "false"}).alias("line"))
 
 
-def _cells(frame: DataFrame) -> DataFrame:
-    """Columns that a cell can hold: what is nested becomes JSON."""
+def _to_csv(frame: DataFrame) -> DataFrame:
+    """Convert every column to one that a CSV cell can hold: nested values become JSON."""
     return frame.select(
-        *(_cell(F.col(f"`{f.name}`"), f.dataType).alias(f.name) for f in frame.schema)
+        *(_to_cell(F.col(f"`{f.name}`"), f.dataType).alias(f.name) for f in frame.schema)
     )
 
 
-def _cell(column: Column, kind: DataType) -> Column:
-    readable = _readable(column, kind)
+def _to_cell(column: Column, kind: DataType) -> Column:
+    readable = _to_readable(column, kind)
     return F.to_json(readable) if isinstance(kind, ArrayType | StructType | MapType) else readable
 
 
-def _readable(column: Column, kind: DataType) -> Column:
-    """Bytes as 0x…, wherever they are."""
+def _to_readable(column: Column, kind: DataType) -> Column:
+    """Convert bytes to 0x… text, also inside nested values."""
     if isinstance(kind, BinaryType):
         return F.concat(F.lit("0x"), F.lower(F.hex(column)))
     if isinstance(kind, ArrayType):
-        return F.transform(column, lambda item: _readable(item, kind.elementType))
+        return F.transform(column, lambda item: _to_readable(item, kind.elementType))
     if isinstance(kind, MapType):
-        return F.transform_values(column, lambda _, value: _readable(value, kind.valueType))
+        return F.transform_values(column, lambda _, value: _to_readable(value, kind.valueType))
     if isinstance(kind, StructType):
-        fields = [_readable(column.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
+        fields = [
+            _to_readable(column.getField(f.name), f.dataType).alias(f.name) for f in kind.fields
+        ]
         return F.when(column.isNotNull(), F.struct(*fields))
     return column

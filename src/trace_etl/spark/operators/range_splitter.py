@@ -1,4 +1,4 @@
-"""Cuts a range of blocks into partitions; its only product is events."""
+"""Split a range of blocks into partitions. It emits events and writes no rows."""
 
 from trace_etl.api.task.events import Event
 from trace_etl.api.task.lifecycle import TaskResult
@@ -8,8 +8,8 @@ from trace_etl.spark.context import OperatorContext
 
 
 def run(context: OperatorContext, config: SplitConfig) -> TaskResult:
-    """One event per partition, for each output. Raises BadTask without a range."""
-    cuts = split(*context.block_range(), config.size)
+    """Return one event per partition and output. Raises BadTask if the task has no range."""
+    ranges = split(*context.block_range(), config.size)
     return TaskResult(
         events=[
             Event(
@@ -20,6 +20,6 @@ def run(context: OperatorContext, config: SplitConfig) -> TaskResult:
                 end=end,
             )
             for output in context.task.outputs
-            for start, end in cuts
+            for start, end in ranges
         ]
     )

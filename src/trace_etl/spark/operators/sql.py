@@ -1,4 +1,4 @@
-"""A user's SELECT over the inputs, by their names."""
+"""Run a user's SELECT. The inputs are views with the names that the job gives them."""
 
 from collections.abc import Sequence
 
@@ -27,12 +27,12 @@ _NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
 
 
 def run(context: OperatorContext, config: SqlConfig) -> Frame:
-    """The rows of the SELECT as the only output. Raises BadSql."""
-    return select(context.spark, config.sql, context.inputs, context.outputs[0])
+    """Return the rows of the SELECT as the only output. Raises BadSql."""
+    return run_select(context.spark, config.sql, context.inputs, context.outputs[0])
 
 
-def select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str) -> Frame:
-    """The result of the SELECT. `spark` must be this task's own session. Raises BadSql."""
+def run_select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str) -> Frame:
+    """Return the result of the SELECT. `spark` must be used by this task only. Raises BadSql."""
     query = check_query(spark, text)
     for given in inputs:
         given.frame.createOrReplaceTempView(given.name)
@@ -53,24 +53,24 @@ def select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str)
 
 
 def _check_columns(schema: StructType) -> None:
-    """Every column can be stored and found again. Raises BadSql naming the one that cannot."""
+    """Raise BadSql for a column name that repeats or a type that Parquet cannot store."""
     seen: set[str] = set()
     for field in schema.fields:
         if field.name.lower() in seen:
             raise BadSql(f"two columns are called {field.name}; give one of them an alias")
         seen.add(field.name.lower())
-        if _has_no_place(field.dataType):
+        if not _is_storable(field.dataType):
             raise BadSql(
-                f"column {field.name} is {field.dataType.simpleString()}, which Parquet "
-                "does not hold; CAST it"
+                f"column {field.name} has type {field.dataType.simpleString()}, which Parquet "
+                "cannot store; CAST it to another type"
             )
 
 
-def _has_no_place(kind: DataType) -> bool:
+def _is_storable(kind: DataType) -> bool:
     if isinstance(kind, StructType):
-        return not kind.fields or any(_has_no_place(field.dataType) for field in kind.fields)
+        return bool(kind.fields) and all(_is_storable(field.dataType) for field in kind.fields)
     if isinstance(kind, ArrayType):
-        return _has_no_place(kind.elementType)
+        return _is_storable(kind.elementType)
     if isinstance(kind, MapType):
-        return _has_no_place(kind.keyType) or _has_no_place(kind.valueType)
-    return isinstance(kind, _NOT_STORED)
+        return _is_storable(kind.keyType) and _is_storable(kind.valueType)
+    return not isinstance(kind, _NOT_STORED)

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON line per event, on standard error."""
+"""Structured logs: one JSON line per event on standard error."""
 
 import logging
 import sys

@@ -16,7 +16,7 @@ _RECORD = SQL("INSERT INTO {} (name) VALUES (%s)")
 
 
 def apply(dsn: str, package: str, *, ledger: str, lock: str) -> list[str]:
-    """Apply pending migrations and return their names. Safe in many processes at once.
+    """Apply pending migrations and return their names. Safe in several processes concurrently.
 
     `ledger` is the table of applied migrations, `lock` the name of the advisory lock.
     """

@@ -1,4 +1,4 @@
-"""What the synchronous processes (worker and sink) share: signals and the ready file."""
+"""Signals and the ready file of the synchronous processes: worker and sink."""
 
 import json
 import os
@@ -10,22 +10,22 @@ from types import FrameType
 
 
 def exit_on_signals() -> None:
-    """Let SIGTERM and SIGINT end the process at once. For a process that holds nothing yet."""
+    """Let SIGTERM and SIGINT end the process immediately. For a process that holds no task yet."""
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def exit_now(number: int, frame: FrameType | None) -> None:
         raise SystemExit(0)
 
-    _handle_signals(leave)
+    _handle_signals(exit_now)
 
 
 def stop_on_signals() -> threading.Event:
     """Return an event that SIGTERM and SIGINT set."""
     stop = threading.Event()
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def set_stop(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    _handle_signals(ask)
+    _handle_signals(set_stop)
     return stop
 
 
@@ -35,7 +35,7 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def write_ready_file(path: Path | None, **state: str) -> None:
-    """Tell the supervisor that this process is up. A reader sees the old content or the new."""
+    """Write the file that shows the supervisor that this process is ready, atomically."""
     if path is None:
         return
     new = path.with_suffix(".new")

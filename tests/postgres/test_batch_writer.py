@@ -9,7 +9,7 @@ from trace_etl.dispatcher.task_api import batch_writer
 from trace_etl.dispatcher.task_api.batch_writer import BatchWriter
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import Unavailable
-from trace_etl.state.db.pool import Conn, KeptConnections, make_pool
+from trace_etl.state.db.pool import Conn, ReusedConnections, make_pool
 
 _DOUBLED = (
     "SELECT n * 2 FROM unnest(%(numbers)s::int[]) WITH ORDINALITY AS t (n, place) ORDER BY place"
@@ -21,7 +21,7 @@ _KILLED = 17
 class Doubling:
     """Double numbers in Postgres, one statement per batch, and record the batches."""
 
-    def __init__(self, kept: KeptConnections) -> None:
+    def __init__(self, kept: ReusedConnections) -> None:
         self.batches: list[list[int]] = []
         self.holding = asyncio.Event()
         self.release = asyncio.Event()
@@ -45,7 +45,7 @@ class Doubling:
 async def doubling(dsns: Dsns, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Doubling]:
     monkeypatch.setattr(batch_writer, "_PATIENCE", 60)  # a slow machine is not what is tested
     async with make_pool(dsns.state, size=6, hot=True) as pool:
-        kept = KeptConnections(pool)
+        kept = ReusedConnections(pool)
         yield Doubling(kept)
         await kept.close()
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from trace_etl.lite.postgres.databases import Dsns
-from trace_etl.state.db.pool import BROKEN, Conn, KeptConnections, Pool, make_pool
+from trace_etl.state.db.pool import CONNECTION_ERRORS, Conn, Pool, ReusedConnections, make_pool
 
 _TERMINATE_BACKENDS = """
 SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
@@ -26,7 +26,7 @@ async def backend_pid(conn: Conn) -> int:
     return (await cursor.fetchall())[0][0]
 
 
-async def use_concurrently(kept: KeptConnections, count: int) -> list[int]:
+async def use_concurrently(kept: ReusedConnections, count: int) -> list[int]:
     """Use that many connections concurrently and return the backends that answered."""
     barrier = asyncio.Barrier(count)
 
@@ -38,16 +38,16 @@ async def use_concurrently(kept: KeptConnections, count: int) -> list[int]:
 
 
 async def test_sequential_callers_use_one_connection(pool: Pool) -> None:
-    kept = KeptConnections(pool)
+    kept = ReusedConnections(pool)
     assert len({await kept.use(backend_pid) for _ in range(5)}) == 1
-    assert kept.resting == 1
+    assert kept.idle_count == 1
     await kept.close()
 
 
 async def test_connections_above_the_limit_return_to_the_pool(pool: Pool) -> None:
-    kept = KeptConnections(pool, most=2)
+    kept = ReusedConnections(pool, max_idle=2)
     assert len(set(await use_concurrently(kept, 6))) == 6
-    assert kept.resting == 2
+    assert kept.idle_count == 2
     async with asyncio.timeout(20), pool.connection() as one, pool.connection() as two:
         assert await backend_pid(one) != await backend_pid(two)
     await kept.close()
@@ -56,20 +56,20 @@ async def test_connections_above_the_limit_return_to_the_pool(pool: Pool) -> Non
 async def test_after_a_postgres_restart_one_call_fails_and_the_next_ones_work(
     pool: Pool, dsns: Dsns
 ) -> None:
-    kept = KeptConnections(pool, most=4)
+    kept = ReusedConnections(pool, max_idle=4)
     await use_concurrently(kept, 6)
     with psycopg.connect(dsns.state, autocommit=True) as conn:
         assert conn.execute(_TERMINATE_BACKENDS).fetchall()[0][0] == 6
-    with pytest.raises(BROKEN):
+    with pytest.raises(CONNECTION_ERRORS):
         await kept.use(backend_pid)
-    assert kept.resting == 0
+    assert kept.idle_count == 0
     async with asyncio.timeout(20):
         assert len(set(await use_concurrently(kept, 6))) == 6
     await kept.close()
 
 
 async def test_an_application_error_does_not_discard_the_connection(pool: Pool) -> None:
-    kept = KeptConnections(pool)
+    kept = ReusedConnections(pool)
     before = await use_concurrently(kept, 2)
 
     async def fail(conn: Conn) -> None:
@@ -77,6 +77,6 @@ async def test_an_application_error_does_not_discard_the_connection(pool: Pool) 
 
     with pytest.raises(ValueError, match="mine"):
         await kept.use(fail)
-    assert kept.resting == 1
+    assert kept.idle_count == 1
     assert await kept.use(backend_pid) in before
     await kept.close()

@@ -294,8 +294,8 @@ async def batch(conn: Conn, scene: Scene) -> None:
     new = buffers.NewBatch(
         scene.org_id, UUID(output["dataset_uuid"]), version, "s3://x/y", "t", 1, 1
     )
-    await buffers.publish(conn, scene.fence, new)
-    await buffers.publish(conn, scene.fence, new)
+    await buffers.publish_batch(conn, scene.fence, new)
+    await buffers.publish_batch(conn, scene.fence, new)
 
 
 async def take_and_route(conn: Conn, scene: Scene) -> None:
@@ -329,7 +329,7 @@ async def invalidate(conn: Conn, scene: Scene) -> None:
         conn, scene.org_id, [blocks, key], made_by="task:x", fence=scene.fence
     )
     await invalidation_routing.route(conn, made)
-    await invalidations.by_ids(conn, made)
+    await invalidations.get_scopes(conn, made)
 
 
 async def reconcile(conn: Conn, scene: Scene) -> None:
@@ -361,7 +361,7 @@ HOT: dict[str, Statement] = {
     "record_events": lambda c, s: completions.record_events(c, s.fence, [s.event()] * 3),
     "fence_states": lambda c, s: completions.fence_states(c, s.queued),
     "buffer_publish": batch,
-    "ask_again": lambda c, s: buffers.ask_again(c, limit=500),
+    "redeliver_overdue": lambda c, s: buffers.redeliver_overdue(c, limit=500),
     "reap and retry": reap,
     "next_retry": lambda c, s: leases.next_retry(c),
     "next_expiry": lambda c, s: leases.next_expiry(c),

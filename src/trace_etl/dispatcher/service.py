@@ -48,7 +48,13 @@ from trace_etl.model.errors import Unavailable
 from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.queue import Queue, QueueProducer
-from trace_etl.state.db.pool import BROKEN, KeptConnections, Pool, make_pool, transaction
+from trace_etl.state.db.pool import (
+    CONNECTION_ERRORS,
+    Pool,
+    ReusedConnections,
+    make_pool,
+    transaction,
+)
 from trace_etl.state.flow import operator_caps
 
 _BATCH = 500
@@ -134,22 +140,22 @@ async def running(cfg: DispatcherSettings, queue: Queue) -> AsyncGenerator[Servi
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
     loops = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
     writer_pool = make_pool(cfg.state_dsn, size=MAX_CONNECTIONS, hot=True)
-    kept = KeptConnections(writer_pool)
+    writer_connections = ReusedConnections(writer_pool)
     producer_opened = queue.producer(call_timeout=cfg.queue_timeout)
     async with pool, loops, writer_pool, producer_opened as producer:
         try:
             async with transaction(pool) as conn:
                 await operator_caps.keep(conn, cfg.operator_caps)
-            yield _assemble(cfg, pool, loops, kept, producer)
+            yield _assemble(cfg, pool, loops, writer_connections, producer)
         finally:
-            await kept.close()
+            await writer_connections.close()
 
 
 def _assemble(
     cfg: DispatcherSettings,
     pool: Pool,
     loops: Pool,
-    writer_connections: KeptConnections,
+    writer_connections: ReusedConnections,
     queue: QueueProducer,
 ) -> Service:
     wake = WakeEvents()
@@ -200,7 +206,7 @@ def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
     app.state.user_keys = UserKeys(cfg.user_keys_dir)
     app.state.context = context
     app.add_middleware(CountRequests, listener="user")
-    for kind in BROKEN:
+    for kind in CONNECTION_ERRORS:
         app.add_exception_handler(kind, _state_unavailable)
     check_declared(ROUTERS)
     for router in ROUTERS:

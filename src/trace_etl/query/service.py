@@ -28,7 +28,7 @@ from trace_etl.query.pins import Files, Pin, pin
 from trace_etl.query.settings import QuerySettings
 from trace_etl.query.sql_guard import Gate
 from trace_etl.state.catalog import users
-from trace_etl.state.db.pool import BROKEN, Pool, make_pool
+from trace_etl.state.db.pool import CONNECTION_ERRORS, Pool, make_pool
 
 _INTERRUPT_EVERY = 0.05
 _MAX_BODY = 1024 * 1024
@@ -179,7 +179,7 @@ def make_app(cfg: QuerySettings, queries: Queries) -> FastAPI:
     """The routes over the given queries."""
     app = new_app("Trace Query Service", max_body=_MAX_BODY)
     app.state.user_keys = UserKeys(cfg.user_keys_dir)
-    for kind in BROKEN:
+    for kind in CONNECTION_ERRORS:
         app.add_exception_handler(kind, _state_unavailable)
 
     @app.post("/v1/query", response_model=QueryReply, tags=["query"])

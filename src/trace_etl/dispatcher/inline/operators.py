@@ -113,7 +113,7 @@ async def _pass_on(
     conn: Conn, task: ClaimedTask, out: RevisionOutput, span: Range, kind: str
 ) -> NewInvalidation:
     ids = [task.invalidation_id] if task.invalidation_id else []
-    cause = next(iter((await invalidations.by_ids(conn, ids)).values()), None)
+    cause = next(iter((await invalidations.get_scopes(conn, ids)).values()), None)
     return _invalid(out, span, kind, cause.reason if cause else "")
 
 

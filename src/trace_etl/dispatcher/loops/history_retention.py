@@ -28,8 +28,10 @@ class HistoryRetention:
             )
             other = await changes.forget(conn, older_than=self.retention, limit=self.batch_size)
             other += await backfill_steps.forget(conn, older_than=self.retention)
-            other += await buffers.forget(conn, older_than=self.retention, limit=self.batch_size)
-            other += await invalidations.forget(
+            other += await buffers.delete_written(
+                conn, older_than=self.retention, limit=self.batch_size
+            )
+            other += await invalidations.delete_processed(
                 conn, older_than=self.retention, limit=self.batch_size
             )
             other += await retention.drop_lineage(

@@ -46,7 +46,7 @@ class WakeUpSweeper:
 
     async def _resend_buffer_messages(self) -> None:
         async with transaction(self.pool) as conn:
-            resent = await buffers.ask_again(conn, limit=self.batch_size)
+            resent = await buffers.redeliver_overdue(conn, limit=self.batch_size)
         if resent:
             _log.warning("buffer_messages_resent", batches=resent)
             self.wake.outbox.set()

@@ -13,7 +13,13 @@ import structlog
 
 from trace_etl.dispatcher import metrics
 from trace_etl.model.errors import Unavailable
-from trace_etl.state.db.pool import BROKEN, CLASHED, Conn, KeptConnections, LockNotAvailable
+from trace_etl.state.db.pool import (
+    CONFLICT_ERRORS,
+    CONNECTION_ERRORS,
+    Conn,
+    LockNotAvailable,
+    ReusedConnections,
+)
 
 _log = structlog.stdlib.get_logger()
 WriterName = Literal["claim", "claim_many", "heartbeat", "events", "complete"]
@@ -47,7 +53,7 @@ class BatchWriter(Generic[T, R]):
     def __init__(
         self,
         name: WriterName,
-        connections: KeptConnections,
+        connections: ReusedConnections,
         perform: Callable[[Conn, list[T]], Awaitable[list[R | Exception]]],
         *,
         largest: int = 200,
@@ -189,13 +195,13 @@ class BatchWriter(Generic[T, R]):
         for left in reversed(range(_TRIES)):
             try:
                 return await self._connections.use(lambda conn: self._perform(conn, items))
-            except CLASHED as error:
+            except CONFLICT_ERRORS as error:
                 if len(items) > 1:
                     raise  # the caller retries one by one, so only the conflicting item fails
                 if not left or isinstance(error, LockNotAvailable):
                     raise Unavailable("another request holds a lock on this task; retry") from error
                 _log.warning("batch_retried", writer=self._name, error=repr(error))
-            except BROKEN as error:
+            except CONNECTION_ERRORS as error:
                 if not left:
                     raise Unavailable("Postgres state is unavailable; retry the request") from error
                 _log.warning("batch_retried", writer=self._name, error=repr(error))

@@ -38,7 +38,7 @@ class Buffers:
             batch_size_bytes=body.batch_size_bytes,
         )
         async with transaction(self.pool) as conn:
-            publish_id = await buffers.publish(conn, body.fence(), batch)
+            publish_id = await buffers.publish_batch(conn, body.fence(), batch)
             if publish_id is None:
                 raise await explain_refusal(conn, body.fence())
         self.wake.outbox.set()
@@ -65,12 +65,14 @@ class Buffers:
         async with transaction(self.pool) as conn:
             await buffers.get_batch(conn, body.publish_id)
             if body.status == "Completed":
-                await buffers.written(
+                await buffers.mark_written(
                     conn, body.publish_id, row_count=body.row_count or 0, cursor=body.cursor
                 )
             else:
                 code = body.error_code or "failed"
-                await buffers.failed(conn, body.publish_id, code=code, message=body.error_message)
+                await buffers.mark_failed(
+                    conn, body.publish_id, code=code, message=body.error_message
+                )
         self.wake.outbox.set()
         return BufferCompleteAccepted()
 

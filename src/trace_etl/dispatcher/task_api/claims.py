@@ -8,7 +8,7 @@ from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api.batch_writer import PORTION, BatchWriter
 from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.model.task import NotClaimedReason
-from trace_etl.state.db.pool import Conn, KeptConnections
+from trace_etl.state.db.pool import Conn, ReusedConnections
 from trace_etl.state.tasks import capped_claims, claims, ready_claims
 from trace_etl.state.tasks.claims import ClaimedTask, ClaimRequest
 
@@ -26,7 +26,7 @@ class _ReadyRequest:
 class Claims:
     """Claim tasks (`Queued → Running`), many requests in one commit, each with its own answer."""
 
-    def __init__(self, writer_connections: KeptConnections, payloads: Payloads) -> None:
+    def __init__(self, writer_connections: ReusedConnections, payloads: Payloads) -> None:
         self._payloads = payloads
         self._claims = BatchWriter("claim", writer_connections, self._claim_batch, portion=PORTION)
         self._ready_claims = BatchWriter(

@@ -31,7 +31,7 @@ from trace_etl.model.task import Fence, TaskStatus
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff, retry_delay
-from trace_etl.state.db.pool import Conn, KeptConnections, Pool, transaction
+from trace_etl.state.db.pool import Conn, Pool, ReusedConnections, transaction
 from trace_etl.state.partitions import defects, invalidations, partition_commit
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.partitions.partition_commit import NewPartition
@@ -46,7 +46,7 @@ class Parts:
     """Collaborators of the lifecycle."""
 
     pool: Pool
-    writer_connections: KeptConnections
+    writer_connections: ReusedConnections
     tokens: TaskTokens
     payloads: Payloads
     wake: WakeEvents
@@ -345,10 +345,10 @@ async def _invalidate(
     conn: Conn, org_id: UUID, fence: Fence, invalid: list[NewInvalidation]
 ) -> None:
     made_by = f"task:{fence.task_id}"
-    of_outputs = [one for one in invalid if not one.is_doubt]
+    of_outputs = [one for one in invalid if not one.is_reported_defect]
     if of_outputs:
         await invalidations.record(conn, org_id, of_outputs, made_by=made_by, fence=fence)
-    of_inputs = [one for one in invalid if one.is_doubt]
+    of_inputs = [one for one in invalid if one.is_reported_defect]
     if of_inputs:
         await defects.record(conn, fence, of_inputs)
 

@@ -43,7 +43,7 @@ from trace_etl.model.errors import (
     Unavailable,
 )
 from trace_etl.model.task import TaskStatus
-from trace_etl.state.db.pool import BROKEN
+from trace_etl.state.db.pool import CONNECTION_ERRORS
 
 MAX_BODY = 1024 * 1024
 _MAX_FAULTS = 50
@@ -192,7 +192,7 @@ class InternalApi:
             return await handler(headers, _body(headers, request.body), query)
         except TraceError as error:
             return self._refused(error, path)
-        except BROKEN as error:
+        except CONNECTION_ERRORS as error:
             _log.warning("state_unavailable", path=path, error=repr(error))
             return _problem(Unavailable("Postgres state is unavailable; retry the request"))
         except Exception:

@@ -63,8 +63,8 @@ def new_invalidation(
     """Build an invalidation of the caller's output or of an input it checks. Raises Forbidden."""
     dataset_uuid = item.dataset_uuid or known[item.dataset or ""]
     grant = caller.checked_inputs.get(dataset_uuid)
-    is_doubt = grant is not None and item.dataset_version in (None, grant.dataset_version)
-    if grant is None or not is_doubt:
+    is_reported_defect = grant is not None and item.dataset_version in (None, grant.dataset_version)
+    if grant is None or not is_reported_defect:
         grant = require_output(caller, dataset_uuid, item.dataset_version)
     span = parse_invalid_range(item.partition_key, item.start, item.end)
     return NewInvalidation(
@@ -77,7 +77,7 @@ def new_invalidation(
         filter=item.filter,
         reason=item.reason,
         once_key=item.key,
-        is_doubt=is_doubt,
+        is_reported_defect=is_reported_defect,
     )
 
 

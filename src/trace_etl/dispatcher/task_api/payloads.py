@@ -26,7 +26,7 @@ from trace_etl.model.storage import attempt_prefix, buffer_place, generation_pla
 from trace_etl.objects.store import ObjectStore
 from trace_etl.state.catalog import revisions
 from trace_etl.state.catalog.revisions import Revision, RevisionOutput
-from trace_etl.state.db.pool import BROKEN, Conn, Pool
+from trace_etl.state.db.pool import CONNECTION_ERRORS, Conn, Pool
 from trace_etl.state.partitions import invalidations
 from trace_etl.state.routing import cursors
 from trace_etl.state.tasks.claims import ClaimedTask
@@ -110,7 +110,7 @@ class Payloads:
             try:
                 async with self._pool.connection() as conn:
                     return await self._read(conn, task)
-            except BROKEN:
+            except CONNECTION_ERRORS:
                 if not left:
                     raise
         raise AssertionError("unreachable")
@@ -253,7 +253,7 @@ async def _find_start_cursor(conn: Conn, task: ClaimedTask, revision: Revision) 
 async def _read_invalidation(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:
     if task.invalidation_id is None:
         return None
-    found = (await invalidations.by_ids(conn, [task.invalidation_id])).get(task.invalidation_id)
+    found = (await invalidations.get_scopes(conn, [task.invalidation_id])).get(task.invalidation_id)
     if found is None:  # repaired long ago and deleted by retention
         return None
     return {**found.model_dump(), "filter": _fragment(found.filter)}

@@ -1,9 +1,9 @@
 """Decide which tables of Postgres data may be dropped. The sink drops them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 
-from trace_etl.api.task.retired_tables import RetiredTables, TablesHeld, TablesToDrop
+from trace_etl.api.task.retired_tables import TablesHeld, TablesToDrop
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.partitions import retired_tables
 
@@ -17,7 +17,7 @@ class RetiredTableCheck:
     async def to_drop(self, body: TablesHeld) -> TablesToDrop:
         """Return those tables whose generation was retired longer ago than the retention."""
         async with transaction(self.pool) as conn:
-            found = await retired_tables.to_drop(
-                conn, body.tables, kept=self.retention, limit=self.batch_size
+            found = await retired_tables.find_droppable(
+                conn, body.tables, retention=self.retention, limit=self.batch_size
             )
-        return TablesToDrop(retired=[RetiredTables.model_validate(asdict(one)) for one in found])
+        return TablesToDrop(retired=found)

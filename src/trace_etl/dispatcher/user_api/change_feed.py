@@ -13,7 +13,7 @@ from uuid import UUID
 import structlog
 
 from trace_etl.model.errors import Unavailable
-from trace_etl.state.db.pool import BROKEN, Pool
+from trace_etl.state.db.pool import CONNECTION_ERRORS, Pool
 from trace_etl.state.feed import changes
 from trace_etl.state.feed.changes import ChangePosition, Reading
 
@@ -105,7 +105,7 @@ class ChangeFeed:
     async def _read_if_possible(self, which: ChangeFilter, after: ChangePosition) -> Reading:
         try:
             return await self._read(which, after)
-        except BROKEN as error:
+        except CONNECTION_ERRORS as error:
             # The stream outlives a restart of Postgres: the next look finds what this one missed.
             _log.warning("state_unavailable", part="changes", error=repr(error))
             return Reading([], after)
@@ -125,7 +125,7 @@ class ChangeFeed:
                     (await self._read(ChangeFilter(org_id), tail, 1)).changes
                 )
                 tail = end
-            except BROKEN as error:
+            except CONNECTION_ERRORS as error:
                 _log.warning("state_unavailable", part="changes", error=repr(error))
                 found = False
             if found:

@@ -1,8 +1,8 @@
-"""A connection to Postgres state, with a short way for the statements that run all the time.
+"""A connection to Postgres state, with a fast path for the statements that run most often.
 
-A cursor can do much that these do not need: it adapts values of any type, waits for the socket
-twice, keeps results to be scrolled. For a statement that takes Postgres a third of a millisecond,
-this is a noticeable part of the whole.
+A psycopg cursor does work that these statements do not need: it adapts values of any type, waits for
+the socket twice and keeps the result for scrolling. For a statement that takes Postgres 0.3 ms, this
+overhead is noticeable.
 """
 
 import asyncio
@@ -24,68 +24,68 @@ _NAME = re.compile(r"%\((\w+)\)s")
 
 
 class Connection(AsyncConnection[tuple[Any, ...]]):
-    """As psycopg's, and `rows` beside its cursors. Whoever uses it has it alone."""
+    """A psycopg connection with the additional method `rows`. Only one task uses it at a time."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._constants: dict[str, bytes] = {}
-        self._numbers = itertools.count()
+        self._prepared_names: dict[str, bytes] = {}
+        self._name_numbers = itertools.count()
         self._loader: abc.Transformer | None = None
 
     async def rows(
         self, query: LiteralString, values: Mapping[str, str], make: Callable[[Any], T]
     ) -> list[T]:
-        """Run a constant statement, prepared on its first call, and make something of each row.
+        """Run a constant statement, prepared on its first call, and build one object per row.
 
-        Values are text, and the statement says what they are. Raises what a cursor would.
+        Values are sent as text, so the statement casts them. Raises the same errors as a cursor.
         """
-        text, names = _numbered(query)
+        text, names = _number_parameters(query)
         async with self.lock:
-            name = self._constants.get(query) or await self._prepare(query, text)
-            params = [_text(values[name]) for name in names]
+            name = self._prepared_names.get(query) or await self._prepare(query, text)
+            params = [_encode_text(values[name]) for name in names]
             self.pgconn.send_query_prepared(name, params, result_format=Format.BINARY)
-            result = await self._result()
+            result = await self._fetch_result()
             if self._loader is None:
                 self._loader = Transformer(self)
             self._loader.set_pgresult(result)
             return self._loader.load_rows(0, result.ntuples, make)
 
     async def _prepare(self, query: str, text: bytes) -> bytes:
-        name = f"constant_{next(self._numbers)}".encode()
+        name = f"constant_{next(self._name_numbers)}".encode()
         self.pgconn.send_prepare(name, text)
-        await self._result()
-        self._constants[query] = name
+        await self._fetch_result()
+        self._prepared_names[query] = name
         return name
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
-        """As psycopg does for its own statements; after a ROLLBACK, say, it has all forgotten."""
+        """Forget our prepared statements when psycopg forgets all of its own, as after a ROLLBACK."""
         if name is None:
-            self._constants.clear()
+            self._prepared_names.clear()
         return super()._deallocate(name)
 
-    async def _result(self) -> PGresult:
-        """The one result of what was sent. Raises what Postgres says instead."""
+    async def _fetch_result(self) -> PGresult:
+        """Return the result of the statement that was sent. Raises the error that Postgres returns."""
         pgconn = self.pgconn
-        while pgconn.flush():  # larger than the socket's buffer
-            await self._ready(writable=True)
+        while pgconn.flush():  # the statement is larger than the socket's buffer
+            await self._wait_for_socket(writable=True)
             pgconn.consume_input()
         found: PGresult | None = None
         while True:
             while pgconn.is_busy():
-                await self._ready()
+                await self._wait_for_socket()
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:
                 break
             found = result
         if found is None:
-            raise OperationalError("Postgres state gave no answer")
+            raise OperationalError("Postgres state returned no result")
         if found.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
             raise error_from_result(found)
         return found
 
-    async def _ready(self, *, writable: bool = False) -> None:
-        """Until the socket has something for us, or also takes something more."""
+    async def _wait_for_socket(self, *, writable: bool = False) -> None:
+        """Wait until the socket is readable; with `writable`, until it is readable or writable."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         socket = self.pgconn.socket
@@ -98,14 +98,14 @@ class Connection(AsyncConnection[tuple[Any, ...]]):
             loop.remove_reader(socket)
             if writable:
                 loop.remove_writer(socket)
-            if woken.cancelled():  # with a statement under way, it is of no use to anybody else
+            if woken.cancelled():  # a statement is in progress, so the connection cannot be reused
                 await self.close()
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     encoded = value.encode()
-    if b"\0" in encoded:  # libpq would stop reading there
-        raise DataError("Postgres takes no text with NUL in it")
+    if b"\0" in encoded:  # libpq would cut the value there
+        raise DataError("Postgres text cannot contain the NUL character")
     return encoded
 
 
@@ -115,8 +115,8 @@ def _wake(woken: "asyncio.Future[None]") -> None:
 
 
 @lru_cache(maxsize=256)
-def _numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
-    """A statement as Postgres wants it, `$1` for the first name, and the names in that order."""
+def _number_parameters(query: str) -> tuple[bytes, tuple[str, ...]]:
+    """Replace named parameters by `$1`, `$2` and so on. Returns the text and the names in order."""
     names = tuple(dict.fromkeys(_NAME.findall(query)))
-    text = _NAME.sub(lambda found: f"${names.index(found[1]) + 1}", query)
+    text = _NAME.sub(lambda match: f"${names.index(match[1]) + 1}", query)
     return text.replace("%%", "%").encode(), names

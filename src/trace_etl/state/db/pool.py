@@ -1,4 +1,4 @@
-"""Connections to Postgres state."""
+"""Connection pools for Postgres state, and transactions on their connections."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -15,16 +15,16 @@ from trace_etl.state.db.connection import Connection
 Conn = Connection
 Pool = AsyncConnectionPool[Conn]
 
-# What a broken or missing connection looks like. Deadlocks and serialisation failures are among
-# them: all are worth another try.
-BROKEN = (OperationalError, InterfaceError, PoolTimeout)
-# Two transactions stood in each other's way: the whole of it, once more.
-CLASHED = (DeadlockDetected, LockNotAvailable, SerializationFailure)
+# Errors of a broken or missing connection. They include deadlocks and serialisation failures. All of
+# them are retryable.
+CONNECTION_ERRORS = (OperationalError, InterfaceError, PoolTimeout)
+# Two transactions conflicted: run the whole transaction again.
+CONFLICT_ERRORS = (DeadlockDetected, LockNotAvailable, SerializationFailure)
 
 
-# Every hot statement is a look-up by key or over a small partial index. The planner, which cannot
-# see how short our arrays are, must not fall for a scan of the table, nor plan each call anew.
-# Nor may one row that somebody holds keep many callers waiting for long.
+# Every hot statement looks rows up by key or in a small partial index. The planner does not know how
+# short the arrays are, so table scans are switched off, and each statement is planned only once. The
+# lock timeout limits how long callers wait for one locked row.
 HOT_OPTIONS = (
     "-c plan_cache_mode=force_generic_plan -c enable_hashjoin=off -c enable_mergejoin=off"
     " -c enable_seqscan=off -c lock_timeout=10s"
@@ -32,7 +32,7 @@ HOT_OPTIONS = (
 
 
 def rows_as_json(rows: Sequence[dict[str, Any] | str]) -> str:
-    """Many rows as one parameter, for `json_to_recordset`: cheaper to send than an array each."""
+    """Encode rows as one parameter for `json_to_recordset`. Cheaper than one array per column."""
     return orjson.dumps(rows).decode()
 
 
@@ -42,10 +42,10 @@ async def _configure(conn: Conn) -> None:
 
 
 class CheckedPool(AsyncConnectionPool[Conn]):
-    """Looks at a connection before it lends it.
+    """A pool that checks a connection before it returns it to the caller.
 
-    The pool's own `check` waits before it tries the next one, ever longer; but what broke one broke
-    all that rest, and they are found out together.
+    psycopg's `check` option backs off between broken connections. A Postgres restart breaks all idle
+    connections together, so this pool checks and replaces all of them after the first broken one.
     """
 
     async def getconn(self, timeout: float | None = None) -> Conn:  # noqa: ASYNC109 - inherited
@@ -54,20 +54,21 @@ class CheckedPool(AsyncConnectionPool[Conn]):
             conn = await super().getconn(deadline - time.monotonic())
             try:
                 await self.check_connection(conn)
-            except BROKEN:
-                await self.putconn(conn)  # which replaces it
+            except CONNECTION_ERRORS:
+                await self.putconn(conn)  # the pool replaces it
                 await self.check()
             except BaseException:
-                await self.putconn(conn)  # the caller went away
+                await self.putconn(conn)  # the caller was cancelled
                 raise
             else:
                 return conn
 
 
 def make_pool(dsn: str, *, size: int, checked: bool = True, hot: bool = False) -> Pool:
-    """A pool, not open yet. `checked` replaces connections that a Postgres restart broke on loan.
+    """Create a pool, not yet open. With `checked`, broken connections are replaced before use.
 
-    Loops go without: they come again instead of paying a round trip for every pass.
+    Background loops use an unchecked pool: they retry on their next pass instead of paying a round
+    trip on every pass. `hot` applies `HOT_OPTIONS`.
     """
     kind = cast("type[Pool]", CheckedPool if checked else AsyncConnectionPool)
     return kind(
@@ -86,7 +87,7 @@ def make_pool(dsn: str, *, size: int, checked: bool = True, hot: bool = False) -
 
 @asynccontextmanager
 async def transaction(pool: Pool) -> AsyncGenerator[Conn]:
-    """A connection inside a transaction: committed at the end, rolled back on any error."""
+    """Open a transaction. It commits at the end of the block and rolls back on any error."""
     async with pool.connection() as conn, conn.transaction():
         yield conn
 
@@ -95,60 +96,60 @@ _T = TypeVar("_T")
 
 
 async def transact(pool: Pool, step: Callable[[Conn], Awaitable[_T]], *, tries: int = 3) -> _T:
-    """Run a step in a transaction of its own, and again if it clashed with another."""
+    """Run a step in its own transaction. Retries if the transaction conflicts with another."""
     while True:
         tries -= 1
         try:
             async with transaction(pool) as conn:
                 return await step(conn)
-        except CLASHED:
+        except CONFLICT_ERRORS:
             if not tries:
                 raise
 
 
-class KeptConnections:
-    """Connections of a pool that stay out between uses: a loan costs as much as a small statement.
+class ReusedConnections:
+    """Connections that stay checked out of the pool between uses, up to `max_idle` of them.
 
-    A Postgres restart breaks those that rest as well: the first one that turns out to be broken
-    has all of them replaced. The pool should be `checked`.
+    Checking a connection out costs as much as a small statement. A Postgres restart breaks the idle
+    connections too, so the first broken one has all of them replaced. The pool should be `checked`.
     """
 
-    def __init__(self, pool: Pool, *, most: int = 8) -> None:
+    def __init__(self, pool: Pool, *, max_idle: int = 8) -> None:
         self._pool = pool
-        self._most = most
-        self._resting: list[Conn] = []
+        self._max_idle = max_idle
+        self._idle: list[Conn] = []
 
     @property
-    def resting(self) -> int:
-        """How many are kept while nobody uses them."""
-        return len(self._resting)
+    def idle_count(self) -> int:
+        """The number of connections that are checked out but not in use."""
+        return len(self._idle)
 
     async def use(self, step: Callable[[Conn], Awaitable[_T]]) -> _T:
-        """Run a step on a connection that nobody else uses meanwhile."""
-        conn = self._resting.pop() if self._resting else await self._pool.getconn()
+        """Run a step on a connection that no other caller uses meanwhile."""
+        conn = self._idle.pop() if self._idle else await self._pool.getconn()
         try:
             result = await step(conn)
         except BaseException as error:
-            if isinstance(error, BROKEN) and not isinstance(error, CLASHED):
-                self._resting.append(conn)
-                await self._replace()
+            if isinstance(error, CONNECTION_ERRORS) and not isinstance(error, CONFLICT_ERRORS):
+                self._idle.append(conn)
+                await self._close_idle()
             else:
                 await self._pool.putconn(conn)
             raise
-        if len(self._resting) < self._most:
-            self._resting.append(conn)
+        if len(self._idle) < self._max_idle:
+            self._idle.append(conn)
         else:
             await self._pool.putconn(conn)
         return result
 
-    async def _replace(self) -> None:
-        """Close what rests: the pool would take it for sound."""
-        while self._resting:
-            conn = self._resting.pop()
+    async def _close_idle(self) -> None:
+        """Close the idle connections, because the pool would accept them back as working."""
+        while self._idle:
+            conn = self._idle.pop()
             await conn.close()
             await self._pool.putconn(conn)
 
     async def close(self) -> None:
-        """Give back what rests."""
-        while self._resting:
-            await self._pool.putconn(self._resting.pop())
+        """Return the idle connections to the pool."""
+        while self._idle:
+            await self._pool.putconn(self._idle.pop())

@@ -24,7 +24,7 @@ async def fetch_all(
 async def fetch_one(
     conn: Conn, kind: type[T], query: LiteralString, values: Mapping[str, Any] | None = None
 ) -> T | None:
-    """Return the first row as an object of the given class, or None without rows."""
+    """Return the first row as an object of the given class, or None if there is no row."""
     async with conn.cursor(row_factory=class_row(kind)) as cursor:
         await cursor.execute(query, values)
         return await cursor.fetchone()
@@ -40,6 +40,6 @@ async def fetch_dicts(
 
 
 def before(after: tuple[datetime, UUID] | None) -> dict[str, object]:
-    """Return the parameters that continue a list sorted by time and id, newest first."""
+    """Return the parameters of the next page of a list sorted by time and id, newest first."""
     moment, row_id = after or (None, None)
     return {"before": moment, "before_id": row_id}

@@ -1,16 +1,16 @@
-"""Reading several tables as of one instant."""
+"""Read several tables as of one moment."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from trace_etl.state.db.pool import Conn, Pool, transaction
 
-_AS_OF_NOW = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_REPEATABLE_READ = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 @asynccontextmanager
 async def snapshot(pool: Pool) -> AsyncGenerator[Conn]:
-    """A transaction whose every statement sees the same committed state, and changes nothing."""
+    """Open a read-only transaction in which every statement sees the same committed state."""
     async with transaction(pool) as conn:
-        await conn.execute(_AS_OF_NOW)
+        await conn.execute(_REPEATABLE_READ)
         yield conn

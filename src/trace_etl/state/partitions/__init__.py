@@ -1,1 +1,1 @@
-"""Partitions: commit, lineage, invalidations, reported defects, rebuilds, buffers."""
+"""Partitions: commits, lineage, invalidations, reported defects, rebuilds and buffered batches."""

@@ -1,4 +1,4 @@
-"""Batches for buffered datasets: published by tasks, written by the sink."""
+"""Batches of buffered datasets: tasks publish them, the sink writes their rows."""
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -14,6 +14,8 @@ from trace_etl.state.db.rows import fetch_all, fetch_one
 
 @dataclass(frozen=True)
 class NewBatch:
+    """A batch that a task publishes to a buffered dataset."""
+
     org_id: UUID
     dataset_uuid: UUID
     dataset_version: UUID
@@ -40,8 +42,9 @@ WITH producer AS (
 )
 SELECT subject FROM enqueue(ARRAY(SELECT buffer_entry(batch.row) FROM batch))
 """
-# A statement of its own: what a rival committed while the first one waited is visible only now.
-_KNOWN = """
+# A separate statement: it sees a batch that a concurrent call committed while `_PUBLISH` waited for
+# the task's row lock.
+_FIND_PUBLISHED = """
 SELECT b.publish_id FROM buffer_publishes b JOIN tasks t USING (task_id)
  WHERE b.task_id = %(task_id)s AND b.attempt = %(attempt)s
    AND b.dataset_uuid = %(dataset_uuid)s AND b.batch_uri = %(batch_uri)s
@@ -49,17 +52,17 @@ SELECT b.publish_id FROM buffer_publishes b JOIN tasks t USING (task_id)
 """
 
 
-async def publish(conn: Conn, fence: Fence, batch: NewBatch) -> UUID | None:
-    """Record a batch and ask for its message, once. None: the fence is stale."""
+async def publish_batch(conn: Conn, fence: Fence, batch: NewBatch) -> UUID | None:
+    """Record a batch once, enqueue its message and return its id. None if the fence is stale."""
     values = {**fence._asdict(), **asdict(batch)}
-    for query in (_PUBLISH, _KNOWN):
+    for query in (_PUBLISH, _FIND_PUBLISHED):
         row = await (await conn.execute(query, values)).fetchone()
         if row is not None:
             return row[0]
     return None
 
 
-# --- what the sink asks and tells -------------------------------------------------------------
+# --- calls of the sink ------------------------------------------------------------------------
 
 
 _BATCH = """
@@ -75,19 +78,19 @@ async def get_batch(conn: Conn, publish_id: UUID) -> BufferBatch:
     """Read a batch and the columns of its dataset. Raises NotFound."""
     found = await fetch_one(conn, BufferBatch, _BATCH, {"publish_id": publish_id})
     if found is None:
-        raise NotFound(f"no batch {publish_id}")
+        raise NotFound(f"no batch {publish_id}; `trace batches` lists them")
     return found
 
 
-# The event belongs to the task that published: it is the producer of what changed.
-_WRITTEN = """
+# The task that published the batch is the producer of the event.
+_MARK_WRITTEN = """
 WITH batch AS (
     UPDATE buffer_publishes
        SET sunk_at = now(), row_count = %(row_count)s, cursor_value = %(cursor)s,
            failed_at = NULL, error_code = NULL, error_message = NULL
      WHERE publish_id = %(publish_id)s AND sunk_at IS NULL
     RETURNING org_id, dataset_uuid, dataset_version, cursor_value, task_id, attempt
-), happened AS (
+), event AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, cursor_value,
                         producer_task_id, attempt)
     SELECT org_id, dataset_uuid, dataset_version, 'c:' || cursor_value, cursor_value, task_id,
@@ -96,29 +99,29 @@ WITH batch AS (
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id
 )
-SELECT outbox_id FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id) FROM happened))
+SELECT outbox_id FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id) FROM event))
 """
 
 
-async def written(conn: Conn, publish_id: UUID, *, row_count: int, cursor: int | None) -> None:
-    """A batch's rows are in the table: tell whoever reads it, once."""
+async def mark_written(conn: Conn, publish_id: UUID, *, row_count: int, cursor: int | None) -> None:
+    """Record that a batch is in the table, and emit the event for its consumers once."""
     values = {"publish_id": publish_id, "row_count": row_count, "cursor": cursor}
-    await conn.execute(_WRITTEN, values)
+    await conn.execute(_MARK_WRITTEN, values)
 
 
-_FAILED = """
+_MARK_FAILED = """
 UPDATE buffer_publishes
    SET failed_at = now(), error_code = %(code)s, error_message = %(message)s
  WHERE publish_id = %(publish_id)s AND sunk_at IS NULL
 """
 
 
-async def failed(conn: Conn, publish_id: UUID, *, code: str, message: str | None) -> None:
-    """A batch cannot be written, and why."""
-    await conn.execute(_FAILED, {"publish_id": publish_id, "code": code, "message": message})
+async def mark_failed(conn: Conn, publish_id: UUID, *, code: str, message: str | None) -> None:
+    """Record that a batch cannot be written, with the reason."""
+    await conn.execute(_MARK_FAILED, {"publish_id": publish_id, "code": code, "message": message})
 
 
-# --- what people see --------------------------------------------------------------------------
+# --- calls of the user API and of background loops --------------------------------------------
 
 
 class BatchRow(BatchItem):
@@ -159,7 +162,7 @@ async def list_batches(
     return await fetch_all(conn, BatchRow, _LIST, {**values, "before": before, "limit": limit})
 
 
-_AGAIN = """
+_REDELIVER = """
 WITH batch AS (
     UPDATE buffer_publishes
        SET failed_at = NULL, error_code = NULL, error_message = NULL, ask_again_at = DEFAULT
@@ -168,23 +171,24 @@ WITH batch AS (
 )
 SELECT outbox_id FROM enqueue(ARRAY(SELECT buffer_entry(batch.row) FROM batch))
 """
-_KNOWN_TO_ORG = """
+_FIND_BATCH = """
 SELECT 1 FROM buffer_publishes WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s
 """
 
 
-async def again(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
-    """Have a batch that is not written yet delivered once more. Raises NotFound, Conflict."""
+async def redeliver_batch(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
+    """Enqueue the message of an unwritten batch again. Raises NotFound, Conflict."""
     values = {"org_id": org_id, "publish_id": publish_id}
-    if (await conn.execute(_AGAIN, values)).rowcount:
+    if (await conn.execute(_REDELIVER, values)).rowcount:
         return
-    if await (await conn.execute(_KNOWN_TO_ORG, values)).fetchone() is None:
-        raise NotFound(f"no batch {publish_id}")
-    raise Conflict(f"batch {publish_id} is written")
+    if await (await conn.execute(_FIND_BATCH, values)).fetchone() is None:
+        raise NotFound(f"no batch {publish_id}; `trace batches` lists them")
+    raise Conflict(f"batch {publish_id} is already written")
 
 
-# Ever later: a sink that stands still for a day must not find its queue full of the same batches.
-_ASK_AGAIN = """
+# The delay grows with the age of the batch, so a sink that is down for a day does not find its queue
+# full of copies of the same messages.
+_REDELIVER_OVERDUE = """
 WITH batch AS (
     UPDATE buffer_publishes
        SET ask_again_at = now() + least(greatest(now() - accepted_at, interval '10 minutes'),
@@ -199,18 +203,20 @@ SELECT outbox_id FROM enqueue(ARRAY(SELECT buffer_entry(batch.row) FROM batch))
 """
 
 
-async def ask_again(conn: Conn, *, limit: int) -> int:
-    """Ask again for batches that wait so long that their message seems lost. Returns how many."""
-    return (await conn.execute(_ASK_AGAIN, {"limit": limit})).rowcount
+async def redeliver_overdue(conn: Conn, *, limit: int) -> int:
+    """Enqueue again the messages of batches that wait too long. Returns the number of batches."""
+    return (await conn.execute(_REDELIVER_OVERDUE, {"limit": limit})).rowcount
 
 
-_FORGET = """
+_DELETE_WRITTEN = """
 DELETE FROM buffer_publishes WHERE publish_id IN (
     SELECT publish_id FROM buffer_publishes WHERE sunk_at < now() - %(older_than)s
      ORDER BY sunk_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 """
 
 
-async def forget(conn: Conn, *, older_than: timedelta, limit: int) -> int:
-    """Delete the records of batches that were written long ago; failed ones stay."""
-    return (await conn.execute(_FORGET, {"older_than": older_than, "limit": limit})).rowcount
+async def delete_written(conn: Conn, *, older_than: timedelta, limit: int) -> int:
+    """Delete the records of batches written before the retention. Failed batches stay."""
+    return (
+        await conn.execute(_DELETE_WRITTEN, {"older_than": older_than, "limit": limit})
+    ).rowcount

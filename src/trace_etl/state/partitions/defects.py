@@ -1,21 +1,20 @@
-"""Reported defects: a checker finds its input wrong, and the task that made the input runs again."""
+"""Reported defects: a checker reports a wrong input, and the task that produced the input runs again."""
 
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from trace_etl.model.errors import Forbidden
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 from trace_etl.state.partitions.invalidations import NewInvalidation, as_rows
 
 
 @dataclass(frozen=True)
 class _Producer:
-    """The task that made a partition with a reported defect."""
+    """The task that produced a partition with a reported defect."""
 
     defect: int
     """The defect's position in the report, from 1."""
@@ -25,16 +24,16 @@ class _Producer:
     range_start: int | None
     range_end: int | None
     is_rerun: bool
-    """The task itself was a rerun because of a defect: it would only write the same rows again."""
+    """The task was already a rerun because of a defect. Another rerun would write the same rows."""
     rerun_id: UUID | None
     has_failed_rerun: bool
 
 
 async def record(conn: Conn, fence: Fence, defects: list[NewInvalidation]) -> list[UUID]:
-    """Record the defects that a checker reports, and run the tasks that made them again.
+    """Record the defects that a checker reports, and rerun the tasks that produced them.
 
-    Consumers, the checker among them, follow when the partition is rewritten. Returns the new tasks'
-    ids. Raises Forbidden for blocks that the checker's task does not cover.
+    Consumers, including the checker, run again when the partition is rewritten. Returns the ids of
+    the new tasks. Raises Forbidden for blocks that the checker's task does not cover.
     """
     await _require_inside(conn, fence, defects)
     producers = await _find_producers(conn, defects)
@@ -53,16 +52,17 @@ async def _require_inside(conn: Conn, fence: Fence, defects: list[NewInvalidatio
             continue
         if defect.range_end < first or last < defect.range_start:
             raise Forbidden(
-                f"blocks {_scope(defect)} are outside the blocks {first}-{last} that this task "
-                "checks; report defects of its own blocks only"
+                f"blocks {_scope_name(defect)} are outside the blocks {first}-{last} that this task "
+                "checks; a task reports defects of its own blocks only"
             )
 
 
-def _scope(defect: NewInvalidation) -> str:
+def _scope_name(defect: NewInvalidation) -> str:
     return defect.partition_key or f"{defect.range_start}-{defect.range_end}"
 
 
-# A task answers an invalidation of its own output only if the invalidation is a reported defect.
+# A task has an invalidation of its own output only if the invalidation is a reported defect. Stored
+# keys of defects begin with `doubt:`.
 _FIND_PRODUCERS = """
 SELECT DISTINCT ON (n.defect, t.task_id)
        n.defect, t.task_id, o.revision_id,
@@ -70,7 +70,7 @@ SELECT DISTINCT ON (n.defect, t.task_id)
            AS partition_key,
        coalesce(t.range_start, p.range_start) AS range_start,
        coalesce(t.range_end, p.range_end) AS range_end,
-       answered.invalidation_id IS NOT NULL AS is_rerun, rerun.task_id AS rerun_id,
+       cause.invalidation_id IS NOT NULL AS is_rerun, rerun.task_id AS rerun_id,
        coalesce(rerun.status = 'Canceled'
                 OR (rerun.status = 'Failed' AND rerun.retry_at IS NULL), false) AS has_failed_rerun
   FROM jsonb_populate_recordset(NULL::new_invalidation, %(defects)s)
@@ -85,35 +85,33 @@ SELECT DISTINCT ON (n.defect, t.task_id)
   JOIN jobs j ON j.job_id = t.job_id AND j.active
   JOIN job_outputs o ON o.dataset_version = p.dataset_version
    AND o.revision_id IN (j.revision_id, j.building_revision_id)
-  LEFT JOIN invalidations answered ON answered.invalidation_id = t.invalidation_id
-   AND answered.dataset_version = p.dataset_version
+  LEFT JOIN invalidations cause ON cause.invalidation_id = t.invalidation_id
+   AND cause.dataset_version = p.dataset_version
   LEFT JOIN tasks rerun ON rerun.job_id = t.job_id AND rerun.dedupe_key = 'doubt:' || t.task_id
  ORDER BY n.defect, t.task_id, o.revision_id = j.revision_id DESC
 """
 
 
 async def _find_producers(conn: Conn, defects: list[NewInvalidation]) -> list[_Producer]:
-    async with conn.cursor(row_factory=class_row(_Producer)) as cursor:
-        await cursor.execute(_FIND_PRODUCERS, {"defects": as_rows(defects)})
-        return await cursor.fetchall()
+    return await fetch_all(conn, _Producer, _FIND_PRODUCERS, {"defects": as_rows(defects)})
 
 
 def _describe_outcomes(
     defects: list[NewInvalidation], producers: list[_Producer]
 ) -> list[NewInvalidation]:
-    """Add to each defect's reason what happens because of it, and a key that makes it unique."""
+    """Add the outcome to the reason of each defect, and the key that identifies it."""
     found = {n: list(group) for n, group in groupby(producers, lambda p: p.defect)}
     return [
         replace(
             defect,
-            reason="; ".join(filter(None, (defect.reason, _outcome(found.get(n, []))))),
-            once_key=f"doubt:{defect.once_key or f'{defect.kind}:{_scope(defect)}'}",
+            reason="; ".join(filter(None, (defect.reason, _describe_outcome(found.get(n, []))))),
+            once_key=f"doubt:{defect.once_key or f'{defect.kind}:{_scope_name(defect)}'}",
         )
         for n, defect in enumerate(defects, start=1)
     ]
 
 
-def _outcome(producers: list[_Producer]) -> str:
+def _describe_outcome(producers: list[_Producer]) -> str:
     if not producers:
         return "not rebuilt: no active job produces this generation"
     if all(p.is_rerun for p in producers):
@@ -127,7 +125,7 @@ def _outcome(producers: list[_Producer]) -> str:
     return "being rebuilt"
 
 
-# The defects need no routing: consumers follow when the partition is rewritten.
+# Defects are not routed: consumers run again when the partition is rewritten.
 _INSERT = """
 INSERT INTO invalidations AS i (org_id, dataset_uuid, dataset_version, kind, partition_key,
                                 range_start, range_end, filter, reason, once_key, made_by, task_id,
@@ -143,15 +141,15 @@ RETURNING i.dataset_version, i.once_key, i.invalidation_id
 
 
 async def _insert(conn: Conn, fence: Fence, defects: list[NewInvalidation]) -> dict[int, UUID]:
-    """Insert the defects. Returns the ids of the new ones by their position."""
+    """Insert the defects. Returns the ids of the new ones by position in the report, from 1."""
     values = {"task_id": fence.task_id, "attempt": fence.attempt, "defects": as_rows(defects)}
     rows = await (await conn.execute(_INSERT, values)).fetchall()
     ids: dict[tuple[UUID, str], UUID] = {(row[0], row[1]): row[2] for row in rows}
     found: dict[int, UUID] = {}
     for n, defect in enumerate(defects, start=1):
-        made = ids.pop((defect.dataset_version, defect.once_key or ""), None)
-        if made is not None:
-            found[n] = made
+        invalidation_id = ids.pop((defect.dataset_version, defect.once_key or ""), None)
+        if invalidation_id is not None:
+            found[n] = invalidation_id
     return found
 
 
@@ -171,16 +169,16 @@ SELECT create_rerun_tasks(ARRAY(
 async def _create_reruns(
     conn: Conn, producers: list[_Producer], recorded: dict[int, UUID]
 ) -> list[UUID]:
-    once = {p.task_id: p for p in producers if p.defect in recorded and not p.is_rerun}
-    if not once:
+    by_task = {p.task_id: p for p in producers if p.defect in recorded and not p.is_rerun}
+    if not by_task:
         return []
-    wanted = list(once.values())
+    reruns = list(by_task.values())
     values: dict[str, list[Any]] = {
-        "task_ids": [p.task_id for p in wanted],
-        "revision_ids": [p.revision_id for p in wanted],
-        "keys": [p.partition_key for p in wanted],
-        "starts": [p.range_start for p in wanted],
-        "ends": [p.range_end for p in wanted],
-        "invalidation_ids": [recorded[p.defect] for p in wanted],
+        "task_ids": [p.task_id for p in reruns],
+        "revision_ids": [p.revision_id for p in reruns],
+        "keys": [p.partition_key for p in reruns],
+        "starts": [p.range_start for p in reruns],
+        "ends": [p.range_end for p in reruns],
+        "invalidation_ids": [recorded[p.defect] for p in reruns],
     }
     return [row[0] for row in await (await conn.execute(_CREATE_RERUNS, values)).fetchall()]

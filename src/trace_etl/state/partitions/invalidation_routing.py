@@ -1,4 +1,4 @@
-"""Route invalidations: create the tasks that build invalid outputs again."""
+"""Route invalidations: create the tasks that rebuild invalid outputs."""
 
 from uuid import UUID
 
@@ -7,12 +7,12 @@ from trace_etl.state.db.pool import Conn
 _MARK_ROUTED = """
 UPDATE invalidations SET routed_at = now() WHERE invalidation_id = ANY(%(invalidation_ids)s)
 """
-# As text: the scopes are only passed on to the next statements.
+# As text, because Python only passes the scopes to the next statements.
 _FIND_SCOPES = """
 SELECT coalesce(jsonb_agg(s), '[]')::text FROM rerun_scopes(%(invalidation_ids)s) s
 """
-# A dataset that moves by cursors announces the rewritten blocks again, with cursors that its
-# consumers have already passed.
+# A cursor dataset emits the rewritten blocks again, with cursors that its consumers have already
+# passed.
 _REWIND_CURSORS = """
 UPDATE consumer_cursors k SET cursor_value = w.first_block - 1, advanced_at = now()
   FROM (SELECT r.job_id, r.generation_hash, r.dataset_version,
@@ -25,8 +25,8 @@ UPDATE consumer_cursors k SET cursor_value = w.first_block - 1, advanced_at = no
  WHERE k.job_id = w.job_id AND k.generation_hash = w.generation_hash
    AND k.dataset_version = w.dataset_version AND k.cursor_value >= w.first_block
 """
-# A queued task of the same scope reads the rewrite too, so it needs no other: otherwise the number of
-# reruns would double wherever rewrites meet again behind a fork of the graph.
+# A queued task of the same scope will read the rewrite too, so no second task is created. Otherwise
+# reruns would double wherever two branches of the graph join again.
 _CREATE_TASKS = """
 WITH scope AS (
     SELECT r.*, s.partition_key AS scope_key, s.range_start AS scope_start,
@@ -67,10 +67,10 @@ SELECT create_rerun_tasks(ARRAY(
 
 
 async def route(conn: Conn, invalidation_ids: list[UUID]) -> list[UUID]:
-    """Create the tasks with which consumers answer invalidations. Returns the tasks' ids."""
+    """Create the consumers' tasks for invalidations. Returns the ids of the tasks."""
     values: dict[str, object] = {"invalidation_ids": invalidation_ids}
     await conn.execute(_MARK_ROUTED, values)
-    row = await (await conn.execute(_FIND_SCOPES, values)).fetchone()
-    values["scopes"] = row[0] if row else "[]"
+    found = await (await conn.execute(_FIND_SCOPES, values)).fetchone()
+    values["scopes"] = found[0] if found else "[]"
     await conn.execute(_REWIND_CURSORS, values)
     return [row[0] for row in await (await conn.execute(_CREATE_TASKS, values)).fetchall()]

@@ -1,4 +1,4 @@
-"""What was published and is not what it was: recorded, and given to whoever read it."""
+"""Record invalidations, list them and delete old ones. `invalidation_routing` creates their tasks."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from trace_etl.state.db.rows import before, fetch_all
 
 @dataclass(frozen=True)
 class NewInvalidation:
-    """A scope of a generation that changed: a partition, or rows of a range."""
+    """An invalid scope of a generation: a partition, or the rows of a block range."""
 
     dataset_uuid: UUID
     dataset_version: UUID
@@ -27,13 +27,13 @@ class NewInvalidation:
     filter: dict[str, Any] | None
     reason: str
     once_key: str | None = None
-    """The same key of the same task again is the same invalidation."""
-    is_doubt: bool = False
-    """Said of an input by who checks it, not by who writes it."""
+    """A task that reports the same key again reports the same invalidation."""
+    is_reported_defect: bool = False
+    """A checker reported it about its input; otherwise the producer or a user invalidated it."""
 
 
 def as_rows(new: list[NewInvalidation]) -> Jsonb:
-    """Rows of the SQL type `new_invalidation`."""
+    """Return rows of the SQL type `new_invalidation`."""
     return Jsonb(
         [
             {
@@ -71,7 +71,7 @@ SELECT subject FROM enqueue(ARRAY(
 async def record(
     conn: Conn, org_id: UUID, new: list[NewInvalidation], *, made_by: str, fence: Fence | None
 ) -> list[UUID]:
-    """Remember what is invalid and ask for its routing. Returns those that are new."""
+    """Record invalidations and enqueue their routing. Returns the ids of the new ones."""
     values = {
         "org_id": org_id,
         "made_by": made_by,
@@ -89,14 +89,14 @@ SELECT invalidation_id, dataset_uuid, dataset_version, kind, partition_key, rang
 """
 
 
-async def by_ids(conn: Conn, invalidation_ids: list[UUID]) -> dict[UUID, InvalidScope]:
-    """What these invalidations are about."""
+async def get_scopes(conn: Conn, invalidation_ids: list[UUID]) -> dict[UUID, InvalidScope]:
+    """Return the invalid scopes by the ids of their invalidations."""
     found = await fetch_all(conn, InvalidScope, _GET, {"invalidation_ids": invalidation_ids})
     return {row.invalidation_id: row for row in found}
 
 
-# Made good by everybody it was given to; what nobody could make good stays to be seen.
-_FORGET = """
+# An invalidation with a consumer that has not processed it stays visible, unless its task was canceled.
+_DELETE_PROCESSED = """
 DELETE FROM invalidations WHERE invalidation_id IN (
     SELECT i.invalidation_id FROM invalidations i
      WHERE i.routed_at IS NOT NULL AND i.made_at < now() - %(older_than)s
@@ -107,9 +107,11 @@ DELETE FROM invalidations WHERE invalidation_id IN (
 """
 
 
-async def forget(conn: Conn, *, older_than: timedelta, limit: int) -> int:
-    """Delete invalidations that were processed long ago, with who processed them."""
-    return (await conn.execute(_FORGET, {"older_than": older_than, "limit": limit})).rowcount
+async def delete_processed(conn: Conn, *, older_than: timedelta, limit: int) -> int:
+    """Delete routed invalidations older than the retention that every consumer has processed."""
+    return (
+        await conn.execute(_DELETE_PROCESSED, {"older_than": older_than, "limit": limit})
+    ).rowcount
 
 
 _LIST = """

@@ -1,4 +1,4 @@
-"""Read lineage: what partitions and datasets were made from, and what was made from them."""
+"""Read the lineage of partitions and datasets, upstream and downstream."""
 
 from uuid import UUID
 
@@ -39,7 +39,7 @@ SELECT direction, depth, dataset, dag, job, output, dataset_uuid, dataset_versio
 async def get_partition_lineage(
     conn: Conn, dataset_version: UUID, partition_key: str
 ) -> tuple[list[LineagePartition], list[LineagePartition]]:
-    """List the partitions that one was made from, and those made from it, nearest first."""
+    """List the partitions upstream and downstream of one, nearest first."""
     values = {
         "dataset_version": dataset_version,
         "partition_key": partition_key,

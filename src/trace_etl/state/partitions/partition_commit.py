@@ -19,6 +19,8 @@ from trace_etl.state.partitions.invalidations import NewInvalidation
 
 @dataclass(frozen=True)
 class NewPartition:
+    """A partition that an attempt wrote and asks to commit."""
+
     dataset_version: UUID
     partition_key: str
     range_start: int | None
@@ -34,29 +36,29 @@ class NewPartition:
 
 
 class ConcurrentCommit(Exception):
-    """Another transaction committed an overlapping partition meanwhile: try the commit again."""
+    """Another transaction committed an overlapping partition meanwhile. Retry the commit."""
 
 
 @dataclass(frozen=True)
 class _Situation:
-    """The task that commits, and the committed partitions that its outputs meet."""
+    """The committing task, and the committed partitions that its outputs overlap."""
 
     org_id: UUID
     span: Range | None
     follows: bool
     """The task reads up to a cursor, not a fixed range of blocks."""
     missed_invalidation: bool
-    """An input became invalid while the task ran, and no other task answers for it."""
+    """An input became invalid while the task ran, and no other task processes the invalidation."""
     existing: list[list[ExistingPartition]]
-    """For each new partition, those that share its key or its blocks."""
+    """For each new partition, the committed partitions that share its key or its blocks."""
 
 
 async def commit(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> list[NewPartition]:
-    """Point partitions at an attempt's output. Returns those that readers see now.
+    """Point partitions at an attempt's output. Returns the new partitions that readers see now.
 
-    A partition that was made from newer inputs stays. A partition that is replaced invalidates what
-    was made from it. The number of statements does not depend on the number of partitions. Raises
-    PartitionOverlap, Forbidden, ConcurrentCommit.
+    A committed partition that was made from newer inputs stays. Replacing a partition invalidates
+    everything made from it. The number of statements does not depend on the number of partitions.
+    Raises PartitionOverlap, Forbidden, ConcurrentCommit.
     """
     new = _drop_covered(given)
     situation = await _lock_existing(conn, fence, new)
@@ -78,8 +80,8 @@ async def commit(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> lis
                 covered += [(item.dataset_version, key) for key in sorted(others)]
                 replacing += [f"{item.dataset_version}/{item.partition_key}"] if others else []
     if covered:
-        gone = {"versions": [v for v, _ in covered], "keys": [key for _, key in covered]}
-        await conn.execute(_REMOVE, gone)
+        values = {"versions": [v for v, _ in covered], "keys": [key for _, key in covered]}
+        await conn.execute(_DELETE_COVERED, values)
     if visible:
         moved = await _move_pointers(conn, fence, visible, replacing)
         await _record_lineage(conn, fence, moved)
@@ -100,12 +102,12 @@ def _describe_overlap(item: NewPartition, existing: Sequence[ExistingPartition])
 
 
 def _drop_covered(given: Sequence[NewPartition]) -> list[NewPartition]:
-    """Leave out partitions that a later one of the same completion covers."""
-    kept: list[NewPartition] = []
+    """Leave out partitions that a later partition of the same completion covers."""
+    remaining: list[NewPartition] = []
     for item in given:
-        kept = [k for k in kept if not _covers(item, k)]
-        kept.append(item)
-    return kept
+        remaining = [other for other in remaining if not _covers(item, other)]
+        remaining.append(item)
+    return remaining
 
 
 def _covers(item: NewPartition, other: NewPartition) -> bool:
@@ -132,7 +134,7 @@ def _require_inside(task_span: Range | None, item: NewPartition) -> None:
 
 # Partitions are locked in one order, so that two completions cannot deadlock.
 _LOCK_EXISTING = """
-WITH own AS (
+WITH task AS (
     SELECT t.org_id, t.range_start, t.range_end, t.pinned_snapshot, i.made_xid,
            t.cursor_value IS NOT NULL AND t.invalidation_id IS NULL AS follows,
            missed_invalidation(t) AS missed_invalidation
@@ -140,8 +142,8 @@ WITH own AS (
      WHERE t.task_id = %(task_id)s
 ), existing AS (
     SELECT n.place, p.partition_key, p.range_start, p.range_end,
-           read_later(p.read_snapshot, own.pinned_snapshot) AS is_newer,
-           coalesce(pg_visible_in_snapshot(own.made_xid, p.read_snapshot), false) AS is_cured
+           read_later(p.read_snapshot, task.pinned_snapshot) AS is_newer,
+           coalesce(pg_visible_in_snapshot(task.made_xid, p.read_snapshot), false) AS is_cured
       FROM unnest(%(versions)s::uuid[], %(keys)s::text[], %(starts)s::bigint[], %(ends)s::bigint[])
            WITH ORDINALITY AS n (dataset_version, partition_key, first_block, last_block, place)
       JOIN dataset_versions v ON v.dataset_version = n.dataset_version
@@ -155,13 +157,13 @@ WITH own AS (
       ) q ON true
       JOIN partitions p
         ON p.dataset_version = q.dataset_version AND p.partition_key = q.partition_key
-     CROSS JOIN own
+     CROSS JOIN task
      ORDER BY p.dataset_version, p.partition_key
        FOR UPDATE OF p
 )
-SELECT own.org_id, own.range_start, own.range_end, own.follows, own.missed_invalidation,
+SELECT task.org_id, task.range_start, task.range_end, task.follows, task.missed_invalidation,
        e.place, e.partition_key, e.range_start, e.range_end, e.is_newer, e.is_cured
-  FROM own LEFT JOIN existing e ON true
+  FROM task LEFT JOIN existing e ON true
 """
 
 
@@ -187,8 +189,8 @@ def _span(start: int | None, end: int | None) -> Range | None:
     return None if start is None or end is None else Range(start, end)
 
 
-_REMOVE = """
-WITH gone AS (
+_DELETE_COVERED = """
+WITH deleted AS (
     DELETE FROM partitions p USING unnest(%(versions)s::uuid[], %(keys)s::text[]) AS g (v, k)
      WHERE p.dataset_version = g.v AND p.partition_key = g.k
 )
@@ -196,8 +198,8 @@ DELETE FROM partition_inputs l USING unnest(%(versions)s::uuid[], %(keys)s::text
  WHERE l.dataset_version = g.v AND l.partition_key = g.k
 """
 
-# Run the same scope and definition again: the task read inputs that are older than a part of what is
-# committed, or that became invalid while it ran.
+# Run the same scope and definition again: the task read inputs that are older than the inputs of a
+# committed partition, or inputs that became invalid while it ran.
 _RUN_AGAIN = """
 SELECT task_id FROM create_tasks(ARRAY(
     SELECT new_task(org_id, job_id, revision_id, runtime, bulk, 'again:' || task_id, max_attempts,
@@ -207,7 +209,7 @@ SELECT task_id FROM create_tasks(ARRAY(
       FROM tasks WHERE task_id = %(task_id)s))
 """
 
-# A pointer moves from an older reading to a newer one and never back. The row itself decides, so two
+# A pointer only moves to an attempt that read its inputs later. The row itself is compared, so two
 # completions cannot overtake each other. A pointer that moved, or that replaced others, is a rewrite.
 _MOVE_POINTERS = """
 WITH moved AS (
@@ -242,6 +244,8 @@ SELECT v.dataset_uuid, m.dataset_version, m.partition_key, m.range_start, m.rang
 
 @dataclass(frozen=True)
 class _Moved:
+    """A partition whose pointer moved."""
+
     dataset_uuid: UUID
     dataset_version: UUID
     partition_key: str
@@ -272,8 +276,8 @@ async def _move_pointers(
     return [_Moved(*row) for row in rows]
 
 
-# A task without blocks reads its inputs whole: `*`. An input partition that the attempt's snapshot
-# does not contain was rewritten while the attempt ran; the attempt that it was read from is unknown.
+# A task without blocks reads its whole inputs: `*`. An input partition outside the attempt's snapshot
+# was rewritten while the attempt ran, so the attempt that wrote the rows it read is unknown.
 _RECORD_LINEAGE = """
 INSERT INTO partition_inputs AS l (
        dataset_version, partition_key, input_version, input_key, input_task_id, input_attempt,
@@ -318,7 +322,7 @@ async def _record_lineage(conn: Conn, fence: Fence, moved: list[_Moved]) -> None
 async def _invalidate_rewritten(
     conn: Conn, fence: Fence, org_id: UUID, moved: list[_Moved]
 ) -> None:
-    """Invalidate what was made from the partitions that this commit replaced."""
+    """Invalidate everything made from the partitions that this commit replaced."""
     rewritten = [
         NewInvalidation(
             dataset_uuid=m.dataset_uuid,

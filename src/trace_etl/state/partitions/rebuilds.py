@@ -1,4 +1,4 @@
-"""Making a scope again because somebody says that it is wrong."""
+"""Rebuild a scope that a user invalidated: run the tasks that produced it again."""
 
 from uuid import uuid4
 
@@ -6,9 +6,8 @@ from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions.invalidations import NewInvalidation
 
-# A scope is known when something of it is committed, or was told of: sources and splitters keep no
-# partitions, only events.
-_KNOWN = """
+# Sources and splitters have events but no partitions, so either one shows that a scope was published.
+_IS_PUBLISHED = """
 SELECT EXISTS (
     SELECT FROM partitions p JOIN dataset_versions v USING (dataset_version)
      WHERE p.dataset_version = %(dataset_version)s
@@ -24,17 +23,20 @@ SELECT EXISTS (
 """
 
 
-async def require_known(conn: Conn, scope: NewInvalidation) -> None:
-    """Raises NotFound when nothing of a scope was ever published."""
-    row = await (await conn.execute(_KNOWN, _values(scope))).fetchone()
+async def require_published(conn: Conn, scope: NewInvalidation) -> None:
+    """Raise NotFound if no partition and no event of a scope was ever published."""
+    row = await (await conn.execute(_IS_PUBLISHED, _scope_parameters(scope))).fetchone()
     if row is None or not row[0]:
-        what = scope.partition_key or f"{scope.range_start}-{scope.range_end}"
-        raise NotFound(f"nothing of {what} was published, so nothing of it can be invalid")
+        name = scope.partition_key or f"{scope.range_start}-{scope.range_end}"
+        raise NotFound(
+            f"nothing was published for {name}, so nothing can be invalidated; "
+            "`trace dataset` lists the partitions"
+        )
 
 
-# The tasks that made what stands there, once more.
+# Every rebuild has its own key, so each call creates new tasks.
 _REBUILD = """
-WITH maker AS (
+WITH producer AS (
     SELECT DISTINCT ON (t.task_id) t.*, j.revision_id AS live_revision,
            coalesce(t.range_start, p.range_start) AS first,
            coalesce(t.range_end, p.range_end) AS last,
@@ -50,20 +52,21 @@ WITH maker AS (
 )
 SELECT count(*) FROM create_tasks(ARRAY(
     SELECT new_task(org_id, job_id, live_revision, runtime, bulk,
-                    concat_ws(':', 'rebuild', %(mark)s::text, task_id), max_attempts,
+                    concat_ws(':', 'rebuild', %(rebuild_id)s::text, task_id), max_attempts,
                     max_concurrency, timeout_seconds, lease_seconds, dataset_uuid,
                     dataset_version, key, first, last, cursor_value)
-      FROM maker))
+      FROM producer))
 """
 
 
 async def rebuild(conn: Conn, scope: NewInvalidation) -> int:
-    """Have the tasks that made a scope run again. Returns how many there are."""
-    row = await (await conn.execute(_REBUILD, {**_values(scope), "mark": uuid4().hex})).fetchone()
+    """Create tasks that run the producers of a scope again. Returns the number of tasks."""
+    values = {**_scope_parameters(scope), "rebuild_id": uuid4().hex}
+    row = await (await conn.execute(_REBUILD, values)).fetchone()
     return row[0] if row else 0
 
 
-def _values(scope: NewInvalidation) -> dict[str, object]:
+def _scope_parameters(scope: NewInvalidation) -> dict[str, object]:
     return {
         "dataset_version": scope.dataset_version,
         "partition_key": scope.partition_key,

@@ -1,20 +1,17 @@
-"""Generations whose rows are in tables of Postgres data, and when those may go."""
+"""Find the tables in Postgres data of retired generations that may be dropped."""
 
-from dataclasses import dataclass
 from datetime import timedelta
-from uuid import UUID
 
-from psycopg.rows import class_row
-
+from trace_etl.api.task.retired_tables import RetiredTables
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('trace.retired_tables', 0))"
 
-# What readers see, what is being built, and what a rollback would bring back. Since when a
-# generation is none of these is written down when it is first noticed, and forgotten when it comes
-# back, by whatever way it did.
-_MARK = """
-WITH kept AS MATERIALIZED (
+# A generation is in use if it is current, is being built, or would be restored by a rollback.
+# `abandoned_at` is set when a pass first finds a generation unused, and cleared when it is used again.
+_MARK_UNUSED = """
+WITH used AS MATERIALIZED (
     SELECT dataset_version FROM datasets WHERE dataset_version IS NOT NULL
      UNION
     SELECT building_version FROM datasets WHERE building_version IS NOT NULL
@@ -32,14 +29,14 @@ WITH kept AS MATERIALIZED (
 UPDATE dataset_versions v
    SET abandoned_at = CASE WHEN v.abandoned_at IS NULL THEN now() END
  WHERE (v.abandoned_at IS NULL)
-       = (NOT EXISTS (SELECT FROM kept k WHERE k.dataset_version = v.dataset_version))
+       = (NOT EXISTS (SELECT FROM used u WHERE u.dataset_version = v.dataset_version))
 """
 
-# The tasks of a generation are deleted with its tables: if the generation returns, it is built anew.
-_FORGET = """
+# The tasks of a generation are deleted with its tables: a generation that returns is built anew.
+_DELETE_TASKS = """
 WITH old AS (
     SELECT t.task_id
-      FROM expired_generations(%(tables)s, %(kept)s) n
+      FROM expired_generations(%(tables)s, %(retention)s) n
       JOIN job_revisions r ON r.job_id = n.job_id AND r.generation_hash = n.generation_hash
       JOIN tasks t ON t.job_id = r.job_id AND t.revision_id = r.revision_id
      WHERE t.status IN ('Completed', 'Failed', 'Canceled') AND t.retry_at IS NULL
@@ -48,15 +45,15 @@ WITH old AS (
        FOR UPDATE OF t SKIP LOCKED
 ), attempts AS (
     DELETE FROM task_attempts a USING old WHERE a.task_id = old.task_id
-), happened AS (
+), own_events AS (
     DELETE FROM events e USING old WHERE e.producer_task_id = old.task_id
 )
 DELETE FROM tasks t USING old WHERE t.task_id = old.task_id
 """
-# A pass deletes a limited number of tasks. The tables may go once no task is left.
-_DONE = """
+# A pass deletes a limited number of tasks. The tables may be dropped when no task is left.
+_FIND_DROPPABLE = """
 WITH clear AS MATERIALIZED (
-    SELECT n.job_id, n.generation_hash FROM expired_generations(%(tables)s, %(kept)s) n
+    SELECT n.job_id, n.generation_hash FROM expired_generations(%(tables)s, %(retention)s) n
      WHERE NOT EXISTS (
            SELECT FROM job_revisions r
              JOIN tasks t ON t.job_id = r.job_id AND t.revision_id = r.revision_id
@@ -76,31 +73,24 @@ SELECT array_agg(hot_table_name(o.dataset_uuid, o.dataset_version)
        SELECT DISTINCT v.dataset_uuid, v.dataset_version
          FROM job_revisions r JOIN job_outputs o USING (revision_id)
          JOIN dataset_versions v ON v.dataset_version = o.dataset_version
-          AND v.abandoned_at < now() - %(kept)s
+          AND v.abandoned_at < now() - %(retention)s
         WHERE r.job_id = n.job_id AND r.generation_hash = n.generation_hash) o
  GROUP BY n.job_id, n.generation_hash
 """
 
 
-@dataclass(frozen=True)
-class Retired:
-    """The tables of one generation of a job."""
+async def find_droppable(
+    conn: Conn, tables: list[str], *, retention: timedelta, limit: int
+) -> list[RetiredTables]:
+    """Return which of the given tables belong to generations unused for `retention`.
 
-    tables: list[str]
-    dataset_versions: list[UUID]
-
-
-async def to_drop(conn: Conn, tables: list[str], *, kept: timedelta, limit: int) -> list[Retired]:
-    """Of these tables, those that nobody has read for `kept`, and their siblings.
-
-    One pass at a time over all replicas; the others are told of nothing.
+    The tables are grouped by generation of a job. Only one pass runs at a time over all replicas; a
+    concurrent call returns an empty list.
     """
     row = await (await conn.execute(_LOCK)).fetchone()
     if row is None or not row[0]:
         return []
-    await conn.execute(_MARK)
-    values = {"tables": tables, "kept": kept, "limit": limit}
-    await conn.execute(_FORGET, values)
-    async with conn.cursor(row_factory=class_row(Retired)) as cursor:
-        await cursor.execute(_DONE, values)
-        return await cursor.fetchall()
+    await conn.execute(_MARK_UNUSED)
+    values = {"tables": tables, "retention": retention, "limit": limit}
+    await conn.execute(_DELETE_TASKS, values)
+    return await fetch_all(conn, RetiredTables, _FIND_DROPPABLE, values)

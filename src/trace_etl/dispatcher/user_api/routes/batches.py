@@ -36,6 +36,6 @@ async def list_batches(
 async def retry_batch(publish_id: UUID, user: CallerDep, ctx: ContextDep) -> BatchRetried:
     """Deliver a failed or waiting batch to the sink again."""
     async with transaction(ctx.pool) as conn:
-        await buffers.again(conn, user.org_id, publish_id)
+        await buffers.redeliver_batch(conn, user.org_id, publish_id)
     ctx.wake.outbox.set()
     return BatchRetried(publish_id=publish_id)

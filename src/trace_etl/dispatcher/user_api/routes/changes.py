@@ -14,7 +14,7 @@ from trace_etl.http.event_stream import EventStream, render_comment, render_even
 from trace_etl.http.user_tokens import current_user
 from trace_etl.model.errors import Fault, Invalid, TraceError
 from trace_etl.state.catalog import users
-from trace_etl.state.db.pool import BROKEN, Pool
+from trace_etl.state.db.pool import CONNECTION_ERRORS, Pool
 from trace_etl.state.feed.changes import Change, ChangePosition
 
 router = APIRouter(prefix="/v1", tags=["changes"])
@@ -67,7 +67,7 @@ class _Still:
         try:
             async with self._pool.connection() as conn:
                 return await users.role_of(conn, self._user.org_id, self._user.name) is not None
-        except BROKEN:
+        except CONNECTION_ERRORS:
             return (
                 True  # nobody knows; nothing is told meanwhile, and the next heartbeat asks again
             )

@@ -39,7 +39,7 @@ async def invalidate(
             filter=body.filter,
             reason=body.reason,
         )
-        await rebuilds.require_known(conn, new)
+        await rebuilds.require_published(conn, new)
         made = await rebuilds.rebuild(conn, new) if body.rebuild else 0
         recorded = (
             []

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from trace_etl.model.scope import MAX_BLOCK
 from trace_etl.model.task import Fence
@@ -47,6 +47,34 @@ class ListReply(Reply, Generic[T]):
     items: list[T]
     next: str | None
     """Pass it as `after` for the next page; null on the last page."""
+
+
+class JobRange(Request):
+    """A request about a block range of a job."""
+
+    dag: Name
+    job: Name
+    start: Block
+    end: Block
+
+    @model_validator(mode="after")
+    def _check_range(self) -> "JobRange":
+        check_range(self.start, self.end)
+        return self
+
+
+def check_range(start: int | None, end: int | None, prefix: str = "") -> None:
+    """Check that both bounds are given, in order, or neither. Raises ValueError."""
+    if (start is None) != (end is None):
+        raise ValueError(f"give both `{prefix}start` and `{prefix}end`, or neither")
+    if start is not None and end is not None and end < start:
+        raise ValueError(f"`{prefix}end` ({end}) must not be before `{prefix}start` ({start})")
+
+
+def check_one_given(**fields: object) -> None:
+    """Check that exactly one of the fields is not None. Raises ValueError."""
+    if sum(value is not None for value in fields.values()) != 1:
+        raise ValueError(f"give exactly one of {', '.join(f'`{name}`' for name in fields)}")
 
 
 def either(this: str, that: str) -> Json:

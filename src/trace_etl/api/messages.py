@@ -6,12 +6,12 @@ from trace_etl.api.body import Request
 
 
 class WakeUp(Request):
-    """Somebody may want to claim this task. Nothing more."""
+    """Tells a worker that a task may be ready. The worker must claim the task before it runs it."""
 
     task_id: UUID
 
 
 class BufferMessage(Request):
-    """Somebody should write this batch. The rest of the message is for people who look at it."""
+    """Tells the sink to write a batch. Other fields of the message are for debugging only."""
 
     publish_id: UUID

@@ -1,4 +1,4 @@
-"""Batches for buffered datasets: what the sink is told of one, and what it tells in return."""
+"""Bodies of the calls between the sink and the Dispatcher about batches of buffered datasets."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -8,9 +8,9 @@ from pydantic import Field, StringConstraints, model_validator
 from trace_etl.api.body import Reply, Request
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""A batch artifact may be this large."""
+"""Maximum size of a batch file."""
 MAX_BATCH_ROWS = 500_000
-"""A batch may have so many rows."""
+"""Maximum rows per batch."""
 Text = Annotated[str, StringConstraints(max_length=8000, pattern=r"^[^\x00]*$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -22,7 +22,7 @@ class BufferColumn(Reply):
 
 
 class BufferBatch(Reply):
-    """A batch as the Dispatcher recorded it: trusted, unlike what is in the batch."""
+    """A batch as the Dispatcher recorded it. Trusted, unlike the content of the batch file."""
 
     publish_id: UUID
     publish_no: int
@@ -35,29 +35,29 @@ class BufferBatch(Reply):
     content_type: str
     record_count: int | None
     columns: list[BufferColumn] | None
-    """Null: the dataset is not buffered."""
+    """Null if the dataset is not buffered."""
     unique_key: list[str] = []
 
 
 class BufferComplete(Request):
-    """What became of a batch: its rows are in the table, or why they are not."""
+    """The result of a batch: its rows were written, or the error that prevented it."""
 
     publish_id: UUID
     status: Literal["Completed", "Failed"]
     row_count: Count | None = None
     cursor: Count | None = None
-    """What to read up to; null: nothing changed."""
+    """The new end of the dataset for readers; null if the batch changed nothing."""
     error_code: Annotated[str, StringConstraints(max_length=128, pattern=r"^[^\x00]*$")] | None = (
         None
     )
     error_message: Text | None = None
 
     @model_validator(mode="after")
-    def _says_what_happened(self) -> "BufferComplete":
+    def _check_result_fields(self) -> "BufferComplete":
         if self.status == "Completed" and self.row_count is None:
-            raise ValueError("`row_count` belongs to a completed batch")
+            raise ValueError("`row_count` is required when `status` is `Completed`")
         if self.status == "Failed" and not self.error_code:
-            raise ValueError("`error_code` belongs to a failed batch")
+            raise ValueError("`error_code` is required when `status` is `Failed`")
         return self
 
 

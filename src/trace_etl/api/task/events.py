@@ -1,15 +1,26 @@
-"""What a task tells of datasets: events, and invalidations of what it rewrote or doubts."""
+"""Events and invalidations of datasets that a task reports."""
 
 from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from trace_etl.api.body import Block, DatasetName, Fenced, Json, Key, Reply, Request, either
+from trace_etl.api.body import (
+    Block,
+    DatasetName,
+    Fenced,
+    Json,
+    Key,
+    Reply,
+    Request,
+    check_one_given,
+    check_range,
+    either,
+)
 
 
 class Event(Request):
-    """This dataset version changed in this scope: a cursor, or a partition.
+    """A change of a dataset version: a new cursor, or a new partition.
 
     The `partition_key` of a block range is `{start}-{end}`, both inclusive.
     """
@@ -30,19 +41,14 @@ class Event(Request):
     end: Block | None = None
 
     @model_validator(mode="after")
-    def _names_one_dataset_and_one_scope(self) -> "Event":
-        if (self.dataset_uuid is None) == (self.dataset is None):
-            raise ValueError("name the dataset by `dataset_uuid` or by `dataset`, one of them")
-        if (self.cursor is None) == (self.partition_key is None):
-            raise ValueError("give a `cursor` or a `partition_key`, one of them")
-        if (self.start is None) != (self.end is None):
-            raise ValueError("`start` and `end` go together")
+    def _check_dataset_and_scope(self) -> "Event":
+        check_one_given(dataset_uuid=self.dataset_uuid, dataset=self.dataset)
+        check_one_given(cursor=self.cursor, partition_key=self.partition_key)
+        check_range(self.start, self.end)
         if self.start is not None and self.partition_key is None:
-            raise ValueError("`start` and `end` belong to a `partition_key`")
-        if self.start is not None and self.end is not None and self.end < self.start:
-            raise ValueError("`end` must not be before `start`")
+            raise ValueError("`start` and `end` need a `partition_key`")
         if self.start is not None and self.partition_key != f"{self.start}-{self.end}":
-            raise ValueError("`partition_key` of a block range is `{start}-{end}`")
+            raise ValueError("`partition_key` of a block range must be `{start}-{end}`")
         return self
 
     @property
@@ -59,15 +65,20 @@ Filter = Annotated[
     Field(min_length=1, max_length=64, json_schema_extra={"additionalProperties": False}),
 ]
 Reason = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00]*$")]
-_NOT: Json = {"type": "null"}
+_NULL: Json = {"type": "null"}
 _BLOCK: Json = {"type": "integer"}
-# JSON schema: the two scopes that something invalid can have.
+# JSON schemas of the two kinds of invalid scopes.
 PARTITION: Json = {
-    "properties": {"partition_key": {"type": "string"}, "start": _NOT, "end": _NOT, "filter": _NOT},
+    "properties": {
+        "partition_key": {"type": "string"},
+        "start": _NULL,
+        "end": _NULL,
+        "filter": _NULL,
+    },
     "required": ["partition_key"],
 }
 ROW_RANGE: Json = {
-    "properties": {"partition_key": _NOT, "start": _BLOCK, "end": _BLOCK},
+    "properties": {"partition_key": _NULL, "start": _BLOCK, "end": _BLOCK},
     "required": ["start", "end"],
 }
 
@@ -77,10 +88,10 @@ def _of_kind(kind: str, scope: Json) -> Json:
 
 
 class Invalidation(Request):
-    """Extension: what was published before in this scope is not what it was.
+    """Extension: data that was published in this scope is wrong or was rewritten.
 
-    A `partition`, by its key, or a `row_range`: the rows of some blocks, narrowed by a `filter` of
-    the shape of an input's `where`. Whoever read it does that scope again.
+    The scope is a `partition`, named by its key, or a `row_range`: the rows of a block range, narrowed
+    by a `filter` with the syntax of an input's `where`. Consumers process the scope again.
     """
 
     model_config = ConfigDict(
@@ -101,16 +112,15 @@ class Invalidation(Request):
     reason: Reason = ""
     key: Key | None = Field(
         default=None,
-        description="The same key of the same task again is the same invalidation, whatever else "
-        "it says. Send one. Without a key, calls to `/v1/task/events` with the very same body "
-        "count once for each attempt: a second change of the same rows that is told in the same "
-        "words as the first goes unheard.",
+        description="Idempotency key. A repeated key of the same task is the same invalidation, even "
+        "if other fields differ. Always send a key: without one, identical bodies of "
+        "`/v1/task/events` count once per attempt, so a second change of the same rows with the "
+        "same body would be ignored.",
     )
 
     @model_validator(mode="after")
-    def _is_one_scope_of_one_dataset(self) -> "Invalidation":
-        if (self.dataset_uuid is None) == (self.dataset is None):
-            raise ValueError("name the dataset by `dataset_uuid` or by `dataset`, one of them")
+    def _check_dataset_and_scope(self) -> "Invalidation":
+        check_one_given(dataset_uuid=self.dataset_uuid, dataset=self.dataset)
         check_invalid_scope(self.kind, self.partition_key, self.start, self.end, self.filter)
         return self
 
@@ -118,19 +128,16 @@ class Invalidation(Request):
 def check_invalid_scope(
     kind: str, partition_key: str | None, start: int | None, end: int | None, rows: object
 ) -> None:
-    """Raises ValueError when the fields do not make one scope."""
-    if (start is None) != (end is None):
-        raise ValueError("`start` and `end` go together")
-    if start is not None and end is not None and end < start:
-        raise ValueError("`end` must not be before `start`")
+    """Check that the fields form one scope of this kind. Raises ValueError."""
+    check_range(start, end)
     if kind == "row_range" and (start is None or partition_key is not None):
-        raise ValueError("a `row_range` has `start` and `end`, and no `partition_key`")
+        raise ValueError("a `row_range` needs `start` and `end`, and no `partition_key`")
     if kind == "partition" and partition_key is None:
-        raise ValueError("a `partition` has a `partition_key`")
+        raise ValueError("a `partition` needs a `partition_key`")
     if kind == "partition" and start is not None and partition_key != f"{start}-{end}":
-        raise ValueError("`partition_key` of a block range is `{start}-{end}`")
+        raise ValueError("`partition_key` of a block range must be `{start}-{end}`")
     if kind == "partition" and rows is not None:
-        raise ValueError("`filter` goes with a `row_range`")
+        raise ValueError("`filter` is allowed only with a `row_range`")
 
 
 class Events(Fenced):
@@ -145,16 +152,16 @@ class Events(Fenced):
 
     events: Annotated[list[Event], Field(max_length=5_000)] = []
     invalidations: Annotated[list[Invalidation], Field(max_length=1_000)] = []
-    """Extension: what this attempt rewrote, or found to be wrong, in its own outputs."""
+    """Extension: data of its outputs that this attempt rewrote or found to be wrong."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> "Events":
+    def _check_not_empty(self) -> "Events":
         if not self.events and not self.invalidations:
-            raise ValueError("give `events` or `invalidations`, at least one")
+            raise ValueError("give at least one of `events` and `invalidations`")
         return self
 
 
 class EventsAccepted(Reply):
     status: Literal["Accepted"] = "Accepted"
     accepted: int
-    """How many events were new; the rest had been accepted before."""
+    """Number of new events; the others were accepted before."""

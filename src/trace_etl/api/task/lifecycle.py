@@ -1,4 +1,4 @@
-"""The task lifecycle: claim, heartbeat, complete, events, buffer publish."""
+"""Bodies of the task lifecycle: claim, heartbeat, complete, buffer publish."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -17,6 +17,8 @@ from trace_etl.api.body import (
     Request,
     Text,
     WorkerId,
+    check_one_given,
+    check_range,
     either,
 )
 from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS
@@ -62,7 +64,7 @@ class ClaimedMany(Reply):
 
 
 class Fetched(Reply):
-    """The task as it stands. `status: Canceled` tells a worker to stop and to report it."""
+    """The current state of a task. On `status: Canceled` the worker must stop and report `Canceled`."""
 
     task_id: UUID
     status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
@@ -84,7 +86,7 @@ class Jwk(Reply):
 
 
 class Jwks(Reply):
-    """Every key whose tokens may still be alive."""
+    """Every key whose tokens may still be valid."""
 
     keys: list[Jwk]
 
@@ -101,14 +103,14 @@ class HeartbeatAccepted(Reply):
     lease_expires_at: datetime
     cancel_requested: bool = False
     hold: bool = False
-    """Extension: the job is paused. Finish what is under way; whoever never ends stays alive and
-    announces nothing more until this is false again."""
+    """Extension: the job is paused. A task finishes its current work. A task that never ends keeps
+    running, but reports no events until this is false again."""
     capability_token: str | None = None
-    """A fresh token, when the old one has used most of its life."""
+    """A new token, sent when most of the old token's lifetime has passed."""
 
 
 class Output(Request):
-    """What was materialised. `partition_key` and `byte_count` extend the specification."""
+    """An output that the attempt wrote. `partition_key` and `byte_count` extend the specification."""
 
     output_index: Annotated[int, Field(ge=0, le=10_000)] | None = None
     dataset_uuid: UUID
@@ -121,7 +123,7 @@ class Output(Request):
 
 
 class Published(Request):
-    """A replace-style Parquet output whose prefix becomes the partition's pointer."""
+    """A Parquet output with `replace` strategy. Its prefix becomes the current data of the partition."""
 
     dataset_uuid: UUID
     dataset_version: UUID
@@ -133,15 +135,8 @@ class Published(Request):
     range_end: Block | None = None
 
     @model_validator(mode="after")
-    def _is_a_range(self) -> "Published":
-        if (self.range_start is None) != (self.range_end is None):
-            raise ValueError("`range_start` and `range_end` go together")
-        if (
-            self.range_start is not None
-            and self.range_end is not None
-            and self.range_end < self.range_start
-        ):
-            raise ValueError("`range_end` must not be before `range_start`")
+    def _check_range(self) -> "Published":
+        check_range(self.range_start, self.range_end, prefix="range_")
         return self
 
     @property
@@ -149,31 +144,31 @@ class Published(Request):
         return "all" if self.range_start is None else f"{self.range_start}-{self.range_end}"
 
 
-def _at_most(items: int) -> Any:
-    # A default of `[]` would be copied, deeply, for every call.
-    return Field(default_factory=list, max_length=items, json_schema_extra={"default": []})
+def _list_field(max_items: int) -> Any:
+    # A factory: pydantic would copy a default of `[]` deeply for every call.
+    return Field(default_factory=list, max_length=max_items, json_schema_extra={"default": []})
 
 
 class Complete(Fenced):
     status: Literal["Completed", "Failed", "Canceled"]
-    events: list[Event] = _at_most(5_000)
-    outputs: list[Output] = _at_most(1_000)
-    datasets_published: list[Published] = _at_most(1_000)
-    invalidations: list[Invalidation] = _at_most(1_000)
-    """Extension: what this attempt rewrote, or found to be wrong, in its own outputs. A partition
-    that is published a second time needs no word: the Dispatcher sees it."""
+    events: list[Event] = _list_field(5_000)
+    outputs: list[Output] = _list_field(1_000)
+    datasets_published: list[Published] = _list_field(1_000)
+    invalidations: list[Invalidation] = _list_field(1_000)
+    """Extension: data of its outputs that this attempt rewrote or found to be wrong. A partition that
+    is published again needs no invalidation: the Dispatcher records it."""
     error_message: Text | None = None
     error_code: Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z0-9_]*$")] | None = (
         None
     )
     """Extension: the stable code of the error behind `error_message`."""
     retryable: bool = True
-    """Extension: a `Failed` attempt that must not be tried again says false."""
+    """Extension: false if a `Failed` attempt must not be retried."""
 
     @model_validator(mode="after")
-    def _only_success_publishes(self) -> "Complete":
-        said = self.events or self.outputs or self.datasets_published or self.invalidations
-        if self.status != "Completed" and said:
+    def _check_content(self) -> "Complete":
+        content = self.events or self.outputs or self.datasets_published or self.invalidations
+        if self.status != "Completed" and content:
             raise ValueError(
                 "only `Completed` may carry `events`, `outputs`, `datasets_published` or "
                 "`invalidations`"
@@ -182,7 +177,7 @@ class Complete(Fenced):
 
 
 class CompleteWithToken(Complete):
-    """A completion that brings its own capability token."""
+    """A completion with its capability token in the body."""
 
     capability_token: Annotated[
         str, StringConstraints(min_length=1, max_length=65536, pattern=r"^[!-~]*$")
@@ -190,7 +185,7 @@ class CompleteWithToken(Complete):
 
 
 class CompleteMany(Request):
-    """Extension: a worker that runs many small tasks reports several in one call."""
+    """Extension: several completions in one call, for workers that run many small tasks."""
 
     completions: Annotated[list[CompleteWithToken], Field(min_length=1, max_length=100)]
 
@@ -201,20 +196,20 @@ class CompleteAccepted(Reply):
 
 
 class CompleteRefused(Reply):
-    """What the single call would have been refused with."""
+    """A refused completion, with the problem document of the single call."""
 
     status: Literal["Refused"] = "Refused"
     problem: Json
 
 
 class CompletedMany(Reply):
-    """One answer for each completion, in their order; one that is refused spoils no other."""
+    """One result per completion, in the same order. A refusal does not affect the others."""
 
     results: list[CompleteAccepted | CompleteRefused]
 
 
 class BufferPublish(Fenced):
-    """The union of both published shapes: target by uuid, or by name as `dedupe_scope`."""
+    """A batch for a buffered dataset, named by `dataset_uuid` or by its published name (`dedupe_scope`)."""
 
     model_config = ConfigDict(json_schema_extra=either("dataset_uuid", "dedupe_scope"))
 
@@ -231,9 +226,8 @@ class BufferPublish(Fenced):
     )
 
     @model_validator(mode="after")
-    def _names_one_dataset(self) -> "BufferPublish":
-        if (self.dataset_uuid is None) == (self.dedupe_scope is None):
-            raise ValueError("name the dataset by `dataset_uuid` or by `dedupe_scope`, one of them")
+    def _check_dataset(self) -> "BufferPublish":
+        check_one_given(dataset_uuid=self.dataset_uuid, dedupe_scope=self.dedupe_scope)
         return self
 
 
@@ -242,11 +236,11 @@ class BufferPublishAccepted(Reply):
     publish_id: UUID
 
 
-# --- what the pipeline hands back to the worker -----------------------------------------------
+# --- result of an operator --------------------------------------------------------------------
 
 
 class TaskResult(Request):
-    """An operator's work, in the shapes of the completion call."""
+    """The result of an operator, with the fields of a completion."""
 
     outputs: list[Output] = []
     datasets_published: list[Published] = []
@@ -254,7 +248,7 @@ class TaskResult(Request):
     invalidations: list[Invalidation] = []
 
 
-# --- the marker of a finished write -------------------------------------------------------------
+# --- success marker ---------------------------------------------------------------------------
 
 
 class SuccessFile(Reply):
@@ -264,7 +258,7 @@ class SuccessFile(Reply):
 
 
 class SuccessMarker(Reply):
-    """The content of `_SUCCESS`: what was written, counted by the write itself."""
+    """The content of `_SUCCESS`: the files that were written, counted while writing."""
 
     files: list[SuccessFile]
     rows: int

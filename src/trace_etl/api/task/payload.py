@@ -1,4 +1,4 @@
-"""What a worker is handed with a claim: everything an attempt needs."""
+"""The task payload: everything a worker needs to run an attempt."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -15,20 +15,22 @@ class JobRef(Reply):
 
 
 class Scope(Reply):
-    """The part of the inputs this task is about: a partition, or a cursor to read up to."""
+    """The part of the inputs that a task processes: a partition, or everything up to a cursor."""
 
     partition_key: str | None = None
     start: int | None = None
     end: int | None = None
     cursor: int | None = None
     after: int | None = None
-    """`PerUpdate`: what this task reads lies behind this cursor: what the job has not read yet,
-    with the whole of a partition that it would cut through."""
+    """`PerUpdate`: the task reads after this cursor: everything that the job has not read yet. The
+    cursor never lies inside a partition, so that partitions are read whole."""
 
 
 class InvalidScope(Reply):
-    """Why a task runs again: what changed in one of its inputs. Its scope covers that, and more
-    where an output must be replaced whole."""
+    """The change of an input because of which a task runs again.
+
+    The scope of the task covers this range. It is larger if an output can only be replaced whole.
+    """
 
     invalidation_id: UUID
     dataset_uuid: UUID
@@ -61,7 +63,7 @@ class InputPartition(Reply):
 
 
 class TaskInput(Reply):
-    """One input, pinned to a dataset version and to the partitions committed at the claim."""
+    """One input, pinned to a dataset version and to the partitions that existed at the claim."""
 
     input_index: int
     name: str
@@ -72,7 +74,7 @@ class TaskInput(Reply):
 
 
 class TaskOutput(Reply):
-    """One output, with the only prefix this attempt may write it under."""
+    """One output, with the storage prefix that only this attempt may write."""
 
     output_index: int
     name: str
@@ -80,15 +82,15 @@ class TaskOutput(Reply):
     dataset_version: UUID
     update_strategy: str = "replace"
     unique_key: list[str] = []
-    """`append`: the columns that rows are upserted on."""
+    """`append`: the key columns of the upsert."""
     columns: list[dict[str, Any]] | None = None
-    """Extension: of a buffered dataset, whose rows go through `buffer-publish`: name, type and
-    nullable of each."""
+    """Extension: name, type and nullable of each column of a buffered dataset, whose rows are sent
+    with `buffer-publish`; null for other datasets."""
     storage_ref: Storage
 
 
 class TaskPayload(Reply):
-    """Everything a worker needs to run an attempt without asking anybody else."""
+    """Everything a worker needs to run an attempt, without another call."""
 
     task_id: UUID
     attempt: int
@@ -97,7 +99,7 @@ class TaskPayload(Reply):
     config: Json
     scope: Scope | None = None
     invalidation: InvalidScope | None = None
-    """Extension: what this task is to make good, if it is the answer to an invalidation."""
+    """Extension: the invalidation that this task repairs; null for other tasks."""
     inputs: list[TaskInput] = []
     outputs: list[TaskOutput] = []
     timeout_seconds: int = 3600
@@ -105,7 +107,7 @@ class TaskPayload(Reply):
 
     @property
     def follows(self) -> bool:
-        """Whether it reads what is new up to a cursor, and no certain blocks."""
+        """Whether the task reads everything new up to a cursor instead of a fixed block range."""
         if self.scope is None or self.invalidation is not None:
             return False
         return self.scope.cursor is not None

@@ -1,4 +1,4 @@
-"""Tables of Postgres data whose generation nobody reads any more."""
+"""Bodies of the call that asks which tables of Postgres data may be dropped."""
 
 from typing import Annotated
 from uuid import UUID
@@ -12,13 +12,13 @@ TableName = Annotated[str, StringConstraints(pattern=r"^dataset_[0-9a-f]{32}_[0-
 
 
 class TablesHeld(Request):
-    """Extension: tables that a worker found in Postgres data."""
+    """Extension: tables that the sink found in Postgres data."""
 
     tables: Annotated[list[TableName], Field(max_length=MAX_TABLES)]
 
 
 class RetiredTables(Reply):
-    """The tables of one generation of a job: dropped together or not at all."""
+    """The tables of one generation of a job. They are dropped together or not at all."""
 
     tables: list[str]
     dataset_versions: list[UUID]

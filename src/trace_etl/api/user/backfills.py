@@ -1,12 +1,12 @@
-"""The user API: backfills."""
+"""Backfills."""
 
 from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from trace_etl.api.body import Block, ListReply, Name, Reply, Request
+from trace_etl.api.body import JobRange, ListReply, Reply
 from trace_etl.model.scope import MAX_BLOCK
 
 BackfillState = Literal["running", "complete", "failed", "canceled"]
@@ -14,21 +14,13 @@ ChunkState = Literal["pending", "created", "completed", "failed", "canceled", "s
 Action = Literal["build", "rebuild", "there", "no_input"]
 
 
-class BackfillRequest(Request):
-    dag: Name
-    job: Name
-    start: Block
-    end: Block
-    chunk: Annotated[int, Field(ge=1, le=MAX_BLOCK)] | None = None
-    """Blocks a task; by default as upstream splits, or as most partitions are."""
-    force: bool = False
-    """Rebuild what is there, too."""
+class BackfillRequest(JobRange):
+    """A block range of a job to build."""
 
-    @model_validator(mode="after")
-    def _is_a_range(self) -> "BackfillRequest":
-        if self.end < self.start:
-            raise ValueError(f"`end` ({self.end}) must not be before `start` ({self.start})")
-        return self
+    chunk: Annotated[int, Field(ge=1, le=MAX_BLOCK)] | None = None
+    """Blocks per task. Default: the upstream split size, or the usual size of existing partitions."""
+    force: bool = False
+    """Also rebuild existing partitions."""
 
 
 class ChunkPlan(Reply):
@@ -36,7 +28,7 @@ class ChunkPlan(Reply):
     end: int
     action: Action
     rows: int | None
-    """What it holds if it is there, what it may hold if not; null: nobody can tell."""
+    """Rows of an existing chunk, or an estimate for a missing one; null if unknown."""
 
 
 class BackfillPreview(Reply):
@@ -50,13 +42,13 @@ class BackfillPreview(Reply):
     rebuild: int
     there: int
     no_input: int
-    """Ranges for which there is nothing to read upstream."""
+    """Chunks for which the upstream dataset has no data."""
     blocks: int
-    """To be built or rebuilt."""
+    """Blocks to build or rebuild."""
     rows: int | None
-    """An estimate from the partitions that are there; null: there are none."""
+    """Estimated rows to write, from existing partitions; null if there are none."""
     chunks: list[ChunkPlan]
-    """The first thousand of them."""
+    """The first 1,000 chunks."""
 
 
 class BackfillItem(Reply):
@@ -85,12 +77,12 @@ class BackfillItem(Reply):
     rows_done: int
     blocks_per_second: float
     seconds_left: float | None
-    """At the rate of the last five minutes; null: nobody can tell yet."""
+    """Estimated from the last five minutes; null if unknown."""
 
 
 class BackfillReply(BackfillItem):
     new: bool
-    """False: the same was asked for before, and this is it."""
+    """False if an earlier request created the same backfill."""
 
 
 class BackfillList(ListReply[BackfillItem]):
@@ -102,14 +94,14 @@ class BackfillCanceled(Reply):
     state: BackfillState
     canceled_tasks: int
     asked_to_stop: int
-    """Tasks that run; their workers learn of it with the next heartbeat."""
+    """Running tasks. Their workers receive the request to stop with the next heartbeat."""
 
 
 class BackfillResumed(Reply):
     backfill_id: UUID
     state: BackfillState
     chunks: int
-    """How many are tried again."""
+    """Number of chunks that are retried."""
 
 
 class ChunkItem(Reply):

@@ -1,4 +1,4 @@
-"""Batches of buffered datasets, as people see them."""
+"""Batches of buffered datasets."""
 
 from datetime import datetime
 from typing import Literal
@@ -10,7 +10,7 @@ BatchState = Literal["waiting", "written", "failed"]
 
 
 class BatchItem(Reply):
-    """A batch of a buffered dataset, as people see it."""
+    """A batch that a task published to a buffered dataset."""
 
     publish_id: UUID
     dag: str

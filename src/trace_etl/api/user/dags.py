@@ -1,4 +1,4 @@
-"""DAGs: plans, deploys, listing."""
+"""DAGs and deploys."""
 
 from datetime import datetime
 from typing import Annotated
@@ -19,7 +19,7 @@ class PlanRequest(Request):
 class ColumnItem(Request):
     name: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
     type: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
-    """As Spark writes it."""
+    """The Spark SQL name of the type."""
 
 
 class OutputColumns(Request):
@@ -30,10 +30,10 @@ class OutputColumns(Request):
 
 class DeployRequest(PlanRequest):
     base_version: UUID | None = None
-    """The version that the plan was made for; null: there was no such DAG. Not given: whatever the
-    DAG is at when the request arrives. When it is another by then: 409 `deploy_conflict`."""
+    """The version that the plan was made for; null if the DAG was not deployed. The deploy is refused
+    with 409 `deploy_conflict` if another version is deployed by then. Default: the current version."""
     columns: list[OutputColumns] = []
-    """What Spark's analyser found the columns of outputs to be; kept with their generations."""
+    """Columns of the outputs, as Spark's analyser found them. Stored with their generations."""
 
 
 class DeployedJob(Reply):
@@ -48,12 +48,12 @@ class DeployedDataset(Reply):
     output: str
     dataset_uuid: UUID
     dataset_version: UUID
-    """What readers see."""
+    """The generation that readers see."""
     building_version: UUID | None
-    """What is being built beside it, and becomes current when the rollout is complete."""
+    """The generation that is being built; it becomes current when the rollout is complete."""
     published: str | None
     columns: list[dict[str, str]] | None
-    """What the deploy found its columns to be; null: nobody looked."""
+    """Columns that the deploy found; null if the deploy did not check them."""
 
 
 class DeployReply(Reply):
@@ -61,11 +61,11 @@ class DeployReply(Reply):
     dag_version: UUID
     changed: bool
     is_building: bool
-    """Whether new generations are built beside the old: `GET /v1/dags/{name}/rollout` tells."""
+    """Whether new generations are being built; `GET /v1/dags/{name}/rollout` shows the progress."""
     jobs: list[DeployedJob]
     datasets: list[DeployedDataset]
     plan: DagPlan
-    """What was done."""
+    """The changes that were made."""
 
 
 class DagItem(Reply):

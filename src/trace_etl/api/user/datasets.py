@@ -21,9 +21,9 @@ class DatasetItem(Reply):
     range_end: int | None
     updated_at: datetime | None
     write_mode: str | None = None
-    """Null: not published."""
+    """Null if the dataset is not published."""
     producers: list[str] = []
-    """As `dag.job.output`; several write a buffered dataset."""
+    """Outputs that write the dataset, as `dag.job.output`; a buffered dataset may have several."""
 
 
 class DatasetList(ListReply[DatasetItem]):
@@ -53,7 +53,7 @@ class GenerationItem(Reply):
 
 
 class ConsumerItem(Reply):
-    """A job that reads a dataset by cursors, and how far it has got."""
+    """A job that reads a dataset by cursor, and the cursor it has reached."""
 
     dag: str
     job: str
@@ -64,7 +64,7 @@ class ConsumerItem(Reply):
 class DatasetDetail(DatasetItem):
     columns: list[dict[str, str]]
     partition_list: list[PartitionItem]
-    """One page of them, by their blocks."""
+    """One page of partitions, ordered by block."""
     next: str | None = None
     gaps: list[tuple[int, int]]
     generations: list[GenerationItem] = []

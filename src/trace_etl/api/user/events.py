@@ -7,7 +7,7 @@ from trace_etl.api.body import ListReply, Reply
 
 
 class EventItem(Reply):
-    """Something that happened to a dataset."""
+    """A change of a dataset."""
 
     event_id: UUID
     dag: str
@@ -24,7 +24,7 @@ class EventItem(Reply):
     attempt: int
     accepted_at: datetime
     routed_at: datetime | None
-    """When the tasks it asks for were made; null: not yet, or of a generation nobody reads."""
+    """When its tasks were created; null if not yet, or if no job reads the generation."""
 
 
 class EventList(ListReply[EventItem]):

@@ -1,4 +1,4 @@
-"""The user API: what was published and is not what it was."""
+"""Invalidations of datasets."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from trace_etl.api.task.events import PARTITION, ROW_RANGE, Filter, Reason, chec
 
 
 class InvalidateRequest(Request):
-    """A `partition`, by its key, or a `row_range`: blocks, narrowed by a `filter`."""
+    """A scope to invalidate: a `partition`, or a `row_range` of blocks, narrowed by a `filter`."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [PARTITION, ROW_RANGE]})
 
@@ -21,21 +21,21 @@ class InvalidateRequest(Request):
     filter: Filter | None = None
     reason: Reason = ""
     rebuild: bool = False
-    """Make the scope itself again, too; whoever reads it follows when it is rewritten."""
+    """Rebuild the scope itself first; consumers follow after it was rewritten."""
 
     @property
     def kind(self) -> Literal["partition", "row_range"]:
         return "row_range" if self.partition_key is None else "partition"
 
     @model_validator(mode="after")
-    def _is_one_scope(self) -> "InvalidateRequest":
+    def _check_scope(self) -> "InvalidateRequest":
         check_invalid_scope(self.kind, self.partition_key, self.start, self.end, self.filter)
         return self
 
 
 class InvalidateReply(Reply):
     invalidation_id: UUID | None
-    """Null: the scope is made again first, and its rewrite will tell."""
+    """Null if the scope is rebuilt first: the rewrite creates the invalidation."""
     dataset: str
     dataset_version: UUID
     kind: Literal["partition", "row_range"]
@@ -43,7 +43,7 @@ class InvalidateReply(Reply):
     start: int | None
     end: int | None
     rebuilding: int
-    """Tasks that make the scope again."""
+    """Number of tasks that rebuild the scope."""
 
 
 class InvalidationItem(Reply):
@@ -62,9 +62,9 @@ class InvalidationItem(Reply):
     made_at: datetime
     routed_at: datetime | None
     tasks: int
-    """How many tasks it made downstream."""
+    """Number of downstream tasks that it created."""
     processed: int
-    """How many of them were completed."""
+    """Number of those tasks that completed."""
 
 
 class InvalidationList(ListReply[InvalidationItem]):

@@ -1,4 +1,4 @@
-"""The user API: jobs."""
+"""Jobs."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -21,7 +21,7 @@ class JobItem(Reply):
     source_options: dict[str, Any] | None = None
     paused_by: str | None
     bulk_paused_by: str | None = None
-    """Who holds its bulk work, whether or not the rest is paused, too."""
+    """What pauses its bulk tasks, whether or not its normal tasks are paused too."""
 
 
 class JobList(ListReply[JobItem]):
@@ -45,7 +45,7 @@ class JobOutput(Reply):
 
 
 class UpstreamWork(Reply):
-    """A job above that has work, or trouble; `distance` 1 feeds this one directly."""
+    """An upstream job with unfinished or failed tasks. `distance` 1 is a direct input."""
 
     dag: str
     job: str
@@ -77,4 +77,4 @@ class JobDetail(JobItem):
     outputs: list[JobOutput]
     upstream: list[UpstreamWork]
     reason: str | None
-    """Why it runs nothing; null when it does, or when nothing is under way above it."""
+    """Why the job runs no tasks; null if it runs some, or if no upstream job has work."""

@@ -1,4 +1,4 @@
-"""The user API: what was made from what."""
+"""Lineage of datasets and partitions."""
 
 from uuid import UUID
 
@@ -6,7 +6,7 @@ from trace_etl.api.body import Reply
 
 
 class LineageDataset(Reply):
-    """A dataset above or below."""
+    """An upstream or downstream dataset."""
 
     depth: int
     dataset: str | None
@@ -17,25 +17,25 @@ class LineageDataset(Reply):
 
 
 class LineagePartition(LineageDataset):
-    """A partition above or below, and which attempt made it."""
+    """An upstream or downstream partition, and the attempt that wrote it."""
 
     dataset_version: UUID
     partition_key: str
-    """`*`: the whole dataset, as it stood."""
+    """`*` means the whole dataset at that time."""
     task_id: UUID | None
-    """Null: it was rewritten while its reader ran."""
+    """Null if the partition was rewritten while its reader ran."""
     attempt: int | None
     is_current: bool
-    """Still what its dataset shows."""
+    """Whether this is still the current data of the partition."""
     via_version: UUID
     via_key: str
-    """The partition one step nearer."""
+    """The next partition on the path to the requested one."""
 
 
 class DatasetLineage(Reply):
     dataset: str
     producers: list[str] = []
-    """As `dag.job.output`; several write a buffered dataset."""
+    """Outputs that write the dataset, as `dag.job.output`; a buffered dataset may have several."""
     dataset_uuid: UUID
     dataset_version: UUID
     up: list[LineageDataset]

@@ -1,4 +1,4 @@
-"""Side effects that wait in the outbox."""
+"""Side effects in the outbox."""
 
 from datetime import datetime
 from uuid import UUID
@@ -7,7 +7,7 @@ from trace_etl.api.body import ListReply, Reply
 
 
 class OutboxItem(Reply):
-    """A side effect that is still to be performed, or that failed for good."""
+    """A side effect that is pending or failed permanently."""
 
     outbox_id: int
     kind: str

@@ -1,4 +1,4 @@
-"""The user API: pauses and backpressure."""
+"""Pauses and backpressure."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -8,16 +8,16 @@ from pydantic import StringConstraints
 from trace_etl.api.body import ListReply, Name, Reply, Request
 
 Tier = Literal["bulk", "normal"]
-Words = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
+PauseReason = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
 
 
 class PauseRequest(Request):
     dag: Name
     job: Name | None = None
-    """None: every job of the DAG."""
-    reason: Words = ""
+    """Null means every job of the DAG."""
+    reason: PauseReason = ""
     tier: Tier = "normal"
-    """`bulk` holds bulk work only, `normal` everything."""
+    """`bulk` pauses bulk tasks only; `normal` pauses all tasks."""
 
 
 class PauseReply(Reply):
@@ -39,9 +39,9 @@ class StillPaused(Reply):
 class ResumeReply(Reply):
     dag: str
     jobs: list[str]
-    """Those that a person had paused."""
+    """Jobs that a user had paused."""
     still_paused: list[StillPaused]
-    """Those that backpressure holds all the same."""
+    """Jobs that stay paused because of backpressure."""
 
 
 class PauseItem(Reply):
@@ -50,7 +50,7 @@ class PauseItem(Reply):
     tier: Tier
     by: str
     by_dag: str | None
-    """The job whose queue pushes back; null: a person paused it."""
+    """The DAG of the job whose queue causes backpressure; null if a user paused it."""
     by_job: str | None
     reason: str
     since: datetime
@@ -69,13 +69,13 @@ class QueueItem(Reply):
     bulk: int
     oldest_queued_at: datetime | None
     sheds: Tier | None
-    """What it sheds upstream; null: it does not push back."""
+    """The upstream tasks that it pauses; null if it causes no backpressure."""
     reason: Literal["depth", "age"] | None
     measured: int | None
     threshold: int | None
     since: datetime | None
     pausing: int
-    """How many jobs wait for it."""
+    """Number of jobs that it pauses."""
 
 
 class OperatorItem(Reply):
@@ -83,11 +83,11 @@ class OperatorItem(Reply):
     queued: int
     running: int
     cap: int | None
-    """At most so many at once, over all jobs; null: no limit."""
+    """Maximum concurrent attempts over all jobs; null means no limit."""
 
 
 class Pressure(Reply):
     queues: list[QueueItem]
     operators: list[OperatorItem]
     deferred_events: int
-    """Events that wait for a paused job to go on."""
+    """Events that wait until a paused job resumes."""

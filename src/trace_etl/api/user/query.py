@@ -1,4 +1,4 @@
-"""The Query Service: one SELECT in, rows out."""
+"""Queries over published datasets."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -19,11 +19,11 @@ class QueryRequest(Request):
 class QueryColumn(Reply):
     name: str
     type: str
-    """As DuckDB names it."""
+    """The DuckDB name of the type."""
 
 
 class PinnedDataset(Reply):
-    """What a query read: the generation, and how many of its partitions were committed."""
+    """A dataset generation that a query read, and its number of partitions at that time."""
 
     dataset: str
     dataset_version: UUID
@@ -31,12 +31,12 @@ class PinnedDataset(Reply):
 
 
 class QueryReply(Reply):
-    """Bytes are `0x…`, times ISO 8601, decimals and integers beyond 2**53 strings."""
+    """Rows as JSON: bytes as `0x…`, times as ISO 8601, decimals and integers above 2**53 as strings."""
 
     columns: list[QueryColumn]
     rows: list[list[Any]]
     row_count: int
     truncated: bool
-    """More rows matched than `limit`, or than fit into an inline result."""
+    """The query returned more rows than `limit`, or more bytes than a result may have."""
     elapsed_ms: float
     pinned: list[PinnedDataset]

@@ -1,4 +1,4 @@
-"""Plans, rollouts and the way back."""
+"""Deploy plans, rollouts and rollbacks."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -11,7 +11,7 @@ Blocks = tuple[int, int]
 
 
 class StockItem(Reply):
-    """What a generation holds."""
+    """The content of a generation."""
 
     scopes: int
     partitions: int
@@ -30,49 +30,49 @@ class JobPlanItem(Reply):
     name: str
     change: Literal["added", "changed", "removed", "unchanged"]
     action: Literal["keep", "adopt", "start", "build", "retire"]
-    """keep: goes on as it is. adopt: goes on with the new definition, on the same generation.
-    start: a new generation, current at once. build: a new generation beside the old one, until it
-    is complete. retire: stops."""
+    """keep: no change. adopt: use the new definition with the same generation. start: a new generation
+    that is current immediately. build: a new generation that becomes current when it is complete.
+    retire: the job stops."""
     fields: list[FieldChangeItem]
     because: list[str]
-    """Why its outputs get a new generation: fields of its own, or jobs upstream of it."""
+    """Fields of the job, or upstream jobs, because of which its outputs get a new generation."""
     rebuild: dict[str, StockItem]
-    """By output: what the old generation holds and the new one has to cover."""
+    """Per output: the content of the old generation, which the new one must cover."""
 
 
 class NameChangeItem(Reply):
     name: str
     before: str | None
-    """`job.output`; null: the name is new."""
+    """`job.output`; null if the name is new."""
     after: str | None
-    """`job.output`; null: the name goes away."""
+    """`job.output`; null if the name is removed."""
     rebuild: StockItem | None
-    """What the output that it moves to has to cover first."""
+    """Content that the new output must cover before the name moves."""
     readers: list[str]
-    """Jobs of other DAGs, as `dag.job`, that read the output which loses the name: they go on with
-    what is there, and get nothing new by this name."""
+    """Jobs of other DAGs, as `dag.job`, that read the output which loses the name. They keep the data
+    they have, and receive nothing new under this name."""
 
 
 class DagPlan(Reply):
     jobs: list[JobPlanItem]
     names: list[NameChangeItem]
     builds: bool
-    """Whether anything is built beside the old, so that pointers move later."""
+    """Whether new generations are built first and become current later."""
     partitions: int
-    """How many partitions are rebuilt."""
+    """Number of partitions to rebuild."""
 
 
 class PlanReply(Reply):
     dag: str
     base_version: UUID | None
-    """Pass it on to the deploy, which is refused if the DAG is at another version by then."""
+    """Pass it to the deploy, which is refused if another version is deployed by then."""
     is_deployed: bool
-    """This very text is deployed: to deploy it again changes nothing."""
+    """Whether this text is deployed already, so that a deploy would change nothing."""
     plan: DagPlan
 
 
 class RolloutTarget(Reply):
-    """A dataset whose new generation has to cover the old one before the pointers move."""
+    """A dataset whose new generation must cover the old one before it becomes current."""
 
     job: str
     output: str
@@ -90,7 +90,7 @@ class RolloutTarget(Reply):
 
 
 class RolloutJob(Reply):
-    """The tasks of a job's new generation that have not completed."""
+    """Task counts of a job's new generation, without completed tasks."""
 
     job: str
     queued: int
@@ -120,15 +120,15 @@ class RolloutReply(Reply):
     targets: list[RolloutTarget]
     jobs: list[RolloutJob]
     failures: list[RolloutFailure]
-    """The first tasks that failed for good."""
+    """The first tasks that failed permanently."""
     reason: str | None
-    """What it waits for, in words."""
+    """A sentence that says what the rollout waits for."""
 
 
 class RollbackReply(Reply):
     dag: str
     dag_version: UUID
-    """What counts again."""
+    """The version that is current again."""
     from_version: UUID
     canceled: int
-    """Tasks of the abandoned version that waited, or were told to stop."""
+    """Tasks of the other version that were canceled or asked to stop."""

@@ -29,7 +29,7 @@ class TaskItem(Reply):
     error_code: str | None
     error_message: str | None
     reason: str | None
-    """Why it is not running, in words."""
+    """A sentence that says why the task is not running."""
 
 
 class TaskList(ListReply[TaskItem]):

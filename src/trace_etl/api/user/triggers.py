@@ -3,22 +3,11 @@
 from datetime import datetime
 from uuid import UUID
 
-from pydantic import model_validator
-
-from trace_etl.api.body import Block, ListReply, Name, Reply, Request
+from trace_etl.api.body import JobRange, ListReply, Reply
 
 
-class TriggerRequest(Request):
-    dag: Name
-    job: Name
-    start: Block
-    end: Block
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> "TriggerRequest":
-        if self.end < self.start:
-            raise ValueError(f"`end` ({self.end}) must not be before `start` ({self.start})")
-        return self
+class TriggerRequest(JobRange):
+    """A block range for which a source emits an event."""
 
 
 class TriggerReply(Reply):
@@ -27,13 +16,13 @@ class TriggerReply(Reply):
     job: str
     partition_key: str
     created: bool
-    """False: the same range was triggered before, and nothing new was asked for."""
+    """False if the same range was triggered before; no event is created then."""
     deferred_by: str | None = None
-    """Who paused the source: the event is kept, and routed when the source goes on."""
+    """What paused the source. The event is stored, and routed when the source resumes."""
 
 
 class TriggerItem(Reply):
-    """What a source was asked for."""
+    """A range or cursor that a source was asked for."""
 
     event_id: UUID
     dag: str

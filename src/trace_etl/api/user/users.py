@@ -1,4 +1,4 @@
-"""The user API: users and their roles."""
+"""Users and roles."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -33,7 +33,7 @@ class UserList(ListReply[UserItem]):
 
 
 class Me(Reply):
-    """The caller, as this call was let in."""
+    """The caller of this request."""
 
     name: str
     org_id: UUID

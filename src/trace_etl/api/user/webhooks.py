@@ -1,4 +1,4 @@
-"""The user API: deliveries of webhooks."""
+"""Webhook deliveries."""
 
 from uuid import UUID
 
@@ -11,6 +11,6 @@ class DeliveryReply(Reply):
     partition_key: str | None
     cursor: int | None
     created: bool
-    """False: this delivery had been accepted before, and nothing new was asked for."""
+    """False if this delivery was accepted before; no event is created then."""
     deferred_by: str | None
-    """Who paused the source: the event is kept, and routed when the source goes on."""
+    """What paused the source. The event is stored, and routed when the source resumes."""

@@ -155,7 +155,7 @@ def test_what_was_committed_names_its_files_by_range(stack: Stack) -> None:
 def test_a_wrong_range_and_an_unknown_job_are_refused_with_a_reason(stack: Stack) -> None:
     backwards = stack.trace("trigger", "calm", "request", "--range", "10-5")
     assert backwards.returncode != 0
-    assert "must not be before start" in backwards.stderr
+    assert "must not be less than start" in backwards.stderr
     unknown = stack.trace("trigger", "calm", "nobody", "--range", "0-5")
     assert unknown.returncode != 0
     assert "nobody" in unknown.stderr

@@ -129,7 +129,7 @@ def test_waiting_ends_when_only_failures_are_left_and_says_which(shell: Shell) -
     assert story.bench.complete(attempt, "Failed", **words).status_code == 200
     said, wrong = waiting.communicate(timeout=240)
     assert waiting.returncode == 1
-    assert "stuck: 1 task failed for good" in wrong
+    assert "stuck: 1 task failed permanently" in wrong
     assert f"({attempt.task_id}): no column 2" in wrong
     assert json.loads(said)["rollout"]["state"] == "building"
     assert "0 of 10 blocks" in shell.out("rollout", story.name)

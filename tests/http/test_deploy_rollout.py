@@ -257,7 +257,7 @@ def test_the_reason_names_the_task_that_failed_for_good(story: Story) -> None:
     assert story.bench.complete(attempt, "Failed", **words).status_code == 200
     found = story.rollout()
     assert [f["task_id"] for f in found["failures"]] == [attempt.task_id]
-    assert "1 task failed for good" in found["reason"]
+    assert "1 task failed permanently" in found["reason"]
     assert "no column 2" in found["reason"]
 
 

@@ -74,7 +74,7 @@ def test_a_failure_above_is_what_a_job_waits_for(shared: Bench, dag: str) -> Non
     (task_id,) = work_of(shared, dag, "first")
     assert shared.complete(shared.claimed(task_id), "Failed").status_code == 200
     reason = job(shared, dag, "second")["reason"]
-    assert reason == "waiting for upstream: first (1 task failed for good)"
+    assert reason == "waiting for upstream: first (1 task failed permanently)"
 
 
 def test_pauses_are_told_of_on_both_sides(shared: Bench, dag: str) -> None:

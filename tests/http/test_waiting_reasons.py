@@ -80,14 +80,14 @@ def test_a_reaped_task_says_what_became_of_its_worker(shared: Bench) -> None:
 def test_a_task_that_failed_for_good_says_so(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.complete(attempt, "Failed", error_message="bad SQL", retryable=False)
-    assert reason(shared, attempt.task_id) == "failed for good at attempt 1 of 3: bad SQL"
+    assert reason(shared, attempt.task_id) == "failed permanently at attempt 1 of 3: bad SQL"
 
 
 def test_a_running_task_that_is_to_stop_says_so(shared: Bench) -> None:
     attempt = shared.attempt()
     assert reason(shared, attempt.task_id) is None
     shared.cancel(attempt.task_id)
-    assert reason(shared, attempt.task_id) == "running, asked to stop"
+    assert reason(shared, attempt.task_id) == "running, cancellation requested"
 
 
 def test_what_has_ended_well_has_no_reason(shared: Bench) -> None:

@@ -51,7 +51,7 @@ def test_concurrent_claims_do_not_exceed_the_operator_cap(one: Bench, capped: li
     assert {a["reason"] for a in answers if a not in won} == {"NotReady"}
     waiting = next(t for t in tasks if one.status(t) == "Queued")
     reason = one.user.get(f"/v1/tasks/{waiting}").json()["reason"]
-    assert reason.endswith(": the operator's cap of 3 is reached, over all jobs")
+    assert reason.endswith(": the operator's cap of 3 over all jobs is reached")
     (load,) = [
         o for o in one.user.get("/v1/pressure").json()["operators"] if o["operator"] == "sql"
     ]

@@ -10,7 +10,7 @@ from trace_etl.dag.operators import FORWARDERS
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Job
 from trace_etl.objects.file_store import FileStore
-from trace_etl.policy.ranges import split
+from trace_etl.policy.ranges import split_range
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
@@ -24,7 +24,7 @@ def run_dag(
     jobs = parse_dag(dag.read_text()).jobs
     relays = {job.name for job in jobs if job.operator in FORWARDERS}
     found: dict[tuple[str, int], TaskPayload] = {}
-    for cut in split(start, end, size):
+    for cut in split_range(start, end, size):
         done: dict[str, TaskPayload] = {}
         for job in jobs:
             fed = [item.job in done or item.job in relays for item in job.inputs]

@@ -7,7 +7,7 @@ import pytest
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dag.positions import inside
 from trace_etl.policy.deploy_plan import plan_deploy
-from trace_etl.policy.sql_checks import changed_sql, with_upstream
+from trace_etl.policy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
 
 DAG = """
 name: d
@@ -37,7 +37,7 @@ def planned(*jobs: tuple[str, str, str, list[str]]) -> list[dict[str, Any]]:
 def test_all_sql_of_a_new_dag_is_asked_about() -> None:
     dag = parse_dag(DAG)
     new = [vars(job) for job in plan_deploy({}, {}, dag).jobs]
-    assert changed_sql(dag, new) == ["count", "show"]
+    assert find_changed_sql_jobs(dag, new) == ["count", "show"]
 
 
 def test_sql_that_did_not_change_is_not_asked_about() -> None:
@@ -48,7 +48,7 @@ def test_sql_that_did_not_change_is_not_asked_about() -> None:
         ("count", "changed", "adopt", ["max_attempts"]),
         ("show", "unchanged", "keep", []),
     )
-    assert changed_sql(dag, kept) == []
+    assert find_changed_sql_jobs(dag, kept) == []
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,13 @@ def test_sql_that_did_not_change_is_not_asked_about() -> None:
 def test_what_is_new_to_a_query_has_it_asked_about(
     change: str, action: str, fields: list[str]
 ) -> None:
-    assert changed_sql(parse_dag(DAG), planned(("show", change, action, fields))) == ["show"]
+    assert find_changed_sql_jobs(parse_dag(DAG), planned(("show", change, action, fields))) == [
+        "show"
+    ]
 
 
 def test_a_job_is_judged_with_all_it_reads_from() -> None:
-    assert with_upstream(parse_dag(DAG), ["count"]) == {"count", "get", "ask"}
+    assert add_upstream_jobs(parse_dag(DAG), ["count"]) == {"count", "get", "ask"}
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,8 @@ class Operator:
     """Whether it only forwards block ranges to its consumers and writes no rows."""
     repartitions: bool = False
     """Whether it accepts inputs with partitions of different sizes and writes its own `size`."""
+    runs_sql: bool = False
+    """Whether its config has a `sql` query, which Spark can check before a deploy."""
     is_implicit: bool = False
     """Whether a job has it without naming it: DAG files cannot name it."""
 
@@ -192,8 +194,15 @@ OPERATORS: dict[str, Operator] = {
         Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),
         Operator("erc20_transfers", TransfersConfig, WORKERS, _one_output, _one_input),
         Operator("enrich", EnrichConfig, WORKERS, _one_output, update_strategies=_BOTH),
-        Operator("sql", SqlConfig, WORKERS, _one_output, update_strategies=_BOTH),
-        Operator("query", QueryConfig, WORKERS, _one_output),
+        Operator(
+            "sql",
+            SqlConfig,
+            WORKERS,
+            _one_output,
+            update_strategies=_BOTH,
+            runs_sql=True,
+        ),
+        Operator("query", QueryConfig, WORKERS, _one_output, runs_sql=True),
         Operator(
             "integrity_check",
             IntegrityConfig,
@@ -210,3 +219,5 @@ NAMEABLE = sorted(op.name for op in OPERATORS.values() if not op.is_implicit)
 """The operators that a DAG file can name."""
 FORWARDERS = frozenset(op.name for op in OPERATORS.values() if op.forwards_scopes)
 """The operators that only forward block ranges."""
+SQL_OPERATORS = frozenset(op.name for op in OPERATORS.values() if op.runs_sql)
+"""The operators whose config has a SQL query."""

@@ -1,1 +1,1 @@
-"""Pure types. Standard library only."""
+"""Types that every layer shares: DAGs, tasks, leases, storage references, errors. Standard library only."""

@@ -1,4 +1,4 @@
-"""A DAG as it was written: jobs, edges, published datasets."""
+"""A parsed DAG: its jobs, their inputs and outputs, and its published datasets."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Source:
-    """What makes a source job emit: `manual`, `cron`, `webhook` or `always_on`."""
+    """What starts a source job: `manual`, `cron`, `webhook` or `always_on`."""
 
     kind: str
     schedule: str | None = None
@@ -15,7 +15,7 @@ class Source:
 
 @dataclass(frozen=True)
 class JobInput:
-    """An edge: from another job's output, or from a published dataset."""
+    """An input of a job: the output of another job, or a published dataset."""
 
     name: str
     job: str | None = None
@@ -26,7 +26,7 @@ class JobInput:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Blocks that a source asks for by itself when it is first deployed, in pieces of `chunk`."""
+    """Blocks that the platform requests when a source is first deployed, `chunk` blocks per request."""
 
     start: int
     end: int
@@ -35,7 +35,7 @@ class Bootstrap:
 
 @dataclass(frozen=True)
 class Udf:
-    """A user's function: an immutable bundle, pinned by its hash."""
+    """A user-defined function: an immutable bundle, identified by its hash."""
 
     bundle: str
     sha256: str
@@ -44,7 +44,7 @@ class Udf:
 
 @dataclass(frozen=True)
 class Job:
-    """A node of the DAG."""
+    """A job of a DAG, with the defaults of the file applied."""
 
     name: str
     activation: str
@@ -71,7 +71,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a published dataset promises."""
+    """A declared column of a published dataset."""
 
     name: str
     type: str
@@ -80,7 +80,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Publication:
-    """A dataset's public name."""
+    """A published name, and the job output behind it."""
 
     name: str
     job: str
@@ -93,6 +93,8 @@ class Publication:
 
 @dataclass(frozen=True)
 class Dag:
+    """A DAG: its jobs and its published datasets, in the order of the file."""
+
     name: str
     jobs: tuple[Job, ...]
     publish: tuple[Publication, ...]

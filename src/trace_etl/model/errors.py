@@ -1,11 +1,11 @@
-"""What can go wrong, each with a stable code. The Dispatcher maps them to HTTP, in one table."""
+"""Errors with stable codes. The Dispatcher maps each class to an HTTP status, in one table."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 
 class TraceError(Exception):
-    """A failure somebody can act on: a stable `code`, and whether trying again can help."""
+    """An expected error: a stable `code`, and whether a retry can succeed."""
 
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
@@ -16,43 +16,43 @@ class TraceError(Exception):
 
 
 class Unauthenticated(TraceError):
-    """No token, or one that does not verify."""
+    """The token is missing or invalid."""
 
     code = "unauthenticated"
 
 
 class Forbidden(TraceError):
-    """A good token for another task, attempt, role or scope."""
+    """The token is valid, but for another task, attempt, role or scope."""
 
     code = "forbidden"
 
 
 class NotFound(TraceError):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
     code = "not_found"
 
 
 class MethodNotAllowed(TraceError):
-    """The path exists, but does not answer to this method."""
+    """The path exists, but does not support this HTTP method."""
 
     code = "method_not_allowed"
 
 
 class TooLarge(TraceError):
-    """More than anybody should send."""
+    """The request body is larger than the limit."""
 
     code = "too_large"
 
 
 class Conflict(TraceError):
-    """The world is not as the caller believes."""
+    """The request contradicts the current state."""
 
     code = "conflict"
 
 
 class LeaseLost(Conflict):
-    """The fence: this attempt or lease is not the current one. `reason` says which."""
+    """The caller's attempt or lease token is not the current one. `reason` says which."""
 
     code = "lease_lost"
 
@@ -62,44 +62,44 @@ class LeaseLost(Conflict):
 
 
 class CompletionMismatch(Conflict):
-    """The same attempt was completed before, with other content."""
+    """The same attempt was already completed with different content."""
 
     code = "completion_mismatch"
 
 
 class PartitionOverlap(Conflict):
-    """A range that would put the same blocks into two partitions."""
+    """The output would put the same blocks into two partitions."""
 
     code = "partition_overlap"
 
 
 class OutputNotReady(Conflict):
-    """A published prefix has no `_SUCCESS` marker."""
+    """The output's prefix has no `_SUCCESS` marker."""
 
     code = "output_not_ready"
 
 
 class NameTaken(Conflict):
-    """A published dataset name belongs to another producer."""
+    """The name of the published dataset belongs to another producer."""
 
     code = "name_taken"
 
 
 class DeployConflict(Conflict):
-    """The DAG is not the one that the plan was made for: somebody else deployed."""
+    """Another deploy changed the DAG after this plan was made."""
 
     code = "deploy_conflict"
 
 
 class NothingToRollBack(Conflict):
-    """There is no version of the DAG before this one, or none that could come back."""
+    """The DAG has no earlier version that can be restored."""
 
     code = "nothing_to_roll_back"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with an input: where, what, and what would be right."""
+    """One error in an input: where it is, what is wrong, and what to do."""
 
     field: str
     message: str
@@ -112,7 +112,7 @@ class Fault:
 
 
 class Invalid(TraceError):
-    """Malformed input; carries every fault found, not only the first."""
+    """The input is malformed. Carries every fault found, not only the first."""
 
     code = "invalid"
 
@@ -122,7 +122,7 @@ class Invalid(TraceError):
 
 
 class Unavailable(TraceError):
-    """A part we lean on does not answer; the same call may work later."""
+    """A required service does not answer. The same call may succeed later."""
 
     code = "unavailable"
     retryable = True

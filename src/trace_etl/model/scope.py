@@ -1,10 +1,10 @@
-"""What part of a dataset an event, a task or a partition is about."""
+"""Block ranges, the scope of events, tasks and partitions."""
 
 from dataclasses import dataclass
 
 from trace_etl.model.errors import Fault, Invalid
 
-MAX_BLOCK = 2**53 - 1  # ranges are indexed as doubles; every integer below is exact
+MAX_BLOCK = 2**53 - 1  # ranges are indexed as doubles, which hold every integer up to here exactly
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,19 @@ class Range:
 
     @classmethod
     def checked(cls, start: int, end: int) -> "Range":
-        """A range that makes sense. Raises Invalid naming the field."""
+        """Return a valid range. Raises Invalid that names the field."""
         if not 0 <= start <= MAX_BLOCK:
             raise Invalid([Fault("start", f"must be between 0 and {MAX_BLOCK}, not {start}")])
         if end < start:
-            raise Invalid([Fault("end", f"must not be before start ({start}), but is {end}")])
+            raise Invalid([Fault("end", f"must not be less than start ({start}), but is {end}")])
         if end > MAX_BLOCK:
             raise Invalid([Fault("end", f"must be at most {MAX_BLOCK}, not {end}")])
         return cls(start, end)
 
     @classmethod
     def parse(cls, text: str) -> "Range":
-        """`1000-1999` as people write it. Raises Invalid."""
+        """Parse a text such as `1000-1999`. Raises Invalid."""
         head, dash, tail = text.partition("-")
         if not (dash and head.strip().isdecimal() and tail.strip().isdecimal()):
-            raise Invalid(
-                [Fault("range", f"write it as START-END, for example 0-9999, not {text!r}")]
-            )
+            raise Invalid([Fault("range", f"must be START-END, for example 0-9999, not {text!r}")])
         return cls.checked(int(head), int(tail))

@@ -1,4 +1,4 @@
-"""Storage references, and the prefixes and tables derived from dataset ids."""
+"""References to stored objects, and the prefixes and table names derived from dataset ids."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -8,7 +8,7 @@ SUCCESS_MARKER = "_SUCCESS"
 
 @dataclass(frozen=True)
 class StorageRef:
-    """A set of objects: scheme, bucket, prefix ending in a slash, and the pattern of its files."""
+    """A set of objects: scheme, bucket, prefix that ends with a slash, and file name pattern."""
 
     scheme: str
     bucket: str
@@ -25,25 +25,25 @@ BUFFERS = "buffers/"
 
 
 def generation_place(dataset_uuid: UUID, dataset_version: UUID | str) -> str:
-    """The prefix of all partitions of one generation of a dataset."""
+    """Return the prefix of all partitions of one generation of a dataset."""
     return f"cold/datasets/{dataset_uuid}/{dataset_version}/"
 
 
 def buffer_place(dataset_uuid: UUID) -> str:
-    """The prefix of all batches for a dataset."""
+    """Return the prefix of all batches of a buffered dataset."""
     return f"{BUFFERS}{dataset_uuid}/"
 
 
 def attempt_prefix(place: str, task_id: UUID, attempt: int) -> str:
-    """The only prefix that this attempt of this task may write under."""
+    """Return the only prefix that this attempt of this task may write under."""
     return f"{place}{task_id}/{attempt}/"
 
 
 def hot_table(dataset_uuid: UUID, dataset_version: UUID) -> str:
-    """The table in Postgres data that holds the newest rows of one generation of a dataset."""
+    """Return the table in Postgres data that holds the newest rows of one generation of a dataset."""
     return f"dataset_{dataset_uuid.hex}_{dataset_version.hex[:16]}"
 
 
 def hot_location(table: str) -> str:
-    """The `location` of an output that is a hot table."""
+    """Return the `location` of an output that is a hot table."""
     return f"postgres_table:{table}"

@@ -6,6 +6,8 @@ from uuid import UUID
 
 
 class TaskStatus(StrEnum):
+    """The status of a task."""
+
     QUEUED = "Queued"
     RUNNING = "Running"
     COMPLETED = "Completed"
@@ -14,6 +16,8 @@ class TaskStatus(StrEnum):
 
 
 class NotClaimedReason(StrEnum):
+    """Why the Dispatcher refused a claim."""
+
     ALREADY_RUNNING = "AlreadyRunning"
     COMPLETED = "Completed"
     CANCELED = "Canceled"
@@ -22,7 +26,7 @@ class NotClaimedReason(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why an attempt ended without the worker's word."""
+    """Why the Dispatcher ended an attempt without a completion from its worker."""
 
     LEASE_EXPIRED = "lease_expired"
     HARD_TIMEOUT = "hard_timeout"
@@ -30,7 +34,7 @@ class Cause(StrEnum):
 
 
 class Fence(NamedTuple):
-    """The right to speak for an attempt: every task-scoped call carries one."""
+    """Identifies the current lease of an attempt. Every task-scoped call carries one."""
 
     task_id: UUID
     attempt: int

@@ -1,1 +1,1 @@
-"""Pure decisions: retries, routing keys, backpressure, generations, deploy plans, waiting reasons. No IO."""
+"""Pure decisions: retries, backpressure, backfills, generations, deploy plans, waiting reasons. No IO."""

@@ -1,4 +1,4 @@
-"""Cutting a backfill into chunks that fit what is there."""
+"""Split a backfill into chunks that fit the partitions that already exist."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,15 +6,16 @@ from typing import Literal
 
 from trace_etl.dag.operators import FORWARDERS
 from trace_etl.model.scope import Range
-from trace_etl.policy.ranges import split
+from trace_etl.policy.ranges import split_range
 
-Action = Literal["build", "rebuild", "there", "no_input"]
+ChunkAction = Literal["build", "rebuild", "there", "no_input"]
+"""`there`: the chunk is already built. `no_input`: no input partition has these blocks."""
 DEFAULT_CHUNK = 1000
 
 
 @dataclass(frozen=True)
 class ExistingScope:
-    """A partition that is committed, or a scope that was worked off."""
+    """A committed partition, or a scope whose task is completed."""
 
     span: Range
     rows: int | None
@@ -22,56 +23,68 @@ class ExistingScope:
 
 @dataclass(frozen=True)
 class Chunk:
+    """A part of a backfill's range and the action that it needs."""
+
     span: Range
-    action: Action
+    action: ChunkAction
     rows: int | None
-    """What it holds if it is there, what it may hold if not; None: nobody can tell."""
+    """The row count if the chunk is already built, otherwise an estimate; None: unknown."""
 
 
 def keeps_partitions(operator: str, update_strategy: str) -> bool:
-    """Whether a job's output is partitions, as opposed to passed-on scopes or upserted rows."""
+    """Return whether a job writes partitions, rather than forwarding scopes or upserting rows."""
     return operator not in FORWARDERS and update_strategy == "replace"
 
 
 def choose_chunk_size(
-    asked: int | None, splitter: int | None, lengths: Sequence[int], *, whole: int, relays: bool
+    requested: int | None,
+    split_size: int | None,
+    lengths: Sequence[int],
+    *,
+    range_length: int,
+    is_forwarder: bool,
 ) -> int:
-    """As asked, as upstream splits, or as most partitions are; a relay takes the range whole."""
-    if asked is not None:
-        return asked
-    if relays:
-        return whole
-    return splitter or (max(set(lengths), key=lengths.count) if lengths else DEFAULT_CHUNK)
+    """Return the blocks per chunk.
+
+    In this order: the requested size, the whole range for a job that forwards scopes, the size that
+    the upstream job splits into, the most frequent partition length, and DEFAULT_CHUNK.
+    """
+    if requested is not None:
+        return requested
+    if is_forwarder:
+        return range_length
+    return split_size or (max(set(lengths), key=lengths.count) if lengths else DEFAULT_CHUNK)
 
 
 def plan_chunks(
-    asked: Range,
+    requested: Range,
     size: int,
-    there: Sequence[ExistingScope],
-    feed: Sequence[Range] | None,
+    existing: Sequence[ExistingScope],
+    input_spans: Sequence[Range] | None,
     *,
     force: bool,
     density: float | None,
 ) -> list[Chunk]:
-    """The chunks of a range, in order. Partitions that exist are never cut.
+    """Return the chunks of a range in block order. Existing partitions are never split.
 
-    `feed` are the partitions that the job reads; None: it reads whatever scope it is given.
+    `input_spans` are the partitions that the job reads; None: the job can run for any range.
+    `density` is the number of rows per block, from which row counts are estimated.
     """
-    known = [e for e in there if _overlap(e.span, asked)]
+    known = [e for e in existing if _overlap(e.span, requested)]
     chunks = [Chunk(e.span, "rebuild" if force else "there", e.rows) for e in known]
-    if feed is None:
-        holes = _minus([asked], (e.span for e in known))
-        spans = [Range(a, b) for hole in holes for a, b in split(hole.start, hole.end, size)]
+    if input_spans is None:
+        free = _subtract([requested], (e.span for e in known))
+        spans = [Range(a, b) for span in free for a, b in split_range(span.start, span.end, size)]
     else:
-        fed = [f for f in feed if _overlap(f, asked)]
-        spans = _minus(fed, (e.span for e in there))
-        dry = _minus([asked], [*fed, *(e.span for e in known)])
-        chunks += [Chunk(span, "no_input", None) for span in dry]
-    chunks += [Chunk(span, "build", _rows(span, density)) for span in spans]
+        covered = [span for span in input_spans if _overlap(span, requested)]
+        spans = _subtract(covered, (e.span for e in existing))
+        without_input = _subtract([requested], [*covered, *(e.span for e in known)])
+        chunks += [Chunk(span, "no_input", None) for span in without_input]
+    chunks += [Chunk(span, "build", _estimate_rows(span, density)) for span in spans]
     return sorted(chunks, key=lambda chunk: chunk.span.start)
 
 
-def _rows(span: Range, density: float | None) -> int | None:
+def _estimate_rows(span: Range, density: float | None) -> int | None:
     return None if density is None else round(span.length * density)
 
 
@@ -79,9 +92,9 @@ def _overlap(one: Range, other: Range) -> bool:
     return one.start <= other.end and other.start <= one.end
 
 
-def _minus(spans: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
-    """What is left of spans without those that are taken."""
-    holes = sorted(taken, key=lambda t: t.start)
+def _subtract(spans: Iterable[Range], removed: Iterable[Range]) -> list[Range]:
+    """Return the parts of `spans` that no range of `removed` covers."""
+    holes = sorted(removed, key=lambda hole: hole.start)
     left: list[Range] = []
     for span in spans:
         start = span.start
@@ -97,6 +110,6 @@ def _minus(spans: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
 
 
 def estimate_time_left(done: int, left: int, seconds: float) -> tuple[float, float | None]:
-    """Blocks a second, and how many seconds the rest takes at that rate; None: nobody can tell."""
+    """Return the blocks per second so far and the seconds that the rest takes; None: unknown."""
     rate = done / seconds if seconds > 0 else 0.0
     return rate, (left / rate if rate > 0 else 0.0 if not left else None)

@@ -1,8 +1,8 @@
-"""When a queue pushes back, and on whom. Loads and edges in, pauses out.
+"""Decide when a queue pauses upstream jobs, and which ones.
 
-A queue trips when it reaches a limit and is clear again at half of it. It sheds bulk work upstream
-first; all work, if its normal part alone stays at the limit. Work waits only for queues that are
-strictly downstream of it, so somebody downstream of everybody who waits can always go on.
+A queue trips when it reaches a limit, and clears when it falls to half of that limit. A tripped queue
+pauses the bulk work upstream first, and all work upstream if its normal tasks alone stay at the limit.
+A job waits only for queues strictly downstream of it, so at least one job can always make progress.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -13,12 +13,13 @@ from typing import Literal, TypeVar
 Tier = Literal["bulk", "normal"]
 J = TypeVar("J", bound=Hashable)
 SHED_BULK, SHED_ALL = 1, 2
-_FLOOD = 2  # times the limit: no patience with that
+_FLOOD_FACTOR = 2
+"""At this multiple of the depth limit, all work is paused without waiting for `escalate_after`."""
 
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """A job's thresholds: queued tasks, and seconds that the oldest of them has waited."""
+    """A job's limits: the number of queued tasks, and the age in seconds of the oldest one."""
 
     depth: int | None = None
     age: int | None = None
@@ -26,18 +27,23 @@ class QueueLimits:
 
 @dataclass(frozen=True)
 class QueueLoad:
+    """The number of queued tasks, and the age in seconds of the oldest one."""
+
     depth: int = 0
     age: float = 0.0
 
 
 @dataclass(frozen=True)
 class JobLoad:
-    """What is queued for a job."""
+    """The tasks that are queued for a job, by priority."""
 
     normal: QueueLoad = QueueLoad()
     bulk: QueueLoad = QueueLoad()
     sheds_bulk: bool = False
-    """Its own bulk work waits for somebody downstream: no reason to push back, but no relief."""
+    """Whether the job's bulk tasks are paused by a queue downstream.
+
+    Such tasks do not trip the job's own queue, but they keep it from clearing.
+    """
 
     @property
     def total(self) -> QueueLoad:
@@ -50,7 +56,7 @@ class JobLoad:
 
 @dataclass(frozen=True)
 class Trip:
-    """A queue that pushes back, with what made it do so."""
+    """A tripped queue and the measurement that tripped it."""
 
     level: int
     reason: Literal["depth", "age"]
@@ -64,28 +70,33 @@ class Trip:
         return "bulk" if self.level == SHED_BULK else "normal"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         if self.reason == "depth":
             return f"queue depth {self.measured}, limit {self.threshold}"
         return f"oldest task queued for {self.measured} s, limit {self.threshold} s"
 
 
 def decide_trip(
-    trip: Trip | None, limits: QueueLimits, load: JobLoad, *, now: datetime, patience: timedelta
+    trip: Trip | None,
+    limits: QueueLimits,
+    load: JobLoad,
+    *,
+    now: datetime,
+    escalate_after: timedelta,
 ) -> Trip | None:
-    """How a queue stands after another look: one level up or down at most."""
+    """Return the queue's trip after a new measurement. The level changes by at most one."""
     if trip is None:
-        return _tripped(limits, load.pressing, now)
+        return _find_trip(limits, load.pressing, now)
     if trip.level == SHED_ALL:
         cleared = _is_clear(limits, load.normal)
         return replace(trip, level=SHED_BULK, level_since=now) if cleared else trip
-    worse = _tripped(limits, load.normal, now)
-    if worse and (now - trip.level_since >= patience or _is_flood(limits, load.normal)):
+    worse = _find_trip(limits, load.normal, now)
+    if worse and (now - trip.level_since >= escalate_after or _is_flood(limits, load.normal)):
         return replace(worse, level=SHED_ALL, since=trip.since)
     return None if _is_clear(limits, load.total) else trip
 
 
-def _tripped(limits: QueueLimits, queue: QueueLoad, now: datetime) -> Trip | None:
+def _find_trip(limits: QueueLimits, queue: QueueLoad, now: datetime) -> Trip | None:
     if limits.depth is not None and queue.depth >= limits.depth:
         return Trip(SHED_BULK, "depth", queue.depth, limits.depth, now, now)
     if limits.age is not None and queue.depth and queue.age >= limits.age:
@@ -99,11 +110,14 @@ def _is_clear(limits: QueueLimits, queue: QueueLoad) -> bool:
 
 
 def _is_flood(limits: QueueLimits, queue: QueueLoad) -> bool:
-    return limits.depth is not None and queue.depth >= _FLOOD * limits.depth
+    return limits.depth is not None and queue.depth >= _FLOOD_FACTOR * limits.depth
 
 
 def plan_pauses(trips: Mapping[J, Trip], edges: Iterable[tuple[J, J]]) -> dict[tuple[J, J], Tier]:
-    """Who waits for whom, (producer, tripped job), over edges from producer to consumer."""
+    """Return the tier to pause for each pair of paused job and tripped job.
+
+    `edges` are pairs of producer and consumer.
+    """
     producers: dict[J, set[J]] = {}
     consumers: dict[J, set[J]] = {}
     for producer, consumer in edges:
@@ -112,12 +126,12 @@ def plan_pauses(trips: Mapping[J, Trip], edges: Iterable[tuple[J, J]]) -> dict[t
     return {
         (paused, job): trip.tier
         for job, trip in trips.items()
-        # On a loop everybody is upstream of everybody: pausing would keep the queue from draining.
-        for paused in _reached(job, producers) - _reached(job, consumers) - {job}
+        # In a cycle every job is upstream of every other: pausing would keep the queue from draining.
+        for paused in _find_reachable(job, producers) - _find_reachable(job, consumers) - {job}
     }
 
 
-def _reached(start: J, steps: Mapping[J, set[J]]) -> set[J]:
+def _find_reachable(start: J, steps: Mapping[J, set[J]]) -> set[J]:
     found: set[J] = set()
     edge = [start]
     while edge:

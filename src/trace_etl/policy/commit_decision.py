@@ -14,54 +14,57 @@ class ExistingPartition:
     partition_key: str
     span: Range | None
     is_newer: bool
-    """An attempt that pinned its inputs later than the new output's attempt made it."""
+    """Whether its attempt pinned its inputs later than the attempt of the new output."""
     is_cured: bool
-    """Its inputs were pinned after the change that the new output answers."""
+    """Whether its inputs were pinned after the invalidation that the new output repairs."""
 
 
-class Verdict(Enum):
-    POINT = "point"
-    """Commit the output, and remove the partitions that it covers whole."""
+class CommitDecision(Enum):
+    """What to do with a new output."""
+
+    COMMIT = "commit"
+    """Commit the output, and remove the partitions that it covers completely."""
     SUPERSEDED = "superseded"
-    """The committed partition is as new, or newer: leave it."""
-    AGAIN = "again"
-    """A part of what is committed is newer: run the scope again."""
+    """Keep the committed partition: it is at least as new as the output."""
+    RUN_AGAIN = "run_again"
+    """Run the scope again: a committed partition inside it is newer than the output."""
     OVERLAP = "overlap"
-    """The output cuts through a committed partition."""
+    """Reject the output: it covers only a part of a committed partition."""
 
 
-def verdict(
+def decide_commit(
     partition_key: str,
     span: Range | None,
     existing: Sequence[ExistingPartition],
     *,
     follows: bool = False,
-) -> Verdict:
-    """Decide whether a new output is committed. An older reading never replaces a newer one.
+) -> CommitDecision:
+    """Decide whether a new output is committed. An older output never replaces a newer one.
 
-    An output that `follows` a cursor was read from all blocks up to that cursor. Committed
-    partitions of the same blocks are as good, whichever attempt read first.
+    An output that `follows` a cursor was computed from all blocks up to that cursor. Committed
+    partitions of the same blocks are equivalent to it, whichever attempt read its inputs first.
     """
     same = [e for e in existing if e.partition_key == partition_key]
     if same:
-        return Verdict.SUPERSEDED if same[0].is_newer else Verdict.POINT
+        return CommitDecision.SUPERSEDED if same[0].is_newer else CommitDecision.COMMIT
     if span is None:
-        return Verdict.POINT
+        return CommitDecision.COMMIT
     others = [(e, e.span) for e in existing if e.span is not None]
-    around = [e for e, at in others if at.start <= span.start and span.end <= at.end]
+    around = [e for e, other in others if other.start <= span.start and span.end <= other.end]
     if any(e.is_newer or e.is_cured for e in around):
-        return Verdict.SUPERSEDED
-    if follows and _covered(span, [at for _, at in others]):
-        return Verdict.SUPERSEDED
-    if any(at.start < span.start or span.end < at.end for _, at in others):
-        return Verdict.OVERLAP
-    return Verdict.AGAIN if not follows and any(e.is_newer for e, _ in others) else Verdict.POINT
+        return CommitDecision.SUPERSEDED
+    if follows and _are_covering(span, [other for _, other in others]):
+        return CommitDecision.SUPERSEDED
+    if any(other.start < span.start or span.end < other.end for _, other in others):
+        return CommitDecision.OVERLAP
+    is_partly_older = not follows and any(e.is_newer for e, _ in others)
+    return CommitDecision.RUN_AGAIN if is_partly_older else CommitDecision.COMMIT
 
 
-def _covered(span: Range, pieces: Sequence[Range]) -> bool:
-    reached = span.start - 1
+def _are_covering(span: Range, pieces: Sequence[Range]) -> bool:
+    covered_to = span.start - 1
     for piece in sorted(pieces, key=lambda p: p.start):
-        if piece.start > reached + 1:
+        if piece.start > covered_to + 1:
             return False
-        reached = max(reached, piece.end)
-    return reached >= span.end
+        covered_to = max(covered_to, piece.end)
+    return covered_to >= span.end

@@ -1,47 +1,54 @@
-"""What a deploy would do, as data: built here, printed by the CLI, executed by `state`."""
+"""Plan what a deploy does. The CLI prints the plan, `state` executes it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from trace_etl.model.dag import Dag, Job
-from trace_etl.policy.generations import SHAPING, definition, generation_hashes, tuning_of
+from trace_etl.policy.generations import (
+    GENERATION_FIELDS,
+    generation_hashes,
+    job_definition,
+    tuning_fields,
+)
 
 Change = Literal["added", "changed", "removed", "unchanged"]
-Action = Literal["keep", "adopt", "start", "build", "retire"]
+JobAction = Literal["keep", "adopt", "start", "build", "retire"]
 
 
 @dataclass(frozen=True)
 class GenerationContents:
-    """What a generation holds: partitions, or the scopes of its events if it has none."""
+    """The contents of a generation: its partitions, or the scopes of its events if it has none."""
 
     scopes: int = 0
     partitions: int = 0
     row_count: int = 0
     byte_count: int = 0
     ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Blocks, joined where they touch."""
+    """First and last blocks; adjacent ranges are joined."""
 
 
 @dataclass(frozen=True)
 class DeployedState:
-    """A job as it is deployed now."""
+    """The deployed state of a job."""
 
     definition: dict[str, Any]
     generation: str
     active: bool
-    stock: dict[str, GenerationContents]
-    """By output; what readers see of it."""
+    contents: dict[str, GenerationContents]
+    """The contents that readers see, by output."""
     building: str | None = None
-    """The generation that is being built beside it."""
+    """The generation that is being built beside the current one."""
 
     @property
-    def serves(self) -> bool:
-        return any(stock.scopes for stock in self.stock.values())
+    def has_contents(self) -> bool:
+        return any(contents.scopes for contents in self.contents.values())
 
 
 @dataclass(frozen=True)
 class FieldDifference:
+    """A field whose value differs between the deployed definition and the new one."""
+
     field: str
     before: Any
     after: Any
@@ -49,22 +56,24 @@ class FieldDifference:
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """What becomes of one job.
+    """The action that a deploy takes for one job.
 
-    keep: nothing. adopt: the new definition counts at once, on the same generation. start: a new
-    generation that is current at once, since there is nothing to serve. build: a new generation
-    beside the old one, until it is complete. retire: the job is gone.
+    - keep: no change.
+    - adopt: the new definition applies immediately, on the same generation.
+    - start: a new generation is current immediately, because the old one has no contents.
+    - build: a new generation is built beside the old one, which readers see until the new one is complete.
+    - retire: the job is removed.
     """
 
     name: str
     change: Change
-    action: Action
+    action: JobAction
     generation: str | None
     fields: list[FieldDifference]
     because: list[str]
-    """Why its outputs get a new generation: fields of its own, or jobs upstream."""
+    """Why its outputs get a new generation: its changed fields, or changed jobs upstream."""
     rebuild: dict[str, GenerationContents]
-    """By output: what the old generation holds and the new one must cover."""
+    """The contents of the old generation that the new one must cover, by output."""
 
     @property
     def has_new_generation(self) -> bool:
@@ -73,25 +82,27 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class PlannedName:
-    """A published name and the output behind it, as `job.output`; None: there is no such name."""
+    """A published name and its output, as `job.output`, before and after; None: not published."""
 
     name: str
     before: str | None
     after: str | None
     rebuild: GenerationContents | None = None
-    """What the old output holds, if the name has to wait until the new one covers it."""
+    """The contents that the new output must cover before the name moves to it; None: it moves immediately."""
     readers: list[str] = field(default_factory=list[str])
-    """Jobs of other DAGs, as `dag.job`, that read what loses its name and will get nothing new."""
+    """Jobs of other DAGs, as `dag.job`, that read the old output and get no new data."""
 
 
 @dataclass(frozen=True)
 class DeployPlan:
+    """The actions of a deploy, for jobs and for published names."""
+
     jobs: list[PlannedJob]
     names: list[PlannedName]
 
     @property
     def builds(self) -> bool:
-        """Whether anything is built beside the old, so that the pointers move later."""
+        """Whether a generation is built beside the old one, so that the pointers move later."""
         return any(job.action == "build" for job in self.jobs) or any(
             name.rebuild for name in self.names
         )
@@ -107,87 +118,91 @@ def plan_deploy(
     dag: Dag,
     readers: Mapping[str, list[str]] | None = None,
 ) -> DeployPlan:
-    """The way from what is deployed to a new file. `published`: name → `job.output` as of now."""
+    """Plan the deploy of a DAG over its deployed state. `published` maps names to `job.output`."""
     generations = generation_hashes(dag)
     changed = {
         job.name
         for job in dag.jobs
         if job.name not in before or before[job.name].generation != generations[job.name]
     }
-    jobs = [_job_plan(job, before.get(job.name), generations, changed) for job in dag.jobs]
+    jobs = [_plan_job(job, before.get(job.name), generations, changed) for job in dag.jobs]
     names = {job.name for job in dag.jobs}
-    gone = [n for n, standing in before.items() if n not in names and standing.active]
-    jobs += [PlannedJob(name, "removed", "retire", None, [], [], {}) for name in sorted(gone)]
-    return DeployPlan(jobs, _names(before, published, dag, readers or {}))
+    removed = [name for name, old in before.items() if name not in names and old.active]
+    jobs += [PlannedJob(name, "removed", "retire", None, [], [], {}) for name in sorted(removed)]
+    return DeployPlan(jobs, _plan_names(before, published, dag, readers or {}))
 
 
 def find_affected_jobs(
     before: Mapping[str, DeployedState], published: Mapping[str, str], dag: Dag
 ) -> list[str]:
-    """The deployed jobs that lose something: a generation, a published name, or all."""
+    """Return the deployed jobs that are removed, or lose their generation or a published name."""
     generations = generation_hashes(dag)
     after = published_outputs(dag)
-    unnamed = {old.partition(".")[0] for name, old in published.items() if after.get(name) != old}
+    unnamed = {
+        output.partition(".")[0] for name, output in published.items() if after.get(name) != output
+    }
     return [
         name
-        for name, was in before.items()
-        if was.active and (name in unnamed or was.generation != generations.get(name))
+        for name, old in before.items()
+        if old.active and (name in unnamed or old.generation != generations.get(name))
     ]
 
 
-def _job_plan(
-    job: Job, was: DeployedState | None, generations: Mapping[str, str], changed: set[str]
+def _plan_job(
+    job: Job, old: DeployedState | None, generations: Mapping[str, str], changed: set[str]
 ) -> PlannedJob:
     generation = generations[job.name]
-    if was is None or not was.active:
-        known = was is not None and was.generation == generation
-        action: Action = "adopt" if known else "start"
+    if old is None or not old.active:
+        known = old is not None and old.generation == generation
+        action: JobAction = "adopt" if known else "start"
         return PlannedJob(job.name, "added", action, generation, [], [], {})
-    fields = list(differences(was.definition, definition(job)))
+    fields = list(find_differences(old.definition, job_definition(job)))
     change: Change = "changed" if fields else "unchanged"
     if job.name not in changed:
-        action = "adopt" if fields or was.building else "keep"
+        action = "adopt" if fields or old.building else "keep"
         return PlannedJob(job.name, change, action, generation, fields, [], {})
-    action = "build" if was.serves else "start"
-    because = _reasons(job, fields, changed)
-    return PlannedJob(job.name, change, action, generation, fields, because, was.stock)
+    action = "build" if old.has_contents else "start"
+    because = _explain_new_generation(job, fields, changed)
+    return PlannedJob(job.name, change, action, generation, fields, because, old.contents)
 
 
-def _reasons(job: Job, fields: list[FieldDifference], changed: set[str]) -> list[str]:
-    tuning = {f"config.{name}" for name in tuning_of(job.operator)}
+def _explain_new_generation(
+    job: Job, fields: list[FieldDifference], changed: set[str]
+) -> list[str]:
+    tuning = {f"config.{name}" for name in tuning_fields(job.operator)}
     own = [
         f.field
         for f in fields
-        if f.field.split(".")[0].split("[")[0] in SHAPING and f.field not in tuning
+        if f.field.split(".")[0].split("[")[0] in GENERATION_FIELDS and f.field not in tuning
     ]
     upstream = sorted({i.job for i in job.inputs if i.job in changed})
-    # Neither: what is written stays the same, but goes to another dataset.
+    # Neither changed: the rows stay the same but are written to another dataset.
     return own + [f"upstream {name}" for name in upstream] or ["publish"]
 
 
 def published_outputs(dag: Dag) -> dict[str, str]:
-    """The outputs behind each published name, as `job.output`: several, if it is buffered."""
+    """Return the output of each published name, as `job.output`. A buffered dataset can have several."""
     found: dict[str, list[str]] = {}
     for entry in dag.publish:
         found.setdefault(entry.name, []).append(f"{entry.job}.{entry.output}")
     return {name: ", ".join(sorted(outputs)) for name, outputs in found.items()}
 
 
-def _names(
+def _plan_names(
     before: Mapping[str, DeployedState],
     published: Mapping[str, str],
     dag: Dag,
     readers: Mapping[str, list[str]],
 ) -> list[PlannedName]:
     after = published_outputs(dag)
-    # Nothing waits for a buffered dataset to be covered: it is there as long as it has a producer.
+    # A buffered dataset exists as long as it has a producer, so its name never waits for contents.
     shared = {p.name for p in dag.publish if p.write_mode == "buffered"}
     return [
         PlannedName(
             name,
             old,
             new,
-            _held(before, old) if old and new and name not in shared else None,
+            _find_contents(before, old) if old and new and name not in shared else None,
             [] if name in shared else readers.get(name, []),
         )
         for name in sorted(published.keys() | after.keys())
@@ -195,31 +210,33 @@ def _names(
     ]
 
 
-def _held(before: Mapping[str, DeployedState], place: str) -> GenerationContents | None:
+def _find_contents(before: Mapping[str, DeployedState], place: str) -> GenerationContents | None:
     job, _, output = place.partition(".")
-    stock = before[job].stock.get(output) if job in before else None
-    return stock if stock and stock.scopes else None
+    contents = before[job].contents.get(output) if job in before else None
+    return contents if contents and contents.scopes else None
 
 
-def differences(before: object, after: object, path: str = "") -> Iterator[FieldDifference]:
-    """Every field that differs, the deepest that says it."""
+def find_differences(before: object, after: object, path: str = "") -> Iterator[FieldDifference]:
+    """Yield every field that differs, with the longest path that shows the difference."""
     if isinstance(before, dict) and isinstance(after, dict):
         old = cast(dict[str, object], before)
         new = cast(dict[str, object], after)
         for key in [*old, *(k for k in new if k not in old)]:
             place = f"{path}.{key}" if path else key
-            yield from differences(old.get(key), new.get(key), place)
+            yield from find_differences(old.get(key), new.get(key), place)
     elif isinstance(before, list) and isinstance(after, list):
-        yield from _items(cast(list[object], before), cast(list[object], after), path)
+        yield from _compare_lists(cast(list[object], before), cast(list[object], after), path)
     elif before != after or isinstance(before, bool) is not isinstance(after, bool):
         yield FieldDifference(path, before, after)
 
 
-def _items(before: list[object], after: list[object], path: str) -> Iterator[FieldDifference]:
+def _compare_lists(
+    before: list[object], after: list[object], path: str
+) -> Iterator[FieldDifference]:
     nested = all(isinstance(item, dict) for item in [*before, *after])
     if len(before) != len(after) or not nested:
         if before != after:
             yield FieldDifference(path, before, after)
         return
     for n, (old, new) in enumerate(zip(before, after, strict=True)):
-        yield from differences(old, new, f"{path}[{n}]")
+        yield from find_differences(old, new, f"{path}[{n}]")

@@ -1,4 +1,4 @@
-"""Which definition a dataset's generation stands for."""
+"""Compute the hash that identifies the generation of a job's outputs."""
 
 import json
 from dataclasses import asdict
@@ -10,8 +10,7 @@ from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Dag, Job
 from trace_etl.model.digests import digest
 
-# What shapes a job's rows, in the job's own words. The rest says how the work is done.
-SHAPING = (
+GENERATION_FIELDS = (
     "runtime",
     "operator",
     "config",
@@ -22,22 +21,23 @@ SHAPING = (
     "unique_key",
     "udf",
 )
+"""The fields of a job that determine its rows. The other fields say how the work is done."""
 
 
-def definition(job: Job) -> dict[str, Any]:
-    """Everything the file says of a job, as plain data."""
+def job_definition(job: Job) -> dict[str, Any]:
+    """Return a job's complete definition as JSON data."""
     return json.loads(json.dumps(asdict(job)))
 
 
 def definition_hash(job: Job) -> str:
-    """Changes with anything in the job's definition."""
+    """Return a hash that changes with every change of the job's definition."""
     return digest(asdict(job))
 
 
 def generation_hashes(dag: Dag) -> dict[str, str]:
-    """One hash per job: its output-affecting definition and, through its inputs, all upstream.
+    """Return a hash per job over the fields that determine its rows, its own and those upstream.
 
-    Where its rows go counts as well: an output that is published as buffered goes elsewhere.
+    The hash also covers the buffered datasets that the job writes to: their rows are stored elsewhere.
     """
     jobs = {job.name: job for job in dag.jobs}
     shared: dict[str, list[list[str]]] = {}
@@ -46,18 +46,20 @@ def generation_hashes(dag: Dag) -> dict[str, str]:
     hashes: dict[str, str] = {}
     for name in in_order({job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}):
         upstream = [hashes.get(i.job or "") for i in jobs[name].inputs]
-        goes = [shared[name]] if name in shared else []
-        hashes[name] = digest([shape(definition(jobs[name])), upstream, *goes])
+        targets = [shared[name]] if name in shared else []
+        hashes[name] = digest(
+            [_select_generation_fields(job_definition(jobs[name])), upstream, *targets]
+        )
     return hashes
 
 
-def shape(whole: dict[str, Any]) -> dict[str, Any]:
-    """The part of a definition that shapes the job's rows."""
-    tuning = tuning_of(whole["operator"])
+def _select_generation_fields(whole: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a definition that determines the job's rows."""
+    tuning = tuning_fields(whole["operator"])
     config = {key: value for key, value in whole["config"].items() if key not in tuning}
-    return {**{field: whole.get(field) for field in SHAPING}, "config": config}
+    return {**{field: whole.get(field) for field in GENERATION_FIELDS}, "config": config}
 
 
-def tuning_of(operator: str) -> frozenset[str]:
-    """The fields of an operator's config that shape no rows."""
+def tuning_fields(operator: str) -> frozenset[str]:
+    """Return the fields of an operator's config that do not change its rows."""
     return OPERATORS[operator].config.tuning() if operator in OPERATORS else frozenset()

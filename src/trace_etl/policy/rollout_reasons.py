@@ -1,11 +1,11 @@
-"""Why a rollout is not complete: one place, in words."""
+"""Explain why a rollout is not complete."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class RolloutFacts:
-    """What the answer is made from."""
+    """The state of a rollout, from which the explanation is made."""
 
     dag: str
     queued: int
@@ -15,27 +15,27 @@ class RolloutFacts:
     canceled: int
     first_failure: str | None
     lacks: list[str]
-    """What the new generations lack, an output each."""
+    """What the new generations still lack, one text per output."""
 
 
 def explain_rollout(facts: RolloutFacts) -> str | None:
-    """What a rollout waits for; None when nothing is missing any more."""
+    """Return what a rollout waits for; None: nothing is missing."""
     if not facts.lacks:
         return None
     if facts.failed:
-        which = f"{facts.failed} {_tasks(facts.failed)} failed for good"
+        which = f"{facts.failed} {_tasks(facts.failed)} failed permanently"
         return (
-            f"{which}; the first: {facts.first_failure}. Mend the DAG and deploy it again, "
-            f"or go back: trace rollback {facts.dag}"
+            f"{which}; the first: {facts.first_failure}. Correct the DAG and deploy it again, "
+            f"or roll back: trace rollback {facts.dag}"
         )
     if facts.running or facts.queued:
         return f"{facts.running} {_tasks(facts.running)} running, {facts.queued} queued"
     if facts.retrying:
-        return f"{facts.retrying} {_tasks(facts.retrying)} failed and will be tried again"
+        return f"{facts.retrying} {_tasks(facts.retrying)} failed and will be retried"
     canceled = f"{facts.canceled} {_tasks(facts.canceled)} canceled, " if facts.canceled else ""
     return (
-        f"{canceled}nothing is left to run, but {'; '.join(facts.lacks)}. Ask "
-        f"for it (trace trigger, trace backfill), or do without: trace promote {facts.dag}"
+        f"{canceled}no task is left to run, but {'; '.join(facts.lacks)}. Request the missing "
+        f"blocks (trace trigger, trace backfill), or switch without them: trace promote {facts.dag}"
     )
 
 

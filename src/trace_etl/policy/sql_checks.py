@@ -1,32 +1,33 @@
-"""Which jobs of a file Spark has to judge before a deploy, and what it must know for that."""
+"""Select the jobs whose SQL Spark checks before a deploy, and the jobs that this check needs."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from trace_etl.dag.operators import SQL_OPERATORS
 from trace_etl.model.dag import Dag
 
-_SQL = ("sql", "query")
-_WHOLE = ("start", "build")
-_TOLD = ("config", "inputs", "unique_key", "update_strategy")
+_NEW_GENERATION = ("start", "build")
+_CHECKED_FIELDS = ("config", "inputs", "unique_key", "update_strategy")
+"""The fields of a job that the check depends on."""
 
 
-def changed_sql(dag: Dag, planned: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The SQL jobs that a plan adds or changes, by themselves or by what they read from."""
-    new = {job["name"] for job in planned if _is_new(job)}
-    return [job.name for job in dag.jobs if job.operator in _SQL and job.name in new]
+def find_changed_sql_jobs(dag: Dag, planned: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the SQL jobs that a plan adds or changes, directly or through their inputs."""
+    changed = {job["name"] for job in planned if _needs_check(job)}
+    return [job.name for job in dag.jobs if job.operator in SQL_OPERATORS and job.name in changed]
 
 
-def _is_new(job: Mapping[str, Any]) -> bool:
-    if job["change"] == "added" or job["action"] in _WHOLE:
+def _needs_check(job: Mapping[str, Any]) -> bool:
+    if job["change"] == "added" or job["action"] in _NEW_GENERATION:
         return True
-    return any(one["field"].startswith(_TOLD) for one in job["fields"])
+    return any(change["field"].startswith(_CHECKED_FIELDS) for change in job["fields"])
 
 
-def with_upstream(dag: Dag, names: Collection[str]) -> set[str]:
-    """Jobs, and all those of the DAG that their inputs come from."""
+def add_upstream_jobs(dag: Dag, names: Collection[str]) -> set[str]:
+    """Return the given jobs and all jobs of the DAG upstream of them."""
     reads = {job.name: {item.job for item in job.inputs if item.job} for job in dag.jobs}
-    found, waiting = set[str](), set(names)
-    while waiting:
-        found |= waiting
-        waiting = {name for one in waiting for name in reads[one]} - found
+    found, pending = set[str](), set(names)
+    while pending:
+        found |= pending
+        pending = {upstream for name in pending for upstream in reads[name]} - found
     return found

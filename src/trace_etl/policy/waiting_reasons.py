@@ -1,4 +1,4 @@
-"""Why a task, or a whole job, is not running: one place, in words."""
+"""Explain why a task or a job is not running."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What the answer is made from."""
+    """The state of a task, from which the explanation is made."""
 
     status: str
     runtime: str
@@ -21,27 +21,27 @@ class TaskFacts:
     max_concurrency: int | None
     running_in_job: int
     runtime_has_workers: bool | None
-    """None: the queue, which knows, does not answer."""
+    """None: unknown, because the queue does not answer."""
     error_message: str | None
     operator_cap: int | None = None
     running_of_operator: int = 0
 
 
 def explain_task(facts: TaskFacts) -> str | None:
-    """Why this task is not running; None when it is, or when it has ended well."""
+    """Return why a task is not running; None: it is running, completed or canceled."""
     if facts.status == "Failed":
-        return _failed(facts)
+        return _explain_failure(facts)
     if facts.status == "Running" and facts.cancel_requested:
-        return "running, asked to stop"
+        return "running, cancellation requested"
     if facts.status != "Queued":
         return None
-    since = f"queued since {_utc(facts.queued_at)}"
+    since = f"queued since {_format_utc(facts.queued_at)}"
     if facts.paused_at is not None:
-        return f"paused by {facts.paused_by} since {_utc(facts.paused_at)}"
+        return f"paused by {facts.paused_by} since {_format_utc(facts.paused_at)}"
     if facts.max_concurrency is not None and facts.running_in_job >= facts.max_concurrency:
         return f"{since}: the job's max_concurrency of {facts.max_concurrency} is reached"
     if facts.operator_cap is not None and facts.running_of_operator >= facts.operator_cap:
-        return f"{since}: the operator's cap of {facts.operator_cap} is reached, over all jobs"
+        return f"{since}: the operator's cap of {facts.operator_cap} over all jobs is reached"
     if facts.runtime_has_workers is None:
         return f"{since}: the queue does not answer, so no worker can be woken"
     if not facts.runtime_has_workers:
@@ -49,16 +49,16 @@ def explain_task(facts: TaskFacts) -> str | None:
     return f"{since}: waiting for a free worker slot"
 
 
-def _failed(facts: TaskFacts) -> str:
-    why = facts.error_message or "no reason was given"
+def _explain_failure(facts: TaskFacts) -> str:
+    why = facts.error_message or "the worker gave no reason"
     if facts.retry_at is None:
-        return f"failed for good at attempt {facts.attempt} of {facts.max_attempts}: {why}"
-    return f"retry at {_utc(facts.retry_at)} (attempt {facts.attempt} failed: {why})"
+        return f"failed permanently at attempt {facts.attempt} of {facts.max_attempts}: {why}"
+    return f"retry at {_format_utc(facts.retry_at)} (attempt {facts.attempt} failed: {why})"
 
 
 @dataclass(frozen=True)
 class UpstreamJob:
-    """A job above that has work, or trouble."""
+    """A job upstream that has open tasks, failed tasks or a pause."""
 
     job: str
     queued: int
@@ -69,28 +69,28 @@ class UpstreamJob:
 
 
 def explain_job(
-    *, queued: int, running: int, paused_by: str | None, above: Sequence[UpstreamJob]
+    *, queued: int, running: int, paused_by: str | None, upstream: Sequence[UpstreamJob]
 ) -> str | None:
-    """Why a job runs nothing; None when it does, or when nothing new is under way above it."""
+    """Return why a job runs no task; None: it runs one, or nothing upstream is in progress."""
     if running:
         return None
     if paused_by is not None:
         return f"paused by {paused_by}"
     if queued:
-        return f"{_tasks(queued)} queued: `trace tasks` says what each waits for"
-    if not above:
+        return f"{_count_tasks(queued)} queued: `trace tasks` shows what each one waits for"
+    if not upstream:
         return None
-    return "waiting for upstream: " + "; ".join(_work(job) for job in above)
+    return "waiting for upstream: " + "; ".join(_describe_work(job) for job in upstream)
 
 
-def _work(job: UpstreamJob) -> str:
+def _describe_work(job: UpstreamJob) -> str:
     parts = [
-        f"{_tasks(count)} {word}"
-        for count, word in (
+        f"{_count_tasks(count)} {state}"
+        for count, state in (
             (job.running, "running"),
             (job.queued, "queued"),
-            (job.retrying, "to be tried again"),
-            (job.failed, "failed for good"),
+            (job.retrying, "to be retried"),
+            (job.failed, "failed permanently"),
         )
         if count
     ]
@@ -98,9 +98,9 @@ def _work(job: UpstreamJob) -> str:
     return f"{job.job} ({', '.join([*parts, *paused])})"
 
 
-def _tasks(count: int) -> str:
+def _count_tasks(count: int) -> str:
     return f"{count:,} task" if count == 1 else f"{count:,} tasks"
 
 
-def _utc(moment: datetime) -> str:
+def _format_utc(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

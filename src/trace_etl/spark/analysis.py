@@ -18,7 +18,7 @@ from trace_etl.api.task.payload import TaskInput, TaskPayload
 from trace_etl.dag.operators import FORWARDERS, OPERATORS
 from trace_etl.model.dag import Dag, Job
 from trace_etl.objects.file_store import FileStore
-from trace_etl.policy.sql_checks import with_upstream
+from trace_etl.policy.sql_checks import add_upstream_jobs
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import OperatorError
 from trace_etl.spark.io.appends import storable
@@ -78,7 +78,7 @@ def analyse_dag(
     """
     found = Analysis()
     relays = {job.name for job in dag.jobs if job.operator in FORWARDERS}
-    wanted = {job.name for job in dag.jobs} if only is None else with_upstream(dag, only)
+    wanted = {job.name for job in dag.jobs} if only is None else add_upstream_jobs(dag, only)
     waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name in wanted - relays]
     while waiting:
         ready = [one for one in waiting if _is_ready(one[1], waiting)]

@@ -55,13 +55,13 @@ def check_changes(
     file: Path, text: str, plan: Mapping[str, Any], client: StackClient
 ) -> "Analysis | None":
     """Check the SQL that a plan adds or changes; None if there is none. Exits on an error."""
-    from trace_etl.policy.sql_checks import changed_sql, with_upstream
+    from trace_etl.policy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
 
     dag = _parse(file, text)
-    names = changed_sql(dag, plan["jobs"])
+    names = find_changed_sql_jobs(dag, plan["jobs"])
     if not names:
         return None
-    needed = with_upstream(dag, names)
+    needed = add_upstream_jobs(dag, names)
     inputs = {i.dataset for job in dag.jobs if job.name in needed for i in job.inputs if i.dataset}
     typer.echo(
         f"Checking the SQL of {', '.join(names)} with Spark, which takes some seconds to start "

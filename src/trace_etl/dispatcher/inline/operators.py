@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from trace_etl.dag.operators import AggregateConfig, SplitConfig
 from trace_etl.model.errors import Fault, Invalid
 from trace_etl.model.scope import Range
-from trace_etl.policy.ranges import split
+from trace_etl.policy.ranges import split_range
 from trace_etl.state.catalog.revisions import Revision, RevisionOutput
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions import invalidations
@@ -50,7 +50,9 @@ async def _split(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineRes
         return InlineResult(invalidations=[await _pass_on(conn, task, out, span, "row_range")])
     size = SplitConfig.model_validate(revision.config).size
     _check_range_count(span, size)
-    return InlineResult([_event(out, Range(a, b)) for a, b in split(span.start, span.end, size)])
+    return InlineResult(
+        [_event(out, Range(a, b)) for a, b in split_range(span.start, span.end, size)]
+    )
 
 
 async def _aggregate(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:

@@ -22,7 +22,7 @@ _POLL_UNDER_PRESSURE = timedelta(seconds=0.25)
 class Backpressure:
     pool: Pool
     wake: WakeEvents
-    patience: timedelta
+    escalate_after: timedelta
     batch_size: int
 
     async def balance_once(self) -> int:
@@ -61,7 +61,9 @@ class Backpressure:
         self, conn: Conn, seen: list[Measured]
     ) -> tuple[int, dict[UUID, Trip | None]]:
         decided = {
-            m.job_id: decide_trip(m.trip, m.limits, m.load, now=m.at, patience=self.patience)
+            m.job_id: decide_trip(
+                m.trip, m.limits, m.load, now=m.at, escalate_after=self.escalate_after
+            )
             for m in seen
         }
         trips = {job_id: trip for job_id, trip in decided.items() if trip}
@@ -75,7 +77,7 @@ class Backpressure:
             trips, await pressure.edges(conn)
         )  # read again: a deploy may have changed them
         wanted = [
-            NewPause(job, by, f"backpressure of {names[by]}", tier, trips[by].words)
+            NewPause(job, by, f"backpressure of {names[by]}", tier, trips[by].description)
             for (job, by), tier in found.items()
         ]
         return await pressure.keep_pauses(conn, wanted), decided
@@ -93,4 +95,4 @@ def _log_change(queue: Measured, trip: Trip | None) -> None:
     if trip is None and queue.trip is not None:
         _log.info("queue_cleared", job=queue.name)
     elif trip is not None and (queue.trip is None or trip.level != queue.trip.level):
-        _log.info("queue_pushes_back", job=queue.name, sheds=trip.tier, why=trip.words)
+        _log.info("queue_pushes_back", job=queue.name, sheds=trip.tier, why=trip.description)

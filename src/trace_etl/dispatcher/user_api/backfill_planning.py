@@ -8,8 +8,8 @@ from trace_etl.model.errors import Conflict, Fault, Invalid
 from trace_etl.model.scope import Range
 from trace_etl.policy.backfill import (
     DEFAULT_CHUNK,
-    Action,
     Chunk,
+    ChunkAction,
     choose_chunk_size,
     keeps_partitions,
     plan_chunks,
@@ -41,7 +41,7 @@ class BackfillPlan:
     size: int
     chunks: list[Chunk]
 
-    def count(self, action: Action) -> int:
+    def count(self, action: ChunkAction) -> int:
         return sum(chunk.action == action for chunk in self.chunks)
 
     @property
@@ -138,8 +138,10 @@ def _size(scope: BackfillScope, target: BackfillTarget, lengths: list[int]) -> i
     upstream = OPERATORS.get(target.upstream_operator or "")
     splits = upstream is not None and upstream.config is SplitConfig
     splitter = SplitConfig.model_validate(target.upstream_config or {}).size if splits else None
-    relays = not keeps_partitions(target.operator, target.update_strategy)
-    size = choose_chunk_size(scope.chunk, splitter, lengths, whole=scope.span.length, relays=relays)
+    is_forwarder = not keeps_partitions(target.operator, target.update_strategy)
+    size = choose_chunk_size(
+        scope.chunk, splitter, lengths, range_length=scope.span.length, is_forwarder=is_forwarder
+    )
     if not _is_fed_by_partitions(target) and scope.span.length // size >= MAX_CHUNKS:
         raise _too_many(scope.span.length // size + 1)
     return size

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from trace_etl.dag.column_types import BY_ARROW
-from trace_etl.policy.ranges import split
+from trace_etl.policy.ranges import split_range
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.options import BUNDLE, EvmOptions
 from trace_etl.spark.evm.reading import BUNDLE_SCHEMA, BlockRange, read_range, unpack
@@ -66,7 +66,7 @@ class EvmReader(DataSourceReader):
         options = self._options
         if options.end is None:
             raise BadTask("evm option end: is missing")
-        cuts = split(options.start, options.end, options.partition_size)
+        cuts = split_range(options.start, options.end, options.partition_size)
         freeze_imports()
         return [BlockRange(start, end) for start, end in cuts]
 

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from trace_etl.policy.ranges import split
+from trace_etl.policy.ranges import split_range
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.options import EvmOptions
 from trace_etl.spark.evm.reading import BlockRange, read_range
@@ -74,7 +74,7 @@ class EvmStreamReader(DataSourceStreamReader):
     def partitions(self, start: Offset, end: Offset) -> Sequence[BlockRange]:
         if start == end:
             return []
-        cuts = split(end["first"], end["number"], self._options.partition_size)
+        cuts = split_range(end["first"], end["number"], self._options.partition_size)
         return [BlockRange(first, last) for first, last in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from trace_etl.api.task.payload import InputPartition
 from trace_etl.dag.operator_configs import TrimConfig
 from trace_etl.data import connection, hot_tables
 from trace_etl.model.storage import hot_table
-from trace_etl.policy.ranges import split
+from trace_etl.policy.ranges import split_range
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask
 
@@ -26,7 +26,7 @@ def run(context: OperatorContext, config: TrimConfig) -> TaskResult:
         raise BadTask("hot_trim: Postgres data is not configured; set TRACE_DATA_DSN")
     table = hot_table(hot.dataset_uuid, hot.dataset_version)
     with connection.connect(dsn) as conn:
-        for start, end in split(scope.start, scope.end, config.blocks_per_delete):
+        for start, end in split_range(scope.start, scope.end, config.blocks_per_delete):
             context.check()
             with connection.transaction(conn):
                 hot_tables.trim(conn, table, start, end)

@@ -3,13 +3,13 @@
 from trace_etl.api.task.events import Event
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.dag.operators import SplitConfig
-from trace_etl.policy.ranges import split
+from trace_etl.policy.ranges import split_range
 from trace_etl.spark.context import OperatorContext
 
 
 def run(context: OperatorContext, config: SplitConfig) -> TaskResult:
     """Return one event per partition and output. Raises BadTask if the task has no range."""
-    ranges = split(*context.block_range(), config.size)
+    ranges = split_range(*context.block_range(), config.size)
     return TaskResult(
         events=[
             Event(

@@ -15,7 +15,7 @@ from trace_etl.dag.complaints import suggest
 from trace_etl.dag.positions import locate
 from trace_etl.model.dag import Dag, Job
 from trace_etl.model.errors import Invalid
-from trace_etl.policy.generations import definition, definition_hash, generation_hashes
+from trace_etl.policy.generations import definition_hash, generation_hashes, job_definition
 from trace_etl.state.db.pool import Conn
 
 Place = tuple[str, str]
@@ -235,7 +235,7 @@ async def _revisions(
 
 
 def _columns(job: Job) -> dict[str, Any]:
-    whole = definition(job)
+    whole = job_definition(job)
     columns = {k: v for k, v in whole.items() if k not in ("name", "inputs", "outputs")}
     return {**columns, "definition": whole}
 

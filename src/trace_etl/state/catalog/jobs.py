@@ -101,7 +101,7 @@ async def get_job(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
         queued=found["queued"],
         running=found["running"],
         paused_by=found["paused_by"],
-        above=[_describe(work, dag) for work in upstream],
+        upstream=[_describe(work, dag) for work in upstream],
     )
     return JobDetail(**found, upstream=upstream, reason=reason)
 

@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 from trace_etl.model.errors import Forbidden, PartitionOverlap
 from trace_etl.model.scope import Range
 from trace_etl.model.task import Fence
-from trace_etl.policy.commit_decision import ExistingPartition, Verdict, verdict
+from trace_etl.policy.commit_decision import CommitDecision, ExistingPartition, decide_commit
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions import invalidations
 from trace_etl.state.partitions.invalidations import NewInvalidation
@@ -67,14 +67,14 @@ async def commit(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> lis
     replacing: list[str] = []
     for item, existing in zip(new, situation.existing, strict=True):
         _require_inside(situation.span, item)
-        match verdict(item.partition_key, item.span, existing, follows=situation.follows):
-            case Verdict.OVERLAP:
+        match decide_commit(item.partition_key, item.span, existing, follows=situation.follows):
+            case CommitDecision.OVERLAP:
                 raise PartitionOverlap(_describe_overlap(item, existing))
-            case Verdict.AGAIN:
+            case CommitDecision.RUN_AGAIN:
                 await conn.execute(_RUN_AGAIN, {"task_id": fence.task_id})
-            case Verdict.SUPERSEDED:
+            case CommitDecision.SUPERSEDED:
                 pass
-            case Verdict.POINT:
+            case CommitDecision.COMMIT:
                 visible.append(item)
                 others = {e.partition_key for e in existing} - {item.partition_key}
                 covered += [(item.dataset_version, key) for key in sorted(others)]

@@ -61,7 +61,8 @@ async def backfill_readers(
     return await _count(conn, _BACKFILL, values)
 
 
-# A source that only passes on events cannot run again: its events are all there is.
+# A source that only forwards events cannot run again, so its old events are copied. An always-on source
+# runs again.
 _EMIT_AGAIN = """
 WITH emitted AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
@@ -73,7 +74,8 @@ WITH emitted AS (
        AND fresh.output_index = 0
       JOIN job_outputs old ON old.revision_id = j.revision_id AND old.output_index = 0
       JOIN events e ON e.dataset_version = old.dataset_version
-     WHERE j.dag_id = %(dag_id)s AND r.operator = 'source'
+     WHERE j.dag_id = %(dag_id)s AND r.activation = 'source'
+       AND r.source ->> 'kind' <> 'always_on'
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id
 )

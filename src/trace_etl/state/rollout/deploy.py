@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 from trace_etl.model.dag import Dag
 from trace_etl.model.errors import DeployConflict, Fault, Invalid
 from trace_etl.policy.deploy_plan import DeployPlan, plan_deploy
-from trace_etl.policy.ranges import split
+from trace_etl.policy.ranges import split_range
 from trace_etl.state.catalog import definitions, names
 from trace_etl.state.catalog.definitions import Place, Written
 from trace_etl.state.db.pool import Conn
@@ -222,7 +222,7 @@ async def _start(
     asked: list[tuple[UUID, int, int]] = []
     for job in dag.jobs:
         if boot := job.bootstrap:
-            pieces = split(boot.start, boot.end, boot.chunk or boot.end - boot.start + 1)
+            pieces = split_range(boot.start, boot.end, boot.chunk or boot.end - boot.start + 1)
             asked += [(written.jobs[job.name], *piece) for piece in pieces]
     if asked:
         await backfill_consumers.bootstrap(conn, asked)

@@ -24,7 +24,7 @@ SELECT p.name, string_agg(j.name || '.' || d.output_name, ', '
  GROUP BY p.name
 """
 # Partitions, or the scopes of events where there are none: sources and splitters write no rows.
-_STOCK = """
+_CONTENTS = """
 SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_count, p.byte_count,
        coalesce(p.ranges, e.ranges)
   FROM jobs j JOIN job_outputs o ON o.revision_id = j.revision_id
@@ -81,20 +81,21 @@ async def deployed(conn: Conn, org_id: UUID, dag: Dag) -> Deployed:
     jobs = {r[0]: DeployedState(r[1], r[2], r[3], {}, r[4]) for r in rows}
     published = {r[0]: r[1] for r in await (await conn.execute(_PUBLISHED, key)).fetchall()}
     readers = {r[0]: r[1] for r in await (await conn.execute(_READERS, key)).fetchall()}
-    stock = await _stock(conn, found[0], find_affected_jobs(jobs, published, dag))
-    known = {name: replace(job, stock=stock.get(name, {})) for name, job in jobs.items()}
+    affected = find_affected_jobs(jobs, published, dag)
+    contents = await _fetch_contents(conn, found[0], affected)
+    known = {name: replace(job, contents=contents.get(name, {})) for name, job in jobs.items()}
     return Deployed(found[0], found[1], known, published, readers)
 
 
-async def _stock(
+async def _fetch_contents(
     conn: Conn, dag_id: UUID, names: list[str]
 ) -> dict[str, dict[str, GenerationContents]]:
     found: dict[str, dict[str, GenerationContents]] = {}
     if names:
-        cursor = await conn.execute(_STOCK, {"dag_id": dag_id, "names": names})
+        cursor = await conn.execute(_CONTENTS, {"dag_id": dag_id, "names": names})
         for job, output, scopes, partitions, rows, size, ranges in await cursor.fetchall():
-            stock = GenerationContents(scopes, partitions, rows, size, blocks(ranges))
-            found.setdefault(job, {})[output] = stock
+            contents = GenerationContents(scopes, partitions, rows, size, blocks(ranges))
+            found.setdefault(job, {})[output] = contents
     return found
 
 

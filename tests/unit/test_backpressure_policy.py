@@ -1,4 +1,4 @@
-"""Backpressure over random graphs and loads: it never stands still, and loses nothing."""
+"""Backpressure: single rules, and random graphs and loads, which must always drain completely."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,11 +19,12 @@ from trace_etl.policy.backpressure import (
 )
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
-PATIENCE = timedelta(seconds=5)
+ESCALATE_AFTER = timedelta(seconds=5)
 
 
-def look(trip: Trip | None, limits: QueueLimits, load: JobLoad, after: int = 0) -> Trip | None:
-    return decide_trip(trip, limits, load, now=NOW + timedelta(seconds=after), patience=PATIENCE)
+def decide(trip: Trip | None, limits: QueueLimits, load: JobLoad, after: int = 0) -> Trip | None:
+    now = NOW + timedelta(seconds=after)
+    return decide_trip(trip, limits, load, now=now, escalate_after=ESCALATE_AFTER)
 
 
 def normal(depth: int, age: float = 0.0) -> JobLoad:
@@ -37,59 +38,59 @@ def bulk(depth: int, age: float = 0.0) -> JobLoad:
 TEN = QueueLimits(depth=10)
 
 
-def test_a_queue_trips_at_its_limit_and_is_clear_at_half_of_it() -> None:
-    assert look(None, TEN, normal(9)) is None
-    tripped = look(None, TEN, normal(10))
+def test_a_queue_trips_at_its_limit_and_clears_at_half_of_it() -> None:
+    assert decide(None, TEN, normal(9)) is None
+    tripped = decide(None, TEN, normal(10))
     assert tripped == Trip(SHED_BULK, "depth", 10, 10, NOW, NOW)
-    assert look(tripped, TEN, normal(6), 60) == tripped
-    assert look(tripped, TEN, normal(5), 60) is None
+    assert decide(tripped, TEN, normal(6), 60) == tripped
+    assert decide(tripped, TEN, normal(5), 60) is None
 
 
-def test_normal_work_is_shed_only_if_pressure_stays_after_bulk_work_was() -> None:
-    tripped = look(None, TEN, normal(10))
+def test_normal_work_is_paused_only_if_pressure_stays_after_bulk_work_is_paused() -> None:
+    tripped = decide(None, TEN, normal(10))
     assert tripped and tripped.tier == "bulk"
-    assert look(tripped, TEN, normal(12), 4) == tripped
-    worse = look(tripped, TEN, normal(12), 5)
+    assert decide(tripped, TEN, normal(12), 4) == tripped
+    worse = decide(tripped, TEN, normal(12), 5)
     assert worse and (worse.tier, worse.measured, worse.since) == ("normal", 12, NOW)
-    better = look(worse, TEN, normal(5), 9)
+    better = decide(worse, TEN, normal(5), 9)
     assert better and better.tier == "bulk"
-    assert look(better, TEN, normal(5), 9) is None
+    assert decide(better, TEN, normal(5), 9) is None
 
 
-def test_a_flood_is_not_waited_for() -> None:
-    tripped = look(None, TEN, normal(20))
+def test_a_queue_at_twice_its_limit_pauses_normal_work_without_a_delay() -> None:
+    tripped = decide(None, TEN, normal(20))
     assert tripped and tripped.tier == "bulk"
-    worse = look(tripped, TEN, normal(20))
+    worse = decide(tripped, TEN, normal(20))
     assert worse and worse.tier == "normal"
 
 
-def test_a_queue_of_bulk_work_never_sheds_normal_work() -> None:
-    tripped = look(None, TEN, bulk(1000, 900.0))
-    assert tripped == look(tripped, TEN, bulk(1000, 900.0), 900)
+def test_a_queue_of_bulk_work_never_pauses_normal_work() -> None:
+    tripped = decide(None, TEN, bulk(1000, 900.0))
+    assert tripped == decide(tripped, TEN, bulk(1000, 900.0), 900)
 
 
-def test_bulk_work_that_waits_for_others_is_no_reason_to_push_back_but_no_relief() -> None:
+def test_paused_bulk_work_does_not_trip_a_queue_but_keeps_it_from_clearing() -> None:
     waiting = JobLoad(bulk=QueueLoad(10), sheds_bulk=True)
-    assert look(None, TEN, waiting) is None
-    tripped = look(None, TEN, bulk(10))
-    assert look(tripped, TEN, waiting) == tripped
+    assert decide(None, TEN, waiting) is None
+    tripped = decide(None, TEN, bulk(10))
+    assert decide(tripped, TEN, waiting) == tripped
 
 
-def test_an_old_queue_trips_as_a_long_one_does() -> None:
+def test_a_queue_trips_by_the_age_of_its_oldest_task() -> None:
     limits = QueueLimits(age=60)
-    assert look(None, limits, normal(1, 59.0)) is None
-    tripped = look(None, limits, normal(1, 61.5))
-    assert tripped and tripped.words == "oldest task queued for 61 s, limit 60 s"
-    assert look(tripped, limits, normal(1, 31.0)) == tripped
-    assert look(tripped, limits, normal(1, 30.0)) is None
-    assert look(tripped, limits, JobLoad()) is None
+    assert decide(None, limits, normal(1, 59.0)) is None
+    tripped = decide(None, limits, normal(1, 61.5))
+    assert tripped and tripped.description == "oldest task queued for 61 s, limit 60 s"
+    assert decide(tripped, limits, normal(1, 31.0)) == tripped
+    assert decide(tripped, limits, normal(1, 30.0)) is None
+    assert decide(tripped, limits, JobLoad()) is None
 
 
-def test_a_job_whose_limits_are_gone_lets_go() -> None:
+def test_a_queue_clears_after_its_limits_are_removed() -> None:
     worse = Trip(SHED_ALL, "depth", 10, 10, NOW, NOW)
-    better = look(worse, QueueLimits(), normal(1000))
+    better = decide(worse, QueueLimits(), normal(1000))
     assert better and better.level == SHED_BULK
-    assert look(better, QueueLimits(), normal(1000)) is None
+    assert decide(better, QueueLimits(), normal(1000)) is None
 
 
 def tripped(*jobs: str, level: int = SHED_BULK) -> dict[str, Trip]:
@@ -100,20 +101,20 @@ def edges(text: str) -> list[tuple[str, str]]:
     return [(pair[0], pair[1]) for pair in text.split()]
 
 
-def test_everything_upstream_is_paused_once_however_many_ways_lead_there() -> None:
+def test_every_job_upstream_is_paused_once_even_with_several_paths() -> None:
     found = plan_pauses(tripped("d", level=SHED_ALL), edges("sa sb ad bd de xe"))
     assert found == {("a", "d"): "normal", ("b", "d"): "normal", ("s", "d"): "normal"}
 
 
-def test_nobody_on_a_loop_waits_for_anybody_on_it() -> None:
-    loop = edges("sa ab bc ca cd")
-    assert plan_pauses(tripped("a"), loop) == {("s", "a"): "bulk"}
-    assert plan_pauses(tripped("a", "b"), loop) == {("s", "a"): "bulk", ("s", "b"): "bulk"}
-    assert set(plan_pauses(tripped("d"), loop)) == {(job, "d") for job in "sabc"}
+def test_jobs_on_a_cycle_never_wait_for_each_other() -> None:
+    cycle = edges("sa ab bc ca cd")
+    assert plan_pauses(tripped("a"), cycle) == {("s", "a"): "bulk"}
+    assert plan_pauses(tripped("a", "b"), cycle) == {("s", "a"): "bulk", ("s", "b"): "bulk"}
+    assert set(plan_pauses(tripped("d"), cycle)) == {(job, "d") for job in "sabc"}
     assert plan_pauses(tripped("a"), edges("aa")) == {}
 
 
-# --- a world to try it on ---------------------------------------------------------------------
+# --- simulation ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,13 @@ class Task:
     job: int
     bulk: bool
     hops: int
-    """How often it may still go on: loops end."""
+    """How many more jobs it may reach, so that cycles end."""
     queued: int
 
 
 @dataclass
 class World:
-    """Jobs with queues, a few workers, and backpressure looking on at every tick."""
+    """Simulated jobs with queues and a few workers. Backpressure is decided at every tick."""
 
     edges: list[tuple[int, int]]
     limits: dict[int, QueueLimits]
@@ -139,27 +140,27 @@ class World:
     paused: dict[tuple[int, int], str] = field(default_factory=dict)
     ran: Counter[tuple[int, bool, int]] = field(default_factory=Counter)
     arrived: Counter[int] = field(default_factory=Counter)
-    arrived_at_release: dict[int, int] = field(default_factory=dict)
+    arrived_at_clear: dict[int, int] = field(default_factory=dict)
 
-    def waits(self, job: int, is_bulk: bool) -> bool:
-        tiers = {tier for (held, _), tier in self.paused.items() if held == job}
+    def is_paused(self, job: int, is_bulk: bool) -> bool:
+        tiers = {tier for (paused, _), tier in self.paused.items() if paused == job}
         return "normal" in tiers or (is_bulk and "bulk" in tiers)
 
     def offer(self, task: Task) -> None:
-        if self.waits(task.job, task.bulk):
+        if self.is_paused(task.job, task.bulk):
             self.deferred.append(task)
         else:
             self.arrived[task.job] += 1
             self.queued.append(Task(task.job, task.bulk, task.hops, self.ticks))
 
     def tick(self) -> int:
-        """Look, let go what may go, work. Returns how many tasks ran."""
+        """Decide the pauses, queue deferred tasks, run tasks. Returns the number of tasks that ran."""
         self.ticks += 1
-        self._look()
-        again, self.deferred = self.deferred, []
-        for task in again:
+        self._decide_pauses()
+        deferred, self.deferred = self.deferred, []
+        for task in deferred:
             self.offer(task)
-        ready = [t for t in self.queued if not self.waits(t.job, t.bulk)]
+        ready = [t for t in self.queued if not self.is_paused(t.job, t.bulk)]
         ready.sort(key=lambda t: (t.bulk, t.queued))
         for task in ready[: self.workers]:
             self._run(task)
@@ -177,46 +178,46 @@ class World:
         for task in self.queued:
             if task.job == job:
                 parts[task.bulk].append(task)
-        sheds = any(held == job for held, _ in self.paused)
+        sheds = any(paused == job for paused, _ in self.paused)
         return JobLoad(self._queue(parts[False]), self._queue(parts[True]), sheds)
 
     def _queue(self, tasks: list[Task]) -> QueueLoad:
         oldest = min((t.queued for t in tasks), default=self.ticks)
         return QueueLoad(len(tasks), float(self.ticks - oldest))
 
-    def _look(self) -> None:
+    def _decide_pauses(self) -> None:
         now = NOW + timedelta(seconds=self.ticks)
         after: dict[int, Trip] = {}
         for job, limits in self.limits.items():
             before, load = self.trips.get(job), self.load(job)
-            found = decide_trip(before, limits, load, now=now, patience=timedelta(seconds=3))
+            found = decide_trip(before, limits, load, now=now, escalate_after=timedelta(seconds=3))
             self._check(job, before, found, load)
             if found:
                 after[job] = found
         self.trips = after
         self.paused = dict(plan_pauses(after, self.edges))
-        self._check_somebody_can_go_on()
+        self._check_progress_is_possible()
 
     def _check(self, job: int, before: Trip | None, after: Trip | None, load: JobLoad) -> None:
-        """Bulk is shed first; a queue that let go does not trip again without new work."""
+        """Check that levels change by one, and that a cleared queue trips again only with new tasks."""
         levels = (before.level if before else 0, after.level if after else 0)
         assert abs(levels[1] - levels[0]) <= 1
         limits = self.limits[job]
         if levels == (0, 1) and limits.age is None and limits.depth is not None:
-            since = self.arrived[job] - self.arrived_at_release.get(job, -limits.depth)
+            since = self.arrived[job] - self.arrived_at_clear.get(job, -limits.depth)
             assert since >= limits.depth - limits.depth // 2
         if levels == (1, 0):
             assert limits.depth is None or load.total.depth <= limits.depth // 2
         if before and not after:
-            self.arrived_at_release[job] = self.arrived[job]
+            self.arrived_at_clear[job] = self.arrived[job]
 
-    def _check_somebody_can_go_on(self) -> None:
-        held = {job for job, _ in self.paused}
-        assert not self.trips or set(self.trips) - held, "every tripped queue waits for another"
+    def _check_progress_is_possible(self) -> None:
+        paused = {job for job, _ in self.paused}
+        assert not self.trips or set(self.trips) - paused, "every tripped queue waits for another"
 
 
 def shapes(count: int) -> st.SearchStrategy[list[tuple[int, int]]]:
-    """Edges: a chain, a diamond, a ring, and whatever else comes of any pairs."""
+    """Return edges: none, a chain, a diamond or a ring, and random pairs."""
     names = st.integers(0, count - 1)
     chain = [(n, n + 1) for n in range(count - 1)]
     diamond = [(0, n) for n in range(1, count - 1)] + [(n, count - 1) for n in range(1, count - 1)]
@@ -249,27 +250,29 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Task]]:
 @settings(max_examples=200)
 @given(worlds(), st.integers(1, 10))
 def test_random_loads_over_random_graphs_always_drain(
-    made: tuple[World, list[Task]], at_once: int
+    drawn: tuple[World, list[Task]], batch_size: int
 ) -> None:
-    world, work = made
-    expected = unhindered(world.edges, work)
+    world, work = drawn
+    expected = run_without_backpressure(world.edges, work)
     if expected.total() > 600:
         return
     idle = 0
     while work or world.queued or world.deferred or world.trips:
-        for task in work[:at_once]:
+        for task in work[:batch_size]:
             world.offer(task)
-        work = work[at_once:]
+        work = work[batch_size:]
         ran = world.tick()
-        # Age clears by working off; patience and one level a look bound everything else.
+        # Age clears as tasks run. The escalation delay and one level per decision bound the rest.
         idle = 0 if ran else idle + 1
-        assert idle < 10, "work waits, and nothing moves"
+        assert idle < 10, "tasks wait, but none of them runs"
     assert world.ran == expected
     assert world.paused == {}
 
 
-def unhindered(links: list[tuple[int, int]], work: list[Task]) -> Counter[tuple[int, bool, int]]:
-    """What runs when nobody pushes back."""
+def run_without_backpressure(
+    links: list[tuple[int, int]], work: list[Task]
+) -> Counter[tuple[int, bool, int]]:
+    """Return the tasks that run without backpressure."""
     ran: Counter[tuple[int, bool, int]] = Counter()
     left = Counter((t.job, t.bulk, t.hops) for t in work)
     while left:

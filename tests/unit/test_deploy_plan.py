@@ -1,4 +1,4 @@
-"""Plans: for any edit of any DAG, new generations are what changed and what is below it."""
+"""Deploy plans. Changed jobs and all jobs downstream get new generations, for any edit of any DAG."""
 
 from dataclasses import dataclass, replace
 
@@ -12,14 +12,14 @@ from trace_etl.policy.deploy_plan import (
     DeployedState,
     DeployPlan,
     GenerationContents,
-    differences,
     find_affected_jobs,
+    find_differences,
     plan_deploy,
 )
-from trace_etl.policy.generations import definition, generation_hashes
+from trace_etl.policy.generations import generation_hashes, job_definition
 
 TEMPLATE = parse_dag(QUICKSTART).job("receivers")
-HELD = GenerationContents(scopes=2, partitions=2, ranges=[(0, 19)])
+CONTENTS = GenerationContents(scopes=2, partitions=2, ranges=[(0, 19)])
 
 
 def job(name: str, upstream: list[str]) -> Job:
@@ -31,11 +31,13 @@ def job(name: str, upstream: list[str]) -> Job:
     )
 
 
-def standing(dag: Dag, stock: GenerationContents = HELD) -> dict[str, DeployedState]:
-    """The DAG as if it were deployed, with something in every generation."""
+def deployed(dag: Dag, contents: GenerationContents = CONTENTS) -> dict[str, DeployedState]:
+    """Return the state of the DAG as if it were deployed, with contents in every generation."""
     hashes = generation_hashes(dag)
     return {
-        j.name: DeployedState(definition(j), hashes[j.name], True, dict.fromkeys(j.outputs, stock))
+        j.name: DeployedState(
+            job_definition(j), hashes[j.name], True, dict.fromkeys(j.outputs, contents)
+        )
         for j in dag.jobs
     }
 
@@ -44,8 +46,8 @@ def published(dag: Dag) -> dict[str, str]:
     return {p.name: f"{p.job}.{p.output}" for p in dag.publish}
 
 
-def planned(before: Dag, after: Dag) -> DeployPlan:
-    return plan_deploy(standing(before), published(before), after)
+def plan_edit(before: Dag, after: Dag) -> DeployPlan:
+    return plan_deploy(deployed(before), published(before), after)
 
 
 # --- random edits -----------------------------------------------------------------------------
@@ -55,8 +57,8 @@ def planned(before: Dag, after: Dag) -> DeployPlan:
 class Edit:
     before: Dag
     after: Dag
-    shaped: frozenset[str]
-    """Jobs that were added, or whose own rows would be others."""
+    changed: frozenset[str]
+    """Jobs that were added, or whose definition of rows changed."""
 
 
 @st.composite
@@ -67,69 +69,69 @@ def edits(draw: st.DrawFn) -> Edit:
         upstream = draw(st.lists(st.sampled_from(range(n)), max_size=3, unique=True)) if n else []
         jobs.append(job(f"j{n}", [f"j{u}" for u in upstream]))
     after = {j.name: j for j in jobs}
-    shaped: set[str] = set()
+    changed: set[str] = set()
     for _ in range(draw(st.integers(0, 5))):
-        EDITS[draw(st.sampled_from(sorted(EDITS)))](draw, after, shaped)
+        EDITS[draw(st.sampled_from(sorted(EDITS)))](draw, after, changed)
     order = draw(st.permutations(sorted(after)))
     dags = Dag("d", tuple(jobs), ()), Dag("d", tuple(after[name] for name in order), ())
     was = {j.name: j for j in jobs}
-    real = {n for n in shaped if n in after and (n not in was or not alike(was[n], after[n]))}
+    real = {n for n in changed if n in after and (n not in was or not are_equal(was[n], after[n]))}
     return Edit(*dags, frozenset(real))
 
 
-def alike(one: Job, other: Job) -> bool:
-    """Whether two edits took each other back."""
+def are_equal(one: Job, other: Job) -> bool:
+    """Return whether the edits of a job cancel out."""
     return (one.config, one.inputs, one.outputs) == (other.config, other.inputs, other.outputs)
 
 
-def chosen(draw: st.DrawFn, jobs: dict[str, Job]) -> str:
+def choose_job(draw: st.DrawFn, jobs: dict[str, Job]) -> str:
     return draw(st.sampled_from(sorted(jobs)))
 
 
-def change_config(draw: st.DrawFn, jobs: dict[str, Job], shaped: set[str]) -> None:
-    name = chosen(draw, jobs)
+def change_config(draw: st.DrawFn, jobs: dict[str, Job], changed: set[str]) -> None:
+    name = choose_job(draw, jobs)
     jobs[name] = replace(jobs[name], config={"sql": f"SELECT {draw(st.integers(0, 3))}"})
-    shaped.add(name)
+    changed.add(name)
 
 
-def change_retries(draw: st.DrawFn, jobs: dict[str, Job], shaped: set[str]) -> None:
-    name = chosen(draw, jobs)
-    changed = replace(jobs[name], max_attempts=draw(st.integers(1, 9)), priority="bulk")
-    jobs[name] = replace(changed, timeout_seconds=draw(st.integers(1, 99)), max_queue_depth=5)
+def change_retries(draw: st.DrawFn, jobs: dict[str, Job], changed: set[str]) -> None:
+    name = choose_job(draw, jobs)
+    edited = replace(jobs[name], max_attempts=draw(st.integers(1, 9)), priority="bulk")
+    jobs[name] = replace(edited, timeout_seconds=draw(st.integers(1, 99)), max_queue_depth=5)
 
 
-def change_where(draw: st.DrawFn, jobs: dict[str, Job], shaped: set[str]) -> None:
-    name = chosen(draw, jobs)
+def change_where(draw: st.DrawFn, jobs: dict[str, Job], changed: set[str]) -> None:
+    name = choose_job(draw, jobs)
     where = {"a": draw(st.integers(0, 3))}
     jobs[name] = replace(
         jobs[name], inputs=tuple(replace(i, where=where) for i in jobs[name].inputs)
     )
-    shaped.add(name)
+    changed.add(name)
 
 
-def add_job(draw: st.DrawFn, jobs: dict[str, Job], shaped: set[str]) -> None:
+def add_job(draw: st.DrawFn, jobs: dict[str, Job], changed: set[str]) -> None:
     name = f"n{len(jobs)}_{draw(st.integers(0, 99))}"
     if name not in jobs:
-        jobs[name] = job(name, [chosen(draw, jobs)])
-        shaped.add(name)
+        jobs[name] = job(name, [choose_job(draw, jobs)])
+        changed.add(name)
 
 
-def remove_job(draw: st.DrawFn, jobs: dict[str, Job], shaped: set[str]) -> None:
-    """Whoever read it reads nothing of it any more."""
-    name = chosen(draw, jobs)
+def remove_job(draw: st.DrawFn, jobs: dict[str, Job], changed: set[str]) -> None:
+    """Remove a job, and the inputs of other jobs that read from it."""
+    name = choose_job(draw, jobs)
     if len(jobs) == 1:
         return
     del jobs[name]
     for reader in [j for j in jobs.values() if any(i.job == name for i in j.inputs)]:
         inputs = tuple(i for i in reader.inputs if i.job != name)
         jobs[reader.name] = replace(reader, inputs=inputs)
-        shaped.add(reader.name)
+        changed.add(reader.name)
 
 
-def add_output(draw: st.DrawFn, jobs: dict[str, Job], shaped: set[str]) -> None:
-    name = chosen(draw, jobs)
+def add_output(draw: st.DrawFn, jobs: dict[str, Job], changed: set[str]) -> None:
+    name = choose_job(draw, jobs)
     jobs[name] = replace(jobs[name], outputs=("out", "more"))
-    shaped.add(name)
+    changed.add(name)
 
 
 EDITS = {
@@ -138,8 +140,8 @@ EDITS = {
 }
 
 
-def below(dag: Dag, names: frozenset[str]) -> set[str]:
-    """Jobs and everything that reads of them, however far."""
+def add_downstream(dag: Dag, names: frozenset[str]) -> set[str]:
+    """Return the jobs and all jobs downstream of them."""
     reached: set[str] = set(names)
     while more := {
         j.name
@@ -152,14 +154,14 @@ def below(dag: Dag, names: frozenset[str]) -> set[str]:
 
 @given(edits())
 def test_new_generations_are_exactly_the_changed_jobs_and_their_descendants(edit: Edit) -> None:
-    plan = planned(edit.before, edit.after)
+    plan = plan_edit(edit.before, edit.after)
     new = {j.name for j in plan.jobs if j.has_new_generation}
-    assert new == below(edit.after, edit.shaped)
+    assert new == add_downstream(edit.after, edit.changed)
 
 
 @given(edits())
-def test_every_new_generation_says_why_and_every_job_has_one_fate(edit: Edit) -> None:
-    plan = planned(edit.before, edit.after)
+def test_every_job_has_one_action_and_every_new_generation_has_a_reason(edit: Edit) -> None:
+    plan = plan_edit(edit.before, edit.after)
     was = {j.name for j in edit.before.jobs}
     now = {j.name for j in edit.after.jobs}
     assert sorted(j.name for j in plan.jobs) == sorted(was | now)
@@ -171,64 +173,66 @@ def test_every_new_generation_says_why_and_every_job_has_one_fate(edit: Edit) ->
         elif item.has_new_generation:
             assert item.action == "build"
             assert item.because
-            assert bool(item.fields) or all(why.startswith("upstream ") for why in item.because)
+            assert bool(item.fields) or all(
+                reason.startswith("upstream ") for reason in item.because
+            )
             assert item.rebuild
         else:
             assert item.action == ("adopt" if item.fields else "keep")
 
 
 @given(edits())
-def test_what_is_deployed_needs_no_plan(edit: Edit) -> None:
-    assert planned(edit.after, edit.after).is_empty
+def test_the_plan_for_an_unchanged_dag_is_empty(edit: Edit) -> None:
+    assert plan_edit(edit.after, edit.after).is_empty
 
 
 @given(edits())
-def test_only_of_jobs_that_lose_something_the_stock_is_asked_for(edit: Edit) -> None:
-    plan = planned(edit.before, edit.after)
-    asked = set(find_affected_jobs(standing(edit.before), {}, edit.after))
-    losing = {j.name for j in plan.jobs if j.action in ("build", "retire")}
-    assert asked == losing
+def test_the_affected_jobs_are_those_that_are_rebuilt_or_removed(edit: Edit) -> None:
+    plan = plan_edit(edit.before, edit.after)
+    affected = set(find_affected_jobs(deployed(edit.before), {}, edit.after))
+    expected = {j.name for j in plan.jobs if j.action in ("build", "retire")}
+    assert affected == expected
 
 
 # --- single rules -----------------------------------------------------------------------------
 
 
-def fate(plan: DeployPlan, name: str) -> str:
+def action_of(plan: DeployPlan, name: str) -> str:
     return next(j.action for j in plan.jobs if j.name == name)
 
 
-def test_with_nothing_to_serve_a_new_generation_starts_at_once() -> None:
+def test_a_new_generation_starts_immediately_when_the_old_one_is_empty() -> None:
     before, after = parse_dag(QUICKSTART), parse_dag(QUICKSTART.replace("AS n", "AS m"))
-    plan = plan_deploy(standing(before, GenerationContents()), published(before), after)
-    assert fate(plan, "receivers") == "start"
+    plan = plan_deploy(deployed(before, GenerationContents()), published(before), after)
+    assert action_of(plan, "receivers") == "start"
     assert not plan.builds
 
 
-def test_a_job_that_returns_is_taken_up_with_its_generation() -> None:
+def test_a_removed_job_that_returns_adopts_its_old_generation() -> None:
     dag = parse_dag(QUICKSTART)
-    before = standing(dag)
+    before = deployed(dag)
     before["receivers"] = replace(before["receivers"], active=False)
     plan = plan_deploy(before, published(dag), dag)
-    assert fate(plan, "receivers") == "adopt"
+    assert action_of(plan, "receivers") == "adopt"
 
 
-def test_going_back_to_what_is_live_gives_up_what_is_being_built() -> None:
+def test_a_deploy_of_the_live_definition_adopts_it_and_ends_the_build() -> None:
     dag = parse_dag(QUICKSTART)
-    before = standing(dag)
+    before = deployed(dag)
     before["receivers"] = replace(before["receivers"], building="another")
-    assert fate(plan_deploy(before, published(dag), dag), "receivers") == "adopt"
+    assert action_of(plan_deploy(before, published(dag), dag), "receivers") == "adopt"
 
 
-def test_names_that_come_go_and_move_are_told() -> None:
+def test_the_plan_lists_names_that_are_added_removed_and_moved() -> None:
     before = parse_dag(QUICKSTART)
     text = QUICKSTART.replace("{name: blocks, from: {job: ingest, output: blocks}}", "").replace(
         "  - {name: receivers, from: {job: receivers}}",
         "  - {name: receivers, from: {job: ingest, output: logs}}\n"
         "  - {name: top, from: {job: receivers}}",
     )
-    plan = planned(before, parse_dag(text.replace("  - \n", "")))
-    told = {n.name: (n.before, n.after, n.rebuild is not None) for n in plan.names}
-    assert told == {
+    plan = plan_edit(before, parse_dag(text.replace("  - \n", "")))
+    found = {n.name: (n.before, n.after, n.rebuild is not None) for n in plan.names}
+    assert found == {
         "blocks": ("ingest.blocks", None, False),
         "receivers": ("receivers.receivers", "ingest.logs", True),
         "top": (None, "receivers.receivers", False),
@@ -236,14 +240,16 @@ def test_names_that_come_go_and_move_are_told() -> None:
     assert plan.builds
 
 
-def test_differences_name_the_deepest_field() -> None:
+def test_a_difference_names_the_longest_path() -> None:
     before = {"config": {"a": 1, "b": [1]}, "inputs": [{"name": "x", "where": None}], "n": 1}
     after = {
         "config": {"a": 2, "b": [1, 2]},
         "inputs": [{"name": "x", "where": {"k": 1}}],
         "n": True,
     }
-    found = {change.field: (change.before, change.after) for change in differences(before, after)}
+    found = {
+        change.field: (change.before, change.after) for change in find_differences(before, after)
+    }
     assert found == {
         "config.a": (1, 2),
         "config.b": ([1], [1, 2]),

@@ -26,7 +26,7 @@ def java(directory: Path, version: str) -> Path:
 
 
 def flags(home: Path, *given: str) -> list[str]:
-    line = jvm.command(home, memory="1g", scratch=Path("/nowhere"), flags=given)
+    line = jvm.build_command(home, memory="1g", scratch=Path("/nowhere"), flags=given)
     return [word for word in line if word.startswith("-XX:AOT")]
 
 

@@ -45,7 +45,7 @@ def server_process(
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **more,
     }
-    command = jvm.command(
+    command = jvm.build_command(
         jvm.wheel_java_home(),
         memory="768m",
         scratch=scratch,

@@ -68,7 +68,7 @@ def _daemon(home: Path, place: Path, main: str, *options: str) -> Generator[Path
     place.mkdir(parents=True)
     spark = Path(pyspark.__file__).parent
     log = place / "log"
-    command = jvm.command(
+    command = jvm.build_command(
         jvm.wheel_java_home(),
         memory="256m",
         scratch=place,

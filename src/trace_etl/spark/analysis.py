@@ -77,13 +77,13 @@ def analyse_dag(
     `only` restricts the analysis to these jobs and their upstream jobs.
     """
     found = Analysis()
-    relays = {job.name for job in dag.jobs if job.operator in FORWARDERS}
+    forwarders = {job.name for job in dag.jobs if job.operator in FORWARDERS}
     wanted = {job.name for job in dag.jobs} if only is None else add_upstream_jobs(dag, only)
-    waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name in wanted - relays]
+    waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name in wanted - forwarders]
     while waiting:
         ready = [one for one in waiting if _is_ready(one[1], waiting)]
         for n, job in ready or waiting:
-            _analyse_job(spark, n, job, published, relays, found)
+            _analyse_job(spark, n, job, published, forwarders, found)
         waiting = [one for one in waiting if one not in (ready or waiting)]
     return found
 
@@ -94,13 +94,13 @@ def _is_ready(job: Job, waiting: list[tuple[int, Job]]) -> bool:
 
 
 def _analyse_job(
-    spark: SparkSession, n: int, job: Job, published: Schemas, relays: set[str], found: Analysis
+    spark: SparkSession, n: int, job: Job, published: Schemas, forwarders: set[str], found: Analysis
 ) -> None:
     if job.operator not in OPERATORS or not OPERATORS[job.operator].is_for_workers:
         found.unknown.append(job.name)
         return
     try:
-        inputs = _make_inputs(spark, job, published, relays, found)
+        inputs = _make_inputs(spark, job, published, forwarders, found)
         if inputs is None:
             found.unknown.append(job.name)
             return
@@ -127,12 +127,12 @@ def _locate_problem(n: int, job: Job, message: str) -> JobProblem:
 
 
 def _make_inputs(
-    spark: SparkSession, job: Job, published: Schemas, relays: set[str], found: Analysis
+    spark: SparkSession, job: Job, published: Schemas, forwarders: set[str], found: Analysis
 ) -> list[Input] | None:
     """Empty inputs with the upstream columns; None if the columns of one are unknown."""
     inputs: list[Input] = []
     for item in job.inputs:
-        if item.job in relays:
+        if item.job in forwarders:
             continue
         key = (item.job or "", item.output or "")
         schema = found.outputs.get(key) if item.job else published.get(item.dataset or "")

@@ -1,4 +1,4 @@
-"""One JSON-RPC endpoint over a kept-alive connection."""
+"""Call one JSON-RPC endpoint over a persistent connection."""
 
 import base64
 import http.client
@@ -11,14 +11,14 @@ from threading import Event
 from urllib.parse import unquote, urlsplit
 
 from trace_etl.spark.errors import BadTask
-from trace_etl.spark.evm.quota import RateLimit, shared_rate_limit
+from trace_etl.spark.evm.rate_limit import RateLimit, shared_rate_limit
 
 _CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class RpcResponse:
-    """What came back over HTTP."""
+    """An HTTP response of an endpoint."""
 
     status: int
     body: bytes
@@ -26,22 +26,22 @@ class RpcResponse:
 
 
 class Endpoint:
-    """A URL and the connection to it. Not shared between threads.
+    """A URL and the connection to it. Not safe for use from several threads.
 
-    Keys hide in user info, path and query; `label` is the only form that may be shown. The part
-    after # is ours and never sent: `#calls_per_second=25` paces what this process asks for.
+    User info, path and query can contain API keys, so messages show only `label`. The fragment is
+    never sent: `#calls_per_second=25` limits the rate of calls from this process.
     """
 
     def __init__(self, url: str, *, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadTask("an RPC endpoint must be an http:// or https:// URL")
+            raise BadTask("RPC endpoint: must be an http:// or https:// URL")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port or (443 if self._tls else 80)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._timeout = timeout
-        self._quota = _quota(url, parts.fragment)
+        self._rate_limit = _parse_rate_limit(url, parts.fragment)
         self._headers = {"Content-Type": "application/json", **_authorization(parts)}
         self._connection: http.client.HTTPConnection | None = None
 
@@ -50,12 +50,12 @@ class Endpoint:
         return f"{self._host}:{self._port}"
 
     def wait_for_turn(self, calls: int, stop: Event) -> None:
-        """Return when so many calls may be sent, or when `stop` is set."""
-        if self._quota is not None:
-            self._quota.wait(calls, stop)
+        """Wait until this number of calls may be sent, or until `stop` is set."""
+        if self._rate_limit is not None:
+            self._rate_limit.wait(calls, stop)
 
     def post(self, body: bytes) -> RpcResponse:
-        """Send one request and read the whole answer. Raises OSError or HTTPException."""
+        """Send one request and read the whole response. Raises OSError or HTTPException."""
         if self._connection is not None:
             try:
                 return self._exchange(self._connection, body)
@@ -70,10 +70,10 @@ class Endpoint:
             self._connection = None
 
     def interrupt(self) -> None:
-        """Make whoever reads from the connection stop, from another thread."""
+        """Abort a read that blocks in another thread."""
         connection = self._connection
         if connection is not None and connection.sock is not None:
-            with suppress(OSError):  # it may be closed by now
+            with suppress(OSError):  # the other thread may have closed it
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> RpcResponse:
@@ -104,7 +104,7 @@ class Endpoint:
         return connection
 
 
-def _quota(url: str, fragment: str) -> RateLimit | None:
+def _parse_rate_limit(url: str, fragment: str) -> RateLimit | None:
     if not fragment:
         return None
     name, _, limit = fragment.partition("=")
@@ -114,8 +114,8 @@ def _quota(url: str, fragment: str) -> RateLimit | None:
         per_second = 0.0
     if name != "calls_per_second" or not 0 < per_second < inf:
         raise BadTask(
-            "an RPC endpoint's URL may end in #calls_per_second=N with N above 0, and in "
-            "nothing else after its #"
+            "RPC endpoint: the only fragment allowed in the URL is #calls_per_second=N with N "
+            "above 0"
         )
     return shared_rate_limit(url, per_second)
 

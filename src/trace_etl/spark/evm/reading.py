@@ -1,4 +1,4 @@
-"""What one Spark task reads: a range of blocks, as rows of one table or as slices of several."""
+"""Read a range of blocks in one Spark task, as rows of one table or as slices of several."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from trace_etl.spark.evm.options import BUNDLE, LINKS, EvmOptions
 from trace_etl.spark.evm.tables import BlockChunk, build_table
 from trace_etl.spark.session.executors import freeze_imports
 
-# Several tables from one fetch: each row is one table's slice of a few blocks, as Arrow IPC,
-# compressed because every byte is copied five times on its way through the JVM.
+# A bundle carries several tables of one fetch. Each row is one table's rows of a few blocks, as
+# Arrow IPC. It is compressed because the JVM copies every byte five times.
 BUNDLE_SCHEMA: Any = pa.schema(
     [("table", pa.string()), ("first_block", pa.int64()), ("slice", pa.binary())]
 )
@@ -25,31 +25,31 @@ _LINKS_SCHEMA: Any = pa.schema(
 
 @dataclass
 class BlockRange(InputPartition):
-    """What one Spark task reads."""
+    """The inclusive block range that one Spark task reads."""
 
     start: int
     end: int
 
 
 def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
-    """Record batches of a partition, in the order of the chain."""
+    """Yield the record batches of a partition, in chain order."""
     assert isinstance(partition, BlockRange)
     with RangeReader(options.source, options.tables) as reader:
         chain_id = reader.chain_id()
         for chunk in reader.chunks(partition.start, partition.end):
             if options.dataset == BUNDLE:
-                yield _bundle(options.tables, chunk, chain_id)
+                yield _build_bundle(options.tables, chunk, chain_id)
             else:
                 yield build_table(options.dataset, chunk, chain_id)
     freeze_imports()
 
 
-def unpack(piece: Any) -> Any:
-    """The record batch in a slice."""
+def unpack_slice(piece: Any) -> Any:
+    """Return the record batch in a slice of a bundle."""
     return pa.ipc.open_stream(piece).read_next_batch()
 
 
-def _pack(batch: Any) -> bytes:
+def _pack_slice(batch: Any) -> bytes:
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
@@ -57,9 +57,9 @@ def _pack(batch: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _bundle(tables: Sequence[str], chunk: BlockChunk, chain_id: int) -> Any:
+def _build_bundle(tables: Sequence[str], chunk: BlockChunk, chain_id: int) -> Any:
     first = int(chunk.blocks.field("number")[0].as_py(), 16)
-    slices = [_pack(_slice(table, chunk, chain_id)) for table in tables]
+    slices = [_pack_slice(_build_slice(table, chunk, chain_id)) for table in tables]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(list(tables), pa.string()),
@@ -70,7 +70,7 @@ def _bundle(tables: Sequence[str], chunk: BlockChunk, chain_id: int) -> Any:
     )
 
 
-def _slice(table: str, chunk: BlockChunk, chain_id: int) -> Any:
+def _build_slice(table: str, chunk: BlockChunk, chain_id: int) -> Any:
     if table != LINKS:
         return build_table(table, chunk, chain_id)
     column = chunk.blocks.field

@@ -1,4 +1,4 @@
-"""The parts of a node's JSON that we read, as Arrow types. Everything in it is text."""
+"""Arrow types of the node's JSON fields that we read. JSON-RPC encodes nearly all as text."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ TRACES: Any = pa.list_(TRACE)
 
 
 def block(*, transactions: bool = False, hashes: bool = False, withdrawals: bool = False) -> Any:
-    """A block with whole transactions, with their hashes, or without; and what was withdrawn."""
+    """Return the type of a block, optionally with transactions or their hashes, and withdrawals."""
     parts = list(_HEADER)
     if transactions or hashes:
         parts.append(("transactions", pa.list_(_TRANSACTION if transactions else pa.string())))

@@ -1,4 +1,4 @@
-"""`spark.read.format("evm")`: the driver plans block ranges, executors fetch them into Arrow.
+"""The data source `evm`: the driver plans block ranges, executors fetch them as Arrow.
 
     spark.dataSource.register(EvmDataSource)
     spark.read.format("evm").option("rpc_url", "http://127.0.0.1:8545").option("dataset", "logs")
@@ -6,7 +6,7 @@
 
 Options: `rpc_url` (several separated by spaces), `dataset`, `start` and `end` (inclusive), and
 optionally `partition_size`, `batch`, `concurrency`, `timeout` (seconds), `tries`.
-`spark.readStream` takes no `end`, and optionally `blocks_per_batch` and `reorg_depth`.
+`spark.readStream` takes no `end`; `blocks_per_batch` and `reorg_depth` are optional.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ from trace_etl.dag.column_types import BY_ARROW
 from trace_etl.policy.ranges import split_range
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.options import BUNDLE, EvmOptions
-from trace_etl.spark.evm.reading import BUNDLE_SCHEMA, BlockRange, read_range, unpack
+from trace_etl.spark.evm.reading import BUNDLE_SCHEMA, BlockRange, read_range, unpack_slice
 from trace_etl.spark.evm.stream import EvmStreamReader
 from trace_etl.spark.evm.tables import SCHEMAS
 from trace_etl.spark.session.executors import freeze_imports
 
-__all__ = ["EvmDataSource", "EvmReader", "ddl", "unpack"]
+__all__ = ["EvmDataSource", "EvmReader", "ddl", "unpack_slice"]
 
 
 def ddl(schema: Any) -> str:
@@ -38,7 +38,7 @@ def ddl(schema: Any) -> str:
 
 
 class EvmDataSource(DataSource):
-    """A chain's blocks, transactions, logs, traces or withdrawals over JSON-RPC."""
+    """Reads blocks, transactions, logs, traces or withdrawals of a chain over JSON-RPC."""
 
     @classmethod
     def name(cls) -> str:
@@ -57,7 +57,7 @@ class EvmDataSource(DataSource):
 
 
 class EvmReader(DataSourceReader):
-    """Plans on the driver, reads on executors."""
+    """Plans partitions on the driver and reads them on executors."""
 
     def __init__(self, options: EvmOptions) -> None:
         self._options = options
@@ -66,9 +66,9 @@ class EvmReader(DataSourceReader):
         options = self._options
         if options.end is None:
             raise BadTask("evm option end: is missing")
-        cuts = split_range(options.start, options.end, options.partition_size)
+        ranges = split_range(options.start, options.end, options.partition_size)
         freeze_imports()
-        return [BlockRange(start, end) for start, end in cuts]
+        return [BlockRange(start, end) for start, end in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_range(self._options, partition)

@@ -1,4 +1,4 @@
-"""The tables of a chain: cryo's column names, types every reader agrees on."""
+"""Build the tables of a chain, with cryo's column names and types that all readers share."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +105,7 @@ SCHEMAS: dict[str, Any] = {
             ("action_value_f64", _DOUBLE),
         ]
     ),
-    # cryo knows no withdrawals; the words are the node's.
+    # cryo has no table of withdrawals; these names follow the node's fields.
     "withdrawals": pa.schema(
         [
             ("block_number", _LONG),
@@ -122,7 +122,7 @@ SCHEMAS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class BlockChunk:
-    """Consecutive blocks as the node told them, checked; receipts match the transactions."""
+    """Consecutive, checked blocks as the node returned them; receipts match the transactions."""
 
     blocks: Any
     transactions: Any
@@ -132,7 +132,7 @@ class BlockChunk:
 
 
 def build_table(table: str, chunk: BlockChunk, chain_id: int) -> Any:
-    """One table of a chunk. Raises ChainMismatch when a value is not what its column holds."""
+    """Build one table of a chunk. Raises ChainMismatch if a value does not fit its column."""
     try:
         columns = _BUILDERS[table](chunk, chain_id)
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMAS[table])
@@ -143,7 +143,7 @@ def build_table(table: str, chunk: BlockChunk, chain_id: int) -> Any:
         ) from error
 
 
-def _blocks(chunk: BlockChunk, chain_id: int) -> list[Any]:
+def _build_blocks(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column = chunk.blocks.field
     return [
         parse_binary(column("hash")),
@@ -157,7 +157,7 @@ def _blocks(chunk: BlockChunk, chain_id: int) -> list[Any]:
     ]
 
 
-def _transactions(chunk: BlockChunk, chain_id: int) -> list[Any]:
+def _build_transactions(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column, receipt = chunk.transactions.field, chunk.receipts.field
     data = parse_binary(column("input"))
     n_bytes, n_zero = count_bytes(data)
@@ -176,7 +176,7 @@ def _transactions(chunk: BlockChunk, chain_id: int) -> list[Any]:
         parse_integers(pc.fill_null(column("type"), "0x0")),
         parse_integers(column("maxPriorityFeePerGas"), optional=True),
         parse_integers(column("maxFeePerGas"), optional=True),
-        # Before Byzantium a receipt told a state root, not a status: null.
+        # Before Byzantium a receipt has a state root instead of a status: the result is null.
         pc.equal(receipt("status"), "0x1"),
         n_bytes,
         n_zero,
@@ -185,7 +185,7 @@ def _transactions(chunk: BlockChunk, chain_id: int) -> list[Any]:
     ]
 
 
-def _logs(chunk: BlockChunk, chain_id: int) -> list[Any]:
+def _build_logs(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column = chunk.logs.field
     data = parse_binary(column("data"))
     return [
@@ -201,10 +201,10 @@ def _logs(chunk: BlockChunk, chain_id: int) -> list[Any]:
     ]
 
 
-def _traces(chunk: BlockChunk, chain_id: int) -> list[Any]:
+def _build_traces(chunk: BlockChunk, chain_id: int) -> list[Any]:
     column = chunk.traces.field
     action, result = column("action").field, column("result").field
-    # A contract that ends itself says the same things in other words.
+    # A self-destruct has other field names: address, refundAddress, balance.
     value = pc.coalesce(action("value"), action("balance"))
     exact, decimal, double = parse_wide_integers(value)
     return [
@@ -236,14 +236,14 @@ def _traces(chunk: BlockChunk, chain_id: int) -> list[Any]:
     ]
 
 
-def _withdrawals(chunk: BlockChunk, chain_id: int) -> list[Any]:
+def _build_withdrawals(chunk: BlockChunk, chain_id: int) -> list[Any]:
     lists = chunk.blocks.field("withdrawals")
-    held = pc.fill_null(pc.list_value_length(lists), 0)  # before Shanghai there were none
-    numbers = np.asarray(held).astype(np.int64)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)  # blocks before Shanghai have none
+    counts = np.asarray(lengths).astype(np.int64)
     rows = lists.flatten()
     return [
-        parse_integers(repeat_values(chunk.blocks.field("number"), numbers)),
-        parse_binary(repeat_values(chunk.blocks.field("hash"), numbers)),
+        parse_integers(repeat_values(chunk.blocks.field("number"), counts)),
+        parse_binary(repeat_values(chunk.blocks.field("hash"), counts)),
         parse_integers(rows.field("index")),
         parse_integers(rows.field("validatorIndex")),
         parse_binary(rows.field("address")),
@@ -253,9 +253,9 @@ def _withdrawals(chunk: BlockChunk, chain_id: int) -> list[Any]:
 
 
 _BUILDERS = {
-    "blocks": _blocks,
-    "transactions": _transactions,
-    "logs": _logs,
-    "traces": _traces,
-    "withdrawals": _withdrawals,
+    "blocks": _build_blocks,
+    "transactions": _build_transactions,
+    "logs": _build_logs,
+    "traces": _build_traces,
+    "withdrawals": _build_withdrawals,
 }

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, OperatorError
 from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.options import BUNDLE, LINKS
-from trace_etl.spark.evm.reading import unpack
+from trace_etl.spark.evm.reading import unpack_slice
 from trace_etl.spark.evm.recent_blocks import BlockRef, LinkedBlock
 from trace_etl.spark.evm.stream import offset_at
 from trace_etl.spark.follow.follower import PASSING_ERRORS, BlockBatch, ChainFollower
@@ -221,7 +221,7 @@ class StreamingFollower:
 def _list_slices(rows: Any, table: str) -> list[Any]:
     """The record batches of a table, in chain order."""
     found = rows.filter(pc.equal(rows.column("table"), table)).sort_by("first_block")
-    return [unpack(piece.as_py()) for piece in found.column("slice")]
+    return [unpack_slice(piece.as_py()) for piece in found.column("slice")]
 
 
 def _list_links(rows: Any) -> list[LinkedBlock]:

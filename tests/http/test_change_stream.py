@@ -175,7 +175,7 @@ def test_a_quiet_stream_says_that_it_lives(shared: Bench, monkeypatch: pytest.Mo
     monkeypatch.setattr(route, "HEARTBEAT", 0.05)
     with shared.user.stream("GET", "/v1/changes", params={"dag": "none_such"}) as reply:
         lines = reply.iter_lines()
-        assert next(line for line in lines if line.startswith(":")) == ": still here"
+        assert next(line for line in lines if line.startswith(":")) == ": heartbeat"
 
 
 def test_a_stream_ends_when_its_user_is_disabled(

@@ -31,7 +31,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @pytest.fixture(autouse=True)
 def at_once_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "FRESH", 0.0)
+    monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -166,7 +166,7 @@ def _assemble(
     parts = Parts(pool, writer_connections, tokens, payloads, wake, objects, retry)
     lifecycle = Lifecycle(parts)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
-    changes = ChangeFeed(pool, every=cfg.changes_every, most=cfg.changes_clients)
+    changes = ChangeFeed(pool, poll_interval=cfg.changes_every, max_listeners=cfg.changes_clients)
     inline = InlineRunner(
         loops, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )

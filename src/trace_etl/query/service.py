@@ -214,7 +214,7 @@ async def _check_caller(pool: Pool, user: User, org_id: UUID) -> None:
         raise Forbidden("this Query Service serves another organisation")
     async with pool.connection() as conn:
         if await users.role_of(conn, user.org_id, user.name) is None:
-            raise Forbidden(f"user {user.name!r} is unknown here, or was disabled")
+            raise Forbidden(f"user {user.name!r} is unknown or disabled")
 
 
 async def _state_unavailable(request: Request, error: Exception) -> JSONResponse:

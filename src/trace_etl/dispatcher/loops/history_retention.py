@@ -26,7 +26,7 @@ class HistoryRetention:
             dropped = await retention.drop_finished(
                 conn, older_than=self.retention, limit=self.batch_size
             )
-            other = await changes.forget(conn, older_than=self.retention, limit=self.batch_size)
+            other = await changes.delete_old(conn, older_than=self.retention, limit=self.batch_size)
             other += await backfill_steps.forget(conn, older_than=self.retention)
             other += await buffers.delete_written(
                 conn, older_than=self.retention, limit=self.batch_size

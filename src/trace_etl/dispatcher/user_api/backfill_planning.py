@@ -50,7 +50,7 @@ class BackfillPlan:
 
     @property
     def rows(self) -> int | None:
-        """Rows to be written, as far as anybody can tell."""
+        """Estimated rows to write; None if unknown."""
         known = [chunk.rows for chunk in self.to_build]
         return sum(rows or 0 for rows in known) if None not in known else None
 
@@ -58,7 +58,7 @@ class BackfillPlan:
 async def plan(conn: Conn, scope: BackfillScope) -> BackfillPlan:
     """Plan a backfill from the current partitions. Raises NotFound, Conflict, Invalid."""
     found = await backfills.targets(conn, scope.org_id, scope.dag, scope.job)
-    # An input with partitions says what there is to read; any other takes what it is given.
+    # Prefer an input with partitions: its partitions show which blocks can be read.
     target = next((t for t in found if _is_fed_by_partitions(t)), found[0])
     if target.activation == "source":
         return await _plan_triggers(conn, scope, target)
@@ -68,21 +68,21 @@ async def plan(conn: Conn, scope: BackfillScope) -> BackfillPlan:
 
 
 _OTHER_SOURCES = {
-    "cron": "fires by the clock",
-    "webhook": "passes on what it is sent",
-    "always_on": "goes on by itself",
+    "cron": "runs on a schedule",
+    "webhook": "forwards deliveries",
+    "always_on": "runs continuously",
 }
 
 
 async def _plan_triggers(conn: Conn, scope: BackfillScope, target: BackfillTarget) -> BackfillPlan:
-    """Of a manual source the chunks are its events."""
+    """Plan the events of a manual source: one per chunk. Raises Conflict for other sources."""
     fed = await backfills.fed_by(conn, target.dataset_uuid or UUID(int=0), FORWARDERS)
     if target.source != "manual":
-        why = _OTHER_SOURCES.get(target.source or "", "is no manual one")
-        instead = f"backfill what it feeds: {', '.join(fed)}" if fed else "nothing reads it yet"
+        why = _OTHER_SOURCES.get(target.source or "", "cannot be triggered")
+        instead = f"backfill its consumers: {', '.join(fed)}" if fed else "no job reads it yet"
         raise Conflict(f"job {scope.job!r} is a source that {why}; {instead}")
     if scope.chunk is None and not all(fed.values()):
-        # Whoever reads it takes each event whole: as small as elsewhere.
+        # A consumer processes each event as one task, so use the default chunk size.
         return await _plan_scopes(conn, replace(scope, chunk=DEFAULT_CHUNK), target)
     return await _plan_scopes(conn, scope, target)
 
@@ -91,21 +91,19 @@ async def _plan_partitions(
     conn: Conn, scope: BackfillScope, target: BackfillTarget
 ) -> BackfillPlan:
     version, density, lengths = target.output_version, None, list[int]()
-    there = list[backfills.ExistingScope]()
+    existing = list[backfills.ExistingScope]()
     feed = await _feed(conn, target, scope.span)
     if version is not None:
         lengths, density = await backfills.shape(conn, version)
-        there = await backfills.partitions_in(conn, version, _envelope(scope.span, feed))
+        existing = await backfills.partitions_in(conn, version, _envelope(scope.span, feed))
     size = _size(scope, target, lengths)
-    chunks = plan_chunks(scope.span, size, there, feed, force=scope.force, density=density)
+    chunks = plan_chunks(scope.span, size, existing, feed, force=scope.force, density=density)
     return _bounded(BackfillPlan(target, size, chunks))
 
 
 async def _plan_scopes(conn: Conn, scope: BackfillScope, target: BackfillTarget) -> BackfillPlan:
     if scope.force:
-        raise Conflict(
-            f"job {scope.job!r} keeps no partitions: rebuild those of a job that it feeds"
-        )
+        raise Conflict(f"job {scope.job!r} keeps no partitions; rebuild a downstream job that does")
     feed = await _feed(conn, target, scope.span)
     size = _size(scope, target, [])
     chunks = plan_chunks(scope.span, size, [], feed, force=False, density=None)
@@ -129,7 +127,7 @@ def _is_fed_by_partitions(target: BackfillTarget) -> bool:
 
 
 def _envelope(span: Range, feed: list[Range] | None) -> Range:
-    """Partitions that are read reach beyond the range; what is made of them may, too."""
+    """Return the range extended to whole input partitions, which may reach beyond it."""
     ends = [span, *(feed or [])]
     return Range(min(r.start for r in ends), max(r.end for r in ends))
 
@@ -154,8 +152,10 @@ def _bounded(made: BackfillPlan) -> BackfillPlan:
 
 
 def _too_many(count: int) -> Invalid:
-    words = f"{count} chunks are too many, {MAX_CHUNKS} at most; ask for larger ones, or less"
-    return Invalid([Fault("chunk", words)])
+    message = (
+        f"{count} chunks exceed the limit of {MAX_CHUNKS}; use larger chunks or a smaller range"
+    )
+    return Invalid([Fault("chunk", message)])
 
 
 async def request(conn: Conn, scope: BackfillScope, made_by: str) -> tuple[UUID, bool]:
@@ -165,13 +165,13 @@ async def request(conn: Conn, scope: BackfillScope, made_by: str) -> tuple[UUID,
     """
     first = await plan(conn, scope)
     await backfills.lock(conn, first.target.job_id)
-    made = await plan(conn, scope)  # as it stands now that nobody else asks
+    made = await plan(conn, scope)  # again, now that no other request can change the state
     new = NewBackfill(scope.org_id, made.target, scope.span, made.size, scope.force, made_by)
-    before = await backfills.same(conn, new)
-    if before and (before[1] == "running" or not made.to_build):
-        return before[0], False
+    earlier = await backfills.same(conn, new)
+    if earlier and (earlier[1] == "running" or not made.to_build):
+        return earlier[0], False
     if not made.to_build and not made.count("there"):
         raise Conflict(
-            f"{made.target.upstream} has nothing in blocks {scope.span.key}: backfill that first"
+            f"{made.target.upstream} has no data in blocks {scope.span.key}; backfill it first"
         )
     return await backfills.create(conn, new, made.chunks), True

@@ -1,7 +1,7 @@
-"""Following the stream of changes: who listens in this replica, and what wakes them.
+"""Serve the change stream to the clients of this replica.
 
-Nothing is kept for a listener but its position. A listener reads a page from Postgres when it can
-send one; one that cannot keep up reads later, or is dropped, and costs no memory meanwhile.
+A client costs no memory beyond its position: it reads a page from Postgres only when it can send one.
+A slow client reads later, or is dropped.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import structlog
 from trace_etl.model.errors import Unavailable
 from trace_etl.state.db.pool import CONNECTION_ERRORS, Pool
 from trace_etl.state.feed import changes
-from trace_etl.state.feed.changes import ChangePosition, Reading
+from trace_etl.state.feed.changes import ChangePage, ChangePosition
 
 _log = structlog.stdlib.get_logger()
 PAGE = 200
@@ -23,7 +23,7 @@ PAGE = 200
 
 @dataclass(frozen=True)
 class ChangeFilter:
-    """Which changes a listener receives. None matches every change."""
+    """Which changes a client receives. None matches every change."""
 
     org_id: UUID
     dag: str | None = None
@@ -31,22 +31,22 @@ class ChangeFilter:
 
 
 @dataclass
-class _Org:
-    """The listeners of one org share one look-out."""
+class _OrgListeners:
+    """The clients of one org. They share one poller."""
 
-    lookout: asyncio.Task[None] | None = None
+    poller: asyncio.Task[None] | None = None
     listeners: int = 0
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ChangeFeed:
-    """The listeners of this replica. Every org with any is looked at a few times a second."""
+    """The clients of this replica. Polls each org that has clients several times per second."""
 
-    def __init__(self, pool: Pool, *, every: float, most: int) -> None:
+    def __init__(self, pool: Pool, *, poll_interval: float, max_listeners: int) -> None:
         self._pool = pool
-        self._every = every
-        self._most = most
-        self._orgs: dict[UUID, _Org] = {}
+        self._poll_interval = poll_interval
+        self._max_listeners = max_listeners
+        self._orgs: dict[UUID, _OrgListeners] = {}
         self._closed = asyncio.Event()
 
     @property
@@ -54,69 +54,71 @@ class ChangeFeed:
         return sum(org.listeners for org in self._orgs.values())
 
     def close(self) -> None:
-        """End every stream: the process is about to stop."""
+        """End every stream, because the process stops."""
         self._closed.set()
         for org in self._orgs.values():
-            org.news.set()
+            org.changed.set()
 
     async def head(self) -> tuple[ChangePosition, int]:
-        """The end of the stream, and the transaction up to which parts of it were forgotten."""
+        """Return the end of the stream, and the transaction up to which changes were deleted."""
         async with self._pool.connection() as conn:
             return await changes.head(conn)
 
     def check_room(self) -> None:
-        """Raise Unavailable when as many listen as may."""
-        if self.listeners >= self._most:
-            raise Unavailable("too many clients follow changes already; try again")
+        """Check the limit of clients. Raises Unavailable."""
+        if self.listeners >= self._max_listeners:
+            raise Unavailable("too many clients follow changes; retry later")
 
     @asynccontextmanager
     async def listening(self, which: ChangeFilter) -> AsyncGenerator[None]:
-        """Count a listener, while the block lasts."""
-        org = self._orgs.setdefault(which.org_id, _Org())
+        """Count a client while the block runs, and poll for its org."""
+        org = self._orgs.setdefault(which.org_id, _OrgListeners())
         org.listeners += 1
-        if org.lookout is None:
-            org.lookout = asyncio.create_task(self._look_out(which.org_id, org))
+        if org.poller is None:
+            org.poller = asyncio.create_task(self._poll(which.org_id, org))
         try:
             yield
         finally:
             org.listeners -= 1
             if not org.listeners:
-                org.lookout.cancel()
+                org.poller.cancel()
                 del self._orgs[which.org_id]
 
     async def pages(
-        self, which: ChangeFilter, after: ChangePosition, *, patience: float
-    ) -> AsyncGenerator[Reading | None]:
-        """Pages of changes until the feed is closed, and None every `patience` seconds."""
+        self, which: ChangeFilter, after: ChangePosition, *, heartbeat: float
+    ) -> AsyncGenerator[ChangePage | None]:
+        """Yield pages of changes until the feed is closed, and None every `heartbeat` seconds."""
         org, clock = self._orgs[which.org_id], asyncio.get_running_loop().time
-        due = clock() + patience
+        due = clock() + heartbeat
         while not self._closed.is_set():
-            news = org.news  # before reading: what comes while reading sets this very one
-            reading = await self._read_if_possible(which, after)
-            after = reading.position
-            if reading.changes:
-                yield reading
+            changed = org.changed  # taken before reading, so that a change during the read is seen
+            page = await self._read_if_possible(which, after)
+            after = page.position
+            if page.changes:
+                yield page
             if clock() >= due:
                 yield None
-                due = clock() + patience
-            if len(reading.changes) < PAGE:
-                await _wait(news, due - clock())
+                due = clock() + heartbeat
+            if len(page.changes) < PAGE:
+                await _wait(changed, due - clock())
 
-    async def _read_if_possible(self, which: ChangeFilter, after: ChangePosition) -> Reading:
+    async def _read_if_possible(self, which: ChangeFilter, after: ChangePosition) -> ChangePage:
         try:
             return await self._read(which, after)
         except CONNECTION_ERRORS as error:
-            # The stream outlives a restart of Postgres: the next look finds what this one missed.
+            # The stream survives a restart of Postgres: the next read finds what this one missed.
             _log.warning("state_unavailable", part="changes", error=repr(error))
-            return Reading([], after)
+            return ChangePage([], after)
 
-    async def _read(self, which: ChangeFilter, after: ChangePosition, limit: int = PAGE) -> Reading:
+    async def _read(
+        self, which: ChangeFilter, after: ChangePosition, limit: int = PAGE
+    ) -> ChangePage:
         async with self._pool.connection() as conn:
             return await changes.read(
                 conn, which.org_id, after, dag=which.dag, kinds=which.kinds, limit=limit
             )
 
-    async def _look_out(self, org_id: UUID, org: _Org) -> None:
+    async def _poll(self, org_id: UUID, org: _OrgListeners) -> None:
         tail: ChangePosition | None = None
         while True:
             try:
@@ -129,14 +131,14 @@ class ChangeFeed:
                 _log.warning("state_unavailable", part="changes", error=repr(error))
                 found = False
             if found:
-                org.news.set()
-                org.news = asyncio.Event()
-            await asyncio.sleep(self._every)
+                org.changed.set()
+                org.changed = asyncio.Event()
+            await asyncio.sleep(self._poll_interval)
 
 
-async def _wait(news: asyncio.Event, seconds: float) -> None:
+async def _wait(event: asyncio.Event, seconds: float) -> None:
     try:
         async with asyncio.timeout(max(seconds, 0)):
-            await news.wait()
+            await event.wait()
     except TimeoutError:
         return

@@ -1,4 +1,4 @@
-"""What the user API's handlers may reach, and who calls."""
+"""Dependencies of the user API's handlers: shared resources and the caller."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import Depends, Request
 
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
-from trace_etl.dispatcher.user_api.roles import ROLES, require
+from trace_etl.dispatcher.user_api.roles import ROLES, require_role
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.user_tokens import UserDep
@@ -27,12 +27,12 @@ class Context:
     scrapes: dict[UUID, tuple[float, bytes]] = field(
         default_factory=dict[UUID, tuple[float, bytes]]
     )
-    """The last scrape of each org, and when it was made."""
+    """The last metrics response of each org, and its time."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A user whose token verified, with the role that the database gives in the token's org."""
+    """An authenticated user, with their role in the token's org."""
 
     org_id: UUID
     name: str
@@ -44,26 +44,26 @@ def _context(request: Request) -> Context:
 
 
 async def _caller(request: Request, user: UserDep) -> Caller:
-    """The caller, if the route's line in `roles.ROLES` lets their role in. Raises Forbidden."""
+    """Return the caller, if their role allows this route (see `roles.ROLES`). Raises Forbidden."""
     context = _context(request)
     async with context.pool.connection() as conn:
         role = await users.role_of(conn, user.org_id, user.name)
     if role is None:
-        raise Forbidden(f"user {user.name!r} is unknown here, or was disabled")
+        raise Forbidden(f"user {user.name!r} is unknown or disabled")
     path: str = request.scope["route"].path_format
-    require(ROLES[f"{request.method} {path}"], role)
+    require_role(ROLES[f"{request.method} {path}"], role)
     if request.query_params:
         _check_parameters(path, request)
     return Caller(user.org_id, user.name, role)
 
 
 def _check_parameters(path: str, request: Request) -> None:
-    """A misspelt filter must not find everything. Raises Invalid."""
+    """Refuse unknown parameters: a misspelt filter would match everything. Raises Invalid."""
     described = request.app.openapi()["paths"][path][request.method.lower()].get("parameters", [])
     known = {parameter["name"] for parameter in described if parameter["in"] == "query"}
     if unknown := sorted(set(request.query_params) - known):
-        words = f"unknown parameter; known are {', '.join(sorted(known)) or 'none'}"
-        raise Invalid([Fault(name, words) for name in unknown])
+        message = f"unknown parameter; known parameters: {', '.join(sorted(known)) or 'none'}"
+        raise Invalid([Fault(name, message) for name in unknown])
 
 
 ContextDep = Annotated[Context, Depends(_context)]

@@ -1,7 +1,7 @@
-"""Which role each route of the user API asks for: this table, and nothing else.
+"""The role that each route of the user API requires.
 
-A new route: add its line here and take `CallerDep` in the handler. A route without a line does not
-start. `admin` may do all that `writer` may, who may do all that `reader` may.
+To add a route, add it to this table and take `CallerDep` in the handler. The Dispatcher does not start
+if a route is missing here. `admin` includes the rights of `writer`, and `writer` those of `reader`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from trace_etl.model.errors import Forbidden
 
 READER, WRITER, ADMIN = "reader", "writer", "admin"
 SIGNED = "signed"
-"""No bearer token: the body is signed with a source's own secret."""
+"""No bearer token: the request is signed with the secret of a webhook source."""
 _RANK = {READER: 0, WRITER: 1, ADMIN: 2}
 
 ROLES: Mapping[str, str] = {
@@ -68,15 +68,15 @@ ROLES: Mapping[str, str] = {
 
 
 def check_declared(routers: Iterable[APIRouter]) -> None:
-    """Refuse to start with a route that nobody gave a role, or a line that no route has."""
+    """Check that the table and the routes match. Raises ValueError."""
     served = {label for router in routers for label in labels(router)}
     if served != set(ROLES):
         wrong = ", ".join(sorted(served ^ set(ROLES)))
-        raise ValueError(f"dispatcher/routes/roles.py and the routes do not agree on: {wrong}")
+        raise ValueError(f"user_api/roles.py does not match the routes; add or remove: {wrong}")
 
 
 def labels(router: APIRouter) -> list[str]:
-    """`GET /v1/tasks/{task_id}` and the like, for each route of a router."""
+    """Return a label such as `GET /v1/tasks/{task_id}` for each route of a router."""
     return [
         f"{method} {route.path_format}"
         for route in router.routes
@@ -85,7 +85,7 @@ def labels(router: APIRouter) -> list[str]:
     ]
 
 
-def require(needed: str, role: str) -> None:
-    """Raise Forbidden unless a role may do what the needed one may."""
-    if _RANK[role] < _RANK[needed]:
-        raise Forbidden(f"this needs the role {needed}; yours is {role}")
+def require_role(required: str, role: str) -> None:
+    """Check that a role includes the required one. Raises Forbidden."""
+    if _RANK[role] < _RANK[required]:
+        raise Forbidden(f"this call requires the role {required}; your role is {role}")

@@ -1,4 +1,4 @@
-"""Who may deliver: signatures over time, delivery id and body, made with a source's secret."""
+"""Authenticate webhook deliveries by an HMAC over time, delivery id and body."""
 
 import hashlib
 import hmac
@@ -11,28 +11,28 @@ from uuid import UUID
 from trace_etl.model.errors import Unauthenticated, Unavailable
 
 _VERSION = "v1="
-_NOBODY = b"a webhook that nobody declared"
+_UNKNOWN_WEBHOOK = b"secret of an unknown webhook"
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a delivery says of itself, in its headers."""
+    """The signature headers of a delivery."""
 
     timestamp: str
     delivery_id: str
     signature: str
 
     def verify(self, body: bytes, secrets: list[bytes], *, window: timedelta) -> None:
-        """Raise Unauthenticated unless one of the secrets made it, a short while ago."""
+        """Check that one of the secrets signed the delivery recently. Raises Unauthenticated."""
         if not self.timestamp.isascii() or not self.timestamp.isdecimal():
             raise Unauthenticated("X-Trace-Timestamp must be seconds since 1970")
         given = self.signature.removeprefix(_VERSION)
-        # Every secret is tried and every digest compared whole: time tells nothing.
-        good = [hmac.compare_digest(self._digest(body, s), given.encode()) for s in secrets]
-        if not self.signature.startswith(_VERSION) or not any(good):
-            raise Unauthenticated("there is no such webhook, or the signature does not verify")
+        # Compare with every secret in constant time, so that the response time reveals nothing.
+        matches = [hmac.compare_digest(self._digest(body, s), given.encode()) for s in secrets]
+        if not self.signature.startswith(_VERSION) or not any(matches):
+            raise Unauthenticated("unknown webhook, or the signature is not valid")
         if abs(time.time() - int(self.timestamp)) > window.total_seconds():
-            raise Unauthenticated("the delivery is too old, or a clock is wrong; sign it anew")
+            raise Unauthenticated("X-Trace-Timestamp is too far from the current time; sign again")
 
     def _digest(self, body: bytes, secret: bytes) -> bytes:
         signed = f"{self.timestamp}.{self.delivery_id}.".encode() + body
@@ -41,21 +41,26 @@ class Signature:
 
 @dataclass(frozen=True)
 class WebhookSecrets:
-    """A directory with one file a secret; its first two lines are valid at once, for rotation."""
+    """Secrets in a directory, one file each. The first two lines are both valid, for rotation."""
 
     directory: Path | None
     window: timedelta
     org_id: UUID
-    """Whose webhooks are meant when a delivery names no org."""
+    """The org of deliveries that name no org."""
 
-    def of(self, name: str | None) -> list[bytes]:
-        """The valid secrets of a name; one that matches nothing without a name."""
+    def get_secrets(self, name: str | None) -> list[bytes]:
+        """Return the valid secrets of a name; without a name, one that matches nothing.
+
+        Raises Unavailable if the secret is not configured.
+        """
         if name is None:
-            return [_NOBODY + time.time_ns().to_bytes(8, "big")]
+            return [_UNKNOWN_WEBHOOK + time.time_ns().to_bytes(8, "big")]
         try:
             lines = (self.directory / name).read_bytes().split() if self.directory else []
         except OSError:
             lines = []
         if not lines:
-            raise Unavailable(f"the secret {name!r} of this webhook is not configured here")
+            raise Unavailable(
+                f"the secret {name!r} of this webhook is not configured on this Dispatcher"
+            )
         return lines[:2]

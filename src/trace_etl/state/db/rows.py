@@ -10,6 +10,8 @@ from psycopg.rows import class_row, dict_row
 from trace_etl.state.db.pool import Conn
 
 T = TypeVar("T")
+NewestFirstKey = tuple[datetime, UUID]
+"""Time and id of the last row of a page, in a list sorted newest first."""
 
 
 async def fetch_all(
@@ -39,7 +41,14 @@ async def fetch_dicts(
         return await cursor.fetchall()
 
 
-def before(after: tuple[datetime, UUID] | None) -> dict[str, object]:
+def newest_first(
+    org_id: UUID, which: object, after: NewestFirstKey | None, limit: int
+) -> dict[str, object]:
+    """Return the parameters of a list that a filter selects, sorted by time and id, newest first."""
+    return {"org_id": org_id, **vars(which), **before(after), "limit": limit}
+
+
+def before(after: NewestFirstKey | None) -> dict[str, object]:
     """Return the parameters of the next page of a list sorted by time and id, newest first."""
     moment, row_id = after or (None, None)
     return {"before": moment, "before_id": row_id}

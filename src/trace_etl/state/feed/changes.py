@@ -1,7 +1,7 @@
-"""The stream of changes, in the order of their transactions.
+"""Read the change stream, in the order of transaction ids.
 
-A transaction's number is drawn when it starts writing, not when it commits. So only what lies below
-every transaction still in progress is read: nothing can appear there any more.
+A transaction gets its id when it starts writing, not when it commits. Only changes below the oldest
+running transaction are read, because no new change can appear there.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ _SOURCES = 3
 
 @dataclass(frozen=True, order=True)
 class ChangePosition:
-    """A place in the stream: everything up to and including it was seen."""
+    """A position in the stream. Everything up to and including it was read."""
 
     xid: int
     source: int = _SOURCES
     key: UUID = _LAST
     subkey: str = ""
 
-    def of(self, source: int) -> "ChangePosition":
-        """The same place among the changes of one source."""
+    def within(self, source: int) -> "ChangePosition":
+        """Return the same position within the changes of one source."""
         if source == self.source:
             return self
         return ChangePosition(self.xid if source < self.source else self.xid - 1, source, _LAST)
@@ -51,8 +51,8 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A bounded look at the stream, and where to go on."""
+class ChangePage:
+    """One page of the stream, and the position after it."""
 
     changes: list[Change]
     position: ChangePosition
@@ -64,14 +64,14 @@ _HEAD = (
 
 
 async def head(conn: Conn) -> tuple[ChangePosition, int]:
-    """The end of the stream, and the transaction up to which parts of it were forgotten."""
+    """Return the end of the stream, and the transaction up to which changes were deleted."""
     row = await (await conn.execute(_HEAD)).fetchone()
     assert row is not None
     return ChangePosition(int(row[0]) - 1), int(row[1])
 
 
 _READ = """
-WITH told AS (
+WITH recorded AS (
     SELECT changed_xid AS xid, 0 AS source, change_id AS key, '' AS subkey, kind, dag, job,
            body || jsonb_build_object('at', changed_at) AS body
       FROM changes
@@ -80,7 +80,7 @@ WITH told AS (
        AND (%(dag)s::text IS NULL OR dag = %(dag)s)
        AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
      ORDER BY changed_xid, change_id LIMIT %(limit)s
-), moved AS (
+), task_changes AS (
     SELECT t.changed_xid AS xid, 1 AS source, t.task_id AS key, '' AS subkey, 'task' AS kind,
            g.name AS dag, j.name AS job,
            jsonb_build_object(
@@ -100,7 +100,7 @@ WITH told AS (
        AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
        AND (%(kinds)s::text[] IS NULL OR 'task' = ANY(%(kinds)s))
      ORDER BY t.changed_xid, t.task_id LIMIT %(limit)s
-), committed AS (
+), commits AS (
     SELECT p.commit_xid AS xid, 2 AS source, p.dataset_version AS key, p.partition_key AS subkey,
            'dataset' AS kind, g.name AS dag, j.name AS job,
            jsonb_build_object(
@@ -125,8 +125,9 @@ WITH told AS (
      ORDER BY xid, key, subkey LIMIT %(limit)s
 )
 SELECT xid::text::bigint AS xid, source, key, subkey, kind, dag, job, body
-  FROM (SELECT * FROM told UNION ALL SELECT * FROM moved UNION ALL SELECT * FROM committed) every
- ORDER BY every.xid, source, key, subkey LIMIT %(limit)s
+  FROM (SELECT * FROM recorded UNION ALL SELECT * FROM task_changes UNION ALL
+        SELECT * FROM commits) found
+ ORDER BY found.xid, source, key, subkey LIMIT %(limit)s
 """
 
 
@@ -138,15 +139,15 @@ async def read(
     dag: str | None = None,
     kinds: list[str] | None = None,
     limit: int,
-) -> Reading:
-    """The next changes of an org after a position."""
+) -> ChangePage:
+    """Read the next changes of an org after a position."""
     end, _ = await head(conn)
     values = parameters(org_id, after, end, dag=dag, kinds=kinds, limit=limit)
     async with conn.cursor(row_factory=class_row(Change)) as cursor:
         await cursor.execute(_READ, values)
         found = await cursor.fetchall()
-    # Less than asked for: there is nothing else below the end, of this filter or of any.
-    return Reading(found, found[-1].position if len(found) == limit else max(after, end))
+    # A short page means that no further change below the end matches, so continue at the end.
+    return ChangePage(found, found[-1].position if len(found) == limit else max(after, end))
 
 
 def parameters(
@@ -158,21 +159,21 @@ def parameters(
     kinds: list[str] | None,
     limit: int,
 ) -> dict[str, object]:
-    """What the statement is given: for each source, its own place of the position."""
+    """Return the parameters of the statement, with the position within each source."""
     values: dict[str, object] = {"org_id": org_id, "dag": dag, "kinds": kinds, "limit": limit}
     for source in range(_SOURCES):
-        place = after.of(source)
-        values |= {f"xid_{source}": str(max(place.xid, 0)), f"key_{source}": place.key}
-    return values | {"subkey_2": after.of(2).subkey, "end": str(end.xid + 1)}
+        position = after.within(source)
+        values |= {f"xid_{source}": str(max(position.xid, 0)), f"key_{source}": position.key}
+    return values | {"subkey_2": after.within(2).subkey, "end": str(end.xid + 1)}
 
 
-_FORGET = """
+_DELETE_OLD = """
 DELETE FROM changes WHERE change_id IN (
     SELECT change_id FROM changes WHERE changed_at < now() - %(older_than)s
      ORDER BY changed_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 """
 
 
-async def forget(conn: Conn, *, older_than: timedelta, limit: int) -> int:
-    """Delete what was told long ago. Returns how many rows."""
-    return (await conn.execute(_FORGET, {"older_than": older_than, "limit": limit})).rowcount
+async def delete_old(conn: Conn, *, older_than: timedelta, limit: int) -> int:
+    """Delete recorded changes after their retention. Returns the number of rows."""
+    return (await conn.execute(_DELETE_OLD, {"older_than": older_than, "limit": limit})).rowcount

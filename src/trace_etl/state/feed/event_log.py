@@ -1,7 +1,6 @@
 """Read the events of datasets and the triggers of sources."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 from trace_etl.api.body import Name
@@ -10,7 +9,7 @@ from trace_etl.api.user.jobs import SourceKind
 from trace_etl.api.user.triggers import TriggerItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import before, fetch_all, fetch_one
+from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_one, newest_first
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ SELECT e.event_id, g.name AS dag, j.name AS job, d.output_name AS output, p.name
        e.range_end AS end, e.cursor_value AS cursor, e.producer_task_id, e.attempt, e.accepted_at,
        e.routed_at
   FROM events e JOIN datasets d USING (dataset_uuid)
-  JOIN jobs j ON j.job_id = coalesce(d.job_id, (  -- a buffered dataset has several producers: the one of this event
+  JOIN jobs j ON j.job_id = coalesce(d.job_id, (  -- a buffered dataset has several producers: use the one of this event
        SELECT t.job_id FROM tasks t WHERE t.task_id = e.producer_task_id))
   JOIN dags g USING (dag_id) LEFT JOIN publications p ON p.dataset_uuid = d.dataset_uuid
  WHERE e.org_id = %(org_id)s
@@ -50,16 +49,10 @@ _LIST = (
 
 
 async def list_events(
-    conn: Conn,
-    org_id: UUID,
-    which: EventFilter,
-    *,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
+    conn: Conn, org_id: UUID, which: EventFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[EventItem]:
     """List one page of an org's events, newest first."""
-    values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
-    return await fetch_all(conn, EventItem, _LIST, values)
+    return await fetch_all(conn, EventItem, _LIST, newest_first(org_id, which, after, limit))
 
 
 _GET = _VIEW + " AND e.event_id = %(event_id)s"
@@ -105,13 +98,7 @@ SELECT e.event_id, g.name AS dag, j.name AS job, r.source ->> 'kind' AS source_k
 
 
 async def list_triggers(
-    conn: Conn,
-    org_id: UUID,
-    which: TriggerFilter,
-    *,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
+    conn: Conn, org_id: UUID, which: TriggerFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[TriggerItem]:
     """List one page of the events that people, schedules and webhooks asked for, newest first."""
-    values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
-    return await fetch_all(conn, TriggerItem, _TRIGGERS, values)
+    return await fetch_all(conn, TriggerItem, _TRIGGERS, newest_first(org_id, which, after, limit))

@@ -90,6 +90,6 @@ SELECT kind, failed_at IS NOT NULL, count(*),
 
 
 async def outbox(conn: Conn) -> list[tuple[str, bool, int, float]]:
-    """Rows of the outbox of all orgs: kind, whether failed for good, how many, the oldest's age."""
+    """Count outbox rows of all orgs: kind, whether failed permanently, count, age of the oldest."""
     cursor = await conn.execute(_OUTBOX)
     return [(row[0], row[1], row[2], row[3]) for row in await cursor.fetchall()]

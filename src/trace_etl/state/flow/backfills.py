@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, get_args
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from trace_etl.model.errors import NotFound
 from trace_etl.model.scope import Range
 from trace_etl.policy.backfill import Chunk, ExistingScope, estimate_time_left
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import before, fetch_all, fetch_dicts
+from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_dicts, newest_first
 
 _SAMPLE = 2_000  # partitions that tell how long and how full they are
 
@@ -285,16 +284,11 @@ class BackfillFilter:
 
 
 async def list_backfills(
-    conn: Conn,
-    org_id: UUID,
-    which: BackfillFilter,
-    *,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
+    conn: Conn, org_id: UUID, which: BackfillFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[BackfillItem]:
     """List one page of an org's backfills, newest first."""
-    values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
-    return [_item(row) for row in await fetch_dicts(conn, _LIST, values)]
+    rows = await fetch_dicts(conn, _LIST, newest_first(org_id, which, after, limit))
+    return [_item(row) for row in rows]
 
 
 def _item(row: dict[str, Any]) -> BackfillItem:

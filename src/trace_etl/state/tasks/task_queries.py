@@ -8,7 +8,7 @@ from trace_etl.api.body import Name
 from trace_etl.api.user.tasks import AttemptItem, Status, TaskItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import before, fetch_all, fetch_one
+from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_one, newest_first
 
 
 class TaskWithFacts(TaskItem):
@@ -76,16 +76,10 @@ _LIST = (
 
 
 async def list_tasks(
-    conn: Conn,
-    org_id: UUID,
-    which: TaskFilter,
-    *,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
+    conn: Conn, org_id: UUID, which: TaskFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[TaskWithFacts]:
     """List one page of an org's tasks, newest first."""
-    values = {"org_id": org_id, **vars(which), **before(after), "limit": limit}
-    return await fetch_all(conn, TaskWithFacts, _LIST, values)
+    return await fetch_all(conn, TaskWithFacts, _LIST, newest_first(org_id, which, after, limit))
 
 
 _GET = (

@@ -1,4 +1,4 @@
-"""The stream of changes, as server-sent events."""
+"""The change stream, as server-sent events."""
 
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
@@ -32,34 +32,36 @@ async def follow_changes(
     user: CallerDep,
     ctx: ContextDep,
     dag: Name | None = None,
-    kind: Annotated[list[Kind] | None, Query(description="Only these; may be repeated.")] = None,
+    kind: Annotated[
+        list[Kind] | None, Query(description="Only changes of these kinds; can be repeated.")
+    ] = None,
     after: Annotated[
-        str | None, Query(max_length=1024, description="An id to go on after.")
+        str | None, Query(max_length=1024, description="Event id after which to continue.")
     ] = None,
     last_event_id: Annotated[str | None, Header(max_length=1024)] = None,
 ) -> EventStream:
-    """Task transitions, dataset commits, deploys, rollouts and pauses, as they happen.
+    """Stream task transitions, dataset commits, deploys, rollouts and pauses as they happen.
 
-    Starts with an event `ready`; goes on after `Last-Event-ID` (or `after`) without a gap. An event
-    `reset` says that this is not possible: read the lists anew, and follow from there.
+    The stream starts with an event `ready` and continues after `Last-Event-ID` (or `after`) without a
+    gap. An event `reset` means that this is not possible: read the lists again, then follow the stream.
     """
-    known = last_event_id or after
-    position = _position(known) if known else None
+    last_id = last_event_id or after
+    position = _position(last_id) if last_id else None
     which = ChangeFilter(user.org_id, dag, [str(k) for k in kind] if kind else None)
     ctx.changes.check_room()
-    still = _Still(request, user, ctx.pool)
-    return EventStream(_chunks(ctx.changes, which, position, still), slow_after=SLOW_AFTER)
+    access = _Access(request, user, ctx.pool)
+    return EventStream(_chunks(ctx.changes, which, position, access), slow_after=SLOW_AFTER)
 
 
-class _Still:
-    """Whether the caller may go on listening: the token and the role end while a stream lasts."""
+class _Access:
+    """Check during a stream whether the caller's token and role are still valid."""
 
     def __init__(self, request: Request, user: Caller, pool: Pool) -> None:
         self._request = request
         self._user = user
         self._pool = pool
 
-    async def may(self) -> bool:
+    async def is_valid(self) -> bool:
         try:
             await current_user(self._request)
         except TraceError:
@@ -69,27 +71,27 @@ class _Still:
                 return await users.role_of(conn, self._user.org_id, self._user.name) is not None
         except CONNECTION_ERRORS:
             return (
-                True  # nobody knows; nothing is told meanwhile, and the next heartbeat asks again
+                True  # unknown during an outage; no change is sent, and the next heartbeat checks
             )
 
 
 async def _chunks(
-    feed: ChangeFeed, which: ChangeFilter, after: ChangePosition | None, still: _Still
+    feed: ChangeFeed, which: ChangeFilter, after: ChangePosition | None, access: _Access
 ) -> AsyncGenerator[bytes]:
     async with feed.listening(which):
-        end, forgotten = await feed.head()
-        if after is not None and (after > end or after.xid < forgotten):
+        end, deleted_up_to = await feed.head()
+        if after is not None and (after > end or after.xid < deleted_up_to):
             yield render_event(
-                "reset", {"reason": "the stream does not reach back that far"}, _id(end)
+                "reset", {"reason": "changes after this position are not stored any more"}, _id(end)
             )
             after = None
         after = after or end
         yield b"retry: 2000\n" + render_event("ready", {}, _id(after))
-        async for reading in feed.pages(which, after, patience=HEARTBEAT):
-            if reading is not None:
-                yield b"".join(_event(change) for change in reading.changes)
-            elif await still.may():
-                yield render_comment("still here")
+        async for page in feed.pages(which, after, heartbeat=HEARTBEAT):
+            if page is not None:
+                yield b"".join(_event(change) for change in page.changes)
+            elif await access.is_valid():
+                yield render_comment("heartbeat")
             else:
                 return
 
@@ -107,5 +109,5 @@ def _position(token: str) -> ChangePosition:
     try:
         xid, source, key, subkey = decode_key(token, (int, int, UUID, str))
     except ValueError as error:
-        raise Invalid([Fault("after", "pass the id of an event of this stream")]) from error
+        raise Invalid([Fault("after", "must be the id of an event of this stream")]) from error
     return ChangePosition(xid, source, key, subkey)

@@ -1,4 +1,4 @@
-"""/metrics: this process's counters, and what waits and runs in the caller's org."""
+"""Prometheus metrics: counters of this process, and gauges of the caller's org."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from trace_etl.state.feed import metrics as stored
 from trace_etl.state.flow import loads
 
 router = APIRouter(tags=["metrics"])
-FRESH = 2.0
+CACHE_SECONDS = 2.0
 _TEXT: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
 }
@@ -35,17 +35,17 @@ class _Families(Collector):
 
 @router.get("/metrics", response_class=Response, responses=_TEXT)
 async def metrics(user: CallerDep, ctx: ContextDep) -> Response:
-    """Counters of this process, and gauges of the caller's org, in Prometheus' text format."""
+    """Return counters of this process and gauges of the caller's org in the Prometheus text format."""
     process.LISTENERS.set(ctx.changes.listeners)
     known = ctx.scrapes.get(user.org_id)
-    # Many scrapers, or an eager one, cost as one.
-    if known is None or time.monotonic() - known[0] > FRESH:
-        known = ctx.scrapes[user.org_id] = (time.monotonic(), await _org(ctx, user.org_id))
+    # Cached, so that frequent scrapes do not load Postgres.
+    if known is None or time.monotonic() - known[0] > CACHE_SECONDS:
+        known = ctx.scrapes[user.org_id] = (time.monotonic(), await _render_org(ctx, user.org_id))
     body = generate_latest(process.REGISTRY) + known[1]
     return Response(body, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _org(ctx: Context, org_id: UUID) -> bytes:
+async def _render_org(ctx: Context, org_id: UUID) -> bytes:
     async with snapshot(ctx.pool) as conn:
         families = [
             *_queues(await stored.queues(conn, org_id)),
@@ -62,21 +62,21 @@ async def _org(ctx: Context, org_id: UUID) -> bytes:
 
 def _queues(found: list[stored.QueuedTasks]) -> list[Metric]:
     labels = ["dag", "job", "runtime", "tier"]
-    depth = GaugeMetricFamily("trace_queue_depth", "Tasks that wait.", labels=labels)
+    depth = GaugeMetricFamily("trace_queue_depth", "Queued tasks.", labels=labels)
     age = GaugeMetricFamily(
-        "trace_queue_oldest_seconds", "How long the oldest of them has waited.", labels=labels
+        "trace_queue_oldest_seconds", "Age of the oldest queued task.", labels=labels
     )
     for q in found:
-        place = [q.dag, q.job, q.runtime, "bulk" if q.bulk else "normal"]
-        depth.add_metric(place, q.depth)
-        age.add_metric(place, q.age)
+        values = [q.dag, q.job, q.runtime, "bulk" if q.bulk else "normal"]
+        depth.add_metric(values, q.depth)
+        age.add_metric(values, q.age)
     return [depth, age]
 
 
 def _running(found: list[stored.RunningTasks]) -> list[Metric]:
-    jobs = GaugeMetricFamily("trace_tasks_running", "Tasks that run.", labels=["dag", "job"])
+    jobs = GaugeMetricFamily("trace_tasks_running", "Running tasks.", labels=["dag", "job"])
     operators = GaugeMetricFamily(
-        "trace_operator_in_flight", "Attempts under way, by operator.", labels=["operator"]
+        "trace_operator_in_flight", "Running attempts, by operator.", labels=["operator"]
     )
     by_job: dict[tuple[str, str], int] = {}
     by_operator: dict[str, int] = {}
@@ -104,7 +104,7 @@ def _retrying(found: list[tuple[str, str, int]]) -> Metric:
 def _paused(found: list[tuple[str, str, str, str, str]]) -> Metric:
     family = GaugeMetricFamily(
         "trace_job_paused",
-        "1 for every reason a job is paused for.",
+        "1 for each pause of a job.",
         labels=["dag", "job", "tier", "reason", "by"],
     )
     for place in dict.fromkeys(found):
@@ -114,11 +114,13 @@ def _paused(found: list[tuple[str, str, str, str, str]]) -> Metric:
 
 def _pressure(queues: list[QueueItem], deferred: int) -> list[Metric]:
     limits = GaugeMetricFamily(
-        "trace_queue_limit", "Where a queue pushes back.", labels=["dag", "job", "of"]
+        "trace_queue_limit",
+        "Queue limits above which upstream jobs are paused.",
+        labels=["dag", "job", "of"],
     )
     tripped = GaugeMetricFamily(
         "trace_queue_pushes_back",
-        "How many jobs wait for a queue that is over its limit.",
+        "Number of jobs paused by a queue above its limit.",
         labels=["dag", "job", "sheds", "reason"],
     )
     for q in queues:
@@ -127,20 +129,18 @@ def _pressure(queues: list[QueueItem], deferred: int) -> list[Metric]:
                 limits.add_metric([q.dag, q.job, of], limit)
         if q.sheds is not None:
             tripped.add_metric([q.dag, q.job, q.sheds, q.reason or ""], q.pausing)
-    kept = GaugeMetricFamily(
-        "trace_deferred_events", "Events kept for paused jobs.", value=deferred
+    events = GaugeMetricFamily(
+        "trace_deferred_events", "Events that wait for paused jobs.", value=deferred
     )
-    return [limits, tripped, kept]
+    return [limits, tripped, events]
 
 
 def _outbox(found: list[tuple[str, bool, int, float]]) -> list[Metric]:
     labels = ["kind", "state"]
-    rows = GaugeMetricFamily("trace_outbox_rows", "Side effects to perform.", labels=labels)
-    age = GaugeMetricFamily(
-        "trace_outbox_oldest_seconds", "How old the oldest of them is.", labels=labels
-    )
+    rows = GaugeMetricFamily("trace_outbox_rows", "Rows of the outbox.", labels=labels)
+    age = GaugeMetricFamily("trace_outbox_oldest_seconds", "Age of the oldest row.", labels=labels)
     for kind, failed, count, seconds in found:
-        place = [kind, "failed" if failed else "pending"]
-        rows.add_metric(place, count)
-        age.add_metric(place, seconds)
+        values = [kind, "failed" if failed else "pending"]
+        rows.add_metric(values, count)
+        age.add_metric(values, seconds)
     return [rows, age]

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1", tags=["tasks"])
 async def list_outbox(
     user: CallerDep, ctx: ContextDep, which: Annotated[OutboxFilter, Depends()], page: PageDep
 ) -> OutboxList:
-    """List side effects that are pending or failed for good, oldest first."""
+    """List side effects that are pending or failed permanently, oldest first."""
     (after,) = page.after(int) or (-1,)
     async with ctx.pool.connection() as conn:
         found = await outbox.list_outbox(conn, user.org_id, which, after=after, limit=page.fetch)
@@ -27,7 +27,7 @@ async def list_outbox(
 
 @router.post("/outbox/replay")
 async def replay_outbox(user: CallerDep, ctx: ContextDep) -> ReplayReply:
-    """Retry every side effect that failed for good."""
+    """Retry every side effect that failed permanently."""
     async with transaction(ctx.pool) as conn:
         replayed = await outbox.replay(conn, user.org_id)
     ctx.wake.outbox.set()

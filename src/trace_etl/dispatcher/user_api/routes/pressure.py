@@ -48,7 +48,7 @@ async def list_pauses(
 
 @router.post("/pauses")
 async def pause(body: PauseRequest, user: CallerDep, ctx: ContextDep) -> PauseReply:
-    """Pause a job or a DAG: no task is created or started. Running tasks go on; nothing is lost."""
+    """Pause a job or a DAG: no task is created or started. Running tasks continue."""
     async with transaction(ctx.pool) as conn:
         jobs = await pauses.pause(
             conn,

@@ -52,7 +52,7 @@ async def rollout(
 
 @router.post("/dags/{name}/rollback")
 async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> RollbackReply:
-    """Return to the previous version at once."""
+    """Return to the previous version immediately."""
     done = await transact(ctx.pool, lambda conn: rollback.roll_back(conn, user.org_id, name))
     async with transaction(ctx.pool) as conn:
         await backfill_consumers.backfill(conn, done.revisions, only_recent=True)

@@ -1,4 +1,4 @@
-"""Deliveries of webhooks: signed with the source's secret, instead of a bearer token."""
+"""Webhook deliveries, authenticated by a signature instead of a bearer token."""
 
 import hashlib
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from trace_etl.state.routing import webhooks
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 MAX_BYTES = 64 * 1024
-_LARGEST = 1024 * 1024
+_MAX_BYTES_UNKNOWN = 1024 * 1024  # for an unknown webhook
 _BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}
 }
@@ -33,21 +33,30 @@ async def deliver(
     x_trace_delivery: Annotated[str, Header(max_length=128)] = "",
     x_trace_signature: Annotated[str, Header(max_length=128)] = "",
     org: Annotated[
-        Name | None, Query(description="Name or id; the local one if not given.")
+        Name | None, Query(description="Name or id of the org. Default: the local org.")
     ] = None,
 ) -> DeliveryReply:
-    """Emit a webhook source's event for what the body says, once per delivery id."""
+    """Emit the event of a webhook source for the scope in the body, once per delivery id."""
     async with ctx.pool.connection() as conn:
         to = await webhooks.source(conn, org or str(ctx.webhooks.org_id), dag, job)
     options = to.options if to else {}
-    body = await _body(request, options.get("max_bytes", MAX_BYTES) if to else _LARGEST)
+    body = await _read_body(
+        request, options.get("max_bytes", MAX_BYTES) if to else _MAX_BYTES_UNKNOWN
+    )
     signature = Signature(x_trace_timestamp, x_trace_delivery, x_trace_signature)
-    secrets = ctx.webhooks.of(options["secret"] if to else None)
+    secrets = ctx.webhooks.get_secrets(options["secret"] if to else None)
     signature.verify(body, secrets, window=ctx.webhooks.window)
-    assert to is not None  # no secret of nobody's verifies
-    scope = find_scope(_parsed(body), options.get("scope", DEFAULT_SCOPE))
+    assert to is not None  # the signature of an unknown webhook is never valid
+    scope = find_scope(_parse(body), options.get("scope", DEFAULT_SCOPE))
     if not x_trace_delivery.isascii() or not x_trace_delivery.isprintable() or not x_trace_delivery:
-        raise Invalid([Fault("X-Trace-Delivery", "is required: an id of your own, ASCII")])
+        raise Invalid(
+            [
+                Fault(
+                    "X-Trace-Delivery",
+                    "is required: a unique id of the delivery, in printable ASCII",
+                )
+            ]
+        )
     async with transaction(ctx.pool) as conn:
         event_id, created = await webhooks.deliver(
             conn, to, x_trace_delivery, scope, hashlib.sha256(body).digest()
@@ -63,17 +72,17 @@ async def deliver(
     )
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The body as it was signed. Raises TooLarge without reading more than allowed."""
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    """Read the raw body, which is signed. Raises TooLarge as soon as it exceeds the limit."""
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > most:
-            raise TooLarge(f"a delivery to this source may have {most} bytes at most")
+        if len(body) > max_bytes:
+            raise TooLarge(f"the body exceeds the limit of this source, {max_bytes} bytes")
     return body
 
 
-def _parsed(body: bytes) -> object:
+def _parse(body: bytes) -> object:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

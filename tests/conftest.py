@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from support.dispatcher import Live, Secrets, live
-from support.postgres import Templates, copied, serving
+from support.postgres import Templates, copied, postgres_server
 from trace_etl.lite.postgres.databases import Dsns
 
 # CI sees the same examples every time; `--hypothesis-profile=long` looks for new ones.
@@ -31,7 +31,7 @@ settings.load_profile("ci")
 
 @pytest.fixture(scope="session")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> Generator[Templates]:
-    with serving(tmp_path_factory.mktemp("postgres") / "cluster") as made:
+    with postgres_server(tmp_path_factory.mktemp("postgres") / "cluster") as made:
         yield made
 
 

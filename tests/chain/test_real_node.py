@@ -18,7 +18,7 @@ import pytest
 from support import anvil, follow_process
 from support.anvil import Anvil
 from support.chain_rows import rows_of
-from support.following import Stream, new_stream
+from support.following import FollowedChain, new_stream
 from support.postgres import sql
 from trace_etl.lite.postgres.databases import Dsns
 
@@ -37,11 +37,11 @@ def node() -> Generator[Anvil]:
 class Attempts:
     """The follower's processes, one after another, each killed without warning."""
 
-    def __init__(self, stream: Stream, url: str, directory: Path, engine: str) -> None:
+    def __init__(self, stream: FollowedChain, url: str, directory: Path, engine: str) -> None:
         self.engine = engine
-        self._plan, self.told_file = directory / "plan.json", directory / "told"
+        self._plan, self.report_file = directory / "plan.json", directory / "reports"
         self._errors = directory / "errors"
-        self.told_file.touch()
+        self.report_file.touch()
         outputs = [
             {
                 "kind": output.kind,
@@ -52,7 +52,11 @@ class Attempts:
             for output in stream.outputs
         ]
         plan = {"url": url, "dsn": stream.dsn, "outputs": outputs, "batch": 20}
-        plan |= {"engine": engine, "task_id": str(stream.task_id), "told": str(self.told_file)}
+        plan |= {
+            "engine": engine,
+            "task_id": str(stream.task_id),
+            "report_file": str(self.report_file),
+        }
         self._plan.write_text(json.dumps(plan))
         self.number = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -79,13 +83,13 @@ class Attempts:
         assert self._process.poll() is None, self._errors.read_text()
 
     def told(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.told_file.read_text().splitlines()]
+        return [json.loads(line) for line in self.report_file.read_text().splitlines()]
 
 
 @pytest.fixture(params=["loop", "streaming"])
 def attempts(
     dsns: Dsns, node: Anvil, tmp_path: Path, request: pytest.FixtureRequest
-) -> Generator[tuple[Stream, Attempts]]:
+) -> Generator[tuple[FollowedChain, Attempts]]:
     stream = new_stream(dsns.data)
     made = Attempts(stream, node.url, tmp_path, request.param)
     yield stream, made
@@ -97,7 +101,7 @@ def _tip(node: Anvil) -> tuple[int, bytes]:
     return int(block["number"], 16), bytes.fromhex(block["hash"].removeprefix("0x"))
 
 
-def _wait_until_caught_up(stream: Stream, node: Anvil, attempts: Attempts) -> None:
+def _wait_until_caught_up(stream: FollowedChain, node: Anvil, attempts: Attempts) -> None:
     until = time.monotonic() + 120  # a JVM may have to start
     while not stream.is_at(*_tip(node)):
         attempts.check()
@@ -107,7 +111,7 @@ def _wait_until_caught_up(stream: Stream, node: Anvil, attempts: Attempts) -> No
 
 @pytest.mark.timeout(900)
 def test_the_hot_tables_hold_exactly_the_canonical_chain_whatever_happened(
-    node: Anvil, attempts: tuple[Stream, Attempts]
+    node: Anvil, attempts: tuple[FollowedChain, Attempts]
 ) -> None:
     stream, followers = attempts
     draw = random.Random(SEED)
@@ -144,7 +148,7 @@ def test_the_hot_tables_hold_exactly_the_canonical_chain_whatever_happened(
     _check_told(stream, followers.told())
 
 
-def _check_told(stream: Stream, told: list[dict[str, Any]]) -> None:
+def _check_told(stream: FollowedChain, told: list[dict[str, Any]]) -> None:
     """Every rewrite was told, none is left over, and the last word is where the chain ends."""
     [(number, rewrites)] = sql(stream.dsn, "SELECT number, reorganisations FROM followers")
     assert told[-1]["cursor"] == number
@@ -155,7 +159,7 @@ def _check_told(stream: Stream, told: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("attempts", ["loop"], indirect=True)
 def test_every_depth_of_reorganisation_is_rewritten(
-    node: Anvil, attempts: tuple[Stream, Attempts]
+    node: Anvil, attempts: tuple[FollowedChain, Attempts]
 ) -> None:
     stream, followers = attempts
     node.mine(DEEPEST + 10, [5])

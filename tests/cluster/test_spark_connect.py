@@ -125,7 +125,7 @@ def test_a_task_reads_hot_tables_through_spark_connect_as_it_does_here(
     assert 0 < len(wanted) < len(logs) and found["filtered"] == wanted
     assert found["newer"] == expected(chain, 31, 33)["blocks"]
     assert found["buffered"] == [{"id": "bob", "n": 2}, {"id": "cid", "n": None}]
-    assert [row["block_number"] for row in found["appended"]] == [3, 4, 5]
+    assert [row["block_number"] for row in found["read_appended"]] == [3, 4, 5]
     assert found["decoded"] and {row["token"] for row in found["decoded"]} > {logs[0]["address"]}
     physical = plan.partition("== Physical Plan ==")[2]
     assert "BatchScan hot" in physical and "Filter" not in physical.split("BatchScan")[0], plan

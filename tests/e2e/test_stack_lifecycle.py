@@ -37,7 +37,7 @@ class Stack:
         self.log = home.with_name(f"{home.name}.out")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, SUPPORT / "standin_stack.py", home, json.dumps(options)],
+                [sys.executable, SUPPORT / "stub_stack.py", home, json.dumps(options)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -137,7 +137,7 @@ def test_the_terminal_shows_one_tidy_log(home: Path) -> None:
     own = [word[2] for word in words if word[1] == "supervisor"]
     assert own[-2:] == ["stack_stopping", "stack_stopped"]
     assert words[-1][2] == "stack_stopped"
-    assert '{"event": "standing_in"' in (home / "logs" / "worker.log").read_text()
+    assert '{"event": "stub_started"' in (home / "logs" / "worker.log").read_text()
 
 
 def test_everything_in_the_home_is_its_owners_alone(home: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_start_is_as_before(home
 
 
 def test_what_a_killed_supervisor_left_alive_is_shown_and_ended(home: Path) -> None:
-    with running(home, {"STANDIN_STUBBORN": "worker,query"}) as stack:
+    with running(home, {"STUB_IGNORES_SIGTERM": "worker,query"}) as stack:
         family = stack.family()
         left = [stack.pid("worker"), stack.pid("query")]
         stack.end(signal.SIGKILL)
@@ -254,7 +254,7 @@ def test_what_a_killed_supervisor_left_alive_is_shown_and_ended(home: Path) -> N
 
 
 def test_down_ends_what_a_killed_supervisor_left(home: Path) -> None:
-    with running(home, {"STANDIN_STUBBORN": "worker"}) as stack:
+    with running(home, {"STUB_IGNORES_SIGTERM": "worker"}) as stack:
         family = stack.family()
         stack.end(signal.SIGKILL)
         assert trace(home, "down").returncode == 0

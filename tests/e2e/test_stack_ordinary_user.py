@@ -85,7 +85,7 @@ def knows_trace(user: User) -> bool:
 
 
 def test_an_ordinary_user_has_the_stack_in_the_default_home(user: User) -> None:
-    process = user.popen(SUPPORT / "standin_stack.py", user.home / ".trace", "{}")
+    process = user.popen(SUPPORT / "stub_stack.py", user.home / ".trace", "{}")
     assert process.stdout
     said = ""
     while "up\n" not in said.splitlines(keepends=True):

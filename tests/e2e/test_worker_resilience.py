@@ -111,7 +111,7 @@ class Scene:
         """The lease of the first attempt, if that runs."""
         first = "status = 'Running' AND attempt = 1"
         for (task_id,) in sql(self.dsns.state, f"SELECT task_id FROM tasks WHERE {first}"):
-            self.recorder.expired(task_id)
+            self.recorder.record_expiry(task_id)
         sql(self.dsns.state, f"UPDATE tasks SET lease_expires_at = now() WHERE {first}")
 
     @contextmanager

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, at_once, bench
+from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied
 from support.pressure import Graph, balance, graph
-from support.users import new_org, person
+from support.users import new_org, new_user
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
@@ -170,7 +170,7 @@ def test_a_job_fed_by_partitions_builds_theirs_and_says_what_is_missing(filling:
 def test_the_same_request_is_the_same_backfill_and_asks_for_nothing_twice(
     filling: Filling,
 ) -> None:
-    replies = at_once([lambda: filling.ask("work", 0, 19) for _ in range(4)])
+    replies = run_concurrently([lambda: filling.ask("work", 0, 19) for _ in range(4)])
     assert {r.json()["backfill_id"] for r in replies} == {replies[0].json()["backfill_id"]}
     assert [r.json()["new"] for r in replies].count(True) == 1
     filling.feed()
@@ -444,7 +444,7 @@ def test_backfills_are_paged_filtered_and_only_of_ones_own_org(filling: Filling)
     assert rest["next"] is None
     done = user.get("/v1/backfills", params={**query, "state": "complete"}).json()
     assert done["items"] == []
-    with person(filling.bench, "writer", org_id=new_org(filling.bench)) as stranger:
+    with new_user(filling.bench, "writer", org_id=new_org(filling.bench)) as stranger:
         assert stranger.get("/v1/backfills").json()["items"] == []
         for path in ("", "/chunks"):
             assert stranger.get(f"/v1/backfills/{ids[0]}{path}").status_code == 404

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from support import queue_tables
-from support.buffered import SCHEMA, World, sinking
+from support.buffered import SCHEMA, SinkSetup, running_sink
 from support.dispatcher import Secrets
-from support.lifecycle import at_once
+from support.lifecycle import run_concurrently
 from support.postgres import Templates
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import dead_letter_queue
@@ -20,8 +20,8 @@ from trace_etl.sink.sink import MAX_TRIES, QUEUE
 @pytest.fixture(scope="module")
 def world(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[World]:
-    with sinking(templates, secrets, tmp_path_factory.mktemp("objects")) as made:
+) -> Generator[SinkSetup]:
+    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as made:
         yield made
 
 
@@ -33,7 +33,9 @@ def published() -> str:
 # --- producers --------------------------------------------------------------------------------
 
 
-def test_jobs_and_dags_share_one_dataset_and_one_generation(world: World, published: str) -> None:
+def test_jobs_and_dags_share_one_dataset_and_one_generation(
+    world: SinkSetup, published: str
+) -> None:
     first, second = world.producer(published), world.producer(published)
     made = first.deploy("one", "two")
     other = second.deploy("three")
@@ -61,7 +63,7 @@ def test_jobs_and_dags_share_one_dataset_and_one_generation(world: World, publis
     ids=["type", "missing", "nullable", "key"],
 )
 def test_producers_that_differ_are_told_the_field(
-    world: World, published: str, change: dict[str, str], field: str
+    world: SinkSetup, published: str, change: dict[str, str], field: str
 ) -> None:
     first, second = world.producer(published), world.producer(published)
     first.deploy("one")
@@ -73,7 +75,7 @@ def test_producers_that_differ_are_told_the_field(
     assert first.deploy("one", "two")["two"]["published"] == published
 
 
-def test_producers_in_one_file_that_differ_are_told_where(world: World, published: str) -> None:
+def test_producers_in_one_file_that_differ_are_told_where(world: SinkSetup, published: str) -> None:
     text = world.producer(published).text("one", "two")
     wrong = "double".join(text.rsplit("long", 1))
     reply = world.bench.user.post("/v1/dags", json={"text": wrong})
@@ -83,9 +85,9 @@ def test_producers_in_one_file_that_differ_are_told_where(world: World, publishe
     assert error["line"] == text.count("\n", 0, text.rindex("- {name:")) + 1
 
 
-def test_of_two_deploys_at_once_that_differ_one_is_told(world: World, published: str) -> None:
+def test_of_two_deploys_at_once_that_differ_one_is_told(world: SinkSetup, published: str) -> None:
     first, second = world.producer(published), world.producer(published)
-    replies = at_once(
+    replies = run_concurrently(
         [
             lambda: first.post("one"),
             lambda: second.post("three", schema=SCHEMA.replace("long", "double")),
@@ -96,7 +98,7 @@ def test_of_two_deploys_at_once_that_differ_one_is_told(world: World, published:
     assert "schema.n" in refused.json()["detail"]
 
 
-def test_a_name_is_buffered_for_all_or_for_nobody(world: World, published: str) -> None:
+def test_a_name_is_buffered_for_all_or_for_nobody(world: SinkSetup, published: str) -> None:
     first, second = world.producer(published), world.producer(published)
     first.deploy("one")
     plain = second.text("three").replace("buffered", "append")
@@ -105,7 +107,9 @@ def test_a_name_is_buffered_for_all_or_for_nobody(world: World, published: str) 
     assert "write_mode: buffered" in reply.json()["detail"]
 
 
-def test_a_removed_producer_leaves_the_dataset_with_the_rest(world: World, published: str) -> None:
+def test_a_removed_producer_leaves_the_dataset_with_the_rest(
+    world: SinkSetup, published: str
+) -> None:
     first, second = world.producer(published), world.producer(published)
     before = first.deploy("one", "two")["one"]
     second.deploy("three")
@@ -123,7 +127,7 @@ def test_a_removed_producer_leaves_the_dataset_with_the_rest(world: World, publi
 
 
 def test_a_new_generation_and_a_rollback_of_one_leave_the_others_alone(
-    world: World, published: str
+    world: SinkSetup, published: str
 ) -> None:
     first, second = world.producer(published), world.producer(published)
     before = first.deploy("one")["one"]
@@ -145,7 +149,7 @@ def test_a_new_generation_and_a_rollback_of_one_leave_the_others_alone(
 
 
 def test_going_back_to_another_schema_is_refused_while_others_write(
-    world: World, published: str
+    world: SinkSetup, published: str
 ) -> None:
     first, second = world.producer(published), world.producer(published)
     first.deploy("one", schema=SCHEMA.replace("long", "double"))
@@ -157,7 +161,7 @@ def test_going_back_to_another_schema_is_refused_while_others_write(
     assert second.deploy("three", "four")["four"]["dataset_version"] == alone["dataset_version"]
 
 
-def test_a_job_that_would_wake_itself_is_refused(world: World, published: str) -> None:
+def test_a_job_that_would_wake_itself_is_refused(world: SinkSetup, published: str) -> None:
     producer = world.producer(published)
     text = producer.text("one", "two").replace(
         "  - name: two\n    operator: sql\n    inputs: [{from: {job: request}}]",
@@ -171,7 +175,9 @@ def test_a_job_that_would_wake_itself_is_refused(world: World, published: str) -
 # --- the sink ---------------------------------------------------------------------------------
 
 
-def test_rows_of_all_producers_arrive_and_wake_the_readers(world: World, published: str) -> None:
+def test_rows_of_all_producers_arrive_and_wake_the_readers(
+    world: SinkSetup, published: str
+) -> None:
     first, second = world.producer(published), world.producer(published)
     dataset = first.deploy("one")["one"]
     second.deploy("three")
@@ -201,7 +207,7 @@ jobs:
     assert states == [("written", 2, 2), ("written", 2, 1)]
 
 
-def test_a_batch_delivered_again_changes_nothing(world: World, published: str) -> None:
+def test_a_batch_delivered_again_changes_nothing(world: SinkSetup, published: str) -> None:
     producer = world.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
@@ -219,7 +225,7 @@ def test_a_batch_delivered_again_changes_nothing(world: World, published: str) -
     assert world.bench.rows(events, attempt.task_id)[0]["n"] == 2
 
 
-def test_a_sink_that_dies_before_it_reports_is_made_good(world: World, published: str) -> None:
+def test_a_sink_that_dies_before_it_reports_is_made_good(world: SinkSetup, published: str) -> None:
     producer = world.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
@@ -235,7 +241,7 @@ def test_a_sink_that_dies_before_it_reports_is_made_good(world: World, published
     assert [e["cursor_value"] for e in world.bench.rows(events, attempt.task_id)] == [1]
 
 
-def test_two_sinks_at_once_lose_and_double_nothing(world: World, published: str) -> None:
+def test_two_sinks_at_once_lose_and_double_nothing(world: SinkSetup, published: str) -> None:
     producer = world.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
@@ -245,7 +251,9 @@ def test_two_sinks_at_once_lose_and_double_nothing(world: World, published: str)
     other = PgQueue(world.bench.live.dsns.queue).consumer([QUEUE], "test:other-sink")
     try:
         sinks = [replace(world.sink, consumer=consumer) for consumer in (own, other)]
-        at_once([lambda sink=sink: [sink.write_once() for _ in range(8)] for sink in sinks])
+        run_concurrently(
+            [lambda sink=sink: [sink.write_once() for _ in range(8)] for sink in sinks]
+        )
     finally:
         other.close()
     world.drain()
@@ -255,7 +263,7 @@ def test_two_sinks_at_once_lose_and_double_nothing(world: World, published: str)
 
 
 def test_of_two_batches_the_later_published_stands_whatever_comes_first(
-    world: World, published: str
+    world: SinkSetup, published: str
 ) -> None:
     producer = world.producer(published)
     dataset = producer.deploy("one")["one"]
@@ -264,12 +272,12 @@ def test_of_two_batches_the_later_published_stands_whatever_comes_first(
     world.publish(attempt, [{"id": "a", "n": 2}])
     queue_tables.hide_oldest(world.bench.live.dsns.queue, QUEUE)
     world.drain()
-    world.let_all_be_received()
+    world.show_hidden_messages()
     world.drain()
     assert world.values(dataset) == [("a", 2), ("b", 1)]
 
 
-def test_whose_rows_they_are_is_not_for_the_batch_to_say(world: World, published: str) -> None:
+def test_whose_rows_they_are_is_not_for_the_batch_to_say(world: SinkSetup, published: str) -> None:
     producer = world.producer(published)
     dataset = producer.deploy("one")["one"]
     world.publish(producer.attempt("one"), [{"id": "a", "n": 1, "org_id": str(uuid4())}])
@@ -292,7 +300,9 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", list(BAD))
-def test_a_bad_batch_says_why_and_spoils_no_other(world: World, published: str, case: str) -> None:
+def test_a_bad_batch_says_why_and_spoils_no_other(
+    world: SinkSetup, published: str, case: str
+) -> None:
     content, fields, reason = BAD[case]
     producer = world.producer(published)
     dataset = producer.deploy("one")["one"]
@@ -308,7 +318,7 @@ def test_a_bad_batch_says_why_and_spoils_no_other(world: World, published: str, 
 
 
 def test_a_batch_that_is_not_there_is_given_up_after_ten_receives_and_can_be_retried(
-    world: World, published: str
+    world: SinkSetup, published: str
 ) -> None:
     producer = world.producer(published)
     dataset = producer.deploy("one")["one"]
@@ -321,7 +331,7 @@ def test_a_batch_that_is_not_there_is_given_up_after_ten_receives_and_can_be_ret
     for _ in range(MAX_TRIES):
         assert world.batches(published)[0]["state"] == "waiting"
         world.drain()
-        world.let_all_be_received()
+        world.show_hidden_messages()
     (failed,) = world.batches(published, state="failed")
     assert failed["error_code"] == "batch_missing"
     assert publish_id not in [m["publish_id"] for m in world.bench.messages(QUEUE)]
@@ -335,7 +345,7 @@ def test_a_batch_that_is_not_there_is_given_up_after_ten_receives_and_can_be_ret
     assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
 
 
-def test_what_another_attempt_wrote_is_not_read(world: World, published: str) -> None:
+def test_what_another_attempt_wrote_is_not_read(world: SinkSetup, published: str) -> None:
     producer = world.producer(published)
     producer.deploy("one")
     mine, other = producer.attempt("one"), producer.attempt("one", 1)
@@ -350,7 +360,7 @@ def test_what_another_attempt_wrote_is_not_read(world: World, published: str) ->
         assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), uri
 
 
-def test_a_dataset_that_is_not_buffered_is_refused_by_the_sink(world: World) -> None:
+def test_a_dataset_that_is_not_buffered_is_refused_by_the_sink(world: SinkSetup) -> None:
     dag = world.bench.dag()
     attempt = world.bench.attempt(dag=dag)
     world.publish(attempt, [{"id": "a"}])

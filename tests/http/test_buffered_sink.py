@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from support import queue_tables
-from support.buffered import World, sinking
+from support.buffered import SinkSetup, running_sink
 from support.dispatcher import Secrets
 from support.lifecycle import Attempt
 from support.postgres import Templates
@@ -20,8 +20,8 @@ from trace_etl.sink.sink import MAX_TRIES, QUEUE
 @pytest.fixture(scope="module")
 def world(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[World]:
-    with sinking(templates, secrets, tmp_path_factory.mktemp("objects")) as made:
+) -> Generator[SinkSetup]:
+    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as made:
         yield made
 
 
@@ -31,25 +31,25 @@ def published() -> str:
 
 
 @pytest.fixture
-def attempt(world: World, published: str) -> Attempt:
+def attempt(world: SinkSetup, published: str) -> Attempt:
     producer = world.producer(published)
     producer.deploy("one")
     return producer.attempt("one")
 
 
-def state(world: World, published: str) -> str:
+def state(world: SinkSetup, published: str) -> str:
     (batch,) = world.batches(published)
     return batch["state"]
 
 
-def buried(world: World, publish_id: str) -> bool:
+def buried(world: SinkSetup, publish_id: str) -> bool:
     return publish_id in [
         message["publish_id"] for message in world.bench.messages(dead_letter_queue(QUEUE))
     ]
 
 
 def test_a_producer_cannot_tell_the_readers_itself(
-    world: World, published: str, attempt: Attempt
+    world: SinkSetup, published: str, attempt: Attempt
 ) -> None:
     event = {"dataset_uuid": attempt.output["dataset_uuid"], "cursor": 10**12}
     by_name = {"dataset": published, "partition_key": "0-9"}
@@ -69,17 +69,17 @@ def test_a_producer_cannot_tell_the_readers_itself(
     assert bench.complete(attempt, outputs=[output]).status_code == 200
 
 
-def lose(world: World, publish_id: str) -> None:
+def lose(world: SinkSetup, publish_id: str) -> None:
     assert queue_tables.delete_batch(world.bench.live.dsns.queue, publish_id) == 1
 
 
-def sweep(world: World) -> None:
+def sweep(world: SinkSetup) -> None:
     world.bench.live.run(world.bench.live.service.sweeper.sweep_once)
     world.bench.live.drain()
 
 
 def test_a_batch_whose_message_was_lost_is_asked_for_again_and_not_too_often(
-    world: World, published: str, attempt: Attempt
+    world: SinkSetup, published: str, attempt: Attempt
 ) -> None:
     publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
     lose(world, publish_id)
@@ -104,7 +104,7 @@ def test_a_batch_whose_message_was_lost_is_asked_for_again_and_not_too_often(
 
 
 def test_batches_that_are_settled_are_not_asked_for(
-    world: World, published: str, attempt: Attempt
+    world: SinkSetup, published: str, attempt: Attempt
 ) -> None:
     ids = [world.publish(attempt, [{"id": "a"}]), world.publish(attempt, b"no JSON")]
     world.drain()
@@ -118,7 +118,9 @@ def test_batches_that_are_settled_are_not_asked_for(
     assert [world.receives(publish_id) for publish_id in ids] == [[], []]
 
 
-def test_a_batch_that_waits_can_be_retried(world: World, published: str, attempt: Attempt) -> None:
+def test_a_batch_that_waits_can_be_retried(
+    world: SinkSetup, published: str, attempt: Attempt
+) -> None:
     publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
     lose(world, publish_id)
     reply = world.bench.user.post(f"/v1/batches/{publish_id}/retry")
@@ -129,7 +131,7 @@ def test_a_batch_that_waits_can_be_retried(world: World, published: str, attempt
 
 
 def test_a_token_that_was_just_rotated_buries_nothing_and_counts_for_nothing(
-    world: World, published: str, attempt: Attempt, secrets: Secrets
+    world: SinkSetup, published: str, attempt: Attempt, secrets: Secrets
 ) -> None:
     publish_id = world.publish(attempt, b"no JSON")
     tokens = iter([secrets.worker_token, "old", "old"])
@@ -138,12 +140,12 @@ def test_a_token_that_was_just_rotated_buries_nothing_and_counts_for_nothing(
     try:
         assert sink.write_once() == 1
         assert (world.receives(publish_id), buried(world, publish_id)) == ([0], False)
-        world.let_all_be_received()
+        world.show_hidden_messages()
         assert sink.write_once() == 1  # too old to fetch
         assert (world.receives(publish_id), buried(world, publish_id)) == ([0], False)
     finally:
         client.close()
-    world.let_all_be_received()
+    world.show_hidden_messages()
     world.drain()
     assert (state(world, published), buried(world, publish_id)) == ("failed", True)
 
@@ -170,7 +172,7 @@ class Failing(DispatcherClient):
     ids=["500", "422", "403", "401", "503", "silence"],
 )
 def test_only_an_outage_counts_for_nothing(
-    world: World, published: str, attempt: Attempt, error: Exception, counts: bool
+    world: SinkSetup, published: str, attempt: Attempt, error: Exception, counts: bool
 ) -> None:
     publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
     client = Failing.__new__(Failing)
@@ -179,25 +181,25 @@ def test_only_an_outage_counts_for_nothing(
     sink = replace(world.sink, client=client)
     assert sink.write_once() == 1
     assert world.receives(publish_id) == [1 if counts else 0]
-    world.taken(publish_id, MAX_TRIES - 1)
+    world.set_receives(publish_id, MAX_TRIES - 1)
     assert sink.write_once() == 1
     assert (state(world, published), buried(world, publish_id)) == (
         ("failed", True) if counts else ("waiting", False)
     )
-    world.let_all_be_received()
+    world.show_hidden_messages()
     world.drain()
 
 
 def test_a_batch_that_was_taken_too_often_is_asked_after_before_it_is_given_up(
-    world: World, published: str, attempt: Attempt
+    world: SinkSetup, published: str, attempt: Attempt
 ) -> None:
     publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
     world.sink._write(world.sink.client.buffer_fetch(UUID(publish_id)))  # and dies
-    world.taken(publish_id, MAX_TRIES)
+    world.set_receives(publish_id, MAX_TRIES)
     world.drain()
     assert (state(world, published), buried(world, publish_id)) == ("written", False)
     other = world.publish(attempt, [{"id": "b", "n": 1}])
-    world.taken(other, MAX_TRIES)
+    world.set_receives(other, MAX_TRIES)
     world.drain()
     (failed,) = world.batches(published, state="failed")
     assert "received 10 times" in failed["error_message"]

@@ -16,7 +16,7 @@ from support.changes import following
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
-from support.users import new_org, person
+from support.users import new_org, new_user
 from support.waiting import eventually
 from trace_etl.dispatcher.user_api.pages import encode_key
 from trace_etl.dispatcher.user_api.routes import changes as route
@@ -90,7 +90,7 @@ def test_every_event_is_a_place_to_go_on_from(shared: Bench) -> None:
 
 def test_nothing_of_another_org_or_dag_is_told(shared: Bench) -> None:
     dag, other_dag = shared.dag(), shared.dag()
-    with person(shared, "admin", org_id=new_org(shared)) as stranger:
+    with new_user(shared, "admin", org_id=new_org(shared)) as stranger:
         theirs = Bench(shared.live, shared.http, stranger)
         with following(stranger) as foreign, following(shared.user, dag=dag.name) as mine:
             next(foreign), next(mine)
@@ -182,7 +182,7 @@ def test_a_stream_ends_when_its_user_is_disabled(
     shared: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "HEARTBEAT", 0.05)
-    with person(shared, "reader") as reader:
+    with new_user(shared, "reader") as reader:
         name = reader.get("/v1/me").json()["name"]
         with reader.stream("GET", "/v1/changes") as reply:
             lines = reply.iter_lines()

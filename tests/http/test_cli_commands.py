@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from support.dags import QUICKSTART
 from support.dispatcher import Live
-from support.query import Warehouse, querying
+from support.query import Warehouse, running_query_service
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
@@ -103,7 +103,7 @@ def asking(shell: Shell, dag: str) -> Generator[Shell]:
     hashes = pa.array([b"\xab\xcd"] * 10, pa.binary())
     rows = pa.table({"block_number": numbers, "hash": hashes, "note": ["a, b"] * 10})
     warehouse.commit("blocks", 0, 9, rows)
-    with querying(shell.live.secrets, shell.live.dsns, warehouse.objects) as query:
+    with running_query_service(shell.live.secrets, shell.live.dsns, warehouse.objects) as query:
         connect(shell.home, shell.live, query.cfg.query_port)
         yield replace(shell, apart=True)
 

@@ -13,7 +13,7 @@ import pytest
 
 from support.dispatcher import Secrets, live
 from support.lifecycle import bench
-from support.rollouts import Story
+from support.rollouts import RolloutDag
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres.databases import Dsns
@@ -26,7 +26,7 @@ class Shell:
     """The program beside a Dispatcher whose loops run, and a DAG to change."""
 
     directory: Path
-    story: Story
+    story: RolloutDag
 
     def file(self, **change: Any) -> str:
         path = self.directory / "dag.yaml"
@@ -55,7 +55,7 @@ class Shell:
         self.story.deploy()
         self.story.trigger(0, end)
         while len(self.story.seen("done")[1]) < (end + 1) // 10:
-            self.story.work_off("work", "after")
+            self.story.finish_all("work", "after")
 
     def waiting(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -82,7 +82,7 @@ def shell(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Shell]:
             "user_token": str(secrets.directory / "user.jwt"),
         }
         connection.write(home / "connection.json", connection.StackConnection(**fields))
-        yield Shell(tmp_path, Story(made))
+        yield Shell(tmp_path, RolloutDag(made))
 
 
 def test_a_change_from_plan_to_rollback(shell: Shell) -> None:
@@ -104,7 +104,7 @@ def test_a_change_from_plan_to_rollback(shell: Shell) -> None:
 
     waiting = shell.waiting("deploy", shell.file(column=2), "--wait")
     while waiting.poll() is None:
-        story.work_off("work", "after")
+        story.finish_all("work", "after")
     said, wrong = waiting.communicate()
     assert waiting.returncode == 0, wrong
     assert "Complete: the new generations are current." in said

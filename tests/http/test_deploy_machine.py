@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.lifecycle import Attempt, Bench
-from support.rollouts import Story
+from support.rollouts import RolloutDag
 
 TEXTS: list[dict[str, Any]] = [
     {},
@@ -26,7 +26,7 @@ JOBS = ("work", "labour", "after")
 class World:
     """What should be there, beside what is."""
 
-    story: Story
+    story: RolloutDag
     chance: random.Random
     asked: set[int] = field(default_factory=set)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -90,7 +90,7 @@ class World:
         while self.running:
             self.return_late()
         for _ in range(20):
-            done = self.story.work_off(*JOBS)
+            done = self.story.finish_all(*JOBS)
             self.story.bench.live.run(self.story.bench.live.service.reconciler.reconcile_once)
             if self.story.rollout()["state"] != "building" and not done:
                 return
@@ -102,7 +102,7 @@ class World:
 def test_whatever_happens_everything_asked_for_is_shown_in_the_end(
     shared: Bench, seed: int
 ) -> None:
-    world = World(Story(shared), random.Random(seed))
+    world = World(RolloutDag(shared), random.Random(seed))
     world.story.deploy()
     world.ask()
     steps = [world.ask, world.deploy, world.roll_back, world.claim, world.return_late, world.swap]

@@ -5,19 +5,19 @@ from uuid import uuid4
 import pytest
 
 from support import queue_tables
-from support.lifecycle import Bench, at_once, held_up
-from support.rollouts import Story
+from support.lifecycle import Bench, run_behind_lock, run_concurrently
+from support.rollouts import RolloutDag
 
 THREE = ["0-9", "10-19", "20-29"]
 
 
 @pytest.fixture
-def story(shared: Bench) -> Story:
-    return Story(shared)
+def story(shared: Bench) -> RolloutDag:
+    return RolloutDag(shared)
 
 
-def test_the_plan_says_what_changes_and_why(story: Story) -> None:
-    story.built()
+def test_the_plan_says_what_changes_and_why(story: RolloutDag) -> None:
+    story.deploy_and_build()
     plan = story.plan(column=2)
     actions = {job["name"]: (job["change"], job["action"]) for job in plan["plan"]["jobs"]}
     assert actions == {
@@ -38,15 +38,15 @@ def test_the_plan_says_what_changes_and_why(story: Story) -> None:
     assert plan["plan"]["builds"]
 
 
-def test_a_plan_changes_nothing(story: Story) -> None:
-    story.built()
+def test_a_plan_changes_nothing(story: RolloutDag) -> None:
+    story.deploy_and_build()
     before = story.bench.dump()
     story.plan(column=2)
     assert story.bench.dump() == before
 
 
-def test_readers_see_the_old_generation_until_the_new_one_is_complete(story: Story) -> None:
-    story.built()
+def test_readers_see_the_old_generation_until_the_new_one_is_complete(story: RolloutDag) -> None:
+    story.deploy_and_build()
     old, _ = story.seen("out")
     deployed = story.deploy(column=2)
     assert deployed["is_building"]
@@ -58,7 +58,7 @@ def test_readers_see_the_old_generation_until_the_new_one_is_complete(story: Sto
         assert story.seen("out") == (old, THREE)
     story.finish(third)
     assert not story.swap()  # `after` is not there yet: all pointers move together
-    story.work_off("after")
+    story.finish_all("after")
     assert story.swap()
     new, keys = story.seen("out")
     assert (new != old, keys) == (True, THREE)
@@ -66,8 +66,8 @@ def test_readers_see_the_old_generation_until_the_new_one_is_complete(story: Sto
     assert story.rollout()["state"] == "complete"
 
 
-def test_the_new_generation_reads_the_new_upstream_and_not_the_old(story: Story) -> None:
-    story.built()
+def test_the_new_generation_reads_the_new_upstream_and_not_the_old(story: RolloutDag) -> None:
+    story.deploy_and_build()
     old = story.current("out")["dataset_version"]
     story.deploy(column=2)
     story.finish(story.queued("work")[0])
@@ -78,8 +78,8 @@ def test_the_new_generation_reads_the_new_upstream_and_not_the_old(story: Story)
     assert [p["partition_key"] for p in source["partitions"]] == ["0-9"]
 
 
-def test_blocks_that_arrive_meanwhile_reach_both_generations(story: Story) -> None:
-    story.built()
+def test_blocks_that_arrive_meanwhile_reach_both_generations(story: RolloutDag) -> None:
+    story.deploy_and_build()
     story.deploy(column=2)
     story.trigger(30, 39)
     tasks = story.bench.rows(
@@ -89,15 +89,15 @@ def test_blocks_that_arrive_meanwhile_reach_both_generations(story: Story) -> No
         story.name,
     )
     assert sorted((t["building"], t["bulk"]) for t in tasks) == [(False, False), (True, True)]
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
     assert story.swap()
     assert story.seen("out")[1] == [*THREE, "30-39"]
 
 
-def test_what_the_old_generation_gains_has_to_be_covered_too(story: Story) -> None:
-    story.built()
+def test_what_the_old_generation_gains_has_to_be_covered_too(story: RolloutDag) -> None:
+    story.deploy_and_build()
     story.deploy(column=2)
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
     story.trigger(30, 39)
     live, building = story.queued("work")
     if story.bench.row(live)["bulk"]:
@@ -106,20 +106,20 @@ def test_what_the_old_generation_gains_has_to_be_covered_too(story: Story) -> No
     assert not story.swap()
     assert story.rollout()["targets"][-1]["missing"] == [[30, 39]]
     story.finish(building)
-    story.work_off("after")
+    story.finish_all("after")
     assert story.swap()
 
 
-def test_another_size_of_the_pieces_covers_the_same_blocks(story: Story) -> None:
-    story.built()
+def test_another_size_of_the_pieces_covers_the_same_blocks(story: RolloutDag) -> None:
+    story.deploy_and_build()
     story.deploy(size=15)
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
     assert story.swap()
     assert story.seen("done")[1] == ["0-14", "15-29"]
 
 
-def test_a_change_that_shapes_no_rows_counts_at_once(story: Story) -> None:
-    story.built()
+def test_a_change_that_shapes_no_rows_counts_at_once(story: RolloutDag) -> None:
+    story.deploy_and_build()
     before = story.seen("out")
     deployed = story.deploy(options="max_attempts: 9")
     assert not deployed["is_building"]
@@ -130,7 +130,7 @@ def test_a_change_that_shapes_no_rows_counts_at_once(story: Story) -> None:
     assert story.bench.row(task_id)["max_attempts"] == 9
 
 
-def test_with_nothing_to_serve_the_new_generation_is_current_at_once(story: Story) -> None:
+def test_with_nothing_to_serve_the_new_generation_is_current_at_once(story: RolloutDag) -> None:
     first = story.deploy()
     deployed = story.deploy(column=2)
     assert not deployed["is_building"]
@@ -139,8 +139,8 @@ def test_with_nothing_to_serve_the_new_generation_is_current_at_once(story: Stor
     assert versions[0]["work"] != versions[1]["work"]
 
 
-def test_the_same_text_changes_nothing(story: Story) -> None:
-    story.built()
+def test_the_same_text_changes_nothing(story: RolloutDag) -> None:
+    story.deploy_and_build()
     before = story.bench.dump()
     again = story.deploy()
     assert not again["changed"]
@@ -148,9 +148,9 @@ def test_the_same_text_changes_nothing(story: Story) -> None:
 
 
 def test_the_old_generations_waiting_tasks_are_canceled_by_the_swap_and_not_before(
-    story: Story,
+    story: RolloutDag,
 ) -> None:
-    story.built()
+    story.deploy_and_build()
     story.trigger(30, 49)
     waiting, running = story.queued("work")
     attempt = story.bench.claimed(running)
@@ -159,14 +159,14 @@ def test_the_old_generations_waiting_tasks_are_canceled_by_the_swap_and_not_befo
     new = [t for t in story.queued("work") if t != waiting]
     for task_id in new:
         story.finish(task_id)
-    story.work_off("after")
+    story.finish_all("after")
     assert story.swap()
     assert story.bench.status(waiting) == "Canceled"
     assert story.bench.status(running) == "Running"
     assert story.bench.heartbeat(attempt).json()["cancel_requested"]
 
 
-def test_a_job_that_is_gone_runs_until_the_swap(story: Story) -> None:
+def test_a_job_that_is_gone_runs_until_the_swap(story: RolloutDag) -> None:
     extra = """
   - name: side
     operator: sql
@@ -176,33 +176,33 @@ def test_a_job_that_is_gone_runs_until_the_swap(story: Story) -> None:
 """
     story.deploy(extra=extra)
     story.trigger(0, 9)
-    story.work_off("work", "after", "side")
+    story.finish_all("work", "after", "side")
     plan = story.deploy(column=2)
     assert story.job(plan, "side")["action"] == "retire"
     active = (
         "SELECT active FROM jobs j JOIN dags g USING (dag_id) WHERE g.name = %s AND j.name = %s"
     )
     assert story.bench.rows(active, story.name, "side") == [{"active": True}]
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
     assert story.swap()
     assert story.bench.rows(active, story.name, "side") == [{"active": False}]
 
 
-def test_a_published_name_that_moves_waits_for_the_output_it_moves_to(story: Story) -> None:
-    story.built()
+def test_a_published_name_that_moves_waits_for_the_output_it_moves_to(story: RolloutDag) -> None:
+    story.deploy_and_build()
     old, _ = story.seen("out")
     plan = story.deploy(work="labour")
     (moved,) = [name for name in plan["plan"]["names"] if name["name"] == f"{story.name}_out"]
     assert (moved["before"], moved["after"]) == ("work.out", "labour.out")
     assert story.seen("out") == (old, THREE)
-    story.work_off("labour", "after")
+    story.finish_all("labour", "after")
     assert story.swap()
     new, keys = story.seen("out")
     assert (new != old, keys) == (True, THREE)
 
 
-def test_a_new_job_is_given_everything_that_its_input_holds(story: Story) -> None:
-    story.built()
+def test_a_new_job_is_given_everything_that_its_input_holds(story: RolloutDag) -> None:
+    story.deploy_and_build()
     extra = """
   - name: side
     operator: sql
@@ -215,20 +215,20 @@ def test_a_new_job_is_given_everything_that_its_input_holds(story: Story) -> Non
     assert len(story.queued("side")) == 3
 
 
-def test_a_changed_source_emits_again_what_it_was_told(story: Story) -> None:
-    story.built()
+def test_a_changed_source_emits_again_what_it_was_told(story: RolloutDag) -> None:
+    story.deploy_and_build()
     story.deploy(ranges="spans")
     story.bench.live.drain()
     story.trigger(30, 39)  # to the source that is live; the next look passes it on
     story.swap()
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
     assert story.swap()
     assert story.seen("out")[1] == [*THREE, "30-39"]
 
 
-def test_readers_in_other_dags_get_the_new_generation_after_the_swap(story: Story) -> None:
-    story.built()
-    other = Story(story.bench)
+def test_readers_in_other_dags_get_the_new_generation_after_the_swap(story: RolloutDag) -> None:
+    story.deploy_and_build()
+    other = RolloutDag(story.bench)
     text = f"""
 name: {other.name}
 jobs:
@@ -239,9 +239,9 @@ jobs:
     config: {{sql: "SELECT 1 FROM {story.name}_out"}}
 """
     assert other.post(text).status_code == 200
-    assert other.work_off("reader") == 3
+    assert other.finish_all("reader") == 3
     story.deploy(column=2)
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
     assert other.queued("reader") == []
     assert story.swap()
     assert len(other.queued("reader")) == 3
@@ -249,8 +249,8 @@ jobs:
     assert source["dataset_version"] == story.current("out")["dataset_version"]
 
 
-def test_the_reason_names_the_task_that_failed_for_good(story: Story) -> None:
-    story.built()
+def test_the_reason_names_the_task_that_failed_for_good(story: RolloutDag) -> None:
+    story.deploy_and_build()
     story.deploy(column=2)
     attempt = story.bench.claimed(story.queued("work")[0])
     words = {"error_code": "sql", "error_message": "no column 2", "retryable": False}
@@ -261,8 +261,8 @@ def test_the_reason_names_the_task_that_failed_for_good(story: Story) -> None:
     assert "no column 2" in found["reason"]
 
 
-def test_what_cannot_be_covered_can_be_promoted(story: Story) -> None:
-    story.built()
+def test_what_cannot_be_covered_can_be_promoted(story: RolloutDag) -> None:
+    story.deploy_and_build()
     story.deploy(column=2)
     for task_id in story.queued("work"):
         assert story.bench.cancel(task_id).status_code == 200
@@ -275,7 +275,7 @@ def test_what_cannot_be_covered_can_be_promoted(story: Story) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "conflict")
 
 
-def test_a_deploy_for_another_version_than_the_plans_is_refused(story: Story) -> None:
+def test_a_deploy_for_another_version_than_the_plans_is_refused(story: RolloutDag) -> None:
     plan = story.plan()
     assert plan["base_version"] is None
     story.deploy()
@@ -285,13 +285,13 @@ def test_a_deploy_for_another_version_than_the_plans_is_refused(story: Story) ->
     assert story.post(story.text(column=2), base_version=fresh).status_code == 200
 
 
-def test_of_two_deploys_at_once_one_wins_and_the_other_is_told(story: Story) -> None:
-    story.built()
+def test_of_two_deploys_at_once_one_wins_and_the_other_is_told(story: RolloutDag) -> None:
+    story.deploy_and_build()
     key = f"deploy:00000000-0000-0000-0000-000000000001:{story.name}"
     lock = f"SELECT pg_advisory_xact_lock(hashtextextended('{key}', 0))"
     texts = [story.text(column=2), story.text(column=3)]
     with story.bench.live.user() as second:
-        replies = held_up(
+        replies = run_behind_lock(
             story.bench.live.dsns.state,
             lock,
             [
@@ -306,10 +306,10 @@ def test_of_two_deploys_at_once_one_wins_and_the_other_is_told(story: Story) -> 
     assert story.bench.user.get(f"/v1/dags/{story.name}").json()["text"] == texts[won]
 
 
-def test_two_deploys_of_the_same_text_at_once_are_one(story: Story) -> None:
+def test_two_deploys_of_the_same_text_at_once_are_one(story: RolloutDag) -> None:
     text = story.text()
     with story.bench.live.user() as second:
-        replies = at_once(
+        replies = run_concurrently(
             [
                 lambda: story.bench.user.post("/v1/dags", json={"text": text}),
                 lambda: second.post("/v1/dags", json={"text": text}),
@@ -319,21 +319,21 @@ def test_two_deploys_of_the_same_text_at_once_are_one(story: Story) -> None:
     assert sorted(r.json()["changed"] for r in replies) == [False, True]
 
 
-def test_a_second_change_takes_the_place_of_one_that_is_being_built(story: Story) -> None:
-    story.built()
+def test_a_second_change_takes_the_place_of_one_that_is_being_built(story: RolloutDag) -> None:
+    story.deploy_and_build()
     old = story.seen("out")
     story.deploy(column=2)
     superseded = story.queued("work")
     story.deploy(column=3)
     assert {story.bench.status(task_id) for task_id in superseded} == {"Canceled"}
     assert story.seen("out") == old
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
     assert story.swap()
     assert story.roll_back().status_code == 200
     assert story.seen("out") == old
 
 
-def test_a_bootstrap_is_asked_for_once(story: Story) -> None:
+def test_a_bootstrap_is_asked_for_once(story: RolloutDag) -> None:
     text = story.text().replace(
         "source: {kind: manual}", "source: {kind: manual}\n    bootstrap: {start: 0, end: 29}"
     )
@@ -369,7 +369,7 @@ publish: [{{name: {name}_rows, from: {{job: copy}}}}]
     assert "waits for its own output" in refused.json()["errors"][0]["message"]
 
 
-def test_a_dataset_that_nobody_publishes_is_told_with_its_place(story: Story) -> None:
+def test_a_dataset_that_nobody_publishes_is_told_with_its_place(story: RolloutDag) -> None:
     story.deploy()
     text = f"""name: {story.name}_b
 jobs:
@@ -385,7 +385,7 @@ jobs:
         assert f"did you mean '{story.name}_out'" in fault["message"]
 
 
-def test_names_of_other_dags_are_told_all_at_once(story: Story) -> None:
+def test_names_of_other_dags_are_told_all_at_once(story: RolloutDag) -> None:
     story.deploy()
     text = story.text().replace(f"name: {story.name}\n", f"name: {story.name}_b\n")
     for path in ("/v1/plans", "/v1/dags"):
@@ -395,20 +395,20 @@ def test_names_of_other_dags_are_told_all_at_once(story: Story) -> None:
             assert f"{story.name}_{name}" in refused.json()["detail"]
 
 
-def test_an_event_that_slipped_through_is_asked_for_again(story: Story) -> None:
+def test_an_event_that_slipped_through_is_asked_for_again(story: RolloutDag) -> None:
     """Routed by the pointers of before, after the deploy had looked: nobody's, but not for long."""
-    story.built()
+    story.deploy_and_build()
     story.deploy(column=2)
     lost = story.queued("work")[1]
     story.bench.rows("DELETE FROM tasks WHERE task_id = %s", lost)
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
     assert not story.swap()
-    assert story.work_off("work", "after") == 2
+    assert story.finish_all("work", "after") == 2
     assert story.swap()
 
 
-def test_a_rebuild_gives_way_to_new_blocks_in_the_queue(story: Story) -> None:
-    story.built()
+def test_a_rebuild_gives_way_to_new_blocks_in_the_queue(story: RolloutDag) -> None:
+    story.deploy_and_build()
     story.deploy(column=2)
     story.trigger(30, 39)
     story.bench.live.drain()
@@ -418,7 +418,7 @@ def test_a_rebuild_gives_way_to_new_blocks_in_the_queue(story: Story) -> None:
     assert sorted(waiting.values()) == [False, True, True, True, True]
 
 
-def test_a_name_that_goes_away_is_told_with_those_who_read_it(story: Story) -> None:
+def test_a_name_that_goes_away_is_told_with_those_who_read_it(story: RolloutDag) -> None:
     story.deploy()
     reader = f"""
 name: {story.name}_b
@@ -437,7 +437,7 @@ jobs:
     assert name["readers"] == [f"{story.name}_b.reader"]
 
 
-def test_a_dag_cannot_read_a_name_that_it_gives_up(story: Story) -> None:
+def test_a_dag_cannot_read_a_name_that_it_gives_up(story: RolloutDag) -> None:
     story.deploy()
     text = story.text().replace("{job: work}", f"{{dataset: {story.name}_done}}", 1)
     text = text.replace(f"  - {{name: {story.name}_done, from: {{job: after}}}}\n", "")

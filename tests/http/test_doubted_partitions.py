@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.cascade import World
+from support.cascade import CascadeDag
 from support.lifecycle import Attempt, Bench
 
 _DAG = """
@@ -32,8 +32,8 @@ publish:
 
 
 @pytest.fixture
-def world(shared: Bench) -> Generator[World]:
-    made = World(shared)
+def world(shared: Bench) -> Generator[CascadeDag]:
+    made = CascadeDag(shared)
     text = _DAG.format(name=made.name)
     assert shared.user.post("/v1/dags", json={"text": text}).status_code == 200
     for first in (0, 10):
@@ -45,7 +45,7 @@ def world(shared: Bench) -> Generator[World]:
     made.close()
 
 
-def queued(world: World, job: str) -> list[dict[str, Any]]:
+def queued(world: CascadeDag, job: str) -> list[dict[str, Any]]:
     return world.bench.rows(
         """
         SELECT t.* FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
@@ -56,11 +56,11 @@ def queued(world: World, job: str) -> list[dict[str, Any]]:
     )
 
 
-def claim_all(world: World, job: str) -> list[Attempt]:
+def claim_all(world: CascadeDag, job: str) -> list[Attempt]:
     return [world.bench.claimed(str(task["task_id"])) for task in queued(world, job)]
 
 
-def finish(world: World, attempt: Attempt, **fields: Any) -> None:
+def finish(world: CascadeDag, attempt: Attempt, **fields: Any) -> None:
     published = world.bench.write_output(attempt)
     reply = world.bench.complete(
         attempt, datasets_published=[published], events=[attempt.event()], **fields
@@ -82,14 +82,14 @@ def doubt(attempt: Attempt, part: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def told(world: World) -> list[dict[str, Any]]:
+def told(world: CascadeDag) -> list[dict[str, Any]]:
     """What was said of the base, by anybody but the Dispatcher, oldest first."""
     reply = world.bench.user.get("/v1/invalidations", params={"dataset": f"{world.name}_base"})
     items = [i for i in reply.json()["items"] if i["reason"] != "rewritten"]
     return list(reversed(items))
 
 
-def doubted_once(world: World) -> Attempt:
+def doubted_once(world: CascadeDag) -> Attempt:
     """The first check finds the first partition wrong; the task that makes it again."""
     first, second = claim_all(world, "check")
     finish(world, second)
@@ -100,7 +100,7 @@ def doubted_once(world: World) -> Attempt:
     return again
 
 
-def test_the_producer_makes_it_again_and_its_readers_follow(world: World) -> None:
+def test_the_producer_makes_it_again_and_its_readers_follow(world: CascadeDag) -> None:
     again = doubted_once(world)
     assert again.scope["partition_key"] == "0-9"
     assert again.claimed["task"]["invalidation"]["reason"].startswith("block 3 is not as")
@@ -115,7 +115,7 @@ def test_the_producer_makes_it_again_and_its_readers_follow(world: World) -> Non
     assert told(world)[0]["processed"] == 1
 
 
-def test_what_is_still_wrong_after_that_is_left_with_the_reason(world: World) -> None:
+def test_what_is_still_wrong_after_that_is_left_with_the_reason(world: CascadeDag) -> None:
     again = doubted_once(world)
     finish(world, again)
     (check,) = claim_all(world, "check")
@@ -126,7 +126,7 @@ def test_what_is_still_wrong_after_that_is_left_with_the_reason(world: World) ->
     assert told(world)[-1]["tasks"] == 0
 
 
-def test_a_person_has_it_made_again_and_then_it_may_be_doubted_again(world: World) -> None:
+def test_a_person_has_it_made_again_and_then_it_may_be_doubted_again(world: CascadeDag) -> None:
     finish(world, doubted_once(world))
     (check,) = claim_all(world, "check")
     finish(world, check, invalidations=[doubt(check, "0-9")])
@@ -140,7 +140,7 @@ def test_a_person_has_it_made_again_and_then_it_may_be_doubted_again(world: Worl
     assert [t["partition_key"] for t in queued(world, "base")] == ["0-9"]
 
 
-def test_two_who_doubt_the_same_have_it_made_again_once(world: World) -> None:
+def test_two_who_doubt_the_same_have_it_made_again_once(world: CascadeDag) -> None:
     first, second = claim_all(world, "check")
     whole = doubt(first, "0-9", kind="row_range", partition_key=None, start=2, end=4)
     for _ in range(2):  # the answer was lost
@@ -152,7 +152,7 @@ def test_two_who_doubt_the_same_have_it_made_again_once(world: World) -> None:
     assert len(told(world)) == 2
 
 
-def test_one_that_cannot_be_made_again_says_so(world: World) -> None:
+def test_one_that_cannot_be_made_again_says_so(world: CascadeDag) -> None:
     again = doubted_once(world)
     world.bench.rows("UPDATE tasks SET max_attempts = 1 WHERE task_id = %s", again.task_id)
     world.bench.complete(again, "Failed", error_message="no node", retryable=False)
@@ -166,7 +166,7 @@ def test_one_that_cannot_be_made_again_says_so(world: World) -> None:
     )
 
 
-def test_only_a_checker_may_doubt_and_only_what_it_was_asked_to_check(world: World) -> None:
+def test_only_a_checker_may_doubt_and_only_what_it_was_asked_to_check(world: CascadeDag) -> None:
     left = claim_all(world, "left")[0]
     first, _ = claim_all(world, "check")
     for attempt, key in ((left, "0-9"), (first, "10-19")):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from support.cascade import JOBS, World
+from support.cascade import JOBS, CascadeDag
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
@@ -42,15 +42,15 @@ steps = st.one_of(
     st.tuples(st.just("trigger"), st.sampled_from([(0, 9), (0, 19), (20, 29)])),
     st.tuples(st.just("repeat"), nth),
     st.tuples(st.just("kill"), nth),
-    st.tuples(st.just("fall_silent"), nth),
-    st.tuples(st.just("lose")),
+    st.tuples(st.just("expire_lease"), nth),
+    st.tuples(st.just("lose_routing")),
     st.tuples(st.just("reconcile")),
     st.tuples(st.just("partition"), st.sampled_from(["base", "left"]), st.integers(0, 1)),
     st.tuples(st.just("rebuild"), blocks),
 )
 
 
-def play(world: World, step: tuple) -> None:
+def play(world: CascadeDag, step: tuple) -> None:
     match step:
         case ("reorganise" | "trigger" as what, (first, last)):
             getattr(world, what)(first, last)
@@ -68,20 +68,22 @@ def play(world: World, step: tuple) -> None:
 @given(st.lists(steps, min_size=5, max_size=25))
 @example([("publish",), ("claim", 0), ("reorganise", (0, 19)), ("finish", 0)])
 def test_after_any_sequence_every_output_equals_a_rebuild(stage: Bench, story: list) -> None:
-    world = World(stage).deploy()
+    world = CascadeDag(stage).deploy()
     try:
         world.trigger(0, 19)
         world.publish()
         for step in story:
             play(world, step)
         world.settle()
-        assert {job: world.shown(job) for job in JOBS} == {job: world.rebuilt(job) for job in JOBS}
+        assert {job: world.visible_rows(job) for job in JOBS} == {
+            job: world.expected_rows(job) for job in JOBS
+        }
         assert unprocessed(world) == []
     finally:
         world.close()
 
 
-def unprocessed(world: World) -> list[dict]:
+def unprocessed(world: CascadeDag) -> list[dict]:
     """What an invalidation asked for and nobody did."""
     return world.bench.rows(
         """

@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from support.cascade import World
-from support.lifecycle import Attempt, Bench, at_once, held_up
+from support.cascade import CascadeDag
+from support.lifecycle import Attempt, Bench, run_behind_lock, run_concurrently
 
 
 @pytest.fixture
-def world(shared: Bench) -> Generator[World]:
-    made = World(shared).deploy()
+def world(shared: Bench) -> Generator[CascadeDag]:
+    made = CascadeDag(shared).deploy()
     made.trigger(0, 19)
     made.publish()
     yield made
     made.close()
 
 
-def tasks(world: World, job: str, status: str = "Queued") -> list[dict[str, Any]]:
+def tasks(world: CascadeDag, job: str, status: str = "Queued") -> list[dict[str, Any]]:
     return world.bench.rows(
         """
         SELECT t.* FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
@@ -30,17 +30,17 @@ def tasks(world: World, job: str, status: str = "Queued") -> list[dict[str, Any]
     )
 
 
-def claimed(world: World, job: str, nth: int = 0) -> Attempt:
+def claimed(world: CascadeDag, job: str, nth: int = 0) -> Attempt:
     return world.bench.claimed(str(tasks(world, job)[nth]["task_id"]))
 
 
-def finished(world: World, attempt: Attempt, **fields: Any) -> None:
+def finished(world: CascadeDag, attempt: Attempt, **fields: Any) -> None:
     published = world.bench.write_output(attempt)
     reply = world.bench.complete(attempt, datasets_published=[published], **fields)
     assert reply.status_code == 200, reply.text
 
 
-def shown_task(world: World, job: str, key: str) -> str:
+def shown_task(world: CascadeDag, job: str, key: str) -> str:
     (row,) = world.bench.rows(
         """
         SELECT p.task_id FROM partitions p JOIN datasets d USING (dataset_version)
@@ -54,13 +54,13 @@ def shown_task(world: World, job: str, key: str) -> str:
     return str(row["task_id"])
 
 
-def invalidations(world: World, **query: Any) -> list[dict[str, Any]]:
+def invalidations(world: CascadeDag, **query: Any) -> list[dict[str, Any]]:
     reply = world.bench.user.get("/v1/invalidations", params={"limit": 1000, **query})
     assert reply.status_code == 200, reply.text
     return [i for i in reply.json()["items"] if i["dag"] == world.name]
 
 
-def complete_all(world: World) -> None:
+def complete_all(world: CascadeDag) -> None:
     while world.waiting():
         world.finish_all()
 
@@ -68,13 +68,13 @@ def complete_all(world: World) -> None:
 # --- who is told ------------------------------------------------------------------------------
 
 
-def test_what_is_published_first_invalidates_nothing(world: World) -> None:
+def test_what_is_published_first_invalidates_nothing(world: CascadeDag) -> None:
     complete_all(world)
     # A job with two inputs runs for each of them: its second word on a scope is a rewrite.
     assert {i["output"] for i in invalidations(world)} == {"both"}
 
 
-def test_a_rewrite_reaches_every_consumer_and_goes_on_from_there(world: World) -> None:
+def test_a_rewrite_reaches_every_consumer_and_goes_on_from_there(world: CascadeDag) -> None:
     complete_all(world)
     world.chain[3] += 1
     world.invalidate("ranges", partition_key="0-9", reason="a reorganisation")
@@ -101,7 +101,7 @@ def test_a_rewrite_reaches_every_consumer_and_goes_on_from_there(world: World) -
     assert (rewritten["tasks"], rewritten["processed"]) == (2, 0)
 
 
-def test_it_is_processed_by_a_consumer_once_its_completion_is_accepted(world: World) -> None:
+def test_it_is_processed_by_a_consumer_once_its_completion_is_accepted(world: CascadeDag) -> None:
     complete_all(world)
     world.invalidate("base", partition_key="10-19")
     world.publish()
@@ -114,7 +114,7 @@ def test_it_is_processed_by_a_consumer_once_its_completion_is_accepted(world: Wo
     assert (told["tasks"], told["processed"]) == (2, 1)
 
 
-def test_a_row_range_makes_one_task_for_each_output_it_touches(world: World) -> None:
+def test_a_row_range_makes_one_task_for_each_output_it_touches(world: CascadeDag) -> None:
     complete_all(world)
     world.invalidate("base", start=8, end=12, filter={"address": ["a", "b"], "n": 1})
     world.publish()
@@ -124,14 +124,14 @@ def test_a_row_range_makes_one_task_for_each_output_it_touches(world: World) -> 
     assert told["filter"] == {"address": ["a", "b"], "n": 1}
 
 
-def test_what_waits_is_not_asked_for_twice(world: World) -> None:
+def test_what_waits_is_not_asked_for_twice(world: CascadeDag) -> None:
     world.finish_all()  # base is there; left and right wait
     world.invalidate("base", partition_key="0-9")
     world.publish()
     assert [t["partition_key"] for t in tasks(world, "left")] == ["0-9", "10-19"]
 
 
-def test_rewrites_that_meet_behind_a_fork_are_answered_once(world: World) -> None:
+def test_rewrites_that_meet_behind_a_fork_are_answered_once(world: CascadeDag) -> None:
     complete_all(world)
     world.invalidate("base", partition_key="0-9")
     world.publish()
@@ -145,7 +145,7 @@ def test_rewrites_that_meet_behind_a_fork_are_answered_once(world: World) -> Non
     assert [t["partition_key"] for t in tasks(world, "both")] == ["0-9", "0-9"]
 
 
-def test_an_invalid_range_of_a_source_passes_through_a_splitter(world: World) -> None:
+def test_an_invalid_range_of_a_source_passes_through_a_splitter(world: CascadeDag) -> None:
     complete_all(world)
     # The source's own dataset has no name: its consumer is told through the database.
     world.bench.rows(
@@ -164,7 +164,7 @@ def test_an_invalid_range_of_a_source_passes_through_a_splitter(world: World) ->
     assert [t["partition_key"] for t in tasks(world, "base")] == ["10-19"]
 
 
-def test_a_consumer_in_another_dag_is_told_too(world: World) -> None:
+def test_a_consumer_in_another_dag_is_told_too(world: CascadeDag) -> None:
     complete_all(world)
     text = f"""
 name: {world.name}_more
@@ -177,7 +177,7 @@ jobs:
 """
     assert world.bench.user.post("/v1/dags", json={"text": text}).status_code == 200
     world.reconcile()
-    more = World(world.bench, name=f"{world.name}_more")
+    more = CascadeDag(world.bench, name=f"{world.name}_more")
     far = claimed(more, "far")
     assert far.claimed["task"]["inputs"][0]["where"] == {"a": [1]}
     finished(more, far)
@@ -191,7 +191,7 @@ jobs:
 # --- which of two stays -----------------------------------------------------------------------
 
 
-def test_a_late_answer_from_older_inputs_does_not_replace_a_newer_one(world: World) -> None:
+def test_a_late_answer_from_older_inputs_does_not_replace_a_newer_one(world: CascadeDag) -> None:
     world.finish_all()
     old = claimed(world, "left")
     world.invalidate("base", partition_key="0-9")
@@ -204,7 +204,7 @@ def test_a_late_answer_from_older_inputs_does_not_replace_a_newer_one(world: Wor
     assert world.bench.status(old.task_id) == "Completed"
 
 
-def test_a_late_answer_is_shown_while_there_is_nothing_else(world: World) -> None:
+def test_a_late_answer_is_shown_while_there_is_nothing_else(world: CascadeDag) -> None:
     world.finish_all()
     old = claimed(world, "left")
     world.invalidate("base", partition_key="0-9")
@@ -218,7 +218,7 @@ def test_a_late_answer_is_shown_while_there_is_nothing_else(world: World) -> Non
 
 @pytest.mark.parametrize("older_first", [True, False])
 def test_two_that_commit_at_the_same_moment_leave_the_newer_one(
-    world: World, older_first: bool
+    world: CascadeDag, older_first: bool
 ) -> None:
     world.finish_all()
     old = claimed(world, "left")
@@ -227,12 +227,12 @@ def test_two_that_commit_at_the_same_moment_leave_the_newer_one(
     (new,) = [t for t in tasks(world, "left") if t["invalidation_id"]]
     newer = world.bench.claimed(str(new["task_id"]))
     pair = [old, newer] if older_first else [newer, old]
-    at_once([lambda a=a: finished(world, a) for a in pair])
+    run_concurrently([lambda a=a: finished(world, a) for a in pair])
     assert shown_task(world, "left", "0-9") == newer.task_id
 
 
 def test_an_attempt_whose_claim_the_routing_could_not_see_asks_for_itself_again(
-    world: World,
+    world: CascadeDag,
 ) -> None:
     """The claim took its snapshot, then waited for a row; a rewrite was routed meanwhile."""
     complete_all(world)
@@ -248,7 +248,7 @@ def test_an_attempt_whose_claim_the_routing_could_not_see_asks_for_itself_again(
         claims.append(world.bench.claimed(left))
 
     lock = f"SELECT FROM tasks WHERE task_id = '{left}' FOR UPDATE"
-    held_up(
+    run_behind_lock(
         world.bench.live.dsns.state,
         lock,
         [claim],
@@ -263,7 +263,7 @@ def test_an_attempt_whose_claim_the_routing_could_not_see_asks_for_itself_again(
 # --- what operators say -----------------------------------------------------------------------
 
 
-def test_an_operator_invalidates_with_its_completion_and_while_it_runs(world: World) -> None:
+def test_an_operator_invalidates_with_its_completion_and_while_it_runs(world: CascadeDag) -> None:
     complete_all(world)
     world.invalidate("ranges", partition_key="0-9")
     world.publish()
@@ -281,7 +281,7 @@ def test_an_operator_invalidates_with_its_completion_and_while_it_runs(world: Wo
     assert [t["partition_key"] for t in tasks(world, "left")] == ["0-9", "10-19"]
 
 
-def test_the_same_call_again_invalidates_once_though_it_gives_no_key(world: World) -> None:
+def test_the_same_call_again_invalidates_once_though_it_gives_no_key(world: CascadeDag) -> None:
     complete_all(world)
     world.invalidate("ranges", partition_key="0-9")
     world.publish()
@@ -301,7 +301,7 @@ def test_the_same_call_again_invalidates_once_though_it_gives_no_key(world: Worl
     assert say(item, item) == 4
 
 
-def test_nobody_invalidates_what_is_not_their_output(world: World) -> None:
+def test_nobody_invalidates_what_is_not_their_output(world: CascadeDag) -> None:
     base = claimed(world, "base")
     foreign = base.claimed["task"]["inputs"][0]["dataset_uuid"]
     item = {"dataset_uuid": foreign, "kind": "row_range", "start": 0, "end": 1}
@@ -315,7 +315,7 @@ def test_nobody_invalidates_what_is_not_their_output(world: World) -> None:
     assert invalidations(world) == []
 
 
-def test_a_stale_lease_invalidates_nothing(world: World) -> None:
+def test_a_stale_lease_invalidates_nothing(world: CascadeDag) -> None:
     base = claimed(world, "base")
     item = {
         "dataset_uuid": base.output["dataset_uuid"],
@@ -345,7 +345,7 @@ def test_a_stale_lease_invalidates_nothing(world: World) -> None:
     ],
     ids=str,
 )
-def test_a_scope_that_makes_no_sense_is_refused(world: World, scope: dict[str, Any]) -> None:
+def test_a_scope_that_makes_no_sense_is_refused(world: CascadeDag, scope: dict[str, Any]) -> None:
     base = claimed(world, "base")
     item = {"dataset_uuid": base.output["dataset_uuid"], **scope}
     reply = world.bench.call("/v1/task/events", base, events=[], invalidations=[item])
@@ -356,7 +356,7 @@ def test_a_scope_that_makes_no_sense_is_refused(world: World, scope: dict[str, A
 # --- what people say --------------------------------------------------------------------------
 
 
-def test_a_scope_that_was_never_published_is_not_found(world: World) -> None:
+def test_a_scope_that_was_never_published_is_not_found(world: CascadeDag) -> None:
     complete_all(world)
     assert world.invalidate("base", partition_key="500-509") == 404
     assert world.invalidate("base", start=500, end=509) == 404
@@ -364,7 +364,7 @@ def test_a_scope_that_was_never_published_is_not_found(world: World) -> None:
     assert world.bench.user.post(path, json={"partition_key": "0-9"}).status_code == 404
 
 
-def test_a_rebuild_makes_the_scope_again_and_its_readers_follow(world: World) -> None:
+def test_a_rebuild_makes_the_scope_again_and_its_readers_follow(world: CascadeDag) -> None:
     complete_all(world)
     before = shown_task(world, "base", "0-9")
     path = f"/v1/datasets/{world.name}_base/invalidations"
@@ -375,10 +375,10 @@ def test_a_rebuild_makes_the_scope_again_and_its_readers_follow(world: World) ->
     assert shown_task(world, "base", "0-9") != before
     world.publish()
     complete_all(world)
-    assert world.shown("both") == world.rebuilt("both")
+    assert world.visible_rows("both") == world.expected_rows("both")
 
 
-def test_the_list_is_paged_and_filtered(world: World) -> None:
+def test_the_list_is_paged_and_filtered(world: CascadeDag) -> None:
     complete_all(world)
     for _ in range(3):
         world.invalidate("base", partition_key="0-9")
@@ -398,7 +398,7 @@ def test_the_list_is_paged_and_filtered(world: World) -> None:
 # --- lineage ----------------------------------------------------------------------------------
 
 
-def test_lineage_names_every_partition_and_attempt_up_and_down(world: World) -> None:
+def test_lineage_names_every_partition_and_attempt_up_and_down(world: CascadeDag) -> None:
     complete_all(world)
     path = f"/v1/datasets/{world.name}_left/lineage/0-9"
     found = world.bench.user.get(path).json()
@@ -416,7 +416,7 @@ def test_lineage_names_every_partition_and_attempt_up_and_down(world: World) -> 
     ]
 
 
-def test_lineage_takes_keys_with_slashes(world: World) -> None:
+def test_lineage_takes_keys_with_slashes(world: CascadeDag) -> None:
     complete_all(world)
     rename = """UPDATE partitions SET partition_key = 'eu/west 1'
                  WHERE partition_key = '0-9' AND dataset_version = %s"""
@@ -430,7 +430,7 @@ def test_lineage_takes_keys_with_slashes(world: World) -> None:
         assert reply.json()["partition_key"] == "eu/west 1"
 
 
-def test_lineage_tells_what_was_rewritten_since(world: World) -> None:
+def test_lineage_tells_what_was_rewritten_since(world: CascadeDag) -> None:
     complete_all(world)
     before = shown_task(world, "base", "0-9")
     world.invalidate("ranges", partition_key="0-9")
@@ -440,7 +440,7 @@ def test_lineage_tells_what_was_rewritten_since(world: World) -> None:
     assert [(i["task_id"], i["is_current"]) for i in found["up"]] == [(before, False)]
 
 
-def test_lineage_of_a_dataset_is_its_place_in_the_dags(world: World) -> None:
+def test_lineage_of_a_dataset_is_its_place_in_the_dags(world: CascadeDag) -> None:
     found = world.bench.user.get(f"/v1/datasets/{world.name}_left/lineage").json()
     assert [(i["depth"], i["output"]) for i in found["up"]] == [
         (1, "base"),

@@ -9,11 +9,10 @@ from psycopg import InterfaceError, OperationalError
 from psycopg_pool import PoolTimeout
 
 from support.dispatcher import Secrets
-from support.faults import Plan, breakable
+from support.faults import FaultPlan, breakable
 from support.lifecycle import bench
 from support.lifecycle_model import DAG, Answer, Key, Report
 from support.lifecycle_ops import (
-    Batch,
     Cancel,
     Claim,
     ClaimMany,
@@ -21,8 +20,9 @@ from support.lifecycle_ops import (
     Emit,
     Fetch,
     Heartbeat,
-    Held,
-    Pass,
+    HeldAttempt,
+    LoopPass,
+    MoveIntoPast,
     Publish,
     PublishBatch,
     Reap,
@@ -30,10 +30,10 @@ from support.lifecycle_ops import (
     Step,
     Trigger,
 )
-from support.lifecycle_play import Play
+from support.lifecycle_run import ModelRun
 from support.lifecycle_view import differences
 from support.postgres import Templates, copied, sql
-from support.replicas import Stage, stage
+from support.replicas import ReplicaPair, replica_pair
 
 WORK: Key = ("work", "p:0-9")
 CAPPED: Key = ("capped", "p:0-9")
@@ -45,14 +45,18 @@ DONE = Report("Completed", scopes=("p:0-9", "c:1"))
 @pytest.fixture(scope="module")
 def breaking(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[tuple[Stage, Plan]]:
+) -> Generator[tuple[ReplicaPair, FaultPlan]]:
     objects = tmp_path_factory.mktemp("objects")
-    with breakable() as plan, copied(templates) as dsns, stage(secrets, dsns, objects, DAG) as made:
+    with (
+        breakable() as plan,
+        copied(templates) as dsns,
+        replica_pair(secrets, dsns, objects, DAG) as made,
+    ):
         yield made, plan
 
 
 @pytest.fixture(autouse=True)
-def _an_empty_stage(breaking: tuple[Stage, Plan]) -> None:
+def _an_empty_stage(breaking: tuple[ReplicaPair, FaultPlan]) -> None:
     breaking[0].clean()
 
 
@@ -61,26 +65,26 @@ class Scene:
     """What must have happened before, and the step that is to be struck."""
 
     name: str
-    before: list[Step | Callable[[Play], Step]]
-    step: Callable[[Play], Step]
+    before: list[Step | Callable[[ModelRun], Step]]
+    step: Callable[[ModelRun], Step]
 
-    def set(self, play: Play) -> Step:
+    def set(self, play: ModelRun) -> Step:
         for step in (Trigger("p:0-9"), Publish(), Publish(), *self.before):
-            play.happen(step if isinstance(step, Step) else step(play))
+            play.run_steps(step if isinstance(step, Step) else step(play))
         return self.step(play)
 
 
-def held(play: Play, n: int = 0) -> Held:
+def held(play: ModelRun, n: int = 0) -> HeldAttempt:
     return play.held[-1 - n]
 
 
-def completed(report: Report) -> Callable[[Play], Step]:
+def completed(report: Report) -> Callable[[ModelRun], Step]:
     return lambda play: Complete(held(play), report)
 
 
-RUNNING: list[Step | Callable[[Play], Step]] = [Claim(WORK)]
-EXPIRED = [ClaimMany(2), Pass(WORK, "expired"), Pass(CAPPED, "overdue")]
-WAITING = [*EXPIRED, Reap(), Pass(WORK, "retry"), Pass(CAPPED, "retry")]
+RUNNING: list[Step | Callable[[ModelRun], Step]] = [Claim(WORK)]
+EXPIRED = [ClaimMany(2), MoveIntoPast(WORK, "expired"), MoveIntoPast(CAPPED, "overdue")]
+WAITING = [*EXPIRED, Reap(), MoveIntoPast(WORK, "retry"), MoveIntoPast(CAPPED, "retry")]
 SCENES = [
     Scene("claim", [], lambda _: Claim(WORK)),
     Scene("claim_of_a_capped_job", [], lambda _: Claim(CAPPED)),
@@ -95,7 +99,7 @@ SCENES = [
     Scene("publication", RUNNING, completed(Report("Completed", scopes=("c:1",), publishes=True))),
     Scene(
         "late_publication",
-        [Claim(WORK), Pass(WORK, "expired"), Reap()],
+        [Claim(WORK), MoveIntoPast(WORK, "expired"), Reap()],
         completed(Report("Completed", publishes=True)),
     ),
     Scene("stale_completion", RUNNING, lambda play: Complete(held(play).forged(), DONE)),
@@ -109,19 +113,19 @@ SCENES = [
 BY_NAME = [pytest.param(scene, id=scene.name) for scene in SCENES]
 
 
-def once(play: Play, step: Step) -> Answer | None:
+def once(play: ModelRun, step: Step) -> Answer | None:
     """Try a step; None when its caller learns only that something broke, and must try again."""
-    hand = play.hand(0)
+    hand = play.context(0)
     try:
         answer = step.run(hand)
     except (OperationalError, InterfaceError, PoolTimeout):
-        assert isinstance(step, Batch | Publish), "callers get an answer, if only a 503"
+        assert isinstance(step, LoopPass | Publish), "callers get an answer, if only a 503"
         return None
     play.held += hand.won
     return None if answer[:1] == (503,) else answer
 
 
-def until_heard(play: Play, step: Step) -> Answer:
+def until_heard(play: ModelRun, step: Step) -> Answer:
     """Try again until there is an answer, as every caller does."""
     _wait_for_rollbacks(play)
     for _ in range(20):
@@ -131,7 +135,7 @@ def until_heard(play: Play, step: Step) -> Answer:
     raise AssertionError(f"{step} is never answered")
 
 
-def _wait_for_rollbacks(play: Play) -> None:
+def _wait_for_rollbacks(play: ModelRun) -> None:
     """A loop skips rows that a session is still letting go of; it would come by again."""
     busy = """
         SELECT FROM pg_stat_activity WHERE datname = current_database()
@@ -142,14 +146,14 @@ def _wait_for_rollbacks(play: Play) -> None:
         assert time.monotonic() < deadline, "a session never let go"
 
 
-def settle(play: Play, step: Step, answer: Answer) -> None:
+def settle(play: ModelRun, step: Step, answer: Answer) -> None:
     """The rows must be as if the step had happened once, whatever the counts it told."""
     view = play.stage.view()
     seen = view.model()
     doubts: list[str] = []
     for expected, after in step.outcomes(play.model, answer, alone=True):
         doubts = differences(after, seen)
-        if not doubts and (isinstance(step, Batch) or expected[:1] == answer[:1]):
+        if not doubts and (isinstance(step, LoopPass) or expected[:1] == answer[:1]):
             play.model, play.ids = after, view.ids
             return
     raise AssertionError(f"{step} answered {answer}:\n" + "\n".join(doubts))
@@ -157,15 +161,15 @@ def settle(play: Play, step: Step, answer: Answer) -> None:
 
 @pytest.mark.parametrize("scene", BY_NAME)
 def test_a_broken_connection_at_any_point_neither_doubles_nor_loses(
-    scene: Scene, breaking: tuple[Stage, Plan]
+    scene: Scene, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
     made, plan = breaking
     for point in range(MOST_POINTS):
-        play = Play(made)
+        play = ModelRun(made)
         step = scene.set(play)
         with plan.breaking(at=point):
             answer = once(play, step)
-        struck = plan.struck
+        struck = plan.injected
         if answer is None:
             answer = until_heard(play, step)
         try:
@@ -183,14 +187,14 @@ def test_a_broken_connection_at_any_point_neither_doubles_nor_loses(
 
 @pytest.mark.parametrize("scene", BY_NAME)
 def test_while_nothing_reaches_postgres_callers_hear_so_and_nothing_changes(
-    scene: Scene, breaking: tuple[Stage, Plan]
+    scene: Scene, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
     made, plan = breaking
-    play = Play(made)
+    play = ModelRun(made)
     step = scene.set(play)
     with plan.breaking(every="before"):
         assert once(play, step) is None
-        assert plan.struck
+        assert plan.injected
     assert not differences(play.model, made.view().model())
     settle(play, step, until_heard(play, step))
     play.finish()
@@ -203,37 +207,43 @@ LASTING = [
 
 @pytest.mark.parametrize("scene", LASTING)
 def test_while_every_answer_of_postgres_is_lost_a_repeat_finds_what_was_done(
-    scene: Scene, breaking: tuple[Stage, Plan]
+    scene: Scene, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
     made, plan = breaking
-    play = Play(made)
+    play = ModelRun(made)
     step = scene.set(play)
     with plan.breaking(every="after"):
         assert once(play, step) is None
-        assert plan.struck
+        assert plan.injected
     settle(play, step, until_heard(play, step))
     play.finish()
 
 
 def test_a_claim_whose_every_answer_is_lost_is_healed_by_its_lease(
-    breaking: tuple[Stage, Plan],
+    breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
     """Nobody knows the lease that was granted: nobody else gets the task until it has run out."""
     made, plan = breaking
-    play = Play(made)
+    play = ModelRun(made)
     Scene("", [], lambda _: Claim(WORK)).set(play)
     with plan.breaking(every="after"):
         assert once(play, Claim(WORK)) is None
     assert once(play, Claim(WORK)) == ("NotClaimed", "AlreadyRunning")
     play.model.claim(WORK, made.view().model().tasks[WORK].lease or "")
-    for step in (Pass(WORK, "expired"), Reap(), Pass(WORK, "retry"), Retry(), Claim(WORK)):
-        play.happen(step)
+    for step in (
+        MoveIntoPast(WORK, "expired"),
+        Reap(),
+        MoveIntoPast(WORK, "retry"),
+        Retry(),
+        Claim(WORK),
+    ):
+        play.run_steps(step)
     assert held(play).fence.attempt == 2
     play.finish()
 
 
 def test_a_committed_claim_is_answered_wherever_the_read_for_its_payload_breaks(
-    breaking: tuple[Stage, Plan],
+    breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
     made, plan = breaking
     reads: list[str] = []
@@ -243,12 +253,12 @@ def test_a_committed_claim_is_answered_wherever_the_read_for_its_payload_breaks(
             with plan.breaking(at=CLAIMED + len(reads)):
                 reply = own.claim(task_id)
             told, row = reply.json(), own.row(task_id)
-            assert told["status"] == "Claimed", f"struck {plan.struck}: {reply.text}"
+            assert told["status"] == "Claimed", f"struck {plan.injected}: {reply.text}"
             assert told["task"]["job"]["name"] == "work"
             assert (told["attempt"], told["lease_token"]) == (1, str(row["lease_token"]))
-            if not plan.struck:
+            if not plan.injected:
                 break
-            reads += plan.struck
+            reads += plan.injected
     assert {read.split()[1] for read in reads} == {"SELECT"}, "the claim itself was struck"
     assert {read.split()[0] for read in reads} == {"before", "after"}
 
@@ -272,15 +282,15 @@ OUTBOXES = [
 
 @pytest.mark.parametrize("scene", [pytest.param(scene, id=scene.name) for scene in OUTBOXES])
 def test_what_the_outbox_holds_is_performed_at_least_once_wherever_it_breaks(
-    scene: Scene, breaking: tuple[Stage, Plan]
+    scene: Scene, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
     made, plan = breaking
     for point in range(MOST_POINTS):
-        play = Play(made)
+        play = ModelRun(made)
         scene.set(play)
         with plan.breaking(at=point):
             once(play, Publish())
-        struck = plan.struck
+        struck = plan.injected
         drain(play)
         while play.model.outbox:
             play.model.publish()
@@ -296,7 +306,7 @@ def test_what_the_outbox_holds_is_performed_at_least_once_wherever_it_breaks(
     raise AssertionError("there is no end to the points")
 
 
-def drain(play: Play) -> None:
+def drain(play: ModelRun) -> None:
     """Let every row fall due, and publish until there is none."""
     for _ in range(20):
         play.stage.state.execute("UPDATE outbox SET next_try_at = now()")
@@ -323,19 +333,19 @@ jobs:
 
 
 def test_a_task_that_runs_in_the_dispatcher_runs_once_wherever_it_breaks(
-    breaking: tuple[Stage, Plan],
+    breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
     made, plan = breaking
     user = made.replicas[0].user
     assert user.post("/v1/dags", json={"text": INLINE}).status_code == 200
     for point in range(MOST_POINTS):
-        play = Play(made)
+        play = ModelRun(made)
         body = {"dag": "inline", "job": "ask", "start": 0, "end": 29}
         assert user.post("/v1/triggers", json=body).status_code == 200
         once(play, Publish())
         with plan.breaking(at=point):
             once(play, Publish())
-        struck = plan.struck
+        struck = plan.injected
         drain(play)
         seen = made.view().model()
         tasks = {key: (task.status, task.attempt) for key, task in seen.tasks.items()}

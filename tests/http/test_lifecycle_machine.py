@@ -25,8 +25,8 @@ from support.lifecycle_ops import (
     Emit,
     Fetch,
     Heartbeat,
-    Held,
-    Pass,
+    HeldAttempt,
+    MoveIntoPast,
     Publish,
     PublishBatch,
     Reap,
@@ -34,13 +34,13 @@ from support.lifecycle_ops import (
     Step,
     Trigger,
 )
-from support.lifecycle_play import Play
+from support.lifecycle_run import ModelRun
 from support.postgres import Templates, copied
-from support.replicas import Stage, stage
+from support.replicas import ReplicaPair, replica_pair
 
 # Races end as they will, so what Hypothesis draws must not depend on the state: it draws wishes
 # ("complete the third newest attempt so"), and a step is made of each when its time comes.
-Wish = Callable[[Play], Step]
+Wish = Callable[[ModelRun], Step]
 
 REPLICA = st.integers(0, 1)
 ANY = st.integers(0, 7)
@@ -85,29 +85,31 @@ WHICH = {"n": ANY, "lively": LIVELY, "forged": FORGED}
 WHAT = {"report": REPORT, "scopes": SOME, "batch": BATCH}
 
 
-def of_an_attempt(play: Play, call: str, n: int, lively: bool, forged: bool, **drawn: Any) -> Step:
+def of_an_attempt(
+    play: ModelRun, call: str, n: int, lively: bool, forged: bool, **drawn: Any
+) -> Step:
     held = play.attempt(n, lively)
     if held is None:
         return Claim(play.key(n))
     return CALLS[call](held.forged() if forged else held, **drawn)
 
 
-def of_a_task(play: Play, kind: Callable[[Key], Step], n: int) -> Step:
+def of_a_task(play: ModelRun, kind: Callable[[Key], Step], n: int) -> Step:
     return kind(play.key(n))
 
 
-def reap(play: Play) -> Step:
+def reap(play: ModelRun) -> Step:
     """The reaper, if there is something to reap; or time passes, so that there is."""
     running = [k for k, t in play.model.tasks.items() if t.status == "Running"]
-    return Pass(running[-1], "expired") if running and not play.model.overdue() else Reap()
+    return MoveIntoPast(running[-1], "expired") if running and not play.model.overdue() else Reap()
 
 
-def retry(play: Play) -> Step:
+def retry(play: ModelRun) -> Step:
     waiting = [k for k, t in play.model.tasks.items() if t.retry]
-    return Pass(waiting[-1], "retry") if waiting and not play.model.due() else Retry()
+    return MoveIntoPast(waiting[-1], "retry") if waiting and not play.model.due() else Retry()
 
 
-def claim_many(play: Play, places: int) -> Step:
+def claim_many(play: ModelRun, places: int) -> Step:
     """As many as that; or another trigger, so that there is something to claim."""
     missing = [scope for scope in RANGES if ("request", scope) not in play.model.tasks]
     return ClaimMany(places) if play.model.claimable(1) or not missing else Trigger(missing[0])
@@ -117,7 +119,7 @@ CALL = wish(of_an_attempt, call=st.sampled_from(list(CALLS)), **WHICH, **WHAT)
 COMPLETE = wish(of_an_attempt, call=st.just("complete"), **WHICH, report=REPORT)
 KEYED = wish(of_a_task, kind=st.sampled_from([Claim, Claim, Fetch, Cancel]), n=ANY)
 LOOP = wish(lambda play, loop: loop(play), loop=st.sampled_from([reap, retry]))
-PASS = wish(lambda play, n, moment: Pass(play.key(n), moment), n=ANY, moment=MOMENT)
+PASS = wish(lambda play, n, moment: MoveIntoPast(play.key(n), moment), n=ANY, moment=MOMENT)
 CLAIM_MANY = wish(claim_many, places=st.integers(1, 4))
 TRIGGER = wish(lambda play, scope: Trigger(scope), scope=st.sampled_from(RANGES))
 ANYTHING = st.one_of(CALL, CALL, KEYED, LOOP, PASS, CLAIM_MANY, TRIGGER)
@@ -126,12 +128,12 @@ ANYTHING = st.one_of(CALL, CALL, KEYED, LOOP, PASS, CLAIM_MANY, TRIGGER)
 class LifecycleMachine(RuleBasedStateMachine):
     """Each rule is a step, or several at once; whatever the answers, some order explains them."""
 
-    stage: Stage
+    stage: ReplicaPair
     tally: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
-        self.play = Play(self.stage)
+        self.play = ModelRun(self.stage)
         self.restarts = 0
 
     @initialize(
@@ -140,63 +142,63 @@ class LifecycleMachine(RuleBasedStateMachine):
     def begin(self, scopes: tuple[str, ...], restarts: int) -> None:
         self.restarts = restarts
         for step in (*(Trigger(scope) for scope in scopes), Publish(), Publish()):
-            self.happen(step)
+            self.run_steps(step)
 
     # --- one after another ------------------------------------------------------------------
 
     @rule(replica=REPLICA, n=ANY)
     def claim(self, replica: int, n: int) -> None:
-        self.happen(Claim(self.play.key(n)), first=replica)
+        self.run_steps(Claim(self.play.key(n)), first=replica)
 
     @rule(replica=REPLICA, step=CLAIM_MANY)
     def claim_many(self, replica: int, step: Wish) -> None:
-        self.happen(step(self.play), first=replica)
+        self.run_steps(step(self.play), first=replica)
 
     @rule(replica=REPLICA, call=CALL)
     def an_attempt_says(self, replica: int, call: Wish) -> None:
-        self.happen(call(self.play), first=replica)
+        self.run_steps(call(self.play), first=replica)
 
     @rule(replica=REPLICA, complete=COMPLETE)
     def an_attempt_ends(self, replica: int, complete: Wish) -> None:
-        self.happen(complete(self.play), first=replica)
+        self.run_steps(complete(self.play), first=replica)
 
     @rule(replica=REPLICA, call=CALL)
     def an_attempt_repeats_itself(self, replica: int, call: Wish) -> None:
         step = call(self.play)
-        self.happen(step, first=replica)
-        self.happen(step, first=1 - replica)
+        self.run_steps(step, first=replica)
+        self.run_steps(step, first=1 - replica)
 
     @rule(replica=REPLICA, step=KEYED)
     def somebody_asks(self, replica: int, step: Wish) -> None:
-        self.happen(step(self.play), first=replica)
+        self.run_steps(step(self.play), first=replica)
 
     @rule(replica=REPLICA, trigger=TRIGGER)
     def trigger(self, replica: int, trigger: Wish) -> None:
-        self.happen(trigger(self.play), first=replica)
+        self.run_steps(trigger(self.play), first=replica)
 
     @rule(time_passes=PASS)
     def time_passes(self, time_passes: Wish) -> None:
-        self.happen(time_passes(self.play))
+        self.run_steps(time_passes(self.play))
 
     @rule(replica=REPLICA, loop=LOOP)
     def loop(self, replica: int, loop: Wish) -> None:
-        self.happen(loop(self.play), first=replica)
+        self.run_steps(loop(self.play), first=replica)
 
     @rule(replica=REPLICA)
     def publish(self, replica: int) -> None:
-        self.happen(Publish(), first=replica)
+        self.run_steps(Publish(), first=replica)
 
     @rule()
     def everything_falls_due(self) -> None:
         """Dead attempts are reaped and waiting ones start again, on both replicas at once."""
         for key in [k for k, task in self.play.model.tasks.items() if task.status == "Running"]:
-            self.happen(Pass(key, "expired"))
+            self.run_steps(MoveIntoPast(key, "expired"))
         if self.play.model.overdue():
-            self.happen(Reap(), Reap())
+            self.run_steps(Reap(), Reap())
         for key in [k for k, task in self.play.model.tasks.items() if task.retry]:
-            self.happen(Pass(key, "retry"))
+            self.run_steps(MoveIntoPast(key, "retry"))
         if self.play.model.due():
-            self.happen(Retry(), Retry())
+            self.run_steps(Retry(), Retry())
 
     @precondition(lambda self: self.restarts > 0)
     @rule(replica=REPLICA)
@@ -209,33 +211,33 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(n=ANY)
     def many_claim_one_task(self, n: int) -> None:
         step = Claim(self.play.key(n))
-        self.happen(step, step, step)
+        self.run_steps(step, step, step)
 
     @rule(step=CLAIM_MANY)
     def many_claim_many(self, step: Wish) -> None:
-        self.happen(step(self.play), step(self.play))
+        self.run_steps(step(self.play), step(self.play))
 
     @rule(call=CALL)
     def a_caller_loses_patience(self, call: Wish) -> None:
         """And repeats its call while the first try is still under way."""
         step = call(self.play)
-        self.happen(step, step)
+        self.run_steps(step, step)
 
     @rule(one=CALL, other=CALL, moment=MOMENT, n=ANY, end=st.sampled_from([Reap, Retry, Cancel]))
     def an_attempt_races_its_end(
         self, one: Wish, other: Wish, moment: str, n: int, end: type[Step]
     ) -> None:
-        held = self.play.attempt(n, lively=True)
+        held = self.play.attempt(n, prefer_running=True)
         key = held.fence.key if held else self.play.key(n)
-        self.happen(Pass(key, moment))
-        self.happen(one(self.play), other(self.play), end(key) if end is Cancel else end())
+        self.run_steps(MoveIntoPast(key, moment))
+        self.run_steps(one(self.play), other(self.play), end(key) if end is Cancel else end())
 
     @rule(wishes=st.lists(ANYTHING, min_size=2, max_size=3))
     def anything_at_once(self, wishes: list[Wish]) -> None:
-        self.happen(*(make(self.play) for make in wishes))
+        self.run_steps(*(make(self.play) for make in wishes))
 
     def happen(self, *steps: Step, first: int = 0) -> None:
-        happened = self.play.happen(*steps, first=first)
+        happened = self.play.run_steps(*steps, first=first)
         self.tally.update(step.summary(answer) for step, answer in happened)
 
     def teardown(self) -> None:
@@ -247,7 +249,7 @@ def machine(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[type[LifecycleMachine]]:
     objects = tmp_path_factory.mktemp("objects")
-    with copied(templates) as dsns, stage(secrets, dsns, objects, DAG) as made:
+    with copied(templates) as dsns, replica_pair(secrets, dsns, objects, DAG) as made:
         LifecycleMachine.stage = made
         yield LifecycleMachine
 
@@ -269,13 +271,13 @@ BOOM = Report("Failed", message="boom")
 DONE = Report("Completed", scopes=("c:1",), publishes=True)
 
 
-def last(make: Callable[[Held], Step], n: int = 0) -> Callable[[Play], Step]:
+def last(make: Callable[[HeldAttempt], Step], n: int = 0) -> Callable[[ModelRun], Step]:
     """A step of the n-th newest attempt."""
     return lambda play: make(play.held[-1 - n])
 
 
 # Chance may miss a corner; a tour that visits each of them once does not.
-TOUR: list[tuple[Step | Callable[[Play], Step], str]] = [
+TOUR: list[tuple[Step | Callable[[ModelRun], Step], str]] = [
     (Claim(A), "Claim NotClaimed NotFound"),
     (Cancel(A), "Cancel 404"),
     (Fetch(A), "Fetch 404"),
@@ -303,7 +305,7 @@ TOUR: list[tuple[Step | Callable[[Play], Step], str]] = [
     (last(lambda held: PublishBatch(held, "s3://b/2")), "PublishBatch 409 not_running"),
     (Claim(A), "Claim NotClaimed NotReady"),
     (Retry(), "Retry 0"),
-    (Pass(A, "retry"), "Pass"),
+    (MoveIntoPast(A, "retry"), "MoveIntoPast"),
     (Retry(), "Retry 1"),
     (last(lambda held: Complete(held, BOOM)), "Complete 409 stale_attempt"),
     (last(Heartbeat), "Heartbeat 409 stale_attempt"),
@@ -311,7 +313,7 @@ TOUR: list[tuple[Step | Callable[[Play], Step], str]] = [
     (last(Heartbeat, 1), "Heartbeat 409 stale_attempt"),
     (last(lambda held: Emit(held, ("c:2",)), 1), "Emit 409 stale_attempt"),
     (last(lambda held: PublishBatch(held, "s3://b/1"), 1), "PublishBatch 409 stale_attempt"),
-    (Pass(A, "expired"), "Pass"),
+    (MoveIntoPast(A, "expired"), "MoveIntoPast"),
     (Reap(), "Reap 1"),
     (last(Heartbeat), "Heartbeat 409 not_running"),
     (last(lambda held: Complete(held, DONE)), "Complete 200 Completed"),
@@ -326,7 +328,7 @@ TOUR: list[tuple[Step | Callable[[Play], Step], str]] = [
     (Cancel(B), "Cancel 200 Running"),
     (last(Heartbeat), "Heartbeat 200 True"),
     (Fetch(B), "Fetch 200 Canceled"),
-    (Pass(B, "overdue"), "Pass"),
+    (MoveIntoPast(B, "overdue"), "MoveIntoPast"),
     (Reap(), "Reap 1"),
     (last(lambda held: Complete(held, Report("Canceled"))), "Complete 200 Canceled"),
     (Claim(B), "Claim NotClaimed Canceled"),
@@ -344,9 +346,9 @@ TOUR: list[tuple[Step | Callable[[Play], Step], str]] = [
 
 
 def test_a_tour_of_every_answer(machine: type[LifecycleMachine]) -> None:
-    play = Play(machine.stage)
+    play = ModelRun(machine.stage)
     for n, (made, summary) in enumerate(TOUR):
         step = made if isinstance(made, Step) else made(play)
-        ((_, answer),) = play.happen(step, first=n)
+        ((_, answer),) = play.run_steps(step, first=n)
         assert step.summary(answer) == summary, f"stop {n}: {step}"
     play.finish()

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, at_once, bench
+from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied, until_blocked
 
 CROWD = 32
@@ -52,8 +52,8 @@ def crowd(
             assert http.get("/healthz").status_code == 200  # connected, before the barrier
             calls.append(lambda n=n, chosen=chosen, http=http: call(n, chosen, http))
         if over:
-            return at_once([*calls, lambda: let_go(conn)])[:-1]
-        return at_once(calls)
+            return run_concurrently([*calls, lambda: let_go(conn)])[:-1]
+        return run_concurrently(calls)
 
 
 def let_go(conn: psycopg.Connection) -> None:
@@ -76,15 +76,15 @@ def test_claims_pass_by_others_that_wait_for_a_lock(replicas: list[Bench]) -> No
         holder = stack.enter_context(psycopg.connect(one.live.dsns.state))
         holder.execute("SELECT FROM tasks WHERE task_id = ANY(%s::uuid[]) FOR UPDATE", (locked,))
         pool = stack.enter_context(ThreadPoolExecutor(len(locked)))
-        held_up = []
+        run_behind_lock = []
         for n, task_id in enumerate(locked, 1):  # one batch each
             http = stack.enter_context(one.live.internal())
-            held_up.append(pool.submit(one.claim, task_id, http=http))
+            run_behind_lock.append(pool.submit(one.claim, task_id, http=http))
             until_blocked(one.live.dsns.state, n)
         assert one.claim(free).json()["status"] == "Claimed"
-        assert not any(call.done() for call in held_up)
+        assert not any(call.done() for call in run_behind_lock)
         holder.rollback()
-        assert [call.result().json()["status"] for call in held_up] == ["Claimed"] * 3
+        assert [call.result().json()["status"] for call in run_behind_lock] == ["Claimed"] * 3
 
 
 def test_of_many_claims_at_once_exactly_one_wins(replicas: list[Bench]) -> None:
@@ -349,7 +349,9 @@ def test_the_same_trigger_from_many_at_once_is_one_event(replicas: list[Bench]) 
     dag = replicas[0].dag()
     body = {"dag": dag.name, "job": "request", "start": 0, "end": 99}
     users = [b.user for b in replicas]
-    replies = at_once([lambda n=n: users[n % 2].post("/v1/triggers", json=body) for n in range(12)])
+    replies = run_concurrently(
+        [lambda n=n: users[n % 2].post("/v1/triggers", json=body) for n in range(12)]
+    )
     assert statuses(replies) == {200: 12}
     assert Counter(r.json()["created"] for r in replies) == {True: 1, False: 11}
     assert len({r.json()["event_id"] for r in replies}) == 1
@@ -362,7 +364,7 @@ def test_publishers_of_two_replicas_do_everything_and_nothing_twice(
     dag = first.dag()
     body = {"dag": dag.name, "job": "request", "start": 0, "end": 1999}
     assert first.user.post("/v1/triggers", json=body).status_code == 200
-    at_once([first.live.drain, second.live.drain])
+    run_concurrently([first.live.drain, second.live.drain])
     first.live.drain()
     made = first.waiting(dag, "work")
     assert len(made) == 200

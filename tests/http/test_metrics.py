@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
-from support.query import querying
-from support.users import new_org, person
+from support.query import running_query_service
+from support.users import new_org, new_user
 from trace_etl.dispatcher.user_api.routes import metrics
 from trace_etl.http.listeners import Listener, Tls, serve
 from trace_etl.lite.postgres.databases import Dsns
@@ -135,9 +135,9 @@ def test_a_reader_scrapes_and_sees_nothing_of_another_org(alone: Bench) -> None:
     dag = alone.dag()
     alone.tasks(1, dag=dag)
     assert alone.user.get("/metrics", headers={"Authorization": ""}).status_code == 401
-    with person(alone, "reader") as reader:
+    with new_user(alone, "reader") as reader:
         assert dag.name in reader.get("/metrics").text
-    with person(alone, "reader", org_id=new_org(alone)) as stranger:
+    with new_user(alone, "reader", org_id=new_org(alone)) as stranger:
         assert dag.name not in stranger.get("/metrics").text
 
 
@@ -185,7 +185,7 @@ def test_the_query_service_counts_queries_for_its_users_only(
     alone: Bench, secrets: Secrets, tmp_path: Path
 ) -> None:
     with (
-        querying(secrets, alone.live.dsns, tmp_path / "objects") as service,
+        running_query_service(secrets, alone.live.dsns, tmp_path / "objects") as service,
         service.client() as client,
     ):
         before = scrape(client)
@@ -209,7 +209,7 @@ async def test_the_scheduler_asks_the_dispatcher_who_may_scrape(
         trigger = CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90))
         listener = Listener(make_app(api, trigger.metrics), "127.0.0.1", port)
         tls = Tls(dispatcher.cfg.tls_cert, dispatcher.cfg.tls_key)
-        serving = asyncio.create_task(serve([listener], tls=tls, stop=stop))
+        postgres_server = asyncio.create_task(serve([listener], tls=tls, stop=stop))
         trust = dispatcher.user()  # the same authority signed both
         reply = await asyncio.to_thread(_scrape, trust, port)
         assert "trace_scheduler_jobs 0.0" in reply.text
@@ -217,7 +217,7 @@ async def test_the_scheduler_asks_the_dispatcher_who_may_scrape(
         assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
         trust.close()
         stop.set()
-        await serving
+        await postgres_server
 
 
 def _scrape(

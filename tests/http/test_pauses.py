@@ -14,7 +14,7 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
 from support.pressure import Graph, balance, graph
-from support.users import new_org, person
+from support.users import new_org, new_user
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
@@ -53,8 +53,8 @@ def test_a_paused_job_starts_nothing_and_gets_nothing_until_it_is_resumed(stand:
     assert (reply.status_code, reply.json()) == (200, {"dag": g.name, "jobs": ["work"]})
     (row,) = pauses(g)
     assert datetime.fromisoformat(row.pop("since")).tzinfo
-    person = {"by": "local", "by_dag": None, "by_job": None, "reason": "the node is down"}
-    assert row == {"dag": g.name, "job": "work", "tier": "normal", **person}
+    new_user = {"by": "local", "by_dag": None, "by_job": None, "reason": "the node is down"}
+    assert row == {"dag": g.name, "job": "work", "tier": "normal", **new_user}
     assert stand.claim(second).json()["reason"] == "NotReady"
     said = stand.user.get(f"/v1/tasks/{second}").json()["reason"]
     assert said.startswith("paused by local (the node is down) since 20")
@@ -137,7 +137,7 @@ def test_resuming_what_backpressure_holds_says_who_still_holds_it(stand: Bench) 
     assert resume(stand, g.name, job="split")["still_paused"] == [
         {"job": "split", "by": f"backpressure of {g.name}.work", "tier": "bulk"}
     ]
-    g.work_off("work", 1)
+    g.finish_queued("work", 1)
     balance(stand)
     assert pauses(g) == []
 
@@ -162,7 +162,7 @@ def test_pressure_shows_queues_trips_operators_and_what_is_deferred(stand: Bench
     assert f'trace_queue_limit{{{place},of="depth"}} 3.0' in told
     assert f'trace_queue_pushes_back{{{place},reason="depth",sheds="bulk"}} 2.0' in told
     assert "trace_deferred_events 0.0" in told
-    g.work_off("work", 2)
+    g.finish_queued("work", 2)
     balance(stand)
 
 
@@ -174,7 +174,7 @@ def test_pauses_are_paged_and_only_of_ones_own_org(stand: Bench) -> None:
     rest = stand.user.get("/v1/pauses", params={**query, "after": first["next"]}).json()
     jobs = [row["job"] for row in first["items"] + rest["items"]]
     assert (jobs, rest["next"]) == (["more", "request", "split", "work"], None)
-    with person(stand, "writer", org_id=new_org(stand)) as stranger:
+    with new_user(stand, "writer", org_id=new_org(stand)) as stranger:
         assert stranger.get("/v1/pauses").json()["items"] == []
         assert stranger.post("/v1/pauses", json={"dag": g.name}).status_code == 404
         assert stranger.post("/v1/pauses/resume", json={"dag": g.name}).status_code == 404
@@ -184,7 +184,7 @@ def test_pauses_are_paged_and_only_of_ones_own_org(stand: Bench) -> None:
 
 def test_readers_see_pauses_and_may_not_make_them(stand: Bench) -> None:
     g = graph(stand, {"work": "split"})
-    with person(stand, "reader") as reader:
+    with new_user(stand, "reader") as reader:
         assert reader.get("/v1/pressure").status_code == 200
         assert reader.post("/v1/pauses", json={"dag": g.name}).status_code == 403
         assert reader.post("/v1/pauses/resume", json={"dag": g.name}).status_code == 403

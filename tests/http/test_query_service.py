@@ -20,7 +20,7 @@ import pytest
 
 from support.dispatcher import Secrets
 from support.postgres import Templates, copied, sql
-from support.query import ORG, LiveQuery, Warehouse, querying, settings
+from support.query import ORG, LiveQuery, Warehouse, running_query_service, settings
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import Invalid, Unavailable
 from trace_etl.query.engine import Limits, Run, View
@@ -73,7 +73,7 @@ def shop(
     """For tests that only read."""
     with copied(templates) as dsns:
         made = filled(dsns, tmp_path_factory.mktemp("objects"))
-        with querying(secrets, dsns, made.objects) as live:
+        with running_query_service(secrets, dsns, made.objects) as live:
             yield Shop(live, made)
 
 
@@ -90,7 +90,7 @@ def warehouse(dsns: Dsns, tmp_path: Path) -> Warehouse:
 
 @pytest.fixture
 def fresh(secrets: Secrets, warehouse: Warehouse) -> Generator[LiveQuery]:
-    with querying(secrets, warehouse.dsns, warehouse.objects) as live:
+    with running_query_service(secrets, warehouse.dsns, warehouse.objects) as live:
         yield live
 
 
@@ -265,7 +265,9 @@ def test_an_error_while_running_is_the_queries_fault(query: LiveQuery) -> None:
 def test_a_query_that_takes_too_long_is_stopped(
     secrets: Secrets, dsns: Dsns, warehouse: Warehouse
 ) -> None:
-    with querying(secrets, dsns, warehouse.objects, query_seconds=0.5, query_slots=1) as query:
+    with running_query_service(
+        secrets, dsns, warehouse.objects, query_seconds=0.5, query_slots=1
+    ) as query:
         began = time.monotonic()
         problem = query.refusal("SELECT count(*) FROM range(10000000000) a, range(1000) b")
         assert problem["code"] == "query_timed_out"
@@ -276,7 +278,7 @@ def test_a_query_that_takes_too_long_is_stopped(
 def test_a_query_that_needs_too_much_memory_is_stopped(
     secrets: Secrets, dsns: Dsns, warehouse: Warehouse
 ) -> None:
-    with querying(secrets, dsns, warehouse.objects, query_memory="50MB") as query:
+    with running_query_service(secrets, dsns, warehouse.objects, query_memory="50MB") as query:
         text = "SELECT list(a.range::VARCHAR || b.range) FROM range(10000) a, range(10000) b"
         assert query.refusal(text)["code"] == "query_too_large"
         assert query.ask("SELECT 1")["rows"] == [[1]]
@@ -286,7 +288,7 @@ def test_more_queries_than_slots_are_told_to_come_again(
     secrets: Secrets, dsns: Dsns, warehouse: Warehouse
 ) -> None:
     limits = {"query_slots": 1, "query_wait_seconds": 0.2, "query_seconds": 20.0}
-    with querying(secrets, dsns, warehouse.objects, **limits) as query:
+    with running_query_service(secrets, dsns, warehouse.objects, **limits) as query:
         slow = query.client()
         thread = threading.Thread(target=_ask_and_leave, args=(slow,))
         thread.start()
@@ -369,7 +371,7 @@ def test_a_lost_database_answers_unavailable_and_comes_back(
 ) -> None:
     database = _database(dsns.reader)
     admin = templates.server.admin_dsn()
-    with querying(secrets, dsns, warehouse.objects) as query:
+    with running_query_service(secrets, dsns, warehouse.objects) as query:
         assert query.ask("SELECT count(*) FROM blocks")["rows"] == [[200]]
         sql(admin, f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
         sql(

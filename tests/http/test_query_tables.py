@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from support.dispatcher import Secrets
 from support.postgres import Templates, copied, sql
-from support.query import LiveQuery, Warehouse, querying
+from support.query import LiveQuery, Warehouse, running_query_service
 from support.waiting import eventually
 from trace_etl.data import appends, buffers, connection, hot_tables
 from trace_etl.data.appends import Target
@@ -126,7 +126,7 @@ def shop(
         made.deploy(DAG)
         numbers = pa.table({"block_number": pa.array(range(100), pa.int64())})
         made.commit("blocks", 0, 99, numbers)
-        with querying(secrets, dsns, made.objects) as live:
+        with running_query_service(secrets, dsns, made.objects) as live:
             place = Shop(live, made)
             place.follow(0, 999)
             place.keep(ANN, {"who": "bob"})
@@ -290,7 +290,7 @@ def test_a_query_that_waits_for_postgres_can_be_stopped(
 def test_a_service_without_postgres_data_says_that_there_is_nothing(
     shop: Shop, secrets: Secrets, tmp_path: Path
 ) -> None:
-    with querying(secrets, shop.warehouse.dsns, tmp_path, data_dsn=None) as live:
+    with running_query_service(secrets, shop.warehouse.dsns, tmp_path, data_dsn=None) as live:
         assert live.refusal("SELECT * FROM kept", 409)["code"] == "no_data_yet"
 
 
@@ -298,7 +298,7 @@ def test_postgres_data_that_does_not_answer_is_an_outage(
     shop: Shop, secrets: Secrets, tmp_path: Path
 ) -> None:
     gone = "host=127.0.0.1 port=1 user=nobody dbname=nothing connect_timeout=2"
-    with querying(secrets, shop.warehouse.dsns, tmp_path, data_dsn=gone) as live:
+    with running_query_service(secrets, shop.warehouse.dsns, tmp_path, data_dsn=gone) as live:
         assert live.refusal("SELECT * FROM kept", 503)["code"] == "unavailable"
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.dispatcher import Live, Secrets, live
-from support.lifecycle import Attempt, Bench, at_once, bench
+from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied
 from trace_etl.state.db.connection import Connection
 from trace_etl.state.routing import events
@@ -172,7 +172,7 @@ def test_both_replicas_reconciling_at_once_heal_once(stages: list[Bench]) -> Non
     dag = stage.dag()
     for task_id in stage.tasks(5, dag=dag):
         publish(stage, stage.claimed(task_id), event=False)
-    at_once([lambda s=s: reconcile(s.live) for s in stages for _ in range(3)])
+    run_concurrently([lambda s=s: reconcile(s.live) for s in stages for _ in range(3)])
     assert len(stage.waiting(dag, "after")) == 5
 
 
@@ -429,6 +429,6 @@ def test_pieces_in_any_order_complete_each_range_once(
         assert stage.user.post("/v1/triggers", json=body).status_code == 200
         if at_a_time:
             stage.live.drain()
-    at_once([s.live.drain for s in stages])  # the last pieces of a range, on both replicas
+    run_concurrently([s.live.drain for s in stages])  # the last pieces of a range, on both replicas
     stage.live.drain()
     assert scopes(stage, name, "pack") == ["0-19", "20-39", "40-59"]

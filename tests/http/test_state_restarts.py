@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, at_once, bench
+from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied, until_blocked
 
 
@@ -103,7 +103,7 @@ def test_sessions_that_end_in_the_middle_lose_nothing_and_double_nothing(alone: 
         return 0, 0
 
     calls = [lambda t=t: claim_and_complete(t) for t in ids]
-    answers = at_once([*calls, disturb])[:-1]
+    answers = run_concurrently([*calls, disturb])[:-1]
     assert {status for pair in answers for status in pair} <= {0, 200, 503}
     for task_id, (claimed, completed) in zip(ids, answers, strict=True):
         row = alone.row(task_id)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from support.lifecycle import Bench
-from support.users import new_org, person
+from support.users import new_org, new_user
 from trace_etl.dispatcher.user_api.openapi import document
 from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED
 
@@ -78,7 +78,7 @@ def theirs(shared: Bench) -> Theirs:
 
 @pytest.fixture(scope="module")
 def stranger(shared: Bench) -> Generator[httpx.Client]:
-    with person(shared, "admin", org_id=new_org(shared)) as client:
+    with new_user(shared, "admin", org_id=new_org(shared)) as client:
         yield client
 
 

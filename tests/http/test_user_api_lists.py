@@ -11,7 +11,7 @@ import pytest
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, Dag, bench
 from support.postgres import Templates, copied
-from support.users import new_org, person
+from support.users import new_org, new_user
 
 LISTS = {
     "/v1/dags": "dag",
@@ -44,7 +44,7 @@ def alone(
 
 @pytest.fixture(scope="module")
 def orgs(alone: Bench) -> Generator[list[Org]]:
-    with person(alone, "admin", org_id=new_org(alone)) as other:
+    with new_user(alone, "admin", org_id=new_org(alone)) as other:
         made = [_fill(alone, user) for user in (alone.user, other)]
         for org in made:
             for start in (100, 200, 300):

@@ -14,7 +14,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from support.lifecycle import Attempt, Bench
-from support.users import person
+from support.users import new_user
 from trace_etl.dispatcher.user_api.openapi import document, pages
 
 load_all_checks()
@@ -86,7 +86,7 @@ class Caller:
         self._event = shared.user.get("/v1/events", params=query).json()["items"][0]["event_id"]
         body = {"dag": self._dag.name, "job": "work", "start": 0, "end": 99}
         self._backfill = shared.user.post("/v1/backfills", json=body).json()["backfill_id"]
-        with person(shared, "reader") as reader:
+        with new_user(shared, "reader") as reader:
             self._user = reader.get("/v1/me").json()["name"]
         made = shared.claimed(self._ids[2])
         shared.complete(made, datasets_published=[shared.write_output(made)])

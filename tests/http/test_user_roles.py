@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from support.lifecycle import Bench
-from support.users import new_org, person
+from support.users import new_org, new_user
 from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED, labels
 from trace_etl.dispatcher.user_api.routers import ROUTERS
 from trace_etl.lite.credentials import keys
@@ -21,7 +21,7 @@ CALLS = [label for label, needed in ROLES.items() if needed != SIGNED]
 
 @pytest.fixture(scope="module")
 def people(shared: Bench) -> Generator[dict[str, httpx.Client]]:
-    made = {role: person(shared, role) for role in RANK}
+    made = {role: new_user(shared, role) for role in RANK}
     yield made
     for client in made.values():
         client.close()
@@ -54,7 +54,7 @@ def test_a_role_passes_exactly_the_routes_it_may(
 
 
 def test_the_token_says_who_and_never_what(shared: Bench) -> None:
-    with person(shared, "reader") as reader:
+    with new_user(shared, "reader") as reader:
         me = reader.get("/v1/me").json()
         assert me["role"] == "reader"
         shared.user.post(f"/v1/users/{me['name']}/role", json={"role": "writer"})
@@ -68,7 +68,7 @@ def test_a_user_nobody_added_is_refused_with_a_good_token(shared: Bench) -> None
 
 
 def test_a_disabled_user_is_refused_at_once_and_let_in_again(shared: Bench) -> None:
-    with person(shared, "writer") as writer:
+    with new_user(shared, "writer") as writer:
         name = writer.get("/v1/me").json()["name"]
         assert shared.user.post(f"/v1/users/{name}/disable").json()["disabled_at"] is not None
         assert writer.get("/v1/dags").status_code == 403
@@ -85,18 +85,18 @@ def test_an_expired_token_is_not_accepted(shared: Bench) -> None:
 
 def test_the_last_admin_can_neither_be_disabled_nor_demoted(shared: Bench) -> None:
     org = new_org(shared)
-    with person(shared, "admin", org_id=org) as only:
+    with new_user(shared, "admin", org_id=org) as only:
         name = only.get("/v1/me").json()["name"]
         assert only.post(f"/v1/users/{name}/disable").status_code == 409
         assert only.post(f"/v1/users/{name}/role", json={"role": "reader"}).status_code == 409
-        with person(shared, "admin", org_id=org):
+        with new_user(shared, "admin", org_id=org):
             assert only.post(f"/v1/users/{name}/role", json={"role": "reader"}).status_code == 200
             assert only.get("/v1/users").status_code == 403
 
 
 def test_users_are_listed_page_by_page_and_by_role(shared: Bench) -> None:
     org = new_org(shared)
-    with person(shared, "admin", org_id=org) as admin:
+    with new_user(shared, "admin", org_id=org) as admin:
         for n in range(5):
             body = {"name": f"r{n}", "role": "reader"}
             assert admin.post("/v1/users", json=body).status_code == 200
@@ -113,7 +113,7 @@ def test_users_are_listed_page_by_page_and_by_role(shared: Bench) -> None:
 
 
 def test_users_of_another_org_cannot_be_seen_or_changed(shared: Bench) -> None:
-    with person(shared, "admin", org_id=new_org(shared)) as other:
+    with new_user(shared, "admin", org_id=new_org(shared)) as other:
         assert "local" not in [u["name"] for u in other.get("/v1/users").json()["items"]]
         assert other.post("/v1/users/local/disable").status_code == 404
         assert shared.user.get("/v1/me").status_code == 200

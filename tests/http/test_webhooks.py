@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, at_once, bench
+from support.lifecycle import Bench, bench, run_concurrently
 from support.postgres import Templates, copied
-from support.users import new_org, person
+from support.users import new_org, new_user
 
 SECRET = "correct horse battery staple".replace(" ", "-")
 DAG = """
@@ -129,7 +129,7 @@ def test_the_same_delivery_again_changes_nothing_and_another_body_is_a_conflict(
 
 
 def test_many_at_once_with_one_id_make_one_event(hook: Hook) -> None:
-    replies = at_once([lambda: hook.send({"start": 0, "end": 9}, delivery="race")] * 8)
+    replies = run_concurrently([lambda: hook.send({"start": 0, "end": 9}, delivery="race")] * 8)
     assert {reply.status_code for reply in replies} == {200}
     assert sum(reply.json()["created"] for reply in replies) == 1
     assert len({reply.json()["event_id"] for reply in replies}) == 1
@@ -260,7 +260,7 @@ def test_a_paused_source_keeps_its_deliveries_until_it_goes_on(here: Bench, hook
 
 def test_a_webhook_of_another_org_is_reached_by_naming_the_org(here: Bench) -> None:
     org = new_org(here)
-    with person(here, "admin", org_id=org) as stranger:
+    with new_user(here, "admin", org_id=org) as stranger:
         dag = deploy(stranger)
     body = {"start": 0, "end": 9}
     assert Hook(here, dag).send(body).status_code == 401

@@ -13,8 +13,8 @@ from prometheus_client import REGISTRY
 
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
-from support.following import Stream, catch_up, hot_outputs, new_stream
-from support.growing import Growing, new_chain
+from support.following import FollowedChain, catch_up, hot_outputs, new_stream
+from support.growing_chain import GrowingChain, new_chain
 from support.postgres import Templates, copied, sql
 from support.spark_tasks import task
 from trace_etl.data.errors import DataUnavailable, OtherChain, StaleWriter
@@ -28,9 +28,9 @@ from trace_etl.spark.settings import SparkSettings
 
 
 @pytest.fixture
-def chain() -> Generator[Growing]:
+def chain() -> Generator[GrowingChain]:
     with start_server(new_chain()) as server:
-        yield Growing(server, new_chain())
+        yield GrowingChain(server, new_chain())
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,12 @@ def data(templates: Templates) -> Generator[str]:
 
 
 @pytest.fixture
-def stream(data: str) -> Stream:
+def stream(data: str) -> FollowedChain:
     return new_stream(data)
 
 
 def test_a_paused_follower_writes_blocks_and_announces_them_after_the_pause(
-    chain: Growing, stream: Stream
+    chain: GrowingChain, stream: FollowedChain
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -88,7 +88,7 @@ def test_a_reorganisation_is_rewritten_and_announced(
         chain.reorg(depth)
         catch_up(follower)
     assert stream.rows() == chain.rows() != before
-    assert stream.told_ranges() == [(90 - depth, 89)]
+    assert stream.reported_ranges() == [(90 - depth, 89)]
     assert {one["kind"] for one in stream.invalidations} == {"row_range"}
     query = "SELECT reorganisations, deepest FROM followers WHERE stream = %s"
     assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(1, depth)]
@@ -97,13 +97,13 @@ def test_a_reorganisation_is_rewritten_and_announced(
 def test_a_reorganisation_while_catching_up_is_followed(data: str) -> None:
     stream, plan = new_stream(data), ReorgAt(40, 5)
     with start_server(new_chain(initial=39, reorg_at=plan)) as server:
-        chain = Growing(server, new_chain(initial=39, reorg_at=plan))
+        chain = GrowingChain(server, new_chain(initial=39, reorg_at=plan))
         with stream.attempt(1, chain.url) as follower:
             catch_up(follower)
             chain.mine(30)
             catch_up(follower)
         assert stream.rows() == chain.rows()
-        assert stream.told_ranges() == [(36, 38)]
+        assert stream.reported_ranges() == [(36, 38)]
 
 
 def test_a_reorganisation_between_two_attempts_is_detected(chain: Growing, stream: Stream) -> None:
@@ -114,7 +114,7 @@ def test_a_reorganisation_between_two_attempts_is_detected(chain: Growing, strea
     with stream.attempt(2, chain.url) as follower:
         catch_up(follower)
     assert stream.rows() == chain.rows()
-    assert stream.told_ranges() == [(60, 89)]
+    assert stream.reported_ranges() == [(60, 89)]
 
 
 def test_a_stream_that_starts_at_the_chain_head_has_no_gaps(data: str, chain: Growing) -> None:
@@ -152,7 +152,7 @@ def test_all_stored_blocks_may_be_replaced_when_none_was_final(data: str, chain:
         chain.reorg(20)
         catch_up(follower)
     assert stream.rows() == chain.rows(start=80)
-    assert stream.told_ranges() == [(80, 89)]
+    assert stream.reported_ranges() == [(80, 89)]
 
 
 class _Died(Exception):
@@ -173,10 +173,10 @@ def test_the_next_attempt_announces_what_the_previous_one_only_wrote(
         with pytest.raises(_Died):
             follower.step()
     assert stream.rows() == chain.rows()
-    assert stream.told_ranges() == []
+    assert stream.reported_ranges() == []
     with stream.attempt(2, chain.url) as follower:
         assert not follower.step()
-    assert stream.told_ranges() == [(87, 89)]
+    assert stream.reported_ranges() == [(87, 89)]
     with stream.attempt(3, chain.url):
         pass
     assert stream.told_ranges() == [(87, 89)]  # announced only once
@@ -202,10 +202,10 @@ def test_an_attempt_that_fails_in_its_transaction_writes_nothing(
     with stream.attempt(3, chain.url) as follower:
         catch_up(follower)
     assert stream.rows() == chain.rows()
-    assert stream.told_ranges() == [(85, 89)]
+    assert stream.reported_ranges() == [(85, 89)]
 
 
-def test_a_stale_attempt_writes_nothing(chain: Growing, stream: Stream) -> None:
+def test_a_stale_attempt_writes_nothing(chain: GrowingChain, stream: FollowedChain) -> None:
     with stream.attempt(1, chain.url) as old:
         catch_up(old)
         with stream.attempt(2, chain.url):
@@ -231,7 +231,9 @@ def test_a_task_that_another_task_replaced_cannot_write_again(
     assert stream.rows() == chain.rows()
 
 
-def test_a_block_that_was_final_is_not_rewritten(chain: Growing, stream: Stream) -> None:
+def test_a_block_that_was_final_is_not_rewritten(
+    chain: GrowingChain, stream: FollowedChain
+) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
     before = stream.rows()
@@ -260,18 +262,18 @@ def test_finality_of_replaced_blocks_does_not_make_the_stored_blocks_final(
         catch_up(follower)
         catch_up(follower)
     assert stream.rows() == chain.rows()
-    assert stream.told_ranges() == [(26, 89)]
+    assert stream.reported_ranges() == [(26, 89)]
 
 
 def test_a_fork_that_is_still_shorter_is_followed(stream: Stream) -> None:
     with start_server(new_chain()) as server, stream.attempt(1, server.url) as follower:
         catch_up(follower)  # up to block 89
     with start_server(new_chain(initial=87)) as server, stream.attempt(2, server.url) as follower:
-        fork = Growing(server, new_chain(initial=87))
+        fork = GrowingChain(server, new_chain(initial=87))
         fork.reorg(2)
         catch_up(follower)
         assert stream.rows() == fork.rows()
-        assert stream.told_ranges() == [(85, 89)]
+        assert stream.reported_ranges() == [(85, 89)]
         fork.mine(9)
         catch_up(follower)
         assert stream.rows() == fork.rows()
@@ -374,7 +376,7 @@ def test_a_very_large_block_is_followed(data: str) -> None:
 
 
 def test_the_operator_follows_until_it_is_canceled(
-    chain: Growing, data: str, tmp_path: Path
+    chain: GrowingChain, data: str, tmp_path: Path
 ) -> None:
     pools = {"default": (chain.url,)}
     runner = SparkRunner(

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from support.lifecycle import Bench, at_once, held_up
-from support.rollouts import Story
+from support.lifecycle import Bench, run_behind_lock, run_concurrently
+from support.rollouts import RolloutDag
 
 # Two datasets whose versions move together, and the partitions committed to each, in one snapshot.
 _READ_BOTH = """
@@ -20,15 +20,15 @@ SELECT p.name, d.dataset_version, count(c.partition_key)
 
 
 @pytest.fixture
-def story(one: Bench) -> Story:
-    return Story(one)
+def story(one: Bench) -> RolloutDag:
+    return RolloutDag(one)
 
 
 def build_new_generations(story: Story) -> None:
     """Commit everything that the new generations need, without moving a pointer."""
     story.built()
     story.deploy(column=2)
-    story.work_off("work", "after")
+    story.finish_all("work", "after")
 
 
 @contextmanager
@@ -78,9 +78,9 @@ def test_only_one_of_two_replicas_swaps_a_generation(story: Story, replicas: lis
     ]
     key = f"deploy:00000000-0000-0000-0000-000000000001:{story.name}"
     lock = f"SELECT pg_advisory_xact_lock(hashtextextended('{key}', 0))"
-    assert sorted(held_up(story.bench.live.dsns.state, lock, calls)) == [0, 1]
+    assert sorted(run_behind_lock(story.bench.live.dsns.state, lock, calls)) == [0, 1]
     assert story.rollout()["state"] == "complete"
-    assert at_once(calls) == [0, 0]
+    assert run_concurrently(calls) == [0, 0]
 
 
 def test_a_swapper_that_loses_its_connection_changes_nothing(story: Story) -> None:
@@ -162,8 +162,8 @@ def test_the_swapper_polls_a_rollout_less_often_when_no_task_works_on_it(
     replicas: list[Bench],
 ) -> None:
     swapper = replicas[1].live.service.swapper
-    story = Story(replicas[1])
-    story.built()
+    story = RolloutDag(replicas[1])
+    story.deploy_and_build()
     story.deploy(column=2)
     replicas[1].live.run(swapper.swap_once)
     assert replicas[1].live.run(swapper.next_due) is not None

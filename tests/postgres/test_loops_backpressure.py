@@ -9,7 +9,7 @@ import pytest
 
 from support import queue_tables
 from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, at_once, bench
+from support.lifecycle import Bench, bench, run_concurrently
 from support.postgres import Templates, copied
 from support.pressure import balance, graph
 
@@ -50,7 +50,7 @@ def test_a_queue_at_its_limit_pauses_upstream_bulk_then_all_tasks_and_resumes_la
     assert g.paused() == {"request": "bulk", "split": "bulk"}
     balance(alone, patience=0)
     assert g.paused() == {"request": "normal", "split": "normal"}
-    g.work_off("work", 2)
+    g.finish_queued("work", 2)
     balance(alone, patience=0)
     assert g.paused() == {
         "request": "normal",
@@ -94,7 +94,7 @@ def test_a_trigger_of_a_paused_source_is_deferred_until_it_resumes(alone: Bench)
     assert len(g.queued("work")) == 2
     assert alone.rows("SELECT 1 FROM outbox") == []  # no outbox row is retried in a loop
     assert alone.rows("SELECT count(*) AS n FROM deferred_events") == [{"n": 1}]
-    g.work_off("work", 2)
+    g.finish_queued("work", 2)
     balance(alone)
     balance(alone)
     alone.live.drain()
@@ -108,9 +108,9 @@ def test_a_paused_consumer_gets_its_events_when_it_resumes_and_others_immediatel
     limits = "max_queue_depth: 2"
     g = graph(alone, {"work": "split", "mid": "work", "last": f"mid; {limits}", "side": "work"})
     g.feed(4)
-    g.work_off("work", 2)
+    g.finish_queued("work", 2)
     alone.live.drain()
-    g.work_off("mid", 2)
+    g.finish_queued("mid", 2)
     alone.live.drain()
     balance(alone, patience=0)
     balance(alone, patience=0)
@@ -119,11 +119,11 @@ def test_a_paused_consumer_gets_its_events_when_it_resumes_and_others_immediatel
     running = [alone.row(task)["status"] for task in g.queued("work")]
     assert running == ["Queued", "Queued"]
     assert {alone.claim(task).json()["reason"] for task in g.queued("work")} == {"NotReady"}
-    g.work_off("last", 2)
+    g.finish_queued("last", 2)
     for _ in range(2):
         balance(alone)
     alone.live.drain()
-    g.work_off("work", 2)
+    g.finish_queued("work", 2)
     alone.live.drain()
     assert len(g.queued("side")) == 4
     assert len(g.queued("mid")) == 2
@@ -133,7 +133,7 @@ def test_an_attempt_that_runs_while_its_job_is_paused_may_finish(alone: Bench) -
     g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
     g.feed(3)
     running = alone.claimed(g.queued("work")[0])
-    g.work_off("work", 1)
+    g.finish_queued("work", 1)
     alone.live.drain()
     balance(alone, patience=0)
     balance(alone, patience=0)
@@ -163,7 +163,7 @@ def test_a_bulk_pause_holds_bulk_tasks_and_lets_normal_tasks_run(alone: Bench) -
 def test_resuming_wakes_the_tasks_that_could_not_be_claimed(alone: Bench) -> None:
     g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
     g.feed(3)
-    g.work_off("work", 1)
+    g.finish_queued("work", 1)
     alone.live.drain()
     balance(alone, patience=0)
     balance(alone, patience=0)
@@ -183,14 +183,14 @@ def test_resuming_wakes_the_tasks_that_could_not_be_claimed(alone: Bench) -> Non
 def test_a_resume_larger_than_one_batch_continues_in_steps(alone: Bench) -> None:
     g = graph(alone, {"work": "split", "last": "work; max_queue_depth: 1"})
     g.feed(8)
-    g.work_off("work", 1)
+    g.finish_queued("work", 1)
     alone.live.drain()
     balance(alone, patience=0)
     balance(alone, patience=0)
     forget_messages(alone)
     for n in range(5):
         g.trigger(1, first=8 + n)
-    g.work_off("last", 1)
+    g.finish_queued("last", 1)
     balance(alone)
     balance(alone)
     small = replace(alone.live.service.publisher, batch_size=2)
@@ -222,7 +222,7 @@ def test_a_queue_age_limit_pauses_upstream_until_the_old_tasks_are_done(alone: B
     balance(alone)
     assert g.paused() == {"request": "bulk", "split": "bulk"}
     assert alone.rows("SELECT reason, threshold FROM trips") == [{"reason": "age", "threshold": 60}]
-    g.work_off("work", 2)
+    g.finish_queued("work", 2)
     balance(alone)
     assert g.paused() == {}
 
@@ -234,7 +234,7 @@ def test_every_job_upstream_of_a_diamond_is_paused_once_and_resumes(alone: Bench
     )
     g.feed(2)
     for job in ("top", "left", "right"):
-        g.work_off(job, 2)
+        g.finish_queued(job, 2)
         alone.live.drain()
     assert len(g.queued("end")) == 4
     balance(alone, patience=0)
@@ -258,7 +258,7 @@ def test_a_cycle_across_dags_does_not_pause_itself(alone: Bench) -> None:
         "  WHERE p.name = 'two_b' AND g.name = 'one' AND j.name = 'a'"
     )
     first.feed(2)
-    first.work_off("a", 1)
+    first.finish_queued("a", 1)
     alone.live.drain()
     assert (len(first.queued("a")), len(second.queued("b"))) == (1, 1)
     balance(alone, patience=0)
@@ -330,11 +330,11 @@ def test_the_backpressure_loops_of_two_replicas_agree(replicas: list[Bench]) -> 
     g = graph(first, {"work": "split; max_queue_depth: 2"})
     g.feed(3)
     for _ in range(3):
-        at_once([lambda b=b: balance(b, patience=0) for b in (first, second)])
+        run_concurrently([lambda b=b: balance(b, patience=0) for b in (first, second)])
     assert g.paused() == {"request": "normal", "split": "normal"}
-    g.work_off("work", 3)
+    g.finish_queued("work", 3)
     for _ in range(3):
-        at_once([lambda b=b: balance(b, patience=0) for b in (first, second)])
+        run_concurrently([lambda b=b: balance(b, patience=0) for b in (first, second)])
     assert g.paused() == {}
     released = first.rows(
         "SELECT j.name, count(*) AS n FROM outbox o JOIN jobs j ON j.job_id = o.subject"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, Dag, at_once, bench
+from support.lifecycle import Attempt, Bench, Dag, bench, run_concurrently
 from support.postgres import Templates, copied
 
 
@@ -149,7 +149,7 @@ def test_a_pass_is_bounded_and_two_replicas_delete_each_task_once(
     redeploy(first, dag)
     age(first, 31)
     assert retain(first, batch_size=5) == 5
-    counts = at_once([lambda b=b: retain(b) for b in (first, second, first, second)])
+    counts = run_concurrently([lambda b=b: retain(b) for b in (first, second, first, second)])
     total = sum(counts) + retain(first)
     assert total >= 35
     assert count_existing(first, old) == 0

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from support.lifecycle import Attempt, Bench, held_up
+from support.lifecycle import Attempt, Bench, run_behind_lock
 from trace_etl.queues.pgqueue import PgQueue
 
 

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from support import queue_tables
 from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, at_once, bench
+from support.lifecycle import Bench, bench, run_concurrently
 from support.postgres import Templates, copied
 from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.lite.processes.ports import free_port
@@ -45,7 +45,7 @@ def cut_off(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator
 
 
 def break_queue(bench: Bench) -> None:
-    queue_tables.take_away(bench.live.dsns.queue)
+    queue_tables.disable(bench.live.dsns.queue)
 
 
 def restore_queue(bench: Bench) -> None:

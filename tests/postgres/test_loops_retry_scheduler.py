@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from support.lifecycle import Bench, held_up
+from support.lifecycle import Bench, run_behind_lock
 
 
 def fail_a_task(bench: Bench, options: str = "") -> str:
@@ -100,7 +100,7 @@ def test_a_pass_is_bounded_and_schedulers_of_two_replicas_start_each_attempt_onc
     assert first.live.run(small.retry_once) == 3
     lock = "LOCK TABLE outbox IN SHARE MODE"  # both wait where they insert the wake-up
     schedulers = [first.start_retries, second.start_retries]
-    assert sum(held_up(first.live.dsns.state, lock, schedulers)) == 37
+    assert sum(run_behind_lock(first.live.dsns.state, lock, schedulers)) == 37
     assert {first.row(task_id)["attempt"] for task_id in ids} == {2}
     woken = "SELECT subject FROM outbox WHERE kind = 'wake_up' AND subject = ANY(%s::uuid[])"
     assert len(first.rows(woken, ids)) == 40

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from support.lifecycle import Attempt, Bench, at_once
+from support.lifecycle import Attempt, Bench, run_concurrently
 from support.pressure import balance
 
 DAG = """

@@ -8,7 +8,7 @@ import pytest
 
 from support import queue_tables
 from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, at_once, bench
+from support.lifecycle import Bench, bench, run_concurrently
 from support.postgres import Templates, copied
 
 

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, at_once, bench
+from support.lifecycle import Bench, bench, run_concurrently
 from support.postgres import Templates, copied
 from support.pressure import Graph, graph
 from support.waiting import eventually
@@ -45,7 +45,7 @@ def queue_two_jobs(one: Bench) -> tuple[Graph, list[str]]:
 def test_concurrent_claims_do_not_exceed_the_operator_cap(one: Bench, capped: list[Bench]) -> None:
     _, tasks = queue_two_jobs(one)
     calls = [lambda t=t, b=capped[n % 2]: b.claim(t).json() for n, t in enumerate(tasks)]
-    answers = at_once(calls)
+    answers = run_concurrently(calls)
     won = [a for a in answers if a["status"] == "Claimed"]
     assert len(won) == 3
     assert {a["reason"] for a in answers if a not in won} == {"NotReady"}

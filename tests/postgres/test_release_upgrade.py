@@ -20,11 +20,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from support.buffered import World, sinking_into
+from support.buffered import SinkSetup, running_sink_on
 from support.dispatcher import Secrets
 from support.lifecycle import Bench
 from support.postgres import Templates, sql
-from support.rollouts import Story
+from support.rollouts import RolloutDag
 from trace_etl.data import migrations as data_migrations
 from trace_etl.lite.postgres import databases
 from trace_etl.queues import pgqueue
@@ -73,13 +73,13 @@ def migrated(released: databases.Dsns) -> databases.Dsns:
 
 
 @pytest.fixture
-def world(migrated: databases.Dsns, secrets: Secrets, tmp_path: Path) -> Generator[World]:
-    with sinking_into(migrated, secrets, tmp_path / "objects") as made:
+def world(migrated: databases.Dsns, secrets: Secrets, tmp_path: Path) -> Generator[SinkSetup]:
+    with running_sink_on(migrated, secrets, tmp_path / "objects") as made:
         yield made
 
 
 @pytest.fixture
-def upgraded(world: World) -> Bench:
+def upgraded(world: SinkSetup) -> Bench:
     """A Dispatcher of today over the databases of the last release."""
     return world.bench
 
@@ -124,7 +124,7 @@ def test_a_migrated_schema_equals_a_new_one(migrated: databases.Dsns, dsns: data
 
 
 def test_a_queued_task_is_claimed_and_completed_and_its_event_is_routed(upgraded: Bench) -> None:
-    story = Story(upgraded, "states")
+    story = RolloutDag(upgraded, "states")
     (task_id,) = story.queued("work")
     story.finish(task_id)
     upgraded.live.drain()
@@ -153,14 +153,14 @@ def test_running_and_failed_attempts_are_followed_by_the_next_attempt(upgraded: 
         "50-59": ("Completed", 1),
         "60-69": ("Queued", 1),
     }
-    story = Story(upgraded, "states")
-    story.work_off("work", "after")
+    story = RolloutDag(upgraded, "states")
+    story.finish_all("work", "after")
     built = ("0-9", "10-19", "20-29", "50-59", "60-69")
     assert statuses(upgraded, "states", "after") == dict.fromkeys(built, ("Completed", 1))
 
 
 def test_an_invalidation_that_waited_in_the_outbox_is_processed(upgraded: Bench) -> None:
-    Story(upgraded, "states").work_off("work", "after")
+    RolloutDag(upgraded, "states").finish_all("work", "after")
     found = upgraded.user.get("/v1/invalidations", params={"dataset": "states_out"}).json()
     assert {item["reason"] for item in found["items"]} >= {"wrong prices"}
     assert upgraded.rows("SELECT 1 FROM outbox") == []
@@ -171,17 +171,17 @@ def test_an_invalidation_that_waited_in_the_outbox_is_processed(upgraded: Bench)
 
 
 def test_a_rollout_in_progress_is_completed_and_rolled_back(upgraded: Bench) -> None:
-    story = Story(upgraded, "orders")
+    story = RolloutDag(upgraded, "orders")
     before = story.seen("done")
     assert story.rollout()["state"] != "complete"
-    assert story.work_off("work", "after") == 2
+    assert story.finish_all("work", "after") == 2
     assert story.swap()
     after = story.seen("done")
     assert (after[0] != before[0], after[1]) == (True, ["0-9", "10-19", "20-29"])
     assert story.roll_back().status_code == 200
     assert story.seen("done") == before
     story.deploy(last=4)
-    assert story.work_off("work", "after") == 3
+    assert story.finish_all("work", "after") == 3
     assert story.swap()
 
 
@@ -194,22 +194,22 @@ def test_a_pause_holds_until_it_is_ended(upgraded: Bench) -> None:
 
 
 def test_a_backfill_continues_to_its_end(upgraded: Bench) -> None:
-    story = Story(upgraded, "history")
+    story = RolloutDag(upgraded, "history")
     (backfill,) = upgraded.user.get("/v1/backfills").json()["items"]
     assert backfill["state"] == "running"
-    assert story.work_off("work") == 5
+    assert story.finish_all("work") == 5
     upgraded.live.run(upgraded.live.service.feeder.feed_once)
     found = upgraded.user.get(f"/v1/backfills/{backfill['backfill_id']}").json()
     assert found["state"] == "complete"
 
 
-def test_a_batch_that_waited_in_the_queue_is_written(world: World) -> None:
+def test_a_batch_that_waited_in_the_queue_is_written(world: SinkSetup) -> None:
     bench = world.bench
     (waiting,) = bench.rows("SELECT * FROM buffer_publishes WHERE sunk_at IS NULL")
     write_batch(bench, waiting["batch_uri"], [{"id": "b", "n": 3}])
     dataset = {key: str(waiting[key]) for key in ("dataset_uuid", "dataset_version")}
     assert world.values(dataset) == [("a", 1), ("b", 2)]
-    world.let_all_be_received()
+    world.show_hidden_messages()
     world.drain()
     assert world.values(dataset) == [("a", 1), ("b", 3)]
 

@@ -11,7 +11,7 @@ import pytest
 from support.dispatcher import Secrets, live
 from support.lifecycle import bench
 from support.postgres import Templates, copied, sql
-from support.rollouts import Story
+from support.rollouts import RolloutDag
 from trace_etl.lite.postgres import databases
 from trace_etl.state.db import migrations
 
@@ -105,7 +105,7 @@ def test_a_dag_deployed_by_an_early_release_can_be_redeployed_and_rolled_back(
 ) -> None:
     migrations.apply(old.state)
     with live(secrets, old, tmp_path / "objects") as running, bench(running) as made:
-        story = Story(made, "first")
+        story = RolloutDag(made, "first")
         before = made.user.get("/v1/datasets/first_rows").json()["dataset_version"]
         story.deploy()
         assert made.user.get("/v1/datasets/first_rows").status_code == 404

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.chain_rows import expected
-from support.following import Stream, catch_up, new_stream
+from support.following import FollowedChain, catch_up, new_stream
 from support.postgres import Templates, copied
 from support.spark_tasks import rows, select
 from trace_etl.api.task.payload import Scope, TaskInput
@@ -21,7 +21,7 @@ from trace_etl.spark.settings import SparkSettings
 
 
 @pytest.fixture(scope="module")
-def stream(templates: Templates, rpc_url: str) -> Generator[Stream]:
+def stream(templates: Templates, rpc_url: str) -> Generator[FollowedChain]:
     with copied(templates) as dsns:
         made = new_stream(dsns.data)
         with made.attempt(1, rpc_url) as follower:
@@ -29,7 +29,7 @@ def stream(templates: Templates, rpc_url: str) -> Generator[Stream]:
         yield made
 
 
-def _input(stream: Stream, kind: str, where: dict[str, Any] | None = None) -> dict[str, Any]:
+def _input(stream: FollowedChain, kind: str, where: dict[str, Any] | None = None) -> dict[str, Any]:
     [output] = [one for one in stream.outputs if one.kind == kind]
     return {
         "input_index": 0,
@@ -40,7 +40,7 @@ def _input(stream: Stream, kind: str, where: dict[str, Any] | None = None) -> di
     }
 
 
-def _load(spark: SparkSession, stream: Stream, kind: str, **how: Any) -> hot_tables.Input:
+def _load(spark: SparkSession, stream: FollowedChain, kind: str, **how: Any) -> hot_tables.Input:
     scope = Scope(**{key: how.pop(key) for key in list(how) if key != "where"})
     given = TaskInput.model_validate(_input(stream, kind, **how))
     return hot_tables.load(spark.newSession(), given, scope, stream.dsn)
@@ -48,7 +48,7 @@ def _load(spark: SparkSession, stream: Stream, kind: str, **how: Any) -> hot_tab
 
 @pytest.mark.parametrize("kind", ["blocks", "transactions", "logs"])
 def test_every_value_comes_back_as_it_is_on_the_chain(
-    spark: SparkSession, stream: Stream, chain: DevChain, kind: str
+    spark: SparkSession, stream: FollowedChain, chain: DevChain, kind: str
 ) -> None:
     table = _load(spark, stream, kind, start=5, end=20).frame.toArrow()
     order = [(name, "ascending") for name in table.column_names if name in _KEYS]
@@ -59,14 +59,14 @@ _KEYS = ("block_number", "transaction_index", "log_index")
 
 
 def test_what_is_new_since_the_last_cursor_is_read(
-    spark: SparkSession, stream: Stream, chain: DevChain
+    spark: SparkSession, stream: FollowedChain, chain: DevChain
 ) -> None:
     found = _load(spark, stream, "blocks", after=30, cursor=33).frame.collect()
     assert sorted(row["block_number"] for row in found) == [31, 32, 33]
 
 
 def test_scope_and_filter_are_pushed_down_to_postgres(
-    spark: SparkSession, stream: Stream, chain: DevChain
+    spark: SparkSession, stream: FollowedChain, chain: DevChain
 ) -> None:
     log = expected(chain, 5, 20)["logs"][0]
     wanted = "0x" + log["address"].hex()
@@ -77,7 +77,9 @@ def test_scope_and_filter_are_pushed_down_to_postgres(
     assert found and all(row["address"] == log["address"] for row in found)
 
 
-def test_no_plan_tells_the_address_of_the_database(spark: SparkSession, stream: Stream) -> None:
+def test_no_plan_tells_the_address_of_the_database(
+    spark: SparkSession, stream: FollowedChain
+) -> None:
     frame = _load(spark, stream, "logs", start=5, end=20).frame
     told = frame._jdf.queryExecution()
     plans = told.toString() + told.analyzed().toJSON() + told.executedPlan().toJSON()
@@ -92,7 +94,7 @@ def _leaves(plan: Any) -> list[Any]:
 
 
 def test_a_task_reads_a_hot_table_like_any_input(
-    stream: Stream, chain: DevChain, tmp_path: Path, runner: SparkRunner
+    stream: FollowedChain, chain: DevChain, tmp_path: Path, runner: SparkRunner
 ) -> None:
     settings = SparkSettings(FileStore(tmp_path), tmp_path / "spark", data_dsn=stream.dsn)
     mine = SparkRunner(settings)
@@ -109,7 +111,9 @@ def test_a_task_reads_a_hot_table_like_any_input(
     ]
 
 
-def test_a_table_that_is_not_there_is_a_missing_input(spark: SparkSession, stream: Stream) -> None:
+def test_a_table_that_is_not_there_is_a_missing_input(
+    spark: SparkSession, stream: FollowedChain
+) -> None:
     given = TaskInput.model_validate(_input(new_stream(stream.dsn), "logs"))
     with pytest.raises(InputMissing, match="input hot_logs"):
         hot_tables.load(spark, given, None, stream.dsn)

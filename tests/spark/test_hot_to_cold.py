@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from support.chain_rows import expected
-from support.following import Stream, catch_up, new_stream
+from support.following import FollowedChain, catch_up, new_stream
 from support.postgres import Templates, copied
 from support.spark_tasks import as_input, range_scope, rows, task
 from trace_etl.api.task.lifecycle import TaskResult
@@ -24,7 +24,7 @@ from trace_etl.spark.settings import SparkSettings
 
 
 @pytest.fixture
-def stream(templates: Templates, rpc_url: str) -> Generator[Stream]:
+def stream(templates: Templates, rpc_url: str) -> Generator[FollowedChain]:
     with copied(templates) as dsns:
         made = new_stream(dsns.data)
         with made.attempt(1, rpc_url) as follower:
@@ -33,14 +33,14 @@ def stream(templates: Templates, rpc_url: str) -> Generator[Stream]:
 
 
 @pytest.fixture
-def mine(runner: SparkRunner, stream: Stream, objects: Path, tmp_path: Path) -> SparkRunner:
+def mine(runner: SparkRunner, stream: FollowedChain, objects: Path, tmp_path: Path) -> SparkRunner:
     """The shared Spark, for a worker that knows this stream's Postgres."""
     made = SparkRunner(SparkSettings(FileStore(objects), tmp_path, data_dsn=stream.dsn))
     made.session = runner.session
     return made
 
 
-def _logs(stream: Stream) -> dict[str, Any]:
+def _logs(stream: FollowedChain) -> dict[str, Any]:
     [output] = [one for one in stream.outputs if one.kind == "logs"]
     return {
         "input_index": 1,
@@ -53,13 +53,13 @@ def _logs(stream: Stream) -> dict[str, Any]:
 RANGES = {"input_index": 0, "name": "ranges", "dataset_uuid": uuid4(), "dataset_version": uuid4()}
 
 
-def _compact(stream: Stream, start: int, end: int) -> TaskPayload:
+def _compact(stream: FollowedChain, start: int, end: int) -> TaskPayload:
     inputs = [RANGES, _logs(stream)]
     scope = range_scope(start, end)
     return task("parquet_compact", {"size": 20}, ["logs"], scope=scope, inputs=inputs)
 
 
-def _hot_blocks(stream: Stream) -> set[int]:
+def _hot_blocks(stream: FollowedChain) -> set[int]:
     given = _logs(stream)
     table = hot_table(given["dataset_uuid"], given["dataset_version"])
     with psycopg.connect(stream.dsn) as conn:
@@ -67,7 +67,7 @@ def _hot_blocks(stream: Stream) -> set[int]:
 
 
 def test_final_blocks_go_from_hot_to_cold_and_only_then_from_hot(
-    mine: SparkRunner, objects: Path, stream: Stream, chain: DevChain
+    mine: SparkRunner, objects: Path, stream: FollowedChain, chain: DevChain
 ) -> None:
     compacted = _compact(stream, 0, 19)
     mine.run(compacted)
@@ -94,7 +94,7 @@ def test_final_blocks_go_from_hot_to_cold_and_only_then_from_hot(
 
 
 def test_a_task_that_is_not_for_a_whole_range_compacts_nothing(
-    mine: SparkRunner, objects: Path, stream: Stream
+    mine: SparkRunner, objects: Path, stream: FollowedChain
 ) -> None:
     for start, end in ((5, 24), (0, 9), (0, 39)):
         assert mine.run(_compact(stream, start, end)) == TaskResult()

@@ -24,7 +24,7 @@ import os, signal, sys, threading, time
 from pathlib import Path
 import structlog
 from support.spark_tasks import rows, select
-from support.stream_runs import Following
+from support.stream_runs import FollowerAttempts
 from support.waiting import eventually
 from trace_etl.spark.errors import SparkLost, SparkNotStarted, TaskCanceled
 from trace_etl.spark.runner import SparkRunner
@@ -75,9 +75,9 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(
         runner.warm()
         assert signal.getsignal(signal.SIGINT) is handler  # PySpark would take it over
         assert answer() == [{"n": 1000}]
-        stream = Following(runner, (root / "dsn").read_text())
+        stream = FollowerAttempts(runner, (root / "dsn").read_text())
         first = stream.attempt(1)
-        assert stream.told.get(timeout=60) == 9
+        assert stream.reported_cursors.get(timeout=60) == 9
 
         def kill_soon():
             tracker = runner.session.get().sparkContext.statusTracker()
@@ -94,7 +94,7 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_dies_with_its_process(
         assert answer() == [{"n": 1000}]  # from a new one, unasked
         second = stream.attempt(2)
         stream.server.mine(1)
-        assert stream.told.get(timeout=60) == 10
+        assert stream.reported_cursors.get(timeout=60) == 10
         stream.cancel()
         assert isinstance(second.exception(60), TaskCanceled)
         print(runner.session.engine.jvm.process.pid, flush=True)

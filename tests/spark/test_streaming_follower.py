@@ -1,4 +1,4 @@
-"""Following a chain by Structured Streaming: what holds for the loop holds for it too."""
+"""Following a chain by Structured StreamingAttempt: what holds for the loop holds for it too."""
 
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.faulty_node import Calls, FaultyNode, Reply
-from support.following import KINDS, Stream, catch_up, hot_outputs, new_stream
-from support.growing import Growing, new_chain
+from support.following import KINDS, FollowedChain, catch_up, hot_outputs, new_stream
+from support.growing_chain import GrowingChain, new_chain
 from support.postgres import Templates, copied, sql
 from support.spark_tasks import task
 from support.waiting import eventually
@@ -29,9 +29,9 @@ from trace_etl.spark.settings import SparkSettings
 
 
 @pytest.fixture
-def tip() -> Generator[Growing]:
+def tip() -> Generator[GrowingChain]:
     with start_server(new_chain()) as server:
-        yield Growing(server, new_chain())
+        yield GrowingChain(server, new_chain())
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,12 @@ def data(templates: Templates) -> Generator[str]:
 
 
 @pytest.fixture
-def stream(data: str) -> Stream:
+def stream(data: str) -> FollowedChain:
     return new_stream(data, batch=30)
 
 
 def test_growth_and_reorganisations_are_followed_and_told(
-    spark: SparkSession, tip: Growing, stream: Stream, tmp_path: Path
+    spark: SparkSession, tip: GrowingChain, stream: FollowedChain, tmp_path: Path
 ) -> None:
     depths = [1, 2, 17, 64]
     with stream.streaming(1, spark, tmp_path, tip.url, check_interval=3600) as attempt:
@@ -55,7 +55,7 @@ def test_growth_and_reorganisations_are_followed_and_told(
         for depth in depths:
             tip.reorg(depth)
             attempt.catch_up(tip)
-        assert stream.told_ranges() == [(90 - depth, 89) for depth in depths]
+        assert stream.reported_ranges() == [(90 - depth, 89) for depth in depths]
         tip.mine(70)
         attempt.catch_up(tip)
         told = list(stream.events)
@@ -64,7 +64,7 @@ def test_growth_and_reorganisations_are_followed_and_told(
         attempt.catch_up(tip)
         assert stream.events == told
         stream.is_paused = False
-        attempt.made.check_interval = 0.2
+        attempt.follower.check_interval = 0.2
         attempt.catch_up(tip)
     attempt.running.result(timeout=60)
     assert {event.cursor for event in stream.events[len(told) :]} == {160}
@@ -74,7 +74,7 @@ def test_growth_and_reorganisations_are_followed_and_told(
 
 
 def test_an_attempt_goes_on_where_the_one_before_committed_whatever_its_engine(
-    spark: SparkSession, tip: Growing, stream: Stream, tmp_path: Path
+    spark: SparkSession, tip: GrowingChain, stream: FollowedChain, tmp_path: Path
 ) -> None:
     with stream.attempt(1, tip.url) as follower:
         catch_up(follower)
@@ -87,7 +87,7 @@ def test_an_attempt_goes_on_where_the_one_before_committed_whatever_its_engine(
             tip.reorg(4)
             assert isinstance(attempt.failure(), StaleWriter)
             assert stream.rows() == before
-    assert stream.told_ranges() == [(60, 89)]
+    assert stream.reported_ranges() == [(60, 89)]
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_an_attempt_goes_on_where_the_one_before_committed_whatever_its_engine(
 )
 def test_a_chain_that_changes_between_plan_and_read_is_neither_mixed_nor_left_out(
     spark: SparkSession,
-    tip: Growing,
-    stream: Stream,
+    tip: GrowingChain,
+    stream: FollowedChain,
     tmp_path: Path,
     below: int,
     rewritten: list[tuple[int, int]],
 ) -> None:
     with start_server(new_chain()) as server, FaultyNode(tip.url) as node:
-        other = Growing(server, new_chain())
+        other = GrowingChain(server, new_chain())
         other.mine(5)
         other.reorg(5 + below)  # its new blocks go on top of ours only if none below has changed
         story: list[str] = []
@@ -131,13 +131,13 @@ def test_a_chain_that_changes_between_plan_and_read_is_neither_mixed_nor_left_ou
             tip.mine(1)
             attempt.catch_up(tip)
         attempt.running.result(timeout=60)
-    assert stream.told_ranges() == rewritten
+    assert stream.reported_ranges() == rewritten
 
 
 def test_a_change_deeper_than_an_offset_remembers_is_found_by_the_trail(
     spark: SparkSession,
-    tip: Growing,
-    stream: Stream,
+    tip: GrowingChain,
+    stream: FollowedChain,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -151,11 +151,11 @@ def test_a_change_deeper_than_an_offset_remembers_is_found_by_the_trail(
         tip.mine(1)
         attempt.catch_up(tip)
     attempt.running.result(timeout=60)
-    assert stream.told_ranges() == [(74, 90)]
+    assert stream.reported_ranges() == [(74, 90)]
 
 
 def test_a_node_that_is_away_is_waited_for_and_one_that_breaks_its_word_is_named(
-    spark: SparkSession, tip: Growing, stream: Stream, tmp_path: Path
+    spark: SparkSession, tip: GrowingChain, stream: FollowedChain, tmp_path: Path
 ) -> None:
     with FaultyNode(tip.url) as node:
         with stream.streaming(1, spark, tmp_path, node.url, tries=1) as attempt:
@@ -183,7 +183,7 @@ def test_a_node_that_is_away_is_waited_for_and_one_that_breaks_its_word_is_named
 
 
 def test_patience_with_a_node_has_an_end_and_a_cause(
-    spark: SparkSession, tip: Growing, data: str, tmp_path: Path
+    spark: SparkSession, tip: GrowingChain, data: str, tmp_path: Path
 ) -> None:
     stream = new_stream(data, patience=0.5)
     with (
@@ -198,7 +198,7 @@ def test_patience_with_a_node_has_an_end_and_a_cause(
 
 
 def test_the_operator_streams_until_it_is_canceled_also_in_the_middle_of_a_read(
-    runner: SparkRunner, tip: Growing, data: str
+    runner: SparkRunner, tip: GrowingChain, data: str
 ) -> None:
     with FaultyNode(tip.url) as node, ThreadPoolExecutor(1) as pool:
         settings = replace(runner.settings, rpc_pools={"tip": (node.url,)}, data_dsn=data)
@@ -206,10 +206,10 @@ def test_the_operator_streams_until_it_is_canceled_also_in_the_middle_of_a_read(
         made.session = runner.session  # the one warm Spark of the tests
         config = {"engine": "streaming", "start_block": 80, "poll_seconds": 0.05, "rpc": "tip"}
         payload = task("block_follower", config, [f"hot_{kind}" for kind in KINDS])
-        stream, told = Stream(data, hot_outputs(payload)), Queue[int | None]()
+        stream, told = FollowedChain(data, hot_outputs(payload)), Queue[int | None]()
 
         def tell(events: Any, invalidations: Any = ()) -> None:
-            stream.tell(events, invalidations)
+            stream.report(events, invalidations)
             told.put(events[0].cursor)
 
         running = pool.submit(made.run, payload, DispatcherLink(uuid4(), tell))

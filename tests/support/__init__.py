@@ -1,1 +1,1 @@
-"""What several test modules lean on. Real parts only."""
+"""Code that several test modules share: real services, databases and chains."""

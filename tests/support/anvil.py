@@ -1,4 +1,4 @@
-"""A real node: anvil, mining when told, with a contract that logs."""
+"""A real Ethereum node: anvil, which mines on request, with a contract that logs."""
 
 import os
 import socket
@@ -12,18 +12,20 @@ from typing import Any
 import httpx
 
 _PACKAGE = "@foundry-rs/anvil-linux-amd64"
-# Logs its first word of input as topic and data.
+# Bytecode of a contract that logs its first 32 input bytes as topic and as data.
 _LOGGER = "0x6c6000358060005260206000a100600052600d6013f3"
 _START_SECONDS = 20.0
 
 
 def binary(packages: Path) -> Path:
-    """The program inside the npm package. Raises FileNotFoundError saying what to do."""
-    given = os.environ.get("TRACE_ANVIL")
-    path = Path(given) if given else packages / "node_modules" / _PACKAGE / "bin" / "anvil"
+    """Return the program inside the npm package. Raises FileNotFoundError with instructions."""
+    configured = os.environ.get("TRACE_ANVIL")
+    path = (
+        Path(configured) if configured else packages / "node_modules" / _PACKAGE / "bin" / "anvil"
+    )
     if not path.exists():
         raise FileNotFoundError(
-            f"{path}: there is no anvil; run `make test-chain`, or say TRACE_ANVIL=…"
+            f"{path}: anvil not found; run `make test-chain` or set TRACE_ANVIL"
         )
     return path
 
@@ -51,8 +53,8 @@ class Anvil:
     def head(self) -> int:
         return int(self.call("eth_blockNumber"), 16)
 
-    def logging(self, value: int) -> dict[str, str]:
-        """A transaction that logs a number."""
+    def log_transaction(self, value: int) -> dict[str, str]:
+        """Return a transaction that logs a number."""
         return {
             "from": self.sender,
             "to": self.contract,
@@ -63,15 +65,15 @@ class Anvil:
     def mine(self, blocks: int, values: Sequence[int] = ()) -> None:
         """Mine blocks; the first one holds a transaction for each value."""
         for value in values:
-            self.call("eth_sendTransaction", self.logging(value))
+            self.call("eth_sendTransaction", self.log_transaction(value))
         self.call("anvil_mine", hex(blocks))
 
     def reorg(self, depth: int, values: Sequence[int] = ()) -> None:
         """Replace the last blocks; the first new one holds a transaction for each value."""
-        self.call("anvil_reorg", depth, [[self.logging(value), 0] for value in values])
+        self.call("anvil_reorg", depth, [[self.log_transaction(value), 0] for value in values])
 
     def blocks(self) -> list[tuple[Any, Any]]:
-        """The canonical chain as the node tells it: each block with its receipts."""
+        """Return the node's canonical chain: each block with its receipts."""
         numbers = map(hex, range(self.head + 1))
         return [
             (
@@ -84,14 +86,14 @@ class Anvil:
 
 @contextmanager
 def running(packages: Path) -> Generator[Anvil]:
-    """A node on a free port, with blocks when they are asked for and the same clock every time."""
+    """Run a node on a free port, without automatic mining, with a fixed first timestamp."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = ("--port", str(port), "--no-mining", "--timestamp", "1700000000", "--quiet")
     process = subprocess.Popen([binary(packages), *arguments], stdout=subprocess.DEVNULL)
     try:
-        _wait(process, port)
+        _wait_until_listening(process, port)
         with httpx.Client(timeout=30, trust_env=False) as http:
             yield Anvil(f"http://127.0.0.1:{port}", http)
     finally:
@@ -99,13 +101,13 @@ def running(packages: Path) -> Generator[Anvil]:
         process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    until = time.monotonic() + _START_SECONDS
+def _wait_until_listening(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return
         except ConnectionRefusedError:
-            if process.poll() is not None or time.monotonic() > until:
+            if process.poll() is not None or time.monotonic() > deadline:
                 raise
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Buffered datasets in tests: DAGs that share a name, and a sink beside a Dispatcher."""
+"""Buffered datasets in tests: DAGs that publish the same name, and a sink next to a Dispatcher."""
 
 import json
 import threading
@@ -41,20 +41,20 @@ _ENTRY = """
 
 @dataclass
 class Producer:
-    """A DAG whose jobs publish one buffered name."""
+    """A DAG whose jobs all publish the same buffered dataset."""
 
     bench: Bench
     published: str
     name: str = field(default_factory=lambda: f"b_{uuid4().hex[:12]}")
 
     def text(self, *jobs: str, schema: str = SCHEMA, key: str = "id", column: str = "1") -> str:
-        made = "".join(_JOB.format(job=job, key=key, column=column) for job in jobs)
+        jobs_text = "".join(_JOB.format(job=job, key=key, column=column) for job in jobs)
         entries = "".join(
             _ENTRY.format(name=self.published, job=job, schema=schema) for job in jobs
         )
         source = "  - name: request\n    source: {kind: manual}\n    outputs: [ranges]\n"
         publish = f"publish:\n{entries}" if jobs else ""
-        return f"name: {self.name}\njobs:\n{source}{made}{publish}"
+        return f"name: {self.name}\njobs:\n{source}{jobs_text}{publish}"
 
     def post(self, *jobs: str, **change: str) -> Any:
         return self.bench.user.post("/v1/dags", json={"text": self.text(*jobs, **change)})
@@ -75,28 +75,28 @@ class Producer:
 
 
 @dataclass
-class World:
-    """A Dispatcher of its own and a sink beside it."""
+class SinkSetup:
+    """A Dispatcher with its own databases, and a sink next to it."""
 
     bench: Bench
     sink: Sink
     client: Callable[[Callable[[], str]], DispatcherClient]
-    """Another worker's line to the Dispatcher, with a token of its own."""
+    """Creates the client of another worker, with the given token."""
 
     def producer(self, published: str) -> Producer:
         return Producer(self.bench, published)
 
     def publish(self, attempt: Attempt, rows: list[Any] | bytes, **fields: Any) -> str:
-        """Write a batch where the attempt may, and offer it."""
+        """Write a batch under the attempt's prefix and publish it. Returns the publish id."""
         ref = attempt.output["storage_ref"]
         root = self.bench.live.objects
-        place = root / ref["bucket"] / ref["prefix"]
-        place.mkdir(parents=True, exist_ok=True)
+        directory = root / ref["bucket"] / ref["prefix"]
+        directory.mkdir(parents=True, exist_ok=True)
         name = f"{uuid4().hex}.jsonl"
         content = (
             rows if isinstance(rows, bytes) else b"\n".join(json.dumps(r).encode() for r in rows)
         )
-        (place / name).write_bytes(content)
+        (directory / name).write_bytes(content)
         uri = f"s3://{ref['bucket']}/{ref['prefix']}{name}"
         target = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": uri, **fields}
         reply = self.bench.publish(attempt, **target)
@@ -123,39 +123,39 @@ class World:
         return reply.json()["items"]
 
     def receives(self, publish_id: str) -> list[int]:
-        """How often the messages of a batch that wait were taken."""
+        """Return how often each waiting message of a batch was received."""
         return queue_tables.batch_receives(self.bench.live.dsns.queue, QUEUE, publish_id)
 
-    def taken(self, publish_id: str, times: int) -> None:
-        """Say of a batch's message that it was taken so often."""
+    def set_receives(self, publish_id: str, times: int) -> None:
+        """Set how often the message of a batch was received."""
         queue_tables.set_batch_receives(self.bench.live.dsns.queue, publish_id, times)
 
-    def let_all_be_received(self) -> None:
+    def show_hidden_messages(self) -> None:
         queue_tables.show_all(self.bench.live.dsns.queue)
 
 
 @contextmanager
-def sinking(templates: Templates, secrets: Secrets, objects: Path) -> Generator[World]:
-    """A Dispatcher and a sink over fresh databases."""
-    with copied(templates) as dsns, sinking_into(dsns, secrets, objects) as world:
-        yield world
+def running_sink(templates: Templates, secrets: Secrets, objects: Path) -> Generator[SinkSetup]:
+    """Run a Dispatcher and a sink on fresh databases."""
+    with copied(templates) as dsns, running_sink_on(dsns, secrets, objects) as setup:
+        yield setup
 
 
 @contextmanager
-def sinking_into(dsns: Dsns, secrets: Secrets, objects: Path) -> Generator[World]:
-    """A Dispatcher and a sink over the given databases."""
+def running_sink_on(dsns: Dsns, secrets: Secrets, objects: Path) -> Generator[SinkSetup]:
+    """Run a Dispatcher and a sink on the given databases."""
     backoff = Backoff(timedelta(seconds=0.01), timedelta(seconds=0.1), jitter=0)
-    with live(secrets, dsns, objects) as running, bench(running) as made:
+    with live(secrets, dsns, objects) as running, bench(running) as test_bench:
         url = f"https://127.0.0.1:{running.cfg.internal_port}"
 
         def client(token: Callable[[], str]) -> DispatcherClient:
             return DispatcherClient(url, secrets.ca, token, backoff)
 
-        own = client(lambda: secrets.worker_token)
+        sink_client = client(lambda: secrets.worker_token)
         consumer = PgQueue(dsns.queue).consumer([QUEUE], "test:sink")
         try:
-            sink = Sink(consumer, own, dsns.data, objects, threading.Event())
-            yield World(made, sink, client)
+            sink = Sink(consumer, sink_client, dsns.data, objects, threading.Event())
+            yield SinkSetup(test_bench, sink, client)
         finally:
             consumer.close()
-            own.close()
+            sink_client.close()

@@ -1,4 +1,4 @@
-"""A chain that changes, jobs that follow it, and workers that answer late, twice, or never."""
+"""A chain that changes, jobs derived from it, and workers that answer late, twice or never."""
 
 import json
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ jobs:
   - name: request
     activation: source
     source: {{kind: manual}}
-    outputs: [asked]
+    outputs: [requested]
   - name: split
     operator: range_splitter
     inputs: [{{from: {{job: request}}}}]
@@ -42,7 +42,7 @@ Rows = dict[str, Any]
 
 
 def transform(job: str, inputs: list[Rows]) -> Rows:
-    """What a job makes of its rows: a function of them, and of nothing else."""
+    """Compute a job's output rows. The result depends only on the input rows."""
     if job == "both":
         shared = inputs[0].keys() & inputs[1].keys()
         return {block: [inputs[0][block], inputs[1][block]] for block in shared}
@@ -50,8 +50,8 @@ def transform(job: str, inputs: list[Rows]) -> Rows:
 
 
 @dataclass
-class World:
-    """One DAG, its chain, and the attempts that are under way."""
+class CascadeDag:
+    """One DAG, its chain, and the attempts that are running."""
 
     bench: Bench
     chain: dict[int, int] = field(default_factory=dict)
@@ -60,12 +60,12 @@ class World:
     name: str = field(default_factory=lambda: f"w_{uuid4().hex[:12]}")
     conn: psycopg.Connection | None = None
 
-    def deploy(self) -> "World":
+    def deploy(self) -> "CascadeDag":
         reply = self.bench.user.post("/v1/dags", json={"text": _DAG.format(name=self.name)})
         assert reply.status_code == 200, reply.text
         return self
 
-    # --- what happens -----------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------
 
     def trigger(self, first: int, last: int) -> None:
         body = {"dag": self.name, "job": "request", "start": first, "end": last}
@@ -74,7 +74,7 @@ class World:
             self.chain.setdefault(block, 0)
 
     def reorganise(self, first: int, last: int) -> None:
-        """The chain changes; somebody says so of the blocks, or of whole partitions."""
+        """Change blocks of the chain, and invalidate them."""
         for block in range(first, last + 1):
             if block in self.chain:
                 self.chain[block] += 1
@@ -106,7 +106,7 @@ class World:
         self.finished.append((attempt, body))
 
     def finish_all(self) -> None:
-        """One wave: whatever waits is done, in order, and told of."""
+        """Claim and finish every queued task in order, then route the resulting events."""
         while self.waiting():
             self.claim(0)
         while self.running:
@@ -114,14 +114,14 @@ class World:
         self.publish()
 
     def repeat(self, nth: int) -> None:
-        """An answer was lost: the worker says the same again."""
+        """Repeat a completion whose answer was lost."""
         if self.finished:
             attempt, body = self.finished[nth % len(self.finished)]
             reply = self.bench.complete(attempt, **body)
             assert reply.status_code in (200, 409), reply.text
 
     def kill(self, nth: int) -> None:
-        """A worker falls silent: its lease runs out and another attempt starts."""
+        """End a worker silently: its lease expires and the next attempt starts."""
         if not self.running:
             return
         attempt, _ = self.running.pop(nth % len(self.running))
@@ -130,15 +130,15 @@ class World:
         self.bench.let_retry_fall_due(attempt.task_id)
         self.bench.start_retries()
 
-    def fall_silent(self, nth: int) -> None:
-        """The same, but it comes back: its late word counts until the next attempt starts."""
+    def expire_lease(self, nth: int) -> None:
+        """Expire a lease, but keep the worker: it may still complete until the next attempt starts."""
         if self.running:
             attempt, _ = self.running[nth % len(self.running)]
             self.bench.let_lease_expire(attempt)
             self.bench.reap()
 
-    def lose(self) -> None:
-        """Whatever was to be routed is not."""
+    def lose_routing(self) -> None:
+        """Delete the outbox rows that would route events and invalidations."""
         self.bench.rows("DELETE FROM outbox WHERE kind IN ('route_event', 'route_invalidation')")
 
     def publish(self) -> None:
@@ -149,7 +149,7 @@ class World:
             pass
 
     def settle(self) -> None:
-        """Everybody finishes, who read the oldest last; nothing more is lost."""
+        """Finish all work without further losses; the attempts that read first finish last."""
         while True:
             self.publish()
             self.reconcile()
@@ -166,7 +166,7 @@ class World:
         if self.conn is not None:
             self.conn.close()
 
-    # --- what there is ----------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------
 
     def waiting(self) -> list[str]:
         query = """
@@ -178,8 +178,8 @@ class World:
             self.conn = psycopg.connect(self.bench.live.dsns.state, autocommit=True)
         return [str(row[0]) for row in self.conn.execute(query, (self.name,))]
 
-    def shown(self, job: str) -> Rows:
-        """Every row that a reader of a job's output sees now."""
+    def visible_rows(self, job: str) -> Rows:
+        """Return every row that a reader of the job's output sees now."""
         query = """
             SELECT p.storage_ref FROM partitions p JOIN datasets d USING (dataset_version)
               JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
@@ -188,16 +188,16 @@ class World:
         found: Rows = {}
         for row in self.bench.rows(query, self.name, job):
             rows = self._read(row["storage_ref"])
-            assert not found.keys() & rows.keys(), "a row is read twice"
+            assert not found.keys() & rows.keys(), "two visible partitions contain the same row"
             found |= rows
         return found
 
-    def rebuilt(self, job: str) -> Rows:
-        """What a build from scratch would show."""
+    def expected_rows(self, job: str) -> Rows:
+        """Return the rows that a build from scratch would produce."""
         if job == "base":
             return {str(block): value for block, value in self.chain.items()}
         upstream = {"left": ["base"], "right": ["base"], "both": ["left", "right"]}[job]
-        return transform(job, [self.rebuilt(name) for name in upstream])
+        return transform(job, [self.expected_rows(name) for name in upstream])
 
     def _compute(self, attempt: Attempt) -> Rows:
         task = attempt.claimed["task"]
@@ -214,13 +214,13 @@ class World:
 
     def _write(self, attempt: Attempt, rows: Rows) -> dict[str, Any]:
         published = self.bench.write_output(attempt, len(rows))
-        (self._place(published["storage_ref"]) / "rows.json").write_text(json.dumps(rows))
+        (self._directory(published["storage_ref"]) / "rows.json").write_text(json.dumps(rows))
         return published
 
     def _read(self, ref: dict[str, Any]) -> Rows:
-        return json.loads((self._place(ref) / "rows.json").read_text())
+        return json.loads((self._directory(ref) / "rows.json").read_text())
 
-    def _place(self, ref: dict[str, Any]) -> Path:
+    def _directory(self, ref: dict[str, Any]) -> Path:
         return self.bench.live.objects / ref["bucket"] / ref["prefix"]
 
     def _retry_everything(self) -> None:

@@ -1,4 +1,4 @@
-"""The rows a chain should give, worked out from its JSON one value at a time."""
+"""The rows expected from a chain, computed value by value from its JSON."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +21,7 @@ def expected(chain: DevChain, start: int, end: int) -> dict[str, list[Row]]:
 
 
 def rows_of(pairs: Iterable[tuple[Row, list[Row]]], chain_id: int) -> dict[str, list[Row]]:
-    """The rows of blocks with their receipts, from any node."""
+    """Compute the rows of blocks and their receipts, from any node."""
     blocks: list[Row] = []
     transactions: list[Row] = []
     logs: list[Row] = []

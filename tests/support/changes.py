@@ -1,4 +1,4 @@
-"""A client of the change stream, as a browser would be one."""
+"""A client of the change stream that behaves like a browser."""
 
 import json
 from collections.abc import Generator, Iterator
@@ -17,8 +17,8 @@ class Event:
 
 
 @dataclass
-class Stream:
-    """Events one after another; the last id is what a reconnecting client sends."""
+class ChangeStream:
+    """Received events. A client that reconnects sends `last_id`."""
 
     events: Iterator[Event]
     last_id: str = ""
@@ -29,7 +29,7 @@ class Stream:
         return found
 
     def until(self, wanted: str, **fields: Any) -> list[Event]:
-        """Everything up to the first event of a kind with these fields."""
+        """Return all events up to the first one of this kind with these fields."""
         seen: list[Event] = []
         while True:
             seen.append(next(self))
@@ -39,13 +39,13 @@ class Stream:
 
 
 @contextmanager
-def following(client: httpx.Client, last_id: str = "", **params: Any) -> Generator[Stream]:
-    """Follow changes; the stream is ready when the block begins."""
+def following(client: httpx.Client, last_id: str = "", **params: Any) -> Generator[ChangeStream]:
+    """Follow the change stream; it is connected when the block begins."""
     headers = {"Last-Event-ID": last_id} if last_id else {}
     with client.stream("GET", "/v1/changes", params=params, headers=headers) as reply:
         assert reply.status_code == 200, reply.read()
         assert reply.headers["content-type"].startswith("text/event-stream")
-        yield Stream(_events(reply.iter_lines()))
+        yield ChangeStream(_events(reply.iter_lines()))
 
 
 def _events(lines: Iterator[str]) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""A real Spark Connect server out of PySpark's own jars, on threads of its own, loopback only."""
+"""A real Spark Connect server from PySpark's jars, running locally, on loopback only."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from support.standalone import LOGGING, awaited
+from support.standalone import LOGGING, wait_for_log
 from trace_etl.spark.session import jvm
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -27,7 +27,7 @@ _SETTINGS = {
 
 @contextmanager
 def connect_server(scratch: Path, **more: str) -> Generator[str]:
-    """Yields the address for clients, once the server listens."""
+    """Run a server. Yields its address once it listens."""
     with server_process(scratch, more) as (url, _):
         yield url
 
@@ -36,7 +36,7 @@ def connect_server(scratch: Path, **more: str) -> Generator[str]:
 def server_process(
     scratch: Path, more: Mapping[str, str]
 ) -> Generator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """The same, with the process, for those who kill it."""
+    """Run a server. Yields its address and its process, so that a test can kill it."""
     scratch.mkdir(parents=True)
     log, spark = scratch / "log", Path(pyspark.__file__).parent
     conf = {
@@ -68,7 +68,7 @@ def server_process(
             stderr=out,
         )
     try:
-        [port] = awaited(log, r"Spark Connect server started at: \S+:(\d+)", 1)
+        [port] = wait_for_log(log, r"Spark Connect server started at: \S+:(\d+)", 1)
         yield f"sc://localhost:{port}/;token={_TOKEN}", process
     finally:
         process.kill()

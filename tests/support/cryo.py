@@ -1,4 +1,4 @@
-"""cryo, the peer that reads the same chain."""
+"""Runs cryo, another extraction tool, on the same chain to compare results."""
 
 import os
 import shutil
@@ -20,14 +20,14 @@ cryo.freeze(tables.split(","), blocks=[blocks], rpc=url, output_dir=directory,
 def freeze(tables: Iterable[str], length: int, url: str, into: Path, *, chunk: int = 1000) -> None:
     """Have cryo write the first `length` blocks of a chain into a new directory.
 
-    In a process of its own, since cryo leaves the event loop open that it makes; and again if that
-    is killed by a signal, as happens to cryo when it ends. What it says itself is not passed over.
+    Runs in a separate process because cryo does not close its event loop. Retries if a signal kills
+    the process, which happens when cryo exits; an error that cryo reports is not retried.
     """
-    given = [",".join(tables), f"0:{length}", url, str(into), str(chunk)]
-    for left in reversed(range(_TRIES)):
+    arguments = [",".join(tables), f"0:{length}", url, str(into), str(chunk)]
+    for remaining in reversed(range(_TRIES)):
         into.mkdir()
         done = subprocess.run(
-            [sys.executable, "-c", _FREEZE, *given],
+            [sys.executable, "-c", _FREEZE, *arguments],
             capture_output=True,
             text=True,
             timeout=_DEADLINE,
@@ -36,6 +36,6 @@ def freeze(tables: Iterable[str], length: int, url: str, into: Path, *, chunk: i
         )
         if done.returncode == 0:
             return
-        if done.returncode > 0 or not left:
+        if done.returncode > 0 or not remaining:
             raise RuntimeError(f"cryo ended with {done.returncode}: {done.stdout}{done.stderr}")
         shutil.rmtree(into)

@@ -1,4 +1,4 @@
-"""What the quickstart DAG writes on one Spark or another, to compare."""
+"""Runs the quickstart DAG on a given Spark master, to compare its output files."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from trace_etl.model.storage import SUCCESS_MARKER
 
 
 def dag_outputs(master: str, root: Path, rpc_url: str, conf: dict[str, str]) -> dict[str, Path]:
-    """Run it in a process of its own; the directory of every output."""
+    """Run the DAG in a separate process. Returns the directory of every output."""
     objects = root / "objects"
     arguments = [master, str(objects), str(root / "spark"), rpc_url, json.dumps(conf)]
     tests = str(Path(__file__).parents[1])
@@ -28,7 +28,7 @@ def dag_outputs(master: str, root: Path, rpc_url: str, conf: dict[str, str]) -> 
 
 
 def files_of(place: Path) -> dict[str, bytes]:
-    """The output's file and its marker."""
+    """Return the content of the output's file and of its marker."""
     found = {file.name: file.read_bytes() for file in place.iterdir()}
     assert SUCCESS_MARKER in found and len(found) == 2
     return found

@@ -1,4 +1,4 @@
-"""The quickstart DAG, job by job, on any Spark: `python -m support.dag_runs MASTER …`."""
+"""Runs the quickstart DAG, job by job, on any Spark: `python -m support.dag_runs MASTER …`."""
 
 import json
 import sys
@@ -20,15 +20,18 @@ DAG = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
 def run_dag(
     runner: SparkRunner, dag: Path, start: int, end: int, size: int
 ) -> dict[tuple[str, int], TaskPayload]:
-    """Run every job that makes rows of a range, for every partition; by job and first block."""
+    """Run every job that derives rows from a range, for every partition.
+
+    Returns the payloads by job and first block.
+    """
     jobs = parse_dag(dag.read_text()).jobs
-    relays = {job.name for job in jobs if job.operator in FORWARDERS}
+    forwarders = {job.name for job in jobs if job.operator in FORWARDERS}
     found: dict[tuple[str, int], TaskPayload] = {}
     for cut in split_range(start, end, size):
         done: dict[str, TaskPayload] = {}
         for job in jobs:
-            fed = [item.job in done or item.job in relays for item in job.inputs]
-            if job.name in relays or not fed or not all(fed):
+            fed = [item.job in done or item.job in forwarders for item in job.inputs]
+            if job.name in forwarders or not fed or not all(fed):
                 continue
             found[job.name, cut[0]] = done[job.name] = payload = _payload(job, done, *cut)
             runner.run(payload)
@@ -36,12 +39,12 @@ def run_dag(
 
 
 def _payload(job: Job, done: dict[str, TaskPayload], start: int, end: int) -> TaskPayload:
-    given = [
+    inputs = [
         {**as_input(done[item.job], name=item.output or ""), "name": item.name}
         for item in job.inputs
         if item.job in done
     ]
-    return task(job.operator, job.config, job.outputs, scope=range_scope(start, end), inputs=given)
+    return task(job.operator, job.config, job.outputs, scope=range_scope(start, end), inputs=inputs)
 
 
 def main() -> None:

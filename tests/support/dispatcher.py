@@ -1,4 +1,4 @@
-"""A Dispatcher in a thread, over real HTTPS, with keys and tokens of its own."""
+"""A Dispatcher in a thread, over real HTTPS, with its own keys and tokens."""
 
 import asyncio
 import ssl
@@ -24,7 +24,7 @@ from trace_etl.queues.pgqueue import PgQueue
 
 @dataclass(frozen=True)
 class Secrets:
-    """Certificates, keys and tokens: made once per test process, they are only files."""
+    """Certificates, keys and tokens as files, created once per test process."""
 
     directory: Path
 
@@ -69,7 +69,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Live:
-    """A running Dispatcher, its address and its insides."""
+    """A running Dispatcher with its settings, service and event loop."""
 
     cfg: DispatcherSettings
     dsns: Dsns
@@ -79,11 +79,11 @@ class Live:
 
     @property
     def objects(self) -> Path:
-        """The directory of the object store."""
+        """Return the directory of the object store."""
         return Path(unquote(urlsplit(self.cfg.objects_url).path))
 
     def run(self, step: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a coroutine in the Dispatcher's own loop: a loop's `*_once`, say."""
+        """Run a coroutine, for example a loop's `*_once`, in the Dispatcher's event loop."""
 
         async def call() -> Any:
             return await step()
@@ -91,7 +91,7 @@ class Live:
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(30)
 
     def drain(self) -> None:
-        """Perform the outbox until it is empty."""
+        """Publish outbox rows until the outbox is empty."""
         while self.run(self.service.publisher.publish_once):
             pass
 
@@ -112,7 +112,7 @@ def _client(ca: Path, url: str, headers: dict[str, str]) -> httpx.Client:
 def live(
     secrets: Secrets, dsns: Dsns, objects: Path, *, loops: bool = False, **changes: Any
 ) -> Generator[Live]:
-    """Serve until the end of the block. Without `loops`, tests call the `*_once` functions."""
+    """Run a Dispatcher until the end of the block. Without `loops`, tests call the `*_once` functions."""
     cfg = secrets.settings(dsns, objects, **changes)
     ready = threading.Event()
     box: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def live(
             serving = group.create_task(
                 serve(listeners, tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)
             )
-            await _listening(cfg)
+            await _wait_until_listening(cfg)
             ready.set()
             await serving
 
@@ -159,7 +159,7 @@ def live(
             raise box["error"]
 
 
-async def _listening(cfg: DispatcherSettings) -> None:
+async def _wait_until_listening(cfg: DispatcherSettings) -> None:
     for port in (cfg.api_port, cfg.internal_port):
         while True:
             try:

@@ -1,6 +1,7 @@
-"""Connections that break at a chosen point: before or after a statement, before or after a commit.
+"""Connections that break at a chosen point: before or after a statement or a commit.
 
-The connection really closes, so the server rolls back what was open, and the pool must replace it.
+The connection really closes, so the server rolls back the open transaction and the pool must
+replace the connection.
 """
 
 from collections.abc import AsyncIterator, Generator
@@ -18,47 +19,49 @@ from trace_etl.state.db.connection import Connection
 from trace_etl.state.db.pool import CheckedPool
 
 
-class Plan:
-    """Counts the points that armed connections pass, and breaks one of them, or all of a kind."""
+class FaultPlan:
+    """Counts the points that connections reach, and breaks one point or all points of a kind."""
 
     def __init__(self) -> None:
         self._at: int | None = None
         self._kind: str | None = None
-        self._passed = 0
-        self.struck: list[str] = []
-        """What was broken, in words."""
+        self._count = 0
+        self.injected: list[str] = []
+        """Descriptions of the injected faults."""
 
     @contextmanager
-    def breaking(self, *, at: int | None = None, every: str | None = None) -> Generator["Plan"]:
-        """Break the point of that number, or every point `before` or `after` something."""
-        self._at, self._kind, self._passed, self.struck = at, every, 0, []
+    def breaking(
+        self, *, at: int | None = None, every: str | None = None
+    ) -> Generator["FaultPlan"]:
+        """Break the point with number `at`, or every point of kind `every`: `before` or `after`."""
+        self._at, self._kind, self._count, self.injected = at, every, 0, []
         try:
             yield self
         finally:
             self._at = self._kind = None
 
-    async def passes(self, conn: Any, kind: str, what: str) -> None:
-        """A connection reaches a point. Raises what a broken connection raises."""
+    async def reach(self, conn: Any, kind: str, statement: str) -> None:
+        """Count a point of a connection. Raises OperationalError if the plan breaks this point."""
         if self._at is None and self._kind is None:
             return
-        number, self._passed = self._passed, self._passed + 1
+        number, self._count = self._count, self._count + 1
         if number == self._at or kind == self._kind:
-            self.struck.append(f"{kind} {what}")
+            self.injected.append(f"{kind} {statement}")
             await conn.close()
-            raise OperationalError(f"injected {kind} {what}")
+            raise OperationalError(f"injected {kind} {statement}")
 
 
-PLAN = Plan()
+PLAN = FaultPlan()
 
 
 class BreakingCursor(AsyncCursor[Any]):
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        if not query:  # the pool looking after its connections
+        if not query:  # the pool checks its connections
             return await super().execute(query, params, **options)
-        what = " ".join(str(query).split())[:60]
-        await PLAN.passes(self.connection, "before", what)
+        statement = " ".join(str(query).split())[:60]
+        await PLAN.reach(self.connection, "before", statement)
         await super().execute(query, params, **options)
-        await PLAN.passes(self.connection, "after", what)
+        await PLAN.reach(self.connection, "after", statement)
         return self
 
 
@@ -68,25 +71,25 @@ class BreakingConnection(Connection):
         self.cursor_factory = BreakingCursor
 
     async def rows(self, query: Any, values: Any, make: Any) -> list[Any]:
-        what = " ".join(query.split())[:60]
-        await PLAN.passes(self, "before", what)
+        statement = " ".join(query.split())[:60]
+        await PLAN.reach(self, "before", statement)
         found = await super().rows(query, values, make)
-        await PLAN.passes(self, "after", what)
+        await PLAN.reach(self, "after", statement)
         return found
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         async with super().transaction(*args, **kwargs) as inner:
             yield inner
-            await PLAN.passes(self, "before", "COMMIT")
-        await PLAN.passes(self, "after", "COMMIT")
+            await PLAN.reach(self, "before", "COMMIT")
+        await PLAN.reach(self, "after", "COMMIT")
 
     async def commit(self) -> None:
         if self.pgconn.transaction_status == TransactionStatus.IDLE:
             return await super().commit()
-        await PLAN.passes(self, "before", "COMMIT")
+        await PLAN.reach(self, "before", "COMMIT")
         await super().commit()
-        return await PLAN.passes(self, "after", "COMMIT")
+        return await PLAN.reach(self, "after", "COMMIT")
 
 
 class BreakingPool(AsyncConnectionPool[Any]):
@@ -100,8 +103,8 @@ class BreakingCheckedPool(CheckedPool):
 
 
 @contextmanager
-def breakable() -> Generator[Plan]:
-    """Dispatchers started in the block have connections that the plan can break."""
+def breakable() -> Generator[FaultPlan]:
+    """Give every Dispatcher started in the block connections that the plan can break."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (state_pool, pgqueue):
             patch.setattr(module, "AsyncConnectionPool", BreakingPool)

@@ -1,4 +1,4 @@
-"""A node with faults: real HTTP in front of a real chain, and a say in every request and answer."""
+"""A node with faults: an HTTP proxy in front of a real chain that can change requests and answers."""
 
 import http.client
 import threading
@@ -15,20 +15,20 @@ Calls = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP answer given instead of the node's."""
+    """An HTTP answer sent instead of the node's answer."""
 
     status: int
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict[str, str])
     cut_at: int | None = None
-    """Promise the whole body, send this much, and hang up."""
+    """Announce the whole body, send this many bytes, then close the connection."""
 
 
 @dataclass
 class FaultyNode:
-    """Forwards to a chain's URL. `before` may answer itself; `after` may change the items.
+    """Forwards calls to a chain. `before` may answer instead of the chain; `after` may change the items.
 
-    `change` may alter the calls that are passed on.
+    `change` may alter the calls before they are forwarded.
     """
 
     upstream: str
@@ -73,10 +73,10 @@ class FaultyNode:
 
     def _serve(self, handler: BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
-        given = orjson.loads(body)
-        calls: Calls = given if isinstance(given, list) else [given]
+        request = orjson.loads(body)
+        calls: Calls = request if isinstance(request, list) else [request]
         self.requests.append(calls)
-        reply = self.before(calls) or self._forward(calls, is_batch=isinstance(given, list))
+        reply = self.before(calls) or self._forward(calls, is_batch=isinstance(request, list))
         self._send(handler, reply)
 
     def _forward(self, calls: Calls, *, is_batch: bool) -> Reply:

@@ -1,7 +1,7 @@
-"""A follower in a process of its own, to be killed: `python follow_process.py PLAN.json ATTEMPT`.
+"""A follower in a separate process that a test can kill: `python follow_process.py PLAN.json ATTEMPT`.
 
-It tells by appending lines to a file, as the Dispatcher would record them. With the engine
-`streaming` it has a JVM beside it, which dies with it.
+It reports by appending lines to a file instead of calling the Dispatcher. With the engine
+`streaming` it starts a JVM, which ends with it.
 """
 
 import json
@@ -26,24 +26,24 @@ from trace_etl.spark.settings import SparkSettings
 
 
 def main() -> None:
-    given, attempt = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
+    config, attempt = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     outputs = [
         HotOutput(one["kind"], one["table"], UUID(one["dataset"]), UUID(one["version"]))
-        for one in given["outputs"]
+        for one in config["outputs"]
     ]
-    writer = Writer(outputs[0].dataset_version, UUID(given["task_id"]), attempt)
-    plan = FollowPlan("test.follow", writer, outputs, start=0, batch=given["batch"], poll=0.01)
+    writer = Writer(outputs[0].dataset_version, UUID(config["task_id"]), attempt)
+    plan = FollowPlan("test.follow", writer, outputs, start=0, batch=config["batch"], poll=0.01)
 
-    def tell(events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()) -> None:
-        with Path(given["told"]).open("a") as file:
+    def report(events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()) -> None:
+        with Path(config["report_file"]).open("a") as file:
             ranges = [[one["start"], one["end"]] for one in invalidations]
             file.write(json.dumps({"cursor": events[0].cursor, "ranges": ranges}) + "\n")
 
-    source = RpcSource((given["url"],), tries=2, initial_delay=0.01)
+    source = RpcSource((config["url"],), tries=2, initial_delay=0.01)
     kinds = [output.kind for output in outputs]
-    with TipReader(source, kinds) as reader, connection.connect(given["dsn"]) as conn:
-        follower = ChainFollower(plan, reader, conn, tell, Signal())
-        if given["engine"] == "loop":
+    with TipReader(source, kinds) as reader, connection.connect(config["dsn"]) as conn:
+        follower = ChainFollower(plan, reader, conn, report, Signal())
+        if config["engine"] == "loop":
             follower.run()
         else:
             place = Path(sys.argv[1]).parent / "spark"

@@ -1,4 +1,4 @@
-"""Followers in the test's own process: a stream's attempts, what they told, what they wrote."""
+"""Followers in the test's process: the attempts of a stream, their reports and their rows."""
 
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
-from support.growing import Growing
+from support.growing_chain import GrowingChain
 from support.postgres import sql
 from support.waiting import eventually
 from trace_etl.api.task.events import Event, Events
@@ -34,8 +34,8 @@ _ORDER = {
 }
 
 
-# A reorganisation that ends at the height it began at leaves `announced` as it was: only the
-# rewrites say that it has not been told yet.
+# A reorganisation that ends at its starting height does not change `announced`: only the rewrites
+# show that it was not reported yet.
 _POSITION = """
 SELECT number, hash, announced,
        (SELECT count(*) FROM follower_rewrites AS r WHERE r.stream = f.stream)
@@ -44,22 +44,22 @@ SELECT number, hash, announced,
 
 
 @dataclass
-class Stream:
-    """A followed chain: its tables, and everything its attempts told the Dispatcher."""
+class FollowedChain:
+    """A followed chain: its tables, and everything that its attempts reported to the Dispatcher."""
 
     dsn: str
     outputs: Sequence[HotOutput]
     task_id: UUID = field(default_factory=uuid4)
     events: list[Event] = field(default_factory=list[Event])
     invalidations: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
-    how: dict[str, Any] = field(default_factory=dict[str, Any])
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
     is_paused: bool = False
 
     @contextmanager
     def attempt(
         self, number: int, *urls: str, task_id: UUID | None = None, **source: Any
     ) -> Generator[ChainFollower]:
-        """An attempt that has opened the stream; the test makes its steps."""
+        """Open the stream as an attempt; the test calls its steps."""
         with self.unopened(number, *urls, task_id=task_id, **source) as follower:
             follower.open()
             yield follower
@@ -70,13 +70,13 @@ class Stream:
     ) -> Generator[ChainFollower]:
         writer = Writer(self.outputs[0].dataset_version, task_id or self.task_id, number)
         plan = FollowPlan(
-            "test.follow", writer, self.outputs, **{"start": 0, "poll": 0.02, **self.how}
+            "test.follow", writer, self.outputs, **{"start": 0, "poll": 0.02, **self.options}
         )
         with (
             TipReader(_source(urls, source), KINDS) as reader,
             connection.connect(self.dsn) as conn,
         ):
-            yield ChainFollower(plan, reader, conn, self.tell, Signal(), lambda: self.is_paused)
+            yield ChainFollower(plan, reader, conn, self.report, Signal(), lambda: self.is_paused)
 
     @contextmanager
     def streaming(
@@ -87,19 +87,19 @@ class Stream:
         *urls: str,
         check_interval: float = 0.2,
         **source: Any,
-    ) -> Generator["Streaming"]:
-        """An attempt that runs queries until the end of the `with`."""
+    ) -> Generator["StreamingAttempt"]:
+        """Run streaming queries as an attempt until the end of the block."""
         with self.unopened(number, *urls, **source) as follower, ThreadPoolExecutor(1) as pool:
-            made = StreamingFollower(
+            streaming = StreamingFollower(
                 follower, spark, _source(urls, source), directory, check_interval
             )
-            running = pool.submit(made.run)
+            running = pool.submit(streaming.run)
             try:
-                yield Streaming(self, made, running)
+                yield StreamingAttempt(self, streaming, running)
             finally:
                 follower.stop.set()
 
-    def tell(
+    def report(
         self, events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         fence = {"task_id": self.task_id, "attempt": 1, "lease_token": uuid4()}
@@ -108,7 +108,7 @@ class Stream:
         self.invalidations += invalidations
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Everything in the hot tables, in the chain's order."""
+        """Return all rows of the hot tables, in the chain's order."""
         with psycopg.connect(self.dsn, row_factory=dict_row) as conn:
             return {
                 output.kind: conn.execute(
@@ -117,18 +117,18 @@ class Stream:
                 for output in self.outputs
             }
 
-    def told_ranges(self) -> list[tuple[int, int]]:
-        """The rewritten ranges as told for the blocks."""
+    def reported_ranges(self) -> list[tuple[int, int]]:
+        """Return the rewritten ranges that were reported for the dataset of blocks."""
         blocks = str(self.outputs[0].dataset_uuid)
         mine = [one for one in self.invalidations if one["dataset_uuid"] == blocks]
         return [(one["start"], one["end"]) for one in mine]
 
     def position(self) -> list[Any]:
-        """Number and hash of its last block, the number told last, how many rewrites are untold."""
+        """Return the last block's number and hash, the last reported number, and the unreported rewrites."""
         return sql(self.dsn, _POSITION, [self.outputs[0].dataset_version])
 
     def is_at(self, number: int, block_hash: bytes) -> bool:
-        """Whether the tables end with that block, and all of it was told (if it may tell)."""
+        """Return whether the tables end with this block and, unless paused, everything was reported."""
         found = self.position()
         return [row[:2] for row in found] == [(number, block_hash)] and (
             self.is_paused or found[0][2:] == (number, 0)
@@ -136,17 +136,17 @@ class Stream:
 
 
 @dataclass
-class Streaming:
-    """A streaming attempt under way."""
+class StreamingAttempt:
+    """A running streaming attempt."""
 
-    stream: Stream
-    made: StreamingFollower
+    stream: FollowedChain
+    follower: StreamingFollower
     running: Future[None]
 
-    def catch_up(self, chain: Growing, start: int = 0) -> None:
-        """Waits until the tables hold the chain, and that was told."""
+    def catch_up(self, chain: GrowingChain, start: int = 0) -> None:
+        """Wait until the tables hold the whole chain and everything was reported."""
         rows = chain.rows(start)
-        eventually(lambda: self._is_at(rows["blocks"]), "it holds the chain", within=60)
+        eventually(lambda: self._is_at(rows["blocks"]), "the tables hold the chain", within=60)
         assert self.stream.rows() == rows
 
     def failure(self) -> BaseException | None:
@@ -155,24 +155,24 @@ class Streaming:
     def _is_at(self, blocks: Sequence[Mapping[str, Any]]) -> bool:
         if self.running.done():
             self.running.result()
-            raise AssertionError("it ended")
+            raise AssertionError("the follower ended")
         return self.stream.is_at(blocks[-1]["block_number"], blocks[-1]["block_hash"])
 
 
-def _source(urls: tuple[str, ...], how: Mapping[str, Any]) -> RpcSource:
-    return RpcSource(urls, **{"tries": 3, "initial_delay": 0.01, **how})
+def _source(urls: tuple[str, ...], options: Mapping[str, Any]) -> RpcSource:
+    return RpcSource(urls, **{"tries": 3, "initial_delay": 0.01, **options})
 
 
-def new_stream(dsn: str, **how: Any) -> Stream:
+def new_stream(dsn: str, **options: Any) -> FollowedChain:
     outputs: list[HotOutput] = []
     for kind in KINDS:
         dataset, version = uuid4(), uuid4()
         outputs.append(HotOutput(kind, hot_table(dataset, version), dataset, version))
-    return Stream(dsn, outputs, how=how)
+    return FollowedChain(dsn, outputs, options=options)
 
 
 def hot_outputs(payload: TaskPayload) -> list[HotOutput]:
-    """The outputs of a follower's task."""
+    """Return the outputs of a follower's task."""
     return [
         HotOutput(
             output.name.removeprefix("hot_"),
@@ -185,6 +185,6 @@ def hot_outputs(payload: TaskPayload) -> list[HotOutput]:
 
 
 def catch_up(follower: ChainFollower) -> None:
-    """Steps until there is nothing new."""
+    """Step until there are no new blocks."""
     while follower.step():
         pass

@@ -1,4 +1,4 @@
-"""Tasks that read hot tables, on one Spark or another: `python -m support.hot_runs MASTER …`."""
+"""Runs tasks that read hot tables, on a given Spark: `python -m support.hot_runs MASTER …`."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from trace_etl.spark.io import hot_tables as hot
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
-Given = dict[str, Any]
+InputSpec = dict[str, Any]
 _TESTS = str(Path(__file__).parents[1])
 
 
@@ -32,7 +32,7 @@ class HotTables:
     """A followed chain's logs and blocks, and a buffered dataset's `people` in three batches."""
 
     dsn: str
-    inputs: dict[str, Given]
+    inputs: dict[str, InputSpec]
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def hot_tables(templates: Templates, rpc_url: str) -> Generator[HotTables]:
         yield HotTables(dsns.data, {**inputs, "people": _people(dsns.data)})
 
 
-def _people(dsn: str) -> Given:
+def _people(dsn: str) -> InputSpec:
     dataset, version = uuid4(), uuid4()
     columns = (("id", "string", False), ("n", "long", True))
     shape = buffers.Shape(hot_table(dataset, version), version, columns, ("id",))
@@ -61,15 +61,15 @@ def _people(dsn: str) -> Given:
     return _input("people", dataset, version)
 
 
-def _input(name: str, dataset: object, version: object) -> Given:
+def _input(name: str, dataset: object, version: object) -> InputSpec:
     ids = {"dataset_uuid": str(dataset), "dataset_version": str(version)}
     return {"input_index": 0, "name": name, **ids}
 
 
 def hot_outputs(
-    master: str, root: Path, tables: HotTables, where: Given
+    master: str, root: Path, tables: HotTables, where: InputSpec
 ) -> tuple[dict[str, Path], str]:
-    """Run the tasks in a process of their own: the directory of each output, and a plan."""
+    """Run the tasks in a separate process. Returns the directory of each output, and a query plan."""
     done = subprocess.run(
         [sys.executable, "-m", "support.hot_runs", master, str(root), tables.dsn],
         input=json.dumps({"inputs": tables.inputs, "where": where}),
@@ -80,20 +80,20 @@ def hot_outputs(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    return {name: Path(place) for name, place in told["places"].items()}, told["plan"]
+    result = json.loads(done.stdout.splitlines()[-1])
+    return {name: Path(place) for name, place in result["places"].items()}, result["plan"]
 
 
-def _tasks(inputs: dict[str, Given], where: Given) -> dict[str, TaskPayload]:
-    """By what they show of their input; `kept` is written to a hot table that `appended` reads."""
-    kept = select(
+def _tasks(inputs: dict[str, InputSpec], where: InputSpec) -> dict[str, TaskPayload]:
+    """Return tasks by what they test. `append` writes a hot table that `read_appended` reads."""
+    append = select(
         "SELECT block_number, block_hash, gas_used FROM hot_blocks",
         inputs["blocks"],
         scope=range_scope(0, 9),
     )
-    [output] = kept.outputs
+    [output] = append.outputs
     output = output.model_copy(update={"update_strategy": "append", "unique_key": ["block_number"]})
-    again = _input("kept", output.dataset_uuid, output.dataset_version)
+    again = _input("appended", output.dataset_uuid, output.dataset_version)
     return {
         "filtered": select(
             "SELECT * FROM hot_logs ORDER BY block_number, log_index",
@@ -113,20 +113,20 @@ def _tasks(inputs: dict[str, Given], where: Given) -> dict[str, TaskPayload]:
             inputs["people"],
             scope={"after": 1, "cursor": 2},
         ),
-        "kept": kept.model_copy(update={"outputs": [output]}),
-        "appended": select(
-            "SELECT * FROM kept ORDER BY block_number", again, scope=range_scope(3, 5)
+        "append": append.model_copy(update={"outputs": [output]}),
+        "read_appended": select(
+            "SELECT * FROM appended ORDER BY block_number", again, scope=range_scope(3, 5)
         ),
     }
 
 
-def _plan(runner: SparkRunner, dsn: str, given: Given) -> str:
-    told = io.StringIO()
-    read = TaskInput.model_validate(given)
+def _plan(runner: SparkRunner, dsn: str, spec: InputSpec) -> str:
+    output = io.StringIO()
+    read = TaskInput.model_validate(spec)
     frame = hot.load(runner.session.get(), read, Scope(start=5, end=20), dsn).frame
-    with redirect_stdout(told):
+    with redirect_stdout(output):
         frame.explain(extended=True)
-    return told.getvalue()
+    return output.getvalue()
 
 
 def main() -> None:
@@ -146,7 +146,7 @@ def main() -> None:
     places = {
         name: str(directory(settings.objects.root, payload, "answer"))
         for name, payload in tasks.items()
-        if name != "kept"
+        if name != "append"
     }
     print(json.dumps({"places": places, "plan": plan}))
 

@@ -1,4 +1,4 @@
-"""Tasks to try the lifecycle on: a DAG per test, claims, fences, and rows to compare."""
+"""Tasks for lifecycle tests: a DAG per test, claims, fences, and database rows to compare."""
 
 import json
 import time
@@ -58,7 +58,7 @@ publish:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A claimed attempt as its worker knows it."""
+    """A claimed attempt as its worker received it."""
 
     claimed: dict[str, Any]
 
@@ -91,15 +91,15 @@ class Attempt:
         return self.claimed["task"]["scope"]
 
     def event(self, **fields: Any) -> dict[str, Any]:
-        """An event about this attempt's output: its own partition, unless told otherwise."""
-        place = {k: self.scope[k] for k in ("partition_key", "start", "end")}
+        """Build an event for this attempt's output. Default scope: the attempt's own partition."""
+        scope = {k: self.scope[k] for k in ("partition_key", "start", "end")}
         version = {"dataset_version": self.output["dataset_version"]}
-        return {"dataset_uuid": self.output["dataset_uuid"], **version, **(fields or place)}
+        return {"dataset_uuid": self.output["dataset_uuid"], **version, **(fields or scope)}
 
 
 @dataclass(frozen=True)
 class Dag:
-    """A deployed DAG and how to deploy it changed."""
+    """A deployed DAG, and the options it was deployed with."""
 
     name: str
     options: str
@@ -111,17 +111,17 @@ class Dag:
 
 
 class Bench:
-    """A Dispatcher with clients of both its listeners."""
+    """A Dispatcher with a client for each of its two listeners."""
 
     def __init__(self, live: Live, http: httpx.Client, user: httpx.Client) -> None:
         self.live = live
         self.http = http
         self.user = user
 
-    # --- making tasks -----------------------------------------------------------------------
+    # --- creating tasks ----------------------------------------------------------------------
 
     def dag(self, options: str = "", *, name: str | None = None, column: str = "1") -> Dag:
-        """Deploy a DAG of its own; `options` are YAML lines of its job `work`."""
+        """Deploy a new DAG; `options` are YAML lines of its job `work`."""
         name = name or f"t_{uuid4().hex[:12]}"
         text = _DAG.format(name=name, column=column, options=options.replace("\n", "\n    "))
         reply = self.user.post("/v1/dags", json={"text": text})
@@ -130,25 +130,25 @@ class Bench:
         return Dag(name, options, found)
 
     def tasks(self, count: int = 1, options: str = "", dag: Dag | None = None) -> list[str]:
-        """Queued tasks of the job `work`, made by a trigger, a split and the outbox."""
+        """Create queued tasks of the job `work` through a trigger, a split and the outbox."""
         dag = dag or self.dag(options)
         body = {"dag": dag.name, "job": "request", "start": 0, "end": count * 10 - 1}
         reply = self.user.post("/v1/triggers", json=body)
         assert reply.status_code == 200, reply.text
         self.live.drain()
-        made = self.waiting(dag, "work")
-        assert len(made) == count, made
-        return made
+        created = self.waiting(dag, "work")
+        assert len(created) == count, created
+        return created
 
     def waiting(self, dag: Dag, job: str) -> list[str]:
-        """The Queued tasks of a job, by partition."""
+        """Return the queued tasks of a job, ordered by partition."""
         query = {"dag": dag.name, "job": job, "status": "Queued", "limit": 1000}
         items = self.user.get("/v1/tasks", params=query).json()["items"]
         items.sort(key=lambda item: int(item["partition_key"].partition("-")[0]))
         return [item["task_id"] for item in items]
 
     def attempt(self, options: str = "", dag: Dag | None = None) -> Attempt:
-        """A claimed attempt of a task of its own."""
+        """Create a task and claim its first attempt."""
         (task_id,) = self.tasks(1, options, dag)
         return self.claimed(task_id)
 
@@ -169,9 +169,9 @@ class Bench:
             "/internal/task-claim", json=body, headers=self.worker_headers
         )
 
-    def claim_many(self, runtime: str, most: int) -> list[dict[str, Any]]:
-        """The extension: what a claim for several won."""
-        body = {"runtime": runtime, "worker_id": "w1", "max_tasks": most}
+    def claim_many(self, runtime: str, max_tasks: int) -> list[dict[str, Any]]:
+        """Claim several tasks in one call. Returns the claimed tasks."""
+        body = {"runtime": runtime, "worker_id": "w1", "max_tasks": max_tasks}
         reply = self.http.post("/internal/task-claim-many", json=body, headers=self.worker_headers)
         assert reply.status_code == 200, reply.text
         return reply.json()["claimed"]
@@ -190,7 +190,7 @@ class Bench:
         http: httpx.Client | None = None,
         **fields: Any,
     ) -> httpx.Response:
-        """A task-scoped call: the attempt's fence and token, unless told otherwise."""
+        """Send a task-scoped call. Defaults: the attempt's fence and token."""
         headers = {"X-Trace-Task-Capability": attempt.token if token is None else token}
         body = {**attempt.fence, **fields}
         return (http or self.http).post(path, json=body, headers=headers)
@@ -215,16 +215,16 @@ class Bench:
     # --- objects ----------------------------------------------------------------------------
 
     def write_output(self, attempt: Attempt, rows: int = 3) -> dict[str, Any]:
-        """Write the attempt's output with its marker; returns how it is published."""
+        """Write the attempt's output and its marker. Returns the publication to send."""
         ref = attempt.output["storage_ref"]
-        place = self.live.objects / ref["bucket"] / ref["prefix"]
-        place.mkdir(parents=True, exist_ok=True)
+        directory = self.live.objects / ref["bucket"] / ref["prefix"]
+        directory.mkdir(parents=True, exist_ok=True)
         start, end = attempt.scope["start"], attempt.scope["end"]
         name = f"out_{start}_{end}.parquet"
-        (place / name).write_bytes(b"rows")
+        (directory / name).write_bytes(b"rows")
         files = [{"name": name, "rows": rows, "bytes": 4}]
         marker = {"files": files, "rows": rows, "bytes": 4, "schema": []}
-        (place / "_SUCCESS").write_text(json.dumps(marker))
+        (directory / "_SUCCESS").write_text(json.dumps(marker))
         return {
             "dataset_uuid": attempt.output["dataset_uuid"],
             "dataset_version": attempt.output["dataset_version"],
@@ -243,7 +243,7 @@ class Bench:
             return cursor.fetchall() if cursor.description else []
 
     def row(self, task_id: str) -> dict[str, Any]:
-        """A task as the database has it."""
+        """Return the database row of a task."""
         (found,) = self.rows("SELECT * FROM tasks WHERE task_id = %s", task_id)
         return found
 
@@ -251,14 +251,16 @@ class Bench:
         return self.row(task_id)["status"]
 
     def dump(self) -> dict[str, list[str]]:
-        """Everything that calls can change, as text, to compare before and after."""
+        """Return all rows that calls can change, as text, to compare before and after."""
         with psycopg.connect(self.live.dsns.state) as conn:
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            every = {t: conn.execute(f"SELECT t::text FROM {t} t ORDER BY 1") for t in WORK_TABLES}
-            return {table: [text for (text,) in cursor] for table, cursor in every.items()}
+            cursors = {
+                t: conn.execute(f"SELECT t::text FROM {t} t ORDER BY 1") for t in WORK_TABLES
+            }
+            return {table: [text for (text,) in cursor] for table, cursor in cursors.items()}
 
     def messages(self, queue: str) -> list[dict[str, Any]]:
-        """The bodies that wait in a queue."""
+        """Return the bodies of the messages in a queue."""
         return queue_tables.bodies(self.live.dsns.queue, queue)
 
     # --- time -------------------------------------------------------------------------------
@@ -279,14 +281,14 @@ class Bench:
         return self.live.run(self.live.service.retries.retry_once)
 
     def reaped(self, options: str = "") -> Attempt:
-        """An attempt that the reaper has ended."""
+        """Create an attempt, let its lease expire, and reap it."""
         attempt = self.attempt(options)
         self.let_lease_expire(attempt)
         self.reap()
         return attempt
 
     def next_attempt(self, attempt: Attempt) -> Attempt:
-        """The attempt after one that failed and waits for its retry."""
+        """Start the retry of a failed attempt and claim it."""
         self.let_retry_fall_due(attempt.task_id)
         self.start_retries()
         return self.claimed(attempt.task_id, "w2")
@@ -294,13 +296,13 @@ class Bench:
 
 @contextmanager
 def bench(live: Live) -> Generator[Bench]:
-    """Clients of a Dispatcher, closed before it stops."""
+    """Open clients of a Dispatcher, and close them before it stops."""
     with live.internal() as http, live.user() as user:
         yield Bench(live, http, user)
 
 
-def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Run every call in a thread of its own, all let loose by one barrier."""
+def run_concurrently(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Run every call in its own thread; a barrier starts all of them together."""
     barrier = Barrier(len(calls))
     answers: list[Any] = [None] * len(calls)
 
@@ -322,14 +324,14 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     return answers
 
 
-def held_up(
+def run_behind_lock(
     dsn: str,
     lock: str,
     calls: list[Callable[[], Any]],
     *,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> list[Any]:
-    """The same, behind a lock: let go when every call either waits or has answered."""
+    """Run the calls concurrently behind a lock, released once every call either waits or has answered."""
     with psycopg.connect(dsn) as conn, psycopg.connect(dsn, autocommit=True) as watch:
         conn.execute(lock)
         answered: list[int] = []
@@ -342,18 +344,18 @@ def held_up(
 
             return run
 
-        def let_go() -> None:
-            until = time.monotonic() + 30
-            while _waiting(watch) + len(answered) < len(calls):
-                assert time.monotonic() < until, "nobody waits: this is no race"
+        def release_lock() -> None:
+            deadline = time.monotonic() + 30
+            while _count_lock_waits(watch) + len(answered) < len(calls):
+                assert time.monotonic() < deadline, "no call waits for the lock"
                 time.sleep(0.002)
             meanwhile()
             conn.commit()
 
-        return at_once([*map(counted, calls), let_go])[:-1]
+        return run_concurrently([*map(counted, calls), release_lock])[:-1]
 
 
-def _waiting(conn: psycopg.Connection) -> int:
+def _count_lock_waits(conn: psycopg.Connection) -> int:
     query = """
         SELECT count(*) FROM pg_stat_activity
          WHERE datname = current_database() AND wait_event_type = 'Lock'

@@ -1,4 +1,4 @@
-"""The task lifecycle as the specification tells it, without Postgres, HTTP or time."""
+"""A model of the specified task lifecycle, without Postgres, HTTP or time."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Key = tuple[str, str]
-"""Job and scope: what makes a task of the model's DAG the same."""
+"""Job and scope, which identify a task of the model's DAG."""
 Answer = tuple[Any, ...]
 
 DAG = """
@@ -44,7 +44,8 @@ KEYS: tuple[Key, ...] = (
     *(("after", scope) for scope in SCOPES),
 )
 
-# A worker that fell silent. Whether it is gone as well depends on whether the queue could be asked.
+# The worker stopped sending heartbeats. `worker_gone` and `lease_expired` both count as this: which
+# one is recorded depends on whether the queue answered.
 SILENT = "silent"
 
 
@@ -56,9 +57,9 @@ class Task:
     cancel: bool = False
     reaped: bool = False
     content: str | None = None
-    """What the attempt was completed with."""
+    """Content of the completion."""
     retry: str | None = None
-    """waiting or due."""
+    """`waiting` or `due`."""
     expired: bool = False
     overdue: bool = False
 
@@ -72,7 +73,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class Report:
-    """What a completion says; two are the same call when they are equal."""
+    """Content of a completion. Equal reports are repetitions of one call."""
 
     status: str
     retryable: bool = True
@@ -85,12 +86,12 @@ class Report:
 class Model:
     tasks: dict[Key, Task] = field(default_factory=dict)
     ended: dict[tuple[Key, int], tuple[str, str | None]] = field(default_factory=dict)
-    """Outcome and cause of every attempt that ended."""
+    """Outcome and cause of every ended attempt."""
     events: dict[tuple[Key, str], tuple[int, bool]] = field(default_factory=dict)
-    """By producer and scope: the attempt it came from, and whether it was routed."""
+    """By producer and scope: the attempt that emitted the event, and whether it was routed."""
     outbox: Counter[tuple[str, Any]] = field(default_factory=Counter)
     partitions: dict[tuple[str, str], Fence] = field(default_factory=dict)
-    """By job and scope: the attempt whose files are shown. Its lease is left out."""
+    """By job and scope: the attempt that committed the partition, without its lease."""
     buffers: dict[tuple[Key, int, str], str] = field(default_factory=dict)
     messages: Counter[tuple[str, Any]] = field(default_factory=Counter)
 
@@ -103,24 +104,24 @@ class Model:
         task = self.tasks.get(key)
         if task is None:
             return ("NotClaimed", "NotFound")
-        if task.status == "Queued" and self._room(key[0]):
+        if task.status == "Queued" and self._free_slots(key[0]):
             task.status, task.lease = "Running", lease
             return ("Claimed", task.attempt, lease)
         reasons = {"Running": "AlreadyRunning", "Completed": "Completed", "Canceled": "Canceled"}
         return ("NotClaimed", reasons.get(task.status, "NotReady"))
 
-    def claimable(self, places: int) -> int:
-        """How many tasks a claim of many gets when nobody else is about."""
+    def claimable(self, max_tasks: int) -> int:
+        """Return how many tasks one `claim-many` call gets when no other call runs."""
         queued = Counter(job for (job, _), task in self.tasks.items() if task.status == "Queued")
-        free = min(places, sum(n for job, n in queued.items() if job not in CAP))
-        capped = sum(min(queued[job], self._room(job)) for job in CAP)
-        return free + min(places - free, capped)
+        free = min(max_tasks, sum(n for job, n in queued.items() if job not in CAP))
+        capped = sum(min(queued[job], self._free_slots(job)) for job in CAP)
+        return free + min(max_tasks - free, capped)
 
-    def _room(self, job: str) -> int:
+    def _free_slots(self, job: str) -> int:
         running = sum(t.status == "Running" for (j, _), t in self.tasks.items() if j == job)
         return max(0, CAP[job] - running) if job in CAP else 1_000
 
-    # --- what an attempt says ---------------------------------------------------------------
+    # --- calls of an attempt ----------------------------------------------------------------
 
     def heartbeat(self, fence: Fence) -> Answer:
         task = self.tasks[fence.key]
@@ -143,9 +144,9 @@ class Model:
     def _end(self, fence: Fence, report: Report) -> None:
         task = self.tasks[fence.key]
         failed = report.status == "Failed"
-        again = failed and report.retryable and not task.cancel
+        retries = failed and report.retryable and not task.cancel
         task.status = "Canceled" if failed and task.cancel else report.status
-        task.retry = "waiting" if again and self._attempts_left(fence.key) else None
+        task.retry = "waiting" if retries and self._attempts_left(fence.key) else None
         task.content, task.reaped = repr(report), False
         task.expired = task.overdue = False
         before = self.ended.get((fence.key, fence.attempt), ("", None))
@@ -153,9 +154,9 @@ class Model:
         self._record(fence, report.scopes)
         if report.publishes:
             job, scope = fence.key
-            place = scope if scope.startswith("p:") else "p:all"
-            self.partitions[job, place] = Fence(fence.key, fence.attempt, "")
-        self._made_room(fence.key[0])
+            partition = scope if scope.startswith("p:") else "p:all"
+            self.partitions[job, partition] = Fence(fence.key, fence.attempt, "")
+        self._wake_next(fence.key[0])
 
     def emit(self, fence: Fence, scopes: tuple[str, ...]) -> Answer:
         if not self._running(fence):
@@ -170,14 +171,14 @@ class Model:
         return len(fresh)
 
     def publish_batch(self, fence: Fence, batch: str, publish_id: str) -> Answer:
-        """`publish_id` is what the Dispatcher drew, should the batch be new."""
+        """Record a batch. `publish_id` is the id that the Dispatcher generated, used if the batch is new."""
         if not self._running(fence):
             return self._refusal(fence)
-        same = (fence.key, fence.attempt, batch)
-        if same not in self.buffers:
-            self.buffers[same] = publish_id
-            self.outbox["buffer_message", same] += 1
-        return (200, self.buffers[same])
+        batch_key = (fence.key, fence.attempt, batch)
+        if batch_key not in self.buffers:
+            self.buffers[batch_key] = publish_id
+            self.outbox["buffer_message", batch_key] += 1
+        return (200, self.buffers[batch_key])
 
     def fetch(self, key: Key) -> Answer:
         task = self.tasks.get(key)
@@ -202,11 +203,11 @@ class Model:
     def _attempts_left(self, key: Key) -> bool:
         return self.tasks[key].attempt < MAX_ATTEMPTS[key[0]]
 
-    def _made_room(self, job: str) -> None:
+    def _wake_next(self, job: str) -> None:
         if job in CAP:
             self.outbox["wake_next", job] += 1
 
-    # --- people -----------------------------------------------------------------------------
+    # --- users ------------------------------------------------------------------------------
 
     def trigger(self, scope: str) -> Answer:
         key = ("request", scope)
@@ -237,13 +238,13 @@ class Model:
     def reap(self, keys: Iterable[Key]) -> None:
         for key in keys:
             task = self.tasks[key]
-            again = self._attempts_left(key) and not task.cancel
+            retries = self._attempts_left(key) and not task.cancel
             task.status = "Canceled" if task.cancel else "Failed"
-            task.reaped, task.retry = True, "waiting" if again else None
+            task.reaped, task.retry = True, "waiting" if retries else None
             cause = SILENT if task.expired else "hard_timeout"
             self.ended[key, task.attempt] = (task.status, cause)
             task.expired = task.overdue = False
-            self._made_room(key[0])
+            self._wake_next(key[0])
 
     def due(self) -> list[Key]:
         return [key for key, task in self.tasks.items() if task.retry == "due"]
@@ -254,7 +255,7 @@ class Model:
             self.outbox["wake_up", wake_subject(key)] += 1
 
     def publish(self) -> int:
-        """One pass of the outbox publisher: what it adds waits, but for the wake-ups of events."""
+        """Run one pass of the outbox publisher. Rows it adds wait for the next pass."""
         batch, self.outbox = self.outbox, Counter()
         for kind in ("route_event", "wake_up", "wake_next", "buffer_message"):
             for (_, subject), n in [i for i in batch.items() if i[0][0] == kind]:
@@ -266,7 +267,7 @@ class Model:
             self._route(subject)
         elif kind == "wake_next":
             queued = [k for k, t in self.tasks.items() if k[0] == subject and t.status == "Queued"]
-            woken = min(self._room(subject), len(queued))
+            woken = min(self._free_slots(subject), len(queued))
             self.outbox += Counter({("wake_up", subject): woken})
         else:
             self.messages["buffer" if kind == "buffer_message" else "ecs_python", subject] += n
@@ -281,7 +282,9 @@ class Model:
 
 
 def wake_subject(key: Key) -> Key | str:
-    """Which task of a capped job is woken is the Dispatcher's choice; how many is not."""
+    """Return the subject of a wake-up. The Dispatcher chooses which task of a capped job it wakes,
+    so the model only counts these wake-ups per job.
+    """
     return key[0] if key[0] in CAP else key
 
 

@@ -1,4 +1,4 @@
-"""Steps of the lifecycle: how each is done for real, and what the model says must come of it."""
+"""Steps of the lifecycle: how to run each on a real Dispatcher, and what the model expects from it."""
 
 import json
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ Outcomes = Iterator[tuple[Answer, Model]]
 
 
 @dataclass(frozen=True)
-class Held:
-    """An attempt as its worker was handed it."""
+class HeldAttempt:
+    """A claimed attempt as its worker received it."""
 
     fence: Fence
     claimed: dict[str, Any] = field(repr=False)
@@ -36,14 +36,14 @@ class Held:
     def output(self) -> dict[str, Any]:
         return self.claimed["task"]["outputs"][0]
 
-    def forged(self) -> "Held":
-        """The same attempt under a lease that was never granted."""
+    def forged(self) -> "HeldAttempt":
+        """Return the same attempt with a lease that was never granted."""
         return replace(self, fence=replace(self.fence, lease=str(UUID(int=1))))
 
 
 @dataclass
-class Hand:
-    """What a step works with: one replica, its clients, and names for the rows."""
+class StepContext:
+    """What a step needs: one replica, its clients, and the mapping between tasks and keys."""
 
     live: Live
     internal: httpx.Client
@@ -53,8 +53,8 @@ class Hand:
     keys: dict[str, Key]
     execute: Any
     """Runs a statement on Postgres state and returns its rows."""
-    won: list[Held] = field(default_factory=list)
-    """Attempts that this step was granted."""
+    won: list[HeldAttempt] = field(default_factory=list)
+    """Attempts that this step claimed."""
 
     def task_id(self, key: Key) -> str:
         return self.ids.get(key) or str(uuid4())
@@ -63,14 +63,14 @@ class Hand:
         headers = {"X-Trace-Worker-Token": self.live.secrets.worker_token}
         return self.internal.post(path, json=body, headers=headers)
 
-    def task(self, path: str, held: Held, **fields: Any) -> httpx.Response:
+    def task(self, path: str, held: HeldAttempt, **fields: Any) -> httpx.Response:
         headers = {"X-Trace-Task-Capability": held.claimed["capability_token"]}
         return self.internal.post(path, json=held.body(**fields), headers=headers)
 
     def grant(self, claimed: dict[str, Any]) -> Answer:
         key = self.keys[claimed["task"]["task_id"]]
         fence = Fence(key, claimed["attempt"], claimed["lease_token"])
-        self.won.append(Held(fence, claimed))
+        self.won.append(HeldAttempt(fence, claimed))
         return ("Claimed", fence.attempt, fence.lease)
 
 
@@ -87,9 +87,9 @@ def accepted_or_refusal(reply: httpx.Response, *names: str) -> Answer:
 
 
 class Step:
-    """Something that happens. `outcomes` are all the model allows when others are about."""
+    """One step. `outcomes` yields every result the model allows, also when other steps run concurrently."""
 
-    def run(self, hand: Hand) -> Answer:
+    def run(self, context: StepContext) -> Answer:
         raise NotImplementedError
 
     def outcomes(self, model: Model, actual: Answer, alone: bool) -> Outcomes:
@@ -100,9 +100,9 @@ class Step:
         raise NotImplementedError
 
     def summary(self, answer: Answer) -> str:
-        """What happened, without the names: for statistics."""
-        words = [str(part) for part in answer[:2]]
-        return f"{type(self).__name__} {' '.join(w for w in words if len(w) < 25)}".strip()
+        """Summarise the step and its answer without names, for statistics."""
+        parts = [str(part) for part in answer[:2]]
+        return f"{type(self).__name__} {' '.join(part for part in parts if len(part) < 25)}".strip()
 
 
 # --- workers ------------------------------------------------------------------------------------
@@ -112,12 +112,16 @@ class Step:
 class Claim(Step):
     key: Key
 
-    def run(self, hand: Hand) -> Answer:
-        reply = hand.worker("/internal/task-claim", task_id=hand.task_id(self.key), worker_id="w")
+    def run(self, context: StepContext) -> Answer:
+        reply = context.worker(
+            "/internal/task-claim", task_id=context.task_id(self.key), worker_id="w"
+        )
         if reply.status_code != 200:
             return refusal(reply)
         body = reply.json()
-        return hand.grant(body) if body["status"] == "Claimed" else ("NotClaimed", body["reason"])
+        return (
+            context.grant(body) if body["status"] == "Claimed" else ("NotClaimed", body["reason"])
+        )
 
     def expect(self, model: Model, actual: Answer) -> Answer:
         return model.claim(self.key, actual[2] if actual[0] == "Claimed" else "not granted")
@@ -125,40 +129,40 @@ class Claim(Step):
 
 @dataclass(frozen=True)
 class ClaimMany(Step):
-    places: int
+    max_tasks: int
 
-    def run(self, hand: Hand) -> Answer:
-        reply = hand.worker(
+    def run(self, context: StepContext) -> Answer:
+        reply = context.worker(
             "/internal/task-claim-many",
             runtime="ecs_python",
             worker_id="w",
-            max_tasks=self.places,
+            max_tasks=self.max_tasks,
         )
         if reply.status_code != 200:
             return refusal(reply)
         for claimed in reply.json()["claimed"]:
-            hand.grant(claimed)
-        return tuple((h.fence.key, h.fence.attempt, h.fence.lease) for h in hand.won)
+            context.grant(claimed)
+        return tuple((h.fence.key, h.fence.attempt, h.fence.lease) for h in context.won)
 
     def summary(self, answer: Answer) -> str:
-        return f"ClaimMany {len(answer)} of {self.places}"
+        return f"ClaimMany {len(answer)} of {self.max_tasks}"
 
     def outcomes(self, model: Model, actual: Answer, alone: bool) -> Outcomes:
         if actual[:1] == (503,):
             return
         after = model.copy()
-        most = model.claimable(self.places)
-        # With others about, rows they hold are skipped.
-        if len(actual) == most or (not alone and len(actual) < most):
+        expected = model.claimable(self.max_tasks)
+        # Concurrent steps may lock rows, which this claim then skips.
+        if len(actual) == expected or (not alone and len(actual) < expected):
             yield tuple((key, *after.claim(key, lease)[1:]) for key, _, lease in actual), after
 
 
 @dataclass(frozen=True)
 class Heartbeat(Step):
-    held: Held
+    held: HeldAttempt
 
-    def run(self, hand: Hand) -> Answer:
-        reply = hand.task("/v1/task/heartbeat", self.held)
+    def run(self, context: StepContext) -> Answer:
+        reply = context.task("/v1/task/heartbeat", self.held)
         return accepted_or_refusal(reply, "cancel_requested")
 
     def expect(self, model: Model, actual: Answer) -> Answer:
@@ -167,12 +171,12 @@ class Heartbeat(Step):
 
 @dataclass(frozen=True)
 class Complete(Step):
-    held: Held
+    held: HeldAttempt
     report: Report
 
-    def run(self, hand: Hand) -> Answer:
-        published = [self._publication(hand)] if self.report.publishes else []
-        reply = hand.task(
+    def run(self, context: StepContext) -> Answer:
+        published = [self._publication(context)] if self.report.publishes else []
+        reply = context.task(
             "/v1/task/complete",
             self.held,
             status=self.report.status,
@@ -186,15 +190,17 @@ class Complete(Step):
     def expect(self, model: Model, actual: Answer) -> Answer:
         return model.complete(self.held.fence, self.report)
 
-    def _publication(self, hand: Hand) -> dict[str, Any]:
-        """Leave the attempt's files and marker behind, and say how they are published."""
+    def _publication(self, context: StepContext) -> dict[str, Any]:
+        """Write the attempt's marker. Returns the publication to send."""
         ref = self.held.output["storage_ref"]
-        place = hand.live.objects / ref["bucket"] / ref["prefix"]
-        place.mkdir(parents=True, exist_ok=True)
+        directory = context.live.objects / ref["bucket"] / ref["prefix"]
+        directory.mkdir(parents=True, exist_ok=True)
         marker = {"files": [], "rows": 0, "bytes": 0, "schema": []}
-        fresh = place / f"{uuid4()}.new"  # the same attempt may be completed by many at once
-        fresh.write_text(json.dumps(marker))
-        fresh.replace(place / "_SUCCESS")
+        new_file = (
+            directory / f"{uuid4()}.new"
+        )  # several threads may complete the same attempt concurrently
+        new_file.write_text(json.dumps(marker))
+        new_file.replace(directory / "_SUCCESS")
         scope = self.held.claimed["task"]["scope"]
         return {
             "dataset_uuid": self.held.output["dataset_uuid"],
@@ -205,28 +211,28 @@ class Complete(Step):
         }
 
 
-def event(held: Held, scope: str) -> dict[str, Any]:
+def event(held: HeldAttempt, scope: str) -> dict[str, Any]:
     kind, _, name = scope.partition(":")
     if kind == "c":
-        place: dict[str, Any] = {"cursor": int(name)}
+        fields: dict[str, Any] = {"cursor": int(name)}
     else:
         start, _, end = name.partition("-")
-        place = {"partition_key": name, "start": int(start), "end": int(end)}
+        fields = {"partition_key": name, "start": int(start), "end": int(end)}
     return {
         "dataset_uuid": held.output["dataset_uuid"],
         "dataset_version": held.output["dataset_version"],
-        **place,
+        **fields,
     }
 
 
 @dataclass(frozen=True)
 class Emit(Step):
-    held: Held
+    held: HeldAttempt
     scopes: tuple[str, ...]
 
-    def run(self, hand: Hand) -> Answer:
+    def run(self, context: StepContext) -> Answer:
         events = [event(self.held, scope) for scope in self.scopes]
-        reply = hand.task("/v1/task/events", self.held, events=events)
+        reply = context.task("/v1/task/events", self.held, events=events)
         return accepted_or_refusal(reply, "accepted")
 
     def expect(self, model: Model, actual: Answer) -> Answer:
@@ -235,11 +241,11 @@ class Emit(Step):
 
 @dataclass(frozen=True)
 class PublishBatch(Step):
-    held: Held
+    held: HeldAttempt
     batch: str
 
-    def run(self, hand: Hand) -> Answer:
-        reply = hand.task(
+    def run(self, context: StepContext) -> Answer:
+        reply = context.task(
             "/v1/task/buffer-publish",
             self.held,
             batch_uri=self.batch,
@@ -248,18 +254,18 @@ class PublishBatch(Step):
         return accepted_or_refusal(reply, "publish_id")
 
     def expect(self, model: Model, actual: Answer) -> Answer:
-        drawn = actual[1] if actual[0] == 200 else "not drawn"
-        return model.publish_batch(self.held.fence, self.batch, drawn)
+        publish_id = actual[1] if actual[0] == 200 else "not generated"
+        return model.publish_batch(self.held.fence, self.batch, publish_id)
 
 
 @dataclass(frozen=True)
 class Fetch(Step):
     key: Key
 
-    def run(self, hand: Hand) -> Answer:
-        headers = {"X-Trace-Worker-Token": hand.live.secrets.worker_token}
-        query = {"task_id": hand.task_id(self.key)}
-        reply = hand.internal.get("/internal/task-fetch", params=query, headers=headers)
+    def run(self, context: StepContext) -> Answer:
+        headers = {"X-Trace-Worker-Token": context.live.secrets.worker_token}
+        query = {"task_id": context.task_id(self.key)}
+        reply = context.internal.get("/internal/task-fetch", params=query, headers=headers)
         if reply.status_code == 404:
             return (404,)
         return accepted_or_refusal(reply, "status", "attempt", "cancel_requested")
@@ -268,17 +274,17 @@ class Fetch(Step):
         return model.fetch(self.key)
 
 
-# --- people -------------------------------------------------------------------------------------
+# --- users --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Trigger(Step):
     scope: str
 
-    def run(self, hand: Hand) -> Answer:
+    def run(self, context: StepContext) -> Answer:
         start, _, end = self.scope.removeprefix("p:").partition("-")
         body = {"dag": "machine", "job": "request", "start": int(start), "end": int(end)}
-        return accepted_or_refusal(hand.user.post("/v1/triggers", json=body), "created")
+        return accepted_or_refusal(context.user.post("/v1/triggers", json=body), "created")
 
     def expect(self, model: Model, actual: Answer) -> Answer:
         return model.trigger(self.scope)
@@ -288,8 +294,8 @@ class Trigger(Step):
 class Cancel(Step):
     key: Key
 
-    def run(self, hand: Hand) -> Answer:
-        reply = hand.user.post(f"/v1/tasks/{hand.task_id(self.key)}/cancel")
+    def run(self, context: StepContext) -> Answer:
+        reply = context.user.post(f"/v1/tasks/{context.task_id(self.key)}/cancel")
         return accepted_or_refusal(reply, "status")[: 2 if reply.status_code == 200 else 1]
 
     def expect(self, model: Model, actual: Answer) -> Answer:
@@ -310,16 +316,16 @@ _PAST = {
 
 
 @dataclass(frozen=True)
-class Pass(Step):
-    """Move a moment of a task into the past."""
+class MoveIntoPast(Step):
+    """Move the lease expiry, deadline or retry time of a task into the past."""
 
     key: Key
     flag: str
 
-    def run(self, hand: Hand) -> Answer:
-        task_id = hand.task_id(self.key)
-        hand.recorder.expired(task_id)
-        hand.execute(_PAST[self.flag], (task_id,))
+    def run(self, context: StepContext) -> Answer:
+        task_id = context.task_id(self.key)
+        context.recorder.record_expiry(task_id)
+        context.execute(_PAST[self.flag], (task_id,))
         return ()
 
     def expect(self, model: Model, actual: Answer) -> Answer:
@@ -334,16 +340,16 @@ class Pass(Step):
 # --- loops --------------------------------------------------------------------------------------
 
 
-class Batch(Step):
-    """A pass of a loop. With others about, it may skip rows they hold."""
+class LoopPass(Step):
+    """One pass of a loop. It may skip rows that concurrent steps have locked."""
 
     call: str
 
-    def run(self, hand: Hand) -> Answer:
+    def run(self, context: StepContext) -> Answer:
         step = {"reap": "reaper.reap_once", "retry": "retries.retry_once"}[self.call]
         part, _, name = step.partition(".")
-        once = getattr(getattr(hand.live.service, part), name)
-        return (hand.recorder.note(self.call, lambda: hand.live.run(once)),)
+        once = getattr(getattr(context.live.service, part), name)
+        return (context.recorder.record_step(self.call, lambda: context.live.run(once)),)
 
     def outcomes(self, model: Model, actual: Answer, alone: bool) -> Outcomes:
         ready = self.ready(model)
@@ -361,7 +367,7 @@ class Batch(Step):
 
 
 @dataclass(frozen=True)
-class Reap(Batch):
+class Reap(LoopPass):
     call = "reap"
 
     def ready(self, model: Model) -> list[Key]:
@@ -372,7 +378,7 @@ class Reap(Batch):
 
 
 @dataclass(frozen=True)
-class Retry(Batch):
+class Retry(LoopPass):
     call = "retry"
 
     def ready(self, model: Model) -> list[Key]:
@@ -386,9 +392,9 @@ class Retry(Batch):
 class Publish(Step):
     """One pass of the outbox publisher."""
 
-    def run(self, hand: Hand) -> Answer:
-        once = hand.live.service.publisher.publish_once
-        return (hand.recorder.note("publish", lambda: hand.live.run(once)),)
+    def run(self, context: StepContext) -> Answer:
+        once = context.live.service.publisher.publish_once
+        return (context.recorder.record_step("publish", lambda: context.live.run(once)),)
 
     def expect(self, model: Model, actual: Answer) -> Answer:
         return (model.publish(),)

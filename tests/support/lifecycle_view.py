@@ -1,4 +1,4 @@
-"""Postgres state and the queue, read into the terms of the model."""
+"""Reads Postgres state and the queue into the terms of the model."""
 
 from collections import Counter
 from dataclasses import asdict, replace
@@ -39,7 +39,7 @@ CLEAN = (
     "DELETE FROM tasks",
     "DELETE FROM task_attempts",
     "DELETE FROM events",
-    ("DELETE FROM outbox"),
+    "DELETE FROM outbox",
     "DELETE FROM partitions",
     "DELETE FROM buffer_publishes",
 )
@@ -48,60 +48,69 @@ Conn = psycopg.Connection[Any]
 
 
 class View:
-    """One look at both databases."""
+    """A snapshot of both databases."""
 
     def __init__(self, state: Conn, queue: Conn) -> None:
         (self._rows,) = state.execute(_STATE).fetchone() or ({},)
         self._messages = queue.execute(queue_tables.MESSAGES).fetchall()
-        self.keys: dict[str, Key] = {t["id"]: (t["job"], t["scope"]) for t in self._all("tasks")}
+        self.keys: dict[str, Key] = {
+            t["id"]: (t["job"], t["scope"]) for t in self._section("tasks")
+        }
         self.ids: dict[Key, str] = {key: task_id for task_id, key in self.keys.items()}
 
-    def _all(self, name: str) -> list[Any]:
+    def _section(self, name: str) -> list[Any]:
         return self._rows[name] or []
 
     def model(self) -> Model:
-        """What is there, as the model would have it."""
+        """Return the snapshot in the form of the model."""
         return Model(
-            tasks={(t["job"], t["scope"]): _task(t) for t in self._all("tasks")},
+            tasks={(t["job"], t["scope"]): _task(t) for t in self._section("tasks")},
             ended={
-                (self.keys[t], n): (outcome, _seen(cause)) for t, n, outcome, cause in self._ended()
+                (self.keys[t], n): (outcome, _normalise_cause(cause))
+                for t, n, outcome, cause in self._ended()
             },
-            events={(self.keys[t], s): (n, routed) for _, t, s, n, routed in self._all("events")},
+            events={
+                (self.keys[t], s): (n, routed) for _, t, s, n, routed in self._section("events")
+            },
             outbox=self._outbox(),
             partitions=self._partitions(),
-            buffers={(self.keys[t], n, uri): i for i, t, n, uri in self._all("buffers")},
+            buffers={(self.keys[t], n, uri): i for i, t, n, uri in self._section("buffers")},
             messages=self._sent(),
         )
 
     def _ended(self) -> list[Any]:
-        return self._all("attempts")
+        return self._section("attempts")
 
     def _outbox(self) -> Counter[tuple[str, Any]]:
         return Counter(
-            (kind, self._subject(kind, subject)) for kind, subject in self._all("outbox")
+            (kind, self._subject(kind, subject)) for kind, subject in self._section("outbox")
         )
 
     def _subject(self, kind: str, subject: str) -> Any:
         if kind == "route_event":
-            events = {i: (self.keys[t], scope) for i, t, scope, _, _ in self._all("events")}
+            events = {i: (self.keys[t], scope) for i, t, scope, _, _ in self._section("events")}
             return events[subject]
         if kind == "buffer_message":
-            return {i: (self.keys[t], n, u) for i, t, n, u in self._all("buffers")}[subject]
+            return {i: (self.keys[t], n, u) for i, t, n, u in self._section("buffers")}[subject]
         if kind == "wake_next":
-            return dict(self._all("jobs"))[subject]
+            return dict(self._section("jobs"))[subject]
         return wake_subject(self.keys[subject])
 
     def _partitions(self) -> dict[tuple[str, str], Fence]:
         found: dict[tuple[str, str], Fence] = {}
-        for job, key, task_id, attempt, prefix in self._all("partitions"):
-            assert prefix.endswith(f"/{task_id}/{attempt}/"), "a pointer to another's files"
+        for job, key, task_id, attempt, prefix in self._section("partitions"):
+            assert prefix.endswith(f"/{task_id}/{attempt}/"), (
+                "the partition points to files of another attempt"
+            )
             found[job, f"p:{key}"] = Fence(self.keys[task_id], attempt, "")
         return found
 
     def _sent(self) -> Counter[tuple[str, Any]]:
-        return Counter((queue, self._told(queue, body)) for queue, body in self._messages)
+        return Counter(
+            (queue, self._message_subject(queue, body)) for queue, body in self._messages
+        )
 
-    def _told(self, queue: str, body: dict[str, Any]) -> Any:
+    def _message_subject(self, queue: str, body: dict[str, Any]) -> Any:
         if queue != "buffer":
             return wake_subject(self.keys[body["task_id"]])
         producer = body["producer"]
@@ -109,24 +118,24 @@ class View:
 
 
 def _task(row: dict[str, Any]) -> Task:
-    same = ("status", "attempt", "lease", "cancel", "reaped", "retry", "expired", "overdue")
-    return Task(**{name: row[name] for name in same}, content="" if row["completed"] else None)
+    names = ("status", "attempt", "lease", "cancel", "reaped", "retry", "expired", "overdue")
+    return Task(**{name: row[name] for name in names}, content="" if row["completed"] else None)
 
 
 def differences(model: Model, seen: Model) -> list[str]:
-    """Where what is there is not what should be, in words; empty when all is as told."""
+    """Describe every difference between the model and the databases."""
     wanted, found = asdict(_comparable(model)), asdict(seen)
     lines: list[str] = []
-    for part, should in wanted.items():
-        there = found[part]
-        for key in should.keys() | there.keys():
-            if should.get(key) != there.get(key):
-                lines.append(f"{part} {key}: should be {should.get(key)}, is {there.get(key)}")
+    for part, expected in wanted.items():
+        actual = found[part]
+        for key in expected.keys() | actual.keys():
+            if expected.get(key) != actual.get(key):
+                lines.append(f"{part} {key}: should be {expected.get(key)}, is {actual.get(key)}")
     return sorted(lines)
 
 
 def _comparable(model: Model) -> Model:
-    """Contents are hashed in the database: only whether there is one can be compared."""
+    """Reduce contents to present or absent: the database stores only their hashes."""
     tasks = {
         key: replace(task, content=None if task.content is None else "")
         for key, task in model.tasks.items()
@@ -134,5 +143,5 @@ def _comparable(model: Model) -> Model:
     return replace(model, tasks=tasks)
 
 
-def _seen(cause: str | None) -> str | None:
+def _normalise_cause(cause: str | None) -> str | None:
     return SILENT if cause in ("worker_gone", "lease_expired") else cause

@@ -20,8 +20,8 @@ from trace_etl.lite.postgres.server import SUPERUSER, EmbeddedPostgres, Server
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.state.db import migrations
 
-# Nobody pulls the plug on a test: it may die with the machine, not with a process.
-_HASTY = {
+# Test databases need to survive a process crash, but not a machine crash.
+_FAST_SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "wal_compression": "off",
@@ -29,8 +29,8 @@ _HASTY = {
     "scram_iterations": "1",
 }
 _MEMORY = Path("/dev/shm")
-_PLENTY = 2 << 30
-_OURS = "trace-tests-"
+_MIN_FREE_BYTES = 2 << 30
+_PREFIX = "trace-tests-"
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,15 @@ class Templates:
 
 
 @contextmanager
-def serving(directory: Path) -> Generator[Templates]:
-    """A server with both databases provisioned and migrated, ready to be copied."""
+def postgres_server(directory: Path) -> Generator[Templates]:
+    """Run a server with both databases provisioned and migrated, to be used as templates."""
     _move_to_memory(directory)
-    embedded = EmbeddedPostgres(directory, passfile=directory.parent / "pgpass", settings=_HASTY)
+    embedded = EmbeddedPostgres(
+        directory, passfile=directory.parent / "pgpass", settings=_FAST_SETTINGS
+    )
     try:
         server = embedded.start()
-        _hash_anew(server)
+        _rehash_superuser_password(server)
         dsns = databases.provision(server, state="template_state", data="template_data")
         migrations.apply(dsns.state)
         data_migrations.apply(dsns.data)
@@ -58,40 +60,42 @@ def serving(directory: Path) -> Generator[Templates]:
         embedded.remove()
 
 
-def _hash_anew(server: Server) -> None:
-    """The superuser's password, which initdb hashed before our settings counted."""
+def _rehash_superuser_password(server: Server) -> None:
+    """Hash the superuser's password again: initdb hashed it before our settings applied."""
     password = passwords.read(server.passfile)[SUPERUSER]
     with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
         conn.execute(f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'")
 
 
 def _move_to_memory(directory: Path) -> None:
-    """Link it to a place in memory, if there is plenty: a copy takes a tenth of the time there."""
+    """Link the directory to memory if there is enough: copying a database is ten times faster there."""
     if not _MEMORY.is_dir() or not os.access(_MEMORY, os.W_OK):
         return
     found = os.statvfs(_MEMORY)
-    # As root the server's programs may be copied there, too.
-    if found.f_flag & os.ST_NOEXEC or found.f_bavail * found.f_frsize < _PLENTY:
+    # When run as root, the server's programs may be copied there too, and must be executable.
+    if found.f_flag & os.ST_NOEXEC or found.f_bavail * found.f_frsize < _MIN_FREE_BYTES:
         return
-    _sweep()
-    place = Path(tempfile.mkdtemp(prefix=f"{_OURS}{os.getpid()}-", dir=_MEMORY))
+    _remove_leftovers()
+    place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_MEMORY))
     place.chmod(0o711)
     directory.symlink_to(place)
 
 
-def _sweep() -> None:
-    """Remove what killed runs left. A server that still ran there ends when its files are gone."""
-    for place in _MEMORY.glob(f"{_OURS}*-*"):
-        owner = place.name.removeprefix(_OURS).partition("-")[0]
+def _remove_leftovers() -> None:
+    """Remove directories of killed runs. A server that still runs there ends without its files."""
+    for place in _MEMORY.glob(f"{_PREFIX}*-*"):
+        owner = place.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(place, ignore_errors=True)  # another user's, or swept by somebody else
+            shutil.rmtree(
+                place, ignore_errors=True
+            )  # may belong to another user, or be removed concurrently
 
 
 @contextmanager
 def copied(templates: Templates) -> Generator[databases.Dsns]:
-    """Fresh databases, dropped afterwards."""
-    mark = uuid4().hex[:12]
-    state, data = f"state_{mark}", f"data_{mark}"
+    """Create fresh databases from the templates, and drop them afterwards."""
+    suffix = uuid4().hex[:12]
+    state, data = f"state_{suffix}", f"data_{suffix}"
     server = templates.server
     databases.create_database(
         server, state, owner=databases.STATE, connect=[databases.READER], template=templates.state
@@ -111,14 +115,14 @@ def copied(templates: Templates) -> Generator[databases.Dsns]:
 
 
 def sql(dsn: str, query: str, values: object = None) -> list[tuple]:
-    """Run one statement and return its rows, if it has any."""
+    """Run one statement. Returns its rows, if any."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         cursor = conn.execute(query, values)
         return cursor.fetchall() if cursor.description else []
 
 
 def until_blocked(dsn: str, sessions: int) -> None:
-    """Return once so many sessions wait for a lock."""
+    """Wait until this many sessions wait for a lock."""
     waiting = """
         SELECT count(*) FROM pg_stat_activity
          WHERE datname = current_database() AND wait_event_type = 'Lock'

@@ -1,4 +1,4 @@
-"""Graphs of jobs to push back on: each job reads what the one before it made."""
+"""DAGs for backpressure tests: each job reads the output of the previous one."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -31,13 +31,13 @@ _JOB = """
 
 @dataclass(frozen=True)
 class Graph:
-    """A deployed DAG: `request`, `split`, and the jobs that a test asked for."""
+    """A deployed DAG: `request`, `split`, and the jobs that the test defines."""
 
     bench: Bench
     name: str
 
     def trigger(self, count: int, first: int = 0) -> dict[str, Any]:
-        """Ask for `count` partitions of ten blocks."""
+        """Trigger `count` partitions of ten blocks each."""
         span = {"start": first * 10, "end": (first + count) * 10 - 1}
         reply = self.bench.user.post(
             "/v1/triggers", json={"dag": self.name, "job": "request", **span}
@@ -46,7 +46,7 @@ class Graph:
         return reply.json()
 
     def feed(self, count: int, first: int = 0) -> None:
-        """The same, and have it routed."""
+        """Trigger partitions and route their events."""
         self.trigger(count, first)
         self.bench.live.drain()
 
@@ -59,8 +59,8 @@ class Graph:
         """
         return [row["task_id"] for row in self.bench.rows(query, self.name, job)]
 
-    def work_off(self, job: str, count: int) -> None:
-        """Claim and complete queued tasks, announcing what each made."""
+    def finish_queued(self, job: str, count: int) -> None:
+        """Claim and complete queued tasks, with an event for each output."""
         for task_id in self.queued(job)[:count]:
             self.finish(self.bench.claimed(task_id))
 
@@ -69,7 +69,7 @@ class Graph:
         assert done.status_code == 200, done.text
 
     def paused(self) -> dict[str, str]:
-        """The paused jobs, and what of theirs is held."""
+        """Return the paused jobs and the paused tier of each."""
         query = """
             SELECT j.name, p.tier
               FROM pauses p JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
@@ -87,9 +87,9 @@ def graph(bench: Bench, jobs: dict[str, str], *, name: str | None = None) -> Gra
     """Deploy jobs, each `job: "inputs; options"`, inputs being jobs or `@published` names."""
     name = name or f"p_{uuid4().hex[:10]}"
     text = _HEAD.format(name=name)
-    for job, words in jobs.items():
-        inputs, _, options = words.partition(";")
-        text += _JOB.format(job=job, inputs=", ".join(_edge(word) for word in inputs.split()))
+    for job, definition in jobs.items():
+        inputs, _, options = definition.partition(";")
+        text += _JOB.format(job=job, inputs=", ".join(_edge(source) for source in inputs.split()))
         text += "".join(f"    {line.strip()}\n" for line in options.split(";") if line.strip())
     text += "publish:\n" + "".join(
         f"  - {{name: {name}_{job}, from: {{job: {job}}}}}\n" for job in jobs
@@ -99,12 +99,12 @@ def graph(bench: Bench, jobs: dict[str, str], *, name: str | None = None) -> Gra
     return Graph(bench, name)
 
 
-def _edge(word: str) -> str:
-    source = f"{{dataset: {word[1:]}}}" if word.startswith("@") else f"{{job: {word}}}"
-    return f"{{name: {word.lstrip('@')}, from: {source}}}"
+def _edge(source: str) -> str:
+    origin = f"{{dataset: {source[1:]}}}" if source.startswith("@") else f"{{job: {source}}}"
+    return f"{{name: {source.lstrip('@')}, from: {origin}}}"
 
 
 def balance(bench: Bench, *, patience: float = 3600.0) -> None:
-    """One look of the loop."""
+    """Run one pass of the backpressure loop."""
     loop = replace(bench.live.service.backpressure, patience=timedelta(seconds=patience))
     bench.live.run(loop.balance_once)

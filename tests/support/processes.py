@@ -1,4 +1,4 @@
-"""Dispatchers as processes of their own, to be killed and started again."""
+"""Dispatchers as separate processes that a test can kill and restart."""
 
 import os
 import signal
@@ -15,17 +15,17 @@ from support.dispatcher import Secrets
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
 
-PATIENCE = 60.0
+START_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass
 class DispatcherProcess:
-    """One replica. It keeps its ports through all its lives."""
+    """One replica. A restart keeps its ports."""
 
     secrets: Secrets
     dsns: Dsns
     directory: Path
-    """Its objects and its log."""
+    """Directory of its objects and its log."""
     settings: dict[str, str] = field(default_factory=dict)
     api_port: int = field(default_factory=free_port)
     internal_port: int = field(default_factory=free_port)
@@ -40,7 +40,7 @@ class DispatcherProcess:
         return f"https://127.0.0.1:{self.api_port}"
 
     def start(self) -> None:
-        """Start, without waiting until it answers."""
+        """Start the process without waiting until it answers."""
         self.directory.mkdir(exist_ok=True)
         with (self.directory / f"{self.internal_port}.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -51,10 +51,10 @@ class DispatcherProcess:
             )
 
     def up(self) -> "DispatcherProcess":
-        """Start and wait until it answers; one that dies on the way is started again."""
-        deadline = time.monotonic() + PATIENCE
+        """Start the process and wait until it answers; restart it if it dies meanwhile."""
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while not self.answers():
-            assert time.monotonic() < deadline, "the Dispatcher does not come up"
+            assert time.monotonic() < deadline, "the Dispatcher does not answer /healthz"
             if self._process is None or self._process.poll() is not None:
                 self.start()
             time.sleep(0.05)
@@ -69,11 +69,11 @@ class DispatcherProcess:
             return False
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process, like a crash."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it as an operator would."""
+        """Stop the process with SIGTERM, like an operator."""
         self._end(signal.SIGTERM)
 
     def _end(self, sent: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""A Query Service in a thread, over real HTTPS, and datasets for it to read."""
+"""A Query Service in a thread, over real HTTPS, and datasets to query."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ ORG = UUID("00000000-0000-0000-0000-000000000001")
 
 @dataclass(frozen=True)
 class Warehouse:
-    """Published datasets, committed the way the Dispatcher does it."""
+    """Published datasets, committed like the Dispatcher commits them."""
 
     dsns: Dsns
     objects: Path
@@ -48,7 +48,7 @@ class Warehouse:
         asyncio.run(run())
 
     def commit(self, name: str, start: int, end: int, rows: pa.Table | None, **marker: Any) -> Path:
-        """Write a partition's file and marker, and point at it. Returns its directory."""
+        """Write a partition's file and marker, and commit it. Returns its directory."""
         (dataset, version) = self.generation(name)
         task = uuid4()
         ref = {
@@ -108,14 +108,14 @@ class LiveQuery:
         return _client(self.secrets.ca, self.url, headers)
 
     def ask(self, sql: str, **fields: Any) -> dict[str, Any]:
-        """The answer to a query that must succeed."""
+        """Run a query that must succeed. Returns the answer."""
         with self.client() as http:
             answer = http.post("/v1/query", json={"sql": sql, **fields})
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def refusal(self, sql: str, status: int = 422) -> dict[str, Any]:
-        """The problem of a query that must not succeed."""
+        """Run a query that must fail. Returns the problem document."""
         with self.client() as http:
             answer = http.post("/v1/query", json={"sql": sql})
         assert answer.status_code == status, answer.text
@@ -137,8 +137,10 @@ def settings(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> Que
 
 
 @contextmanager
-def querying(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> Generator[LiveQuery]:
-    """Serve until the end of the block."""
+def running_query_service(
+    secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any
+) -> Generator[LiveQuery]:
+    """Run a Query Service until the end of the block."""
     cfg = settings(secrets, dsns, objects, **changes)
     ready = threading.Event()
     box: dict[str, Any] = {}
@@ -149,7 +151,7 @@ def querying(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> Gen
             listener = Listener(app, cfg.query_host, cfg.query_port)
             tls = Tls(cfg.tls_cert, cfg.tls_key)
             group.create_task(serve([listener], tls=tls, stop=box["stop"]))
-            await _listening(cfg.query_port)
+            await _wait_until_listening(cfg.query_port)
             ready.set()
 
     def thread() -> None:
@@ -175,7 +177,7 @@ def querying(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> Gen
             raise box["error"]
 
 
-async def _listening(port: int) -> None:
+async def _wait_until_listening(port: int) -> None:
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""The tables behind `PgQueue`: the only place in the tests that knows them."""
+"""Direct access to the tables of `PgQueue`. Tests use these tables only through this module."""
 
 import json
 from collections.abc import Mapping
@@ -69,13 +69,13 @@ def add_hidden(dsn: str, queue: str, messages: int) -> None:
     sql(dsn, "VACUUM ANALYZE queue.messages")
 
 
-def take_away(dsn: str) -> None:
-    """Let every call fail until `bring_back`, though Postgres answers."""
-    sql(dsn, "ALTER TABLE queue.messages RENAME TO gone")
+def disable(dsn: str) -> None:
+    """Make every queue call fail until `enable`, while Postgres keeps answering."""
+    sql(dsn, "ALTER TABLE queue.messages RENAME TO disabled")
 
 
-def bring_back(dsn: str) -> None:
-    sql(dsn, "ALTER TABLE queue.gone RENAME TO messages")
+def enable(dsn: str) -> None:
+    sql(dsn, "ALTER TABLE queue.disabled RENAME TO messages")
 
 
 def seconds_until_visible(dsn: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Records what clients and loops do, so that any run can be put to the history checker."""
+"""Records the calls of clients and loops, so that the history checker can check any run."""
 
 import json
 import threading
@@ -50,7 +50,7 @@ _STATE_TABLES = {
 
 
 class Recorder:
-    """Lines of one history. Thread-safe."""
+    """Collects the lines of one history. Thread-safe."""
 
     def __init__(self) -> None:
         self._lines: list[str] = [json.dumps({"history": 1})]
@@ -58,12 +58,12 @@ class Recorder:
         self._anchor = time.time() - time.monotonic()
 
     def clear(self) -> None:
-        """Begin another history."""
+        """Start a new history."""
         with self._lock:
             self._lines = self._lines[:1]
 
     def now(self) -> float:
-        """Unix time that never goes back."""
+        """Return a Unix time that never decreases."""
         return self._anchor + time.monotonic()
 
     def add(self, **line: Any) -> None:
@@ -80,24 +80,26 @@ class Recorder:
 
     # --- loops and the clock ----------------------------------------------------------------
 
-    def note(
+    def record_step(
         self, call: str, step: Callable[[], Any], request: dict[str, Any] | None = None
     ) -> Any:
-        """Run a step of a loop and record it; a failing one may have happened or not."""
+        """Run one pass of a loop and record it. A pass that fails may still have taken effect."""
         began = self.now()
         try:
             found = step()
         except BaseException as error:
-            self._noted(call, request, began, error=repr(error))
+            self._add_step(call, request, began, error=repr(error))
             raise
-        self._noted(call, request, began, answer={"status": 200, "body": {"found": found}})
+        self._add_step(call, request, began, answer={"status": 200, "body": {"found": found}})
         return found
 
-    def _noted(self, call: str, request: dict[str, Any] | None, began: float, **end: Any) -> None:
+    def _add_step(
+        self, call: str, request: dict[str, Any] | None, began: float, **end: Any
+    ) -> None:
         self.add(call=call, request=request or {}, began=began, ended=self.now(), **end)
 
-    def expired(self, task_id: str) -> None:
-        """Somebody is about to move a task's lease or deadline into the past."""
+    def record_expiry(self, task_id: str) -> None:
+        """Record that the test is about to move a task's lease or deadline into the past."""
         now = self.now()
         answer = {"status": 200, "body": {}}
         self.add(call="expire", request={"task_id": task_id}, began=now, ended=now, answer=answer)
@@ -105,14 +107,14 @@ class Recorder:
     # --- the end ----------------------------------------------------------------------------
 
     def dump(self, dsns: Dsns, *, messages: bool = True) -> None:
-        """Add the database as it is now. Leave out `messages` where workers consume them."""
+        """Add the current database rows. Leave out `messages` if workers consume them."""
         with psycopg.connect(dsns.state) as state, psycopg.connect(dsns.queue) as queue:
             self.dump_from(state, queue if messages else None)
 
     def dump_from(
         self, state: psycopg.Connection[Any], queue: psycopg.Connection[Any] | None
     ) -> None:
-        """The same over connections that are open already."""
+        """Add the current database rows, read over open connections."""
         with state.transaction():
             state.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             rows = {name: _rows(state, query) for name, query in _STATE_TABLES.items()}
@@ -129,7 +131,7 @@ class Recorder:
             return list(self._lines)
 
     def calls(self) -> list[dict[str, Any]]:
-        """The calls so far."""
+        """Return the calls recorded so far."""
         return [line for line in map(json.loads, self.lines) if "call" in line]
 
     def verdict(self) -> Verdict:
@@ -156,16 +158,18 @@ class _Recording(httpx.BaseTransport):
             response = self._inner.handle_request(request)
             content = response.read()
             line["answer"] = {"status": response.status_code, "body": _body(content)}
-        # Read and decoded already: hand out a copy that can be read again.
-        return httpx.Response(response.status_code, headers=_plain(response), content=content)
+        # The body is already read and decoded: return a copy that can be read again.
+        return httpx.Response(
+            response.status_code, headers=_headers_without_encoding(response), content=content
+        )
 
     @contextmanager
     def _recorded(self, request: httpx.Request) -> Generator[dict[str, Any]]:
         line: dict[str, Any] = {
             "at": f"{request.url.scheme}://{request.url.netloc.decode()}",
             "actor": self._actor,
-            "call": _name(request.url.path),
-            "request": _asked(request),
+            "call": _call_name(request.url.path),
+            "request": _request_body(request),
             "began": self._recorder.now(),
         }
         try:
@@ -182,15 +186,15 @@ class _Recording(httpx.BaseTransport):
         self._inner.close()
 
 
-def _plain(response: httpx.Response) -> dict[str, str]:
+def _headers_without_encoding(response: httpx.Response) -> dict[str, str]:
     return {k: v for k, v in response.headers.items() if k.lower() != "content-encoding"}
 
 
-def _name(path: str) -> str:
+def _call_name(path: str) -> str:
     return "cancel" if path.endswith("/cancel") else _CALLS.get(path, path)
 
 
-def _asked(request: httpx.Request) -> dict[str, Any]:
+def _request_body(request: httpx.Request) -> dict[str, Any]:
     if request.content:
         return json.loads(request.content)
     task_id = request.url.params.get("task_id") or request.url.path.split("/")[-2]
@@ -198,7 +202,7 @@ def _asked(request: httpx.Request) -> dict[str, Any]:
 
 
 def _body(content: bytes) -> dict[str, Any] | None:
-    """An answer without the tokens in it: a history is no place for secrets."""
+    """Return the answer without tokens: a history must not contain secrets."""
     try:
         body = json.loads(content, object_hook=_without_token)
     except ValueError:

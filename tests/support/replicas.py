@@ -1,4 +1,4 @@
-"""Dispatchers over one Postgres that a test can restart, with clients that are recorded."""
+"""Two Dispatchers on one Postgres that a test can restart, with recorded clients."""
 
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from trace_etl.lite.postgres.databases import Dsns
 
 @dataclass
 class Replica:
-    """A Dispatcher whose loops stand still, and clients that keep their connections."""
+    """A Dispatcher whose loops do not run, and clients that keep their connections."""
 
     name: str
     start: Callable[[], Any]
@@ -42,8 +42,8 @@ class Replica:
 
 
 @dataclass
-class Stage:
-    """Two replicas, and a look at the databases behind them."""
+class ReplicaPair:
+    """Two replicas, and connections to their databases."""
 
     dsns: Dsns
     recorder: Recorder
@@ -60,14 +60,14 @@ class Stage:
         return View(self.state, self.queue)
 
     def clean(self) -> None:
-        """Forget every task, keep the DAG: the next run starts on an empty stage."""
+        """Delete every task but keep the DAG, so that the next run starts empty."""
         for statement in CLEAN:
             self.state.execute(statement)
         queue_tables.delete_all(self.dsns.queue)
         self.recorder.clear()
 
-    def at_once(self, calls: list[Callable[[], Any]]) -> list[Any]:
-        """Let the calls loose together."""
+    def run_concurrently(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        """Run the calls concurrently, started together by a barrier."""
         barrier = Barrier(len(calls))
 
         def run(call: Callable[[], Any]) -> Any:
@@ -78,8 +78,8 @@ class Stage:
 
 
 @contextmanager
-def stage(secrets: Secrets, dsns: Dsns, objects: Path, dag: str) -> Generator[Stage]:
-    """Two replicas with the DAG deployed. Retries wait an hour unless a test moves the clock."""
+def replica_pair(secrets: Secrets, dsns: Dsns, objects: Path, dag: str) -> Generator[ReplicaPair]:
+    """Run two replicas with the DAG deployed. Retries wait an hour unless a test changes their time."""
     recorder, hour = Recorder(), timedelta(hours=1)
 
     def start() -> Any:
@@ -94,4 +94,4 @@ def stage(secrets: Secrets, dsns: Dsns, objects: Path, dag: str) -> Generator[St
         threads = stack.enter_context(ThreadPoolExecutor(4))
         reply = replicas[0].user.post("/v1/dags", json={"text": dag})
         assert reply.status_code == 200, reply.text
-        yield Stage(dsns, recorder, replicas, state, queue, threads)
+        yield ReplicaPair(dsns, recorder, replicas, state, queue, threads)

@@ -1,4 +1,4 @@
-"""DAGs whose definition changes, and workers that finish whatever they are given."""
+"""DAGs whose definition changes, and workers that finish every task."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,16 +38,16 @@ publish:
 
 
 @dataclass
-class Story:
-    """A DAG of four jobs and what becomes of it: request, split, work, after."""
+class RolloutDag:
+    """A DAG of four jobs, which tests deploy, change and roll back: request, split, work, after."""
 
     bench: Bench
     name: str = field(default_factory=lambda: f"d_{uuid4().hex[:12]}")
 
     def text(self, **change: Any) -> str:
         values = {"size": 10, "column": 1, "last": 1, "work": "work", "ranges": "ranges"}
-        more = {"options": "", "extra": ""}
-        return _DAG.format(name=self.name, **{**values, **more, **change})
+        defaults = {"options": "", "extra": ""}
+        return _DAG.format(name=self.name, **{**values, **defaults, **change})
 
     def post(self, text: str, **fields: Any) -> httpx.Response:
         return self.bench.user.post("/v1/dags", json={"text": text, **fields})
@@ -69,7 +69,7 @@ class Story:
         self.bench.live.drain()
 
     def queued(self, job: str) -> list[str]:
-        """The queued tasks of a job, by partition."""
+        """Return the queued tasks of a job, ordered by partition."""
         return [
             str(row["task_id"])
             for row in self.bench.rows(
@@ -92,8 +92,8 @@ class Story:
         assert reply.status_code == 200, reply.text
         return attempt
 
-    def work_off(self, *jobs: str) -> int:
-        """Finish every task that these jobs have, and what follows from it. Returns how many."""
+    def finish_all(self, *jobs: str) -> int:
+        """Finish all tasks of these jobs, including tasks that result from them. Returns how many."""
         done = 0
         self.bench.live.drain()
         while waiting := [task for job in jobs for task in self.queued(job)]:
@@ -103,15 +103,15 @@ class Story:
             self.bench.live.drain()
         return done
 
-    def built(self, start: int = 0, end: int = 29) -> dict[str, Any]:
-        """Deploy, ask for blocks, and finish everything. Returns what was deployed."""
-        made = self.deploy()
+    def deploy_and_build(self, start: int = 0, end: int = 29) -> dict[str, Any]:
+        """Deploy, trigger blocks, and finish all tasks. Returns the deploy's answer."""
+        deployed = self.deploy()
         self.trigger(start, end)
-        self.work_off("work", "after")
-        return made
+        self.finish_all("work", "after")
+        return deployed
 
     def swap(self) -> bool:
-        """Let the swapper look once. Returns whether this DAG's rollout is complete now."""
+        """Run one pass of the swapper. Returns whether this DAG's rollout is complete."""
         self.bench.live.run(self.bench.live.service.swapper.swap_once)
         return self.rollout()["state"] == "complete"
 
@@ -124,13 +124,13 @@ class Story:
         return self.bench.user.post(f"/v1/dags/{self.name}/rollback")
 
     def current(self, published: str) -> dict[str, Any]:
-        """A published dataset as readers see it."""
+        """Return a published dataset as readers see it."""
         reply = self.bench.user.get(f"/v1/datasets/{self.name}_{published}")
         assert reply.status_code == 200, reply.text
         return reply.json()
 
     def seen(self, published: str) -> tuple[str, list[str]]:
-        """The generation and the partitions that readers see."""
+        """Return the generation and the partitions that readers see."""
         found = self.current(published)
         return found["dataset_version"], [p["partition_key"] for p in found["partition_list"]]
 

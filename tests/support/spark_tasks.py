@@ -1,4 +1,4 @@
-"""Task payloads as the Dispatcher hands them out, and the files they lead to."""
+"""Task payloads like the Dispatcher's, and the files that such tasks write."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ def select(
 def as_input(
     *producers: TaskPayload, name: str, where: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The output of that name of finished tasks, as an input of another."""
+    """Return an output of finished tasks as an input of another task."""
     partitions: list[dict[str, Any]] = []
     for producer in producers:
         assert producer.scope is not None
@@ -95,9 +95,9 @@ def marker(root: Path, payload: TaskPayload, name: str) -> dict[str, Any]:
 
 
 def rows(root: Path, payload: TaskPayload, name: str) -> list[dict[str, Any]]:
-    """What the files that the marker lists hold."""
-    place = directory(root, payload, name)
-    files = [place / file["name"] for file in marker(root, payload, name)["files"]]
+    """Return the rows of all files that the marker lists."""
+    base = directory(root, payload, name)
+    files = [base / file["name"] for file in marker(root, payload, name)["files"]]
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 

@@ -1,4 +1,4 @@
-"""A real standalone cluster out of PySpark's own jars: one master, some workers, loopback only."""
+"""A real standalone Spark cluster from PySpark's jars: one master, some workers, loopback only."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from support.waiting import eventually
 from trace_etl.spark.session import jvm
 
 _SECRET = "loopback-only"
-# What a daemon tells of itself we wait for; our own logging leaves it out.
+# Spark's default logging prints the lines that the tests wait for; Trace's logging omits them.
 LOGGING = "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties"
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -27,26 +27,26 @@ SETTINGS = {
 
 @contextmanager
 def standalone_cluster(scratch: Path, *, workers: int) -> Generator[str]:
-    """Yields the master's URL once every worker is registered with it."""
+    """Run a cluster. Yields the master's URL once every worker is registered."""
     home = _java_home(scratch)
     with ExitStack() as stack:
         master = "org.apache.spark.deploy.master.Master"
         log = stack.enter_context(
             _daemon(home, scratch / "master", master, "--port", "0", "--webui-port", "0")
         )
-        url = awaited(log, r"Starting Spark master at (spark://\S+)", 1)[0]
+        url = wait_for_log(log, r"Starting Spark master at (spark://\S+)", 1)[0]
         for n in range(workers):
             place = scratch / f"worker{n}"
             options = ("--cores", "1", "--memory", "600m", "--webui-port", "0", url)
             stack.enter_context(
                 _daemon(home, place, "org.apache.spark.deploy.worker.Worker", *options)
             )
-        awaited(log, r"Registering worker (\S+)", workers)
+        wait_for_log(log, r"Registering worker (\S+)", workers)
         yield url
 
 
 def _java_home(scratch: Path) -> Path:
-    """The wheel's Java behind a script: workers start executors with a module that it lacks."""
+    """Wrap the wheel's Java in a script that drops a module which it lacks but Spark workers request."""
     home, real = scratch / "java", jvm.wheel_java_home()
     (home / "bin").mkdir(parents=True)
     script = home / "bin" / "java"
@@ -99,12 +99,12 @@ def _daemon(home: Path, place: Path, main: str, *options: str) -> Generator[Path
         process.wait(30)
 
 
-def awaited(log: Path, pattern: str, count: int) -> list[str]:
-    """What a log says, once it says it so many times."""
+def wait_for_log(log: Path, pattern: str, count: int) -> list[str]:
+    """Wait until a log contains `count` matches of the pattern. Returns them."""
 
     def found() -> list[str]:
-        said = re.findall(pattern, log.read_text(errors="replace"))
-        return said if len(said) >= count else []
+        matches = re.findall(pattern, log.read_text(errors="replace"))
+        return matches if len(matches) >= count else []
 
     try:
         return eventually(found, pattern)

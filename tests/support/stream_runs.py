@@ -1,4 +1,4 @@
-"""A streaming follower's attempts on a runner that may lose its Spark."""
+"""Attempts of a streaming follower on a runner that may lose its Spark session."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,7 +7,7 @@ from queue import Queue
 from typing import Any
 from uuid import uuid4
 
-from support.growing import new_chain
+from support.growing_chain import new_chain
 from support.spark_tasks import task
 from trace_etl.api.task.events import Event
 from trace_etl.api.task.lifecycle import TaskResult
@@ -16,12 +16,12 @@ from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
 
 
-class Following:
+class FollowerAttempts:
     """A chain of ten blocks, and the attempts of one task that follows it."""
 
     def __init__(self, runner: SparkRunner, dsn: str) -> None:
         self.server = start_server(new_chain(initial=10)).__enter__()  # until the process ends
-        self.told: Queue[int | None] = Queue()
+        self.reported_cursors: Queue[int | None] = Queue()
         pools = {"default": (self.server.url,)}
         self._runner = SparkRunner(replace(runner.settings, data_dsn=dsn, rpc_pools=pools))
         self._runner.session = runner.session
@@ -31,10 +31,12 @@ class Following:
 
     def attempt(self, number: int) -> Future[TaskResult]:
         payload = self._task.model_copy(update={"attempt": number})
-        return self._threads.submit(self._runner.run, payload, DispatcherLink(uuid4(), self._tell))
+        return self._threads.submit(
+            self._runner.run, payload, DispatcherLink(uuid4(), self._report)
+        )
 
     def cancel(self) -> None:
         self._runner.cancel(self._task.task_id)
 
-    def _tell(self, events: Sequence[Event], invalidations: Sequence[Any] = ()) -> None:
-        self.told.put(events[0].cursor)
+    def _report(self, events: Sequence[Event], invalidations: Sequence[Any] = ()) -> None:
+        self.reported_cursors.put(events[0].cursor)

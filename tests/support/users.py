@@ -1,4 +1,4 @@
-"""People with a role of their own, in an org of choice."""
+"""Users with a role, in any org."""
 
 import ssl
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from trace_etl.lite.credentials import keys
 
 
 def token_for(bench: Bench, name: str, org_id: str = keys.LOCAL_ORG) -> str:
-    """A token as the stack would sign it, for any org."""
+    """Return a token like the stack's, for any org."""
     key = keys.ensure_user_key(bench.live.secrets.directory / "user")
     token = keys.sign_user_token(key, name, now=datetime.now(UTC))
     claims = jwt.decode(token, options={"verify_signature": False})
@@ -21,14 +21,14 @@ def token_for(bench: Bench, name: str, org_id: str = keys.LOCAL_ORG) -> str:
 
 
 def new_org(bench: Bench) -> str:
-    """An org with nobody and nothing in it."""
+    """Create an empty org without users."""
     org = str(uuid4())
     bench.rows("INSERT INTO orgs (org_id, name) VALUES (%s, %s)", org, f"org-{org}")
     return org
 
 
-def person(bench: Bench, role: str, *, org_id: str = keys.LOCAL_ORG) -> httpx.Client:
-    """Somebody new, and a client that calls as them."""
+def new_user(bench: Bench, role: str, *, org_id: str = keys.LOCAL_ORG) -> httpx.Client:
+    """Create a user. Returns a client that sends this user's token."""
     name = f"p{uuid4().hex[:12]}"
     bench.rows("INSERT INTO users (name) VALUES (%s)", name)
     bench.rows(

@@ -1,21 +1,23 @@
-"""Waiting for something to come true."""
+"""Waits for a condition."""
 
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-_SOONEST, _LATEST = 0.02, 0.25
+_MIN_PAUSE, _MAX_PAUSE = 0.02, 0.25
 
 
-def eventually(holds: Callable[[], T], what: str = "it", *, within: float = 120.0) -> T:
-    """Look again and again; fail when it has not come true in time. Returns what was seen.
+def eventually(
+    condition: Callable[[], T], what: str = "the condition", *, within: float = 120.0
+) -> T:
+    """Poll until the condition is truthy; fail after `within` seconds. Returns its value.
 
-    The longer it takes, the longer the pauses: looking takes the cores from what is waited for.
+    The polling interval grows with the waiting time, because polling takes CPU from the awaited work.
     """
     began = time.monotonic()
-    while not (seen := holds()):
+    while not (value := condition()):
         waited = time.monotonic() - began
-        assert waited < within, f"never came true: {what}"
-        time.sleep(min(_LATEST, max(_SOONEST, waited / 20)))
-    return seen
+        assert waited < within, f"not reached within {within} s: {what}"
+        time.sleep(min(_MAX_PAUSE, max(_MIN_PAUSE, waited / 20)))
+    return value

@@ -5,18 +5,18 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from support.stories import Story
+from support.histories import HistoryBuilder
 from trace_etl.cli.main import app
 
-GOOD = Story().claim(0, "t").complete(1, "t")
-BAD = Story().claim(0, "t").complete(1, "t").claim(5, "t", 2)
+GOOD = HistoryBuilder().claim(0, "t").complete(1, "t")
+BAD = HistoryBuilder().claim(0, "t").complete(1, "t").claim(5, "t", 2)
 
 
 def run(file: Path, *options: str) -> Result:
     return CliRunner().invoke(app, ["check-history", str(file), *options])
 
 
-def written(path: Path, story: Story) -> Path:
+def written(path: Path, story: HistoryBuilder) -> Path:
     path.write_text("\n".join(story.text))
     return path
 
@@ -44,7 +44,7 @@ def test_the_verdict_can_be_had_as_json(tmp_path: Path) -> None:
 
 
 def test_the_clocks_may_differ_as_much_as_one_says(tmp_path: Path) -> None:
-    early = Story().claim(0, "t", lasts=60).claim(55, "t", 2)
+    early = HistoryBuilder().claim(0, "t", lease_seconds=60).claim(55, "t", 2)
     file = written(tmp_path / "h.jsonl", early)
     assert run(file).exit_code == 1
     assert run(file, "--clock-skew", "10").exit_code == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import Story, event, publication, uid
+from support.histories import HistoryBuilder, event, publication, uid
 from trace_etl.devtools.history.checker import check
 from trace_etl.devtools.history.lines import Unreadable, parse
 from trace_etl.devtools.history.verdict import Invariant, Verdict
@@ -15,16 +15,16 @@ COMPLETION = Invariant.ONE_COMPLETION
 EFFECTS = Invariant.SIDE_EFFECTS
 
 
-def verdict(story: Story) -> Verdict:
+def verdict(story: HistoryBuilder) -> Verdict:
     return check(parse(story.text))
 
 
-def assert_proven(story: Story) -> None:
+def assert_proven(story: HistoryBuilder) -> None:
     found = verdict(story)
     assert found.proven, found.violations
 
 
-def assert_refuted(story: Story, invariant: Invariant, *lines: int) -> None:
+def assert_refuted(story: HistoryBuilder, invariant: Invariant, *lines: int) -> None:
     found = verdict(story)
     assert [(v.invariant, v.lines) for v in found.violations] == [(invariant, lines)]
 
@@ -34,7 +34,7 @@ def assert_refuted(story: Story, invariant: Invariant, *lines: int) -> None:
 
 def test_a_run_with_a_retry_and_all_side_effects_is_proven() -> None:
     story = (
-        Story()
+        HistoryBuilder()
         .claim(0, "t")
         .events(1, "t", [1, 2], accepted=2)
         .complete(2, "t", status="Failed", error_message="boom")
@@ -69,32 +69,38 @@ def test_a_run_with_a_retry_and_all_side_effects_is_proven() -> None:
 
 
 def test_a_reaped_attempt_may_complete_late_until_the_next_one_starts() -> None:
-    story = Story().claim(0, "t").expire(1, "t").loop(2, "reap", "t", 1).complete(3, "t")
+    story = HistoryBuilder().claim(0, "t").expire(1, "t").loop(2, "reap", "t", 1).complete(3, "t")
     assert_proven(story)
 
 
 def test_the_next_attempt_may_start_once_the_lease_has_run_out() -> None:
-    assert_proven(Story().claim(0, "t", lasts=60).claim(70, "t", 2))
-    assert_refuted(Story().claim(0, "t", lasts=60).claim(50, "t", 2), LEASE, 1, 2)
+    assert_proven(HistoryBuilder().claim(0, "t", lease_seconds=60).claim(70, "t", 2))
+    assert_refuted(HistoryBuilder().claim(0, "t", lease_seconds=60).claim(50, "t", 2), LEASE, 1, 2)
 
 
 def test_the_next_attempt_may_start_once_the_hard_timeout_has_passed() -> None:
-    story = Story().claim(0, "t", timeout=30).beat(20, "t", lasts=60).claim(40, "t", 2)
+    story = (
+        HistoryBuilder().claim(0, "t", timeout=30).beat(20, "t", lease_seconds=60).claim(40, "t", 2)
+    )
     assert_proven(story)
 
 
 def test_an_unanswered_completion_explains_the_next_attempt() -> None:
-    lost = Story().claim(0, "t").complete(1, "t", status="Failed", error="ReadTimeout")
+    lost = HistoryBuilder().claim(0, "t").complete(1, "t", status="Failed", error="ReadTimeout")
     assert_proven(lost.claim(5, "t", 2))
 
 
 def test_an_error_before_anything_was_sent_explains_nothing() -> None:
-    story = Story().claim(0, "t").complete(1, "t", status="Failed", error="refused", sent=False)
+    story = (
+        HistoryBuilder()
+        .claim(0, "t")
+        .complete(1, "t", status="Failed", error="refused", sent=False)
+    )
     assert_refuted(story.claim(5, "t", 2), LEASE, 1, 3)
 
 
 def test_a_503_is_no_answer() -> None:
-    story = Story().claim(0, "t")
+    story = HistoryBuilder().claim(0, "t")
     story.call(
         1,
         "complete",
@@ -108,15 +114,17 @@ def test_a_503_is_no_answer() -> None:
 
 
 def test_calls_at_the_same_time_are_taken_in_the_order_that_holds() -> None:
-    story = Story().claim(0, "t").complete(1, "t", status="Failed").loop(2, "retry", "t", 2)
+    story = (
+        HistoryBuilder().claim(0, "t").complete(1, "t", status="Failed").loop(2, "retry", "t", 2)
+    )
     assert_proven(story.claim(3, "t", 2, took=4).beat(4, "t", 2))
-    racing = Story().claim(0, "t").expire(1, "t").beat(2, "t", took=9).claim(3, "t", 2)
+    racing = HistoryBuilder().claim(0, "t").expire(1, "t").beat(2, "t", took=9).claim(3, "t", 2)
     assert_proven(racing)
 
 
 def test_an_unanswered_publish_may_have_left_its_rows() -> None:
     story = (
-        Story()
+        HistoryBuilder()
         .claim(0, "t")
         .events(1, "t", [1], accepted=0, error="ReadTimeout")
         .events(2, "t", [1], accepted=0)
@@ -127,7 +135,7 @@ def test_an_unanswered_publish_may_have_left_its_rows() -> None:
 
 
 def test_what_ran_where_nobody_recorded_is_not_judged() -> None:
-    story = Story().dump("tasks", "events").event_row("elsewhere", 1, routed_at="now")
+    story = HistoryBuilder().dump("tasks", "events").event_row("elsewhere", 1, routed_at="now")
     assert_proven(story.task_row("elsewhere", "Completed"))
 
 
@@ -135,24 +143,29 @@ def test_what_ran_where_nobody_recorded_is_not_judged() -> None:
 
 
 def test_two_grants_of_one_attempt_are_refuted() -> None:
-    assert_refuted(Story().claim(0, "t").claim(0.2, "t", lease="other"), LEASE, 1, 2)
+    assert_refuted(HistoryBuilder().claim(0, "t").claim(0.2, "t", lease="other"), LEASE, 1, 2)
 
 
 def test_a_grant_while_a_heartbeat_proves_another_alive_is_refuted() -> None:
-    story = Story().claim(0, "t", lasts=5).beat(4, "t", lasts=60).claim(20, "t", 2)
+    story = (
+        HistoryBuilder()
+        .claim(0, "t", lease_seconds=5)
+        .beat(4, "t", lease_seconds=60)
+        .claim(20, "t", 2)
+    )
     assert_refuted(story, LEASE, 1, 3)
 
 
 def test_a_failed_completion_that_a_later_heartbeat_belies_does_not_explain_a_grant() -> None:
-    story = Story().claim(0, "t").complete(1, "t", status="Failed", error="ReadTimeout")
+    story = HistoryBuilder().claim(0, "t").complete(1, "t", status="Failed", error="ReadTimeout")
     story.claim(5, "t", 2).beat(7, "t")
     kinds = {v.invariant for v in verdict(story).violations}
     assert kinds == {LEASE, FENCE}
 
 
 def test_many_claims_in_one_answer_are_grants_too() -> None:
-    single = Story().claim(0, "t").lines[0]["answer"]["body"]
-    story = Story().claim(0, "t")
+    single = HistoryBuilder().claim(0, "t").lines[0]["answer"]["body"]
+    story = HistoryBuilder().claim(0, "t")
     story.call(
         1,
         "claim_many",
@@ -166,27 +179,29 @@ def test_many_claims_in_one_answer_are_grants_too() -> None:
 
 
 def test_an_older_attempt_granted_after_a_newer_one_is_refuted() -> None:
-    story = Story().claim(0, "t", 2).complete(1, "t", 2, status="Failed").claim(200, "t", 1)
+    story = (
+        HistoryBuilder().claim(0, "t", 2).complete(1, "t", 2, status="Failed").claim(200, "t", 1)
+    )
     assert_refuted(story, GROW, 1, 3)
 
 
 def test_a_task_read_at_an_older_attempt_is_refuted() -> None:
-    story = Story().claim(0, "t", 2)
+    story = HistoryBuilder().claim(0, "t", 2)
     story.call(1, "fetch", {"task_id": uid("t")}, {"task_id": uid("t"), "attempt": 1})
     assert_refuted(story, GROW, 1, 2)
 
 
 def test_a_task_that_ended_below_a_granted_attempt_is_refuted() -> None:
-    story = Story().claim(0, "t", 2).dump("tasks").task_row("t", "Running", 1)
+    story = HistoryBuilder().claim(0, "t", 2).dump("tasks").task_row("t", "Running", 1)
     assert_refuted(story, GROW, 1, 3)
 
 
 def test_more_attempts_than_allowed_are_refuted() -> None:
-    assert_refuted(Story().dump("tasks").task_row("t", "Running", 4), GROW, 2)
+    assert_refuted(HistoryBuilder().dump("tasks").task_row("t", "Running", 4), GROW, 2)
 
 
 def test_an_attempt_that_ended_before_it_started_is_refuted() -> None:
-    story = Story().dump("tasks", "task_attempts").task_row("t", "Queued", 1)
+    story = HistoryBuilder().dump("tasks", "task_attempts").task_row("t", "Queued", 1)
     story.row("task_attempts", task_id=uid("t"), attempt=2, outcome="Failed")
     assert_refuted(story, GROW, 2, 3)
 
@@ -196,7 +211,7 @@ def test_an_attempt_that_ended_before_it_started_is_refuted() -> None:
 
 @pytest.mark.parametrize("call", ["beat", "events", "buffer", "complete"])
 def test_a_call_of_an_old_attempt_accepted_after_a_new_grant_is_refuted(call: str) -> None:
-    story = Story().claim(0, "t").expire(1, "t").claim(3, "t", 2)
+    story = HistoryBuilder().claim(0, "t").expire(1, "t").claim(3, "t", 2)
     say = {
         "beat": lambda: story.beat(5, "t"),
         "events": lambda: story.events(5, "t", [1], accepted=1),
@@ -209,23 +224,23 @@ def test_a_call_of_an_old_attempt_accepted_after_a_new_grant_is_refuted(call: st
 
 
 def test_a_late_completion_after_the_next_attempt_was_queued_is_refuted() -> None:
-    story = Story().claim(0, "t").expire(1, "t").loop(2, "retry", "t", 2)
+    story = HistoryBuilder().claim(0, "t").expire(1, "t").loop(2, "retry", "t", 2)
     assert_refuted(story.complete(4, "t", status="Failed"), FENCE, 3, 4)
 
 
 def test_a_call_with_a_lease_nobody_was_granted_is_refuted() -> None:
-    assert_refuted(Story().claim(0, "t").beat(1, "t", lease="stolen"), FENCE, 1, 2)
-    assert_refuted(Story().beat(1, "t"), FENCE, 1)
+    assert_refuted(HistoryBuilder().claim(0, "t").beat(1, "t", lease="stolen"), FENCE, 1, 2)
+    assert_refuted(HistoryBuilder().beat(1, "t"), FENCE, 1)
 
 
 def test_a_call_before_its_grant_is_refuted() -> None:
-    assert_refuted(Story().beat(0, "t").claim(5, "t"), FENCE, 1, 2)
+    assert_refuted(HistoryBuilder().beat(0, "t").claim(5, "t"), FENCE, 1, 2)
 
 
 def test_a_heartbeat_after_the_attempt_ended_is_refuted() -> None:
-    completed = Story().claim(0, "t").complete(1, "t").beat(3, "t")
+    completed = HistoryBuilder().claim(0, "t").complete(1, "t").beat(3, "t")
     assert_refuted(completed, FENCE, 2, 3)
-    reaped = Story().claim(0, "t").expire(1, "t").loop(2, "reap", "t", 1).beat(3, "t")
+    reaped = HistoryBuilder().claim(0, "t").expire(1, "t").loop(2, "reap", "t", 1).beat(3, "t")
     assert_refuted(reaped, FENCE, 3, 4)
 
 
@@ -233,24 +248,29 @@ def test_a_heartbeat_after_the_attempt_ended_is_refuted() -> None:
 
 
 def test_an_event_counted_as_new_twice_is_refuted() -> None:
-    story = Story().claim(0, "t").events(1, "t", [1, 2], accepted=2).events(2, "t", [2], accepted=1)
+    story = (
+        HistoryBuilder()
+        .claim(0, "t")
+        .events(1, "t", [1, 2], accepted=2)
+        .events(2, "t", [2], accepted=1)
+    )
     assert_refuted(story, EVENTS, 2, 3)
 
 
 def test_a_new_event_need_not_be_counted_when_the_dispatcher_tried_twice() -> None:
     """The first try may have committed without anybody hearing of it; the rows must be there."""
-    story = Story().claim(0, "t").events(1, "t", [1, 2], accepted=0)
+    story = HistoryBuilder().claim(0, "t").events(1, "t", [1, 2], accepted=0)
     assert_proven(story.dump("events").event_row("t", 1).event_row("t", 2))
 
 
 def test_an_event_that_came_with_a_failed_attempt_stays_counted_in_the_next() -> None:
-    story = Story().claim(0, "t").events(1, "t", [1], accepted=1)
+    story = HistoryBuilder().claim(0, "t").events(1, "t", [1], accepted=1)
     story.complete(2, "t", status="Failed").claim(4, "t", 2)
     assert_refuted(story.events(5, "t", [1], accepted=1, attempt=2), EVENTS, 2, 5)
 
 
 def test_events_named_in_part_are_judged_only_as_far_as_they_are_known() -> None:
-    story = Story().claim(0, "t")
+    story = HistoryBuilder().claim(0, "t")
     fields = {"events": [{"dataset": "blocks", "cursor": 1}]}
     story.fenced(1, "events", "t", 1, fields, {"status": "Accepted", "accepted": 1})
     story.events(2, "t", [1], accepted=0)
@@ -258,7 +278,7 @@ def test_events_named_in_part_are_judged_only_as_far_as_they_are_known() -> None
 
 
 def test_an_event_that_is_there_twice_is_refuted() -> None:
-    story = Story().claim(0, "t").events(1, "t", [1], accepted=1).dump("events")
+    story = HistoryBuilder().claim(0, "t").events(1, "t", [1], accepted=1).dump("events")
     story.event_row("t", 1).event_row("t", 1, event_id=uid("again"))
     assert_refuted(story, EVENTS, 4, 5)
 
@@ -267,32 +287,34 @@ def test_an_event_that_is_there_twice_is_refuted() -> None:
 
 
 def test_two_accepted_completions_with_other_content_are_refuted() -> None:
-    story = Story().claim(0, "t").complete(1, "t", status="Failed", error_message="a")
+    story = HistoryBuilder().claim(0, "t").complete(1, "t", status="Failed", error_message="a")
     assert_refuted(story.complete(2, "t", status="Failed", error_message="b"), COMPLETION, 2, 3)
 
 
 def test_a_grant_after_the_task_was_completed_is_refuted() -> None:
-    assert_refuted(Story().claim(0, "t").complete(1, "t").claim(5, "t", 2), COMPLETION, 2, 3)
+    assert_refuted(
+        HistoryBuilder().claim(0, "t").complete(1, "t").claim(5, "t", 2), COMPLETION, 2, 3
+    )
 
 
 def test_a_completion_that_the_database_does_not_know_is_refuted() -> None:
-    story = Story().claim(0, "t").complete(1, "t").dump("tasks").task_row("t", "Running")
+    story = HistoryBuilder().claim(0, "t").complete(1, "t").dump("tasks").task_row("t", "Running")
     assert_refuted(story, COMPLETION, 2, 4)
 
 
 def test_a_success_that_nobody_reported_is_refuted() -> None:
-    story = Story().claim(0, "t").dump("tasks").task_row("t", "Completed")
+    story = HistoryBuilder().claim(0, "t").dump("tasks").task_row("t", "Completed")
     assert_refuted(story, COMPLETION, 3)
 
 
 def test_an_ended_attempt_without_its_record_is_refuted() -> None:
-    story = Story().claim(0, "t").complete(1, "t", status="Failed")
+    story = HistoryBuilder().claim(0, "t").complete(1, "t", status="Failed")
     story.dump("tasks", "task_attempts").task_row("t", "Failed")
     assert_refuted(story, COMPLETION, 2)
 
 
 def test_an_attempt_recorded_with_another_outcome_is_refuted() -> None:
-    story = Story().claim(0, "t").complete(1, "t").dump("tasks", "task_attempts")
+    story = HistoryBuilder().claim(0, "t").complete(1, "t").dump("tasks", "task_attempts")
     story.task_row("t", "Completed").row(
         "task_attempts", task_id=uid("t"), attempt=1, outcome="Failed"
     )
@@ -303,41 +325,41 @@ def test_an_attempt_recorded_with_another_outcome_is_refuted() -> None:
 
 
 def test_an_accepted_event_that_is_not_there_is_refuted() -> None:
-    story = Story().claim(0, "t").events(1, "t", [1], accepted=1).dump("events")
+    story = HistoryBuilder().claim(0, "t").events(1, "t", [1], accepted=1).dump("events")
     assert_refuted(story, EFFECTS, 2)
 
 
 def test_an_event_of_a_refused_call_is_refuted() -> None:
-    story = Story().claim(0, "t").events(1, "t", [1], accepted=0, status=409)
+    story = HistoryBuilder().claim(0, "t").events(1, "t", [1], accepted=0, status=409)
     assert_refuted(story.dump("events").event_row("t", 1), EFFECTS, 4)
 
 
 def test_an_event_that_nobody_will_route_is_refuted() -> None:
-    story = Story().dump("events", "outbox", "datasets").event_row("t", 1)
+    story = HistoryBuilder().dump("events", "outbox", "datasets").event_row("t", 1)
     story.row("datasets", dataset_uuid=uid("blocks"), dataset_version=uid("blocks/1"))
     assert_refuted(story, EFFECTS, 2)
 
 
 def test_an_event_of_an_old_generation_need_not_be_routed() -> None:
-    story = Story().dump("events", "outbox", "datasets").event_row("t", 1)
+    story = HistoryBuilder().dump("events", "outbox", "datasets").event_row("t", 1)
     story.row("datasets", dataset_uuid=uid("blocks"), dataset_version=uid("blocks/2"))
     assert_proven(story)
 
 
 def test_routing_asked_for_an_event_that_was_rolled_back_is_refuted() -> None:
-    story = Story().dump("events", "outbox")
+    story = HistoryBuilder().dump("events", "outbox")
     story.row("outbox", outbox_id=1, kind="route_event", subject=uid("gone"))
     assert_refuted(story, EFFECTS, 2)
 
 
 def test_routing_asked_for_twice_is_refuted() -> None:
-    story = Story().dump("events", "outbox").event_row("t", 1)
+    story = HistoryBuilder().dump("events", "outbox").event_row("t", 1)
     for n in (1, 2):
         story.row("outbox", outbox_id=n, kind="route_event", subject=uid("event t 1"))
     assert_refuted(story, EFFECTS, 3, 4)
 
 
-def routed(*task_names: str) -> Story:
+def routed(*task_names: str) -> HistoryBuilder:
     scope = {
         "job_id": uid("sql"),
         "dataset_uuid": uid("blocks"),
@@ -345,7 +367,7 @@ def routed(*task_names: str) -> Story:
         "cursor_value": 1,
         "revision_id": uid("r"),
     }
-    story = Story().dump("events", "tasks", "consumers")
+    story = HistoryBuilder().dump("events", "tasks", "consumers")
     story.event_row("t", 1, routed_at="now")
     story.row("consumers", dataset_uuid=uid("blocks"), job_id=uid("sql"))
     for name in task_names:
@@ -360,7 +382,7 @@ def test_a_routed_event_has_one_task_for_each_consumer() -> None:
 
 
 def test_a_task_made_for_an_event_that_does_not_exist_is_refuted() -> None:
-    story = Story().dump("events", "tasks")
+    story = HistoryBuilder().dump("events", "tasks")
     story.task_row(
         "t", "Queued", dataset_uuid=uid("blocks"), dataset_version=uid("blocks/1"), cursor_value=1
     )
@@ -368,18 +390,18 @@ def test_a_task_made_for_an_event_that_does_not_exist_is_refuted() -> None:
 
 
 def test_a_published_partition_that_is_not_there_is_refuted() -> None:
-    story = Story().claim(0, "t")
+    story = HistoryBuilder().claim(0, "t")
     story.complete(1, "t", datasets_published=[publication("t", 1, 0, 9)])
     assert_refuted(story.dump("partitions"), EFFECTS, 2)
 
 
 def test_a_partition_of_an_attempt_that_never_completed_is_refuted() -> None:
-    story = Story().claim(0, "t").dump("partitions").partition_row("t", 1, 0, 9)
+    story = HistoryBuilder().claim(0, "t").dump("partitions").partition_row("t", 1, 0, 9)
     assert_refuted(story, EFFECTS, 3)
 
 
 def test_a_partition_that_still_shows_what_it_replaced_is_refuted() -> None:
-    story = Story().claim(0, "old")
+    story = HistoryBuilder().claim(0, "old")
     story.complete(1, "old", datasets_published=[publication("old", 1, 0, 9)])
     story.claim(2, "new")
     story.complete(3, "new", datasets_published=[publication("new", 1, 0, 9)])
@@ -388,7 +410,7 @@ def test_a_partition_that_still_shows_what_it_replaced_is_refuted() -> None:
 
 
 def test_an_answer_from_older_inputs_need_not_be_shown() -> None:
-    story = Story().claim(0, "late").claim(1, "new")
+    story = HistoryBuilder().claim(0, "late").claim(1, "new")
     story.complete(2, "new", datasets_published=[publication("new", 1, 0, 9)])
     story.complete(3, "late", datasets_published=[publication("late", 1, 0, 9)])
     assert_proven(story.dump("partitions").partition_row("new", 1, 0, 9))
@@ -402,37 +424,37 @@ def test_a_task_that_answers_an_invalidation_needs_no_event() -> None:
 
 
 def test_a_partition_may_be_swallowed_by_a_later_wider_one() -> None:
-    story = Story().claim(0, "old").claim(0, "new")
+    story = HistoryBuilder().claim(0, "old").claim(0, "new")
     story.complete(1, "old", datasets_published=[publication("old", 1, 0, 9)])
     story.complete(2, "new", datasets_published=[publication("new", 1, 0, 99)])
     assert_proven(story.dump("partitions").partition_row("new", 1, 0, 99))
 
 
 def test_one_batch_published_as_two_records_is_refuted() -> None:
-    story = Story().claim(0, "t").buffer(1, "t", "b", "p1").buffer(2, "t", "b", "p2")
+    story = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p1").buffer(2, "t", "b", "p2")
     assert_refuted(story, EFFECTS, 2, 3)
 
 
 def test_an_accepted_publish_without_its_record_is_refuted() -> None:
-    story = Story().claim(0, "t").buffer(1, "t", "b", "p").dump("buffer_publishes")
+    story = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p").dump("buffer_publishes")
     assert_refuted(story, EFFECTS, 2)
 
 
 def test_a_record_that_nobody_published_is_refuted() -> None:
-    story = Story().claim(0, "t").dump("buffer_publishes").buffer_row("p", "t", "b")
+    story = HistoryBuilder().claim(0, "t").dump("buffer_publishes").buffer_row("p", "t", "b")
     assert_refuted(story, EFFECTS, 3)
 
 
 def test_a_record_without_its_message_is_refuted() -> None:
-    story = Story().claim(0, "t").buffer(1, "t", "b", "p")
+    story = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p")
     story.dump("buffer_publishes", "outbox", "messages").buffer_row("p", "t", "b")
     assert_refuted(story, EFFECTS, 4)
 
 
 def test_a_record_whose_message_waits_or_was_sent_is_proven() -> None:
-    waits = Story().claim(0, "t").buffer(1, "t", "b", "p")
+    waits = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p")
     waits.dump("buffer_publishes", "outbox", "messages").buffer_row("p", "t", "b")
-    sent = Story().claim(0, "t").buffer(1, "t", "b", "p")
+    sent = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p")
     sent.dump("buffer_publishes", "outbox", "messages").buffer_row("p", "t", "b")
     waits.row("outbox", outbox_id=1, kind="buffer_message", subject=uid("p"))
     producer = {"task_id": uid("t"), "attempt": 1}
@@ -442,27 +464,27 @@ def test_a_record_whose_message_waits_or_was_sent_is_proven() -> None:
 
 
 def test_a_message_of_a_publish_that_was_rolled_back_is_refuted() -> None:
-    story = Story().dump("buffer_publishes", "outbox", "messages")
+    story = HistoryBuilder().dump("buffer_publishes", "outbox", "messages")
     producer = {"task_id": uid("t"), "attempt": 1}
     story.row("messages", queue="buffer", body={"producer": producer, "batch_uri": "s3://b/b"})
     assert_refuted(story, EFFECTS, 2)
 
 
 def test_messages_asked_for_twice_or_for_nothing_are_refuted() -> None:
-    twice = Story().dump("buffer_publishes", "outbox").buffer_row("p", "t", "b")
+    twice = HistoryBuilder().dump("buffer_publishes", "outbox").buffer_row("p", "t", "b")
     for n in (1, 2):
         twice.row("outbox", outbox_id=n, kind="buffer_message", subject=uid("p"))
     assert_refuted(twice, EFFECTS, 3, 4)
-    nothing = Story().dump("buffer_publishes", "outbox")
+    nothing = HistoryBuilder().dump("buffer_publishes", "outbox")
     nothing.row("outbox", outbox_id=1, kind="buffer_message", subject=uid("p"))
     assert_refuted(nothing, EFFECTS, 2)
 
 
 def test_a_wake_up_for_a_task_that_was_rolled_back_is_refuted() -> None:
-    story = Story().dump("tasks", "outbox", "messages")
+    story = HistoryBuilder().dump("tasks", "outbox", "messages")
     story.row("outbox", outbox_id=1, kind="wake_up", subject=uid("gone"))
     assert_refuted(story, EFFECTS, 2)
-    story = Story().dump("tasks", "outbox", "messages")
+    story = HistoryBuilder().dump("tasks", "outbox", "messages")
     story.row("messages", queue="ecs_python", body={"task_id": uid("gone")})
     assert_refuted(story, EFFECTS, 2)
 
@@ -492,16 +514,18 @@ def test_a_line_of_another_format_is_unreadable_and_named(line: str) -> None:
 
 def test_a_row_without_its_columns_is_unreadable() -> None:
     with pytest.raises(Unreadable, match="line 2: status"):
-        parse(Story().dump("tasks").row("tasks", task_id=uid("t")).text)
+        parse(HistoryBuilder().dump("tasks").row("tasks", task_id=uid("t")).text)
 
 
 def test_an_accepted_call_that_makes_no_sense_is_unreadable() -> None:
     with pytest.raises(Unreadable, match="line 1"):
-        verdict(Story().call(0, "heartbeat", {}, {"status": "Accepted"}))
+        verdict(HistoryBuilder().call(0, "heartbeat", {}, {"status": "Accepted"}))
     with pytest.raises(Unreadable, match="line 1"):
-        verdict(Story().call(0, "claim", {}, {"status": "Claimed"}))
+        verdict(HistoryBuilder().call(0, "claim", {}, {"status": "Claimed"}))
 
 
 def test_what_a_history_cannot_speak_about_is_said() -> None:
-    assert verdict(Story()).unchecked == ["side effects: the history has no dump of the database"]
-    assert "table events: not dumped" in verdict(Story().dump("tasks")).unchecked
+    assert verdict(HistoryBuilder()).unchecked == [
+        "side effects: the history has no dump of the database"
+    ]
+    assert "table events: not dumped" in verdict(HistoryBuilder().dump("tasks")).unchecked

@@ -1,4 +1,4 @@
-"""`trace up` with the real supervisor, home, Postgres and keys, and stand-ins for the services."""
+"""`trace up` with the real supervisor, home, Postgres and keys, and stubs for the services."""
 
 import json
 import sys
@@ -14,10 +14,10 @@ from trace_etl.lite.options import Options
 from trace_etl.lite.processes.log_view import Line
 from trace_etl.lite.processes.parts import Blueprint, Part, service_parts
 
-SERVICE = str(Path(__file__).with_name("standin_service.py"))
+SERVICE = str(Path(__file__).with_name("stub_service.py"))
 
 
-def standins(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
+def stub_parts(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
     parts = service_parts(plan, inherited)
     return [replace(part, argv=(sys.executable, SERVICE, part.name)) for part in parts]
 
@@ -37,7 +37,7 @@ def main(home: str, options: str) -> int:
             Options(**json.loads(options)),
             on_up=announce,
             show=show,
-            services=standins,
+            services=stub_parts,
         )
     except StackError as refused:
         print(f"{refused.code}: {refused}\n{refused.remedy}", flush=True)

@@ -1,4 +1,4 @@
-"""Hand-made histories: what happened at which second, told in a few words."""
+"""Hand-written histories for the history checker: calls at given seconds."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ NOON = 1_700_000_000.0
 
 
 def uid(name: str) -> str:
-    """A uuid that a reader of a test can name."""
+    """Return a UUID derived from a readable name."""
     return str(uuid5(_SPACE, name))
 
 
@@ -20,8 +20,8 @@ def iso(second: float) -> str:
 
 
 @dataclass
-class Story:
-    """Lines of a history. Calls take half a second unless told otherwise; leases last a minute."""
+class HistoryBuilder:
+    """Builds the lines of a history. By default calls take half a second and leases last a minute."""
 
     lines: list[dict[str, Any]] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Story:
         error: str | None = None,
         sent: bool = True,
         took: float = 0.5,
-    ) -> "Story":
+    ) -> "HistoryBuilder":
         line = {
             "at": "dispatcher-1",
             "actor": "w1",
@@ -64,15 +64,15 @@ class Story:
         attempt: int = 1,
         *,
         lease: str | None = None,
-        lasts: float = 60,
+        lease_seconds: float = 60,
         timeout: int = 3600,
-        **how: Any,
-    ) -> "Story":
+        **options: Any,
+    ) -> "HistoryBuilder":
         body = {
             "status": "Claimed",
             "attempt": attempt,
             "lease_token": uid(lease or f"{task}/{attempt}"),
-            "lease_expires_at": iso(second + lasts),
+            "lease_expires_at": iso(second + lease_seconds),
             "capability_token": "…",
             "task": {
                 "task_id": uid(task),
@@ -83,7 +83,9 @@ class Story:
                 "timeout_seconds": timeout,
             },
         }
-        return self.call(second, "claim", {"task_id": uid(task), "worker_id": "w1"}, body, **how)
+        return self.call(
+            second, "claim", {"task_id": uid(task), "worker_id": "w1"}, body, **options
+        )
 
     def fenced(
         self,
@@ -94,29 +96,35 @@ class Story:
         fields: dict[str, Any],
         body: dict[str, Any],
         lease: str | None = None,
-        **how: Any,
-    ) -> "Story":
+        **options: Any,
+    ) -> "HistoryBuilder":
         request = {
             "task_id": uid(task),
             "attempt": attempt,
             "lease_token": uid(lease or f"{task}/{attempt}"),
             **fields,
         }
-        return self.call(second, call, request, body, **how)
+        return self.call(second, call, request, body, **options)
 
     def beat(
-        self, second: float, task: str, attempt: int = 1, *, lasts: float = 60, **how: Any
-    ) -> "Story":
-        body = {"status": "Accepted", "lease_expires_at": iso(second + lasts)}
-        return self.fenced(second, "heartbeat", task, attempt, {}, body, **how)
+        self,
+        second: float,
+        task: str,
+        attempt: int = 1,
+        *,
+        lease_seconds: float = 60,
+        **options: Any,
+    ) -> "HistoryBuilder":
+        body = {"status": "Accepted", "lease_expires_at": iso(second + lease_seconds)}
+        return self.fenced(second, "heartbeat", task, attempt, {}, body, **options)
 
     def complete(
         self, second: float, task: str, attempt: int = 1, status: str = "Completed", **fields: Any
-    ) -> "Story":
-        how = {k: fields.pop(k) for k in ("lease", "error", "sent", "took") if k in fields}
+    ) -> "HistoryBuilder":
+        options = {k: fields.pop(k) for k in ("lease", "error", "sent", "took") if k in fields}
         fields = {"status": status, **fields}
         body = {"status": "Accepted", "task_status": status}
-        return self.fenced(second, "complete", task, attempt, fields, body, **how)
+        return self.fenced(second, "complete", task, attempt, fields, body, **options)
 
     def events(
         self,
@@ -125,42 +133,42 @@ class Story:
         scopes: list[int],
         accepted: int,
         attempt: int = 1,
-        **how: Any,
-    ) -> "Story":
+        **options: Any,
+    ) -> "HistoryBuilder":
         fields = {"events": [event(scope) for scope in scopes]}
         body = {"status": "Accepted", "accepted": accepted}
-        return self.fenced(second, "events", task, attempt, fields, body, **how)
+        return self.fenced(second, "events", task, attempt, fields, body, **options)
 
     def buffer(
-        self, second: float, task: str, batch: str, publish: str, attempt: int = 1, **how: Any
-    ) -> "Story":
+        self, second: float, task: str, batch: str, publish: str, attempt: int = 1, **options: Any
+    ) -> "HistoryBuilder":
         fields = {"batch_uri": f"s3://b/{batch}", "dataset_uuid": uid("alerts")}
         body = {"status": "Accepted", "publish_id": uid(publish)}
-        return self.fenced(second, "buffer_publish", task, attempt, fields, body, **how)
+        return self.fenced(second, "buffer_publish", task, attempt, fields, body, **options)
 
-    def loop(self, second: float, call: str, task: str, attempt: int) -> "Story":
-        """A pass of the reaper or the retry scheduler that touched one task."""
+    def loop(self, second: float, call: str, task: str, attempt: int) -> "HistoryBuilder":
+        """Add a pass of the reaper or the retry scheduler that changed one task."""
         key = {"reap": "reaped", "retry": "started"}[call]
         return self.call(second, call, {}, {key: [{"task_id": uid(task), "attempt": attempt}]})
 
-    def expire(self, second: float, task: str) -> "Story":
+    def expire(self, second: float, task: str) -> "HistoryBuilder":
         return self.call(second, "expire", {"task_id": uid(task)}, {})
 
     # --- the dump -------------------------------------------------------------------------
 
-    def dump(self, *tables: str) -> "Story":
+    def dump(self, *tables: str) -> "HistoryBuilder":
         self.lines.append({"dump": list(tables)})
         return self
 
-    def row(self, table: str, **fields: Any) -> "Story":
+    def row(self, table: str, **fields: Any) -> "HistoryBuilder":
         self.lines.append({"table": table, "row": fields})
         return self
 
-    def task_row(self, task: str, status: str, attempt: int = 1, **fields: Any) -> "Story":
+    def task_row(self, task: str, status: str, attempt: int = 1, **fields: Any) -> "HistoryBuilder":
         row = {"task_id": uid(task), "status": status, "attempt": attempt, "max_attempts": 3}
         return self.row("tasks", **{**row, **fields})
 
-    def event_row(self, task: str, scope: int, attempt: int = 1, **fields: Any) -> "Story":
+    def event_row(self, task: str, scope: int, attempt: int = 1, **fields: Any) -> "HistoryBuilder":
         row = {
             "event_id": uid(f"event {task} {scope}"),
             "producer_task_id": uid(task),
@@ -171,7 +179,7 @@ class Story:
         }
         return self.row("events", **{**row, **fields})
 
-    def buffer_row(self, publish: str, task: str, batch: str) -> "Story":
+    def buffer_row(self, publish: str, task: str, batch: str) -> "HistoryBuilder":
         return self.row(
             "buffer_publishes",
             publish_id=uid(publish),
@@ -181,7 +189,7 @@ class Story:
             batch_uri=f"s3://b/{batch}",
         )
 
-    def partition_row(self, task: str, attempt: int, start: int, end: int) -> "Story":
+    def partition_row(self, task: str, attempt: int, start: int, end: int) -> "HistoryBuilder":
         published = publication(task, attempt, start, end)
         return self.row(
             "partitions",

@@ -1,6 +1,6 @@
-"""A part's stand-in: answers /healthz over TLS where its environment says, and stops when asked.
+"""Stub of a service: answers /healthz over TLS on the configured ports, and stops on SIGTERM.
 
-For tests of the supervisor and the stack, where what a part does is of no interest.
+For tests of the supervisor and the stack that do not need real services.
 """
 
 import http.server
@@ -33,16 +33,16 @@ def listen(port: int) -> None:
 
 
 def main(name: str) -> None:
-    stubborn = name in os.environ.get("STANDIN_STUBBORN", "").split(",")
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if stubborn else lambda *_: sys.exit(0))
+    ignores_sigterm = name in os.environ.get("STUB_IGNORES_SIGTERM", "").split(",")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores_sigterm else lambda *_: sys.exit(0))
     for address in ("API", "INTERNAL", "QUERY", "SCHEDULER"):
         if f"TRACE_{address}_PORT" in os.environ:
             listen(int(os.environ[f"TRACE_{address}_PORT"]))
     if "TRACE_READY_FILE" in os.environ:
-        subprocess.Popen(["sleep", "1000"])  # as a worker has its JVM
-        said = json.dumps({"spark": "ready", "pid": os.getpid()})
-        Path(os.environ["TRACE_READY_FILE"]).write_text(said)
-    print(json.dumps({"event": "standing_in", "level": "info"}), file=sys.stderr)
+        subprocess.Popen(["sleep", "1000"])  # stands for a worker's JVM
+        status = json.dumps({"spark": "ready", "pid": os.getpid()})
+        Path(os.environ["TRACE_READY_FILE"]).write_text(status)
+    print(json.dumps({"event": "stub_started", "level": "info"}), file=sys.stderr)
     while True:
         signal.pause()
 

@@ -1,4 +1,4 @@
-"""A chain that grows and changes its mind while it is served."""
+"""A chain that grows and reorganises while it is served."""
 
 from threading import Lock
 from typing import Any
@@ -8,8 +8,8 @@ from trace_etl.devtools.devchain import DevChain
 from trace_etl.devtools.devchain.rpc.server import RunningServer
 
 
-class Growing:
-    """A served chain, and a twin that makes the same moves, to look things up in."""
+class GrowingChain:
+    """A served chain, and a local copy with the same changes, to compute expected rows from."""
 
     def __init__(self, server: RunningServer, twin: DevChain) -> None:
         self._server, self.twin = server, twin
@@ -29,5 +29,5 @@ class Growing:
         return expected(self.twin, start, self.twin.head)
 
 
-def new_chain(seed: int = 7, initial: int = 90, **how: Any) -> DevChain:
-    return DevChain(seed, 1000, initial=initial, txs_per_block=2, **how)
+def new_chain(seed: int = 7, initial: int = 90, **options: Any) -> DevChain:
+    return DevChain(seed, 1000, initial=initial, txs_per_block=2, **options)

@@ -105,7 +105,7 @@ def _wait_until_caught_up(stream: FollowedChain, node: Anvil, attempts: Attempts
     until = time.monotonic() + 120  # a JVM may have to start
     while not stream.is_at(*_tip(node)):
         attempts.check()
-        assert time.monotonic() < until, f"{stream.standing()} is not yet {_tip(node)}"
+        assert time.monotonic() < until, f"{stream.position()} is not yet {_tip(node)}"
         time.sleep(0.02)
 
 

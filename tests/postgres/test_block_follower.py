@@ -61,11 +61,11 @@ def test_a_paused_follower_writes_blocks_and_announces_them_after_the_pause(
         stream.is_paused = False
         catch_up(follower)
         assert {event.cursor for event in stream.events[len(announced) :]} == {chain.twin.head}
-        assert len(stream.told_ranges()) == 1
+        assert len(stream.reported_ranges()) == 1
 
 
 def test_the_hot_tables_hold_the_chain_and_the_cursor_is_announced(
-    chain: Growing, stream: Stream
+    chain: GrowingChain, stream: FollowedChain
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -80,7 +80,7 @@ def test_the_hot_tables_hold_the_chain_and_the_cursor_is_announced(
 
 @pytest.mark.parametrize("depth", [1, 2, 17, 64])
 def test_a_reorganisation_is_rewritten_and_announced(
-    chain: Growing, stream: Stream, depth: int
+    chain: GrowingChain, stream: FollowedChain, depth: int
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -106,7 +106,9 @@ def test_a_reorganisation_while_catching_up_is_followed(data: str) -> None:
         assert stream.reported_ranges() == [(36, 38)]
 
 
-def test_a_reorganisation_between_two_attempts_is_detected(chain: Growing, stream: Stream) -> None:
+def test_a_reorganisation_between_two_attempts_is_detected(
+    chain: GrowingChain, stream: FollowedChain
+) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
     chain.reorg(30)
@@ -117,7 +119,7 @@ def test_a_reorganisation_between_two_attempts_is_detected(chain: Growing, strea
     assert stream.reported_ranges() == [(60, 89)]
 
 
-def test_a_stream_that_starts_at_the_chain_head_has_no_gaps(data: str, chain: Growing) -> None:
+def test_a_stream_that_starts_at_the_chain_head_has_no_gaps(data: str, chain: GrowingChain) -> None:
     stream = new_stream(data, start=None)
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -128,7 +130,7 @@ def test_a_stream_that_starts_at_the_chain_head_has_no_gaps(data: str, chain: Gr
 
 
 def test_catching_up_announces_the_cursor_at_most_once_per_interval(
-    data: str, chain: Growing
+    data: str, chain: GrowingChain
 ) -> None:
     stream = new_stream(data, batch=20, announce_interval=3600)
     with stream.attempt(1, chain.url) as follower:
@@ -145,7 +147,9 @@ def test_catching_up_announces_the_cursor_at_most_once_per_interval(
     assert stream.rows() == chain.rows()
 
 
-def test_all_stored_blocks_may_be_replaced_when_none_was_final(data: str, chain: Growing) -> None:
+def test_all_stored_blocks_may_be_replaced_when_none_was_final(
+    data: str, chain: GrowingChain
+) -> None:
     stream = new_stream(data, start=80)
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -160,7 +164,7 @@ class _Died(Exception):
 
 
 def test_the_next_attempt_announces_what_the_previous_one_only_wrote(
-    chain: Growing, stream: Stream
+    chain: GrowingChain, stream: FollowedChain
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -179,11 +183,11 @@ def test_the_next_attempt_announces_what_the_previous_one_only_wrote(
     assert stream.reported_ranges() == [(87, 89)]
     with stream.attempt(3, chain.url):
         pass
-    assert stream.told_ranges() == [(87, 89)]  # announced only once
+    assert stream.reported_ranges() == [(87, 89)]  # announced only once
 
 
 def test_an_attempt_that_fails_in_its_transaction_writes_nothing(
-    chain: Growing, stream: Stream
+    chain: GrowingChain, stream: FollowedChain
 ) -> None:
     with stream.attempt(1, chain.url) as follower:
         catch_up(follower)
@@ -219,7 +223,7 @@ def test_a_stale_attempt_writes_nothing(chain: GrowingChain, stream: FollowedCha
 
 
 def test_a_task_that_another_task_replaced_cannot_write_again(
-    chain: Growing, stream: Stream
+    chain: GrowingChain, stream: FollowedChain
 ) -> None:
     with stream.attempt(7, chain.url):
         pass
@@ -247,7 +251,7 @@ def test_a_block_that_was_final_is_not_rewritten(
 
 
 def test_finality_of_replaced_blocks_does_not_make_the_stored_blocks_final(
-    chain: Growing, stream: Stream
+    chain: GrowingChain, stream: FollowedChain
 ) -> None:
     with FaultyNode(chain.url) as node, stream.attempt(1, node.url) as follower:
         moves = [64]
@@ -265,7 +269,7 @@ def test_finality_of_replaced_blocks_does_not_make_the_stored_blocks_final(
     assert stream.reported_ranges() == [(26, 89)]
 
 
-def test_a_fork_that_is_still_shorter_is_followed(stream: Stream) -> None:
+def test_a_fork_that_is_still_shorter_is_followed(stream: FollowedChain) -> None:
     with start_server(new_chain()) as server, stream.attempt(1, server.url) as follower:
         catch_up(follower)  # up to block 89
     with start_server(new_chain(initial=87)) as server, stream.attempt(2, server.url) as follower:
@@ -280,7 +284,7 @@ def test_a_fork_that_is_still_shorter_is_followed(stream: Stream) -> None:
 
 
 def test_the_next_attempt_continues_after_a_lost_database_connection(
-    chain: Growing, stream: Stream
+    chain: GrowingChain, stream: FollowedChain
 ) -> None:
     ends = "SELECT pg_terminate_backend(%s)"
     with stream.attempt(1, chain.url) as follower:
@@ -292,7 +296,7 @@ def test_the_next_attempt_continues_after_a_lost_database_connection(
     assert stream.rows() == chain.rows()
 
 
-def test_a_node_of_another_chain_is_refused(chain: Growing, stream: Stream) -> None:
+def test_a_node_of_another_chain_is_refused(chain: GrowingChain, stream: FollowedChain) -> None:
     with stream.attempt(1, chain.url):
         pass
     with (
@@ -303,7 +307,9 @@ def test_a_node_of_another_chain_is_refused(chain: Growing, stream: Stream) -> N
         follower.open()
 
 
-def test_a_head_that_moves_backwards_changes_nothing(chain: Growing, stream: Stream) -> None:
+def test_a_head_that_moves_backwards_changes_nothing(
+    chain: GrowingChain, stream: FollowedChain
+) -> None:
     with FaultyNode(chain.url) as node, stream.attempt(1, node.url) as follower:
         catch_up(follower)
         before = stream.rows()
@@ -318,7 +324,9 @@ def test_a_head_that_moves_backwards_changes_nothing(chain: Growing, stream: Str
         assert stream.rows() == before and not stream.invalidations
 
 
-def test_a_chain_that_changes_during_a_read_is_read_again(chain: Growing, stream: Stream) -> None:
+def test_a_chain_that_changes_during_a_read_is_read_again(
+    chain: GrowingChain, stream: FollowedChain
+) -> None:
     with FaultyNode(chain.url) as node, stream.attempt(1, node.url, batch=5) as follower:
         catch_up(follower)
         chain.mine(30)
@@ -336,11 +344,11 @@ def test_a_chain_that_changes_during_a_read_is_read_again(chain: Growing, stream
             if not moves and stream.rows()["blocks"] == chain.rows()["blocks"]:
                 break
     assert stream.rows() == chain.rows()
-    assert stream.told_ranges()[-1][0] == 89
+    assert stream.reported_ranges()[-1][0] == 89
 
 
 def test_a_follower_waits_for_an_unavailable_node_and_stops_on_request(
-    chain: Growing, stream: Stream
+    chain: GrowingChain, stream: FollowedChain
 ) -> None:
     with FaultyNode(chain.url) as node, stream.unopened(1, node.url, tries=1) as follower:
         refused: list[int] = []
@@ -384,11 +392,11 @@ def test_the_operator_follows_until_it_is_canceled(
     )
     names = ("hot_blocks", "hot_transactions", "hot_logs")
     payload = task("block_follower", {"start_block": 80, "poll_seconds": 0.05}, names)
-    stream = Stream(data, hot_outputs(payload))
+    stream = FollowedChain(data, hot_outputs(payload))
     announced: Queue[int | None] = Queue()
 
     def tell(events: Any, invalidations: Any = ()) -> None:
-        stream.tell(events, invalidations)
+        stream.report(events, invalidations)
         announced.put(events[0].cursor)
 
     with ThreadPoolExecutor(1) as pool:

@@ -24,15 +24,15 @@ def story(one: Bench) -> RolloutDag:
     return RolloutDag(one)
 
 
-def build_new_generations(story: Story) -> None:
+def build_new_generations(story: RolloutDag) -> None:
     """Commit everything that the new generations need, without moving a pointer."""
-    story.built()
+    story.deploy_and_build()
     story.deploy(column=2)
     story.finish_all("work", "after")
 
 
 @contextmanager
-def observed_states(story: Story) -> Generator[Callable[[], set]]:
+def observed_states(story: RolloutDag) -> Generator[Callable[[], set]]:
     """Query both datasets continuously. The yielded function returns every state seen so far."""
     names = [f"{story.name}_out", f"{story.name}_done"]
     stop, began = threading.Event(), threading.Event()
@@ -54,7 +54,7 @@ def observed_states(story: Story) -> Generator[Callable[[], set]]:
         thread.join(30)
 
 
-def test_a_reader_sees_either_all_old_or_all_new_generations(story: Story) -> None:
+def test_a_reader_sees_either_all_old_or_all_new_generations(story: RolloutDag) -> None:
     build_new_generations(story)
     with observed_states(story) as seen:
         (old,) = set(seen())
@@ -69,7 +69,9 @@ def test_a_reader_sees_either_all_old_or_all_new_generations(story: Story) -> No
     assert seen() == {old, new}
 
 
-def test_only_one_of_two_replicas_swaps_a_generation(story: Story, replicas: list[Bench]) -> None:
+def test_only_one_of_two_replicas_swaps_a_generation(
+    story: RolloutDag, replicas: list[Bench]
+) -> None:
     build_new_generations(story)
     swaps = [bench.live.service.swapper.swap_once for bench in replicas]
     calls = [
@@ -83,7 +85,7 @@ def test_only_one_of_two_replicas_swaps_a_generation(story: Story, replicas: lis
     assert run_concurrently(calls) == [0, 0]
 
 
-def test_a_swapper_that_loses_its_connection_changes_nothing(story: Story) -> None:
+def test_a_swapper_that_loses_its_connection_changes_nothing(story: RolloutDag) -> None:
     build_new_generations(story)
     before = story.bench.dump()
     swap = story.bench.live.service.swapper.swap_once
@@ -114,7 +116,7 @@ def test_a_swapper_that_loses_its_connection_changes_nothing(story: Story) -> No
     assert story.swap()
 
 
-def test_a_partition_committed_during_a_swap_is_not_lost(story: Story) -> None:
+def test_a_partition_committed_during_a_swap_is_not_lost(story: RolloutDag) -> None:
     """A partition committed to the old generation after the swapper's first check delays the swap."""
     build_new_generations(story)
     story.trigger(30, 39)
@@ -150,7 +152,7 @@ def test_a_partition_committed_during_a_swap_is_not_lost(story: Story) -> None:
     assert story.rollout()["targets"][-1]["missing"] == [[30, 39]]
 
 
-def test_a_rolled_back_rollout_is_not_swapped(story: Story) -> None:
+def test_a_rolled_back_rollout_is_not_swapped(story: RolloutDag) -> None:
     build_new_generations(story)
     before = story.seen("out")
     assert story.roll_back().status_code == 200

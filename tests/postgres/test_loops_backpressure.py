@@ -56,7 +56,7 @@ def test_a_queue_at_its_limit_pauses_upstream_bulk_then_all_tasks_and_resumes_la
         "request": "normal",
         "split": "normal",
     }  # 3 queued is above half the limit
-    g.work_off("work", 1)
+    g.finish_queued("work", 1)
     balance(alone)
     assert g.paused() == {"request": "bulk", "split": "bulk"}
     balance(alone)
@@ -173,7 +173,7 @@ def test_resuming_wakes_the_tasks_that_could_not_be_claimed(alone: Bench) -> Non
     alone.live.drain()
     waiting = set(g.queued("work"))
     assert not waiting & set(woken(alone))  # no wake-up for a paused job
-    g.work_off("last", 1)
+    g.finish_queued("last", 1)
     balance(alone)
     balance(alone)
     alone.live.drain()
@@ -241,7 +241,7 @@ def test_every_job_upstream_of_a_diamond_is_paused_once_and_resumes(alone: Bench
     balance(alone, patience=0)
     upstream = ["request", "split", "top", "left", "right"]
     assert g.paused() == dict.fromkeys(upstream, "normal")
-    g.work_off("end", 4)
+    g.finish_queued("end", 4)
     balance(alone)
     balance(alone)
     assert g.paused() == {}
@@ -365,7 +365,7 @@ def test_pausing_and_resuming_during_routing_loses_no_event(replicas: list[Bench
                 first.user.post(path, json=body).raise_for_status()
 
     pausing = [lambda job=job: pause_and_resume(job) for job in ("request", "split", "work")]
-    at_once([lambda: publish(first), lambda: publish(second), *pausing])
+    run_concurrently([lambda: publish(first), lambda: publish(second), *pausing])
     publish(first)
     balance(first)
     publish(second)

@@ -146,7 +146,7 @@ def test_reapers_of_two_replicas_end_each_attempt_once(replicas: list[Bench]) ->
     for attempt in attempts:
         first.let_lease_expire(attempt)
     lock = "LOCK TABLE task_attempts IN SHARE MODE"  # both reapers wait where they record the end
-    counts = held_up(first.live.dsns.state, lock, [first.reap, second.reap])
+    counts = run_behind_lock(first.live.dsns.state, lock, [first.reap, second.reap])
     assert sum(counts) == 60
     for attempt in attempts:
         assert attempt_record(first, attempt)["outcome"] == "Failed"

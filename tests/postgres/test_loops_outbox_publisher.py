@@ -49,7 +49,7 @@ def break_queue(bench: Bench) -> None:
 
 
 def restore_queue(bench: Bench) -> None:
-    queue_tables.bring_back(bench.live.dsns.queue)
+    queue_tables.enable(bench.live.dsns.queue)
 
 
 def trigger(bench: Bench, blocks: int) -> None:
@@ -218,7 +218,7 @@ def test_publishers_of_two_replicas_share_the_rows(replicas: list[Bench]) -> Non
             total += done
         return total
 
-    counts = at_once([lambda: drain(0), lambda: drain(1)])
+    counts = run_concurrently([lambda: drain(0), lambda: drain(1)])
     assert (
         sum(counts) + drain(0) == 300
     )  # one row per event: route_without_wake_ups and its wake-up sent together

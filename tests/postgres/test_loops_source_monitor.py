@@ -91,7 +91,7 @@ def test_concurrent_monitors_of_two_replicas_create_one_task(replicas: list[Benc
     passes = [
         lambda b=bench: b.live.run(b.live.service.sources.supervise_once) for bench in replicas
     ]
-    at_once(passes * 4)
+    run_concurrently(passes * 4)
     assert len(made.supervise()) == 1
 
 

@@ -92,7 +92,9 @@ def test_two_sweepers_send_at_most_two_wake_ups_and_no_task_runs_twice(
     ids = first.tasks(5)
     lose_messages(first)
     age_queued_tasks(first)
-    at_once([lambda b=b: b.live.run(b.live.service.sweeper.sweep_once) for b in (first, second)])
+    run_concurrently(
+        [lambda b=b: b.live.run(b.live.service.sweeper.sweep_once) for b in (first, second)]
+    )
     first.live.drain()
     assert all(1 <= woken(first)[task_id] <= 2 for task_id in ids)
     answers = [first.claim(m["task_id"]).json() for m in first.messages("ecs_python")]

@@ -171,7 +171,7 @@ def test_concurrent_claims_by_runtime_fill_every_cap_and_exceed_none(
     caps = {"a": 1, "b": 1, "c": 3}  # the operator's cap of three applies to all of them
     g = graph(one, {n: f"split; scaling: {{max_concurrency: {cap}}}" for n, cap in caps.items()})
     g.feed(4)
-    at_once([lambda b=capped[n % 2]: b.claim_many("ecs_python", 5) for n in range(8)])
+    run_concurrently([lambda b=capped[n % 2]: b.claim_many("ecs_python", 5) for n in range(8)])
     while one.claim_many("ecs_python", 5):  # callers that lost a race left free slots
         pass
     rows = one.rows("SELECT name FROM tasks JOIN jobs USING (job_id) WHERE status = 'Running'")

@@ -126,7 +126,7 @@ class Scene:
 
         async def once(conn: Conn) -> None:
             done = await _pass(conn, FRESH)
-            assert done == reconciling.Compared(FRESH, FRESH if lost else 0), done
+            assert done == reconciling.Comparison(FRESH, FRESH if lost else 0), done
 
         return self._median([once])
 
@@ -162,10 +162,10 @@ class Scene:
         asyncio.run(connected())
 
 
-async def _pass(conn: Conn, limit: int) -> reconciling.Compared:
+async def _pass(conn: Conn, limit: int) -> reconciling.Comparison:
     async with conn.transaction():
-        horizon = await reconciling.horizon(conn)
-        await reconciling.next_events(conn, grace=timedelta(0), limit=limit)
+        horizon = await reconciling.read_horizon(conn)
+        await reconciling.take_events(conn, grace=timedelta(0), limit=limit)
         return await reconciling.compare_partitions(conn, horizon=horizon, limit=limit)
 
 

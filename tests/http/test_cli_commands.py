@@ -188,7 +188,7 @@ def test_what_cannot_be_triggered_says_why(shell: Shell, dag: str) -> None:
     (line,) = shell.refused("trigger", "nothing", "request", "--range", "0-1")
     assert "no job 'request' in a deployed DAG 'nothing'" in line
     (line,) = shell.refused("trigger", "quickstart", "ingest", "--range", "0-1")
-    assert "is not a manual source" in line
+    assert "is not a manual or cron source" in line
 
 
 # --- tasks ------------------------------------------------------------------------------------

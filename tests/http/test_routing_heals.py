@@ -192,7 +192,7 @@ async def test_an_event_for_a_hundred_consumers_is_one_statement(stage: Bench) -
     async with conn:
         # One statement is one transaction here: nothing else could make it whole.
         assert len((await events.route(conn, [event_id])).task_ids) == 100
-        assert await events.route(conn, [event_id]) == events.Routed([], [])
+        assert await events.route(conn, [event_id]) == events.RoutedEvents([], [])
     assert len(made(stage, name)) == 101
 
 

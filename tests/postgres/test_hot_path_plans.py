@@ -306,8 +306,8 @@ async def take_and_route(conn: Conn, scene: Scene) -> None:
     performed = [i.outbox_id for i in route_requests]
     await events.route(conn, [i.subject for i in route_requests], performed=performed, hold=wait)
     ids = [i.outbox_id for i in taken]
-    await outbox.failed(conn, ids, error="x", retry_after=wait, max_tries=20)
-    await outbox.done(conn, ids)
+    await outbox.record_failure(conn, ids, error="x", retry_after=wait, max_tries=20)
+    await outbox.delete_performed(conn, ids)
 
 
 async def point(conn: Conn, scene: Scene) -> None:
@@ -333,13 +333,13 @@ async def invalidate(conn: Conn, scene: Scene) -> None:
 
 
 async def reconcile(conn: Conn, scene: Scene) -> None:
-    horizon = await reconciling.horizon(conn)
+    horizon = await reconciling.read_horizon(conn)
     for _ in range(2):
         await reconciling.compare_partitions(conn, horizon=horizon, limit=100)
     wait = timedelta(days=-1)
     await conn.execute("UPDATE reconciled_events SET accepted_at = now() - interval '1 day'")
-    await reconciling.next_events(conn, grace=wait, limit=100)
-    await reconciling.unrouted_invalidations(conn, grace=wait, limit=100)
+    await reconciling.take_events(conn, grace=wait, limit=100)
+    await reconciling.list_unrouted_invalidations(conn, grace=wait, limit=100)
 
 
 HOT: dict[str, Statement] = {
@@ -368,21 +368,21 @@ HOT: dict[str, Statement] = {
     "outbox and route": take_and_route,
     "next_due": lambda c, s: outbox.next_due(c),
     "wake_next": lambda c, s: task_queries.wake_next(c, s.job_id),
-    "wake_forgotten": lambda c, s: task_queries.wake_forgotten(
+    "wake_overdue": lambda c, s: task_queries.wake_overdue(
         c, "ecs_python", older_seconds=0, limit=500
     ),
-    "queued_runtimes": lambda c, s: task_queries.queued_runtimes(c),
-    "cancel": lambda c, s: task_queries.cancel(c, s.org_id, s.queued[0]),
+    "list_queued_runtimes": lambda c, s: task_queries.list_queued_runtimes(c),
+    "cancel_task": lambda c, s: task_queries.cancel_task(c, s.org_id, s.queued[0]),
     "point": point,
     "invalidate": invalidate,
     "reconcile": reconcile,
-    "reached": lambda c, s: cursors.reached(c, s.queued[0]),
+    "find_start": lambda c, s: cursors.find_start(c, s.queued[0]),
     "uuid_of": lambda c, s: datasets.uuid_of(c, s.org_id, "unknown"),
-    "pressure state": lambda c, s: pressure.state(c),
-    "pressure measure": lambda c, s: pressure.measure(c),
-    "pressure edges": lambda c, s: pressure.edges(c),
-    "release": lambda c, s: resume.release(c, s.job_id, after=None, limit=500),
-    "overlooked": lambda c, s: resume.overlooked(c, limit=500),
+    "pressure state": lambda c, s: pressure.read_state(c),
+    "pressure measure": lambda c, s: pressure.measure_queues(c),
+    "pressure edges": lambda c, s: pressure.list_edges(c),
+    "resume_job": lambda c, s: resume.resume_job(c, s.job_id, after=None, limit=500),
+    "list_missed_jobs": lambda c, s: resume.list_missed_jobs(c, limit=500),
     "backfill step": lambda c, s: backfill_steps.lock_next(c, UUID(int=0)),
 }
 

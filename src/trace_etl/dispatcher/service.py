@@ -145,7 +145,7 @@ async def running(cfg: DispatcherSettings, queue: Queue) -> AsyncGenerator[Servi
     async with pool, loops, writer_pool, producer_opened as producer:
         try:
             async with transaction(pool) as conn:
-                await operator_caps.keep(conn, cfg.operator_caps)
+                await operator_caps.replace_caps(conn, cfg.operator_caps)
             yield _assemble(cfg, pool, loops, writer_connections, producer)
         finally:
             await writer_connections.close()

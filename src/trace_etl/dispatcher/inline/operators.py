@@ -63,15 +63,15 @@ async def _aggregate(conn: Conn, task: ClaimedTask, revision: Revision) -> Inlin
         return InlineResult()
     _check_range_count(span, config.size)
     if task.invalidation_id is not None:
-        known = await aggregation.told(conn, task.task_id, span, size=config.size)
+        known = await aggregation.list_emitted(conn, task.task_id, span, size=config.size)
         return InlineResult(
             invalidations=[await _pass_on(conn, task, out, r, "partition") for r in known]
         )
-    found = await aggregation.cover(conn, task.task_id, span, size=config.size)
-    again = [c.span for c in found if c.is_again]
+    found = await aggregation.add_blocks(conn, task.task_id, span, size=config.size)
+    repeated = [c.span for c in found if c.was_emitted_before]
     return InlineResult(
         [_event(out, c.span) for c in found],
-        [_invalid(out, r, "partition", "the input has a new generation") for r in again],
+        [_invalid(out, r, "partition", "the input has a new generation") for r in repeated],
     )
 
 
@@ -80,8 +80,8 @@ async def _find_changed_range(conn: Conn, task: ClaimedTask, start: int) -> Rang
     span = _task_range(task)
     if span is not None or task.cursor_value is None:
         return span
-    reached = await cursors.reached(conn, task.task_id)
-    first = start if reached is None else max(start, reached + 1)
+    start_cursor = await cursors.find_start(conn, task.task_id)
+    first = start if start_cursor is None else max(start, start_cursor + 1)
     return Range(first, task.cursor_value) if first <= task.cursor_value else None
 
 

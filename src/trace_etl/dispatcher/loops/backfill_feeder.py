@@ -9,7 +9,7 @@ import structlog
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.state.db.pool import Conn, Pool, transaction
 from trace_etl.state.flow import backfill_steps as steps
-from trace_etl.state.flow.backfill_steps import Running
+from trace_etl.state.flow.backfill_steps import RunningBackfill
 
 _log = structlog.stdlib.get_logger()
 _POLL_INTERVAL = timedelta(seconds=0.5)
@@ -35,7 +35,7 @@ class BackfillFeeder:
 
     async def _any_running(self) -> bool:
         async with self.pool.connection() as conn:
-            return await steps.any_running(conn)
+            return await steps.has_running(conn)
 
     async def _advance(self, after: UUID) -> UUID | None:
         async with transaction(self.pool) as conn:
@@ -50,18 +50,18 @@ class BackfillFeeder:
             _log.info("backfill_ended", backfill_id=str(running.backfill_id), state=ended)
         return running.backfill_id
 
-    async def _feed(self, conn: Conn, running: Running) -> int:
+    async def _feed(self, conn: Conn, running: RunningBackfill) -> int:
         if not running.is_current:
             await steps.cancel(conn, running.backfill_id, "the job was redeployed")
             return 0
-        settled = await steps.settle(conn, running.backfill_id)
+        settled = await steps.settle_chunks(conn, running.backfill_id)
         room = self._window(running) - running.created + settled
         if running.is_paused or room <= 0:
             return 0
-        make = steps.emit if running.is_source else steps.create_tasks
+        make = steps.emit_chunks if running.is_source else steps.create_tasks
         return await make(conn, running.backfill_id, limit=room)
 
-    def _window(self, running: Running) -> int:
+    def _window(self, running: RunningBackfill) -> int:
         # Stay below the job's own limit, so that a backfill does not cause backpressure itself.
         limit = running.max_queue_depth
         return self.window if limit is None else min(self.window, max(1, limit // 2))

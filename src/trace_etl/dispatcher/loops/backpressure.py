@@ -10,7 +10,7 @@ from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.policy.backpressure import Trip, decide_trip, plan_pauses
 from trace_etl.state.db.pool import Conn, Pool, transaction
 from trace_etl.state.flow import pressure, resume
-from trace_etl.state.flow.pressure import Measured, NewPause
+from trace_etl.state.flow.pressure import MeasuredQueue, NewPause
 from trace_etl.state.routing import events
 
 _log = structlog.stdlib.get_logger()
@@ -28,9 +28,9 @@ class Backpressure:
     async def balance_once(self) -> int:
         """Check all queues with limits. One replica at a time holds the lock."""
         async with self.pool.connection() as conn:
-            state = await pressure.state(conn)
-        changed = await self._measure_and_balance() if state.is_limited or state.is_pressed else 0
-        routed = await self._route_overlooked() if state.is_owing or changed else 0
+            state = await pressure.read_state(conn)
+        changed = await self._measure_and_balance() if state.has_limits or state.has_pressure else 0
+        routed = await self._route_overlooked() if state.has_deferred_events or changed else 0
         if changed or routed:
             self.wake.outbox.set()
         return 0  # a queue changes one level per pass; wait for the next interval
@@ -38,12 +38,12 @@ class Backpressure:
     async def next_due(self) -> timedelta | None:
         """Poll queues with limits: they age and drain without a wake event."""
         async with self.pool.connection() as conn:
-            state = await pressure.state(conn)
+            state = await pressure.read_state(conn)
         return (
             _POLL_UNDER_PRESSURE
-            if state.is_pressed
+            if state.has_pressure
             else _POLL_WITH_LIMITS
-            if state.is_limited
+            if state.has_limits
             else None
         )
 
@@ -51,14 +51,14 @@ class Backpressure:
         async with transaction(self.pool) as conn:
             if not await pressure.try_lock(conn):
                 return 0
-            seen = await pressure.measure(conn)
+            seen = await pressure.measure_queues(conn)
             changed, decided = await self._balance(conn, seen)
         for queue in seen:
             _log_change(queue, decided[queue.job_id])
         return changed
 
     async def _balance(
-        self, conn: Conn, seen: list[Measured]
+        self, conn: Conn, seen: list[MeasuredQueue]
     ) -> tuple[int, dict[UUID, Trip | None]]:
         decided = {
             m.job_id: decide_trip(
@@ -71,27 +71,27 @@ class Backpressure:
         if not trips and not before:
             return 0, decided
         if trips != before:
-            await pressure.keep_trips(conn, trips)
+            await pressure.replace_trips(conn, trips)
         names = {m.job_id: m.name for m in seen}
         found = plan_pauses(
-            trips, await pressure.edges(conn)
+            trips, await pressure.list_edges(conn)
         )  # read again: a deploy may have changed them
         wanted = [
             NewPause(job, by, f"backpressure of {names[by]}", tier, trips[by].description)
             for (job, by), tier in found.items()
         ]
-        return await pressure.keep_pauses(conn, wanted), decided
+        return await pressure.replace_pauses(conn, wanted), decided
 
     async def _route_overlooked(self) -> int:
         async with transaction(self.pool) as conn:
-            late = await resume.overlooked(conn, limit=self.batch_size)
+            late = await resume.list_missed_jobs(conn, limit=self.batch_size)
             for job_id in late:
                 owed = await resume.take_deferred(conn, job_id, limit=self.batch_size)
                 await events.route(conn, owed)
         return len(late)
 
 
-def _log_change(queue: Measured, trip: Trip | None) -> None:
+def _log_change(queue: MeasuredQueue, trip: Trip | None) -> None:
     if trip is None and queue.trip is not None:
         _log.info("queue_cleared", job=queue.name)
     elif trip is not None and (queue.trip is None or trip.level != queue.trip.level):

@@ -27,7 +27,7 @@ class HistoryRetention:
                 conn, older_than=self.retention, limit=self.batch_size
             )
             other = await changes.delete_old(conn, older_than=self.retention, limit=self.batch_size)
-            other += await backfill_steps.forget(conn, older_than=self.retention)
+            other += await backfill_steps.delete_ended(conn, older_than=self.retention)
             other += await buffers.delete_written(
                 conn, older_than=self.retention, limit=self.batch_size
             )

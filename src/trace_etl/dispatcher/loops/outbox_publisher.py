@@ -40,7 +40,7 @@ class OutboxPublisher:
         kinds: dict[str, Perform] = {
             "route_event": self._route,
             "route_invalidation": self._route_invalidations,
-            "release": self._release,
+            "release": self._resume_jobs,
             "wake_up": self._wake,
             "wake_next": self._wake_next,
             "run_inline": self._run_inline,
@@ -78,7 +78,7 @@ class OutboxPublisher:
         ended: list[int] = []
         async with transaction(self.pool) as conn:
             for tries, alike in by_tries.items():
-                ended += await outbox.failed(
+                ended += await outbox.record_failure(
                     conn,
                     _ids(alike),
                     error=repr(error),
@@ -102,16 +102,16 @@ class OutboxPublisher:
     async def _route_invalidations(self, intents: list[Intent]) -> None:
         async with transaction(self.pool) as conn:
             created = await invalidation_routing.route(conn, [intent.subject for intent in intents])
-            await outbox.done(conn, _ids(intents), wait_for_disk=True)
+            await outbox.delete_performed(conn, _ids(intents), wait_for_disk=True)
         self.wake.pressure.set()
         _log.info("invalidations_routed", invalidations=len(intents), tasks=len(created))
 
-    async def _release(self, intents: list[Intent]) -> None:
+    async def _resume_jobs(self, intents: list[Intent]) -> None:
         for intent in intents:
-            position = resume.Position.of(intent.body)
+            position = resume.ResumePosition.from_body(intent.body)
             async with transaction(self.pool) as conn:
-                await resume.release(conn, intent.subject, after=position, limit=self.batch_size)
-                await outbox.done(conn, _ids([intent]), wait_for_disk=True)
+                await resume.resume_job(conn, intent.subject, after=position, limit=self.batch_size)
+                await outbox.delete_performed(conn, _ids([intent]), wait_for_disk=True)
         self.wake.pressure.set()
 
     async def _wake(self, intents: list[Intent]) -> None:
@@ -129,7 +129,7 @@ class OutboxPublisher:
         async with transaction(self.pool) as conn:
             for job_id in sorted({intent.subject for intent in intents}):
                 await task_queries.wake_next(conn, job_id)
-            await outbox.done(conn, _ids(intents), wait_for_disk=True)
+            await outbox.delete_performed(conn, _ids(intents), wait_for_disk=True)
 
     async def _run_inline(self, intents: list[Intent]) -> None:
         for intent in intents:
@@ -138,7 +138,7 @@ class OutboxPublisher:
 
     async def _done(self, intents: list[Intent]) -> None:
         async with self.pool.connection() as conn:
-            await outbox.done(conn, _ids(intents))
+            await outbox.delete_performed(conn, _ids(intents))
 
 
 def _ids(intents: list[Intent]) -> list[int]:

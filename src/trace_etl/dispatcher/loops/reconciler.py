@@ -27,10 +27,10 @@ class Reconciler:
     async def reconcile_once(self) -> int:
         """Compare one bounded slice of new partitions and events. One replica at a time holds the lock."""
         async with transaction(self.pool) as conn:
-            if not await reconcile.lock(conn):
+            if not await reconcile.try_lock(conn):
                 return 0
             looked, healed = await self._events(conn)
-            horizon = self._settled(await reconcile.horizon(conn))
+            horizon = self._settled(await reconcile.read_horizon(conn))
             if horizon is not None:
                 found = await reconcile.compare_partitions(
                     conn, horizon=horizon, limit=self.batch_size
@@ -44,11 +44,13 @@ class Reconciler:
         return looked + healed
 
     async def _events(self, conn: Conn) -> tuple[int, int]:
-        looked, lost = await reconcile.next_events(conn, grace=self.grace, limit=self.batch_size)
+        looked, lost = await reconcile.take_events(conn, grace=self.grace, limit=self.batch_size)
         return looked, len((await events.route(conn, lost)).task_ids) if lost else 0
 
     async def _invalidations(self, conn: Conn) -> int:
-        lost = await reconcile.unrouted_invalidations(conn, grace=self.grace, limit=self.batch_size)
+        lost = await reconcile.list_unrouted_invalidations(
+            conn, grace=self.grace, limit=self.batch_size
+        )
         return len(await invalidation_routing.route(conn, lost)) if lost else 0
 
     def _settled(self, horizon: str) -> str | None:

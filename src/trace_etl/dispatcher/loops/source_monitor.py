@@ -16,8 +16,8 @@ _log = structlog.stdlib.get_logger()
 class SourceMonitor:
     pool: Pool
     wake: WakeEvents
-    first: timedelta
-    most: timedelta
+    initial_delay: timedelta
+    max_delay: timedelta
     window: timedelta
     """Time during which an ended attempt increases the next restart delay."""
 
@@ -25,7 +25,7 @@ class SourceMonitor:
         """Check every source once. Safe on every replica at once: one of them holds the lock."""
         async with transaction(self.pool) as conn:
             done = await always_on.supervise(
-                conn, first=self.first, most=self.most, window=self.window
+                conn, initial_delay=self.initial_delay, max_delay=self.max_delay, window=self.window
             )
         for event, tasks in vars(done).items():
             for task_id in tasks:

@@ -14,4 +14,4 @@ class TaskCounter:
     async def count_once(self) -> int:
         """Add one bounded batch of ended tasks. Safe on every replica at once."""
         async with transaction(self.pool) as conn:
-            return await task_counts.advance(conn, limit=self.batch_size)
+            return await task_counts.advance_counts(conn, limit=self.batch_size)

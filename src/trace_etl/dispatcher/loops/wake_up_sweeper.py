@@ -24,7 +24,7 @@ class WakeUpSweeper:
     async def sweep_once(self) -> int:
         """Resend wake-ups for queued tasks beside an empty queue. A duplicate wake-up is harmless."""
         async with self.pool.connection() as conn:
-            waiting = await task_queries.queued_runtimes(conn)
+            waiting = await task_queries.list_queued_runtimes(conn)
         for runtime in waiting:
             if runtime == "dispatcher" or await self._has_no_message(runtime):
                 await self._wake(runtime)
@@ -37,7 +37,7 @@ class WakeUpSweeper:
 
     async def _wake(self, runtime: str) -> None:
         async with transaction(self.pool) as conn:
-            woken = await task_queries.wake_forgotten(
+            woken = await task_queries.wake_overdue(
                 conn, runtime, older_seconds=self.older_seconds, limit=self.batch_size
             )
         if woken:

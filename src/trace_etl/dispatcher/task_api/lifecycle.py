@@ -189,7 +189,7 @@ class Lifecycle:
     async def _complete_each(
         self, conn: Conn, batch: list[Completion]
     ) -> dict[int, str | Exception]:
-        plain = [c for c in batch if c.plain]
+        plain = [c for c in batch if c.is_plain]
         done = await completions.complete_plain(conn, plain) if plain else {}
         rest = [c for c in batch if c.fence.task_id not in done]
         done |= await completions.complete(conn, rest) if rest else {}

@@ -247,7 +247,7 @@ async def _find_start_cursor(conn: Conn, task: ClaimedTask, revision: Revision) 
         return None
     if revision.execution_strategy != "PerUpdate":
         return None
-    return await cursors.reached(conn, task.task_id)
+    return await cursors.find_start(conn, task.task_id)
 
 
 async def _read_invalidation(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:

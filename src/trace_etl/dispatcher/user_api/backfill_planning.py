@@ -57,7 +57,7 @@ class BackfillPlan:
 
 async def plan(conn: Conn, scope: BackfillScope) -> BackfillPlan:
     """Plan a backfill from the current partitions. Raises NotFound, Conflict, Invalid."""
-    found = await backfills.targets(conn, scope.org_id, scope.dag, scope.job)
+    found = await backfills.list_targets(conn, scope.org_id, scope.dag, scope.job)
     # Prefer an input with partitions: its partitions show which blocks can be read.
     target = next((t for t in found if _is_fed_by_partitions(t)), found[0])
     if target.activation == "source":
@@ -76,7 +76,7 @@ _OTHER_SOURCES = {
 
 async def _plan_triggers(conn: Conn, scope: BackfillScope, target: BackfillTarget) -> BackfillPlan:
     """Plan the events of a manual source: one per chunk. Raises Conflict for other sources."""
-    fed = await backfills.fed_by(conn, target.dataset_uuid or UUID(int=0), FORWARDERS)
+    fed = await backfills.list_readers(conn, target.dataset_uuid or UUID(int=0), FORWARDERS)
     if target.source != "manual":
         why = _OTHER_SOURCES.get(target.source or "", "cannot be triggered")
         instead = f"backfill its consumers: {', '.join(fed)}" if fed else "no job reads it yet"
@@ -94,8 +94,8 @@ async def _plan_partitions(
     existing = list[backfills.ExistingScope]()
     feed = await _feed(conn, target, scope.span)
     if version is not None:
-        lengths, density = await backfills.shape(conn, version)
-        existing = await backfills.partitions_in(conn, version, _envelope(scope.span, feed))
+        lengths, density = await backfills.sample_partitions(conn, version)
+        existing = await backfills.list_partitions(conn, version, _envelope(scope.span, feed))
     size = _size(scope, target, lengths)
     chunks = plan_chunks(scope.span, size, existing, feed, force=scope.force, density=density)
     return _bounded(BackfillPlan(target, size, chunks))
@@ -108,7 +108,7 @@ async def _plan_scopes(conn: Conn, scope: BackfillScope, target: BackfillTarget)
     size = _size(scope, target, [])
     chunks = plan_chunks(scope.span, size, [], feed, force=False, density=None)
     _bounded(BackfillPlan(target, size, chunks))
-    done = await backfills.worked_off(conn, target, [chunk.span for chunk in chunks])
+    done = await backfills.list_completed(conn, target, [chunk.span for chunk in chunks])
     spans = {existing.span for existing in done}
     marked = [replace(c, action="there") if c.span in spans else c for c in chunks]
     return BackfillPlan(target, size, marked)
@@ -117,7 +117,7 @@ async def _plan_scopes(conn: Conn, scope: BackfillScope, target: BackfillTarget)
 async def _feed(conn: Conn, target: BackfillTarget, span: Range) -> list[Range] | None:
     if not _is_fed_by_partitions(target) or target.dataset_version is None:
         return None
-    found = await backfills.partitions_in(conn, target.dataset_version, span)
+    found = await backfills.list_partitions(conn, target.dataset_version, span)
     return [existing.span for existing in found]
 
 
@@ -164,10 +164,10 @@ async def request(conn: Conn, scope: BackfillScope, made_by: str) -> tuple[UUID,
     Returns its id, and whether it is new.
     """
     first = await plan(conn, scope)
-    await backfills.lock(conn, first.target.job_id)
+    await backfills.lock_job(conn, first.target.job_id)
     made = await plan(conn, scope)  # again, now that no other request can change the state
     new = NewBackfill(scope.org_id, made.target, scope.span, made.size, scope.force, made_by)
-    earlier = await backfills.same(conn, new)
+    earlier = await backfills.find_same(conn, new)
     if earlier and (earlier[1] == "running" or not made.to_build):
         return earlier[0], False
     if not made.to_build and not made.count("there"):

@@ -1,4 +1,4 @@
-"""Moving backfills on: making tasks of chunks, seeing how they end, canceling, trying again."""
+"""Steps of a backfill: create tasks of chunks, record how they end, cancel, resume."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,22 +12,23 @@ from trace_etl.state.db.pool import Conn
 
 
 @dataclass(frozen=True)
-class Running:
-    """A backfill that is locked for a step."""
+class RunningBackfill:
+    """A running backfill, locked for a step."""
 
     backfill_id: UUID
     is_current: bool
-    """The job still makes what is being filled."""
+    """Whether the job still writes the generation that the backfill was requested for."""
     is_paused: bool
     max_queue_depth: int | None
     created: int
+    """Chunks whose task has been created and has not ended."""
     is_source: bool
-    """Its chunks are events to emit, not tasks to run."""
+    """Whether the job is a source: its chunks are events to emit, not tasks to run."""
 
 
-_NEXT = """
+_LOCK_NEXT = """
 SELECT b.backfill_id, j.active AND r.generation_hash = b.generation_hash AS is_current,
-       j.paused_at IS NOT NULL OR j.bulk_paused_at IS NOT NULL AS is_paused, r.max_queue_depth,
+       is_paused(j, true) AS is_paused, r.max_queue_depth,
        (SELECT count(*) FROM backfill_chunks c
          WHERE c.backfill_id = b.backfill_id AND c.state = 'created') AS created,
        r.activation = 'source' AS is_source
@@ -38,22 +39,22 @@ SELECT b.backfill_id, j.active AND r.generation_hash = b.generation_hash AS is_c
 """
 
 
-async def lock_next(conn: Conn, after: UUID) -> Running | None:
-    """The next running backfill that nobody else is at, in the order of their ids."""
-    async with conn.cursor(row_factory=class_row(Running)) as cursor:
-        await cursor.execute(_NEXT, {"after": after})
+async def lock_next(conn: Conn, after: UUID) -> RunningBackfill | None:
+    """Lock the next running backfill that no other replica has locked, in the order of ids."""
+    async with conn.cursor(row_factory=class_row(RunningBackfill)) as cursor:
+        await cursor.execute(_LOCK_NEXT, {"after": after})
         return await cursor.fetchone()
 
 
-async def any_running(conn: Conn) -> bool:
-    """Whether there is any running backfill."""
+async def has_running(conn: Conn) -> bool:
+    """Return whether any backfill is running."""
     query = "SELECT EXISTS (SELECT FROM backfills WHERE state = 'running')"
     row = await (await conn.execute(query)).fetchone()
     return bool(row and row[0])
 
 
-# A task that retention took with its generation has ended, one way or the other.
-_SETTLE = """
+# A missing task was deleted by retention. Its result is unknown, so its chunk becomes canceled.
+_SETTLE_CHUNKS = """
 UPDATE backfill_chunks c
    SET state = CASE t.status WHEN 'Completed' THEN 'completed' WHEN 'Failed' THEN 'failed'
                              ELSE 'canceled' END,
@@ -68,84 +69,57 @@ UPDATE backfill_chunks c
 """
 
 
-async def settle(conn: Conn, backfill_id: UUID) -> int:
-    """Take note of the tasks that have ended. Returns how many."""
-    return (await conn.execute(_SETTLE, {"backfill_id": backfill_id})).rowcount
+async def settle_chunks(conn: Conn, backfill_id: UUID) -> int:
+    """Record the results of tasks that have ended. Returns how many chunks changed."""
+    return (await conn.execute(_SETTLE_CHUNKS, {"backfill_id": backfill_id})).rowcount
 
 
-# Whoever routes the same scope later finds the task there, by its key. A rebuild has a key of its
-# own for every round.
-_KEYED = """
-WITH fill AS (
-    SELECT b.*, r.revision_id, r.runtime, r.max_attempts, r.max_concurrency, r.timeout_seconds,
-           r.heartbeat_timeout_seconds
-      FROM backfills b JOIN jobs j USING (job_id)
-      JOIN job_revisions r ON r.revision_id = j.revision_id
-     WHERE b.backfill_id = %(backfill_id)s
-), next AS (
-    SELECT f.*, c.range_start AS first, c.range_end AS last,
-           concat_ws(':', f.dataset_uuid, f.dataset_version, f.generation_hash,
-                     format('p:%%s-%%s', c.range_start, c.range_end),
-                     CASE c.action WHEN 'rebuild'
-                          THEN format('rewrite:%%s:%%s', f.backfill_id, f.rounds) END) AS dedupe_key
-      FROM fill f CROSS JOIN LATERAL (
-           SELECT * FROM backfill_chunks c
-            WHERE c.backfill_id = f.backfill_id AND c.state = 'pending'
-            ORDER BY c.range_start LIMIT %(limit)s) c
-)
-"""
-_CREATE = (
-    _KEYED
-    + """
-, created AS (
+_CREATE = """
+WITH created AS (
     SELECT task_id, range_start FROM create_tasks(ARRAY(
-           SELECT new_task(org_id, job_id, revision_id, runtime, true, dedupe_key, max_attempts,
-                           max_concurrency, timeout_seconds, heartbeat_timeout_seconds,
-                           dataset_uuid, dataset_version, format('%%s-%%s', first, last), first,
-                           last)
-             FROM next ORDER BY first))
+           SELECT n FROM next_backfill_tasks(%(backfill_id)s, %(limit)s) n))
 )
 UPDATE backfill_chunks c SET state = 'created', task_id = t.task_id, own = true
   FROM created t
  WHERE c.backfill_id = %(backfill_id)s AND c.range_start = t.range_start
 """
-)
-# Those whose key was taken. What waits, runs or was done by others counts; what failed for good is
-# tried again; what was canceled gives its key away, so that the next step makes a task of its own.
-_TAKE_OVER = (
-    _KEYED
-    + """
-, standing AS (
-    SELECT n.first, n.max_attempts, t.task_id, t.status, t.retry_at
-      FROM next n JOIN tasks t ON t.job_id = n.job_id AND t.dedupe_key = n.dedupe_key
-), again AS (
+# For chunks whose dedupe key belongs to an existing task. A task that waits, runs or is completed is used
+# as it is. A task that failed permanently is tried again. A canceled task gets another key, so that
+# `_CREATE` creates a new one.
+_TAKE_OVER = """
+WITH existing AS (
+    SELECT n.range_start, n.max_attempts, t.task_id, t.status, t.retry_at
+      FROM next_backfill_tasks(%(backfill_id)s, %(limit)s) n
+      JOIN tasks t ON t.job_id = n.job_id AND t.dedupe_key = n.dedupe_key
+), retried AS (
     UPDATE tasks t
-       SET retry_at = now(), finished_at = NULL, max_attempts = t.attempt + s.max_attempts,
+       SET retry_at = now(), finished_at = NULL, max_attempts = t.attempt + e.max_attempts,
            bulk = true
-      FROM standing s
-     WHERE t.task_id = s.task_id AND s.status = 'Failed' AND s.retry_at IS NULL
-), freed AS (
+      FROM existing e
+     WHERE t.task_id = e.task_id AND e.status = 'Failed' AND e.retry_at IS NULL
+), renamed AS (
     UPDATE tasks t SET dedupe_key = concat(t.dedupe_key, ':canceled:', t.task_id)
-      FROM standing s
-     WHERE t.task_id = s.task_id AND s.status = 'Canceled'
+      FROM existing e
+     WHERE t.task_id = e.task_id AND e.status = 'Canceled'
 )
 UPDATE backfill_chunks c
-   SET state = 'created', task_id = s.task_id, own = s.status = 'Failed' AND s.retry_at IS NULL
-  FROM standing s
- WHERE c.backfill_id = %(backfill_id)s AND c.range_start = s.first AND s.status <> 'Canceled'
+   SET state = 'created', task_id = e.task_id, own = e.status = 'Failed' AND e.retry_at IS NULL
+  FROM existing e
+ WHERE c.backfill_id = %(backfill_id)s AND c.range_start = e.range_start
+   AND e.status <> 'Canceled'
 """
-)
 
 
 async def create_tasks(conn: Conn, backfill_id: UUID, *, limit: int) -> int:
-    """Make tasks of the next chunks, or take over those that are there. Returns how many."""
+    """Create tasks for the next chunks, or take over existing ones. Returns how many chunks have one."""
     values = {"backfill_id": backfill_id, "limit": limit}
-    taken = (await conn.execute(_TAKE_OVER, values)).rowcount
-    return taken + (await conn.execute(_CREATE, {**values, "limit": limit - taken})).rowcount
+    taken_over = (await conn.execute(_TAKE_OVER, values)).rowcount
+    created = await conn.execute(_CREATE, {**values, "limit": limit - taken_over})
+    return taken_over + created.rowcount
 
 
-_EMIT = """
-WITH span AS (
+_EMIT_CHUNKS = """
+WITH pending AS (
     SELECT b.org_id, b.job_id, j.revision_id, b.dataset_uuid, b.dataset_version,
            c.range_start, c.range_end, p.partition_key,
            concat('trigger:', b.dataset_version, ':', p.partition_key) AS dedupe_key
@@ -160,22 +134,22 @@ WITH span AS (
     SELECT range_start, producer_task_id AS task_id FROM emit_source_events(ARRAY(
            SELECT finished_task(org_id, job_id, revision_id, true, dedupe_key, dataset_uuid,
                                 dataset_version, partition_key, range_start, range_end)
-             FROM span))
+             FROM pending))
 )
 UPDATE backfill_chunks c
    SET state = 'completed', settled_at = now(), own = e.task_id IS NOT NULL,
        task_id = coalesce(e.task_id, (
            SELECT t.task_id FROM tasks t
             WHERE t.job_id = s.job_id AND t.dedupe_key = s.dedupe_key))
-  FROM span s LEFT JOIN emitted e USING (range_start)
+  FROM pending s LEFT JOIN emitted e USING (range_start)
  WHERE c.backfill_id = %(backfill_id)s AND c.range_start = s.range_start
 """
 
 
-async def emit(conn: Conn, backfill_id: UUID, *, limit: int) -> int:
-    """Emit the next chunks of a source's backfill, each once. Returns how many."""
+async def emit_chunks(conn: Conn, backfill_id: UUID, *, limit: int) -> int:
+    """Emit the events of the next chunks of a source, each at most once. Returns how many."""
     values = {"backfill_id": backfill_id, "limit": limit}
-    return (await conn.execute(_EMIT, values)).rowcount
+    return (await conn.execute(_EMIT_CHUNKS, values)).rowcount
 
 
 _FINISH = """
@@ -193,7 +167,7 @@ RETURNING b.state
 
 
 async def finish(conn: Conn, backfill_id: UUID) -> str | None:
-    """End a backfill that has nothing left to do. Returns how it ended."""
+    """End a backfill whose chunks have all ended. Returns its final state, or None if it continues."""
     row = await (await conn.execute(_FINISH, {"backfill_id": backfill_id})).fetchone()
     return row[0] if row else None
 
@@ -201,7 +175,7 @@ async def finish(conn: Conn, backfill_id: UUID) -> str | None:
 _LOCK = """
 SELECT state FROM backfills WHERE backfill_id = %(backfill_id)s AND org_id = %(org_id)s FOR UPDATE
 """
-# Canceled tasks give their keys away: an event about the same scope must find its way.
+# A canceled task gets another dedupe key, so that a later event can create a task of the same scope.
 _CANCEL_TASKS = """
 UPDATE tasks t
    SET status = CASE t.status WHEN 'Running' THEN t.status ELSE 'Canceled' END,
@@ -226,24 +200,26 @@ UPDATE backfills SET state = 'canceled', ended_at = now(), why = %(why)s
 
 
 @dataclass(frozen=True)
-class Canceled:
+class CanceledTasks:
+    """How many tasks a cancellation concerned."""
+
     tasks: int
     running: int
-    """Of those, how many were asked to stop."""
+    """How many of them run and were asked to stop."""
 
 
-async def cancel(conn: Conn, backfill_id: UUID, why: str) -> Canceled:
-    """End a running backfill: what waits is canceled, what runs is asked to stop."""
-    await settle(conn, backfill_id)
+async def cancel(conn: Conn, backfill_id: UUID, why: str) -> CanceledTasks:
+    """End a running backfill. Waiting tasks are canceled, running ones are asked to stop."""
+    await settle_chunks(conn, backfill_id)
     values = {"backfill_id": backfill_id, "why": why}
     statuses = [row[0] for row in await (await conn.execute(_CANCEL_TASKS, values)).fetchall()]
     await conn.execute(_CANCEL_CHUNKS, values)
     await conn.execute(_CANCEL, values)
-    return Canceled(len(statuses), statuses.count("Running"))
+    return CanceledTasks(len(statuses), statuses.count("Running"))
 
 
 async def lock(conn: Conn, org_id: UUID, backfill_id: UUID) -> str:
-    """A backfill's state, which nobody else changes until commit. Raises NotFound."""
+    """Lock a backfill until commit and return its state. Raises NotFound."""
     values = {"backfill_id": backfill_id, "org_id": org_id}
     row = await (await conn.execute(_LOCK, values)).fetchone()
     if row is None:
@@ -263,24 +239,26 @@ UPDATE backfills SET state = 'running', ended_at = NULL, why = '', rounds = roun
 
 
 async def resume(conn: Conn, backfill_id: UUID) -> int:
-    """Give what failed or was canceled another round. Returns how many. Raises Conflict."""
+    """Try failed and canceled chunks again. Returns how many. Raises Conflict."""
     values = {"backfill_id": backfill_id}
-    again = (await conn.execute(_RESUME_CHUNKS, values)).rowcount
+    resumed = (await conn.execute(_RESUME_CHUNKS, values)).rowcount
     try:
         await conn.execute(_RESUME, values)
     except UniqueViolation as error:
-        raise Conflict("another backfill of the same range runs already") from error
-    return again
+        raise Conflict(
+            "another backfill of the same range is running; wait for it or cancel it"
+        ) from error
+    return resumed
 
 
-# One at a time: each may have a hundred thousand chunks.
-_FORGET = """
+# One per call: a backfill may have a hundred thousand chunks.
+_DELETE_ENDED = """
 DELETE FROM backfills WHERE backfill_id = (
     SELECT backfill_id FROM backfills WHERE ended_at < now() - %(older_than)s
      ORDER BY ended_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 """
 
 
-async def forget(conn: Conn, *, older_than: timedelta) -> int:
-    """Drop a backfill that ended long ago, with its chunks. Returns how many."""
-    return (await conn.execute(_FORGET, {"older_than": older_than})).rowcount
+async def delete_ended(conn: Conn, *, older_than: timedelta) -> int:
+    """Delete one backfill that ended before the retention time, with its chunks. Returns how many."""
+    return (await conn.execute(_DELETE_ENDED, {"older_than": older_than})).rowcount

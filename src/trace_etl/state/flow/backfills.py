@@ -1,4 +1,4 @@
-"""Backfills: what one is made from, asking for it, watching it, ending it."""
+"""Plan, create and list backfills."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from trace_etl.policy.backfill import Chunk, ExistingScope, estimate_time_left
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_dicts, newest_first
 
-_SAMPLE = 2_000  # partitions that tell how long and how full they are
+_SAMPLE = 2_000  # partitions from which length and row density are estimated
 
 
 @dataclass(frozen=True)
 class BackfillTarget:
-    """A job to be filled, with the input that its tasks are about."""
+    """A job to backfill, with one of its inputs."""
 
     job_id: UUID
     activation: str
@@ -35,22 +35,22 @@ class BackfillTarget:
     upstream_strategy: str | None
     upstream_config: dict[str, Any] | None
     source: str | None
-    """What kind of source the job is, if it is one: its chunks are triggers."""
+    """The kind of source, if the job is one: its chunks are triggers."""
 
-    def key(self, span: Range) -> str:
-        """As routing would name the task of this scope: whoever comes second finds it there."""
+    def dedupe_key(self, span: Range) -> str:
+        """Return the key that routing gives to the task of this scope."""
         if self.source is not None:
             return f"trigger:{self.dataset_version}:{span.key}"
         parts = (self.dataset_uuid, self.dataset_version, self.generation_hash, f"p:{span.key}")
         return ":".join(str(part) for part in parts)
 
 
-_TARGET = """
+_LIST_TARGETS = """
 SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
        o.dataset_version AS output_version,
        CASE r.activation WHEN 'source' THEN o.dataset_uuid ELSE i.dataset_uuid END AS dataset_uuid,
        CASE r.activation WHEN 'source' THEN o.dataset_version
-            ELSE coalesce(i.dataset_version, d.dataset_version) END AS dataset_version,
+            ELSE input_generation(i, d) END AS dataset_version,
        concat_ws('.', ug.name, uj.name, w.output_name) AS upstream,
        ur.operator AS upstream_operator, ur.update_strategy AS upstream_strategy,
        ur.config AS upstream_config, r.source ->> 'kind' AS source
@@ -68,18 +68,18 @@ SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
 """
 
 
-async def targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[BackfillTarget]:
-    """The job as it is deployed, once for each of its inputs. Raises NotFound."""
+async def list_targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[BackfillTarget]:
+    """List the deployed job once for each of its inputs. Raises NotFound."""
     async with conn.cursor(row_factory=class_row(BackfillTarget)) as cursor:
-        await cursor.execute(_TARGET, {"org_id": org_id, "dag": dag, "job": job})
+        await cursor.execute(_LIST_TARGETS, {"org_id": org_id, "dag": dag, "job": job})
         found = await cursor.fetchall()
     if not found:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
     return found
 
 
-_FED = """
-SELECT g.name || '.' || j.name, bool_and(r.operator = ANY(%(relays)s))
+_LIST_READERS = """
+SELECT g.name || '.' || j.name, bool_and(r.operator = ANY(%(forwarders)s))
   FROM job_inputs i JOIN jobs j ON j.revision_id = i.revision_id AND j.active
   JOIN job_revisions r ON r.revision_id = j.revision_id JOIN dags g USING (dag_id)
  WHERE i.dataset_uuid = %(dataset_uuid)s
@@ -87,48 +87,49 @@ SELECT g.name || '.' || j.name, bool_and(r.operator = ANY(%(relays)s))
 """
 
 
-async def fed_by(conn: Conn, dataset_uuid: UUID, relays: Collection[str]) -> dict[str, bool]:
-    """The jobs that read a dataset, as `dag.job`, and whether each only passes scopes on."""
-    values = {"dataset_uuid": dataset_uuid, "relays": list(relays)}
-    return {row[0]: row[1] for row in await (await conn.execute(_FED, values)).fetchall()}
+async def list_readers(
+    conn: Conn, dataset_uuid: UUID, forwarders: Collection[str]
+) -> dict[str, bool]:
+    """List the jobs that read a dataset, as `dag.job`, and whether each only forwards scopes."""
+    values = {"dataset_uuid": dataset_uuid, "forwarders": list(forwarders)}
+    return {row[0]: row[1] for row in await (await conn.execute(_LIST_READERS, values)).fetchall()}
 
 
-_OVERLAPPING = """
+_LIST_PARTITIONS = """
 SELECT p.range_start, p.range_end,
        (SELECT sum(q.row_count)::bigint FROM partitions q
          WHERE q.task_id = p.task_id AND q.partition_key = p.partition_key)
   FROM dataset_versions v JOIN partitions p
     ON p.dataset_version = v.dataset_version
-   AND box(point(p.generation_no, p.range_start), point(p.generation_no, p.range_end))
-       && box(point(v.generation_no, %(start)s), point(v.generation_no, %(end)s))
+   AND overlaps_blocks(p, v.generation_no, %(start)s, %(end)s)
  WHERE v.dataset_version = %(version)s
  ORDER BY p.range_start
 """
 
 
-async def partitions_in(conn: Conn, version: UUID, span: Range) -> list[ExistingScope]:
-    """The committed partitions of a generation that overlap a range, with all that was written."""
+async def list_partitions(conn: Conn, version: UUID, span: Range) -> list[ExistingScope]:
+    """List the partitions of a generation that overlap a range, with the rows of all outputs."""
     values = {"version": version, "start": span.start, "end": span.end}
-    cursor = await conn.execute(_OVERLAPPING, values)
+    cursor = await conn.execute(_LIST_PARTITIONS, values)
     return [ExistingScope(Range(row[0], row[1]), row[2]) for row in await cursor.fetchall()]
 
 
-_WORKED_OFF = """
+_LIST_COMPLETED = """
 SELECT range_start, range_end FROM tasks
  WHERE job_id = %(job_id)s AND dedupe_key = ANY(%(keys)s) AND status = 'Completed'
 """
 
 
-async def worked_off(
+async def list_completed(
     conn: Conn, target: BackfillTarget, spans: Sequence[Range]
 ) -> list[ExistingScope]:
-    """Of the given scopes, those that a job without partitions is done with."""
-    values = {"job_id": target.job_id, "keys": [target.key(span) for span in spans]}
-    cursor = await conn.execute(_WORKED_OFF, values)
+    """List the given scopes that a job without partitions has completed."""
+    values = {"job_id": target.job_id, "keys": [target.dedupe_key(span) for span in spans]}
+    cursor = await conn.execute(_LIST_COMPLETED, values)
     return [ExistingScope(Range(row[0], row[1]), None) for row in await cursor.fetchall()]
 
 
-_SHAPE = """
+_SAMPLE_PARTITIONS = """
 SELECT coalesce(array_agg(range_end - range_start + 1), '{}'), sum(row_count)::float8
   FROM (SELECT range_start, range_end,
                (SELECT sum(q.row_count) FROM partitions q
@@ -138,16 +139,18 @@ SELECT coalesce(array_agg(range_end - range_start + 1), '{}'), sum(row_count)::f
 """
 
 
-async def shape(conn: Conn, version: UUID) -> tuple[list[int], float | None]:
-    """How long partitions are, and how many rows a block has; None: there is none to tell."""
+async def sample_partitions(conn: Conn, version: UUID) -> tuple[list[int], float | None]:
+    """Return the lengths of partitions and the rows per block, or None without partitions."""
     values = {"version": version, "sample": _SAMPLE}
-    row = await (await conn.execute(_SHAPE, values)).fetchone()
+    row = await (await conn.execute(_SAMPLE_PARTITIONS, values)).fetchone()
     lengths: list[int] = row[0] if row else []
     return lengths, (row[1] / sum(lengths) if row and lengths else None)
 
 
 @dataclass(frozen=True)
 class NewBackfill:
+    """A requested backfill."""
+
     org_id: UUID
     target: BackfillTarget
     span: Range
@@ -156,8 +159,8 @@ class NewBackfill:
     made_by: str
 
 
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('backfill:' || %(job_id)s::text, 0))"
-_SAME = """
+_LOCK_JOB = "SELECT pg_advisory_xact_lock(hashtextextended('backfill:' || %(job_id)s::text, 0))"
+_FIND_SAME = """
 SELECT backfill_id, state FROM backfills
  WHERE job_id = %(job_id)s AND generation_hash = %(generation_hash)s AND range_start = %(start)s
    AND range_end = %(end)s AND chunk = %(chunk)s AND force = %(force)s
@@ -172,7 +175,7 @@ VALUES (%(org_id)s, %(job_id)s, %(generation_hash)s, %(dataset_uuid)s, %(dataset
         CASE WHEN %(empty)s THEN now() END)
 RETURNING backfill_id
 """
-_CHUNKS = """
+_CREATE_CHUNKS = """
 INSERT INTO backfill_chunks (backfill_id, range_start, range_end, action, state, row_count)
 SELECT %(backfill_id)s, c.first, c.last, c.action,
        CASE WHEN c.action IN ('build', 'rebuild') THEN 'pending' ELSE 'skipped' END, c.row_count
@@ -181,19 +184,19 @@ SELECT %(backfill_id)s, c.first, c.last, c.action,
 """
 
 
-async def lock(conn: Conn, job_id: UUID) -> None:
-    """Be the only one who asks for backfills of a job, until commit."""
-    await conn.execute(_LOCK, {"job_id": job_id})
+async def lock_job(conn: Conn, job_id: UUID) -> None:
+    """Lock the creation of backfills of a job until commit."""
+    await conn.execute(_LOCK_JOB, {"job_id": job_id})
 
 
-async def same(conn: Conn, new: NewBackfill) -> tuple[UUID, str] | None:
-    """The backfill, with its state, that the same request made before."""
-    row = await (await conn.execute(_SAME, _values(new))).fetchone()
+async def find_same(conn: Conn, new: NewBackfill) -> tuple[UUID, str] | None:
+    """Find the backfill that the same request created before, with its state."""
+    row = await (await conn.execute(_FIND_SAME, _values(new))).fetchone()
     return (row[0], row[1]) if row else None
 
 
 async def create(conn: Conn, new: NewBackfill, chunks: Sequence[Chunk]) -> UUID:
-    """Ask for chunks. With nothing to build, it is complete as it is."""
+    """Create a backfill with its chunks. Without a chunk to build, it is complete immediately."""
     empty = not any(c.action in ("build", "rebuild") for c in chunks)
     (row,) = await (await conn.execute(_CREATE, {**_values(new), "empty": empty})).fetchall()
     backfill_id: UUID = row[0]
@@ -204,7 +207,7 @@ async def create(conn: Conn, new: NewBackfill, chunks: Sequence[Chunk]) -> UUID:
         "actions": [c.action for c in chunks],
         "rows": [c.rows for c in chunks],
     }
-    await conn.execute(_CHUNKS, values)
+    await conn.execute(_CREATE_CHUNKS, values)
     return backfill_id
 
 
@@ -223,47 +226,20 @@ def _values(new: NewBackfill) -> dict[str, Any]:
     }
 
 
-# The rate is that of the last five minutes: a backfill that was paused is not slow.
-_VIEW = """
-SELECT b.backfill_id, g.name AS dag, j.name AS job, b.range_start AS start,
-       b.range_end AS end, b.chunk, b.force,
-       b.state, b.why, b.made_by, b.created_at, b.started_at, b.ended_at,
-       CASE WHEN b.state = 'running' THEN coalesce(j.paused_by, j.bulk_paused_by) END AS paused_by,
-       c.chunks, c.blocks_done, c.blocks_left, c.rows_done, c.blocks_lately,
-       extract(epoch FROM least(coalesce(b.ended_at, now()) - b.started_at,
-                                interval '5 minutes'))::float8 AS seconds_lately
-  FROM backfills b JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
- CROSS JOIN LATERAL (
-       SELECT coalesce(jsonb_object_agg(s.state, s.n), '{}') AS chunks,
-              coalesce(sum(s.blocks) FILTER (WHERE s.state = 'completed'), 0)::bigint
-                  AS blocks_done,
-              coalesce(sum(s.blocks) FILTER (WHERE s.state IN ('pending', 'created')), 0)::bigint
-                  AS blocks_left,
-              coalesce(sum(s.row_count) FILTER (WHERE s.state = 'completed'), 0)::bigint
-                  AS rows_done,
-              coalesce(sum(s.lately), 0)::bigint AS blocks_lately
-         FROM (SELECT state, count(*) AS n, sum(range_end - range_start + 1) AS blocks,
-                      sum(row_count) AS row_count,
-                      sum(range_end - range_start + 1) FILTER (
-                          WHERE state = 'completed'
-                            AND settled_at > coalesce(b.ended_at, now()) - interval '5 minutes')
-                          AS lately
-                 FROM backfill_chunks WHERE backfill_id = b.backfill_id GROUP BY state) s) c
+_GET = """
+SELECT * FROM backfill_progress WHERE org_id = %(org_id)s AND backfill_id = %(backfill_id)s
 """
-_GET = _VIEW + " WHERE b.org_id = %(org_id)s AND b.backfill_id = %(backfill_id)s"
-_LIST = (
-    _VIEW
-    + """
- WHERE b.org_id = %(org_id)s
-   AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
-   AND (%(job)s::text IS NULL OR j.name = %(job)s)
-   AND (%(state)s::text IS NULL OR b.state = %(state)s)
+_LIST = """
+SELECT * FROM backfill_progress
+ WHERE org_id = %(org_id)s
+   AND (%(dag)s::text IS NULL OR dag = %(dag)s)
+   AND (%(job)s::text IS NULL OR job = %(job)s)
+   AND (%(state)s::text IS NULL OR state = %(state)s)
    AND (%(before)s::timestamptz IS NULL
-        OR (b.created_at, b.backfill_id) < (%(before)s, %(before_id)s))
- ORDER BY b.created_at DESC, b.backfill_id DESC
+        OR (created_at, backfill_id) < (%(before)s, %(before_id)s))
+ ORDER BY created_at DESC, backfill_id DESC
  LIMIT %(limit)s
 """
-)
 
 
 async def get_backfill(conn: Conn, org_id: UUID, backfill_id: UUID) -> BackfillItem:
@@ -271,7 +247,7 @@ async def get_backfill(conn: Conn, org_id: UUID, backfill_id: UUID) -> BackfillI
     rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "backfill_id": backfill_id})
     if not rows:
         raise NotFound(f"no backfill {backfill_id}; `trace backfills` lists them")
-    return _item(rows[0])
+    return _as_item(rows[0])
 
 
 @dataclass(frozen=True)
@@ -288,16 +264,16 @@ async def list_backfills(
 ) -> list[BackfillItem]:
     """List one page of an org's backfills, newest first."""
     rows = await fetch_dicts(conn, _LIST, newest_first(org_id, which, after, limit))
-    return [_item(row) for row in rows]
+    return [_as_item(row) for row in rows]
 
 
-def _item(row: dict[str, Any]) -> BackfillItem:
-    rate, left = estimate_time_left(row["blocks_lately"], row["blocks_left"], row["seconds_lately"])
+def _as_item(row: dict[str, Any]) -> BackfillItem:
+    rate, left = estimate_time_left(row["recent_blocks"], row["blocks_left"], row["recent_seconds"])
     counts = dict.fromkeys(get_args(ChunkState), 0) | row["chunks"]
     return BackfillItem(**row, **counts, blocks_per_second=rate, seconds_left=left)
 
 
-_CHUNK_LIST = """
+_LIST_CHUNKS = """
 SELECT c.range_start AS start, c.range_end AS end, c.action, c.state, c.row_count AS rows, c.task_id,
        t.status AS task_status, t.error_message
   FROM backfill_chunks c LEFT JOIN tasks t USING (task_id)
@@ -312,4 +288,4 @@ async def list_chunks(
 ) -> list[ChunkItem]:
     """List one page of the chunks of a backfill, by first block."""
     values = {"backfill_id": backfill_id, "state": state, "after": after, "limit": limit}
-    return await fetch_all(conn, ChunkItem, _CHUNK_LIST, values)
+    return await fetch_all(conn, ChunkItem, _LIST_CHUNKS, values)

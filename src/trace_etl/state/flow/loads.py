@@ -1,4 +1,4 @@
-"""How much waits and runs: by job for those with limits, and by operator."""
+"""Read how many tasks wait and run: by job for queues with limits, and by operator."""
 
 from uuid import UUID
 
@@ -24,8 +24,8 @@ SELECT g.name AS dag, j.name AS job, r.max_queue_depth, r.max_queue_age, q.norma
 """
 
 
-async def queues(conn: Conn, org_id: UUID) -> list[QueueItem]:
-    """The queues that have limits, or push back."""
+async def list_queues(conn: Conn, org_id: UUID) -> list[QueueItem]:
+    """List the queues that have limits or exert backpressure."""
     return await fetch_all(conn, QueueItem, _QUEUES, {"org_id": org_id})
 
 
@@ -39,18 +39,18 @@ SELECT r.operator, count(*) FILTER (WHERE t.status = 'Queued') AS queued,
 """
 
 
-async def operators(conn: Conn, org_id: UUID) -> list[OperatorItem]:
-    """What waits and runs of each operator: live rows only, whatever the history."""
+async def list_operators(conn: Conn, org_id: UUID) -> list[OperatorItem]:
+    """List the queued and running tasks of each operator. Reads no ended tasks."""
     return await fetch_all(conn, OperatorItem, _OPERATORS, {"org_id": org_id})
 
 
-_DEFERRED = """
+_COUNT_DEFERRED = """
 SELECT count(*) FROM deferred_events d JOIN jobs j USING (job_id)
  WHERE j.org_id = %(org_id)s
 """
 
 
-async def deferred(conn: Conn, org_id: UUID) -> int:
-    """How many events wait for a paused job to go on."""
-    row = await (await conn.execute(_DEFERRED, {"org_id": org_id})).fetchone()
+async def count_deferred_events(conn: Conn, org_id: UUID) -> int:
+    """Count the events that wait until a paused job resumes."""
+    row = await (await conn.execute(_COUNT_DEFERRED, {"org_id": org_id})).fetchone()
     return row[0] if row else 0

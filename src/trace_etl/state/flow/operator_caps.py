@@ -1,17 +1,17 @@
-"""How many attempts of an operator may run at once, over all jobs."""
+"""Store how many tasks of an operator may run concurrently, over all jobs."""
 
 from collections.abc import Mapping
 
 from trace_etl.state.db.pool import Conn
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.operator_caps', 0))"
-_FORGET = "DELETE FROM operator_caps WHERE operator <> ALL(%(operators)s)"
-_KEEP = """
+_DELETE_OTHERS = "DELETE FROM operator_caps WHERE operator <> ALL(%(operators)s)"
+_UPSERT = """
 INSERT INTO operator_caps (operator, cap)
 SELECT * FROM unnest(%(operators)s::text[], %(caps)s::int[])
 ON CONFLICT (operator) DO UPDATE SET cap = EXCLUDED.cap
 """
-_TELL = """
+_UPDATE_JOBS = """
 UPDATE jobs j SET capped_operator = c.operator
   FROM job_revisions r LEFT JOIN operator_caps c ON c.operator = r.operator
  WHERE r.revision_id = j.revision_id AND j.capped_operator IS DISTINCT FROM c.operator
@@ -24,11 +24,11 @@ SELECT outbox_id FROM enqueue(ARRAY(
 """
 
 
-async def keep(conn: Conn, caps: Mapping[str, int]) -> None:
-    """Make these the caps that hold, for every job that is deployed; new jobs find them."""
+async def replace_caps(conn: Conn, caps: Mapping[str, int]) -> None:
+    """Replace all caps and update the deployed jobs. A deploy reads the caps for new jobs."""
     await conn.execute(_LOCK)
     values = {"operators": list(caps), "caps": list(caps.values())}
-    await conn.execute(_FORGET, values)
-    await conn.execute(_KEEP, values)
-    await conn.execute(_TELL)
-    await conn.execute(_WAKE)  # a cap may have become wider
+    await conn.execute(_DELETE_OTHERS, values)
+    await conn.execute(_UPSERT, values)
+    await conn.execute(_UPDATE_JOBS)
+    await conn.execute(_WAKE)  # a cap may have increased

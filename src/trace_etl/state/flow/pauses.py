@@ -1,4 +1,4 @@
-"""Pauses by people, and who waits for whom."""
+"""Pause and resume jobs on request of people, and list all pauses."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -11,7 +11,7 @@ from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 from trace_etl.state.flow import pressure
 
-_JOBS = """
+_FIND_JOBS = """
 SELECT j.job_id, j.name FROM jobs j JOIN dags g USING (dag_id)
  WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.active
    AND (%(job)s::text IS NULL OR j.name = %(job)s)
@@ -35,14 +35,14 @@ _RESUME_DAG = """
 DELETE FROM dag_pauses p USING dags g
  WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND p.dag_id = g.dag_id
 """
-_JOIN = """
+_PAUSE_ADDED = """
 INSERT INTO pauses (job_id, by_name, tier, reason)
 SELECT j.job_id, p.by_name, p.tier, p.reason
   FROM dag_pauses p CROSS JOIN unnest(%(job_ids)s::uuid[]) AS j (job_id)
  WHERE p.dag_id = %(dag_id)s
 ON CONFLICT ON CONSTRAINT pauses_once DO NOTHING
 """
-_IS_PAUSED = "SELECT EXISTS (SELECT FROM dag_pauses WHERE dag_id = %(dag_id)s)"
+_IS_DAG_PAUSED = "SELECT EXISTS (SELECT FROM dag_pauses WHERE dag_id = %(dag_id)s)"
 _RESUME = """
 DELETE FROM pauses WHERE job_id = ANY(%(job_ids)s) AND by_job_id IS NULL RETURNING job_id
 """
@@ -51,43 +51,43 @@ DELETE FROM pauses WHERE job_id = ANY(%(job_ids)s) AND by_job_id IS NULL RETURNI
 async def pause(
     conn: Conn, org_id: UUID, dag: str, job: str | None, *, by: str, reason: str, tier: Tier
 ) -> list[str]:
-    """Pause a job, or every job of a DAG, until somebody resumes it. Raises NotFound."""
+    """Pause a job, or every job of a DAG, until a person resumes it. Raises NotFound."""
     await pressure.lock(conn)
-    found = await _jobs(conn, org_id, dag, job)
+    found = await _find_jobs(conn, org_id, dag, job)
     job_ids = list(found)
     values = {"job_ids": job_ids, "by": by, "reason": reason, "tier": tier}
     await conn.execute(_PAUSE, values)
     if job is None:
         await conn.execute(_PAUSE_DAG, {**values, "org_id": org_id, "dag": dag})
-    await pressure.settle(conn, job_ids)
+    await pressure.apply_pauses(conn, job_ids)
     return list(found.values())
 
 
 async def resume(conn: Conn, org_id: UUID, dag: str, job: str | None) -> list[str]:
-    """Take people's pauses of a job or a DAG back. Returns whose. Raises NotFound."""
+    """Delete people's pauses of a job or a DAG. Returns the names of the jobs. Raises NotFound."""
     await pressure.lock(conn)
-    found = await _jobs(conn, org_id, dag, job)
+    found = await _find_jobs(conn, org_id, dag, job)
     cursor = await conn.execute(_RESUME, {"job_ids": list(found)})
     resumed = [row[0] for row in await cursor.fetchall()]
     if job is None:
         await conn.execute(_RESUME_DAG, {"org_id": org_id, "dag": dag})
-    await pressure.settle(conn, resumed)
+    await pressure.apply_pauses(conn, resumed)
     return sorted(found[job_id] for job_id in resumed)
 
 
-async def join(conn: Conn, dag_id: UUID, job_ids: list[UUID]) -> None:
-    """Pause jobs that come to a DAG which a person paused as a whole."""
-    row = await (await conn.execute(_IS_PAUSED, {"dag_id": dag_id})).fetchone()
+async def pause_added_jobs(conn: Conn, dag_id: UUID, job_ids: list[UUID]) -> None:
+    """Pause jobs that a deploy adds to a DAG which a person paused as a whole."""
+    row = await (await conn.execute(_IS_DAG_PAUSED, {"dag_id": dag_id})).fetchone()
     if not job_ids or not (row and row[0]):
         return
     await pressure.lock(conn)
-    await conn.execute(_JOIN, {"dag_id": dag_id, "job_ids": job_ids})
-    await pressure.settle(conn, job_ids)
+    await conn.execute(_PAUSE_ADDED, {"dag_id": dag_id, "job_ids": job_ids})
+    await pressure.apply_pauses(conn, job_ids)
 
 
-async def _jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dict[UUID, str]:
+async def _find_jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dict[UUID, str]:
     values = {"org_id": org_id, "dag": dag, "job": job}
-    found = {row[0]: row[1] for row in await (await conn.execute(_JOBS, values)).fetchall()}
+    found = {row[0]: row[1] for row in await (await conn.execute(_FIND_JOBS, values)).fetchall()}
     if not found:
         what = f"job {job!r} in a deployed DAG {dag!r}" if job else f"deployed DAG {dag!r}"
         raise NotFound(f"no {what}; `trace dags` lists them")
@@ -124,7 +124,7 @@ async def list_pauses(
     after: tuple[str, str, str] | None,
     limit: int,
 ) -> list[PauseItem]:
-    """List one page of an org's pauses: each row is one reason why a job waits."""
+    """List one page of an org's pauses. A job may have several, each by another person or queue."""
     keys = ("after_dag", "after_job", "after_by")
     position = dict(zip(keys, after or (None, None, None), strict=True))
     values = {"org_id": org_id, **vars(which), **position, "limit": limit}

@@ -1,4 +1,4 @@
-"""Queues that push back, the jobs that wait for them, and letting those go on."""
+"""Backpressure: measure queues with limits, and pause and resume the jobs upstream of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,26 +8,26 @@ from uuid import UUID
 from trace_etl.policy.backpressure import JobLoad, QueueLimits, QueueLoad, Tier, Trip
 from trace_etl.state.db.pool import Conn
 
-# Every writer of pauses holds it, so that what a job's pauses amount to is computed from all of
-# them. People wait for it; of the loops on all replicas one at a time looks.
+# Every writer of pauses holds this lock, so that the state of a job is computed from all its pauses.
+# Requests of people wait for it. The loop does not: it runs on one replica at a time.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.pressure', 0))"
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('trace.pressure', 0))"
 
 
 async def lock(conn: Conn) -> None:
-    """Be the only one who changes pauses, until commit."""
+    """Lock all pauses until commit."""
     await conn.execute(_LOCK)
 
 
 async def try_lock(conn: Conn) -> bool:
-    """The same, without waiting. False: somebody else is at it."""
+    """Lock all pauses until commit, without waiting. Returns False if the lock is taken."""
     row = await (await conn.execute(_TRY_LOCK)).fetchone()
     return bool(row and row[0])
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A job with limits, or one that still pushes back without any."""
+class MeasuredQueue:
+    """The queue of a job that has limits, or that still exerts backpressure after it lost them."""
 
     job_id: UUID
     name: str
@@ -37,8 +37,8 @@ class Measured:
     at: datetime
 
 
-# No further than twice the limit: that is as much as anybody wants to know.
-_MEASURE = """
+# Counts up to twice the limit, to bound the work: the policy needs no larger numbers.
+_MEASURE_QUEUES = """
 WITH limited AS MATERIALIZED (
     SELECT j.job_id, g.name || '.' || j.name AS name, j.bulk_paused_at IS NOT NULL AS sheds_bulk,
            CASE WHEN j.active THEN r.max_queue_depth END AS max_depth,
@@ -66,11 +66,11 @@ SELECT l.job_id, l.name, l.max_depth, l.max_age, l.sheds_bulk,
 """
 
 
-async def measure(conn: Conn) -> list[Measured]:
-    """Every queue that has limits, as it stands now."""
-    found = await (await conn.execute(_MEASURE)).fetchall()
+async def measure_queues(conn: Conn) -> list[MeasuredQueue]:
+    """Measure every queue that has limits or exerts backpressure."""
+    found = await (await conn.execute(_MEASURE_QUEUES)).fetchall()
     return [
-        Measured(
+        MeasuredQueue(
             row[0],
             row[1],
             QueueLimits(row[2], row[3]),
@@ -82,7 +82,7 @@ async def measure(conn: Conn) -> list[Measured]:
     ]
 
 
-_STATE = """
+_READ_STATE = """
 SELECT EXISTS (SELECT FROM job_revisions r JOIN jobs j USING (revision_id)
                 WHERE j.active AND (r.max_queue_depth IS NOT NULL OR r.max_queue_age IS NOT NULL)),
        EXISTS (SELECT FROM trips), EXISTS (SELECT FROM deferred_events)
@@ -90,23 +90,25 @@ SELECT EXISTS (SELECT FROM job_revisions r JOIN jobs j USING (revision_id)
 
 
 @dataclass(frozen=True)
-class State:
-    is_limited: bool
+class PressureState:
+    """Which kinds of work the backpressure loop has."""
+
+    has_limits: bool
     """Some queue has limits."""
-    is_pressed: bool
-    """Some queue pushes back."""
-    is_owing: bool
-    """Some job is owed events."""
+    has_pressure: bool
+    """Some queue exerts backpressure."""
+    has_deferred_events: bool
+    """Some event waits until a paused job resumes."""
 
 
-async def state(conn: Conn) -> State:
-    """Whether there is anything to look at."""
-    (row,) = await (await conn.execute(_STATE)).fetchall()
-    return State(*row)
+async def read_state(conn: Conn) -> PressureState:
+    """Read which kinds of work exist. Cheap, so that an idle loop stays cheap."""
+    (row,) = await (await conn.execute(_READ_STATE)).fetchall()
+    return PressureState(*row)
 
 
-# Of the live generation and of the one that is built beside it.
-_EDGES = """
+# The edges of live revisions and of those being built.
+_LIST_EDGES = """
 SELECT DISTINCT d.job_id, j.job_id
   FROM jobs j
   JOIN job_inputs i ON i.revision_id = ANY(ARRAY[j.revision_id, j.building_revision_id])
@@ -115,12 +117,12 @@ SELECT DISTINCT d.job_id, j.job_id
 """
 
 
-async def edges(conn: Conn) -> list[tuple[UUID, UUID]]:
-    """(producer, consumer) of every edge, within DAGs and across."""
-    return [(row[0], row[1]) for row in await (await conn.execute(_EDGES)).fetchall()]
+async def list_edges(conn: Conn) -> list[tuple[UUID, UUID]]:
+    """List every edge as (producer, consumer), inside DAGs and across them."""
+    return [(row[0], row[1]) for row in await (await conn.execute(_LIST_EDGES)).fetchall()]
 
 
-_KEEP_TRIPS = """
+_UPSERT_TRIPS = """
 INSERT INTO trips (job_id, level, reason, measured, threshold, since, level_since)
 SELECT * FROM unnest(%(job_ids)s::uuid[], %(levels)s::int[], %(reasons)s::text[],
                      %(measured)s::bigint[], %(thresholds)s::bigint[], %(since)s::timestamptz[],
@@ -129,11 +131,11 @@ ON CONFLICT (job_id) DO UPDATE
    SET level = EXCLUDED.level, reason = EXCLUDED.reason, measured = EXCLUDED.measured,
        threshold = EXCLUDED.threshold, level_since = EXCLUDED.level_since
 """
-_DROP_TRIPS = "DELETE FROM trips WHERE job_id <> ALL(%(job_ids)s)"
+_DELETE_OTHER_TRIPS = "DELETE FROM trips WHERE job_id <> ALL(%(job_ids)s)"
 
 
-async def keep_trips(conn: Conn, trips: Mapping[UUID, Trip]) -> None:
-    """Make these the trips that stand."""
+async def replace_trips(conn: Conn, trips: Mapping[UUID, Trip]) -> None:
+    """Replace all trips: the queues that exceed a limit."""
     values = {
         "job_ids": list(trips),
         "levels": [trip.level for trip in trips.values()],
@@ -143,12 +145,14 @@ async def keep_trips(conn: Conn, trips: Mapping[UUID, Trip]) -> None:
         "since": [trip.since for trip in trips.values()],
         "level_since": [trip.level_since for trip in trips.values()],
     }
-    await conn.execute(_DROP_TRIPS, {"job_ids": values["job_ids"]})
-    await conn.execute(_KEEP_TRIPS, values)
+    await conn.execute(_DELETE_OTHER_TRIPS, {"job_ids": values["job_ids"]})
+    await conn.execute(_UPSERT_TRIPS, values)
 
 
 @dataclass(frozen=True)
 class NewPause:
+    """A pause of a job, requested by the queue of another job."""
+
     job_id: UUID
     by_job_id: UUID
     by_name: str
@@ -156,12 +160,12 @@ class NewPause:
     reason: str
 
 
-_STANDING = "SELECT job_id, by_job_id, tier FROM pauses WHERE by_job_id IS NOT NULL"
-_LIFT = """
+_LIST_QUEUE_PAUSES = "SELECT job_id, by_job_id, tier FROM pauses WHERE by_job_id IS NOT NULL"
+_DELETE_PAUSES = """
 DELETE FROM pauses p USING unnest(%(job_ids)s::uuid[], %(by_job_ids)s::uuid[]) AS g (job_id, by_id)
  WHERE p.job_id = g.job_id AND p.by_job_id = g.by_id
 """
-_PUT = """
+_UPSERT_PAUSES = """
 INSERT INTO pauses (job_id, by_job_id, by_name, tier, reason)
 SELECT * FROM unnest(%(job_ids)s::uuid[], %(by_job_ids)s::uuid[], %(by_names)s::text[],
                      %(tiers)s::text[], %(reasons)s::text[])
@@ -170,25 +174,25 @@ ON CONFLICT ON CONSTRAINT pauses_once DO UPDATE
 """
 
 
-async def keep_pauses(conn: Conn, wanted: list[NewPause]) -> int:
-    """Make these the pauses that queues ask for, and tell the jobs. Returns how many changed."""
-    rows = await (await conn.execute(_STANDING)).fetchall()
-    standing: dict[tuple[UUID, UUID], str] = {(row[0], row[1]): row[2] for row in rows}
-    kept = {(p.job_id, p.by_job_id) for p in wanted}
-    put = [p for p in wanted if standing.get((p.job_id, p.by_job_id)) != p.tier]
-    gone = [pair for pair in standing if pair not in kept]
-    if gone:
-        values = {"job_ids": [job for job, _ in gone], "by_job_ids": [by for _, by in gone]}
-        await conn.execute(_LIFT, values)
-    if put:
-        await conn.execute(_PUT, _columns(put))
-    changed = {job for job, _ in gone} | {p.job_id for p in put}
+async def replace_pauses(conn: Conn, wanted: list[NewPause]) -> int:
+    """Replace all pauses that queues requested. Returns how many jobs changed."""
+    rows = await (await conn.execute(_LIST_QUEUE_PAUSES)).fetchall()
+    current: dict[tuple[UUID, UUID], str] = {(row[0], row[1]): row[2] for row in rows}
+    pairs = {(p.job_id, p.by_job_id) for p in wanted}
+    changed = [p for p in wanted if current.get((p.job_id, p.by_job_id)) != p.tier]
+    ended = [pair for pair in current if pair not in pairs]
+    if ended:
+        values = {"job_ids": [job for job, _ in ended], "by_job_ids": [by for _, by in ended]}
+        await conn.execute(_DELETE_PAUSES, values)
     if changed:
-        await settle(conn, sorted(changed))
-    return len(changed)
+        await conn.execute(_UPSERT_PAUSES, _as_columns(changed))
+    job_ids = {job for job, _ in ended} | {p.job_id for p in changed}
+    if job_ids:
+        await apply_pauses(conn, sorted(job_ids))
+    return len(job_ids)
 
 
-def _columns(pauses: list[NewPause]) -> dict[str, object]:
+def _as_columns(pauses: list[NewPause]) -> dict[str, object]:
     return {
         "job_ids": [p.job_id for p in pauses],
         "by_job_ids": [p.by_job_id for p in pauses],
@@ -198,21 +202,22 @@ def _columns(pauses: list[NewPause]) -> dict[str, object]:
     }
 
 
-# Whoever may go on is owed wake-ups and events: asked for in the same transaction.
-_SETTLE = """
+# A job that resumes needs wake-ups and its deferred events. The same transaction enqueues a `release`,
+# which delivers both.
+_APPLY_PAUSES = """
 WITH before AS (
     SELECT job_id, paused_at, bulk_paused_at FROM jobs WHERE job_id = ANY(%(job_ids)s)
-), held AS (
+), pause AS (
     SELECT job_id, since, tier,
-           by_name || CASE reason WHEN '' THEN '' ELSE ' (' || reason || ')' END AS words
+           by_name || CASE reason WHEN '' THEN '' ELSE ' (' || reason || ')' END AS label
       FROM pauses WHERE job_id = ANY(%(job_ids)s)
 ), after AS (
-    SELECT b.job_id, min(h.since) AS bulk_at, min(h.since) FILTER (WHERE h.tier = 'normal') AS at,
-           (array_agg(h.words ORDER BY h.since, h.words))[1] AS bulk_by,
-           (array_agg(h.words ORDER BY h.since, h.words) FILTER (WHERE h.tier = 'normal'))[1] AS by,
-           count(h.tier) AS bulk_n, count(*) FILTER (WHERE h.tier = 'normal') AS n
-      FROM before b LEFT JOIN held h USING (job_id) GROUP BY b.job_id
-), told AS (
+    SELECT b.job_id, min(p.since) AS bulk_at, min(p.since) FILTER (WHERE p.tier = 'normal') AS at,
+           (array_agg(p.label ORDER BY p.since, p.label))[1] AS bulk_by,
+           (array_agg(p.label ORDER BY p.since, p.label) FILTER (WHERE p.tier = 'normal'))[1] AS by,
+           count(p.tier) AS bulk_n, count(*) FILTER (WHERE p.tier = 'normal') AS n
+      FROM before b LEFT JOIN pause p USING (job_id) GROUP BY b.job_id
+), updated AS (
     UPDATE jobs j
        SET paused_at = a.at, bulk_paused_at = a.bulk_at,
            paused_by = a.by || CASE WHEN a.n > 1 THEN format(' and %%s more', a.n - 1) ELSE '' END,
@@ -227,6 +232,6 @@ SELECT outbox_id FROM enqueue(ARRAY(
 """
 
 
-async def settle(conn: Conn, job_ids: list[UUID]) -> int:
-    """Bring jobs in line with their pauses. Returns how many of them may go on."""
-    return (await conn.execute(_SETTLE, {"job_ids": job_ids})).rowcount
+async def apply_pauses(conn: Conn, job_ids: list[UUID]) -> int:
+    """Update the paused state of jobs from their pauses. Returns how many of them resume."""
+    return (await conn.execute(_APPLY_PAUSES, {"job_ids": job_ids})).rowcount

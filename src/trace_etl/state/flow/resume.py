@@ -1,4 +1,4 @@
-"""Letting paused jobs go on: the events they were not given, and wake-ups for what is queued."""
+"""Resume jobs after a pause: route their deferred events and wake their queued tasks."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,39 +11,39 @@ from trace_etl.state.tasks import task_queries
 
 
 @dataclass(frozen=True)
-class Position:
-    """The last task woken by a release that is not over."""
+class ResumePosition:
+    """The last task that an unfinished resume has woken."""
 
     bulk: bool
     queued_at: datetime
     task_id: UUID
 
     @classmethod
-    def of(cls, body: dict[str, Any] | None) -> "Position | None":
-        """As an outbox row holds it."""
+    def from_body(cls, body: dict[str, Any] | None) -> "ResumePosition | None":
+        """Read a position from the body of an outbox row. The first step has none."""
         if body is None:
             return None
         at = datetime.fromisoformat(body["queued_at"])
         return cls(body["bulk"], at, UUID(body["task_id"]))
 
 
-async def release(conn: Conn, job_id: UUID, *, after: Position | None, limit: int) -> None:
-    """One bounded step of letting a job go on; a step that is not the last asks for the next."""
-    owed = await take_deferred(conn, job_id, limit=limit)
-    if owed:
-        await events.route(conn, owed)
+async def resume_job(conn: Conn, job_id: UUID, *, after: ResumePosition | None, limit: int) -> None:
+    """Perform one bounded step of resuming a job, and enqueue the next step if work is left."""
+    deferred = await take_deferred(conn, job_id, limit=limit)
+    if deferred:
+        await events.route(conn, deferred)
     if after is None:
         await task_queries.wake_next(conn, job_id)
-    reached = await wake(conn, job_id, after=after, limit=limit)
-    if reached is not None or len(owed) == limit:
-        await go_on(conn, job_id, reached or after or _START)
+    last = await wake_tasks(conn, job_id, after=after, limit=limit)
+    if last is not None or len(deferred) == limit:
+        await enqueue_next_step(conn, job_id, last or after or _START)
 
 
 _TAKE_DEFERRED = """
 WITH taken AS (
     SELECT d.event_id, d.job_id, d.bulk FROM deferred_events d JOIN jobs j USING (job_id)
      WHERE d.job_id = %(job_id)s
-       AND j.paused_at IS NULL AND NOT (d.bulk AND j.bulk_paused_at IS NOT NULL)
+       AND NOT is_paused(j, d.bulk)
      ORDER BY d.bulk, d.deferred_at LIMIT %(limit)s
        FOR UPDATE OF d SKIP LOCKED
 )
@@ -54,18 +54,21 @@ RETURNING d.event_id
 
 
 async def take_deferred(conn: Conn, job_id: UUID, *, limit: int) -> list[UUID]:
-    """Events that a job may be given now. Whoever takes them routes them, in this transaction."""
+    """Delete and return deferred events of a job that is not paused.
+
+    The caller routes them in the same transaction.
+    """
     cursor = await conn.execute(_TAKE_DEFERRED, {"job_id": job_id, "limit": limit})
     return [row[0] for row in await cursor.fetchall()]
 
 
-_WAKE = """
+_WAKE_TASKS = """
 WITH next AS (
     SELECT t.task_id, t.runtime, t.bulk, t.queued_at,
            t.max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL AS capped
       FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.job_id = %(job_id)s AND t.status = 'Queued'
-       AND j.paused_at IS NULL AND NOT (t.bulk AND j.bulk_paused_at IS NOT NULL)
+       AND NOT is_paused(j, t.bulk)
        AND (t.bulk, t.queued_at, t.task_id) > (%(bulk)s, %(queued_at)s, %(task_id)s)
      ORDER BY t.bulk, t.queued_at, t.task_id LIMIT %(limit)s
 ), woken AS (
@@ -78,11 +81,13 @@ SELECT bulk, queued_at, task_id
   FROM next CROSS JOIN woken
  ORDER BY bulk DESC, queued_at DESC, task_id DESC
 """
-_START = Position(False, datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
+_START = ResumePosition(False, datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
 
 
-async def wake(conn: Conn, job_id: UUID, *, after: Position | None, limit: int) -> Position | None:
-    """Wake a job's next queued tasks. Returns where to go on; None: that was all."""
+async def wake_tasks(
+    conn: Conn, job_id: UUID, *, after: ResumePosition | None, limit: int
+) -> ResumePosition | None:
+    """Wake the next queued tasks of a job. Returns the last one, or None if no task is left."""
     start = after or _START
     values = {
         "job_id": job_id,
@@ -91,34 +96,34 @@ async def wake(conn: Conn, job_id: UUID, *, after: Position | None, limit: int) 
         "task_id": start.task_id,
         "limit": limit,
     }
-    found = await (await conn.execute(_WAKE, values)).fetchall()
-    return Position(*found[0]) if len(found) == limit else None
+    found = await (await conn.execute(_WAKE_TASKS, values)).fetchall()
+    return ResumePosition(*found[0]) if len(found) == limit else None
 
 
-_GO_ON = """
+_ENQUEUE_NEXT_STEP = """
 SELECT outbox_id FROM enqueue(ARRAY[outbox_entry('release', %(job_id)s, body => jsonb_build_object(
     'bulk', %(bulk)s::boolean, 'queued_at', %(queued_at)s::timestamptz,
     'task_id', %(task_id)s::uuid))])
 """
 
 
-async def go_on(conn: Conn, job_id: UUID, position: Position) -> None:
-    """Ask for the rest of a release."""
+async def enqueue_next_step(conn: Conn, job_id: UUID, position: ResumePosition) -> None:
+    """Enqueue the step that continues after this position."""
     values = {**vars(position), "job_id": job_id}
-    await conn.execute(_GO_ON, values)
+    await conn.execute(_ENQUEUE_NEXT_STEP, values)
 
 
-# A release that looked while an event was being deferred has missed it.
-_OVERLOOKED = """
+# A resume misses an event that another transaction defers at the same time.
+_LIST_JOBS_TO_ROUTE = """
 SELECT j.job_id FROM jobs j
  WHERE j.paused_at IS NULL AND EXISTS (SELECT FROM deferred_events)
    AND EXISTS (SELECT FROM deferred_events d WHERE d.job_id = j.job_id
-                  AND NOT (d.bulk AND j.bulk_paused_at IS NOT NULL))
+                  AND NOT is_paused(j, d.bulk))
  LIMIT %(limit)s
 """
 
 
-async def overlooked(conn: Conn, *, limit: int) -> list[UUID]:
-    """Jobs that may go on, and are still owed events."""
-    cursor = await conn.execute(_OVERLOOKED, {"limit": limit})
+async def list_missed_jobs(conn: Conn, *, limit: int) -> list[UUID]:
+    """List jobs that are not paused and still have deferred events."""
+    cursor = await conn.execute(_LIST_JOBS_TO_ROUTE, {"limit": limit})
     return [row[0] for row in await cursor.fetchall()]

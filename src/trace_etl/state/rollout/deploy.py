@@ -151,7 +151,7 @@ async def _execute(
     )
     await _point(conn, dag_id, planned, written)
     added = [written.jobs[job.name] for job in planned.jobs if job.change == "added"]
-    await pauses.join(conn, dag_id, added)
+    await pauses.pause_added_jobs(conn, dag_id, added)
     rollout_id = await rollouts.begin(conn, dag_id, version, building=planned.builds)
     await rollouts.switch_version(conn, dag_id, version)
     if planned.builds:

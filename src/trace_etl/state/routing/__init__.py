@@ -1,1 +1,1 @@
-"""The outbox, events, triggers, webhooks, cursors and their reconciliation."""
+"""Routing of events to tasks: outbox, events, triggers, webhooks, cursors and reconciliation."""

@@ -1,103 +1,63 @@
-"""Sources that run all the time: one task for each generation that is live or being built.
+"""Supervise always_on sources: one task for each generation that is live or being built.
 
-A job's live revision and the one built beside it may both run: each feeds its own generation. The
-task keeps its id over every restart and over redeploys that leave the generation as it is.
+The live revision of a job and the one being built may both run, because each writes its own generation.
+A task keeps its id over restarts, and over deploys that do not change the generation.
 """
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import LiteralString
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
 
-# The attempt limit is nobody's business here: whatever ends is started again.
-_MANY = 1_000_000
-_YEAR = 365 * 86400
-# Over all replicas: two that restart the same task would only undo each other's wait.
-_ALONE = "SELECT pg_try_advisory_xact_lock(hashtextextended('trace.always_on', 0))"
+# Limits of attempts do not apply to these tasks: an ended task is always restarted.
+_MAX_ATTEMPTS = 1_000_000
+_TIMEOUT_SECONDS = 365 * 86400
+# One replica at a time: a second one would restart a task before its delay has passed.
+_TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('trace.always_on', 0))"
 
-_WANTED: LiteralString = """
-WITH wanted AS MATERIALIZED (
-    SELECT DISTINCT ON (j.job_id, r.generation_hash)
-           j.org_id, j.job_id, r.revision_id, r.generation_hash, r.runtime,
-           r.priority = 'bulk' AS bulk, r.heartbeat_timeout_seconds,
-           j.paused_at IS NOT NULL OR (r.priority = 'bulk' AND j.bulk_paused_at IS NOT NULL) AS held
-      FROM job_revisions r JOIN jobs j ON j.job_id = r.job_id
-       AND r.revision_id IN (j.revision_id, j.building_revision_id)
-     WHERE r.source ->> 'kind' = 'always_on' AND j.active
-       AND NOT EXISTS (SELECT FROM pauses p WHERE p.job_id = j.job_id AND p.by_job_id IS NULL
-                          AND (p.tier = 'normal' OR r.priority = 'bulk'))
-     ORDER BY j.job_id, r.generation_hash, r.revision_id = j.revision_id
-), mine AS MATERIALIZED (
-    SELECT t.task_id, t.job_id, t.revision_id, t.status, t.attempt, t.cancel_requested, t.retry_at,
-           t.finished_at, w.revision_id AS wanted_revision
-      FROM (SELECT DISTINCT job_id, generation_hash FROM job_revisions
-             WHERE source ->> 'kind' = 'always_on') k
-      JOIN tasks t ON t.job_id = k.job_id AND t.dedupe_key = 'always_on:' || k.generation_hash
-      LEFT JOIN wanted w ON w.job_id = k.job_id AND w.generation_hash = k.generation_hash
+# Stop tasks whose job was removed, paused by a person or redeployed with another definition. A running
+# task is asked to stop, a waiting one is canceled. Backpressure stops no task: a running task is told to
+# hold by its heartbeat, and a task that does not run is not started.
+_STOP = """
+WITH unwanted AS MATERIALIZED (
+    SELECT task_id FROM always_on_tasks WHERE wanted_revision IS DISTINCT FROM revision_id
 )
-"""
-# Removed, paused by a person, or of a definition that has changed: what runs is told, what waits
-# ends. A queue that pushes back stops nobody: what runs is held, and what does not run waits.
-_STOP = (
-    _WANTED
-    + """
 UPDATE tasks t
    SET status = CASE t.status WHEN 'Running' THEN t.status ELSE 'Canceled' END,
        finished_at = CASE t.status WHEN 'Running' THEN t.finished_at ELSE now() END,
-       cause = CASE t.status WHEN 'Running' THEN t.cause END,  -- no late reply brings it back
+       cause = CASE t.status WHEN 'Running' THEN t.cause END,  -- so a late completion is refused
        cancel_requested = true, retry_at = NULL
-  FROM mine m
- WHERE t.task_id = m.task_id AND m.wanted_revision IS DISTINCT FROM m.revision_id
+  FROM unwanted u
+ WHERE t.task_id = u.task_id
    AND ((t.status IN ('Queued', 'Running') AND NOT t.cancel_requested)
         OR t.retry_at IS NOT NULL)
 RETURNING t.task_id
 """
-)
-# Nothing starts while another generation of the same job still runs that shall not.
-_FREE: LiteralString = """
-    NOT EXISTS (SELECT FROM mine o WHERE o.job_id = w.job_id AND o.status = 'Running'
-                   AND o.wanted_revision IS NULL)
-"""
-_WAKE: LiteralString = """
-, woken AS (
-    SELECT count(*) FROM enqueue(ARRAY(SELECT wake_entry(task_id, runtime) FROM started))
-)
-SELECT task_id FROM started CROSS JOIN woken
-"""
-_START = (
-    _WANTED
-    + """
+_START = """
 SELECT task_id FROM create_tasks(ARRAY(
-    SELECT new_task(w.org_id, w.job_id, w.revision_id, w.runtime, w.bulk,
-                    'always_on:' || w.generation_hash, %(many)s, NULL, %(year)s,
-                    w.heartbeat_timeout_seconds)
-      FROM wanted w
-     WHERE NOT w.held AND """
-    + _FREE
-    + "))"
-)
-# The wait grows with the attempts that ended a short while ago: one that ran for days is one.
-_RESTART = (
-    _WANTED
-    + """
-, ended AS (
+    SELECT new_task(org_id, job_id, revision_id, runtime, bulk, 'always_on:' || generation_hash,
+                    %(max_attempts)s, NULL, %(timeout_seconds)s, heartbeat_timeout_seconds)
+      FROM startable_sources))
+"""
+# The delay doubles with each attempt that ended within the window. An attempt that ran for days counts
+# once, like any other.
+_RESTART = """
+WITH ended AS MATERIALIZED (
     SELECT m.task_id, w.revision_id, w.runtime, w.bulk, w.heartbeat_timeout_seconds,
-           coalesce(m.finished_at, h.last, '-infinity') AS since, h.recent
-      FROM mine m JOIN wanted w ON w.job_id = m.job_id AND w.revision_id = m.wanted_revision
+           coalesce(m.finished_at, h.last_end, '-infinity') AS ended_at, h.recent
+      FROM always_on_tasks m
+      JOIN startable_sources w ON w.job_id = m.job_id AND w.revision_id = m.wanted_revision
      CROSS JOIN LATERAL (
-           SELECT max(a.ended_at) AS last,
+           SELECT max(a.ended_at) AS last_end,
                   count(*) FILTER (WHERE a.ended_at > now() - %(window)s) AS recent
              FROM task_attempts a WHERE a.task_id = m.task_id AND a.attempt > m.attempt - 20) h
-     WHERE m.status IN ('Completed', 'Failed', 'Canceled') AND NOT w.held AND """
-    + _FREE
-    + """
+     WHERE m.status IN ('Completed', 'Failed', 'Canceled')
 ), started AS (
     UPDATE tasks t
        SET status = 'Queued', attempt = t.attempt + 1, queued_at = now(), retry_at = NULL,
            revision_id = e.revision_id, runtime = e.runtime, bulk = e.bulk,
-           lease_seconds = e.heartbeat_timeout_seconds, timeout_seconds = %(year)s,
+           lease_seconds = e.heartbeat_timeout_seconds, timeout_seconds = %(timeout_seconds)s,
            lease_token = NULL, lease_expires_at = NULL, deadline_at = NULL, worker_id = NULL,
            started_at = NULL, finished_at = NULL, completion_hash = NULL, cause = NULL,
            cancel_requested = false, abandoned = false,
@@ -105,38 +65,42 @@ _RESTART = (
                             WHERE v.producer_task_id = t.task_id AND v.cursor_value IS NOT NULL)
       FROM ended e
      WHERE t.task_id = e.task_id AND t.status IN ('Completed', 'Failed', 'Canceled')
-       AND e.since + least(%(most)s::interval,
-                           %(first)s::interval * (2 ^ greatest(0, e.recent - 1)))
+       AND e.ended_at + least(%(max_delay)s::interval,
+                              %(initial_delay)s::interval * (2 ^ greatest(0, e.recent - 1)))
            * least(1, e.recent)::float8 <= now()
     RETURNING t.task_id, t.runtime
+), woken AS (
+    SELECT count(*) FROM enqueue(ARRAY(SELECT wake_entry(task_id, runtime) FROM started))
 )
+SELECT task_id FROM started CROSS JOIN woken
 """
-    + _WAKE
-)
 
 
 @dataclass(frozen=True)
-class Supervised:
-    """What one look at the sources did, by task."""
+class SourceChanges:
+    """The tasks that one pass over the sources changed."""
 
     stopped: list[UUID]
     started: list[UUID]
     restarted: list[UUID]
 
-    def __bool__(self) -> bool:
-        return bool(self.stopped or self.started or self.restarted)
-
 
 async def supervise(
-    conn: Conn, *, first: timedelta, most: timedelta, window: timedelta
-) -> Supervised:
-    """Stop, start and restart what should not, should, or should still run."""
-    row = await (await conn.execute(_ALONE)).fetchone()
+    conn: Conn, *, initial_delay: timedelta, max_delay: timedelta, window: timedelta
+) -> SourceChanges:
+    """Stop unwanted tasks, start missing ones, and restart ended ones after their delay."""
+    row = await (await conn.execute(_TRY_LOCK)).fetchone()
     if row is None or not row[0]:
-        return Supervised([], [], [])
-    values = {"many": _MANY, "year": _YEAR, "first": first, "most": most, "window": window}
-    done: list[list[UUID]] = []
+        return SourceChanges([], [], [])
+    values = {
+        "max_attempts": _MAX_ATTEMPTS,
+        "timeout_seconds": _TIMEOUT_SECONDS,
+        "initial_delay": initial_delay,
+        "max_delay": max_delay,
+        "window": window,
+    }
+    changed: list[list[UUID]] = []
     for query in (_STOP, _START, _RESTART):
         cursor = await conn.execute(query, values)
-        done.append([row[0] for row in await cursor.fetchall()])
-    return Supervised(*done)
+        changed.append([row[0] for row in await cursor.fetchall()])
+    return SourceChanges(*changed)

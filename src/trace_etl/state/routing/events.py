@@ -1,4 +1,4 @@
-"""Events: triggered by people, routed to the jobs that depend on them."""
+"""Emit events of manual sources, and route events to the jobs that read their dataset."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.routing.outbox import Intent
 
-_SOURCE = """
+_FIND_SOURCE = """
 SELECT j.job_id, j.revision_id, r.activation, r.source ->> 'kind', o.dataset_uuid,
        o.dataset_version, j.active, r.priority = 'bulk', j.paused_by, j.bulk_paused_by
   FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r USING (revision_id)
@@ -25,30 +25,35 @@ SELECT event_id FROM emit_source_events(
         %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s)],
     %(paused)s)
 """
-_TRIGGERED = """
+_FIND_TRIGGERED = """
 SELECT e.event_id FROM events e JOIN tasks t ON t.task_id = e.producer_task_id
  WHERE t.job_id = %(job_id)s AND t.dedupe_key = %(dedupe_key)s
 """
 
 
 @dataclass(frozen=True)
-class Trigger:
+class TriggerResult:
+    """The event of a trigger."""
+
     event_id: UUID
     created: bool
+    """False if the same trigger was accepted before."""
     deferred_by: str | None
-    """Who paused the source: its event waits until it goes on."""
+    """The person or queue that paused the source. The event is routed when the source resumes."""
 
 
 async def trigger(
     conn: Conn, org_id: UUID, dag: str, job: str, span: Range, *, bulk: bool = False
-) -> Trigger:
-    """Emit a source's event for a range, once. Raises NotFound, Conflict."""
-    row = await (await conn.execute(_SOURCE, {"org_id": org_id, "dag": dag, "job": job})).fetchone()
+) -> TriggerResult:
+    """Emit the event of a source for a range, at most once. Raises NotFound, Conflict."""
+    row = await (
+        await conn.execute(_FIND_SOURCE, {"org_id": org_id, "dag": dag, "job": job})
+    ).fetchone()
     if row is None or not row[6]:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
     job_id, revision_id, activation, kind, dataset_uuid, dataset_version, _, is_bulk = row[:8]
     if activation != "source" or kind not in ("manual", "cron"):
-        raise Conflict(f"job {job!r} is not a manual source: only those can be triggered")
+        raise Conflict(f"job {job!r} cannot be triggered: it is not a manual or cron source")
     deferred_by = row[8] or (row[9] if bulk or is_bulk else None)
     values = {
         "org_id": org_id,
@@ -65,22 +70,22 @@ async def trigger(
     }
     created = await (await conn.execute(_TRIGGER, values)).fetchone()
     if created is not None:
-        return Trigger(created[0], True, deferred_by)
-    known = await (await conn.execute(_TRIGGERED, values)).fetchone()
+        return TriggerResult(created[0], True, deferred_by)
+    known = await (await conn.execute(_FIND_TRIGGERED, values)).fetchone()
     if known is None:
-        raise NotFound(f"the trigger for {span.key} was there before, but its event has expired")
-    return Trigger(known[0], False, deferred_by)
+        raise NotFound(f"{span.key} was triggered before, but its event has been deleted")
+    return TriggerResult(known[0], False, deferred_by)
 
 
-# One task per consumer and scope, with its wake-up, in one statement. The source of the event may
-# be routed any number of times: the second time finds every task there.
+# Creates one task per consumer and scope, with its wake-up, in one statement. Routing an event again
+# creates nothing, because its tasks exist.
 #
-# An edge inside a DAG reads one generation, an edge across DAGs the current one. So an unchanged
-# upstream feeds a job's live revision and the one that is built beside it, a generation that is
-# being built feeds the latter only, and an abandoned one feeds nobody.
+# An edge inside a DAG reads one generation, an edge across DAGs the current one. So an upstream
+# generation that a deploy does not change triggers both the live revision and the one being built. A
+# generation that is being built triggers only the latter. A retired generation triggers none.
 #
-# A paused job gets its tasks when it goes on: until then the event is noted down for it. Work that
-# is bulk beyond its job's own priority (a backfill, a rebuild) makes bulk work downstream.
+# The event of a paused job is deferred: the job gets its tasks when it resumes. If the producer is a bulk
+# task of a job with normal priority (a backfill, a rebuild), the tasks downstream are bulk too.
 _ROUTE = """
 WITH event AS (
     UPDATE events e SET routed_at = now()
@@ -96,7 +101,7 @@ WITH event AS (
            e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start, e.range_end,
            e.cursor_value, r.max_attempts, r.max_concurrency, r.timeout_seconds,
            r.heartbeat_timeout_seconds,
-           j.paused_at IS NOT NULL OR (w.bulk AND j.bulk_paused_at IS NOT NULL) AS paused
+           is_paused(j, w.bulk) AS is_paused
       FROM event e
       JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid
        AND coalesce(i.dataset_version, e.current_version) = e.dataset_version
@@ -111,7 +116,7 @@ WITH event AS (
      ) AS w (bulk)
 ), deferred AS (
     INSERT INTO deferred_events (event_id, job_id, bulk)
-    SELECT event_id, job_id, bulk FROM wanted WHERE paused
+    SELECT event_id, job_id, bulk FROM wanted WHERE is_paused
     ON CONFLICT DO NOTHING
 ), created AS (
     SELECT task_id, runtime, bulk FROM insert_tasks(ARRAY(
@@ -119,9 +124,9 @@ WITH event AS (
                       org_id, job_id, revision_id, runtime, bulk, dedupe_key, max_attempts,
                       max_concurrency, timeout_seconds, heartbeat_timeout_seconds, dataset_uuid,
                       dataset_version, partition_key, range_start, range_end, cursor_value)
-             FROM wanted WHERE NOT paused))
+             FROM wanted WHERE NOT is_paused))
 ), woken AS (
-    -- The caller may hold wake-ups from the start, because it is about to send them.
+    -- With `hold`, the caller sends these wake-ups itself: the outbox retries them later.
     SELECT outbox_id, kind, target, subject FROM enqueue(ARRAY(
            SELECT CASE runtime WHEN 'dispatcher' THEN wake_entry(task_id, runtime)
                   ELSE wake_entry(task_id, runtime, %(hold)s, %(tries)s) END
@@ -136,8 +141,8 @@ SELECT task_id, NULL, NULL, bulk FROM created
 
 
 @dataclass(frozen=True)
-class Routed:
-    """What the routing of events made."""
+class RoutedEvents:
+    """The tasks that routing created, and the wake-ups that the caller holds."""
 
     task_ids: list[UUID]
     wake_ups: list[Intent]
@@ -149,11 +154,11 @@ async def route(
     *,
     performed: Sequence[int] = (),
     hold: timedelta = timedelta(),
-) -> Routed:
-    """Create the tasks that events ask for. An event of an abandoned generation creates none.
+) -> RoutedEvents:
+    """Create the tasks that events trigger. An event of a retired generation creates none.
 
-    `performed` are outbox rows that asked for it and have it now. With `hold`, the wake-ups of the
-    new tasks are the caller's to send for that long, as if it had leased them.
+    Deletes the `performed` outbox rows, which requested this routing. With `hold`, the caller sends the
+    wake-ups of the new tasks within that time, as if it had leased them from the outbox.
     """
     values = {
         "event_ids": event_ids,
@@ -168,4 +173,4 @@ async def route(
         for task_id, outbox_id, target, _ in rows
         if outbox_id is not None
     ]
-    return Routed(list(created), sorted(wake_ups, key=lambda intent: intent.outbox_id))
+    return RoutedEvents(list(created), sorted(wake_ups, key=lambda intent: intent.outbox_id))

@@ -1,4 +1,4 @@
-"""Comparing what upstream has with the work it should have made downstream, a slice at a time."""
+"""Compare the data of producers with the tasks of their consumers, a bounded batch at a time."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -6,17 +6,17 @@ from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
 
-_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('reconciler', 0))"
+_TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('reconciler', 0))"
 
 
-async def lock(conn: Conn) -> bool:
-    """Whether this transaction is the one that reconciles; the others need not."""
-    row = await (await conn.execute(_LOCK)).fetchone()
+async def try_lock(conn: Conn) -> bool:
+    """Lock reconciling until commit. Returns False if another replica holds the lock."""
+    row = await (await conn.execute(_TRY_LOCK)).fetchone()
     return bool(row and row[0])
 
 
-async def horizon(conn: Conn) -> str:
-    """A transaction id before which every transaction has ended."""
+async def read_horizon(conn: Conn) -> str:
+    """Return a transaction id before which every transaction has ended."""
     row = await (
         await conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
     ).fetchone()
@@ -24,15 +24,16 @@ async def horizon(conn: Conn) -> str:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
+    """The result of one comparison: partitions compared and tasks created."""
+
     partitions: int
     tasks: int
 
 
-# Each edge remembers the last partition it was compared up to, in the order of commits, so a pass
-# reads what is new and nothing else. The mark moves in the transaction that made the missing tasks.
-# A partition that an output was made from needs no task of its own; one whose event a paused job is
-# owed gets it with that.
+# Each edge stores the last partition that was compared, in commit order, so a call reads only new
+# partitions. The same transaction creates the missing tasks and moves this mark. A partition needs no
+# task if an output was already made from it, or if its event is deferred until the consumer resumes.
 _COMPARE = """
 WITH edge AS MATERIALIZED (
     SELECT DISTINCT ON (c.revision_id, c.dataset_version)
@@ -42,7 +43,7 @@ WITH edge AS MATERIALIZED (
       JOIN jobs j ON j.job_id = c.job_id
       LEFT JOIN reconciled_edges m ON m.job_id = c.job_id
        AND m.generation_hash = c.generation_hash AND m.dataset_version = c.dataset_version
-     WHERE j.paused_at IS NULL AND NOT (c.bulk AND j.bulk_paused_at IS NOT NULL)
+     WHERE NOT is_paused(j, c.bulk)
 ), behind AS MATERIALIZED (
     -- A probe of the index for each edge: as a semi join this would read every partition.
     SELECT e.* FROM edge e CROSS JOIN LATERAL (
@@ -52,7 +53,7 @@ WITH edge AS MATERIALIZED (
               AND p.commit_xid < %(horizon)s::xid8
             ORDER BY p.commit_xid, p.partition_key LIMIT 1) is_new
      LIMIT %(edges)s
-), slice AS MATERIALIZED (
+), batch AS MATERIALIZED (
     SELECT b.*, p.partition_key, p.range_start, p.range_end, p.commit_xid,
            concat_ws(':', b.dataset_uuid, b.dataset_version, b.generation_hash,
                      'p:' || p.partition_key) AS dedupe_key
@@ -61,13 +62,13 @@ WITH edge AS MATERIALIZED (
             WHERE p.dataset_version = b.dataset_version
               AND (p.commit_xid, p.partition_key) > (b.mark_xid, b.mark_key)
               AND p.commit_xid < %(horizon)s::xid8
-            ORDER BY p.commit_xid, p.partition_key LIMIT %(slice)s) p
+            ORDER BY p.commit_xid, p.partition_key LIMIT %(limit)s) p
 ), missing AS (
     SELECT new_task(s.org_id, s.job_id, s.revision_id, s.runtime, s.bulk, s.dedupe_key,
                     s.max_attempts, s.max_concurrency, s.timeout_seconds,
                     s.heartbeat_timeout_seconds, s.dataset_uuid, s.dataset_version,
                     s.partition_key, s.range_start, s.range_end) AS task
-      FROM slice s
+      FROM batch s
      WHERE NOT EXISTS (SELECT FROM tasks t
                         WHERE t.job_id = s.job_id AND t.dedupe_key = s.dedupe_key)
        AND NOT EXISTS (
@@ -88,28 +89,28 @@ WITH edge AS MATERIALIZED (
                                        partition_key)
     SELECT DISTINCT ON (job_id, generation_hash, dataset_version)
            job_id, generation_hash, dataset_version, commit_xid, partition_key
-      FROM slice
+      FROM batch
      ORDER BY job_id, generation_hash, dataset_version, commit_xid DESC, partition_key DESC
     ON CONFLICT (job_id, generation_hash, dataset_version) DO UPDATE
        SET commit_xid = EXCLUDED.commit_xid, partition_key = EXCLUDED.partition_key
 )
-SELECT (SELECT count(*) FROM slice),
+SELECT (SELECT count(*) FROM batch),
        (SELECT count(*) FROM create_tasks(ARRAY(SELECT task FROM missing)))
 """
 
 
 async def compare_partitions(
     conn: Conn, *, horizon: str, edges: int = 20, limit: int = 500
-) -> Compared:
-    """Give every consumer the tasks it lacks, for the next partitions that became final."""
-    values = {"horizon": horizon, "edges": edges, "slice": limit}
+) -> Comparison:
+    """Create the missing tasks of consumers for the next partitions committed before the horizon."""
+    values = {"horizon": horizon, "edges": edges, "limit": limit}
     row = await (await conn.execute(_COMPARE, values)).fetchone()
-    return Compared(row[0], row[1]) if row else Compared(0, 0)
+    return Comparison(row[0], row[1]) if row else Comparison(0, 0)
 
 
-# An event's time is its transaction's start. What is older than every transaction that still runs
-# is final, and is looked at once.
-_NEXT_EVENTS = """
+# An event's time is the start of its transaction. No event can appear that is older than every running
+# transaction, so each event is read once.
+_TAKE_EVENTS = """
 WITH mark AS (
     SELECT accepted_at FROM reconciled_events
 ), settled AS (
@@ -126,27 +127,27 @@ WITH mark AS (
     UPDATE reconciled_events SET accepted_at = upto.at FROM upto WHERE upto.at IS NOT NULL
 )
 SELECT count(*), coalesce(array_agg(e.event_id) FILTER (
-           WHERE e.routed_at IS NULL  -- one that a paused job is owed is not lost
+           WHERE e.routed_at IS NULL  -- a deferred event is not lost
              AND NOT EXISTS (SELECT FROM deferred_events d WHERE d.event_id = e.event_id)), '{}')
   FROM events e
  WHERE e.accepted_at > (SELECT accepted_at FROM mark) AND e.accepted_at <= (SELECT at FROM upto)
 """
 
 
-async def next_events(conn: Conn, *, grace: timedelta, limit: int) -> tuple[int, list[UUID]]:
-    """How many events were looked at, and which of them nobody routed."""
-    row = await (await conn.execute(_NEXT_EVENTS, {"grace": grace, "limit": limit})).fetchone()
+async def take_events(conn: Conn, *, grace: timedelta, limit: int) -> tuple[int, list[UUID]]:
+    """Read the next events. Returns how many were read, and those that were not routed."""
+    row = await (await conn.execute(_TAKE_EVENTS, {"grace": grace, "limit": limit})).fetchone()
     return (row[0], row[1]) if row else (0, [])
 
 
-_UNROUTED = """
+_LIST_UNROUTED = """
 SELECT invalidation_id FROM invalidations
  WHERE routed_at IS NULL AND made_at < now() - %(grace)s
  ORDER BY made_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 
 
-async def unrouted_invalidations(conn: Conn, *, grace: timedelta, limit: int) -> list[UUID]:
-    """Invalidations that nobody routed."""
-    cursor = await conn.execute(_UNROUTED, {"grace": grace, "limit": limit})
+async def list_unrouted_invalidations(conn: Conn, *, grace: timedelta, limit: int) -> list[UUID]:
+    """List and lock invalidations that were not routed in time."""
+    cursor = await conn.execute(_LIST_UNROUTED, {"grace": grace, "limit": limit})
     return [row[0] for row in await cursor.fetchall()]

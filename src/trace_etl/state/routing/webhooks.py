@@ -1,4 +1,4 @@
-"""Deliveries of webhooks: each one event of its source, once."""
+"""Record webhook deliveries. Each delivery is one event of its source."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from trace_etl.state.db.pool import Conn
 
 @dataclass(frozen=True)
 class WebhookSource:
-    """A source that is deployed, and takes deliveries."""
+    """A deployed source that receives webhook deliveries."""
 
     org_id: UUID
     job_id: UUID
@@ -25,7 +25,7 @@ class WebhookSource:
     deferred_by: str | None
 
 
-_SOURCE = """
+_FIND_SOURCE = """
 SELECT j.org_id, j.job_id, j.revision_id, o.dataset_uuid, o.dataset_version,
        r.source -> 'options' AS options, r.priority = 'bulk' AS bulk,
        coalesce(j.paused_by, CASE WHEN r.priority = 'bulk' THEN j.bulk_paused_by END)
@@ -38,10 +38,10 @@ SELECT j.org_id, j.job_id, j.revision_id, o.dataset_uuid, o.dataset_version,
 """
 
 
-async def source(conn: Conn, org: str, dag: str, job: str) -> WebhookSource | None:
-    """The webhook source of that name, if there is one."""
+async def find_source(conn: Conn, org: str, dag: str, job: str) -> WebhookSource | None:
+    """Find a webhook source by name. Returns None if it is not deployed."""
     async with conn.cursor(row_factory=class_row(WebhookSource)) as cursor:
-        await cursor.execute(_SOURCE, {"org": org, "dag": dag, "job": job})
+        await cursor.execute(_FIND_SOURCE, {"org": org, "dag": dag, "job": job})
         return await cursor.fetchone()
 
 
@@ -63,7 +63,10 @@ SELECT e.event_id, t.completion_hash
 async def deliver(
     conn: Conn, to: WebhookSource, delivery_id: str, scope: WebhookScope, body_hash: bytes
 ) -> tuple[UUID, bool]:
-    """The event of a delivery, and whether it is new. Raises Conflict if its id was another's."""
+    """Record a delivery. Returns its event and whether it is new.
+
+    Raises Conflict if the id was used with another body, NotFound if its event has been deleted.
+    """
     values = {
         "org_id": to.org_id,
         "job_id": to.job_id,
@@ -84,7 +87,9 @@ async def deliver(
         return made[0], True
     known = await (await conn.execute(_DELIVERED, values)).fetchone()
     if known is None or known[0] is None:
-        raise NotFound(f"delivery {delivery_id!r} was there before, but its event has expired")
+        raise NotFound(
+            f"delivery {delivery_id!r} was accepted before, but its event has been deleted"
+        )
     if bytes(known[1]) != body_hash:
-        raise Conflict(f"delivery {delivery_id!r} was accepted before, with another body")
+        raise Conflict(f"delivery {delivery_id!r} was accepted before with a different body")
     return known[0], False

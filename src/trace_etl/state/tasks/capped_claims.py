@@ -1,4 +1,4 @@
-"""Claims under caps: of jobs with `scaling.max_concurrency`, and of operators with a cap."""
+"""Claims of tasks whose job (`scaling.max_concurrency`) or operator has a cap."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -28,7 +28,7 @@ SELECT count(*) FROM jobs j JOIN tasks t USING (job_id)
 """
 
 # As in `claims.claim`. A non-null cap makes the completion enqueue `wake_next`, which wakes a waiting
-# task: a task that only its operator caps gets the largest possible one.
+# task. So a task that has no cap of its job, only of its operator, gets the largest possible number.
 _CLAIM_CAPPED = """
 UPDATE tasks t
    SET max_concurrency = coalesce(t.max_concurrency, 2147483647),
@@ -115,9 +115,9 @@ async def _lock_job(conn: Conn, job_id: UUID) -> int:
     return row[0]
 
 
-# Each job offers as many tasks as its cap has room for; the room of an operator goes to the oldest
-# tasks of all its jobs. So a job that must wait does not hide one that need not. Tasks of one job that
-# were queued with different caps wait for the oldest of them.
+# Each job offers as many tasks as its cap has room for. The room of an operator goes to the oldest offered
+# tasks of all its jobs, so a job without room does not block other jobs. If tasks of one job were queued
+# with different caps, the cap of the oldest one applies.
 _FIND_READY = """
 WITH operators AS MATERIALIZED (
     SELECT operator, room FROM room_under_operator_caps

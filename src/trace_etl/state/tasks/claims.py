@@ -1,4 +1,4 @@
-"""Claims by task id (`Queued → Running`): many requests in one statement and one commit."""
+"""Claims by task id (`Queued → Running`), many requests in one statement and one commit."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,11 +42,11 @@ class ClaimedTask(NamedTuple):
     """JSON; for each input partition: input index, dataset version, key, first, last, storage."""
 
 
-# The statement that starts a task pins its input partitions.
+# The statement that starts a task also pins its input partitions.
 #
-# The `||` keep the planner to the primary key of `tasks`: the first one excludes the indexes over
-# queued tasks. The second one makes it expect one request. For JSON it expects a hundred, and would
-# then scan all of a table that is not large.
+# The `||` keep the planner to the primary key of `tasks`. The one on `t.status` excludes the indexes over
+# queued tasks. The one on `l.worker_id` makes the planner expect one request instead of a hundred, for
+# which it would scan a small table.
 _CLAIM = """
 UPDATE tasks t
    SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,
@@ -69,14 +69,14 @@ RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.r
 async def claim(conn: Conn, requests: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
     """Start every requested task that may start now and has no cap.
 
-    Returns the started tasks by lease token; a request that lost has no entry.
+    Returns the started tasks by lease token; a refused request has no entry.
     """
     claimed = await conn.rows(_CLAIM, {"requests": as_json(requests)}, ClaimedTask._make)
     return {task.lease_token: task for task in claimed}
 
 
 def as_json(requests: list[ClaimRequest]) -> str:
-    """Return requests in the order of their ids, so that two batches cannot deadlock."""
+    """Return requests as JSON, sorted by task id so that two batches cannot deadlock."""
     return rows_as_json([r._asdict() for r in sorted(requests, key=lambda r: r.task_id)])
 
 
@@ -126,7 +126,7 @@ SELECT t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revi
 
 
 async def find_claimed(conn: Conn, request: ClaimRequest) -> list[ClaimedTask]:
-    """Find the task of a request that was granted before, when its response was lost."""
+    """Find the task of a request that was granted before and is repeated."""
     values = {"lease_token": request.lease_token.hex, "task_id": request.task_id.hex}
     return await conn.rows(_FIND_CLAIMED, values, ClaimedTask._make)
 

@@ -1,9 +1,9 @@
-"""`Running → Completed | Failed | Canceled`: many completions, one statement, one commit."""
+"""End attempts (`Running → Completed | Failed | Canceled`) and record their events, many per statement."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, LiteralString, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -14,7 +14,7 @@ from trace_etl.state.db.pool import Conn, rows_as_json
 
 @dataclass(frozen=True)
 class NewEvent:
-    """An event about to be recorded. Without a version, the dataset's current one is meant."""
+    """An event to record. Without `dataset_version`, it concerns the dataset's current generation."""
 
     dataset_uuid: UUID
     dataset_version: UUID | None
@@ -26,7 +26,7 @@ class NewEvent:
 
 
 class Completion(NamedTuple):
-    """What a worker says of its attempt."""
+    """The result of an attempt, as its worker reports it."""
 
     fence: Fence
     status: str
@@ -34,60 +34,49 @@ class Completion(NamedTuple):
     error_code: str | None = None
     error_message: str | None = None
     retry_after: timedelta | None = None
-    """Delay before the next attempt, if any remains; None: the failure is final."""
+    """Delay before the next attempt, if one is left. None makes the failure final."""
     events: Sequence[NewEvent] = ()
 
     @property
-    def plain(self) -> bool:
-        """Success, and nothing more to say."""
-        said = self.events or self.error_code is not None or self.error_message is not None
-        return self.status == "Completed" and not said
+    def is_plain(self) -> bool:
+        """Whether the attempt succeeded without events and without an error text."""
+        has_error = self.error_code is not None or self.error_message is not None
+        return self.status == "Completed" and not self.events and not has_error
 
 
-# By primary key, as for claims: the `||` has the planner expect one completion, not a hundred.
-_WANT: LiteralString = """
+# The short form of `_COMPLETE`, enough for most tasks. It skips reaped tasks, and tasks with a cursor,
+# an invalidation or a concurrency cap, whose completion writes more rows.
+#
+# As in claims, the `||` keep the planner to the primary key of `tasks`: the one on `w.status` makes it
+# expect one completion instead of a hundred, the one on `t.status` excludes the indexes by status.
+_COMPLETE_PLAIN = """
+WITH done AS (
+    UPDATE tasks t
+       SET status = 'Completed', completion_hash = decode(w.content_hash, 'hex'),
+           error_code = NULL, error_message = NULL, finished_at = now()
       FROM json_to_recordset(%(completions)s::json) AS w (
            task_id uuid, attempt int, lease_token uuid, status text, content_hash text,
            error_code text, error_message text, retry_seconds float8)
      WHERE t.task_id = w.task_id AND t.attempt = w.attempt AND t.lease_token = w.lease_token
        AND w.status || '' = w.status
-"""
-_HISTORY: LiteralString = """
+       AND t.status || '' = 'Running' AND t.cursor_value IS NULL AND t.invalidation_id IS NULL
+       AND t.max_concurrency IS NULL
+    RETURNING t.task_id, t.attempt, t.worker_id, t.started_at, t.status, t.error_code,
+              t.error_message
+), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
                                error_message)
     SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message FROM done
     ON CONFLICT (task_id, attempt) DO UPDATE
         SET outcome = EXCLUDED.outcome, error_code = EXCLUDED.error_code,
             error_message = EXCLUDED.error_message, ended_at = now()
-"""
-
-# What most tasks need and no more. A task that something else depends on (a cursor, an
-# invalidation, room under a cap), or that was reaped, is not touched: it needs the whole statement.
-_COMPLETE_PLAIN = (
-    """
-WITH done AS (
-    UPDATE tasks t
-       SET status = 'Completed', completion_hash = decode(w.content_hash, 'hex'),
-           error_code = NULL, error_message = NULL, finished_at = now()
-"""
-    + _WANT
-    + """
-       AND t.status || '' = 'Running' AND t.cursor_value IS NULL AND t.invalidation_id IS NULL
-       AND t.max_concurrency IS NULL
-    RETURNING t.task_id, t.attempt, t.worker_id, t.started_at, t.status, t.error_code,
-              t.error_message
-), history AS ("""
-    + _HISTORY
-    + """
 )
 SELECT task_id, status FROM done
 """
-)
 
-# A reaped attempt (Failed, with a cause) may still be completed: its lease is on the row until the
-# next attempt starts. The `||` keeps the planner to the primary key, whatever else runs or failed.
-_COMPLETE = (
-    """
+# A reaped attempt (Failed, with a cause) may still be completed: its lease stays on the row until the
+# next attempt starts.
+_COMPLETE = """
 WITH done AS (
     UPDATE tasks t
        SET status = CASE WHEN w.status = 'Failed' AND t.cancel_requested THEN 'Canceled'
@@ -98,18 +87,24 @@ WITH done AS (
                SELECT CASE WHEN due IS NULL THEN now() END, due
                  FROM (SELECT next_attempt_at(t.attempt, t.max_attempts, t.cancel_requested,
                                               make_interval(secs => w.retry_seconds)) AS due) next)
-"""
-    + _WANT
-    + """
+      FROM json_to_recordset(%(completions)s::json) AS w (
+           task_id uuid, attempt int, lease_token uuid, status text, content_hash text,
+           error_code text, error_message text, retry_seconds float8)
+     WHERE t.task_id = w.task_id AND t.attempt = w.attempt AND t.lease_token = w.lease_token
+       AND w.status || '' = w.status
        AND (t.status || '' = 'Running'
             OR (t.cause IS NOT NULL AND t.status || '' IN ('Failed', 'Canceled')))
     RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
               t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
               t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot
-), history AS ("""
-    + _HISTORY
-    + """
-), happened AS (
+), history AS (
+    INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
+                               error_message)
+    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message FROM done
+    ON CONFLICT (task_id, attempt) DO UPDATE
+        SET outcome = EXCLUDED.outcome, error_code = EXCLUDED.error_code,
+            error_message = EXCLUDED.error_message, ended_at = now()
+), recorded AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
                         range_start, range_end, cursor_value, producer_task_id, attempt)
     SELECT done.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
@@ -124,12 +119,12 @@ WITH done AS (
     RETURNING event_id
 ), enqueued AS (
     SELECT count(*) FROM enqueue(ARRAY(
-           SELECT outbox_entry('route_event', event_id) FROM happened
+           SELECT outbox_entry('route_event', event_id) FROM recorded
             UNION ALL
            -- The attempt made room under a concurrency cap: wake a task that waits for it.
            SELECT outbox_entry('wake_next', job_id) FROM done WHERE max_concurrency IS NOT NULL))
 ), advanced AS (
-    -- Also when nothing matched: what was read need not be read again.
+    -- A task that matched no rows also moves the cursor: its blocks need not be read again.
     INSERT INTO consumer_cursors AS c (job_id, generation_hash, dataset_uuid, dataset_version,
                                        cursor_value, task_id)
     SELECT DISTINCT ON (done.job_id, r.generation_hash, done.dataset_version)
@@ -138,7 +133,8 @@ WITH done AS (
       FROM done JOIN job_revisions r ON r.revision_id = done.revision_id
      WHERE done.cursor_value IS NOT NULL AND done.status = 'Completed'
        AND done.dataset_version IS NOT NULL
-       -- Unless some of it was taken back: that is still to come, and to be read.
+       -- Not past blocks that were invalidated after the attempt pinned its inputs: their
+       -- replacement must still be read.
        AND done.invalidation_id IS NULL
        AND NOT EXISTS (
            SELECT FROM invalidations i
@@ -158,32 +154,34 @@ WITH done AS (
 )
 SELECT task_id, status FROM done CROSS JOIN enqueued
 """
-)
 
 
 async def complete_plain(conn: Conn, completions: list[Completion]) -> dict[UUID, str]:
-    """End attempts that succeeded and have nothing to tell. What it leaves is for `complete`."""
-    values = {"completions": rows_as_json([_completion_row(c) for c in _in_order(completions)])}
+    """Complete attempts whose completion is plain. Returns the status by task.
+
+    A task without an entry was skipped: call `complete` for it.
+    """
+    values = {"completions": rows_as_json([_completion_row(c) for c in _sort_by_task(completions)])}
     return dict(await conn.rows(_COMPLETE_PLAIN, values, tuple))
 
 
 async def complete(conn: Conn, completions: list[Completion]) -> dict[UUID, str]:
-    """End attempts, record their events and ask for the routing. Losers have no entry.
+    """End attempts, record their events and enqueue the routing. Returns the status by task.
 
-    At most one completion of a task per call: the caller keeps them apart.
+    A completion whose fence is stale has no entry. A call has at most one completion per task.
     """
     cursor = await conn.execute(
         _COMPLETE,
         {
-            "completions": rows_as_json([_completion_row(c) for c in _in_order(completions)]),
+            "completions": rows_as_json([_completion_row(c) for c in _sort_by_task(completions)]),
             "events": _events_as_json((c.fence, c.events) for c in completions if c.events),
         },
     )
     return dict(await cursor.fetchall())
 
 
-def _in_order(completions: list[Completion]) -> list[Completion]:
-    """Rows are locked in the order of their ids: two batches with common tasks cannot deadlock."""
+def _sort_by_task(completions: list[Completion]) -> list[Completion]:
+    """Sort by task id: rows are locked in this order, so two batches cannot deadlock."""
     return sorted(completions, key=lambda c: c.fence.task_id)
 
 
@@ -200,7 +198,7 @@ def _completion_row(c: Completion) -> dict[str, Any]:
     }
 
 
-def _events_as_json(given: Iterable[tuple[Fence, Sequence[NewEvent]]]) -> str:
+def _events_as_json(events_by_fence: Iterable[tuple[Fence, Sequence[NewEvent]]]) -> str:
     return rows_as_json(
         [
             {
@@ -213,30 +211,30 @@ def _events_as_json(given: Iterable[tuple[Fence, Sequence[NewEvent]]]) -> str:
                 "range_end": e.range_end,
                 "cursor_value": e.cursor_value,
             }
-            for fence, events in given
+            for fence, events in events_by_fence
             for e in events
         ]
     )
 
 
-# A cursor that comes again after its producer took blocks before it back is news. The events of a
-# source that runs all the time are routed when it goes on, as those of any paused source.
+# The scope key of a cursor includes the last invalidation that the producer recorded before it: a cursor
+# that is reported again after a reorganisation is a new event. Events of an always_on source that is
+# paused are deferred until the source resumes.
 _RECORD_EVENTS = """
 WITH producer AS (
     SELECT t.task_id, t.attempt, t.org_id, t.job_id, t.bulk,
-           t.dedupe_key LIKE 'always_on:%%'
-               AND (j.paused_at IS NOT NULL OR (t.bulk AND j.bulk_paused_at IS NOT NULL)) AS held
+           t.dedupe_key LIKE 'always_on:%%' AND is_paused(j, t.bulk) AS is_held
       FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.task_id = %(task_id)s AND t.attempt = %(attempt)s AND t.lease_token = %(lease_token)s
        AND t.status = 'Running'
        FOR UPDATE OF t
-), happened AS (
+), recorded AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
                         range_start, range_end, cursor_value, producer_task_id, attempt)
     SELECT p.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
            CASE WHEN e.cursor_value IS NULL THEN e.scope_key
                 ELSE concat(e.scope_key, (
-                     -- Not their number: old ones are forgotten.
+                     -- The last one, not their number: retention deletes old ones.
                      SELECT '@' || max(i.made_xid::text::bigint) FROM invalidations i
                       WHERE i.task_id = p.task_id AND i.dataset_version = e.dataset_version
                         AND i.range_start <= e.cursor_value)) END,
@@ -251,17 +249,17 @@ WITH producer AS (
 ), enqueued AS (
     SELECT count(*) FROM enqueue(ARRAY(
            SELECT outbox_entry('route_event', event_id)
-             FROM happened CROSS JOIN producer p WHERE NOT p.held))
+             FROM recorded CROSS JOIN producer p WHERE NOT p.is_held))
 ), deferred AS (
     INSERT INTO deferred_events (event_id, job_id, bulk)
-    SELECT event_id, p.job_id, p.bulk FROM happened CROSS JOIN producer p WHERE p.held
+    SELECT event_id, p.job_id, p.bulk FROM recorded CROSS JOIN producer p WHERE p.is_held
 )
-SELECT (SELECT count(*) FROM producer), (SELECT count(*) FROM happened) FROM enqueued
+SELECT (SELECT count(*) FROM producer), (SELECT count(*) FROM recorded) FROM enqueued
 """
 
 
 async def record_events(conn: Conn, fence: Fence, events: list[NewEvent]) -> int | None:
-    """Record events of a running attempt. Returns how many were new; None: the fence is stale."""
+    """Record events of a running attempt. Returns how many are new, or None if the fence is stale."""
     cursor = await conn.execute(
         _RECORD_EVENTS,
         {
@@ -277,7 +275,7 @@ async def record_events(conn: Conn, fence: Fence, events: list[NewEvent]) -> int
 
 @dataclass(frozen=True)
 class FenceState:
-    """What the database holds against a fence that was refused."""
+    """The state of a task that explains why a fence was refused."""
 
     task_id: UUID
     status: str
@@ -286,14 +284,14 @@ class FenceState:
     completion_hash: bytes | None
 
 
-_FENCE_STATE = """
+_FENCE_STATES = """
 SELECT task_id, status, attempt, lease_token, completion_hash
   FROM tasks WHERE task_id = ANY(%(task_ids)s)
 """
 
 
 async def fence_states(conn: Conn, task_ids: list[UUID]) -> dict[UUID, FenceState]:
-    """How the given tasks stand, to say why a fence was refused."""
+    """Return the states of the given tasks; an unknown task has no entry."""
     async with conn.cursor(row_factory=class_row(FenceState)) as cursor:
-        await cursor.execute(_FENCE_STATE, {"task_ids": task_ids})
+        await cursor.execute(_FENCE_STATES, {"task_ids": task_ids})
         return {row.task_id: row for row in await cursor.fetchall()}

@@ -1,4 +1,4 @@
-"""Extending leases, ending dead attempts, starting the next ones."""
+"""Extend leases, end expired attempts, and start the next attempts."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,36 +12,38 @@ from trace_etl.state.db.pool import Conn
 
 @dataclass(frozen=True)
 class Lease:
+    """A lease that was extended."""
+
     task_id: UUID
     attempt: int
     lease_token: UUID
     lease_expires_at: datetime
     cancel_requested: bool
     hold: bool
+    """Whether the job is paused. An always_on source then stays alive and emits no events."""
 
 
-# Only a Running attempt is extended: one that was reaped is over, save for a late completion.
+# Only a Running attempt is extended. A reaped attempt has ended; only its late completion is accepted.
 _EXTEND = """
-WITH want AS (
+WITH requested AS (
     SELECT DISTINCT *
       FROM unnest(%(task_ids)s::uuid[], %(attempts)s::int[], %(lease_tokens)s::uuid[])
         AS w (task_id, attempt, lease_token)
 ), locked AS (
-    SELECT t.task_id FROM tasks t JOIN want w USING (task_id, attempt, lease_token)
+    SELECT t.task_id FROM tasks t JOIN requested w USING (task_id, attempt, lease_token)
      WHERE t.status = 'Running' ORDER BY t.task_id FOR UPDATE OF t
 )
 UPDATE tasks t
-   SET lease_expires_at = now() + make_interval(secs => t.lease_seconds)  -- the only clock
+   SET lease_expires_at = now() + make_interval(secs => t.lease_seconds)  -- the database clock is the only clock
   FROM locked l
  WHERE t.task_id = l.task_id
 RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.cancel_requested,
-          (SELECT j.paused_at IS NOT NULL OR (t.bulk AND j.bulk_paused_at IS NOT NULL)
-             FROM jobs j WHERE j.job_id = t.job_id) AS hold
+          (SELECT is_paused(j, t.bulk) FROM jobs j WHERE j.job_id = t.job_id) AS hold
 """
 
 
 async def extend(conn: Conn, fences: list[Fence]) -> dict[Fence, Lease]:
-    """Push leases forward. A fence that is not current has no entry."""
+    """Extend leases. A stale fence has no entry in the result."""
     async with conn.cursor(row_factory=class_row(Lease)) as cursor:
         await cursor.execute(
             _EXTEND,
@@ -57,7 +59,7 @@ async def extend(conn: Conn, fences: list[Fence]) -> dict[Fence, Lease]:
 
 @dataclass(frozen=True)
 class ExpiredAttempt:
-    """A Running attempt whose time is up."""
+    """A Running attempt whose lease or deadline has passed."""
 
     task_id: UUID
     attempt: int
@@ -67,9 +69,9 @@ class ExpiredAttempt:
 
 
 _LOCK_EXPIRED = """
-(SELECT task_id, attempt, worker_id, false AS past_deadline, cancel_requested
-   FROM tasks WHERE status = 'Running' AND lease_expires_at < now()
-  ORDER BY lease_expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+SELECT task_id, attempt, worker_id, false AS past_deadline, cancel_requested
+  FROM tasks WHERE status = 'Running' AND lease_expires_at < now()
+ ORDER BY lease_expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 _LOCK_OVERDUE = """
 SELECT task_id, attempt, worker_id, true AS past_deadline, cancel_requested
@@ -79,7 +81,7 @@ SELECT task_id, attempt, worker_id, true AS past_deadline, cancel_requested
 
 
 async def lock_expired(conn: Conn, *, limit: int) -> list[ExpiredAttempt]:
-    """Attempts whose lease or hard timeout has passed, locked for this transaction."""
+    """Lock attempts whose lease or deadline has passed, until commit."""
     found: list[ExpiredAttempt] = []
     for query in (_LOCK_EXPIRED, _LOCK_OVERDUE):
         async with conn.cursor(row_factory=class_row(ExpiredAttempt)) as cursor:
@@ -114,14 +116,14 @@ SELECT outbox_id FROM enqueue(ARRAY(
 
 
 async def reap(
-    conn: Conn, gone: ExpiredAttempt, *, cause: str, message: str, retry_after: timedelta | None
+    conn: Conn, expired: ExpiredAttempt, *, cause: str, message: str, retry_after: timedelta | None
 ) -> None:
-    """End a dead attempt, recording why; a task that was asked to stop counts as Canceled."""
+    """End an expired attempt and record the cause. A task with a cancel request becomes Canceled."""
     await conn.execute(
         _REAP,
         {
-            "task_id": gone.task_id,
-            "attempt": gone.attempt,
+            "task_id": expired.task_id,
+            "attempt": expired.attempt,
             "cause": cause,
             "error_message": message,
             "retry_after": retry_after,
@@ -149,7 +151,10 @@ SELECT task_id, attempt FROM started CROSS JOIN woken
 
 
 async def start_next_attempts(conn: Conn, *, limit: int) -> list[tuple[UUID, int]]:
-    """`Failed → Queued` with `attempt + 1` for tasks whose wait is over, and wake somebody up."""
+    """Queue the next attempt of tasks whose retry is due (`Failed → Queued`) and enqueue wake-ups.
+
+    Returns task ids with their new attempt.
+    """
     cursor = await conn.execute(_START_NEXT, {"limit": limit})
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
@@ -162,12 +167,12 @@ SELECT least((SELECT min(lease_expires_at) FROM tasks WHERE status = 'Running'),
 
 
 async def next_retry(conn: Conn) -> timedelta | None:
-    """How long until a retry falls due; None when none is pending."""
+    """Return the time until the next retry is due, or None if no retry is pending."""
     row = await (await conn.execute(_NEXT_RETRY)).fetchone()
     return row[0] if row else None
 
 
 async def next_expiry(conn: Conn) -> timedelta | None:
-    """How long until a lease or a deadline passes; None when nothing runs."""
+    """Return the time until the next lease or deadline passes, or None if no task runs."""
     row = await (await conn.execute(_NEXT_EXPIRY)).fetchone()
     return row[0] if row else None

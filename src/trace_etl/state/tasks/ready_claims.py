@@ -1,14 +1,14 @@
-"""Claims for several tasks: the oldest ready tasks of a runtime that have no cap."""
+"""Claims that name no task: the oldest ready tasks of a runtime that have no cap."""
 
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn, rows_as_json
 from trace_etl.state.tasks.claims import ClaimedTask
 
-# The oldest tasks over all jobs, unless a job is paused: the statement would then read the queues of
-# paused jobs in vain.
+# The oldest tasks of all jobs. It claims nothing while any job is paused, because it would then read the
+# queues of paused jobs without use.
 #
-# A task and its slot have the same number. A join of tasks and slots would compare each with each.
+# A task takes the slot with its row number. A join of tasks and slots would compare each with each.
 _CLAIM_OLDEST = """
 WITH next AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
@@ -38,8 +38,9 @@ RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.r
                                                 t.range_start, t.range_end))::text AS pins
 """
 
-# While a job is paused: the oldest tasks of each job that is not, unless nothing is queued for the
-# runtime. More candidates than slots, because other claims may lock the same ones.
+# For the time while a job is paused: the oldest tasks of each job that is not paused. It skips this scan
+# when nothing is queued for the runtime. It reads more candidates than slots, because other claims may
+# lock the same ones.
 _CLAIM_OLDEST_OF_EACH_JOB = """
 WITH candidates AS MATERIALIZED (
     SELECT t.task_id, t.bulk, t.queued_at

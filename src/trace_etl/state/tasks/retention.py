@@ -1,20 +1,20 @@
-"""Forgetting what ended long ago."""
+"""Delete finished tasks and lineage of old generations."""
 
 from datetime import timedelta
 
 from trace_etl.state.db.pool import Conn
 
-# A task that a committed partition points at stays: it is the partition's lineage. So does the
-# word on a scope of a live generation: its row keeps the same work from being created again.
-_DROP = """
-WITH abandoned AS MATERIALIZED (
+# Two kinds of tasks stay. A task that a committed partition refers to is part of the partition's lineage.
+# A task of a live generation prevents that a task with the same dedupe key is created again.
+_DROP_FINISHED = """
+WITH retired AS MATERIALIZED (
     SELECT v.dataset_version FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
      WHERE d.dataset_version IS DISTINCT FROM v.dataset_version
        AND d.building_version IS DISTINCT FROM v.dataset_version
 ), old AS (
-    SELECT f.task_id FROM abandoned a CROSS JOIN LATERAL (
+    SELECT f.task_id FROM retired v CROSS JOIN LATERAL (
         SELECT t.task_id FROM tasks t
-         WHERE t.dataset_version = a.dataset_version AND t.finished_at < now() - %(older_than)s
+         WHERE t.dataset_version = v.dataset_version AND t.finished_at < now() - %(older_than)s
            AND t.status IN ('Completed', 'Failed', 'Canceled')
            AND NOT EXISTS (SELECT FROM partitions p WHERE p.task_id = t.task_id)
          LIMIT %(limit)s
@@ -22,7 +22,7 @@ WITH abandoned AS MATERIALIZED (
     ) f LIMIT %(limit)s
 ), attempts AS (
     DELETE FROM task_attempts a USING old WHERE a.task_id = old.task_id
-), happened AS (
+), emitted AS (
     DELETE FROM events e USING old WHERE e.producer_task_id = old.task_id
 )
 DELETE FROM tasks t USING old WHERE t.task_id = old.task_id
@@ -30,15 +30,15 @@ DELETE FROM tasks t USING old WHERE t.task_id = old.task_id
 
 
 async def drop_finished(conn: Conn, *, older_than: timedelta, limit: int) -> int:
-    """Delete finished tasks of generations that nobody reads any more, with their history."""
-    return (await conn.execute(_DROP, {"older_than": older_than, "limit": limit})).rowcount
+    """Delete finished tasks of retired generations, with their attempts and events."""
+    return (await conn.execute(_DROP_FINISHED, {"older_than": older_than, "limit": limit})).rowcount
 
 
-# The lineage of a generation is dropped when nobody sees the generation, no rollback leads to it,
-# and nothing whose lineage is kept was made from it: so never what leads up from current data. What
-# it was made from itself follows in the next round.
+# The lineage of a generation is deleted when three conditions hold: the generation is neither live nor
+# being built, no rollback returns to it, and no generation that has lineage was made from it. So the
+# lineage of current data is complete. The generation's own inputs follow in a later call.
 _DROP_LINEAGE = """
-WITH seen AS MATERIALIZED (
+WITH needed AS MATERIALIZED (
     SELECT dataset_version FROM datasets WHERE dataset_version IS NOT NULL
      UNION
     SELECT building_version FROM datasets WHERE building_version IS NOT NULL
@@ -48,21 +48,21 @@ WITH seen AS MATERIALIZED (
        AND r.state IN ('building', 'complete')
       JOIN dag_version_jobs m ON m.dag_version = r.previous_version
       JOIN job_outputs o ON o.revision_id = m.revision_id
-), gone AS MATERIALIZED (
+), unneeded AS MATERIALIZED (
     SELECT v.dataset_version FROM dataset_versions v
      WHERE v.created_at < now() - %(older_than)s
-       AND NOT EXISTS (SELECT FROM seen s WHERE s.dataset_version = v.dataset_version)
+       AND NOT EXISTS (SELECT FROM needed n WHERE n.dataset_version = v.dataset_version)
        AND EXISTS (SELECT FROM partition_inputs l WHERE l.dataset_version = v.dataset_version)
        AND NOT EXISTS (SELECT FROM partition_inputs l WHERE l.input_version = v.dataset_version
                           AND l.dataset_version <> v.dataset_version)
      LIMIT 20
 )
 DELETE FROM partition_inputs WHERE ctid = ANY(ARRAY(
-    SELECT l.ctid FROM gone JOIN partition_inputs l USING (dataset_version)
+    SELECT l.ctid FROM unneeded JOIN partition_inputs l USING (dataset_version)
      LIMIT %(limit)s FOR UPDATE OF l SKIP LOCKED))
 """
 
 
 async def drop_lineage(conn: Conn, *, older_than: timedelta, limit: int) -> int:
-    """Delete the lineage of generations that nobody sees and nothing seen was made from."""
+    """Delete the lineage of generations that are not live and that no live data was made from."""
     return (await conn.execute(_DROP_LINEAGE, {"older_than": older_than, "limit": limit})).rowcount

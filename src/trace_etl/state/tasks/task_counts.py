@@ -1,4 +1,9 @@
-"""How many tasks each job has, by status: counted once, however many have ended."""
+"""Count the tasks of each job by status.
+
+Ended tasks are added up once: the table `task_tallies` has the totals of every task that changed before
+the mark in `task_tally_marks`. A query adds the tasks that changed since then, and subtracts
+`task_tally_corrections`: tasks that had ended and then continued or were deleted.
+"""
 
 from uuid import UUID
 
@@ -6,12 +11,11 @@ from trace_etl.api.user.tasks import JobTaskCounts
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 
-# Apart from the rest, so that the planner sees how little there is behind it.
-_MARK = """
+# A statement apart from `_COUNT_TASKS`, so that the planner knows the mark's value and expects few rows.
+_READ_MARK = """
 SELECT counted_to::text FROM task_tally_marks WHERE org_id = %(org_id)s
 """
-# The sum, what ended since it was made, less what was in it and did not stay ended.
-_SUMMARY = """
+_COUNT_TASKS = """
 WITH chosen AS MATERIALIZED (
     SELECT j.job_id, g.name AS dag, j.name AS job FROM dags g JOIN jobs j USING (dag_id)
      WHERE g.org_id = %(org_id)s AND j.active AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
@@ -45,33 +49,36 @@ SELECT c.dag, c.job,
 async def count_tasks(conn: Conn, org_id: UUID, dag: str | None) -> list[JobTaskCounts]:
     """Count tasks by job and status.
 
-    Call it in a snapshot: the mark must not move between the two queries.
+    Call it in one snapshot, so that the mark does not move between its two queries.
     """
-    values = {"org_id": org_id, "dag": dag, "mark": await _mark(conn, org_id)}
-    return await fetch_all(conn, JobTaskCounts, _SUMMARY, values)
+    values = {"org_id": org_id, "dag": dag, "mark": await _read_mark(conn, org_id)}
+    return await fetch_all(conn, JobTaskCounts, _COUNT_TASKS, values)
 
 
-async def _mark(conn: Conn, org_id: UUID) -> str:
-    row = await (await conn.execute(_MARK, {"org_id": org_id})).fetchone()
+async def _read_mark(conn: Conn, org_id: UUID) -> str:
+    row = await (await conn.execute(_READ_MARK, {"org_id": org_id})).fetchone()
     return row[0] if row else "0"
 
 
-_NEW_MARKS = """
+_CREATE_MARKS = """
 INSERT INTO task_tally_marks (org_id, counted_to)
 SELECT o.org_id, '0'::xid8 FROM orgs o
  WHERE NOT EXISTS (SELECT FROM task_tally_marks m WHERE m.org_id = o.org_id)
 ON CONFLICT DO NOTHING
 """
-_MARKS = "SELECT org_id FROM task_tally_marks ORDER BY org_id FOR UPDATE SKIP LOCKED"
-# Up to where every transaction has ended: nothing can turn up behind the mark any more. A
-# correction of what is counted here was made before our snapshot, and then the task is not in it.
-_MOVE = """
-WITH enough AS (
+_LOCK_MARKS = "SELECT org_id FROM task_tally_marks ORDER BY org_id FOR UPDATE SKIP LOCKED"
+# The mark moves at most to the oldest transaction that still runs: no later commit has a smaller id.
+#
+# A correction has the id of the transaction that ended its task. Before the old mark, the end was counted
+# and is subtracted. Between the old and the new mark, the end is not in this batch: the task's row has
+# changed since.
+_ADVANCE_MARK = """
+WITH batch_end AS (
     SELECT (t.changed_xid::text::numeric + 1)::text::xid8 AS counted_to FROM tasks t
      WHERE t.org_id = %(org_id)s AND t.changed_xid >= %(mark)s::xid8
      ORDER BY t.changed_xid OFFSET %(limit)s - 1 LIMIT 1
 ), bound AS MATERIALIZED (
-    SELECT least(pg_snapshot_xmin(pg_current_snapshot()), (SELECT counted_to FROM enough))
+    SELECT least(pg_snapshot_xmin(pg_current_snapshot()), (SELECT counted_to FROM batch_end))
            AS counted_to
 ), ended AS (
     SELECT t.job_id, t.status, count(*) AS n FROM tasks t
@@ -88,24 +95,24 @@ WITH enough AS (
     SELECT job_id, status, sum(n)
       FROM (SELECT * FROM ended
              UNION ALL
-            SELECT job_id, status, -1 FROM corrected WHERE was_counted) every
+            SELECT job_id, status, -1 FROM corrected WHERE was_counted) changes
      GROUP BY job_id, status
     ON CONFLICT (job_id, status) DO UPDATE SET n = t.n + EXCLUDED.n
 ), moved AS (
     UPDATE task_tally_marks SET counted_to = (SELECT counted_to FROM bound)
      WHERE org_id = %(org_id)s AND counted_to < (SELECT counted_to FROM bound)
 )
-SELECT EXISTS (SELECT FROM enough)
+SELECT EXISTS (SELECT FROM batch_end)
 """
 
 
-async def advance(conn: Conn, *, limit: int) -> int:
-    """Add up about `limit` more tasks of every org. Returns how many orgs have more than that."""
-    await conn.execute(_NEW_MARKS)
-    orgs = [row[0] for row in await (await conn.execute(_MARKS)).fetchall()]
+async def advance_counts(conn: Conn, *, limit: int) -> int:
+    """Count about `limit` more ended tasks of every org. Returns how many orgs have more."""
+    await conn.execute(_CREATE_MARKS)
+    orgs = [row[0] for row in await (await conn.execute(_LOCK_MARKS)).fetchall()]
     more = 0
-    for org_id in orgs:  # a statement of its own: its snapshot must be younger than the lock
-        values = {"org_id": org_id, "limit": limit, "mark": await _mark(conn, org_id)}
-        row = await (await conn.execute(_MOVE, values)).fetchone()
+    for org_id in orgs:  # one statement each: its snapshot must be younger than the lock
+        values = {"org_id": org_id, "limit": limit, "mark": await _read_mark(conn, org_id)}
+        row = await (await conn.execute(_ADVANCE_MARK, values)).fetchone()
         more += bool(row and row[0])
     return more

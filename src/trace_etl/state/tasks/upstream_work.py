@@ -6,19 +6,19 @@ from trace_etl.api.user.jobs import UpstreamWork
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 
-# Counts read live and failed tasks only, which are few.
-_ABOVE = """
-WITH RECURSIVE above (job_id, distance) AS (
+# The counts read only queued, running and failed tasks, which are few.
+_UPSTREAM_WORK = """
+WITH RECURSIVE upstream (job_id, distance) AS (
     SELECT d.job_id, 1 FROM job_inputs i JOIN dataset_producers d USING (dataset_uuid)
      WHERE i.revision_id = %(revision_id)s
      UNION
     SELECT d.job_id, a.distance + 1
-      FROM above a JOIN jobs j USING (job_id)
+      FROM upstream a JOIN jobs j USING (job_id)
       JOIN job_inputs i ON i.revision_id = j.revision_id
       JOIN dataset_producers d USING (dataset_uuid)
      WHERE a.distance < 50
 ), nearest AS (
-    SELECT job_id, min(distance) AS distance FROM above GROUP BY job_id
+    SELECT job_id, min(distance) AS distance FROM upstream GROUP BY job_id
 )
 SELECT g.name AS dag, j.name AS job, n.distance, w.queued, w.running, w.retrying, w.failed,
        j.paused_by
@@ -44,4 +44,4 @@ SELECT g.name AS dag, j.name AS job, n.distance, w.queued, w.running, w.retrying
 
 async def list_upstream_work(conn: Conn, revision_id: UUID) -> list[UpstreamWork]:
     """List the jobs upstream of a revision that have unfinished or failed work, nearest first."""
-    return await fetch_all(conn, UpstreamWork, _ABOVE, {"revision_id": revision_id})
+    return await fetch_all(conn, UpstreamWork, _UPSTREAM_WORK, {"revision_id": revision_id})

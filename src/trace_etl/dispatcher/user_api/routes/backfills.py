@@ -105,7 +105,7 @@ async def cancel_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -
         state = await steps.lock(conn, user.org_id, backfill_id)
         if state in ("complete", "failed"):
             raise Conflict(f"the backfill is {state} already")
-        done = steps.Canceled(0, 0)
+        done = steps.CanceledTasks(0, 0)
         if state == "running":
             done = await steps.cancel(
                 conn, backfill_id, f"the backfill was canceled by {user.name}"

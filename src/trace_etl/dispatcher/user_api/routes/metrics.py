@@ -52,7 +52,10 @@ async def _render_org(ctx: Context, org_id: UUID) -> bytes:
             *_running(await stored.running(conn, org_id)),
             _retrying(await stored.retrying(conn, org_id)),
             _paused(await stored.paused(conn, org_id)),
-            *_pressure(await loads.queues(conn, org_id), await loads.deferred(conn, org_id)),
+            *_pressure(
+                await loads.list_queues(conn, org_id),
+                await loads.count_deferred_events(conn, org_id),
+            ),
             *_outbox(await stored.outbox(conn)),
         ]
     registry = CollectorRegistry(auto_describe=False)

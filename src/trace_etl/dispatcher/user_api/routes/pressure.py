@@ -29,9 +29,9 @@ async def get_pressure(user: CallerDep, ctx: ContextDep) -> Pressure:
     """Show the queues that have limits, the load of each operator, and the deferred events."""
     async with ctx.pool.connection() as conn:
         return Pressure(
-            queues=await loads.queues(conn, user.org_id),
-            operators=await loads.operators(conn, user.org_id),
-            deferred_events=await loads.deferred(conn, user.org_id),
+            queues=await loads.list_queues(conn, user.org_id),
+            operators=await loads.list_operators(conn, user.org_id),
+            deferred_events=await loads.count_deferred_events(conn, user.org_id),
         )
 
 

@@ -44,8 +44,8 @@ async def list_tasks(
 async def summarise(user: CallerDep, ctx: ContextDep, dag: Name | None = None) -> TaskSummary:
     """Count tasks by job and status."""
     async with snapshot(ctx.pool) as conn:
-        pending = await outbox.unrouted(conn, user.org_id)
-        pending += await loads.deferred(conn, user.org_id)
+        pending = await outbox.count_unrouted_events(conn, user.org_id)
+        pending += await loads.count_deferred_events(conn, user.org_id)
         jobs = await task_counts.count_tasks(conn, user.org_id, dag)
     return TaskSummary(jobs=jobs, pending_events=pending)
 
@@ -64,7 +64,7 @@ async def get_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> TaskDetai
 async def cancel_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> CancelReply:
     """Cancel a waiting task, or ask a running one to stop."""
     async with transaction(ctx.pool) as conn:
-        status = await task_queries.cancel(conn, user.org_id, task_id)
+        status = await task_queries.cancel_task(conn, user.org_id, task_id)
         if status is None:
             task = await task_queries.get_task(conn, user.org_id, task_id)
             if task.status != "Canceled":

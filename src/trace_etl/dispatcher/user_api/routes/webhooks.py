@@ -38,7 +38,7 @@ async def deliver(
 ) -> DeliveryReply:
     """Emit the event of a webhook source for the scope in the body, once per delivery id."""
     async with ctx.pool.connection() as conn:
-        to = await webhooks.source(conn, org or str(ctx.webhooks.org_id), dag, job)
+        to = await webhooks.find_source(conn, org or str(ctx.webhooks.org_id), dag, job)
     options = to.options if to else {}
     body = await _read_body(
         request, options.get("max_bytes", MAX_BYTES) if to else _MAX_BYTES_UNKNOWN

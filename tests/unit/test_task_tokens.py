@@ -144,8 +144,8 @@ def test_a_renewed_token_has_the_same_scope_and_a_new_life(directory: Path) -> N
 def test_most_of_a_life_is_two_thirds_of_it(directory: Path) -> None:
     tokens = TaskTokens(PemSigner(directory))
     mine = tokens.verify(tokens.mint(scope(), 900))
-    assert not mine.nearly_spent(mine.issued_at + 600)
-    assert mine.nearly_spent(mine.issued_at + 601)
+    assert not mine.is_nearly_expired(mine.issued_at + 600)
+    assert mine.is_nearly_expired(mine.issued_at + 601)
 
 
 def test_a_capability_speaks_for_its_own_attempt_only(directory: Path) -> None:

@@ -121,7 +121,7 @@ class Service:
                 5.0,
                 self.wake.pressure,
                 self.backpressure.next_due,
-                rest=0.1,
+                min_pause=0.1,
             ),
             Loop(
                 "backfill_feeder",
@@ -129,7 +129,7 @@ class Service:
                 5.0,
                 self.wake.backfills,
                 self.feeder.next_due,
-                rest=0.1,
+                min_pause=0.1,
             ),
         ]
 

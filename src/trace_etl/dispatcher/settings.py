@@ -29,28 +29,27 @@ class DispatcherSettings(BaseSettings):
 
     pool_size: int = 10
     object_bucket: str = "trace"
-    token_grace: timedelta = timedelta(minutes=5)
+    token_grace: timedelta = timedelta(minutes=5)  # lifetime of a task token after the task timeout
     max_token_life: timedelta = timedelta(hours=24)
     retry_initial: timedelta = timedelta(seconds=30)
     retry_max: timedelta = timedelta(minutes=10)
     reaper_grace: timedelta = timedelta(seconds=20)  # workers retry heartbeats more often than this
     outbox_max_tries: int = 20
-    outbox_hold: timedelta = timedelta(seconds=30)
+    outbox_hold: timedelta = timedelta(seconds=30)  # lease of outbox rows that a replica performs
     queue_timeout: timedelta = timedelta(seconds=5)
     history_retention: timedelta = timedelta(days=30)
-    swap_every: timedelta = timedelta(seconds=0.5)
+    swap_every: timedelta = timedelta(seconds=0.5)  # between checks of generations being built
     source_restart_initial: timedelta = timedelta(seconds=1)
     source_restart_max: timedelta = timedelta(minutes=2)
     source_memory: timedelta = timedelta(minutes=10)
+    """Time during which an ended attempt increases the next restart delay of its source."""
     secrets_dir: Path | None = None  # one file per secret; DAGs refer to it by file name
-    webhook_window: timedelta = timedelta(minutes=5)
+    webhook_window: timedelta = timedelta(minutes=5)  # allowed age of a signature
     changes_every: float = 0.25  # seconds between polls while a client follows the change stream
-    changes_clients: int = 256
-    pressure_bulk_delay: timedelta = timedelta(
-        seconds=5
-    )  # after pausing bulk work, before normal work
+    changes_clients: int = 256  # maximum number of clients of the change stream
+    pressure_bulk_delay: timedelta = timedelta(seconds=5)
+    """Time between pausing bulk tasks and pausing normal tasks, while a queue stays over its limit."""
     backfill_window: int = 200  # queued and running tasks per backfill
     operator_caps: dict[str, PositiveInt] = {}  # concurrent attempts per operator, over all jobs
-    reconcile_grace: timedelta = timedelta(
-        seconds=30
-    )  # time for the outbox to route an event first
+    reconcile_grace: timedelta = timedelta(seconds=30)
+    """Time for the outbox to route an event before the reconciler does."""

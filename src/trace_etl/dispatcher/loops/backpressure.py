@@ -39,13 +39,9 @@ class Backpressure:
         """Poll queues with limits: they age and drain without a wake event."""
         async with self.pool.connection() as conn:
             state = await pressure.read_state(conn)
-        return (
-            _POLL_UNDER_PRESSURE
-            if state.has_pressure
-            else _POLL_WITH_LIMITS
-            if state.has_limits
-            else None
-        )
+        if state.has_pressure:
+            return _POLL_UNDER_PRESSURE
+        return _POLL_WITH_LIMITS if state.has_limits else None
 
     async def _measure_and_balance(self) -> int:
         async with transaction(self.pool) as conn:
@@ -73,9 +69,8 @@ class Backpressure:
         if trips != before:
             await pressure.replace_trips(conn, trips)
         names = {m.job_id: m.name for m in seen}
-        found = plan_pauses(
-            trips, await pressure.list_edges(conn)
-        )  # read again: a deploy may have changed them
+        # Read the edges at every pass: a deploy may have changed them.
+        found = plan_pauses(trips, await pressure.list_edges(conn))
         wanted = [
             NewPause(job, by, f"backpressure of {names[by]}", tier, trips[by].description)
             for (job, by), tier in found.items()

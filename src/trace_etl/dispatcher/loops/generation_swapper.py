@@ -13,7 +13,7 @@ from trace_etl.state.rollout import backfill_consumers, coverage, rollouts, swap
 from trace_etl.state.rollout.rollouts import Building
 
 _log = structlog.stdlib.get_logger()
-_MAX_DUTY = 10  # checking coverage of large generations may take a tenth of the time
+_PAUSE_FACTOR = 10  # pause ten times as long as a check took: large generations take long
 
 
 @dataclass
@@ -35,7 +35,7 @@ class GenerationSwapper:
         swapped = [await self._swap(one) for one in found]
         took = timedelta(seconds=time.monotonic() - began)
         busy = swapped.count(False) - self._stuck
-        self._pause = max(self.every, took * _MAX_DUTY) if busy > 0 else None
+        self._pause = max(self.every, took * _PAUSE_FACTOR) if busy > 0 else None
         return sum(swapped)
 
     async def next_due(self) -> timedelta | None:
@@ -43,14 +43,15 @@ class GenerationSwapper:
         return self._pause
 
     async def _swap(self, one: Building) -> bool:
-        seen = await self._covered_as_of(one)
-        if seen is None:
+        snapshot = await self._covered_as_of(one)
+        if snapshot is None:
             return False
         try:
-            moved = await transact(self.pool, lambda conn: swap.swap(conn, one, covered_as_of=seen))
-        except (
-            Conflict
-        ) as error:  # another replica swapped, or new partitions must be covered first
+            moved = await transact(
+                self.pool, lambda conn: swap.swap(conn, one, covered_as_of=snapshot)
+            )
+        except Conflict as error:
+            # Another replica swapped, or new partitions must be covered first.
             _log.info("generations_not_swapped", dag=one.dag, reason=error.detail)
             return False
         await transact(
@@ -67,11 +68,11 @@ class GenerationSwapper:
         Missing partitions that no task is going to build are requested again.
         """
         async with transaction(self.pool) as conn:
-            asked = await backfill_consumers.emit_again(conn, one.dag_id)
-            seen = None if asked else await coverage.covered_as_of(conn, one.rollout_id)
-            if seen is None and (idle := await coverage.idle_revisions(conn, one.dag_id)):
-                asked += await backfill_consumers.backfill(conn, idle)
-                self._stuck += not asked
-        if asked:
+            requested = await backfill_consumers.emit_again(conn, one.dag_id)
+            snapshot = None if requested else await coverage.covered_as_of(conn, one.rollout_id)
+            if snapshot is None and (idle := await coverage.idle_revisions(conn, one.dag_id)):
+                requested += await backfill_consumers.backfill(conn, idle)
+                self._stuck += not requested
+        if requested:
             self.wake.outbox.set()
-        return seen
+        return snapshot

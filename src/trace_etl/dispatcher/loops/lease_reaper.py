@@ -28,20 +28,20 @@ class LeaseReaper:
         connected = await self._find_connected_workers()
         async with transaction(self.pool) as conn:
             expired = await leases.lock_expired(conn, limit=self.batch_size)
-            causes = [(gone, _find_cause(gone, connected)) for gone in expired]
-            for gone, cause in causes:
+            causes = [(task, _find_cause(task, connected)) for task in expired]
+            for task, cause in causes:
                 await leases.reap(
                     conn,
-                    gone,
+                    task,
                     cause=cause,
-                    message=_message(gone, cause),
-                    retry_after=retry_delay(gone.attempt, self.retry, retryable=True),
+                    message=_message(task, cause),
+                    retry_after=retry_delay(task.attempt, self.retry, retryable=True),
                 )
-        for gone, cause in causes:
+        for task, cause in causes:
             metrics.REAPS.labels(cause.value).inc()
-            metrics.count_transitions(["Canceled" if gone.cancel_requested else "Failed"])
+            metrics.count_transitions(["Canceled" if task.cancel_requested else "Failed"])
             _log.warning(
-                "attempt_reaped", task_id=str(gone.task_id), attempt=gone.attempt, cause=cause
+                "attempt_reaped", task_id=str(task.task_id), attempt=task.attempt, cause=cause
             )
         return len(expired)
 
@@ -51,7 +51,7 @@ class LeaseReaper:
             return await leases.next_expiry(conn)
 
     async def _find_connected_workers(self) -> set[str] | None:
-        """List the workers that are connected to a queue. None if the queue cannot tell."""
+        """List the workers that are connected to a queue. None if the queue does not know."""
         try:
             return await self.queue.consumers()
         except QueueUnavailable as error:
@@ -59,16 +59,16 @@ class LeaseReaper:
             return None
 
 
-def _find_cause(gone: ExpiredAttempt, connected: set[str] | None) -> Cause:
-    if gone.past_deadline:
+def _find_cause(task: ExpiredAttempt, connected: set[str] | None) -> Cause:
+    if task.past_deadline:
         return Cause.HARD_TIMEOUT
-    is_gone = connected is not None and gone.worker_id not in connected
-    return Cause.WORKER_GONE if is_gone else Cause.LEASE_EXPIRED
+    is_disconnected = connected is not None and task.worker_id not in connected
+    return Cause.WORKER_GONE if is_disconnected else Cause.LEASE_EXPIRED
 
 
-def _message(gone: ExpiredAttempt, cause: Cause) -> str:
+def _message(task: ExpiredAttempt, cause: Cause) -> str:
     if cause == Cause.HARD_TIMEOUT:
         return "the attempt ran longer than the job's timeout"
     if cause == Cause.WORKER_GONE:
-        return f"worker {gone.worker_id} disconnected and its lease expired"
-    return f"worker {gone.worker_id} sent no heartbeat before its lease expired"
+        return f"worker {task.worker_id} disconnected and its lease expired"
+    return f"worker {task.worker_id} sent no heartbeat before its lease expired"

@@ -25,7 +25,7 @@ class Loop:
     next_due: Callable[[], Awaitable[timedelta | None]] | None = None
     grace: float = 0.0
     """Seconds before the first pass."""
-    rest: float = 0.0
+    min_pause: float = 0.0
     """Minimum seconds between passes, however often the loop is woken."""
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -39,26 +39,26 @@ class Loop:
             try:
                 with metrics.LOOP.labels(self.name).time():
                     found = await self.once()
-                pause = 0.0 if found else await self._pause()
+                pause = 0.0 if found else await self._next_pause()
                 failures = 0
             except Exception as error:
                 failures += 1
                 metrics.LOOP_FAILURES.labels(self.name).inc()
                 pause = _FAILURE_BACKOFF.seconds(failures)
                 _log.warning("loop_failed", loop=self.name, failures=failures, error=repr(error))
-            if self.rest:
-                await self._rest(stop)
+            if self.min_pause:
+                await self._wait_min_pause(stop)
             if pause:
                 await self._sleep(pause, stop)
 
-    async def _rest(self, stop: asyncio.Event) -> None:
+    async def _wait_min_pause(self, stop: asyncio.Event) -> None:
         try:
-            async with asyncio.timeout(self.rest):
+            async with asyncio.timeout(self.min_pause):
                 await stop.wait()
         except TimeoutError:
             return
 
-    async def _pause(self) -> float:
+    async def _next_pause(self) -> float:
         due = await self.next_due() if self.next_due else None
         return self.idle if due is None else min(self.idle, max(0.005, due.total_seconds()))
 

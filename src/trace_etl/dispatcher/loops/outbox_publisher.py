@@ -47,8 +47,8 @@ class OutboxPublisher:
             "buffer_message": self._buffer,
         }
         for kind, perform in kinds.items():
-            if mine := [intent for intent in intents if intent.kind == kind]:
-                await self._perform(perform, mine)
+            if same_kind := [intent for intent in intents if intent.kind == kind]:
+                await self._perform(perform, same_kind)
         return len(intents)
 
     async def next_due(self) -> timedelta | None:
@@ -77,10 +77,10 @@ class OutboxPublisher:
             by_tries.setdefault(intent.tries, []).append(intent)
         ended: list[int] = []
         async with transaction(self.pool) as conn:
-            for tries, alike in by_tries.items():
+            for tries, group in by_tries.items():
                 ended += await outbox.record_failure(
                     conn,
-                    _ids(alike),
+                    _ids(group),
                     error=repr(error),
                     retry_after=OUTBOX_RETRY.delay(tries),
                     max_tries=self.max_tries,
@@ -116,8 +116,8 @@ class OutboxPublisher:
 
     async def _wake(self, intents: list[Intent]) -> None:
         for bulk in (False, True):
-            if alike := [i for i in intents if i.bulk is bulk]:
-                messages = [(i.target, {"task_id": str(i.subject)}) for i in alike]
+            if group := [i for i in intents if i.bulk is bulk]:
+                messages = [(i.target, {"task_id": str(i.subject)}) for i in group]
                 await self.queue.send(messages, bulk=bulk)
         await self._done(intents)
 

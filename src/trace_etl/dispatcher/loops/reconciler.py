@@ -29,25 +29,25 @@ class Reconciler:
         async with transaction(self.pool) as conn:
             if not await reconcile.try_lock(conn):
                 return 0
-            looked, healed = await self._events(conn)
+            checked, created = await self._route_lost_events(conn)
             horizon = self._settled(await reconcile.read_horizon(conn))
             if horizon is not None:
                 found = await reconcile.compare_partitions(
                     conn, horizon=horizon, limit=self.batch_size
                 )
-                looked += found.partitions
-                healed += found.tasks
-            healed += await self._invalidations(conn)
-        if healed:
-            _log.warning("missing_tasks_created", tasks=healed)
+                checked += found.partitions
+                created += found.tasks
+            created += await self._route_lost_invalidations(conn)
+        if created:
+            _log.warning("missing_tasks_created", tasks=created)
             self.wake.outbox.set()
-        return looked + healed
+        return checked + created
 
-    async def _events(self, conn: Conn) -> tuple[int, int]:
-        looked, lost = await reconcile.take_events(conn, grace=self.grace, limit=self.batch_size)
-        return looked, len((await events.route(conn, lost)).task_ids) if lost else 0
+    async def _route_lost_events(self, conn: Conn) -> tuple[int, int]:
+        checked, lost = await reconcile.take_events(conn, grace=self.grace, limit=self.batch_size)
+        return checked, len((await events.route(conn, lost)).task_ids) if lost else 0
 
-    async def _invalidations(self, conn: Conn) -> int:
+    async def _route_lost_invalidations(self, conn: Conn) -> int:
         lost = await reconcile.list_unrouted_invalidations(
             conn, grace=self.grace, limit=self.batch_size
         )

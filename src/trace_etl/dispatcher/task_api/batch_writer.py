@@ -86,7 +86,7 @@ class BatchWriter(Generic[T, R]):
         return await self._write_alone(item)
 
     async def _write_alone(self, item: T) -> R:
-        """Write a single item at once, in the caller's own asyncio task."""
+        """Write a single item immediately, in the caller's asyncio task."""
         self._is_draining = self._is_writing_alone = True
         try:
             (result,) = await self._write([item])
@@ -187,8 +187,8 @@ class BatchWriter(Generic[T, R]):
         for item, _ in batch:
             try:
                 results += await self._attempt([item])
-            except Exception as own:
-                results.append(own)
+            except Exception as item_error:
+                results.append(item_error)
         return results
 
     async def _attempt(self, items: list[T]) -> list[R | Exception]:

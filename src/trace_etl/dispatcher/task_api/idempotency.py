@@ -9,17 +9,21 @@ from trace_etl.api.task import lifecycle as bodies
 
 # A repeat with a renewed token is the same call.
 _NOT_CONTENT = {"task_id", "attempt", "lease_token", "capability_token"}
-_BARE = _NOT_CONTENT | {"status"}
+_EMPTY_FIELDS = _NOT_CONTENT | {"status"}
 
 
-def is_bare(body: bodies.Complete) -> bool:
+def has_no_content(body: bodies.Complete) -> bool:
     """Return whether the completion reports a status and no outputs, events or publications."""
     return not (body.outputs or body.events or body.datasets_published or body.invalidations)
 
 
 def hash_completion(body: bodies.Complete) -> bytes:
     """Return the content hash of a completion."""
-    return _hash_bare_completion(body.status) if body.model_fields_set <= _BARE else hash_call(body)
+    return (
+        _hash_empty_completion(body.status)
+        if body.model_fields_set <= _EMPTY_FIELDS
+        else hash_call(body)
+    )
 
 
 def hash_call(body: bodies.Fenced) -> bytes:
@@ -28,8 +32,8 @@ def hash_call(body: bodies.Fenced) -> bytes:
 
 
 @cache
-def _hash_bare_completion(status: Literal["Completed", "Failed", "Canceled"]) -> bytes:
+def _hash_empty_completion(status: Literal["Completed", "Failed", "Canceled"]) -> bytes:
     """Cache the hash of a completion without content, the most frequent kind."""
     no_task = UUID(int=0)
-    bare = bodies.Complete(task_id=no_task, attempt=1, lease_token=no_task, status=status)
-    return hash_call(bare)
+    empty = bodies.Complete(task_id=no_task, attempt=1, lease_token=no_task, status=status)
+    return hash_call(empty)

@@ -38,7 +38,7 @@ from trace_etl.state.partitions.partition_commit import NewPartition
 from trace_etl.state.tasks import claims, completions, leases, task_queries
 from trace_etl.state.tasks.completions import Completion, FenceState, NewEvent
 
-_RACES = 3
+_COMMIT_TRIES = 3  # when other attempts commit overlapping ranges concurrently
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,15 @@ class Lifecycle:
     async def heartbeat(
         self, body: bodies.Heartbeat, caller: Capability, token: str
     ) -> bodies.HeartbeatAccepted:
-        """Extend the caller's lease. Raises LeaseLost, on which the worker must stop at once."""
+        """Extend the caller's lease. Raises LeaseLost, on which the worker must stop immediately."""
         caller.require(body.fence())
         lease = await self._heartbeats.submit(body.fence())
-        fresh = self._parts.tokens.renew(token) if caller.nearly_spent(time.time()) else None
+        renewed = self._parts.tokens.renew(token) if caller.is_nearly_expired(time.time()) else None
         return bodies.HeartbeatAccepted(
             lease_expires_at=lease.lease_expires_at,
             cancel_requested=lease.cancel_requested,
             hold=lease.hold,
-            capability_token=fresh,
+            capability_token=renewed,
         )
 
     async def _heartbeat_batch(
@@ -129,11 +129,11 @@ class Lifecycle:
         return _ACCEPTED[await self._complete(body, caller)]
 
     async def complete_many(
-        self, bodies: list[bodies.CompleteWithToken]
+        self, requests: list[bodies.CompleteWithToken]
     ) -> list[bodies.CompleteAccepted | bodies.CompleteRefused]:
         """Handle several completions independently. Those without content share a commit."""
-        started = [self._start_completion(body) for body in bodies]
-        return [await _answer(one) for one in started]
+        started = [self._start_completion(request) for request in requests]
+        return [await _answer(completion) for completion in started]
 
     def _start_completion(self, body: bodies.CompleteWithToken) -> Awaitable[str] | TraceError:
         try:
@@ -141,27 +141,27 @@ class Lifecycle:
             caller.require(body.fence())
         except TraceError as error:
             return error
-        if idempotency.is_bare(body):
-            return self._completions.enter(self._completion(body))
+        if idempotency.has_no_content(body):
+            return self._completions.enter(self._new_completion(body))
         return asyncio.ensure_future(self._complete(body, caller))
 
     async def _complete(self, body: bodies.Complete, caller: Capability) -> str:
         """Complete an attempt and return the task's new status."""
-        if idempotency.is_bare(body):
-            return await self._completions.submit(self._completion(body))
+        if idempotency.has_no_content(body):
+            return await self._completions.submit(self._new_completion(body))
         for output in body.outputs:
             output_authorization.require_output(caller, output.dataset_uuid, output.dataset_version)
-        completion = self._completion(body, await self._events(body.events, caller))
+        completion = self._new_completion(body, await self._new_events(body.events, caller))
         if body.datasets_published or body.invalidations:
-            published = await asyncio.to_thread(self._published, body, caller)
-            invalid = await self._invalidations(body.invalidations, caller)
+            published = await asyncio.to_thread(self._read_published, body, caller)
+            invalid = await self._new_invalidations(body.invalidations, caller)
             status = await self._complete_and_publish(completion, published, invalid, caller)
         else:
             status = await self._completions.submit(completion)
         self._parts.wake.outbox.set()
         return status
 
-    def _completion(self, body: bodies.Complete, events: Sequence[NewEvent] = ()) -> Completion:
+    def _new_completion(self, body: bodies.Complete, events: Sequence[NewEvent] = ()) -> Completion:
         return Completion(
             fence=body.fence(),
             status=body.status,
@@ -209,7 +209,7 @@ class Lifecycle:
         caller: Capability,
     ) -> str:
         fence = completion.fence
-        for left in reversed(range(_RACES)):
+        for left in reversed(range(_COMMIT_TRIES)):
             try:
                 async with transaction(self._parts.pool) as conn:
                     done = await completions.complete(conn, [completion])
@@ -217,7 +217,7 @@ class Lifecycle:
                         if published:
                             await partition_commit.commit(conn, fence, published)
                         if invalid:
-                            await _invalidate(conn, caller.org_id, fence, invalid)
+                            await _record_invalidations(conn, caller.org_id, fence, invalid)
                         metrics.count_transitions(done.values())
                         return done[fence.task_id]
                     states = await completions.fence_states(conn, [fence.task_id])
@@ -232,10 +232,10 @@ class Lifecycle:
                     ) from race
         raise AssertionError("unreachable")
 
-    def _published(self, body: bodies.Complete, caller: Capability) -> list[NewPartition]:
-        return [self._partition(item, caller) for item in body.datasets_published]
+    def _read_published(self, body: bodies.Complete, caller: Capability) -> list[NewPartition]:
+        return [self._new_partition(item, caller) for item in body.datasets_published]
 
-    def _partition(self, item: bodies.Published, caller: Capability) -> NewPartition:
+    def _new_partition(self, item: bodies.Published, caller: Capability) -> NewPartition:
         grant = output_authorization.require_announceable(
             caller, item.dataset_uuid, item.dataset_version
         )
@@ -261,11 +261,11 @@ class Lifecycle:
     ) -> event_bodies.EventsAccepted:
         """Record events of a running attempt and enqueue their routing."""
         caller.require(body.fence())
-        events = await self._events(body.events, caller)
+        events = await self._new_events(body.events, caller)
         if body.invalidations:
-            reported = await self._invalidations(body.invalidations, caller)
+            reported = await self._new_invalidations(body.invalidations, caller)
             invalid = _with_once_keys(reported, body)
-            accepted = await self._record(body.fence(), events, invalid, caller)
+            accepted = await self._record_with_invalidations(body.fence(), events, invalid, caller)
         else:
             accepted = await self._event_records.submit((body.fence(), events))
         self._parts.wake.outbox.set()
@@ -286,7 +286,7 @@ class Lifecycle:
             for n, (fence, _) in enumerate(batch)
         ]
 
-    async def _record(
+    async def _record_with_invalidations(
         self,
         fence: Fence,
         events: list[NewEvent],
@@ -294,25 +294,25 @@ class Lifecycle:
         caller: Capability,
     ) -> int:
         async with transaction(self._parts.pool) as conn:
-            await _invalidate(conn, caller.org_id, fence, invalid)
+            await _record_invalidations(conn, caller.org_id, fence, invalid)
             accepted = await completions.record_events(conn, fence, events)
             if accepted is None:
                 raise await explain_refusal(conn, fence)
         return accepted
 
-    async def _events(self, events: list[bodies.Event], caller: Capability) -> list[NewEvent]:
+    async def _new_events(self, events: list[bodies.Event], caller: Capability) -> list[NewEvent]:
         names = output_authorization.list_names(events, "events")
-        known = await self._named(caller.org_id, names)
+        known = await self._resolve_names(caller.org_id, names)
         return [output_authorization.new_event(event, caller, known) for event in events]
 
-    async def _invalidations(
+    async def _new_invalidations(
         self, items: list[bodies.Invalidation], caller: Capability
     ) -> list[NewInvalidation]:
         names = output_authorization.list_names(items, "invalidations")
-        known = await self._named(caller.org_id, names)
+        known = await self._resolve_names(caller.org_id, names)
         return [output_authorization.new_invalidation(item, caller, known) for item in items]
 
-    async def _named(self, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
+    async def _resolve_names(self, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
         if not names:
             return {}
         async with self._parts.pool.connection() as conn:
@@ -325,8 +325,8 @@ def _with_once_keys(
     """Derive missing keys from the call, so that a repeated call records nothing new."""
     call = f"call:{body.attempt}:{idempotency.hash_call(body).hex()[:32]}"
     return [
-        one if one.once_key is not None else replace(one, once_key=f"{call}:{n}")
-        for n, one in enumerate(reported)
+        item if item.once_key is not None else replace(item, once_key=f"{call}:{n}")
+        for n, item in enumerate(reported)
     ]
 
 
@@ -341,7 +341,7 @@ async def _answer(
         return bodies.CompleteRefused(problem=problem(error)[1])
 
 
-async def _invalidate(
+async def _record_invalidations(
     conn: Conn, org_id: UUID, fence: Fence, invalid: list[NewInvalidation]
 ) -> None:
     made_by = f"task:{fence.task_id}"

@@ -51,7 +51,7 @@ _log = structlog.stdlib.get_logger()
 Headers = dict[bytes, bytes]
 _WORKER_TOKEN = b"x-trace-worker-token"
 _CAPABILITY = b"x-trace-task-capability"
-_EXTRA = {
+_EXTRA_HEADERS = {
     401: ((b"www-authenticate", b'Trace realm="trace"'),),
     503: ((b"retry-after", b"1"),),
 }
@@ -119,7 +119,7 @@ class InternalApi:
 
     async def _fetch(self, headers: Headers, _: bytes, query: bytes) -> RpcAnswer:
         self._workers.check(headers)
-        return RpcAnswer(await self._lifecycle.fetch(_uuid(query, "task_id")))
+        return RpcAnswer(await self._lifecycle.fetch(_parse_uuid(query, "task_id")))
 
     async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
@@ -144,9 +144,11 @@ class InternalApi:
 
     async def _complete_many(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
-        given = _parse(bodies.CompleteMany, body).completions
+        completions = _parse(bodies.CompleteMany, body).completions
         # The shape of `CompletedMany`; a test compares the two.
-        results = [_result(one) for one in await self._lifecycle.complete_many(given)]
+        results = [
+            _render_result(result) for result in await self._lifecycle.complete_many(completions)
+        ]
         return RpcAnswer(b'{"results":[%b]}' % b",".join(results))
 
     async def _events(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
@@ -160,7 +162,7 @@ class InternalApi:
 
     async def _buffer_fetch(self, headers: Headers, _: bytes, query: bytes) -> RpcAnswer:
         self._workers.check(headers)
-        return _json(await self._buffers.fetch(_uuid(query, "publish_id")))
+        return _json(await self._buffers.fetch(_parse_uuid(query, "publish_id")))
 
     async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
@@ -188,8 +190,8 @@ class InternalApi:
     async def _answer(self, request: RpcRequest, path: str, query: bytes) -> RpcAnswer:
         try:
             handler = self._route(request.method, path)
-            headers = _headers(request.headers)
-            return await handler(headers, _body(headers, request.body), query)
+            headers = _parse_headers(request.headers)
+            return await handler(headers, _check_body_size(headers, request.body), query)
         except TraceError as error:
             return self._refused(error, path)
         except CONNECTION_ERRORS as error:
@@ -218,7 +220,9 @@ class InternalApi:
 
 def _problem(error: TraceError) -> RpcAnswer:
     status, document = problem(error)
-    return RpcAnswer(orjson.dumps(document), status, _EXTRA.get(status, ()), MEDIA_TYPE.encode())
+    return RpcAnswer(
+        orjson.dumps(document), status, _EXTRA_HEADERS.get(status, ()), MEDIA_TYPE.encode()
+    )
 
 
 @cache
@@ -240,7 +244,7 @@ def _not_modified_or(answer: RpcAnswer, headers: Headers) -> RpcAnswer:
     return answer
 
 
-def _headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
+def _parse_headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
     """Return headers by name. Raises Unauthenticated if a credential header is repeated."""
     headers = dict(pairs)
     if len(headers) != len(pairs):
@@ -261,10 +265,10 @@ _ACCEPTED = {
 }
 
 
-def _result(one: bodies.CompleteAccepted | bodies.CompleteRefused) -> bytes:
-    if isinstance(one, bodies.CompleteAccepted):
-        return _ACCEPTED[one.task_status].body
-    return one.model_dump_json().encode()
+def _render_result(result: bodies.CompleteAccepted | bodies.CompleteRefused) -> bytes:
+    if isinstance(result, bodies.CompleteAccepted):
+        return _ACCEPTED[result.task_status].body
+    return result.model_dump_json().encode()
 
 
 def _parse(model: type[M], body: bytes) -> M:
@@ -278,17 +282,16 @@ def _capability_token(headers: Headers) -> str:
     return headers.get(_CAPABILITY, b"").decode("latin-1")
 
 
-def _uuid(query: bytes, name: str) -> UUID:
+def _parse_uuid(query: bytes, name: str) -> UUID:
     given: Any = parse_qs(query.decode("latin-1")).get(name, [])
     try:
         (text,) = given
         return UUID(text)
     except ValueError as error:
-        what = name.replace("_", " ")
-        raise Invalid([Fault(name, f"must be given once, as a UUID ({what})")]) from error
+        raise Invalid([Fault(name, "must be given exactly once, as a UUID")]) from error
 
 
-def _body(headers: Headers, body: bytes) -> bytes:
+def _check_body_size(headers: Headers, body: bytes) -> bytes:
     length = headers.get(b"content-length", b"0")
     if len(body) > MAX_BODY or (length.isdigit() and int(length) > MAX_BODY):
         raise TooLarge(f"the body exceeds {MAX_BODY} bytes")

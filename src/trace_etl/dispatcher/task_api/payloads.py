@@ -90,7 +90,9 @@ class Payloads:
             self._build_from_cache(task) or await self._read_with_retries(task) for task in tasks
         ]
         kid = self._tokens.kid()  # nothing is awaited below, so the key cannot change
-        return [self._render_claim(task, own, kid) for task, own in zip(tasks, parts, strict=True)]
+        return [
+            self._render_claim(task, part, kid) for task, part in zip(tasks, parts, strict=True)
+        ]
 
     async def payload(self, conn: Conn, task: ClaimedTask) -> Payload:
         """Return the payload (`TaskPayload`) with the inputs pinned when its row was read."""
@@ -104,9 +106,8 @@ class Payloads:
         return self._build(task, common, None, None)
 
     async def _read_with_retries(self, task: ClaimedTask) -> _ClaimParts:
-        for left in reversed(
-            range(_TRIES)
-        ):  # the claim is already committed, so do not fail on one broken connection
+        # The claim is already committed, so one broken connection must not fail the call.
+        for left in reversed(range(_TRIES)):
             try:
                 async with self._pool.connection() as conn:
                     return await self._read(conn, task)

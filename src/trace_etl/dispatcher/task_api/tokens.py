@@ -50,7 +50,7 @@ class Capability(NamedTuple):
         if fence.task_id != self.task_id or fence.attempt != self.attempt:
             raise Forbidden("the token is for another task or attempt")
 
-    def nearly_spent(self, now: float) -> bool:
+    def is_nearly_expired(self, now: float) -> bool:
         """Return whether two thirds of its lifetime have passed."""
         return now > self.issued_at + (self.expires_at - self.issued_at) * 2 / 3
 

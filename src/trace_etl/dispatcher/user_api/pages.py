@@ -47,7 +47,7 @@ class Page:
 
     @property
     def fetch(self) -> int:
-        """The number of rows to read: one more than shown tells whether another page follows."""
+        """The number of rows to read: one more than shown, to see whether another page follows."""
         return self.limit + 1
 
     @overload

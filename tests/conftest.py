@@ -1,4 +1,4 @@
-"""Fixtures for everybody: a server per test process, fresh databases per test."""
+"""Shared fixtures: a Postgres server per test process, fresh databases per test."""
 
 import os
 from collections.abc import Generator
@@ -13,7 +13,7 @@ from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, postgres_server
 from trace_etl.lite.postgres.databases import Dsns
 
-# CI sees the same examples every time; `--hypothesis-profile=long` looks for new ones.
+# CI runs the same examples every time; `--hypothesis-profile=long` searches for new ones.
 settings.register_profile(
     "ci",
     derandomize=True,
@@ -48,16 +48,16 @@ def dsns(templates: Templates) -> Generator[Dsns]:
 
 @pytest.fixture
 def dispatcher(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
-    """A Dispatcher whose loops stand still until a test moves them."""
+    """A Dispatcher whose loops run only when a test calls them."""
     with live(secrets, dsns, tmp_path / "objects") as running:
         yield running
 
 
-# No JVM of a test lives long enough to be worth the work of the optimising compiler.
+# JVMs of tests are short-lived: the optimising compiler would cost more than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# Tests that share what is dear to start, a Spark above all: one process runs them one by one.
-_LANES = {
+# Test groups that share something slow to start, such as Spark: one process runs a whole group.
+_TEST_GROUPS = {
     "tests/spark/": "spark",
     "tests/cluster/": "cluster",
     "chain/test_real_node": "cluster",
@@ -72,12 +72,12 @@ _LANES = {
 }
 
 
-class Lanes(LoadScopeScheduling):
-    """Hands out the lanes first, each to one process, then the other tests one by one."""
+class GroupScheduling(LoadScopeScheduling):
+    """Assigns each test group to one process first, then the other tests one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((lane for part, lane in _LANES.items() if part in nodeid), nodeid)
+        return next((group for part, group in _TEST_GROUPS.items() if part in nodeid), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return Lanes(config, log)
+    return GroupScheduling(config, log)

@@ -1,4 +1,4 @@
-"""One Dispatcher for all tests that only need tasks of their own."""
+"""One Dispatcher shared by all tests that create their own DAGs and tasks."""
 
 from collections.abc import Generator
 
@@ -13,7 +13,7 @@ from support.postgres import Templates, copied
 def shared(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Bench]:
-    """Its loops stand still until a test moves them. Tests make their own DAGs and tasks."""
+    """Run a Dispatcher whose loops run only when a test calls them."""
     objects = tmp_path_factory.mktemp("objects")
     with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
         yield made

@@ -1,4 +1,4 @@
-"""`POST /v1/task/buffer-publish`: both shapes, one record, one message."""
+"""`POST /v1/task/buffer-publish`: both request shapes create one record and one message."""
 
 from uuid import UUID, uuid4
 
@@ -25,7 +25,7 @@ def by_uuid(attempt: Attempt, **fields: object) -> dict:
     return {**{n: attempt.output[n] for n in names}, "batch_uri": URI, **fields}
 
 
-def test_the_shape_by_uuid_is_recorded_and_sent(shared: Bench) -> None:
+def test_a_batch_addressed_by_uuid_is_recorded_and_sent(shared: Bench) -> None:
     attempt = shared.attempt()
     reply = shared.publish(attempt, **by_uuid(attempt, record_count=1000))
     assert reply.status_code == 200, reply.text
@@ -46,7 +46,7 @@ def test_the_shape_by_uuid_is_recorded_and_sent(shared: Bench) -> None:
     }
 
 
-def test_the_shape_by_name_is_recorded_and_sent(shared: Bench) -> None:
+def test_a_batch_addressed_by_dataset_name_is_recorded_and_sent(shared: Bench) -> None:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     reply = shared.publish(
@@ -67,7 +67,7 @@ def test_the_shape_by_name_is_recorded_and_sent(shared: Bench) -> None:
     assert message["record_count"] is None
 
 
-def test_a_duplicate_gets_the_same_answer_one_record_and_one_message(shared: Bench) -> None:
+def test_a_duplicate_publish_gets_the_same_answer_and_creates_nothing(shared: Bench) -> None:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     first = shared.publish(attempt, **by_uuid(attempt))
@@ -82,7 +82,7 @@ def test_a_duplicate_gets_the_same_answer_one_record_and_one_message(shared: Ben
     assert len(messages(shared, attempt)) == 1
 
 
-def test_another_batch_is_another_record(shared: Bench) -> None:
+def test_each_batch_gets_its_own_record(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.publish(attempt, **by_uuid(attempt))
     shared.publish(attempt, **by_uuid(attempt, batch_uri=URI + "2"))
@@ -90,7 +90,7 @@ def test_another_batch_is_another_record(shared: Bench) -> None:
     assert len(messages(shared, attempt)) == 2
 
 
-def test_another_attempt_publishes_its_own_record(shared: Bench) -> None:
+def test_each_attempt_gets_its_own_record(shared: Bench) -> None:
     first = shared.attempt()
     shared.publish(first, **by_uuid(first))
     shared.complete(first, "Failed")
@@ -111,7 +111,7 @@ def test_a_stale_fence_publishes_nothing(shared: Bench) -> None:
     assert shared.dump() == before
 
 
-def test_a_repeat_after_the_end_is_fenced_off(shared: Bench) -> None:
+def test_a_publish_after_the_end_of_the_attempt_is_refused(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.publish(attempt, **by_uuid(attempt))
     shared.complete(attempt)
@@ -119,7 +119,7 @@ def test_a_repeat_after_the_end_is_fenced_off(shared: Bench) -> None:
     assert (reply.status_code, reply.json()["reason"]) == (409, "not_running")
 
 
-def test_a_dataset_the_task_does_not_write_is_forbidden(shared: Bench) -> None:
+def test_publishing_to_a_dataset_that_the_task_does_not_write_is_forbidden(shared: Bench) -> None:
     dag = shared.dag()
     attempt, other = shared.attempt(), shared.attempt(dag=dag)
     before = shared.dump()
@@ -148,11 +148,11 @@ TARGET = {"dataset_uuid": str(uuid4())}
         ({**TARGET, "batch_uri": URI, "record_count": -1}, "record_count"),
         ({**TARGET, "batch_uri": URI, "record_count": 500_001}, "record_count"),
         ({**TARGET, "batch_uri": URI, "rows": []}, "rows"),
-        ({"batch_uri": URI, "dedupe_scope": "nobody_publishes_this"}, "dedupe_scope"),
+        ({"batch_uri": URI, "dedupe_scope": "unpublished_name"}, "dedupe_scope"),
         ({"batch_uri": URI, "dedupe_scope": "Not A Name"}, "dedupe_scope"),
     ],
 )
-def test_a_malformed_publish_is_refused_naming_the_field(
+def test_a_malformed_publish_is_refused_with_the_field(
     shared: Bench, body: dict, field: str
 ) -> None:
     attempt = shared.attempt()

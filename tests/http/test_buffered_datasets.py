@@ -1,4 +1,4 @@
-"""Buffered datasets: several producers, one dataset, and the sink that writes it."""
+"""Buffered datasets: several producers, one dataset, and the sink that writes its rows."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -18,7 +18,7 @@ from trace_etl.sink.sink import MAX_TRIES, QUEUE
 
 
 @pytest.fixture(scope="module")
-def world(
+def sinks(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[SinkSetup]:
     with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as made:
@@ -34,20 +34,20 @@ def published() -> str:
 
 
 def test_jobs_and_dags_share_one_dataset_and_one_generation(
-    world: SinkSetup, published: str
+    sinks: SinkSetup, published: str
 ) -> None:
-    first, second = world.producer(published), world.producer(published)
+    first, second = sinks.producer(published), sinks.producer(published)
     made = first.deploy("one", "two")
     other = second.deploy("three")
     places = [made["one"], made["two"], other["three"]]
     assert len({(d["dataset_uuid"], d["dataset_version"]) for d in places}) == 1
     assert {d["published"] for d in places} == {published}
     wanted = sorted([f"{first.name}.one.out", f"{first.name}.two.out", f"{second.name}.three.out"])
-    (listed,) = world.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
+    (listed,) = sinks.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
     assert (listed["producers"], listed["write_mode"]) == (wanted, "buffered")
-    shown = world.bench.user.get(f"/v1/datasets/{published}").json()
+    shown = sinks.bench.user.get(f"/v1/datasets/{published}").json()
     assert shown["columns"] == [{"name": "id", "type": "string"}, {"name": "n", "type": "long"}]
-    lineage = world.bench.user.get(f"/v1/datasets/{published}/lineage").json()
+    lineage = sinks.bench.user.get(f"/v1/datasets/{published}/lineage").json()
     assert lineage["producers"] == wanted
     assert {item["dag"] for item in lineage["up"]} == {first.name, second.name}
 
@@ -62,31 +62,35 @@ def test_jobs_and_dags_share_one_dataset_and_one_generation(
     ],
     ids=["type", "missing", "nullable", "key"],
 )
-def test_producers_that_differ_are_told_the_field(
-    world: SinkSetup, published: str, change: dict[str, str], field: str
+def test_a_producer_with_another_schema_or_key_is_refused_with_the_field(
+    sinks: SinkSetup, published: str, change: dict[str, str], field: str
 ) -> None:
-    first, second = world.producer(published), world.producer(published)
+    first, second = sinks.producer(published), sinks.producer(published)
     first.deploy("one")
     for path in ("/v1/plans", "/v1/dags"):
-        reply = world.bench.user.post(path, json={"text": second.text("three", **change)})
+        reply = sinks.bench.user.post(path, json={"text": second.text("three", **change)})
         assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
         assert field in reply.json()["detail"]
         assert f"{first.name}.one" in reply.json()["detail"]
     assert first.deploy("one", "two")["two"]["published"] == published
 
 
-def test_producers_in_one_file_that_differ_are_told_where(world: SinkSetup, published: str) -> None:
-    text = world.producer(published).text("one", "two")
+def test_differing_producers_in_one_file_are_refused_with_the_line(
+    sinks: SinkSetup, published: str
+) -> None:
+    text = sinks.producer(published).text("one", "two")
     wrong = "double".join(text.rsplit("long", 1))
-    reply = world.bench.user.post("/v1/dags", json={"text": wrong})
+    reply = sinks.bench.user.post("/v1/dags", json={"text": wrong})
     assert reply.status_code == 422
     (error,) = reply.json()["errors"]
     assert "differ in schema.n" in error["message"]
     assert error["line"] == text.count("\n", 0, text.rindex("- {name:")) + 1
 
 
-def test_of_two_deploys_at_once_that_differ_one_is_told(world: SinkSetup, published: str) -> None:
-    first, second = world.producer(published), world.producer(published)
+def test_of_two_concurrent_deploys_with_different_schemas_one_is_refused(
+    sinks: SinkSetup, published: str
+) -> None:
+    first, second = sinks.producer(published), sinks.producer(published)
     replies = run_concurrently(
         [
             lambda: first.post("one"),
@@ -98,76 +102,80 @@ def test_of_two_deploys_at_once_that_differ_one_is_told(world: SinkSetup, publis
     assert "schema.n" in refused.json()["detail"]
 
 
-def test_a_name_is_buffered_for_all_or_for_nobody(world: SinkSetup, published: str) -> None:
-    first, second = world.producer(published), world.producer(published)
+def test_a_name_cannot_be_buffered_for_only_some_producers(
+    sinks: SinkSetup, published: str
+) -> None:
+    first, second = sinks.producer(published), sinks.producer(published)
     first.deploy("one")
     plain = second.text("three").replace("buffered", "append")
-    reply = world.bench.user.post("/v1/dags", json={"text": plain})
+    reply = sinks.bench.user.post("/v1/dags", json={"text": plain})
     assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
     assert "write_mode: buffered" in reply.json()["detail"]
 
 
-def test_a_removed_producer_leaves_the_dataset_with_the_rest(
-    world: SinkSetup, published: str
+def test_the_dataset_keeps_its_other_producers_when_one_is_removed(
+    sinks: SinkSetup, published: str
 ) -> None:
-    first, second = world.producer(published), world.producer(published)
+    first, second = sinks.producer(published), sinks.producer(published)
     before = first.deploy("one", "two")["one"]
     second.deploy("three")
     first.deploy("two")
     after = second.deploy("three", column="2")
     assert after["three"]["dataset_uuid"] == before["dataset_uuid"]
-    (listed,) = world.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
+    (listed,) = sinks.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
     assert listed["producers"] == sorted([f"{first.name}.two.out", f"{second.name}.three.out"])
     first.deploy()
-    (listed,) = world.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
+    (listed,) = sinks.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
     assert listed["producers"] == [f"{second.name}.three.out"]
     second.deploy()
-    assert world.bench.user.get(f"/v1/datasets/{published}").status_code == 404
+    assert sinks.bench.user.get(f"/v1/datasets/{published}").status_code == 404
     assert first.deploy("one")["one"]["dataset_uuid"] == before["dataset_uuid"]
 
 
-def test_a_new_generation_and_a_rollback_of_one_leave_the_others_alone(
-    world: SinkSetup, published: str
+def test_a_deploy_or_rollback_of_one_producer_does_not_affect_the_others(
+    sinks: SinkSetup, published: str
 ) -> None:
-    first, second = world.producer(published), world.producer(published)
+    first, second = sinks.producer(published), sinks.producer(published)
     before = first.deploy("one")["one"]
     second.deploy("three")
-    world.publish(second.attempt("three"), [{"id": "theirs", "n": 1}])
-    world.publish(first.attempt("one"), [{"id": "mine", "n": 1}])
-    world.drain()
+    sinks.publish(second.attempt("three"), [{"id": "theirs", "n": 1}])
+    sinks.publish(first.attempt("one"), [{"id": "mine", "n": 1}])
+    sinks.drain()
     changed = first.deploy("one", column="2")["one"]
     assert (changed["dataset_uuid"], changed["dataset_version"]) == (
         before["dataset_uuid"],
         before["dataset_version"],
     )
-    world.bench.live.run(world.bench.live.service.swapper.swap_once)
-    assert world.values(before) == [("mine", 1), ("theirs", 1)]
-    reply = world.bench.user.post(f"/v1/dags/{first.name}/rollback")
+    sinks.bench.live.run(sinks.bench.live.service.swapper.swap_once)
+    assert sinks.values(before) == [("mine", 1), ("theirs", 1)]
+    reply = sinks.bench.user.post(f"/v1/dags/{first.name}/rollback")
     assert reply.status_code == 200, reply.text
     now = second.deploy("three", "four")["three"]
     assert now["dataset_version"] == before["dataset_version"]
 
 
-def test_going_back_to_another_schema_is_refused_while_others_write(
-    world: SinkSetup, published: str
+def test_a_rollback_to_another_schema_is_refused_while_others_publish(
+    sinks: SinkSetup, published: str
 ) -> None:
-    first, second = world.producer(published), world.producer(published)
+    first, second = sinks.producer(published), sinks.producer(published)
     first.deploy("one", schema=SCHEMA.replace("long", "double"))
     alone = first.deploy("one")["one"]
     second.deploy("three")
-    reply = world.bench.user.post(f"/v1/dags/{first.name}/rollback")
+    reply = sinks.bench.user.post(f"/v1/dags/{first.name}/rollback")
     assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
     assert "schema.n" in reply.json()["detail"]
     assert second.deploy("three", "four")["four"]["dataset_version"] == alone["dataset_version"]
 
 
-def test_a_job_that_would_wake_itself_is_refused(world: SinkSetup, published: str) -> None:
-    producer = world.producer(published)
+def test_a_job_that_would_consume_its_own_output_is_refused(
+    sinks: SinkSetup, published: str
+) -> None:
+    producer = sinks.producer(published)
     text = producer.text("one", "two").replace(
         "  - name: two\n    operator: sql\n    inputs: [{from: {job: request}}]",
         "  - name: two\n    operator: sql\n    inputs: [{from: {job: one}}]",
     )
-    reply = world.bench.user.post("/v1/dags", json={"text": text})
+    reply = sinks.bench.user.post("/v1/dags", json={"text": text})
     assert reply.status_code == 422
     assert "waits for its own output" in reply.text
 
@@ -175,10 +183,10 @@ def test_a_job_that_would_wake_itself_is_refused(world: SinkSetup, published: st
 # --- the sink ---------------------------------------------------------------------------------
 
 
-def test_rows_of_all_producers_arrive_and_wake_the_readers(
-    world: SinkSetup, published: str
+def test_rows_of_all_producers_are_written_and_wake_the_readers(
+    sinks: SinkSetup, published: str
 ) -> None:
-    first, second = world.producer(published), world.producer(published)
+    first, second = sinks.producer(published), sinks.producer(published)
     dataset = first.deploy("one")["one"]
     second.deploy("three")
     reader = f"""
@@ -191,98 +199,104 @@ jobs:
     outputs: [seen]
     config: {{sql: "SELECT id FROM {published}"}}
 """
-    reply = world.bench.user.post("/v1/dags", json={"text": reader})
+    reply = sinks.bench.user.post("/v1/dags", json={"text": reader})
     assert reply.status_code == 200, reply.text
-    world.publish(first.attempt("one"), [{"id": "a", "n": 1}, {"id": "b"}], record_count=2)
-    world.publish(second.attempt("three"), [{"id": "b", "n": 2}, {"id": "c", "n": "3"}])
-    world.drain()
-    assert world.values(dataset) == [("a", 1), ("b", 2), ("c", 3)]
-    tasks = world.bench.rows(
+    sinks.publish(first.attempt("one"), [{"id": "a", "n": 1}, {"id": "b"}], record_count=2)
+    sinks.publish(second.attempt("three"), [{"id": "b", "n": 2}, {"id": "c", "n": "3"}])
+    sinks.drain()
+    assert sinks.values(dataset) == [("a", 1), ("b", 2), ("c", 3)]
+    tasks = sinks.bench.rows(
         """SELECT cursor_value FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
             WHERE g.name = %s ORDER BY cursor_value""",
         reader.split()[1],
     )
     assert [task["cursor_value"] for task in tasks] == [1, 2]
-    states = [(b["state"], b["row_count"], b["cursor"]) for b in world.batches(published)]
+    states = [(b["state"], b["row_count"], b["cursor"]) for b in sinks.batches(published)]
     assert states == [("written", 2, 2), ("written", 2, 1)]
 
 
-def test_a_batch_delivered_again_changes_nothing(world: SinkSetup, published: str) -> None:
-    producer = world.producer(published)
+def test_a_redelivered_batch_changes_nothing(sinks: SinkSetup, published: str) -> None:
+    producer = sinks.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
-    world.publish(attempt, [{"id": "a", "n": 1}])
-    (message,) = world.bench.messages(QUEUE)
-    world.drain()
-    before = world.rows(dataset)
-    world.publish(attempt, [{"id": "a", "n": 2}])
-    queue_tables.send(world.bench.live.dsns.queue, QUEUE, message)
-    world.drain()
+    sinks.publish(attempt, [{"id": "a", "n": 1}])
+    (message,) = sinks.bench.messages(QUEUE)
+    sinks.drain()
+    before = sinks.rows(dataset)
+    sinks.publish(attempt, [{"id": "a", "n": 2}])
+    queue_tables.send(sinks.bench.live.dsns.queue, QUEUE, message)
+    sinks.drain()
     assert before[0]["n"] == 1
-    assert world.values(dataset) == [("a", 2)]
-    assert [b["cursor"] for b in world.batches(published)] == [2, 1]
+    assert sinks.values(dataset) == [("a", 2)]
+    assert [b["cursor"] for b in sinks.batches(published)] == [2, 1]
     events = "SELECT count(*) AS n FROM events WHERE producer_task_id = %s"
-    assert world.bench.rows(events, attempt.task_id)[0]["n"] == 2
+    assert sinks.bench.rows(events, attempt.task_id)[0]["n"] == 2
 
 
-def test_a_sink_that_dies_before_it_reports_is_made_good(world: SinkSetup, published: str) -> None:
-    producer = world.producer(published)
+def test_a_batch_is_reported_after_its_sink_died_before_reporting(
+    sinks: SinkSetup, published: str
+) -> None:
+    producer = sinks.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
-    publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
-    world.sink._write(world.sink.client.buffer_fetch(UUID(publish_id)))  # and dies
-    before = world.rows(dataset)
-    assert world.batches(published)[0]["state"] == "waiting"
-    world.drain()
-    assert world.rows(dataset) == before
-    (batch,) = world.batches(published)
+    publish_id = sinks.publish(attempt, [{"id": "a", "n": 1}])
+    sinks.sink._write(
+        sinks.sink.client.buffer_fetch(UUID(publish_id))
+    )  # the sink dies before it reports
+    before = sinks.rows(dataset)
+    assert sinks.batches(published)[0]["state"] == "waiting"
+    sinks.drain()
+    assert sinks.rows(dataset) == before
+    (batch,) = sinks.batches(published)
     assert (batch["state"], batch["row_count"], batch["cursor"]) == ("written", 1, 1)
     events = "SELECT cursor_value FROM events WHERE producer_task_id = %s"
-    assert [e["cursor_value"] for e in world.bench.rows(events, attempt.task_id)] == [1]
+    assert [e["cursor_value"] for e in sinks.bench.rows(events, attempt.task_id)] == [1]
 
 
-def test_two_sinks_at_once_lose_and_double_nothing(world: SinkSetup, published: str) -> None:
-    producer = world.producer(published)
+def test_two_concurrent_sinks_neither_lose_nor_duplicate_rows(
+    sinks: SinkSetup, published: str
+) -> None:
+    producer = sinks.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
     for n in range(8):
-        world.publish(attempt, [{"id": "shared", "n": n}, {"id": f"own-{n}", "n": n}])
-    own = world.sink.consumer
-    other = PgQueue(world.bench.live.dsns.queue).consumer([QUEUE], "test:other-sink")
+        sinks.publish(attempt, [{"id": "shared", "n": n}, {"id": f"own-{n}", "n": n}])
+    first = sinks.sink.consumer
+    other = PgQueue(sinks.bench.live.dsns.queue).consumer([QUEUE], "test:other-sink")
     try:
-        sinks = [replace(world.sink, consumer=consumer) for consumer in (own, other)]
+        sinks = [replace(sinks.sink, consumer=consumer) for consumer in (first, other)]
         run_concurrently(
             [lambda sink=sink: [sink.write_once() for _ in range(8)] for sink in sinks]
         )
     finally:
         other.close()
-    world.drain()
-    rows = world.values(dataset)
+    sinks.drain()
+    rows = sinks.values(dataset)
     assert rows == [*((f"own-{n}", n) for n in range(8)), ("shared", 7)]
-    assert sorted(b["cursor"] for b in world.batches(published)) == list(range(1, 9))
+    assert sorted(b["cursor"] for b in sinks.batches(published)) == list(range(1, 9))
 
 
-def test_of_two_batches_the_later_published_stands_whatever_comes_first(
-    world: SinkSetup, published: str
+def test_the_later_published_batch_wins_regardless_of_the_write_order(
+    sinks: SinkSetup, published: str
 ) -> None:
-    producer = world.producer(published)
+    producer = sinks.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
-    world.publish(attempt, [{"id": "a", "n": 1}, {"id": "b", "n": 1}])
-    world.publish(attempt, [{"id": "a", "n": 2}])
-    queue_tables.hide_oldest(world.bench.live.dsns.queue, QUEUE)
-    world.drain()
-    world.show_hidden_messages()
-    world.drain()
-    assert world.values(dataset) == [("a", 2), ("b", 1)]
+    sinks.publish(attempt, [{"id": "a", "n": 1}, {"id": "b", "n": 1}])
+    sinks.publish(attempt, [{"id": "a", "n": 2}])
+    queue_tables.hide_oldest(sinks.bench.live.dsns.queue, QUEUE)
+    sinks.drain()
+    sinks.show_hidden_messages()
+    sinks.drain()
+    assert sinks.values(dataset) == [("a", 2), ("b", 1)]
 
 
-def test_whose_rows_they_are_is_not_for_the_batch_to_say(world: SinkSetup, published: str) -> None:
-    producer = world.producer(published)
+def test_a_batch_cannot_choose_the_org_of_its_rows(sinks: SinkSetup, published: str) -> None:
+    producer = sinks.producer(published)
     dataset = producer.deploy("one")["one"]
-    world.publish(producer.attempt("one"), [{"id": "a", "n": 1, "org_id": str(uuid4())}])
-    world.drain()
-    assert [r["org_id"] for r in world.rows(dataset)] == ["00000000-0000-0000-0000-000000000001"]
+    sinks.publish(producer.attempt("one"), [{"id": "a", "n": 1, "org_id": str(uuid4())}])
+    sinks.drain()
+    assert [r["org_id"] for r in sinks.rows(dataset)] == ["00000000-0000-0000-0000-000000000001"]
 
 
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -300,53 +314,53 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", list(BAD))
-def test_a_bad_batch_says_why_and_spoils_no_other(
-    world: SinkSetup, published: str, case: str
+def test_a_bad_batch_fails_with_the_reason_and_does_not_affect_others(
+    sinks: SinkSetup, published: str, case: str
 ) -> None:
     content, fields, reason = BAD[case]
-    producer = world.producer(published)
+    producer = sinks.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
-    bad = world.publish(attempt, content, **fields)
-    world.publish(attempt, [{"id": "good", "n": 1}])
-    world.drain()
-    assert world.values(dataset) == [("good", 1)]
-    (failed,) = world.batches(published, state="failed")
+    bad = sinks.publish(attempt, content, **fields)
+    sinks.publish(attempt, [{"id": "good", "n": 1}])
+    sinks.drain()
+    assert sinks.values(dataset) == [("good", 1)]
+    (failed,) = sinks.batches(published, state="failed")
     assert (failed["publish_id"], failed["error_code"]) == (bad, "bad_batch")
     assert reason in failed["error_message"]
-    assert bad in [m["publish_id"] for m in world.bench.messages(dead_letter_queue(QUEUE))]
+    assert bad in [m["publish_id"] for m in sinks.bench.messages(dead_letter_queue(QUEUE))]
 
 
-def test_a_batch_that_is_not_there_is_given_up_after_ten_receives_and_can_be_retried(
-    world: SinkSetup, published: str
+def test_a_missing_batch_fails_after_ten_receives_and_can_be_retried(
+    sinks: SinkSetup, published: str
 ) -> None:
-    producer = world.producer(published)
+    producer = sinks.producer(published)
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
-    publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
-    (batch,) = world.batches(published)
-    root = world.bench.live.objects
+    publish_id = sinks.publish(attempt, [{"id": "a", "n": 1}])
+    (batch,) = sinks.batches(published)
+    root = sinks.bench.live.objects
     path = root / batch["batch_uri"].removeprefix("s3://")
     hidden = path.rename(path.with_suffix(".hidden"))
     for _ in range(MAX_TRIES):
-        assert world.batches(published)[0]["state"] == "waiting"
-        world.drain()
-        world.show_hidden_messages()
-    (failed,) = world.batches(published, state="failed")
+        assert sinks.batches(published)[0]["state"] == "waiting"
+        sinks.drain()
+        sinks.show_hidden_messages()
+    (failed,) = sinks.batches(published, state="failed")
     assert failed["error_code"] == "batch_missing"
-    assert publish_id not in [m["publish_id"] for m in world.bench.messages(QUEUE)]
+    assert publish_id not in [m["publish_id"] for m in sinks.bench.messages(QUEUE)]
     hidden.rename(path)
-    reply = world.bench.user.post(f"/v1/batches/{publish_id}/retry")
+    reply = sinks.bench.user.post(f"/v1/batches/{publish_id}/retry")
     assert reply.status_code == 200, reply.text
-    world.bench.live.drain()
-    world.drain()
-    assert world.values(dataset) == [("a", 1)]
-    reply = world.bench.user.post(f"/v1/batches/{publish_id}/retry")
+    sinks.bench.live.drain()
+    sinks.drain()
+    assert sinks.values(dataset) == [("a", 1)]
+    reply = sinks.bench.user.post(f"/v1/batches/{publish_id}/retry")
     assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
 
 
-def test_what_another_attempt_wrote_is_not_read(world: SinkSetup, published: str) -> None:
-    producer = world.producer(published)
+def test_a_batch_outside_the_attempts_prefix_is_forbidden(sinks: SinkSetup, published: str) -> None:
+    producer = sinks.producer(published)
     producer.deploy("one")
     mine, other = producer.attempt("one"), producer.attempt("one", 1)
     ref = other.output["storage_ref"]
@@ -356,15 +370,15 @@ def test_what_another_attempt_wrote_is_not_read(world: SinkSetup, published: str
         "s3://trace/cold/x.jsonl",
     ):
         target = {"dataset_uuid": mine.output["dataset_uuid"], "batch_uri": uri}
-        reply = world.bench.publish(mine, **target)
+        reply = sinks.bench.publish(mine, **target)
         assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), uri
 
 
-def test_a_dataset_that_is_not_buffered_is_refused_by_the_sink(world: SinkSetup) -> None:
-    dag = world.bench.dag()
-    attempt = world.bench.attempt(dag=dag)
-    world.publish(attempt, [{"id": "a"}])
-    world.drain()
-    (failed,) = world.batches(dag.published)
+def test_a_dataset_that_is_not_buffered_is_refused_by_the_sink(sinks: SinkSetup) -> None:
+    dag = sinks.bench.dag()
+    attempt = sinks.bench.attempt(dag=dag)
+    sinks.publish(attempt, [{"id": "a"}])
+    sinks.drain()
+    (failed,) = sinks.batches(dag.published)
     assert failed["state"] == "failed"
     assert "not buffered" in failed["error_message"]

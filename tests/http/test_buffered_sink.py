@@ -1,4 +1,4 @@
-"""What a buffered dataset's producers may not say, and how the sink settles what goes wrong."""
+"""Permissions of buffered producers, and how the sink handles errors."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -18,7 +18,7 @@ from trace_etl.sink.sink import MAX_TRIES, QUEUE
 
 
 @pytest.fixture(scope="module")
-def world(
+def sinks(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[SinkSetup]:
     with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as made:
@@ -31,31 +31,31 @@ def published() -> str:
 
 
 @pytest.fixture
-def attempt(world: SinkSetup, published: str) -> Attempt:
-    producer = world.producer(published)
+def attempt(sinks: SinkSetup, published: str) -> Attempt:
+    producer = sinks.producer(published)
     producer.deploy("one")
     return producer.attempt("one")
 
 
-def state(world: SinkSetup, published: str) -> str:
-    (batch,) = world.batches(published)
+def state(sinks: SinkSetup, published: str) -> str:
+    (batch,) = sinks.batches(published)
     return batch["state"]
 
 
-def buried(world: SinkSetup, publish_id: str) -> bool:
+def is_dead_lettered(sinks: SinkSetup, publish_id: str) -> bool:
     return publish_id in [
-        message["publish_id"] for message in world.bench.messages(dead_letter_queue(QUEUE))
+        message["publish_id"] for message in sinks.bench.messages(dead_letter_queue(QUEUE))
     ]
 
 
-def test_a_producer_cannot_tell_the_readers_itself(
-    world: SinkSetup, published: str, attempt: Attempt
+def test_a_producer_of_a_buffered_dataset_cannot_send_events_or_publish_partitions(
+    sinks: SinkSetup, published: str, attempt: Attempt
 ) -> None:
     event = {"dataset_uuid": attempt.output["dataset_uuid"], "cursor": 10**12}
     by_name = {"dataset": published, "partition_key": "0-9"}
-    told = {name: attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
-    pointer = {**told, "storage_ref": attempt.output["storage_ref"]}
-    bench = world.bench
+    dataset = {name: attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
+    pointer = {**dataset, "storage_ref": attempt.output["storage_ref"]}
+    bench = sinks.bench
     for reply in (
         bench.events(attempt, event),
         bench.events(attempt, by_name),
@@ -65,93 +65,91 @@ def test_a_producer_cannot_tell_the_readers_itself(
         assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), reply.text
         assert "is buffered" in reply.json()["detail"]
     assert bench.rows("SELECT 1 FROM events WHERE producer_task_id = %s", attempt.task_id) == []
-    output = {"dataset_uuid": told["dataset_uuid"], "location": "s3://trace/x"}
+    output = {"dataset_uuid": dataset["dataset_uuid"], "location": "s3://trace/x"}
     assert bench.complete(attempt, outputs=[output]).status_code == 200
 
 
-def lose(world: SinkSetup, publish_id: str) -> None:
-    assert queue_tables.delete_batch(world.bench.live.dsns.queue, publish_id) == 1
+def delete_message(sinks: SinkSetup, publish_id: str) -> None:
+    assert queue_tables.delete_batch(sinks.bench.live.dsns.queue, publish_id) == 1
 
 
-def sweep(world: SinkSetup) -> None:
-    world.bench.live.run(world.bench.live.service.sweeper.sweep_once)
-    world.bench.live.drain()
+def sweep(sinks: SinkSetup) -> None:
+    sinks.bench.live.run(sinks.bench.live.service.sweeper.sweep_once)
+    sinks.bench.live.drain()
 
 
-def test_a_batch_whose_message_was_lost_is_asked_for_again_and_not_too_often(
-    world: SinkSetup, published: str, attempt: Attempt
+def test_the_sweeper_resends_a_lost_batch_message_with_growing_delays(
+    sinks: SinkSetup, published: str, attempt: Attempt
 ) -> None:
-    publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
-    lose(world, publish_id)
-    sweep(world)
-    assert world.receives(publish_id) == []
-    world.bench.rows(
+    publish_id = sinks.publish(attempt, [{"id": "a", "n": 1}])
+    delete_message(sinks, publish_id)
+    sweep(sinks)
+    assert sinks.receives(publish_id) == []
+    sinks.bench.rows(
         """UPDATE buffer_publishes SET accepted_at = now() - interval '3 hours',
                   ask_again_at = now() - interval '1 second' WHERE publish_id = %s""",
         publish_id,
     )
-    sweep(world)
-    sweep(world)
-    assert world.receives(publish_id) == [0]
-    (row,) = world.bench.rows(
+    sweep(sinks)
+    sweep(sinks)
+    assert sinks.receives(publish_id) == [0]
+    (row,) = sinks.bench.rows(
         """SELECT round(extract(epoch FROM ask_again_at - now()) / 3600) AS hours
              FROM buffer_publishes WHERE publish_id = %s""",
         publish_id,
     )
     assert row["hours"] == 3
-    world.drain()
-    assert state(world, published) == "written"
+    sinks.drain()
+    assert state(sinks, published) == "written"
 
 
-def test_batches_that_are_settled_are_not_asked_for(
-    world: SinkSetup, published: str, attempt: Attempt
+def test_the_sweeper_does_not_resend_finished_batches(
+    sinks: SinkSetup, published: str, attempt: Attempt
 ) -> None:
-    ids = [world.publish(attempt, [{"id": "a"}]), world.publish(attempt, b"no JSON")]
-    world.drain()
-    assert {batch["state"] for batch in world.batches(published)} == {"written", "failed"}
-    world.bench.rows(
+    ids = [sinks.publish(attempt, [{"id": "a"}]), sinks.publish(attempt, b"no JSON")]
+    sinks.drain()
+    assert {batch["state"] for batch in sinks.batches(published)} == {"written", "failed"}
+    sinks.bench.rows(
         "UPDATE buffer_publishes SET ask_again_at = now() - interval '1 second' "
         "WHERE publish_id = ANY(%s::uuid[])",
         ids,
     )
-    sweep(world)
-    assert [world.receives(publish_id) for publish_id in ids] == [[], []]
+    sweep(sinks)
+    assert [sinks.receives(publish_id) for publish_id in ids] == [[], []]
 
 
-def test_a_batch_that_waits_can_be_retried(
-    world: SinkSetup, published: str, attempt: Attempt
-) -> None:
-    publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
-    lose(world, publish_id)
-    reply = world.bench.user.post(f"/v1/batches/{publish_id}/retry")
+def test_a_waiting_batch_can_be_retried(sinks: SinkSetup, published: str, attempt: Attempt) -> None:
+    publish_id = sinks.publish(attempt, [{"id": "a", "n": 1}])
+    delete_message(sinks, publish_id)
+    reply = sinks.bench.user.post(f"/v1/batches/{publish_id}/retry")
     assert reply.status_code == 200, reply.text
-    world.bench.live.drain()
-    world.drain()
-    assert state(world, published) == "written"
+    sinks.bench.live.drain()
+    sinks.drain()
+    assert state(sinks, published) == "written"
 
 
-def test_a_token_that_was_just_rotated_buries_nothing_and_counts_for_nothing(
-    world: SinkSetup, published: str, attempt: Attempt, secrets: Secrets
+def test_a_rotated_token_neither_dead_letters_a_batch_nor_counts_as_a_receive(
+    sinks: SinkSetup, published: str, attempt: Attempt, secrets: Secrets
 ) -> None:
-    publish_id = world.publish(attempt, b"no JSON")
+    publish_id = sinks.publish(attempt, b"no JSON")
     tokens = iter([secrets.worker_token, "old", "old"])
-    client = world.client(lambda: next(tokens))  # good to fetch, old when it reports
-    sink = replace(world.sink, client=client)
+    client = sinks.client(lambda: next(tokens))  # valid for the fetch, outdated for the report
+    sink = replace(sinks.sink, client=client)
     try:
         assert sink.write_once() == 1
-        assert (world.receives(publish_id), buried(world, publish_id)) == ([0], False)
-        world.show_hidden_messages()
-        assert sink.write_once() == 1  # too old to fetch
-        assert (world.receives(publish_id), buried(world, publish_id)) == ([0], False)
+        assert (sinks.receives(publish_id), is_dead_lettered(sinks, publish_id)) == ([0], False)
+        sinks.show_hidden_messages()
+        assert sink.write_once() == 1  # outdated for the fetch
+        assert (sinks.receives(publish_id), is_dead_lettered(sinks, publish_id)) == ([0], False)
     finally:
         client.close()
-    world.show_hidden_messages()
-    world.drain()
-    assert (state(world, published), buried(world, publish_id)) == ("failed", True)
+    sinks.show_hidden_messages()
+    sinks.drain()
+    assert (state(sinks, published), is_dead_lettered(sinks, publish_id)) == ("failed", True)
 
 
 class Failing(DispatcherClient):
-    """A Dispatcher that stumbles over every batch, and over nothing else."""
+    """A client whose `buffer_fetch` always fails."""
 
     error: Exception
 
@@ -171,36 +169,38 @@ class Failing(DispatcherClient):
     ],
     ids=["500", "422", "403", "401", "503", "silence"],
 )
-def test_only_an_outage_counts_for_nothing(
-    world: SinkSetup, published: str, attempt: Attempt, error: Exception, counts: bool
+def test_outages_do_not_count_as_receives_but_other_errors_do(
+    sinks: SinkSetup, published: str, attempt: Attempt, error: Exception, counts: bool
 ) -> None:
-    publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
+    publish_id = sinks.publish(attempt, [{"id": "a", "n": 1}])
     client = Failing.__new__(Failing)
-    client.__dict__.update(world.sink.client.__dict__)
+    client.__dict__.update(sinks.sink.client.__dict__)
     client.error = error
-    sink = replace(world.sink, client=client)
+    sink = replace(sinks.sink, client=client)
     assert sink.write_once() == 1
-    assert world.receives(publish_id) == [1 if counts else 0]
-    world.set_receives(publish_id, MAX_TRIES - 1)
+    assert sinks.receives(publish_id) == [1 if counts else 0]
+    sinks.set_receives(publish_id, MAX_TRIES - 1)
     assert sink.write_once() == 1
-    assert (state(world, published), buried(world, publish_id)) == (
+    assert (state(sinks, published), is_dead_lettered(sinks, publish_id)) == (
         ("failed", True) if counts else ("waiting", False)
     )
-    world.show_hidden_messages()
-    world.drain()
+    sinks.show_hidden_messages()
+    sinks.drain()
 
 
-def test_a_batch_that_was_taken_too_often_is_asked_after_before_it_is_given_up(
-    world: SinkSetup, published: str, attempt: Attempt
+def test_a_batch_received_too_often_fails_only_if_it_was_not_written(
+    sinks: SinkSetup, published: str, attempt: Attempt
 ) -> None:
-    publish_id = world.publish(attempt, [{"id": "a", "n": 1}])
-    world.sink._write(world.sink.client.buffer_fetch(UUID(publish_id)))  # and dies
-    world.set_receives(publish_id, MAX_TRIES)
-    world.drain()
-    assert (state(world, published), buried(world, publish_id)) == ("written", False)
-    other = world.publish(attempt, [{"id": "b", "n": 1}])
-    world.set_receives(other, MAX_TRIES)
-    world.drain()
-    (failed,) = world.batches(published, state="failed")
+    publish_id = sinks.publish(attempt, [{"id": "a", "n": 1}])
+    sinks.sink._write(
+        sinks.sink.client.buffer_fetch(UUID(publish_id))
+    )  # the sink dies before it reports
+    sinks.set_receives(publish_id, MAX_TRIES)
+    sinks.drain()
+    assert (state(sinks, published), is_dead_lettered(sinks, publish_id)) == ("written", False)
+    other = sinks.publish(attempt, [{"id": "b", "n": 1}])
+    sinks.set_receives(other, MAX_TRIES)
+    sinks.drain()
+    (failed,) = sinks.batches(published, state="failed")
     assert "received 10 times" in failed["error_message"]
-    assert other not in [message["publish_id"] for message in world.bench.messages(QUEUE)]
+    assert other not in [message["publish_id"] for message in sinks.bench.messages(QUEUE)]

@@ -1,4 +1,4 @@
-"""GET /v1/changes: what happens, in order, without gaps, to everybody who may know."""
+"""`GET /v1/changes`: all changes of the caller's org, in order and without gaps."""
 
 import socket
 import ssl
@@ -27,7 +27,7 @@ def statuses(events: list[Any], task_id: str) -> list[str]:
     return [e.data["status"] for e in events if e.kind == "task" and e.data["task_id"] == task_id]
 
 
-def test_a_task_is_told_of_from_its_creation_to_its_end_with_its_partition(shared: Bench) -> None:
+def test_the_stream_shows_a_task_from_creation_to_its_committed_partition(shared: Bench) -> None:
     dag = shared.dag()
     with following(shared.user, dag=dag.name) as stream:
         assert next(stream).kind == "ready"
@@ -45,38 +45,38 @@ def test_a_task_is_told_of_from_its_creation_to_its_end_with_its_partition(share
     assert {e.data["dag"] for e in seen} == {dag.name}
 
 
-def test_a_failure_tells_why_and_when_it_is_tried_again(shared: Bench) -> None:
+def test_a_failure_shows_its_error_and_retry_time(shared: Bench) -> None:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     with following(shared.user, dag=dag.name) as stream:
         next(stream)
         shared.complete(attempt, "Failed", error_code="x", error_message="bad day", retryable=True)
-        told = stream.until("task", status="Failed")[-1].data
-    assert (told["error_code"], told["error_message"]) == ("x", "bad day")
-    assert told["retry_at"] is not None
+        change = stream.until("task", status="Failed")[-1].data
+    assert (change["error_code"], change["error_message"]) == ("x", "bad day")
+    assert change["retry_at"] is not None
 
 
-def test_a_reconnecting_client_misses_nothing_and_hears_nothing_twice(shared: Bench) -> None:
+def test_a_reconnecting_client_receives_every_change_once(shared: Bench) -> None:
     dag = shared.dag()
     with following(shared.user, dag=dag.name, kind="task") as stream:
         next(stream)
         first = shared.tasks(3, dag=dag)
-        heard = [next(stream) for _ in range(3)]
+        received = [next(stream) for _ in range(3)]
         position = stream.last_id
-    attempts = [shared.claimed(task_id) for task_id in first]  # nobody listens
+    attempts = [shared.claimed(task_id) for task_id in first]  # no client is connected
     with following(shared.user, position, dag=dag.name, kind="task") as stream:
         assert next(stream).kind == "ready"
-        heard += stream.until("task", task_id=attempts[-1].task_id, status="Running")
+        received += stream.until("task", task_id=attempts[-1].task_id, status="Running")
         shared.complete(attempts[0])
-        heard += stream.until("task", status="Completed")
-    told = [(e.data["task_id"], e.data["status"]) for e in heard]
-    assert len(told) == len(set(told))
+        received += stream.until("task", status="Completed")
+    changes = [(e.data["task_id"], e.data["status"]) for e in received]
+    assert len(changes) == len(set(changes))
     for task_id in first:
-        assert (task_id, "Running") in told
+        assert (task_id, "Running") in changes
 
 
-def test_every_event_is_a_place_to_go_on_from(shared: Bench) -> None:
-    """Even in the middle of one transaction's changes."""
+def test_a_client_can_resume_after_any_event(shared: Bench) -> None:
+    """Also after an event in the middle of one transaction's changes."""
     dag = shared.dag()
     with following(shared.user, dag=dag.name) as stream:
         start = next(stream)
@@ -88,7 +88,7 @@ def test_every_event_is_a_place_to_go_on_from(shared: Bench) -> None:
             assert [next(stream).id for _ in whole[n:]] == [e.id for e in whole[n:]]
 
 
-def test_nothing_of_another_org_or_dag_is_told(shared: Bench) -> None:
+def test_the_stream_shows_no_changes_of_other_orgs_or_dags(shared: Bench) -> None:
     dag, other_dag = shared.dag(), shared.dag()
     with new_user(shared, "admin", org_id=new_org(shared)) as stranger:
         theirs = Bench(shared.live, shared.http, stranger)
@@ -99,17 +99,17 @@ def test_nothing_of_another_org_or_dag_is_told(shared: Bench) -> None:
             assert {e.data["dag"] for e in mine.until("task", job="work")} == {dag.name}
             their_dag = theirs.dag()
             theirs.tasks(1, dag=their_dag)
-            heard = foreign.until("task", job="work")
-            assert {e.data["dag"] for e in heard} == {their_dag.name}
+            received = foreign.until("task", job="work")
+            assert {e.data["dag"] for e in received} == {their_dag.name}
 
 
-def test_deploys_and_pauses_are_told(shared: Bench) -> None:
+def test_the_stream_shows_deploys_and_pauses(shared: Bench) -> None:
     with following(shared.user, kind=["deploy", "pause"]) as stream:
         next(stream)
         dag = shared.dag()
-        told = stream.until("deploy", dag=dag.name)[-1].data
+        change = stream.until("deploy", dag=dag.name)[-1].data
         current = shared.user.get(f"/v1/dags/{dag.name}").json()["dag_version"]
-        assert told["dag_version"] == current
+        assert change["dag_version"] == current
         job = "(SELECT job_id FROM jobs JOIN dags g USING (dag_id) WHERE g.name = %s"
         job += " AND jobs.name = 'work')"
         shared.rows(
@@ -117,14 +117,14 @@ def test_deploys_and_pauses_are_told(shared: Bench) -> None:
             f" VALUES ({job}, 'ada', 'normal', 'manual')",
             dag.name,
         )
-        told = stream.until("pause", dag=dag.name)[-1].data
-        assert (told["job"], told["paused"], told["by"]) == ("work", True, "ada")
+        change = stream.until("pause", dag=dag.name)[-1].data
+        assert (change["job"], change["paused"], change["by"]) == ("work", True, "ada")
         shared.rows(f"DELETE FROM pauses WHERE job_id = {job}", dag.name)
         assert stream.until("pause", dag=dag.name)[-1].data["paused"] is False
 
 
 def test_changes_of_a_slow_transaction_are_not_lost_behind_a_fast_one(shared: Bench) -> None:
-    """A number drawn early and committed late: the stream waits for it."""
+    """The stream waits for a transaction that started earlier and commits later."""
     dag = shared.dag()
     early, late = shared.tasks(2, dag=dag)
     cancel = "UPDATE tasks SET status = 'Canceled', finished_at = now() WHERE task_id = %s"
@@ -136,13 +136,13 @@ def test_changes_of_a_slow_transaction_are_not_lost_behind_a_fast_one(shared: Be
             position = stream.last_id
             head, _ = shared.live.run(shared.live.service.changes.head)
             assert head.xid < int(slow.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
-        heard = stream.until("task", task_id=late)
-    assert [e.data["task_id"] for e in heard] == [early, late]
+        received = stream.until("task", task_id=late)
+    assert [e.data["task_id"] for e in received] == [early, late]
     assert position
 
 
 @pytest.mark.parametrize("bad", ["x", "W10", "bnVsbA", "WzEsMiwzLDRd"])
-def test_an_id_nobody_handed_out_is_refused(shared: Bench, bad: str) -> None:
+def test_an_invalid_event_id_is_refused(shared: Bench, bad: str) -> None:
     for reply in (
         shared.user.get("/v1/changes", headers={"Last-Event-ID": bad}),
         shared.user.get("/v1/changes", params={"after": bad}),
@@ -150,11 +150,11 @@ def test_an_id_nobody_handed_out_is_refused(shared: Bench, bad: str) -> None:
         assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
 
 
-def test_a_position_that_retention_forgot_is_told_as_a_reset(shared: Bench) -> None:
+def test_a_position_deleted_by_retention_causes_a_reset(shared: Bench) -> None:
     with following(shared.user) as stream:
         old = next(stream).id
     dag = shared.dag()
-    with following(shared.user) as stream:  # the deploy is below the end of the stream
+    with following(shared.user) as stream:  # the deploy is before the end of the stream
         next(stream)
     aged = "UPDATE changes SET changed_at = now() - interval '60 days' WHERE dag = %s"
     shared.rows(aged, dag.name)
@@ -165,13 +165,13 @@ def test_a_position_that_retention_forgot_is_told_as_a_reset(shared: Bench) -> N
         assert next(stream).kind == "ready"
 
 
-def test_a_position_of_another_database_is_told_as_a_reset(shared: Bench) -> None:
+def test_a_position_of_another_database_causes_a_reset(shared: Bench) -> None:
     ahead = encode_key((2**60, 3, "ffffffff-ffff-ffff-ffff-ffffffffffff", ""))
     with following(shared.user, ahead) as stream:
         assert [next(stream).kind for _ in range(2)] == ["reset", "ready"]
 
 
-def test_a_quiet_stream_says_that_it_lives(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_stream_sends_heartbeats(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "HEARTBEAT", 0.05)
     with shared.user.stream("GET", "/v1/changes", params={"dag": "none_such"}) as reply:
         lines = reply.iter_lines()
@@ -188,28 +188,32 @@ def test_a_stream_ends_when_its_user_is_disabled(
             lines = reply.iter_lines()
             next(lines)
             assert shared.user.post(f"/v1/users/{name}/disable").status_code == 200
-            for _ in lines:  # ends by itself
+            for _ in lines:  # the server ends the stream
                 pass
 
 
 @pytest.fixture
-def lonely(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
+def two_clients(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
     objects = tmp_path / "objects"
     with live(secrets, dsns, objects, changes_clients=2) as running, bench(running) as made:
         yield made
 
 
-def test_more_clients_than_allowed_are_told_to_come_back(lonely: Bench) -> None:
-    with following(lonely.user) as one, following(lonely.user) as two:
+def test_a_client_above_the_limit_is_refused_with_503(two_clients: Bench) -> None:
+    with following(two_clients.user) as one, following(two_clients.user) as two:
         next(one), next(two)
-        reply = lonely.user.get("/v1/changes")
+        reply = two_clients.user.get("/v1/changes")
         assert (reply.status_code, reply.json()["code"]) == (503, "unavailable")
-    eventually(lambda: lonely.live.service.changes.listeners == 0, "nobody listens", within=20)
-    with following(lonely.user) as again:
+    eventually(
+        lambda: two_clients.live.service.changes.listeners == 0,
+        "all clients disconnected",
+        within=20,
+    )
+    with following(two_clients.user) as again:
         assert next(again).kind == "ready"
 
 
-def test_a_stop_ends_the_streams_at_once(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> None:
+def test_a_stop_ends_the_streams_immediately(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> None:
     ready, left = threading.Event(), []
 
     def listen(client: httpx.Client) -> None:
@@ -226,52 +230,60 @@ def test_a_stop_ends_the_streams_at_once(secrets: Secrets, dsns: Dsns, tmp_path:
     assert not thread.is_alive() and left == []
 
 
-def test_a_client_that_does_not_read_is_dropped_and_the_others_go_on(
-    lonely: Bench, monkeypatch: pytest.MonkeyPatch
+def test_a_client_that_does_not_read_is_dropped_and_others_continue(
+    two_clients: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "SLOW_AFTER", 0.3)
-    cfg = lonely.live.cfg
-    context = ssl.create_default_context(cafile=str(lonely.live.secrets.ca))
+    cfg = two_clients.live.cfg
+    context = ssl.create_default_context(cafile=str(two_clients.live.secrets.ca))
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.connect(("127.0.0.1", cfg.api_port))
-    with context.wrap_socket(raw, server_hostname="127.0.0.1") as deaf:
-        token = lonely.live.secrets.user_token
+    with context.wrap_socket(raw, server_hostname="127.0.0.1") as slow:
+        token = two_clients.live.secrets.user_token
         request = f"GET /v1/changes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
-        deaf.sendall(request.encode())
-        eventually(lambda: lonely.live.service.changes.listeners == 1, "one listens", within=20)
-        with following(lonely.user) as good:
+        slow.sendall(request.encode())
+        eventually(
+            lambda: two_clients.live.service.changes.listeners == 1,
+            "one client is connected",
+            within=20,
+        )
+        with following(two_clients.user) as good:
             next(good)
-            dag = lonely.dag()
-            (task_id,) = lonely.tasks(1, dag=dag)
-            # More than every buffer between here and there can hold.
+            dag = two_clients.dag()
+            (task_id,) = two_clients.tasks(1, dag=dag)
+            # More than all buffers between server and client can hold.
             fill = """
                 INSERT INTO changes (org_id, kind, dag, body)
                 SELECT org_id, 'deploy', 'noise', jsonb_build_object('x', repeat('y', 20000))
                   FROM orgs CROSS JOIN generate_series(1, 1000)
                  WHERE orgs.name = 'local'
             """
-            lonely.rows(fill)
-            lonely.claimed(task_id)
+            two_clients.rows(fill)
+            two_clients.claimed(task_id)
             good.until("task", task_id=task_id, status="Running")
-            eventually(lambda: lonely.live.service.changes.listeners == 1, "one listens", within=20)
+            eventually(
+                lambda: two_clients.live.service.changes.listeners == 1,
+                "one client is connected",
+                within=20,
+            )
 
 
-def test_a_stream_outlives_the_end_of_every_session_of_postgres(
-    lonely: Bench, monkeypatch: pytest.MonkeyPatch
+def test_a_stream_survives_the_end_of_all_postgres_sessions(
+    two_clients: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "HEARTBEAT", 0.05)
     end = """
         SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
          WHERE datname = current_database() AND pid <> pg_backend_pid()
     """
-    dag = lonely.dag()
-    with following(lonely.user, dag=dag.name) as stream:
+    dag = two_clients.dag()
+    with following(two_clients.user, dag=dag.name) as stream:
         next(stream)
         for start in range(0, 50, 10):
-            assert lonely.rows(end)[0]["count"] > 0
+            assert two_clients.rows(end)[0]["count"] > 0
             body = {"dag": dag.name, "job": "request", "start": start, "end": start + 9}
-            assert lonely.user.post("/v1/triggers", json=body).status_code == 200
+            assert two_clients.user.post("/v1/triggers", json=body).status_code == 200
             stream.until("task", partition_key=f"{start}-{start + 9}")
 
 
@@ -286,24 +298,24 @@ def two(
         yield [stack.enter_context(bench(one)) for one in lives]
 
 
-def test_any_replica_tells_of_what_another_did_and_takes_over_a_stream(two: list[Bench]) -> None:
+def test_a_replica_shows_changes_of_another_and_can_take_over_its_stream(two: list[Bench]) -> None:
     here, there = two
     dag = here.dag()
     with following(there.user, dag=dag.name) as stream:
         next(stream)
         (task_id,) = here.tasks(1, dag=dag)
-        heard = stream.until("task", task_id=task_id, status="Queued")
+        received = stream.until("task", task_id=task_id, status="Queued")
         position = stream.last_id
     attempt = there.claimed(task_id)
     with following(here.user, position, dag=dag.name) as stream:
         next(stream)
-        heard += stream.until("task", task_id=task_id, status="Running")
+        received += stream.until("task", task_id=task_id, status="Running")
         there.complete(attempt)
-        heard += stream.until("task", task_id=task_id, status="Completed")
-    assert statuses(heard, task_id) == ["Queued", "Running", "Completed"]
+        received += stream.until("task", task_id=task_id, status="Completed")
+    assert statuses(received, task_id) == ["Queued", "Running", "Completed"]
 
 
-def test_many_writers_at_once_lose_nothing(two: list[Bench]) -> None:
+def test_no_change_of_concurrent_writers_is_lost(two: list[Bench]) -> None:
     here, there = two
     dag = here.dag()
     tasks = here.tasks(40, dag=dag)
@@ -325,10 +337,10 @@ def test_many_writers_at_once_lose_nothing(two: list[Bench]) -> None:
             thread.start()
         ended: set[str] = set()
         while len(ended) < len(tasks):
-            told = next(stream)
-            if told.data["status"] == "Completed":
-                assert told.data["task_id"] not in ended
-                ended.add(told.data["task_id"])
+            change = next(stream)
+            if change.data["status"] == "Completed":
+                assert change.data["task_id"] not in ended
+                ended.add(change.data["task_id"])
         for thread in threads:
             thread.join()
     assert ended == set(tasks)

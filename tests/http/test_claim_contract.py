@@ -1,4 +1,4 @@
-"""`POST /internal/task-claim`: one atomic Queued → Running, and what the losers hear."""
+"""`POST /internal/task-claim`: one atomic Queued → Running, and the answer to other claims."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
@@ -10,7 +10,7 @@ from support.lifecycle import Bench
 from trace_etl.api.task import lifecycle as bodies
 
 
-def test_a_claim_starts_the_attempt_and_hands_over_everything_it_needs(shared: Bench) -> None:
+def test_a_claim_starts_the_attempt_and_returns_its_payload(shared: Bench) -> None:
     (task_id,) = shared.tasks(1, "heartbeat_timeout: 90s")
     reply = shared.claim(task_id, "ecs:cluster/service/task")
     body = reply.json()
@@ -31,7 +31,7 @@ def test_a_claim_starts_the_attempt_and_hands_over_everything_it_needs(shared: B
     assert row["lease_expires_at"] - row["started_at"] == timedelta(seconds=90)
 
 
-def test_an_answer_holds_every_field_of_the_contract_and_no_other(shared: Bench) -> None:
+def test_answers_contain_exactly_the_fields_of_the_contract(shared: Bench) -> None:
     (one, *_) = shared.tasks(3, "runtime: ecs_platform")
     single = shared.claim(one).json()
     fetched = shared.fetch(one).json()
@@ -44,11 +44,11 @@ def test_an_answer_holds_every_field_of_the_contract_and_no_other(shared: Bench)
     ] == several
 
 
-def test_the_lease_lasts_as_long_as_the_answer_says(shared: Bench) -> None:
+def test_the_answer_contains_the_lease_expiry(shared: Bench) -> None:
     attempt = shared.attempt()
-    said = datetime.fromisoformat(attempt.claimed["lease_expires_at"])
-    assert said == shared.row(attempt.task_id)["lease_expires_at"]
-    assert timedelta(seconds=100) < said - datetime.now(UTC) <= timedelta(seconds=120)
+    lease_end = datetime.fromisoformat(attempt.claimed["lease_expires_at"])
+    assert lease_end == shared.row(attempt.task_id)["lease_expires_at"]
+    assert timedelta(seconds=100) < lease_end - datetime.now(UTC) <= timedelta(seconds=120)
 
 
 def test_outputs_may_be_written_only_under_a_prefix_of_this_attempt(shared: Bench) -> None:
@@ -79,13 +79,13 @@ def test_the_token_carries_every_claim_of_the_specification(shared: Bench) -> No
     assert set(claims["s3"]) == {"read_prefixes", "write_prefixes"}
 
 
-def test_no_token_lives_longer_than_a_day(shared: Bench) -> None:
+def test_no_token_is_valid_longer_than_a_day(shared: Bench) -> None:
     attempt = shared.attempt("timeout: 72h")
     claims = jwt.decode(attempt.token, options={"verify_signature": False})
     assert claims["exp"] - claims["iat"] == 24 * 3600
 
 
-def test_the_token_opens_the_inputs_for_reading_only(shared: Bench) -> None:
+def test_the_token_grants_only_read_access_to_the_inputs(shared: Bench) -> None:
     attempt = shared.attempt()
     claims = jwt.decode(attempt.token, options={"verify_signature": False})
     (source,) = attempt.claimed["task"]["inputs"]
@@ -94,7 +94,7 @@ def test_the_token_opens_the_inputs_for_reading_only(shared: Bench) -> None:
     assert read not in claims["s3"]["write_prefixes"]
 
 
-def test_the_second_claim_hears_that_it_is_running_already(shared: Bench) -> None:
+def test_a_second_claim_is_answered_already_running(shared: Bench) -> None:
     attempt = shared.attempt()
     before = shared.row(attempt.task_id)
     reply = shared.claim(attempt.task_id, "w2")
@@ -103,19 +103,19 @@ def test_the_second_claim_hears_that_it_is_running_already(shared: Bench) -> Non
     assert shared.row(attempt.task_id) == before
 
 
-def test_a_claim_of_a_completed_task_says_so(shared: Bench) -> None:
+def test_a_claim_of_a_completed_task_is_answered_completed(shared: Bench) -> None:
     attempt = shared.attempt()
     assert shared.complete(attempt).status_code == 200
     assert shared.claim(attempt.task_id).json()["reason"] == "Completed"
 
 
-def test_a_claim_of_a_canceled_task_says_so(shared: Bench) -> None:
+def test_a_claim_of_a_canceled_task_is_answered_canceled(shared: Bench) -> None:
     (task_id,) = shared.tasks()
     assert shared.cancel(task_id).json()["status"] == "Canceled"
     assert shared.claim(task_id).json() == {"status": "NotClaimed", "reason": "Canceled"}
 
 
-def test_a_claim_of_an_unknown_task_says_so(shared: Bench) -> None:
+def test_a_claim_of_an_unknown_task_is_answered_not_found(shared: Bench) -> None:
     assert shared.claim(str(uuid4())).json() == {"status": "NotClaimed", "reason": "NotFound"}
 
 
@@ -126,13 +126,13 @@ def test_a_task_waiting_for_its_retry_is_not_ready(shared: Bench) -> None:
     assert shared.claim(attempt.task_id).json() == {"status": "NotClaimed", "reason": "NotReady"}
 
 
-def test_a_task_that_failed_for_good_is_not_ready(shared: Bench) -> None:
+def test_a_permanently_failed_task_is_not_ready(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.complete(attempt, "Failed", retryable=False)
     assert shared.claim(attempt.task_id).json()["reason"] == "NotReady"
 
 
-def test_a_task_of_a_paused_job_is_not_ready_until_it_goes_on(shared: Bench) -> None:
+def test_a_task_of_a_paused_job_is_not_ready_until_the_job_resumes(shared: Bench) -> None:
     (task_id,) = shared.tasks()
     job = shared.row(task_id)["job_id"]
     pause = "UPDATE jobs SET paused_at = now(), paused_by = 'backpressure' WHERE job_id = %s"
@@ -143,7 +143,7 @@ def test_a_task_of_a_paused_job_is_not_ready_until_it_goes_on(shared: Bench) -> 
     assert shared.claim(task_id).json()["status"] == "Claimed"
 
 
-def test_a_capped_job_runs_no_more_than_its_cap_and_goes_on_when_one_ends(shared: Bench) -> None:
+def test_a_capped_job_runs_at_most_its_cap_and_the_next_task_when_one_ends(shared: Bench) -> None:
     dag = shared.dag("scaling: {max_concurrency: 2}")
     first, second, third = shared.tasks(3, dag=dag)
     running = shared.claimed(first)
@@ -153,7 +153,7 @@ def test_a_capped_job_runs_no_more_than_its_cap_and_goes_on_when_one_ends(shared
     assert shared.claim(third).json()["status"] == "Claimed"
 
 
-def test_room_under_a_cap_wakes_whoever_was_turned_away(shared: Bench) -> None:
+def test_a_completion_under_a_cap_wakes_a_waiting_task(shared: Bench) -> None:
     dag = shared.dag("scaling: {max_concurrency: 1}")
     first, second = shared.tasks(2, dag=dag)
     running = shared.claimed(first)
@@ -164,7 +164,7 @@ def test_room_under_a_cap_wakes_whoever_was_turned_away(shared: Bench) -> None:
     assert shared.messages("ecs_python").count({"task_id": second}) == before + 1
 
 
-def test_a_retry_is_claimed_as_the_next_attempt_with_a_lease_of_its_own(shared: Bench) -> None:
+def test_a_retry_is_claimed_as_the_next_attempt_with_a_new_lease(shared: Bench) -> None:
     first = shared.attempt()
     shared.complete(first, "Failed")
     second = shared.next_attempt(first)
@@ -173,15 +173,15 @@ def test_a_retry_is_claimed_as_the_next_attempt_with_a_lease_of_its_own(shared: 
     assert second.output["storage_ref"]["prefix"].endswith(f"/{first.task_id}/2/")
 
 
-def test_every_claim_draws_its_own_lease_token(shared: Bench) -> None:
+def test_every_claim_gets_a_new_lease_token(shared: Bench) -> None:
     ids = shared.tasks(5)
     assert len({shared.claimed(t).claimed["lease_token"] for t in ids}) == 5
 
 
-# --- the extension: many at once --------------------------------------------------------------
+# --- claiming several tasks ----------------------------------------------------------------
 
 
-def test_claiming_many_starts_the_oldest_of_a_runtime_and_no_more_than_asked(
+def test_claim_many_starts_the_oldest_tasks_of_a_runtime_up_to_the_limit(
     shared: Bench,
 ) -> None:
     ids = shared.tasks(5, "runtime: ecs_platform")
@@ -197,14 +197,14 @@ def test_claiming_many_starts_the_oldest_of_a_runtime_and_no_more_than_asked(
     assert shared.claim_many("ecs_platform", 100) == []
 
 
-def test_claiming_many_leaves_bulk_work_for_last(shared: Bench) -> None:
+def test_claim_many_takes_bulk_tasks_last(shared: Bench) -> None:
     bulk = shared.tasks(1, "runtime: ecs_platform\npriority: bulk")
     normal = shared.tasks(1, "runtime: ecs_platform")
     won = [shared.claim_many("ecs_platform", 1)[0]["task"]["task_id"] for _ in range(2)]
     assert won == [*normal, *bulk]
 
 
-def test_claiming_many_respects_caps_pauses_and_cancellation(shared: Bench) -> None:
+def test_claim_many_respects_caps_pauses_and_cancellation(shared: Bench) -> None:
     capped = shared.tasks(3, "runtime: ecs_platform\nscaling: {max_concurrency: 2}")
     paused, canceled = (
         shared.tasks(1, "runtime: ecs_platform"),
@@ -218,24 +218,24 @@ def test_claiming_many_respects_caps_pauses_and_cancellation(shared: Bench) -> N
     assert set(won) < set(capped)
 
 
-def test_claiming_many_passes_by_a_job_that_is_full(shared: Bench) -> None:
+def test_claim_many_skips_a_job_at_its_cap(shared: Bench) -> None:
     capped = "runtime: ecs_platform\nscaling: {max_concurrency: 1}"
     full = shared.tasks(4, capped)
     shared.claimed(full[0])
     (free,) = shared.tasks(1, capped)
     won = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 2)]
-    assert won == [free]  # younger than those that must wait
+    assert won == [free]  # newer than the tasks of the full job
 
 
-def test_every_task_is_held_to_the_cap_that_it_was_queued_with(shared: Bench) -> None:
+def test_every_task_is_limited_by_the_cap_it_was_queued_with(shared: Bench) -> None:
     ids = shared.tasks(3, "runtime: ecs_platform\nscaling: {max_concurrency: 1}")
     before = "UPDATE tasks SET max_concurrency = 9, queued_at = now() - interval '1 hour'"
     shared.rows(f"{before} WHERE task_id = %s", ids[1])
     won = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 10)]
-    assert won == [ids[1]]  # one runs, which is as many as the others may
+    assert won == [ids[1]]  # one task runs, which is the cap of the others
 
 
-# --- who may claim ----------------------------------------------------------------------------
+# --- permissions ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/internal/task-claim", "/internal/task-claim-many"])
@@ -286,16 +286,14 @@ def test_the_user_api_does_not_serve_the_internal_endpoints(shared: Bench) -> No
         ({"task_id": str(uuid4()), "worker_id": "w1", "force": True}, "force"),
     ],
 )
-def test_a_malformed_claim_is_refused_naming_the_field(
-    shared: Bench, body: dict, field: str
-) -> None:
+def test_a_malformed_claim_is_refused_with_the_field(shared: Bench, body: dict, field: str) -> None:
     reply = shared.http.post("/internal/task-claim", json=body, headers=shared.worker_headers)
     assert reply.status_code == 422
     assert reply.json()["code"] == "invalid"
     assert [e["field"] for e in reply.json()["errors"]] == [field]
 
 
-def test_a_request_without_tls_gets_nothing(shared: Bench) -> None:
+def test_a_request_without_tls_gets_no_answer(shared: Bench) -> None:
     import http.client
 
     plain = http.client.HTTPConnection("127.0.0.1", shared.live.cfg.internal_port, timeout=10)

@@ -45,8 +45,8 @@ class Stack:
     def env(self) -> dict[str, str]:
         return {**os.environ, "TRACE_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
 
-    def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [*PROGRAM, *words]
+    def trace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*PROGRAM, *arguments]
         return subprocess.run(command, env=self.env, capture_output=True, text=True)
 
 
@@ -68,17 +68,17 @@ def stack(
 
 
 # A program started in the background ignores SIGINT, so the handler is restored first.
-LISTENING = (
+INTERRUPTIBLE_PROGRAM = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from trace_etl.cli.main import main; main()"
 )
 
 
 @contextmanager
-def watching(stack: Stack, *words: str) -> Generator[subprocess.Popen[str]]:
+def watching(stack: Stack, *arguments: str) -> Generator[subprocess.Popen[str]]:
     """Run `trace watch`, and press Ctrl-C at the end of the block."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-c", LISTENING, "watch", *words]
+    command = [sys.executable, "-c", INTERRUPTIBLE_PROGRAM, "watch", *arguments]
     with subprocess.Popen(command, env=stack.env, text=True, **pipes) as process:
         try:
             yield process
@@ -131,12 +131,12 @@ def test_a_trigger_with_wait_reports_a_failed_task(stack: Stack) -> None:
     with bench(stack.live) as made:
         dag = made.dag("max_attempts: 1")
 
-        def fail_it() -> None:
+        def fail_task() -> None:
             task_id = eventually(lambda: made.waiting(dag, "work"), "a task is queued")[0]
             attempt = made.claimed(task_id)
             made.complete(attempt, "Failed", error_code="x", error_message="bad day")
 
-        thread = threading.Thread(target=fail_it)
+        thread = threading.Thread(target=fail_task)
         thread.start()
         done = stack.trace("trigger", dag.name, "request", "--range", "0-9", "--wait")
         thread.join()

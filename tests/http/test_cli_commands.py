@@ -23,7 +23,7 @@ from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 
 
-class Done(NamedTuple):
+class CommandResult(NamedTuple):
     exit_code: int
     stdout: str
     stderr: str
@@ -31,38 +31,38 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Shell:
-    """The program, pointed at one home."""
+    """Runs the `trace` command with one home directory."""
 
     home: Path
     live: Live
-    apart: bool = False
-    """In a process of its own: the services in this one log to the same standard output."""
+    in_subprocess: bool = False
+    """Run in a separate process, because services in the test process log to the same standard output."""
 
-    def run(self, *words: str, stdin: str | None = None) -> Done:
-        # Its SQL is Spark's business, and has tests of its own.
+    def run(self, *arguments: str, stdin: str | None = None) -> CommandResult:
+        # The SQL check needs Spark and has its own tests.
         environment = {"TRACE_HOME": str(self.home), "TRACE_CHECK": "0"}
-        if not self.apart:
-            done = CliRunner().invoke(app, list(words), env=environment, input=stdin)
-            return Done(done.exit_code, done.stdout, done.stderr)
+        if not self.in_subprocess:
+            done = CliRunner().invoke(app, list(arguments), env=environment, input=stdin)
+            return CommandResult(done.exit_code, done.stdout, done.stderr)
         ran = subprocess.run(
-            [sys.executable, "-c", "from trace_etl.cli.main import main; main()", *words],
+            [sys.executable, "-c", "from trace_etl.cli.main import main; main()", *arguments],
             env={**os.environ, **environment},
             input=stdin,
             capture_output=True,
             text=True,
         )
-        return Done(ran.returncode, ran.stdout, ran.stderr)
+        return CommandResult(ran.returncode, ran.stdout, ran.stderr)
 
-    def out(self, *words: str) -> str:
-        done = self.run(*words)
+    def out(self, *arguments: str) -> str:
+        done = self.run(*arguments)
         assert done.exit_code == 0, done
         return done.stdout
 
-    def json(self, *words: str) -> dict:
-        return json.loads(self.out(*words, "--json"))
+    def json(self, *arguments: str) -> dict:
+        return json.loads(self.out(*arguments, "--json"))
 
-    def refused(self, *words: str, code: int = 1) -> list[str]:
-        done = self.run(*words)
+    def refused(self, *arguments: str, code: int = 1) -> list[str]:
+        done = self.run(*arguments)
         assert done.exit_code == code, done
         assert done.stdout == ""
         return done.stderr.splitlines()
@@ -95,8 +95,8 @@ def dag(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def asking(shell: Shell, dag: str) -> Generator[Shell]:
-    """With a Query Service and ten blocks to ask about."""
+def query_shell(shell: Shell, dag: str) -> Generator[Shell]:
+    """Run a Query Service with ten committed blocks."""
     shell.out("deploy", dag)
     warehouse = Warehouse(shell.live.dsns, shell.live.objects)
     numbers = pa.array(range(10), pa.int64())
@@ -105,13 +105,13 @@ def asking(shell: Shell, dag: str) -> Generator[Shell]:
     warehouse.commit("blocks", 0, 9, rows)
     with running_query_service(shell.live.secrets, shell.live.dsns, warehouse.objects) as query:
         connect(shell.home, shell.live, query.cfg.query_port)
-        yield replace(shell, apart=True)
+        yield replace(shell, in_subprocess=True)
 
 
 # --- jobs -------------------------------------------------------------------------------------
 
 
-def test_jobs_are_listed_and_one_is_shown(shell: Shell, dag: str) -> None:
+def test_jobs_lists_all_jobs_and_job_shows_one(shell: Shell, dag: str) -> None:
     shell.out("deploy", dag)
     listed = shell.json("jobs", "quickstart")["items"]
     assert {item["job"] for item in listed} == {"request", "split", "ingest", "receivers"}
@@ -119,7 +119,7 @@ def test_jobs_are_listed_and_one_is_shown(shell: Shell, dag: str) -> None:
     text = shell.out("job", "quickstart", "receivers")
     assert "quickstart.receivers" in text and "reads" in text
     assert shell.json("job", "quickstart", "receivers")["reason"] is None
-    assert "no job" in "".join(shell.refused("job", "quickstart", "nobody"))
+    assert "no job" in "".join(shell.refused("job", "quickstart", "unknown_job"))
 
 
 # --- deploy and trigger -----------------------------------------------------------------------
@@ -132,15 +132,13 @@ def test_deploy_shows_the_jobs_and_what_they_publish(shell: Shell, dag: str) -> 
     assert shell.out("deploy", dag).startswith("Unchanged: quickstart")
 
 
-def test_deploy_for_programs_is_the_services_own_answer(shell: Shell, dag: str) -> None:
+def test_deploy_with_json_prints_the_services_answer(shell: Shell, dag: str) -> None:
     answer = shell.json("deploy", dag)
     assert (answer["dag"], answer["changed"]) == ("quickstart", True)
     assert [job["name"] for job in answer["jobs"]] == ["request", "split", "ingest", "receivers"]
 
 
-def test_every_fault_of_a_dag_is_a_line_with_file_line_and_column(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_deploy_prints_every_error_with_file_line_and_column(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(
         QUICKSTART.replace("cryo_ingest", "cryo_injest").replace("job: split", "job: splitt")
@@ -153,7 +151,7 @@ def test_every_fault_of_a_dag_is_a_line_with_file_line_and_column(
     assert shell.json("dags")["items"] == []
 
 
-def test_a_file_that_cannot_be_read_is_named(shell: Shell, tmp_path: Path) -> None:
+def test_deploy_names_a_file_that_cannot_be_read(shell: Shell, tmp_path: Path) -> None:
     (line,) = shell.refused("deploy", str(tmp_path / "none.yaml"))
     assert line == f"error: {tmp_path / 'none.yaml'}: No such file or directory"
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
@@ -166,7 +164,7 @@ def test_dags_are_listed(shell: Shell, dag: str) -> None:
     assert "quickstart" in shell.out("dags")
 
 
-def test_a_range_is_triggered_once(shell: Shell, dag: str) -> None:
+def test_a_repeated_trigger_creates_no_new_tasks(shell: Shell, dag: str) -> None:
     shell.out("deploy", dag)
     assert shell.out("trigger", "quickstart", "request", "--range", "0-299").startswith("Triggered")
     again = shell.out("trigger", "quickstart", "request", "--range", "0-299")
@@ -176,14 +174,16 @@ def test_a_range_is_triggered_once(shell: Shell, dag: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["9-0", "x", "5", "1-", "-1-5", "0-99999999999999999999"])
-def test_a_bad_range_is_refused_and_asks_for_nothing(shell: Shell, dag: str, wrong: str) -> None:
+def test_a_bad_range_is_refused_and_triggers_nothing(shell: Shell, dag: str, wrong: str) -> None:
     shell.out("deploy", dag)
     (line,) = shell.refused("trigger", "quickstart", "request", f"--range={wrong}")
     assert line.startswith("error: --range: ")
     assert shell.json("tasks")["items"] == []
 
 
-def test_what_cannot_be_triggered_says_why(shell: Shell, dag: str) -> None:
+def test_a_trigger_of_an_unknown_or_non_manual_job_is_refused_with_the_reason(
+    shell: Shell, dag: str
+) -> None:
     shell.out("deploy", dag)
     (line,) = shell.refused("trigger", "nothing", "request", "--range", "0-1")
     assert "no job 'request' in a deployed DAG 'nothing'" in line
@@ -194,7 +194,7 @@ def test_what_cannot_be_triggered_says_why(shell: Shell, dag: str) -> None:
 # --- tasks ------------------------------------------------------------------------------------
 
 
-def test_tasks_are_listed_with_the_reason_they_wait(shell: Shell, dag: str) -> None:
+def test_tasks_are_listed_filtered_and_paged(shell: Shell, dag: str) -> None:
     assert shell.out("tasks").strip() == "No tasks."
     shell.out("deploy", dag)
     shell.out("trigger", "quickstart", "request", "--range", "0-99")
@@ -224,7 +224,7 @@ def test_an_unknown_task_is_refused(shell: Shell, verb: str) -> None:
     unknown = "5b1f3a0e-0000-4000-8000-000000000000"
     assert shell.refused(verb, unknown) == [f"error: no task {unknown}"]
     assert shell.refused(verb, "x")[0].startswith("error: task_id: ")
-    # What looks like another path stays a (bad) task id.
+    # A task id that looks like a path is treated as an invalid task id.
     assert "there is no" in shell.refused(verb, "../dags")[0]
 
 
@@ -236,79 +236,86 @@ def test_an_unknown_status_is_refused(shell: Shell) -> None:
 # --- datasets and queries ---------------------------------------------------------------------
 
 
-def test_datasets_are_listed_with_what_is_committed(asking: Shell) -> None:
-    text = asking.out("datasets")
+def test_datasets_are_listed_with_their_committed_blocks(query_shell: Shell) -> None:
+    text = query_shell.out("datasets")
     assert "quickstart.ingest.blocks" in text and "0-9" in text and "(not published)" in text
-    detail = asking.out("dataset", "blocks")
+    detail = query_shell.out("dataset", "blocks")
     assert "gaps         none" in detail and "blocks       0-9" in detail
     assert "(current, 1 partitions)" in detail
-    assert asking.json("dataset", "blocks")["row_count"] == 10
-    (line,) = asking.refused("dataset", "nothing")
+    assert query_shell.json("dataset", "blocks")["row_count"] == 10
+    (line,) = query_shell.refused("dataset", "nothing")
     assert "no published dataset 'nothing'" in line
 
 
-def test_a_part_is_invalidated_and_lineage_is_shown(asking: Shell) -> None:
-    text = asking.out("invalidate", "blocks", "--range", "2-3", "--where", "n=1", "--reason", "bad")
+def test_a_range_is_invalidated_and_lineage_is_shown(query_shell: Shell) -> None:
+    text = query_shell.out(
+        "invalidate", "blocks", "--range", "2-3", "--where", "n=1", "--reason", "bad"
+    )
     assert text.startswith("Invalid: blocks 2-3.")
-    (item,) = asking.json("invalidations", "--dataset", "blocks")["items"]
+    (item,) = query_shell.json("invalidations", "--dataset", "blocks")["items"]
     assert (item["filter"], item["reason"], item["made_by"]) == ({"n": 1}, "bad", "user:local")
-    assert "not routed" in asking.out("invalidations")
-    assert asking.json("invalidate", "blocks", "--partition", "0-9")["partition_key"] == "0-9"
-    assert "made by" in asking.out("lineage", "blocks@0-9")
-    whole = asking.out("lineage", "blocks")
+    assert "not routed" in query_shell.out("invalidations")
+    assert query_shell.json("invalidate", "blocks", "--partition", "0-9")["partition_key"] == "0-9"
+    assert "made by" in query_shell.out("lineage", "blocks@0-9")
+    whole = query_shell.out("lineage", "blocks")
     assert "quickstart.split.ranges" in whole and "input " in whole
-    assert asking.refused("invalidate", "blocks", code=2) == [
+    assert query_shell.refused("invalidate", "blocks", code=2) == [
         "error: give either --partition or --range"
     ]
-    (line,) = asking.refused("lineage", "blocks@7-8")
+    (line,) = query_shell.refused("lineage", "blocks@7-8")
     assert "no partition '7-8' is committed" in line
 
 
-def test_a_query_prints_a_table(asking: Shell) -> None:
-    text = asking.out("query", "SELECT block_number, hash FROM blocks ORDER BY 1 LIMIT 2")
+def test_a_query_prints_a_table(query_shell: Shell) -> None:
+    text = query_shell.out("query", "SELECT block_number, hash FROM blocks ORDER BY 1 LIMIT 2")
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["block_number", "hash"]
     assert lines[2:4] == [["0", "0xabcd"], ["1", "0xabcd"]]
 
 
-def test_a_query_prints_csv_that_reads_back(asking: Shell) -> None:
-    text = asking.out(
+def test_a_query_prints_valid_csv(query_shell: Shell) -> None:
+    text = query_shell.out(
         "query", "SELECT note, NULL AS nothing FROM blocks LIMIT 1", "--format", "csv"
     )
     assert list(csv.reader(io.StringIO(text))) == [["note", "nothing"], ["a, b", ""]]
 
 
-def test_a_query_for_programs_is_the_services_own_answer(asking: Shell) -> None:
-    for words in (["--json"], ["--format", "json"]):
-        answer = json.loads(asking.out("query", "SELECT count(*) AS n FROM blocks", *words))
+def test_a_query_with_json_prints_the_services_answer(query_shell: Shell) -> None:
+    for arguments in (["--json"], ["--format", "json"]):
+        answer = json.loads(
+            query_shell.out("query", "SELECT count(*) AS n FROM blocks", *arguments)
+        )
         assert answer["rows"] == [[10]]
         assert answer["pinned"][0]["dataset"] == "blocks"
 
 
-def test_a_query_may_come_from_standard_input(asking: Shell) -> None:
-    done = asking.run("query", "-", "--format", "csv", stdin="SELECT 7 AS n")
+def test_a_query_can_be_read_from_standard_input(query_shell: Shell) -> None:
+    done = query_shell.run("query", "-", "--format", "csv", stdin="SELECT 7 AS n")
     assert done.stdout == "n\n7\n"
     assert (
-        asking.run("query", "-", stdin=" ").stderr == "error: the SQL is empty: give one SELECT\n"
+        query_shell.run("query", "-", stdin=" ").stderr
+        == "error: the SQL is empty: give one SELECT\n"
     )
 
 
-def test_a_cut_result_says_so_beside_the_rows(asking: Shell) -> None:
-    done = asking.run("query", "SELECT block_number FROM blocks", "--limit", "3", "--format", "csv")
+def test_a_truncated_result_is_reported_on_standard_error(query_shell: Shell) -> None:
+    done = query_shell.run(
+        "query", "SELECT block_number FROM blocks", "--limit", "3", "--format", "csv"
+    )
     assert len(done.stdout.splitlines()) == 4
     assert "only the first 3 rows" in done.stderr
 
 
-def test_a_bad_query_tells_where(asking: Shell) -> None:
-    (line,) = asking.refused("query", "SELECT * FROM blokcs")
+def test_a_bad_query_is_reported_with_its_position(query_shell: Shell) -> None:
+    (line,) = query_shell.refused("query", "SELECT * FROM blokcs")
     assert line == "error: 1:15: sql: no dataset 'blokcs' is published; did you mean 'blocks'?"
 
 
-# --- a stack that is not there ----------------------------------------------------------------
+# --- no running stack -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["tasks"],
         ["task", "x"],
@@ -320,15 +327,17 @@ def test_a_bad_query_tells_where(asking: Shell) -> None:
         ["trigger", "a", "b", "--range", "0-1"],
     ],
 )
-def test_without_a_stack_every_command_says_how_to_start_one(
-    tmp_path: Path, words: list[str]
+def test_every_command_without_a_stack_explains_how_to_start_one(
+    tmp_path: Path, arguments: list[str]
 ) -> None:
-    done = CliRunner().invoke(app, [*words, "--home", str(tmp_path)])
+    done = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path)])
     assert done.exit_code == 3
     assert done.stderr == f"error: no stack runs in {tmp_path}; start it with `trace up`\n"
 
 
-def test_a_stack_that_died_is_told_from_one_that_refuses(shell: Shell, tmp_path: Path) -> None:
+def test_an_unreachable_stack_and_a_rejected_token_are_reported_differently(
+    shell: Shell, tmp_path: Path
+) -> None:
     connect(shell.home, shell.live, 1, api_url="https://127.0.0.1:1")
     (line,) = shell.refused("tasks", code=3)
     assert "cannot connect to https://127.0.0.1" in line and "trace up" in line

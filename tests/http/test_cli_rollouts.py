@@ -23,43 +23,43 @@ PROGRAM = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 
 @dataclass(frozen=True)
 class Shell:
-    """The program beside a Dispatcher whose loops run, and a DAG to change."""
+    """The `trace` command, a Dispatcher whose loops run, and a DAG to change."""
 
     directory: Path
-    story: RolloutDag
+    dag: RolloutDag
 
     def file(self, **change: Any) -> str:
         path = self.directory / "dag.yaml"
-        path.write_text(self.story.text(**change))
+        path.write_text(self.dag.text(**change))
         return str(path)
 
     @property
     def environment(self) -> dict[str, str]:
         return {**os.environ, "TRACE_HOME": str(self.directory / "home"), "TRACE_CHECK": "0"}
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*PROGRAM, *words], env=self.environment, capture_output=True, text=True
+            [*PROGRAM, *arguments], env=self.environment, capture_output=True, text=True
         )
 
-    def out(self, *words: str) -> str:
-        done = self.run(*words)
+    def out(self, *arguments: str) -> str:
+        done = self.run(*arguments)
         assert done.returncode == 0, done
         return done.stdout
 
-    def json(self, *words: str) -> dict[str, Any]:
-        return json.loads(self.out(*words, "--json"))
+    def json(self, *arguments: str) -> dict[str, Any]:
+        return json.loads(self.out(*arguments, "--json"))
 
-    def built(self, end: int) -> None:
-        """Deploy, ask for blocks, and finish everything, while the loops do their part."""
-        self.story.deploy()
-        self.story.trigger(0, end)
-        while len(self.story.seen("done")[1]) < (end + 1) // 10:
-            self.story.finish_all("work", "after")
+    def deploy_and_build(self, end: int) -> None:
+        """Deploy, trigger blocks and finish all tasks while the loops run."""
+        self.dag.deploy()
+        self.dag.trigger(0, end)
+        while len(self.dag.seen("done")[1]) < (end + 1) // 10:
+            self.dag.finish_all("work", "after")
 
-    def waiting(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*PROGRAM, *words],
+            [*PROGRAM, *arguments],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -85,11 +85,11 @@ def shell(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Shell]:
         yield Shell(tmp_path, RolloutDag(made))
 
 
-def test_a_change_from_plan_to_rollback(shell: Shell) -> None:
-    story = shell.story
+def test_a_change_goes_through_plan_deploy_rollout_and_rollback(shell: Shell) -> None:
+    dag = shell.dag
     assert "(new)" in shell.out("plan", shell.file())
-    shell.built(29)
-    before = story.seen("out")
+    shell.deploy_and_build(29)
+    before = dag.seen("out")
 
     text = shell.out("plan", shell.file(column=2))
     assert (
@@ -102,36 +102,36 @@ def test_a_change_from_plan_to_rollback(shell: Shell) -> None:
     assert "6 partitions to rebuild" in text
     assert shell.json("plan", shell.file(column=2))["plan"]["partitions"] == 6
 
-    waiting = shell.waiting("deploy", shell.file(column=2), "--wait")
-    while waiting.poll() is None:
-        story.finish_all("work", "after")
-    said, wrong = waiting.communicate()
-    assert waiting.returncode == 0, wrong
-    assert "Complete: the new generations are current." in said
-    assert story.seen("out")[0] != before[0]
+    command = shell.start("deploy", shell.file(column=2), "--wait")
+    while command.poll() is None:
+        dag.finish_all("work", "after")
+    output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    assert "Complete: the new generations are current." in output
+    assert dag.seen("out")[0] != before[0]
     assert "this text is deployed already" in shell.out("plan", shell.file(column=2))
-    assert ": complete" in shell.out("rollout", story.name)
+    assert ": complete" in shell.out("rollout", dag.name)
 
-    assert "again" in shell.out("rollback", story.name)
-    assert story.seen("out") == before
-    again = shell.run("rollback", story.name)
+    assert "again" in shell.out("rollback", dag.name)
+    assert dag.seen("out") == before
+    again = shell.run("rollback", dag.name)
     assert (again.returncode, "no version before" in again.stderr) == (1, True)
 
 
-def test_waiting_ends_when_only_failures_are_left_and_says_which(shell: Shell) -> None:
-    story = shell.story
-    shell.built(9)
-    waiting = shell.waiting("deploy", shell.file(column=2), "--wait", "--json")
-    while not (queued := story.queued("work")):
-        assert waiting.poll() is None
-    attempt = story.bench.claimed(queued[0])
-    words = {"error_code": "sql", "error_message": "no column 2", "retryable": False}
-    assert story.bench.complete(attempt, "Failed", **words).status_code == 200
-    said, wrong = waiting.communicate(timeout=240)
-    assert waiting.returncode == 1
-    assert "stuck: 1 task failed permanently" in wrong
-    assert f"({attempt.task_id}): no column 2" in wrong
-    assert json.loads(said)["rollout"]["state"] == "building"
-    assert "0 of 10 blocks" in shell.out("rollout", story.name)
-    assert "current" in shell.out("promote", story.name)
-    assert shell.json("rollout", story.name)["state"] == "complete"
+def test_deploy_wait_ends_with_the_failed_task_when_only_failures_are_left(shell: Shell) -> None:
+    dag = shell.dag
+    shell.deploy_and_build(9)
+    command = shell.start("deploy", shell.file(column=2), "--wait", "--json")
+    while not (queued := dag.queued("work")):
+        assert command.poll() is None
+    attempt = dag.bench.claimed(queued[0])
+    failure = {"error_code": "sql", "error_message": "no column 2", "retryable": False}
+    assert dag.bench.complete(attempt, "Failed", **failure).status_code == 200
+    output, errors = command.communicate(timeout=240)
+    assert command.returncode == 1
+    assert "stuck: 1 task failed permanently" in errors
+    assert f"({attempt.task_id}): no column 2" in errors
+    assert json.loads(output)["rollout"]["state"] == "building"
+    assert "0 of 10 blocks" in shell.out("rollout", dag.name)
+    assert "current" in shell.out("promote", dag.name)
+    assert shell.json("rollout", dag.name)["state"] == "complete"

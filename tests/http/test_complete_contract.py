@@ -1,4 +1,4 @@
-"""`POST /v1/task/complete`: the end of an attempt, once, with everything it brings."""
+"""`POST /v1/task/complete`: ends an attempt once, with its outputs, events and publications."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.lifecycle import Attempt, Bench
 PATHS = ["/v1/task/complete", "/internal/task-complete"]
 
 
-def ended(bench: Bench, attempt: Attempt) -> list[dict]:
+def ended_attempts(bench: Bench, attempt: Attempt) -> list[dict]:
     query = "SELECT * FROM task_attempts WHERE task_id = %s ORDER BY attempt"
     return bench.rows(query, attempt.task_id)
 
@@ -20,7 +20,7 @@ def events_of(bench: Bench, attempt: Attempt) -> list[dict]:
     return bench.rows("SELECT * FROM events WHERE producer_task_id = %s", attempt.task_id)
 
 
-# --- the three ends ---------------------------------------------------------------------------
+# --- the three outcomes -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -33,7 +33,7 @@ def test_a_completed_attempt_ends_the_task(shared: Bench, path: str) -> None:
     assert row["status"] == "Completed"
     assert row["finished_at"] is not None
     assert row["retry_at"] is None
-    (record,) = ended(shared, attempt)
+    (record,) = ended_attempts(shared, attempt)
     assert (record["attempt"], record["outcome"], record["worker_id"]) == (1, "Completed", "w1")
 
 
@@ -67,7 +67,7 @@ def test_a_failed_attempt_waits_for_its_retry_within_the_jitter(shared: Bench) -
     reply = shared.complete(attempt, "Failed", error_message="boom", error_code="rpc_down")
     assert reply.json() == {"status": "Accepted", "task_status": "Failed"}
     row = shared.row(attempt.task_id)
-    (record,) = ended(shared, attempt)
+    (record,) = ended_attempts(shared, attempt)
     wait = row["retry_at"] - record["ended_at"]
     assert timedelta(seconds=15) <= wait <= timedelta(seconds=45)
     assert row["finished_at"] is None
@@ -75,7 +75,7 @@ def test_a_failed_attempt_waits_for_its_retry_within_the_jitter(shared: Bench) -
     assert (record["outcome"], record["error_message"]) == ("Failed", "boom")
 
 
-def test_a_failure_that_no_retry_would_help_is_the_last(shared: Bench) -> None:
+def test_a_failure_that_is_not_retryable_is_final(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.complete(attempt, "Failed", retryable=False)
     row = shared.row(attempt.task_id)
@@ -86,7 +86,7 @@ def test_a_failure_that_no_retry_would_help_is_the_last(shared: Bench) -> None:
     assert shared.row(attempt.task_id) == row
 
 
-def test_a_task_is_tried_max_attempts_times_and_no_more(shared: Bench) -> None:
+def test_a_task_is_attempted_at_most_max_attempts_times(shared: Bench) -> None:
     attempt = shared.attempt("max_attempts: 2")
     shared.complete(attempt, "Failed")
     attempt = shared.next_attempt(attempt)
@@ -94,7 +94,7 @@ def test_a_task_is_tried_max_attempts_times_and_no_more(shared: Bench) -> None:
     shared.complete(attempt, "Failed")
     row = shared.row(attempt.task_id)
     assert (row["status"], row["attempt"], row["retry_at"]) == ("Failed", 2, None)
-    assert [r["attempt"] for r in ended(shared, attempt)] == [1, 2]
+    assert [r["attempt"] for r in ended_attempts(shared, attempt)] == [1, 2]
 
 
 def test_a_canceled_attempt_ends_the_task(shared: Bench) -> None:
@@ -106,14 +106,14 @@ def test_a_canceled_attempt_ends_the_task(shared: Bench) -> None:
     assert (row["status"], row["retry_at"]) == ("Canceled", None)
 
 
-def test_a_task_that_was_to_stop_and_fails_counts_as_canceled(shared: Bench) -> None:
+def test_a_failure_after_a_cancel_request_ends_the_task_as_canceled(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.cancel(attempt.task_id)
     assert shared.complete(attempt, "Failed").json()["task_status"] == "Canceled"
     assert shared.row(attempt.task_id)["retry_at"] is None
 
 
-def test_work_done_before_the_cancellation_was_heard_counts(shared: Bench) -> None:
+def test_a_completion_after_a_cancel_request_is_accepted(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.cancel(attempt.task_id)
     assert shared.complete(attempt, events=[attempt.event()]).json()["task_status"] == "Completed"
@@ -121,7 +121,7 @@ def test_work_done_before_the_cancellation_was_heard_counts(shared: Bench) -> No
 
 
 @pytest.mark.parametrize("status", ["Failed", "Canceled"])
-def test_only_success_publishes(shared: Bench, status: str) -> None:
+def test_a_failed_or_canceled_attempt_cannot_emit_events(shared: Bench, status: str) -> None:
     attempt = shared.attempt()
     reply = shared.complete(attempt, status, events=[attempt.event()])
     assert reply.status_code == 422
@@ -129,13 +129,11 @@ def test_only_success_publishes(shared: Bench, status: str) -> None:
     assert events_of(shared, attempt) == []
 
 
-# --- once -------------------------------------------------------------------------------------
+# --- repetitions -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", ["Completed", "Failed", "Canceled"])
-def test_the_same_completion_again_is_accepted_and_changes_nothing(
-    shared: Bench, status: str
-) -> None:
+def test_a_repeated_completion_is_accepted_and_changes_nothing(shared: Bench, status: str) -> None:
     attempt = shared.attempt()
     fields = {"events": [attempt.event()]} if status == "Completed" else {"error_message": "x"}
     first = shared.complete(attempt, status, **fields)
@@ -145,7 +143,7 @@ def test_the_same_completion_again_is_accepted_and_changes_nothing(
     assert shared.dump() == before
 
 
-def test_the_same_completion_with_publications_again_changes_nothing(shared: Bench) -> None:
+def test_a_repeated_completion_with_publications_changes_nothing(shared: Bench) -> None:
     attempt = shared.attempt()
     fields = {"datasets_published": [shared.write_output(attempt)], "events": [attempt.event()]}
     assert shared.complete(attempt, **fields).status_code == 200
@@ -163,7 +161,9 @@ def test_the_same_completion_with_publications_again_changes_nothing(shared: Ben
         {"error_message": "something else"},
     ],
 )
-def test_the_same_attempt_with_other_content_is_a_conflict(shared: Bench, other: dict) -> None:
+def test_a_second_completion_with_different_content_is_a_conflict(
+    shared: Bench, other: dict
+) -> None:
     attempt = shared.attempt()
     body = {"status": "Completed", "events": [attempt.event()]}
     assert shared.call("/v1/task/complete", attempt, **body).status_code == 200
@@ -174,7 +174,7 @@ def test_the_same_attempt_with_other_content_is_a_conflict(shared: Bench, other:
     assert shared.dump() == before
 
 
-def test_the_alias_and_the_new_name_are_one_call(shared: Bench) -> None:
+def test_a_completion_can_be_repeated_over_the_other_path(shared: Bench) -> None:
     attempt = shared.attempt()
     assert shared.call(PATHS[0], attempt, status="Completed").status_code == 200
     assert shared.call(PATHS[1], attempt, status="Completed").status_code == 200
@@ -184,7 +184,7 @@ def test_the_alias_and_the_new_name_are_one_call(shared: Bench) -> None:
 # --- the fence --------------------------------------------------------------------------------
 
 
-def test_another_lease_completes_nothing(shared: Bench) -> None:
+def test_a_completion_with_another_lease_is_refused(shared: Bench) -> None:
     attempt = shared.attempt()
     before = shared.dump()
     reply = shared.complete(attempt, lease_token=str(uuid4()), events=[attempt.event()])
@@ -193,7 +193,7 @@ def test_another_lease_completes_nothing(shared: Bench) -> None:
     assert shared.dump() == before
 
 
-def test_an_older_attempt_completes_nothing(shared: Bench) -> None:
+def test_a_completion_of_an_older_attempt_is_refused(shared: Bench) -> None:
     first = shared.attempt()
     published = shared.write_output(first)
     shared.complete(first, "Failed")
@@ -204,7 +204,7 @@ def test_an_older_attempt_completes_nothing(shared: Bench) -> None:
     assert shared.dump() == before
 
 
-def test_the_late_reply_of_a_reaped_attempt_is_accepted(shared: Bench) -> None:
+def test_a_late_completion_of_a_reaped_attempt_is_accepted(shared: Bench) -> None:
     attempt = shared.reaped()
     assert shared.status(attempt.task_id) == "Failed"
     published = shared.write_output(attempt)
@@ -215,17 +215,17 @@ def test_the_late_reply_of_a_reaped_attempt_is_accepted(shared: Bench) -> None:
     assert len(events_of(shared, attempt)) == 1
     shared.start_retries()
     assert shared.row(attempt.task_id)["status"] == "Completed"
-    (record,) = ended(shared, attempt)
+    (record,) = ended_attempts(shared, attempt)
     assert record["outcome"] == "Completed"
 
 
-def test_the_late_reply_of_the_last_attempt_is_accepted_too(shared: Bench) -> None:
+def test_a_late_completion_of_the_last_attempt_is_accepted(shared: Bench) -> None:
     attempt = shared.reaped("max_attempts: 1")
     assert shared.row(attempt.task_id)["retry_at"] is None
     assert shared.complete(attempt).json()["task_status"] == "Completed"
 
 
-def test_the_late_failure_of_a_reaped_attempt_puts_the_retry_off(shared: Bench) -> None:
+def test_a_late_failure_of_a_reaped_attempt_replaces_its_error(shared: Bench) -> None:
     attempt = shared.reaped()
     assert shared.complete(attempt, "Failed", error_message="late").status_code == 200
     row = shared.row(attempt.task_id)
@@ -233,7 +233,7 @@ def test_the_late_failure_of_a_reaped_attempt_puts_the_retry_off(shared: Bench) 
     assert row["retry_at"] is not None
 
 
-def test_a_late_reply_is_refused_once_the_next_attempt_is_queued(shared: Bench) -> None:
+def test_a_late_completion_is_refused_once_the_next_attempt_is_queued(shared: Bench) -> None:
     attempt = shared.reaped()
     shared.let_retry_fall_due(attempt.task_id)
     shared.start_retries()
@@ -243,7 +243,7 @@ def test_a_late_reply_is_refused_once_the_next_attempt_is_queued(shared: Bench) 
     assert shared.dump() == before
 
 
-def test_a_late_reply_is_repeated_like_any_other(shared: Bench) -> None:
+def test_a_late_completion_can_be_repeated(shared: Bench) -> None:
     attempt = shared.reaped()
     shared.complete(attempt, events=[attempt.event()])
     before = shared.dump()
@@ -252,7 +252,7 @@ def test_a_late_reply_is_repeated_like_any_other(shared: Bench) -> None:
     assert shared.dump() == before
 
 
-def test_a_task_canceled_while_it_waited_for_a_retry_stays_canceled(shared: Bench) -> None:
+def test_a_task_canceled_while_waiting_for_a_retry_stays_canceled(shared: Bench) -> None:
     attempt = shared.reaped()
     assert shared.cancel(attempt.task_id).json()["status"] == "Canceled"
     before = shared.dump()
@@ -261,7 +261,7 @@ def test_a_task_canceled_while_it_waited_for_a_retry_stays_canceled(shared: Benc
     assert shared.dump() == before
 
 
-def test_a_reported_failure_is_no_late_reply_and_cannot_be_turned_into_success(
+def test_a_reported_failure_cannot_be_turned_into_success(
     shared: Bench,
 ) -> None:
     attempt = shared.attempt()
@@ -271,10 +271,10 @@ def test_a_reported_failure_is_no_late_reply_and_cannot_be_turned_into_success(
     assert shared.dump() == before
 
 
-# --- the scope --------------------------------------------------------------------------------
+# --- permissions --------------------------------------------------------------------------------
 
 
-def test_a_dataset_of_another_job_is_forbidden_and_the_attempt_goes_on(shared: Bench) -> None:
+def test_a_dataset_of_another_job_is_forbidden_and_the_attempt_continues(shared: Bench) -> None:
     attempt, other = shared.attempt(), shared.attempt()
     published = shared.write_output(other)
     location = {"dataset_uuid": other.output["dataset_uuid"], "location": "s3://x"}
@@ -289,7 +289,7 @@ def test_a_dataset_of_another_job_is_forbidden_and_the_attempt_goes_on(shared: B
     assert shared.dump() == before
 
 
-def test_an_input_of_the_task_is_not_its_output(shared: Bench) -> None:
+def test_a_task_cannot_emit_events_for_its_input(shared: Bench) -> None:
     attempt = shared.attempt()
     (source,) = attempt.claimed["task"]["inputs"]
     event = {"dataset_uuid": source["dataset_uuid"], "cursor": 1}
@@ -299,7 +299,7 @@ def test_an_input_of_the_task_is_not_its_output(shared: Bench) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"prefix": "cold/datasets/somebody/else/"},
+        {"prefix": "cold/datasets/another/job/"},
         {"bucket": "other"},
         {"scheme": "s3"},
     ],
@@ -321,8 +321,8 @@ def test_blocks_outside_the_tasks_range_cannot_be_published(
     neighbour, attempt = (shared.claimed(task_id) for task_id in shared.tasks(2))
     if attempt.scope["start"] == 0:
         neighbour, attempt = attempt, neighbour
-    kept = shared.write_output(neighbour)
-    assert shared.complete(neighbour, datasets_published=[kept]).status_code == 200
+    published = shared.write_output(neighbour)
+    assert shared.complete(neighbour, datasets_published=[published]).status_code == 200
     before = shared.dump()
     wide = {**shared.write_output(attempt), "range_start": start, "range_end": end}
     reply = shared.complete(attempt, datasets_published=[wide], events=[attempt.event()])
@@ -371,7 +371,7 @@ def test_a_prefix_without_its_marker_cannot_be_published(shared: Bench) -> None:
         ({"result": {}}, "result"),
     ],
 )
-def test_a_malformed_completion_is_refused_naming_the_field(
+def test_a_malformed_completion_is_refused_with_the_field(
     shared: Bench, change: dict, field: str
 ) -> None:
     attempt = shared.attempt()

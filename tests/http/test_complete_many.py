@@ -1,4 +1,4 @@
-"""`POST /internal/task-complete-many`: several completions in one call, each on its own merits."""
+"""`POST /internal/task-complete-many`: several independent completions in one call."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ PATH = "/internal/task-complete-many"
 
 
 def report(attempt: Attempt, **fields: Any) -> dict[str, Any]:
-    own = {"capability_token": attempt.token, "status": "Completed"}
-    return {**attempt.fence, **own, **fields}
+    defaults = {"capability_token": attempt.token, "status": "Completed"}
+    return {**attempt.fence, **defaults, **fields}
 
 
 def send(bench: Bench, *completions: dict[str, Any]) -> httpx.Response:
@@ -20,7 +20,7 @@ def send(bench: Bench, *completions: dict[str, Any]) -> httpx.Response:
     )
 
 
-def test_each_completion_is_answered_in_its_place(shared: Bench) -> None:
+def test_each_completion_is_answered_in_request_order(shared: Bench) -> None:
     attempts = [shared.claimed(task_id) for task_id in shared.tasks(3)]
     ends = ["Completed", "Canceled", "Failed"]
     reply = send(shared, *(report(a, status=end) for a, end in zip(attempts, ends, strict=True)))
@@ -29,7 +29,7 @@ def test_each_completion_is_answered_in_its_place(shared: Bench) -> None:
     assert [shared.status(a.task_id) for a in attempts] == ends
 
 
-def test_events_and_publications_commit_as_in_the_single_call(shared: Bench) -> None:
+def test_events_and_publications_commit_like_in_the_single_call(shared: Bench) -> None:
     first, second = (shared.attempt(dag=shared.dag()) for _ in range(2))
     published = shared.write_output(first, rows=7)
     reply = send(
@@ -45,7 +45,7 @@ def test_events_and_publications_commit_as_in_the_single_call(shared: Bench) -> 
         assert len(shared.rows(events, attempt.task_id)) == 1
 
 
-def test_one_that_is_refused_spoils_no_other(shared: Bench) -> None:
+def test_a_refused_completion_does_not_affect_the_others(shared: Bench) -> None:
     stale, foreign, good = (shared.claimed(task_id) for task_id in shared.tasks(3))
     stale_fence = {"lease_token": foreign.fence["lease_token"]}
     reply = send(
@@ -63,7 +63,7 @@ def test_one_that_is_refused_spoils_no_other(shared: Bench) -> None:
     assert shared.status(good.task_id) == "Completed"
 
 
-def test_the_same_completion_is_one_by_either_call(shared: Bench) -> None:
+def test_a_completion_can_be_repeated_over_the_single_call(shared: Bench) -> None:
     attempt = shared.attempt()
     assert send(shared, report(attempt)).json()["results"][0]["status"] == "Accepted"
     assert shared.complete(attempt).status_code == 200
@@ -71,7 +71,7 @@ def test_the_same_completion_is_one_by_either_call(shared: Bench) -> None:
     assert other["problem"]["code"] == "completion_mismatch"
 
 
-def test_twice_in_one_call_is_once(shared: Bench) -> None:
+def test_a_duplicate_in_one_call_takes_effect_once(shared: Bench) -> None:
     attempt = shared.attempt(dag=shared.dag())
     twice = [report(attempt, events=[attempt.event()])] * 2
     results = send(shared, *twice).json()["results"]
@@ -80,7 +80,7 @@ def test_twice_in_one_call_is_once(shared: Bench) -> None:
     assert len(shared.rows(events, attempt.task_id)) == 1
 
 
-def test_the_call_itself_is_a_workers(shared: Bench) -> None:
+def test_the_call_needs_a_worker_token(shared: Bench) -> None:
     attempt = shared.attempt()
     body = {"completions": [report(attempt)]}
     assert shared.http.post(PATH, json=body).status_code == 401
@@ -89,7 +89,7 @@ def test_the_call_itself_is_a_workers(shared: Bench) -> None:
     assert shared.status(attempt.task_id) == "Running"
 
 
-def test_a_malformed_completion_is_named_and_nothing_is_done(shared: Bench) -> None:
+def test_a_malformed_completion_refuses_the_whole_call_with_its_field(shared: Bench) -> None:
     good, bad = (shared.claimed(task_id) for task_id in shared.tasks(2))
     reply = send(shared, report(good), report(bad, colour="red"))
     assert reply.status_code == 422

@@ -1,7 +1,7 @@
-"""Any order of deploys, rollbacks, new blocks and work ends with everything built and shown."""
+"""Random sequences of deploys, rollbacks, triggers and work end with every block built and visible."""
 
-import random
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,103 +23,110 @@ JOBS = ("work", "labour", "after")
 
 
 @dataclass
-class World:
-    """What should be there, beside what is."""
+class RandomRollout:
+    """A DAG, the blocks triggered so far, and the attempts that are running."""
 
-    story: RolloutDag
-    chance: random.Random
-    asked: set[int] = field(default_factory=set)
+    dag: RolloutDag
+    random: Random
+    triggered: set[int] = field(default_factory=set)
     history: list[dict[str, Any]] = field(default_factory=list)
     running: list[Attempt] = field(default_factory=list)
 
-    def shown(self, name: str) -> set[int]:
-        keys = [key.split("-") for key in self.story.seen(name)[1]]
+    def visible_blocks(self, name: str) -> set[int]:
+        keys = [key.split("-") for key in self.dag.seen(name)[1]]
         return {block for first, last in keys for block in range(int(first), int(last) + 1)}
 
     # --- steps ------------------------------------------------------------------------------
 
-    def ask(self) -> None:
-        start = 30 * self.chance.randrange(6)
-        self.story.trigger(start, start + 29)
-        self.asked |= set(range(start, start + 30))
+    def trigger(self) -> None:
+        start = 30 * self.random.randrange(6)
+        self.dag.trigger(start, start + 29)
+        self.triggered |= set(range(start, start + 30))
 
     def deploy(self) -> None:
-        change = self.chance.choice(TEXTS)
-        reply = self.story.deploy(**change)
+        change = self.random.choice(TEXTS)
+        reply = self.dag.deploy(**change)
         if reply["changed"]:
             self.history.append(change)
 
     def roll_back(self) -> None:
-        reply = self.story.roll_back()
+        reply = self.dag.roll_back()
         assert reply.status_code in (200, 409), reply.text
 
     def work(self) -> None:
-        self.story.bench.live.drain()
-        waiting = [task for job in JOBS for task in self.story.queued(job)]
-        for task_id in self.chance.sample(waiting, min(len(waiting), self.chance.randrange(1, 7))):
-            self.story.finish(task_id)
+        self.dag.bench.live.drain()
+        waiting = [task for job in JOBS for task in self.dag.queued(job)]
+        for task_id in self.random.sample(waiting, min(len(waiting), self.random.randrange(1, 7))):
+            self.dag.finish(task_id)
 
     def claim(self) -> None:
-        """A worker takes a task and is slow."""
-        if waiting := [task for job in JOBS for task in self.story.queued(job)]:
-            self.running.append(self.story.bench.claimed(self.chance.choice(waiting)))
+        """Claim a task for a slow worker."""
+        if waiting := [task for job in JOBS for task in self.dag.queued(job)]:
+            self.running.append(self.dag.bench.claimed(self.random.choice(waiting)))
 
     def return_late(self) -> None:
-        """The slow worker comes back: done, or stopped as it was told, or too late."""
+        """Let a slow worker complete its task, or end it as canceled if that was requested."""
         if not self.running:
             return
-        attempt = self.running.pop(self.chance.randrange(len(self.running)))
-        told = self.story.bench.heartbeat(attempt)
-        if told.status_code == 200 and told.json()["cancel_requested"]:
-            reply = self.story.bench.complete(attempt, "Canceled")
+        attempt = self.running.pop(self.random.randrange(len(self.running)))
+        heartbeat = self.dag.bench.heartbeat(attempt)
+        if heartbeat.status_code == 200 and heartbeat.json()["cancel_requested"]:
+            reply = self.dag.bench.complete(attempt, "Canceled")
         else:
-            reply = self.story.bench.complete(
+            reply = self.dag.bench.complete(
                 attempt,
-                datasets_published=[self.story.bench.write_output(attempt)],
+                datasets_published=[self.dag.bench.write_output(attempt)],
                 events=[attempt.event()],
             )
         assert reply.status_code in (200, 409), reply.text
 
     def swap(self) -> None:
-        self.story.swap()
+        self.dag.swap()
 
     # --- the end ----------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Everybody works until nothing is left."""
+        """Run all workers and loops until no work is left."""
         while self.running:
             self.return_late()
         for _ in range(20):
-            done = self.story.finish_all(*JOBS)
-            self.story.bench.live.run(self.story.bench.live.service.reconciler.reconcile_once)
-            if self.story.rollout()["state"] != "building" and not done:
+            done = self.dag.finish_all(*JOBS)
+            self.dag.bench.live.run(self.dag.bench.live.service.reconciler.reconcile_once)
+            if self.dag.rollout()["state"] != "building" and not done:
                 return
             self.swap()
-        raise AssertionError(self.story.rollout())
+        raise AssertionError(self.dag.rollout())
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_happens_everything_asked_for_is_shown_in_the_end(
+def test_every_triggered_block_is_visible_after_any_sequence_of_steps(
     shared: Bench, seed: int
 ) -> None:
-    world = World(RolloutDag(shared), random.Random(seed))
-    world.story.deploy()
-    world.ask()
-    steps = [world.ask, world.deploy, world.roll_back, world.claim, world.return_late, world.swap]
+    rollout = RandomRollout(RolloutDag(shared), Random(seed))
+    rollout.dag.deploy()
+    rollout.trigger()
+    steps = [
+        rollout.trigger,
+        rollout.deploy,
+        rollout.roll_back,
+        rollout.claim,
+        rollout.return_late,
+        rollout.swap,
+    ]
     for _ in range(24):
-        step = world.chance.choice([*steps, world.work, world.work, world.work])
-        before = {name: world.shown(name) for name in ("out", "done")}
+        step = rollout.random.choice([*steps, rollout.work, rollout.work, rollout.work])
+        before = {name: rollout.visible_blocks(name) for name in ("out", "done")}
         step()
-        if step != world.roll_back:  # only the way back may show less
+        if step != rollout.roll_back:  # only a rollback may hide blocks
             for name, blocks in before.items():
-                assert blocks <= world.shown(name), (step.__name__, name)
-    world.finish()
-    assert world.shown("out") == world.asked
-    assert world.shown("done") == world.asked
-    left = shared.rows(
+                assert blocks <= rollout.visible_blocks(name), (step.__name__, name)
+    rollout.finish()
+    assert rollout.visible_blocks("out") == rollout.triggered
+    assert rollout.visible_blocks("done") == rollout.triggered
+    remaining = shared.rows(
         """SELECT t.status, count(*)
              FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
             WHERE g.name = %s AND t.status IN ('Queued', 'Running') GROUP BY t.status""",
-        world.story.name,
+        rollout.dag.name,
     )
-    assert left == []
+    assert remaining == []

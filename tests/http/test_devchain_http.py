@@ -1,4 +1,4 @@
-"""The development chain's HTTP, down to the bytes on the wire."""
+"""The development chain's HTTP server, tested at the byte level."""
 
 import socket
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def _connect(server: RunningServer) -> socket.socket:
 
 
 def _exchange(server: RunningServer, *chunks: bytes) -> bytes:
-    """Send pieces, end our side, and read until the server ends its own."""
+    """Send chunks, close the sending side, and read until the server closes the connection."""
     with _connect(server) as connection:
         for chunk in chunks:
             connection.sendall(chunk)
@@ -60,7 +60,9 @@ def test_another_media_type_is_unsupported(server: RunningServer, media: str) ->
 
 
 @pytest.mark.parametrize("media", ["application/json; charset=utf-8", "Application/JSON"])
-def test_json_is_taken_with_parameters_and_in_any_case(server: RunningServer, media: str) -> None:
+def test_json_is_accepted_with_parameters_and_in_any_case(
+    server: RunningServer, media: str
+) -> None:
     answer = httpx.post(server.url, content=CALL, headers={"Content-Type": media})
     assert (answer.status_code, answer.content) == (200, ANSWER)
     assert answer.headers["Content-Type"] == "application/json"
@@ -100,7 +102,7 @@ def test_malformed_http_is_a_bad_request(server: RunningServer, request_bytes: b
     assert _exchange(server, request_bytes).startswith(b"HTTP/1.1 400 ")
 
 
-def test_an_upgrade_is_not_taken(server: RunningServer) -> None:
+def test_an_upgrade_is_refused(server: RunningServer) -> None:
     upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     assert _exchange(server, upgrade).startswith(b"HTTP/1.1 405 ")
 
@@ -113,7 +115,7 @@ def test_pipelined_requests_are_answered_one_by_one_in_order(server: RunningServ
     assert received.count(b"HTTP/1.1 200 OK") == 100
 
 
-def test_a_bad_request_behind_a_good_one_does_not_cost_the_good_one_its_answer(
+def test_a_good_request_before_a_bad_one_is_answered(
     server: RunningServer,
 ) -> None:
     received = _exchange(server, _request(CALL) + b"GET / HTTP/1.1\r\n\r\n")
@@ -126,12 +128,12 @@ def test_a_request_may_arrive_byte_by_byte(server: RunningServer) -> None:
     assert _exchange(server, *pieces).endswith(ANSWER)
 
 
-def test_a_chunked_body_is_put_together(server: RunningServer) -> None:
+def test_a_chunked_body_is_reassembled(server: RunningServer) -> None:
     pieces = (CALL[i : i + 7] for i in range(0, len(CALL), 7))
     assert httpx.post(server.url, content=pieces, headers=JSON).content == ANSWER
 
 
-def test_a_client_that_waits_for_leave_to_send_gets_it(server: RunningServer) -> None:
+def test_expect_100_continue_is_answered(server: RunningServer) -> None:
     request = _request(CALL, b"Expect: 100-continue")
     with _connect(server) as connection:
         connection.sendall(request.removesuffix(CALL))
@@ -152,14 +154,14 @@ def test_a_connection_is_kept_until_the_client_asks_to_close_it(server: RunningS
         assert b"Connection: close" in received
 
 
-def test_a_client_that_goes_away_leaves_the_server_answering(server: RunningServer) -> None:
+def test_the_server_keeps_answering_after_a_client_disconnects(server: RunningServer) -> None:
     for _ in range(20):
         with _connect(server) as connection:
             connection.sendall(_request(CALL)[:-5])
     assert httpx.post(server.url, content=CALL, headers=JSON).content == ANSWER
 
 
-def test_a_slow_reader_of_a_large_answer_gets_all_of_it() -> None:
+def test_a_slow_reader_receives_a_large_answer_completely() -> None:
     chain = DevChain(seed=7, length=60, txs_per_block=100)
     batch = b"[%b]" % b",".join(
         b'{"jsonrpc":"2.0","id":%d,"method":"eth_getBlockReceipts","params":["0x%x"]}' % (n, n)

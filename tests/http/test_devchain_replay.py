@@ -1,4 +1,4 @@
-"""A recorded chain answers as the chain it was recorded from; cryo reads both right."""
+"""A recorded chain answers like the original chain, and cryo reads both correctly."""
 
 import subprocess
 import sys
@@ -68,19 +68,19 @@ def _serving(recording: Path) -> Iterator[str]:
 
 @pytest.fixture
 def same(devchain: RunningServer, replay: str) -> Iterator[Callable[..., Any]]:
-    """Ask both, compare, and go on with the answer."""
+    """Call both servers, compare the answers, and return the answer."""
     with httpx.Client(timeout=DEADLINE) as client:
 
-        def ask(method: str, *params: Any) -> Any:
+        def call_both(method: str, *params: Any) -> Any:
             call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
             one, other = (client.post(url, json=call).json() for url in (devchain.url, replay))
             assert one == other
             return one.get("result", one.get("error"))
 
-        yield ask
+        yield call_both
 
 
-def test_a_recording_answers_as_its_chain_did(same: Callable[..., Any]) -> None:
+def test_a_recording_answers_like_the_original_chain(same: Callable[..., Any]) -> None:
     same("eth_chainId")
     assert same("eth_blockNumber") == hex(LENGTH - 1)
     for number in range(0, LENGTH, 7):
@@ -98,9 +98,7 @@ def test_a_recording_answers_as_its_chain_did(same: Callable[..., Any]) -> None:
     assert same("trace_block", "0x1")["code"] == -32601
 
 
-def test_a_recording_made_without_a_server_is_the_same_file(
-    recording: Path, tmp_path: Path
-) -> None:
+def test_a_recording_made_without_a_server_is_identical(recording: Path, tmp_path: Path) -> None:
     made = tmp_path / "made.jsonl"
     options = ("--length", str(LENGTH), "--seed", "9", "--txs-per-block", "10")
     subprocess.run(_replay("make", str(made), *options), cwd=ROOT, check=True, timeout=DEADLINE)
@@ -108,7 +106,7 @@ def test_a_recording_made_without_a_server_is_the_same_file(
         assert list(map(orjson.loads, one)) == list(map(orjson.loads, other))
 
 
-def test_a_recording_of_blocks_that_are_not_there_fails_and_leaves_nothing(
+def test_recording_missing_blocks_fails_and_leaves_no_file(
     devchain: RunningServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "chain.jsonl"
@@ -175,7 +173,7 @@ _READ_BY_CRYO: dict[str, tuple[Callable[..., list[Any]], str]] = {
 
 
 @pytest.mark.parametrize("source", ["devchain", "replay"])
-def test_cryo_reads_every_block_transaction_and_log_right(
+def test_cryo_reads_every_block_transaction_and_log_correctly(
     source: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     pytest.importorskip("cryo")

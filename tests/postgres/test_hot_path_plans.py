@@ -377,7 +377,7 @@ HOT: dict[str, Statement] = {
     "invalidate": invalidate,
     "reconcile": reconcile,
     "find_start": lambda c, s: cursors.find_start(c, s.queued[0]),
-    "uuid_of": lambda c, s: datasets.uuid_of(c, s.org_id, "unknown"),
+    "find_uuid": lambda c, s: datasets.find_uuid(c, s.org_id, "unknown"),
     "pressure state": lambda c, s: pressure.read_state(c),
     "pressure measure": lambda c, s: pressure.measure_queues(c),
     "pressure edges": lambda c, s: pressure.list_edges(c),

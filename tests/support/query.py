@@ -42,7 +42,7 @@ class Warehouse:
         async def run() -> None:
             async with await Connection.connect(self.dsns.state) as conn:
                 dag = parse_dag(text)
-                base = await dags.version_of(conn, org_id, dag.name)
+                base = await dags.get_deployed_version(conn, org_id, dag.name)
                 await deploys.deploy(conn, org_id, dag, text, base=base)
 
         asyncio.run(run())

@@ -40,10 +40,10 @@ class Pin:
 async def pin(pool: Pool, org_id: UUID, query: Admitted) -> list[Pin]:
     """Pin every dataset the query names, in one snapshot. Raises Invalid for unknown names."""
     async with snapshot(pool) as conn:
-        found = await datasets.published(conn, org_id, query.names)
+        found = await datasets.list_published(conn, org_id, query.names)
         unknown = _unknown(query, {d.name for d in found})
         if unknown:
-            known = await datasets.published_names(conn, org_id)
+            known = await datasets.list_published_names(conn, org_id)
             raise Invalid([m.fault(_no_such_dataset(m.name, known)) for m in unknown])
         return [await _pin(conn, d) for d in found]
 

@@ -213,7 +213,7 @@ async def _check_caller(pool: Pool, user: User, org_id: UUID) -> None:
     if user.org_id != org_id:
         raise Forbidden("this Query Service serves another organisation")
     async with pool.connection() as conn:
-        if await users.role_of(conn, user.org_id, user.name) is None:
+        if await users.get_role(conn, user.org_id, user.name) is None:
             raise Forbidden(f"user {user.name!r} is unknown or disabled")
 
 

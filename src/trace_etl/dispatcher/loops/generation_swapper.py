@@ -10,7 +10,7 @@ from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Conflict
 from trace_etl.state.db.pool import Pool, transact, transaction
 from trace_etl.state.rollout import backfill_consumers, coverage, rollouts, swap
-from trace_etl.state.rollout.rollouts import Building
+from trace_etl.state.rollout.rollouts import BuildingRollout
 
 _log = structlog.stdlib.get_logger()
 _PAUSE_FACTOR = 10  # pause ten times as long as a check took: large generations take long
@@ -31,7 +31,7 @@ class GenerationSwapper:
         began = time.monotonic()
         self._stuck = 0
         async with self.pool.connection() as conn:
-            found = await rollouts.building(conn)
+            found = await rollouts.list_building(conn)
         swapped = [await self._swap(one) for one in found]
         took = timedelta(seconds=time.monotonic() - began)
         busy = swapped.count(False) - self._stuck
@@ -42,7 +42,7 @@ class GenerationSwapper:
         """Time until the next check. None: this replica knows of no generation being built."""
         return self._pause
 
-    async def _swap(self, one: Building) -> bool:
+    async def _swap(self, one: BuildingRollout) -> bool:
         snapshot = await self._covered_as_of(one)
         if snapshot is None:
             return False
@@ -62,15 +62,17 @@ class GenerationSwapper:
         _log.info("generations_swapped", dag=one.dag, dag_version=str(one.dag_version))
         return True
 
-    async def _covered_as_of(self, one: Building) -> str | None:
+    async def _covered_as_of(self, one: BuildingRollout) -> str | None:
         """Return the snapshot in which coverage was complete, or None.
 
         Missing partitions that no task is going to build are requested again.
         """
         async with transaction(self.pool) as conn:
             requested = await backfill_consumers.emit_again(conn, one.dag_id)
-            snapshot = None if requested else await coverage.covered_as_of(conn, one.rollout_id)
-            if snapshot is None and (idle := await coverage.idle_revisions(conn, one.dag_id)):
+            snapshot = None
+            if not requested:
+                snapshot = await coverage.find_covered_snapshot(conn, one.rollout_id)
+            if snapshot is None and (idle := await coverage.list_idle_revisions(conn, one.dag_id)):
                 requested += await backfill_consumers.backfill(conn, idle)
                 self._stuck += not requested
         if requested:

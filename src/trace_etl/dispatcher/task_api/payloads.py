@@ -124,7 +124,7 @@ class Payloads:
     async def _common(self, conn: Conn, revision_id: UUID) -> _RevisionParts:
         known = self._known.get(revision_id)
         if known is None:
-            known = self._render_revision(await revisions.load(conn, revision_id))
+            known = self._render_revision(await revisions.load_revision(conn, revision_id))
             self._known[revision_id] = known
         return known
 

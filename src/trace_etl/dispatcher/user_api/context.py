@@ -47,7 +47,7 @@ async def _caller(request: Request, user: UserDep) -> Caller:
     """Return the caller, if their role allows this route (see `roles.ROLES`). Raises Forbidden."""
     context = _context(request)
     async with context.pool.connection() as conn:
-        role = await users.role_of(conn, user.org_id, user.name)
+        role = await users.get_role(conn, user.org_id, user.name)
     if role is None:
         raise Forbidden(f"user {user.name!r} is unknown or disabled")
     path: str = request.scope["route"].path_format

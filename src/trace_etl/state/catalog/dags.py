@@ -1,4 +1,4 @@
-"""Read the deployed DAGs."""
+"""Read deployed DAGs."""
 
 from uuid import UUID
 
@@ -10,8 +10,7 @@ from trace_etl.state.db.rows import fetch_all, fetch_dicts
 
 _MAX_JOBS = 10_000
 
-
-_DATASETS_OF = """
+_DATASETS = """
 SELECT j.name AS job, o.name AS output, d.dataset_uuid, d.dataset_version, d.building_version,
        p.name AS published, v.analysed_columns AS columns
   FROM jobs j JOIN job_outputs o
@@ -24,17 +23,17 @@ SELECT j.name AS job, o.name AS output, d.dataset_uuid, d.dataset_version, d.bui
 """
 
 
-async def list_datasets_of(conn: Conn, dag_id: UUID) -> list[DeployedDataset]:
+async def list_dag_datasets(conn: Conn, dag_id: UUID) -> list[DeployedDataset]:
     """List the datasets that a DAG's active jobs produce."""
-    return await fetch_all(conn, DeployedDataset, _DATASETS_OF, {"dag_id": dag_id})
+    return await fetch_all(conn, DeployedDataset, _DATASETS, {"dag_id": dag_id})
 
 
-_VERSION_OF = "SELECT dag_version FROM dags WHERE org_id = %(org_id)s AND name = %(name)s"
+_VERSION = "SELECT dag_version FROM dags WHERE org_id = %(org_id)s AND name = %(name)s"
 
 
-async def version_of(conn: Conn, org_id: UUID, name: str) -> UUID | None:
+async def get_deployed_version(conn: Conn, org_id: UUID, name: str) -> UUID | None:
     """Return the deployed version of a DAG, or None if the DAG does not exist."""
-    row = await (await conn.execute(_VERSION_OF, {"org_id": org_id, "name": name})).fetchone()
+    row = await (await conn.execute(_VERSION, {"org_id": org_id, "name": name})).fetchone()
     return row[0] if row else None
 
 
@@ -63,6 +62,5 @@ async def get_dag(conn: Conn, org_id: UUID, name: str) -> DagDetail:
     rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "name": name})
     if not rows:
         raise NotFound(f"no deployed DAG {name!r}; `trace dags` lists them")
-    found = rows[0]
     jobs = await list_jobs(conn, org_id, JobFilter(dag=name), after=None, limit=_MAX_JOBS)
-    return DagDetail(**found, jobs=len(jobs), job_list=jobs)
+    return DagDetail(**rows[0], jobs=len(jobs), job_list=jobs)

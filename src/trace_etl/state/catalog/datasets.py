@@ -21,8 +21,8 @@ class DatasetFilter:
     published: bool | None = None
 
 
-# A page is chosen first: only its datasets have their partitions added up.
-_VIEW = """
+# The page is selected first, so only the partitions of its datasets are counted.
+_LIST = """
 WITH page AS (
     SELECT p.name, g.name AS dag, j.name AS job, w.output_name AS output, d.dataset_uuid,
            d.dataset_version, p.write_mode
@@ -34,7 +34,7 @@ WITH page AS (
        AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
        AND (%(job)s::text IS NULL OR j.name = %(job)s)
        AND (%(published)s::boolean IS NULL OR (p.name IS NOT NULL) = %(published)s)
-       -- Of the producers of a buffered dataset the listing has the first.
+       -- A buffered dataset has several producers. The list shows the first one.
        AND (d.job_id IS NOT NULL OR (g.name, j.name, w.output_name) = (
             SELECT og.name, oj.name, o.output_name
               FROM dataset_producers o JOIN jobs oj USING (job_id) JOIN dags og USING (dag_id)
@@ -64,16 +64,16 @@ SELECT page.name, dag, job, output, dataset_uuid, dataset_version, write_mode, c
 async def list_datasets(
     conn: Conn,
     org_id: UUID,
-    which: DatasetFilter,
+    filters: DatasetFilter,
     *,
     after: tuple[Any, ...] | None = None,
     limit: int,
 ) -> list[DatasetItem]:
-    """List one page of the datasets of active jobs: published ones first, by name."""
+    """List one page of the datasets of active jobs: published datasets first, by name."""
     names = ("rank", "after_name", "after_dag", "after_job", "after_output")
     position = dict(zip(names, after or (-1, "", "", "", ""), strict=True))
     return await fetch_all(
-        conn, DatasetItem, _VIEW, {"org_id": org_id, **vars(which), **position, "limit": limit}
+        conn, DatasetItem, _LIST, {"org_id": org_id, **vars(filters), **position, "limit": limit}
     )
 
 
@@ -92,28 +92,30 @@ SELECT coalesce(analysed_columns, columns) FROM dataset_versions
 
 
 async def get_planned_columns(conn: Conn, dataset_version: UUID) -> list[dict[str, str]]:
-    """Return the columns that the deploy of a generation declared or found; empty if unknown."""
+    """Return the columns that a deploy declared or found for a generation; empty if unknown."""
     row = await (await conn.execute(_COLUMNS, {"dataset_version": dataset_version})).fetchone()
     return [{"name": c["name"], "type": c["type"]} for c in row[0]] if row and row[0] else []
 
 
-_UUID_OF = "SELECT dataset_uuid FROM publications WHERE org_id = %(org_id)s AND name = %(name)s"
+_FIND_UUID = "SELECT dataset_uuid FROM publications WHERE org_id = %(org_id)s AND name = %(name)s"
 
 
-async def uuid_of(conn: Conn, org_id: UUID, name: str) -> UUID | None:
-    """Return the dataset behind a published name, or None."""
-    row = await (await conn.execute(_UUID_OF, {"org_id": org_id, "name": name})).fetchone()
+async def find_uuid(conn: Conn, org_id: UUID, name: str) -> UUID | None:
+    """Return the dataset with a published name, or None."""
+    row = await (await conn.execute(_FIND_UUID, {"org_id": org_id, "name": name})).fetchone()
     return row[0] if row else None
 
 
 @dataclass(frozen=True)
 class PublishedDataset:
+    """A published name with its dataset and current generation."""
+
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
 
 
-# Everything a query may see, for the Query Service's own role: no jobs, no tasks.
+# The database role of the Query Service may read these tables only: no jobs and no tasks.
 _PUBLISHED = """
 SELECT p.name, d.dataset_uuid, d.dataset_version
   FROM publications p JOIN datasets d USING (dataset_uuid)
@@ -122,12 +124,12 @@ SELECT p.name, d.dataset_uuid, d.dataset_version
 _PUBLISHED_NAMES = "SELECT name FROM publications WHERE org_id = %(org_id)s ORDER BY name"
 
 
-async def published(conn: Conn, org_id: UUID, names: list[str]) -> list[PublishedDataset]:
-    """The current generation behind each of the given names that is published."""
+async def list_published(conn: Conn, org_id: UUID, names: list[str]) -> list[PublishedDataset]:
+    """Return the dataset of each given name; unpublished names are left out."""
     return await fetch_all(conn, PublishedDataset, _PUBLISHED, {"org_id": org_id, "names": names})
 
 
-async def published_names(conn: Conn, org_id: UUID) -> list[str]:
-    """Every published name."""
+async def list_published_names(conn: Conn, org_id: UUID) -> list[str]:
+    """List every published name of an org."""
     cursor = await conn.execute(_PUBLISHED_NAMES, {"org_id": org_id})
     return [row[0] for row in await cursor.fetchall()]

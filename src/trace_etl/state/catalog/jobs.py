@@ -24,19 +24,12 @@ class JobFilter:
     paused: bool | None = None
 
 
-_COLUMNS = """
+_LIST = """
 SELECT g.name AS dag, j.name AS job, r.activation, r.operator, r.runtime,
        r.source ->> 'kind' AS source_kind, r.source ->> 'schedule' AS schedule,
        r.source -> 'options' AS source_options, j.paused_by, j.bulk_paused_by
-"""
-_FROM = """
   FROM jobs j JOIN dags g USING (dag_id) JOIN job_revisions r USING (revision_id)
  WHERE j.org_id = %(org_id)s AND j.active
-"""
-_LIST = (
-    _COLUMNS
-    + _FROM
-    + """
    AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
    AND (%(activation)s::text IS NULL OR r.activation = %(activation)s)
    AND (%(operator)s::text IS NULL OR r.operator = %(operator)s)
@@ -47,24 +40,24 @@ _LIST = (
  ORDER BY g.name, j.name
  LIMIT %(limit)s
 """
-)
 
 
 async def list_jobs(
-    conn: Conn, org_id: UUID, which: JobFilter, *, after: tuple[str, str] | None, limit: int
+    conn: Conn, org_id: UUID, filters: JobFilter, *, after: tuple[str, str] | None, limit: int
 ) -> list[JobItem]:
-    """List one page of the jobs of the deployed DAGs, by name."""
+    """List one page of the jobs of deployed DAGs, by DAG and job name."""
     after_dag, after_job = after or ("", "")
     position = {"after_dag": after_dag, "after_job": after_job}
-    values = {"org_id": org_id, **vars(which), **position, "limit": limit}
+    values = {"org_id": org_id, **vars(filters), **position, "limit": limit}
     return await fetch_all(conn, JobItem, _LIST, values)
 
 
 # Counts read live tasks only, so a job's history does not slow the query down.
-_GET = (
-    _COLUMNS
-    + """
-     , r.revision_id, r.execution_strategy, r.update_strategy, r.config, r.max_attempts,
+_GET = """
+SELECT g.name AS dag, j.name AS job, r.activation, r.operator, r.runtime,
+       r.source ->> 'kind' AS source_kind, r.source ->> 'schedule' AS schedule,
+       r.source -> 'options' AS source_options, j.paused_by, j.bulk_paused_by,
+       r.revision_id, r.execution_strategy, r.update_strategy, r.config, r.max_attempts,
        r.timeout_seconds, r.heartbeat_timeout_seconds, r.priority, r.max_concurrency,
        r.max_queue_depth, r.max_queue_age, j.paused_at,
        (SELECT count(*) FROM tasks t WHERE t.job_id = j.job_id AND t.status = 'Queued') AS queued,
@@ -84,28 +77,28 @@ _GET = (
                         ORDER BY o.output_index)
                    FROM job_outputs o LEFT JOIN publications p USING (dataset_uuid)
                   WHERE o.revision_id = r.revision_id), '[]') AS outputs
+  FROM jobs j JOIN dags g USING (dag_id) JOIN job_revisions r USING (revision_id)
+ WHERE j.org_id = %(org_id)s AND j.active
+   AND g.name = %(dag)s AND j.name = %(job)s
 """
-    + _FROM
-    + " AND g.name = %(dag)s AND j.name = %(job)s"
-)
 
 
 async def get_job(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
-    """Read one deployed job, and why it runs nothing. Raises NotFound."""
+    """Read one deployed job, with the reason if it runs nothing. Raises NotFound."""
     rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "dag": dag, "job": job})
     if not rows:
-        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
+        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace jobs` lists them")
     found = rows[0]
     upstream = await list_upstream_work(conn, found["revision_id"])
     reason = explain_job(
         queued=found["queued"],
         running=found["running"],
         paused_by=found["paused_by"],
-        upstream=[_describe(work, dag) for work in upstream],
+        upstream=[_describe_upstream(work, dag) for work in upstream],
     )
     return JobDetail(**found, upstream=upstream, reason=reason)
 
 
-def _describe(work: UpstreamWork, dag: str) -> UpstreamJob:
+def _describe_upstream(work: UpstreamWork, dag: str) -> UpstreamJob:
     name = work.job if work.dag == dag else f"{work.dag}.{work.job}"
     return UpstreamJob(name, work.queued, work.running, work.retrying, work.failed, work.paused_by)

@@ -1,4 +1,4 @@
-"""Published names of a DAG: taking them, moving them, giving them up."""
+"""Publish, rename and release the published names of a DAG."""
 
 from typing import Any
 from uuid import UUID
@@ -11,8 +11,9 @@ from trace_etl.model.errors import NameTaken
 from trace_etl.state.db.pool import Conn
 
 Entries = list[dict[str, Any]]
+"""Published names, as `definitions.publication_entries` returns them."""
 
-_FOREIGN = """
+_FIND_OTHER_OWNERS = """
 SELECT p.name, min(g.name), d.buffer_name IS NOT NULL
   FROM publications p JOIN datasets d USING (dataset_uuid)
   JOIN dataset_producers w ON w.dataset_uuid = p.dataset_uuid
@@ -21,7 +22,7 @@ SELECT p.name, min(g.name), d.buffer_name IS NOT NULL
    AND j.dag_id IS DISTINCT FROM %(dag_id)s::uuid
  GROUP BY p.name, d.buffer_name ORDER BY p.name
 """
-_PRODUCERS = """
+_FIND_OTHER_PRODUCERS = """
 SELECT DISTINCT d.buffer_name, concat_ws('.', g.name, j.name), v.columns, v.unique_key
   FROM datasets d JOIN job_outputs o USING (dataset_uuid) JOIN job_revisions r USING (revision_id)
   JOIN jobs j ON j.job_id = r.job_id AND j.active
@@ -34,52 +35,59 @@ SELECT DISTINCT d.buffer_name, concat_ws('.', g.name, j.name), v.columns, v.uniq
 """
 
 
-async def check(conn: Conn, org_id: UUID, dag_id: UUID | None, entries: Entries) -> None:
-    """Raises NameTaken for names that other DAGs have, all of them at once.
+async def require_available(
+    conn: Conn, org_id: UUID, dag_id: UUID | None, entries: Entries
+) -> None:
+    """Raise one NameTaken for all names that other DAGs own.
 
-    A buffered name may be theirs as well, if they say the same of it.
+    DAGs may share a buffered name if they declare the same columns and unique key.
     """
     values = {"org_id": org_id, "dag_id": dag_id, "names": [e["name"] for e in entries]}
     shared = {e["name"]: e for e in entries if e["write_mode"] == "buffered"}
-    rows = await (await conn.execute(_FOREIGN, values)).fetchall()
-    taken = [_taken(*row) for row in rows if not (row[2] and row[0] in shared)]
+    rows = await (await conn.execute(_FIND_OTHER_OWNERS, values)).fetchall()
+    taken = [_describe_taken(*row) for row in rows if not (row[2] and row[0] in shared)]
     if taken:
         raise NameTaken(f"publish: {'; '.join(taken)}")
     if shared:
-        _agree(shared, await (await conn.execute(_PRODUCERS, values)).fetchall())
+        _require_agreement(
+            shared, await (await conn.execute(_FIND_OTHER_PRODUCERS, values)).fetchall()
+        )
 
 
-def _taken(name: str, dag: str, is_buffered: bool) -> str:
-    told = f"the name {name!r} belongs to the DAG {dag}"
+def _describe_taken(name: str, dag: str, is_buffered: bool) -> str:
+    owner = f"the name {name!r} belongs to the DAG {dag}"
     if is_buffered:
-        return f"{told} and is buffered; share it with `write_mode: buffered`, or choose another"
-    return f"{told}; choose another"
+        return (
+            f"{owner} and is buffered; publish it with `write_mode: buffered` to share it, "
+            "or choose another name"
+        )
+    return f"{owner}; choose another name"
 
 
-def _agree(shared: dict[str, dict[str, Any]], producers: list[tuple[Any, ...]]) -> None:
-    """Raises NameTaken naming the fields in which producers of one name differ."""
-    wrong: list[str] = []
+def _require_agreement(shared: dict[str, dict[str, Any]], producers: list[tuple[Any, ...]]) -> None:
+    """Raise NameTaken with the fields in which the producers of a buffered name differ."""
+    differences: list[str] = []
     for name, producer, columns, unique_key in producers:
         mine = buffer(name, shared[name]["columns"], shared[name].get("unique_key", []))
         for field, how in disagreements(mine, buffer(name, columns, unique_key)):
-            wrong.append(f"{name!r} differs from what {producer} publishes in {field}: {how}")
-    if wrong:
-        fix = "make them the same, or publish under another name"
-        raise NameTaken(f"publish: {'; '.join(wrong)}; {fix}")
+            differences.append(f"{name!r} differs from {producer} in {field}: {how}")
+    if differences:
+        fix = "declare the same fields, or publish under another name"
+        raise NameTaken(f"publish: {'; '.join(differences)}; {fix}")
 
 
-_DROP = """
+_DELETE_OWN = """
 DELETE FROM publications p USING datasets d JOIN jobs j USING (job_id)
  WHERE p.dataset_uuid = d.dataset_uuid AND j.dag_id = %(dag_id)s
 """
-_ADD = """
+_INSERT = """
 INSERT INTO publications (org_id, name, dataset_uuid, description, storage, write_mode, columns)
 SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mode, e.columns
   FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE e.write_mode <> 'buffered'
 """
-# The name is there as long as somebody writes it, whoever came first.
-_SHARE = """
+# A buffered name exists as long as at least one DAG publishes it.
+_INSERT_SHARED = """
 INSERT INTO publications AS p (org_id, name, dataset_uuid, description, storage, write_mode,
                                columns)
 SELECT DISTINCT ON (e.name) %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage,
@@ -91,7 +99,7 @@ ON CONFLICT ON CONSTRAINT publications_name_per_org DO UPDATE
        description = coalesce(nullif(EXCLUDED.description, ''), p.description)
  WHERE p.dataset_uuid = EXCLUDED.dataset_uuid
 """
-_UNSHARE = """
+_DELETE_UNUSED_SHARED = """
 DELETE FROM publications p USING datasets d
  WHERE p.org_id = %(org_id)s AND d.dataset_uuid = p.dataset_uuid AND d.buffer_name IS NOT NULL
    AND NOT EXISTS (SELECT FROM dataset_producers w WHERE w.dataset_uuid = p.dataset_uuid)
@@ -99,25 +107,25 @@ DELETE FROM publications p USING datasets d
 
 
 async def publish(conn: Conn, org_id: UUID, dag_id: UUID, entries: Entries) -> None:
-    """Make these the DAG's names, and no others. Raises NameTaken."""
-    await check(conn, org_id, dag_id, entries)
+    """Replace all published names of a DAG by the given ones. Raises NameTaken."""
+    await require_available(conn, org_id, dag_id, entries)
     values = {"org_id": org_id, "dag_id": dag_id, "entries": Jsonb(entries)}
-    await conn.execute(_DROP, values)
-    await conn.execute(_UNSHARE, values)
-    await _add(conn, _ADD, values)
-    await _add(conn, _SHARE, values)
+    await conn.execute(_DELETE_OWN, values)
+    await conn.execute(_DELETE_UNUSED_SHARED, values)
+    await _insert(conn, _INSERT, values)
+    await _insert(conn, _INSERT_SHARED, values)
 
 
-# Renamed: the output keeps its rows under the new name only.
-_DROP_RENAMED = """
+# A renamed output is published under its new name only.
+_DELETE_RENAMED = """
 DELETE FROM publications p USING datasets d JOIN jobs j USING (job_id),
        jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE p.dataset_uuid = d.dataset_uuid AND j.dag_id = %(dag_id)s
    AND e.dataset_uuid = p.dataset_uuid AND e.name <> p.name
-   AND NOT EXISTS (SELECT FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) kept
-                    WHERE kept.name = p.name)
+   AND NOT EXISTS (SELECT FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) o
+                    WHERE o.name = p.name)
 """
-_DESCRIBE = """
+_UPDATE = """
 UPDATE publications p
    SET description = e.description, storage = e.storage, write_mode = e.write_mode,
        columns = e.columns
@@ -125,7 +133,7 @@ UPDATE publications p
  WHERE p.org_id = %(org_id)s AND p.name = e.name AND p.dataset_uuid = e.dataset_uuid
    AND e.write_mode <> 'buffered'
 """
-_ADD_NEW = """
+_INSERT_NEW = """
 INSERT INTO publications (org_id, name, dataset_uuid, description, storage, write_mode, columns)
 SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mode, e.columns
   FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
@@ -136,20 +144,23 @@ SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mod
 
 
 async def publish_new(conn: Conn, org_id: UUID, dag_id: UUID, entries: Entries) -> None:
-    """Take new names and rename; names that move or go away keep what readers see of them.
+    """Publish new and renamed names at the start of a rollout. Raises NameTaken.
 
-    For while the new generations are built: `publish` does the rest. Raises NameTaken.
+    Names that move to another output or disappear stay for readers until the new generations are
+    built. Then `publish` replaces them.
     """
-    await check(conn, org_id, dag_id, entries)
+    await require_available(conn, org_id, dag_id, entries)
     values = {"org_id": org_id, "dag_id": dag_id, "entries": Jsonb(entries)}
-    await conn.execute(_DROP_RENAMED, values)
-    await conn.execute(_DESCRIBE, values)
-    await _add(conn, _ADD_NEW, values)
-    await _add(conn, _SHARE, values)
+    await conn.execute(_DELETE_RENAMED, values)
+    await conn.execute(_UPDATE, values)
+    await _insert(conn, _INSERT_NEW, values)
+    await _insert(conn, _INSERT_SHARED, values)
 
 
-async def _add(conn: Conn, query: Any, values: dict[str, Any]) -> None:
+async def _insert(conn: Conn, query: Any, values: dict[str, Any]) -> None:
     try:
         await conn.execute(query, values)
-    except UniqueViolation as error:  # another DAG was quicker
-        raise NameTaken("publish: another DAG has just taken one of these names") from error
+    except UniqueViolation as error:  # a concurrent deploy published the name first
+        raise NameTaken(
+            "publish: another DAG has just published one of these names; plan the deploy again"
+        ) from error

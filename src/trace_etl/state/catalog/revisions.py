@@ -1,4 +1,4 @@
-"""What a job was when a task of it was created. Immutable, so callers may keep it for ever."""
+"""Read revisions: the immutable definitions of jobs that tasks run. Callers may cache them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,26 +9,32 @@ from trace_etl.state.db.pool import Conn
 
 @dataclass(frozen=True)
 class RevisionInput:
+    """An edge from a dataset to a job."""
+
     input_index: int
     name: str
     dataset_uuid: UUID
     where: dict[str, Any] | None
     dataset_version: UUID | None
-    """The generation an edge inside the DAG reads; None: whatever is current."""
+    """The generation that an edge inside the DAG reads. None reads the current generation."""
 
 
 @dataclass(frozen=True)
 class RevisionOutput:
+    """An output of a job and the generation that it writes."""
+
     output_index: int
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
     columns: list[dict[str, Any]] | None = None
-    """Of a buffered dataset: what its rows look like."""
+    """The declared columns of a buffered dataset."""
 
 
 @dataclass(frozen=True)
 class Revision:
+    """The definition of a job, with its inputs and outputs."""
+
     revision_id: UUID
     dag_name: str
     job_name: str
@@ -58,8 +64,8 @@ SELECT o.output_index, o.name, o.dataset_uuid, o.dataset_version, v.columns
 """
 
 
-async def load(conn: Conn, revision_id: UUID) -> Revision:
-    """A revision with its edges. Raises LookupError when there is none."""
+async def load_revision(conn: Conn, revision_id: UUID) -> Revision:
+    """Load a revision with its inputs and outputs. Raises LookupError if it does not exist."""
     key = {"revision_id": revision_id}
     row = await (await conn.execute(_REVISION, key)).fetchone()
     if row is None:

@@ -15,21 +15,18 @@ SELECT role FROM memberships
 """
 
 
-async def role_of(conn: Conn, org_id: UUID, name: str) -> str | None:
+async def get_role(conn: Conn, org_id: UUID, name: str) -> str | None:
     """Return a user's role in an org, or None for a user who is unknown or disabled."""
     row = await (await conn.execute(_ROLE, {"org_id": org_id, "name": name})).fetchone()
     return row[0] if row else None
 
 
-_VIEW = "SELECT user_name AS name, role, added_at, disabled_at FROM memberships"
-_LIST = (
-    _VIEW
-    + """
+_LIST = """
+SELECT user_name AS name, role, added_at, disabled_at FROM memberships
  WHERE org_id = %(org_id)s AND user_name > %(after)s
    AND (%(role)s::text IS NULL OR role = %(role)s)
  ORDER BY user_name LIMIT %(limit)s
 """
-)
 
 
 async def list_users(
@@ -40,8 +37,8 @@ async def list_users(
     return await fetch_all(conn, UserItem, _LIST, values)
 
 
-_KNOW = "INSERT INTO users (name) VALUES (%(name)s) ON CONFLICT DO NOTHING"
-_ADD = """
+_INSERT_USER = "INSERT INTO users (name) VALUES (%(name)s) ON CONFLICT DO NOTHING"
+_INSERT_MEMBERSHIP = """
 INSERT INTO memberships (org_id, user_name, role) VALUES (%(org_id)s, %(name)s, %(role)s)
 RETURNING user_name AS name, role, added_at, disabled_at
 """
@@ -49,17 +46,17 @@ RETURNING user_name AS name, role, added_at, disabled_at
 
 async def add_user(conn: Conn, org_id: UUID, name: str, role: str) -> UserItem:
     """Add a user to an org. Raises Conflict if the user is already a member."""
-    await conn.execute(_KNOW, {"name": name})
+    await conn.execute(_INSERT_USER, {"name": name})
     try:
         values = {"org_id": org_id, "name": name, "role": role}
-        made = await fetch_one(conn, UserItem, _ADD, values)
+        added = await fetch_one(conn, UserItem, _INSERT_MEMBERSHIP, values)
     except UniqueViolation as error:
-        raise Conflict(f"user {name!r} exists already; change the role instead") from error
-    assert made is not None
-    return made
+        raise Conflict(f"user {name!r} already exists; change the role instead") from error
+    assert added is not None
+    return added
 
 
-# The lock serialises two admins who remove each other.
+# The lock serialises two admins who disable each other, so one admin always remains.
 _ADMINS = """
 SELECT user_name FROM memberships
  WHERE org_id = %(org_id)s AND role = 'admin' AND disabled_at IS NULL
@@ -80,11 +77,11 @@ RETURNING user_name AS name, role, added_at, disabled_at
 async def change_user(
     conn: Conn, org_id: UUID, name: str, *, role: str | None = None, disabled: bool | None = None
 ) -> UserItem:
-    """Change a role, disable or enable a user. Raises NotFound, or Conflict for the last admin."""
+    """Change the role of a user, or disable or enable the user. Raises NotFound, Conflict."""
     rows = await (await conn.execute(_ADMINS, {"org_id": org_id})).fetchall()
-    loses = disabled is True or (role is not None and role != "admin")
-    if loses and [row[0] for row in rows] == [name]:
-        raise Conflict(f"{name!r} is the last admin; make another one first")
+    loses_admin = disabled is True or (role is not None and role != "admin")
+    if loses_admin and [row[0] for row in rows] == [name]:
+        raise Conflict(f"{name!r} is the last admin; make another user an admin first")
     values = {"org_id": org_id, "name": name, "role": role, "disabled": disabled}
     found = await fetch_one(conn, UserItem, _CHANGE, values)
     if found is None:

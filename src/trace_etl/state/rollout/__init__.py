@@ -1,1 +1,1 @@
-"""Deploys and rollouts: plan execution, progress, swap, roll back."""
+"""Deploys and rollouts: execution of a plan, progress, swap and rollback."""

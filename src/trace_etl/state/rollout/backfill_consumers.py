@@ -1,13 +1,12 @@
-"""Backfill consumers: create the tasks for everything that their inputs already hold."""
+"""Backfill consumers: create tasks for everything that their inputs already hold."""
 
 from typing import Any, LiteralString
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
 
-# If the task of a scope was completed before the input changed again, the scope gets another task
-# with a key of its own. The wake-ups of many tasks are spread over time, so that other work is not
-# held up behind them.
+# If the input of a scope changed after its task completed, the scope gets another task with another
+# key. The wake-ups of many tasks are spread over time, so they do not delay other work.
 _BACKFILL = """
 WITH consumer AS (
     SELECT * FROM consumer_inputs WHERE revision_id = ANY(%(revision_ids)s)
@@ -43,11 +42,11 @@ SELECT count(*) FROM enqueue(ARRAY(
 
 
 async def backfill(conn: Conn, revision_ids: list[UUID], *, only_recent: bool = False) -> int:
-    """Create the tasks of revisions for all that their inputs hold. Returns the number of new ones.
+    """Create tasks of revisions for everything that their inputs hold. Returns the number created.
 
-    Call it in the transaction that moves pointers, and after its commit once more with
-    `only_recent`: an event that was accepted before the commit was routed by the old pointers. The
-    reconciler finds partitions in the same situation.
+    Call it in the transaction that moves pointers, and again with `only_recent` after the commit: an
+    event that was accepted before the commit was routed by the old pointers. The reconciler does the
+    same for partitions.
     """
     values = {"revision_ids": revision_ids, "dataset_uuids": [], "only_recent": only_recent}
     return await _count(conn, _BACKFILL, values)
@@ -56,7 +55,7 @@ async def backfill(conn: Conn, revision_ids: list[UUID], *, only_recent: bool = 
 async def backfill_readers(
     conn: Conn, dataset_uuids: list[UUID], *, only_recent: bool = False
 ) -> int:
-    """Do the same for consumers in other DAGs of datasets whose current generation changed."""
+    """Backfill consumers in other DAGs of datasets whose current generation changed."""
     values = {"revision_ids": [], "dataset_uuids": dataset_uuids, "only_recent": only_recent}
     return await _count(conn, _BACKFILL, values)
 
@@ -84,7 +83,7 @@ SELECT count(*) FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id) 
 
 
 async def emit_again(conn: Conn, dag_id: UUID) -> int:
-    """Emit in the new generation of plain sources the events that only the old one has."""
+    """Copy the events of plain sources from the old generation to the new one."""
     return await _count(conn, _EMIT_AGAIN, {"dag_id": dag_id})
 
 
@@ -104,7 +103,7 @@ SELECT count(*) FROM emit_source_events(ARRAY(
 
 
 async def bootstrap(conn: Conn, ranges: list[tuple[UUID, int, int]]) -> int:
-    """Emit the bootstrap ranges of sources, each once: job, first block, last block."""
+    """Emit the bootstrap ranges of sources once. A range is a job, a first and a last block."""
     values = {
         "job_ids": [job_id for job_id, _, _ in ranges],
         "starts": [start for _, start, _ in ranges],

@@ -1,4 +1,4 @@
-"""Coverage: whether the new generations of a rollout hold all that the old ones hold."""
+"""Check whether the new generations of a rollout cover everything that the old ones hold."""
 
 from uuid import UUID
 
@@ -12,14 +12,14 @@ SELECT count(*), pg_current_snapshot()::text FROM rollout_coverage
 """
 
 
-async def covered_as_of(conn: Conn, rollout_id: UUID) -> str | None:
-    """The snapshot in which the new generations cover the old ones. None: they do not yet."""
+async def find_covered_snapshot(conn: Conn, rollout_id: UUID) -> str | None:
+    """Return the snapshot in which the new generations cover the old ones, or None."""
     row = await (await conn.execute(_UNCOVERED, {"rollout_id": rollout_id})).fetchone()
     return row[1] if row is not None and row[0] == 0 else None
 
 
-# Only partitions that the old generations gained since that snapshot are read. The caller holds the
-# table's lock, so this must be short, however many partitions there are.
+# Reads only the partitions that the old generations gained since the snapshot. The caller holds a lock
+# on the table, so the statement must be fast for any number of partitions.
 _GAINED = """
 SELECT count(*)
   FROM rollout_targets g JOIN dataset_versions v ON v.dataset_version = g.to_version
@@ -39,7 +39,7 @@ SELECT count(*)
 
 
 async def has_new_gaps(conn: Conn, rollout_id: UUID, snapshot: str) -> bool:
-    """Whether the old generations gained a partition since then that the new ones lack."""
+    """Return whether the old generations gained a partition since then that the new ones lack."""
     values = {"rollout_id": rollout_id, "snapshot": snapshot}
     row = await (await conn.execute(_GAINED, values)).fetchone()
     return row is None or row[0] > 0
@@ -56,7 +56,7 @@ SELECT j.building_revision_id FROM jobs j
 """
 
 
-async def idle_revisions(conn: Conn, dag_id: UUID) -> list[UUID]:
-    """The revisions that are being built, if none of their tasks waits, runs or will be retried."""
+async def list_idle_revisions(conn: Conn, dag_id: UUID) -> list[UUID]:
+    """List the revisions being built, if none of their tasks is queued, running or to be retried."""
     rows = await (await conn.execute(_IDLE, {"dag_id": dag_id})).fetchall()
     return [row[0] for row in rows]

@@ -1,4 +1,4 @@
-"""Deploying a DAG: executes a plan, whole, in the caller's transaction."""
+"""Deploy a DAG: execute a deploy plan in the caller's transaction."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,40 +12,43 @@ from trace_etl.model.dag import Dag
 from trace_etl.model.errors import DeployConflict, Fault, Invalid
 from trace_etl.policy.deploy_plan import DeployPlan, plan_deploy
 from trace_etl.policy.ranges import split_range
-from trace_etl.state.catalog import definitions, names
-from trace_etl.state.catalog.definitions import Place, Written
+from trace_etl.state.catalog import definitions, generations, names
+from trace_etl.state.catalog.definitions import WrittenDefinition
+from trace_etl.state.catalog.generations import OutputName
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.flow import pauses
 from trace_etl.state.rollout import backfill_consumers, deployed_state, retire, rollouts
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A plan, and the version of the DAG that it starts from."""
+class VersionedPlan:
+    """A deploy plan, and the version of the DAG that it starts from."""
 
     dag_version: UUID | None
     is_deployed: bool
-    """Whether this very text is what is deployed."""
+    """Whether the planned text is already deployed."""
     plan: DeployPlan
 
 
 @dataclass(frozen=True)
 class Deployment:
+    """The result of a deploy."""
+
     dag_id: UUID
     dag_version: UUID
     changed: bool
     plan: DeployPlan
     backfilled: list[UUID]
-    """The revisions that got tasks for all that their inputs hold."""
+    """The revisions that got tasks for everything their inputs already hold."""
 
 
 _TEXT = "SELECT text FROM dag_versions WHERE dag_version = %(dag_version)s"
 
 
-async def plan(conn: Conn, org_id: UUID, dag: Dag, text: str) -> Planned:
-    """What a deploy of this text would do now. Raises Invalid, NameTaken as the deploy would."""
-    await definitions.upstream(conn, org_id, dag, text)
-    now = await deployed_state.deployed(conn, org_id, dag)
+async def plan_text(conn: Conn, org_id: UUID, dag: Dag, text: str) -> VersionedPlan:
+    """Plan a deploy of this text without changing anything. Raises Invalid, NameTaken."""
+    await definitions.find_upstream(conn, org_id, dag, text)
+    deployed = await deployed_state.get_deployed_dag(conn, org_id, dag)
     entries = [
         {
             "name": entry.name,
@@ -55,20 +58,22 @@ async def plan(conn: Conn, org_id: UUID, dag: Dag, text: str) -> Planned:
         }
         for entry in dag.publish
     ]
-    await names.check(conn, org_id, now.dag_id, entries)
-    row = await (await conn.execute(_TEXT, {"dag_version": now.dag_version})).fetchone()
+    await names.require_available(conn, org_id, deployed.dag_id, entries)
+    row = await (await conn.execute(_TEXT, {"dag_version": deployed.dag_version})).fetchone()
     is_deployed = row is not None and row[0] == text
-    return Planned(
-        now.dag_version, is_deployed, plan_deploy(now.jobs, now.published, dag, now.readers)
+    return VersionedPlan(
+        deployed.dag_version,
+        is_deployed,
+        plan_deploy(deployed.jobs, deployed.published, dag, deployed.readers),
     )
 
 
-_DAG = """
+_UPSERT_DAG = """
 INSERT INTO dags (org_id, name) VALUES (%(org_id)s, %(name)s)
 ON CONFLICT ON CONSTRAINT dags_name_per_org DO UPDATE SET name = EXCLUDED.name
 RETURNING dag_id
 """
-_VERSION = """
+_UPSERT_VERSION = """
 INSERT INTO dag_versions (dag_id, text_sha256, text) VALUES (%(dag_id)s, %(sha)s, %(text)s)
 ON CONFLICT ON CONSTRAINT dag_versions_text DO UPDATE SET text = EXCLUDED.text
 RETURNING dag_version
@@ -82,48 +87,52 @@ async def deploy(
     text: str,
     *,
     base: UUID | None,
-    columns: Mapping[Place, list[dict[str, str]]] | None = None,
+    columns: Mapping[OutputName, list[dict[str, str]]] | None = None,
 ) -> Deployment:
-    """Make this text the DAG, if it still is at version `base`. The same text changes nothing.
+    """Deploy this text if the DAG is still at version `base`. The same text changes nothing.
 
-    `columns`: what is known of outputs beforehand. Raises Invalid, NameTaken, DeployConflict.
+    `columns` are the columns of outputs that are already known. Raises Invalid, NameTaken,
+    DeployConflict.
     """
     _require_outputs(dag, columns or {})
     await rollouts.lock(conn, org_id, dag.name)
-    dag_id: UUID = await _one(conn, _DAG, {"org_id": org_id, "name": dag.name})
+    dag_id: UUID = await _fetch_value(conn, _UPSERT_DAG, {"org_id": org_id, "name": dag.name})
     sha = hashlib.sha256(text.encode()).digest()
-    version: UUID = await _one(conn, _VERSION, {"dag_id": dag_id, "sha": sha, "text": text})
-    now = await deployed_state.deployed(conn, org_id, dag)
-    planned = plan_deploy(now.jobs, now.published, dag, now.readers)
-    if now.dag_version == version:
+    version: UUID = await _fetch_value(
+        conn, _UPSERT_VERSION, {"dag_id": dag_id, "sha": sha, "text": text}
+    )
+    deployed = await deployed_state.get_deployed_dag(conn, org_id, dag)
+    planned = plan_deploy(deployed.jobs, deployed.published, dag, deployed.readers)
+    if deployed.dag_version == version:
         return Deployment(dag_id, version, False, planned, [])
-    if now.dag_version != base:
+    if deployed.dag_version != base:
         raise DeployConflict(
-            f"somebody else has deployed {dag.name} meanwhile: it is at version "
-            f"{now.dag_version} now, not at {base}; look at the plan again"
+            f"the DAG {dag.name} was deployed meanwhile: its version is {deployed.dag_version}, not "
+            f"{base}; plan the deploy again"
         )
-    written = await definitions.write(conn, org_id, dag_id, dag, text)
-    await definitions.keep_columns(conn, written, columns or {})
+    written = await definitions.write_definition(conn, org_id, dag_id, dag, text)
+    found = {written.version_of(output): shape for output, shape in (columns or {}).items()}
+    await generations.record_columns(conn, found)
     backfilled = await _execute(conn, org_id, dag_id, version, dag, written, planned)
     return Deployment(dag_id, version, True, planned, backfilled)
 
 
-def _require_outputs(dag: Dag, columns: Mapping[Place, list[dict[str, str]]]) -> None:
-    """Raises Invalid when columns are told of something that is no output of the DAG."""
-    places = {(job.name, output) for job in dag.jobs for output in job.outputs}
+def _require_outputs(dag: Dag, columns: Mapping[OutputName, list[dict[str, str]]]) -> None:
+    """Raise Invalid if columns are given for something that is not an output of the DAG."""
+    outputs = {(job.name, output) for job in dag.jobs for output in job.outputs}
     faults = [
-        Fault(f"columns[{n}]", f"{job}.{output} is no output of this DAG")
+        Fault(f"columns[{n}]", f"{job}.{output} is not an output of this DAG")
         for n, (job, output) in enumerate(columns)
-        if (job, output) not in places
+        if (job, output) not in outputs
     ]
     if faults:
         raise Invalid(faults)
 
 
-_REMEMBER = """
+_RECORD_PUBLICATIONS = """
 UPDATE dag_versions SET publications = %(entries)s WHERE dag_version = %(dag_version)s
 """
-_MAP = """
+_RECORD_JOBS = """
 INSERT INTO dag_version_jobs (dag_version, job_id, revision_id)
 SELECT %(dag_version)s, * FROM unnest(%(job_ids)s::uuid[], %(revision_ids)s::uuid[])
 ON CONFLICT (dag_version, job_id) DO UPDATE SET revision_id = EXCLUDED.revision_id
@@ -136,20 +145,20 @@ async def _execute(
     dag_id: UUID,
     version: UUID,
     dag: Dag,
-    written: Written,
+    written: WrittenDefinition,
     planned: DeployPlan,
 ) -> list[UUID]:
-    entries = definitions.publications(dag, written)
-    await conn.execute(_REMEMBER, {"dag_version": version, "entries": Jsonb(entries)})
+    entries = definitions.publication_entries(dag, written)
+    await conn.execute(_RECORD_PUBLICATIONS, {"dag_version": version, "entries": Jsonb(entries)})
     await conn.execute(
-        _MAP,
+        _RECORD_JOBS,
         {
             "dag_version": version,
             "job_ids": [written.jobs[name] for name in written.revisions],
             "revision_ids": list(written.revisions.values()),
         },
     )
-    await _point(conn, dag_id, planned, written)
+    await _set_pointers(conn, dag_id, planned, written)
     added = [written.jobs[job.name] for job in planned.jobs if job.change == "added"]
     await pauses.pause_added_jobs(conn, dag_id, added)
     rollout_id = await rollouts.begin(conn, dag_id, version, building=planned.builds)
@@ -160,10 +169,10 @@ async def _execute(
     else:
         await retire.retire_jobs(conn, dag_id, version)
         await names.publish(conn, org_id, dag_id, entries)
-    await _refuse_loops(conn, list(written.revisions.values()))
+    await _refuse_cycles(conn, list(written.revisions.values()))
     await retire.retire_tasks(conn, dag_id)
     await retire.requeue_tasks(conn, dag_id)
-    return await _start(conn, dag_id, dag, planned, written)
+    return await _create_tasks(conn, dag_id, dag, planned, written)
 
 
 _CLEAR_JOBS = """
@@ -178,8 +187,8 @@ UPDATE jobs j SET active = true,
        AS w (job_id, revision_id, building)
  WHERE j.job_id = w.job_id
 """
-# An output that is new has nothing to serve, even if its job has: it is current at once. So is a
-# buffered dataset, whose generation is what all its producers say of it.
+# A new output becomes current immediately, even if its job is being built: it has no older rows to
+# serve. So does a buffered dataset, because its generation depends only on the declared columns.
 _POINT_DATASETS = """
 UPDATE datasets d
    SET dataset_version = CASE WHEN w.building AND d.dataset_version IS NOT NULL
@@ -194,13 +203,15 @@ UPDATE datasets d
 """
 
 
-async def _point(conn: Conn, dag_id: UUID, planned: DeployPlan, written: Written) -> None:
-    """Live at once, or built beside what is: as the plan says of each job."""
-    there = [job for job in planned.jobs if job.action != "retire"]
+async def _set_pointers(
+    conn: Conn, dag_id: UUID, planned: DeployPlan, written: WrittenDefinition
+) -> None:
+    """Make each job current, or build it beside the current one, as the plan says."""
+    remaining = [job for job in planned.jobs if job.action != "retire"]
     values = {
-        "job_ids": [written.jobs[job.name] for job in there],
-        "revision_ids": [written.revisions[job.name] for job in there],
-        "building": [job.action == "build" for job in there],
+        "job_ids": [written.jobs[job.name] for job in remaining],
+        "revision_ids": [written.revisions[job.name] for job in remaining],
+        "building": [job.action == "build" for job in remaining],
     }
     await conn.execute(_CLEAR_JOBS, {"dag_id": dag_id})
     await rollouts.clear_building_datasets(conn, dag_id)
@@ -208,10 +219,10 @@ async def _point(conn: Conn, dag_id: UUID, planned: DeployPlan, written: Written
     await conn.execute(_POINT_DATASETS, values)
 
 
-async def _start(
-    conn: Conn, dag_id: UUID, dag: Dag, planned: DeployPlan, written: Written
+async def _create_tasks(
+    conn: Conn, dag_id: UUID, dag: Dag, planned: DeployPlan, written: WrittenDefinition
 ) -> list[UUID]:
-    """Give new generations the work that their inputs hold already. Returns their revisions."""
+    """Create tasks for everything that the inputs of new generations hold. Returns the revisions."""
     new = [
         written.revisions[job.name]
         for job in planned.jobs
@@ -219,17 +230,17 @@ async def _start(
     ]
     await backfill_consumers.emit_again(conn, dag_id)
     await backfill_consumers.backfill(conn, new)
-    asked: list[tuple[UUID, int, int]] = []
+    ranges: list[tuple[UUID, int, int]] = []
     for job in dag.jobs:
         if boot := job.bootstrap:
             pieces = split_range(boot.start, boot.end, boot.chunk or boot.end - boot.start + 1)
-            asked += [(written.jobs[job.name], *piece) for piece in pieces]
-    if asked:
-        await backfill_consumers.bootstrap(conn, asked)
+            ranges += [(written.jobs[job.name], *piece) for piece in pieces]
+    if ranges:
+        await backfill_consumers.bootstrap(conn, ranges)
     return new
 
 
-_LOOPS = """
+_FIND_CYCLES = """
 WITH RECURSIVE walk (origin, job_id) AS (
     SELECT r.job_id, d.job_id
       FROM job_inputs i JOIN job_revisions r USING (revision_id)
@@ -247,16 +258,16 @@ SELECT DISTINCT j.name FROM walk w JOIN jobs j ON j.job_id = w.origin WHERE w.jo
 """
 
 
-async def _refuse_loops(conn: Conn, revision_ids: list[UUID]) -> None:
-    """Raises Invalid when jobs wait for themselves by way of other DAGs' datasets."""
-    rows = await (await conn.execute(_LOOPS, {"revision_ids": revision_ids})).fetchall()
+async def _refuse_cycles(conn: Conn, revision_ids: list[UUID]) -> None:
+    """Raise Invalid if a job reads its own output through datasets of other DAGs."""
+    rows = await (await conn.execute(_FIND_CYCLES, {"revision_ids": revision_ids})).fetchall()
     if rows:
-        rule = "waits for its own output by way of another DAG's dataset"
+        rule = "waits for its own output through a dataset of another DAG"
         raise Invalid([Fault(f"job {name}", rule) for (name,) in rows])
 
 
-async def _one(conn: Conn, query: Any, values: dict[str, Any]) -> Any:
+async def _fetch_value(conn: Conn, query: Any, values: dict[str, Any]) -> Any:
     row = await (await conn.execute(query, values)).fetchone()
     if row is None:
-        raise LookupError("a statement that always answers did not")
+        raise LookupError("the statement returned no row")
     return row[0]

@@ -1,4 +1,4 @@
-"""Reading how a DAG is deployed: what a plan starts from."""
+"""Read the deployed state of a DAG, which a deploy plan starts from."""
 
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -23,7 +23,7 @@ SELECT p.name, string_agg(j.name || '.' || d.output_name, ', '
  WHERE j.dag_id = %(dag_id)s
  GROUP BY p.name
 """
-# Partitions, or the scopes of events where there are none: sources and splitters write no rows.
+# Sources and splitters write no partitions: the scopes of their events are counted instead.
 _CONTENTS = """
 SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_count, p.byte_count,
        coalesce(p.ranges, e.ranges)
@@ -43,8 +43,6 @@ SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_cou
  ) e
  WHERE j.dag_id = %(dag_id)s AND j.name = ANY(%(names)s)
 """
-
-
 _READERS = """
 SELECT p.name, array_agg(DISTINCT g.name || '.' || j.name ORDER BY g.name || '.' || j.name)
   FROM publications p JOIN dataset_producers d USING (dataset_uuid) JOIN jobs own USING (job_id)
@@ -52,7 +50,7 @@ SELECT p.name, array_agg(DISTINCT g.name || '.' || j.name ORDER BY g.name || '.'
   JOIN jobs j ON j.active AND i.revision_id IN (j.revision_id, j.building_revision_id)
   JOIN dags g ON g.dag_id = j.dag_id
  WHERE own.dag_id = %(dag_id)s AND j.dag_id <> own.dag_id
-   -- Whoever reads what others go on writing loses nothing.
+   -- A dataset that another DAG also writes keeps a producer, so its readers lose nothing.
    AND NOT EXISTS (SELECT FROM dataset_producers other JOIN jobs o USING (job_id)
                     WHERE other.dataset_uuid = p.dataset_uuid AND o.dag_id <> own.dag_id)
  GROUP BY p.name
@@ -60,22 +58,22 @@ SELECT p.name, array_agg(DISTINCT g.name || '.' || j.name ORDER BY g.name || '.'
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """A DAG as it stands. Without a `dag_id` there is none yet."""
+class DeployedDag:
+    """The deployed state of a DAG. `dag_id` is None if the DAG was never deployed."""
 
     dag_id: UUID | None
     dag_version: UUID | None
     jobs: dict[str, DeployedState]
     published: dict[str, str]
     readers: dict[str, list[str]]
-    """Jobs of other DAGs, by the published name that they read."""
+    """Jobs of other DAGs by the published name that they read."""
 
 
-async def deployed(conn: Conn, org_id: UUID, dag: Dag) -> Deployed:
-    """What is deployed under a DAG's name, and what of it the new file would replace."""
+async def get_deployed_dag(conn: Conn, org_id: UUID, dag: Dag) -> DeployedDag:
+    """Read what is deployed under a DAG's name, with the contents that the new file replaces."""
     found = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
     if found is None:
-        return Deployed(None, None, {}, {}, {})
+        return DeployedDag(None, None, {}, {}, {})
     key = {"dag_id": found[0]}
     rows = await (await conn.execute(_JOBS, key)).fetchall()
     jobs = {r[0]: DeployedState(r[1], r[2], r[3], {}, r[4]) for r in rows}
@@ -84,7 +82,7 @@ async def deployed(conn: Conn, org_id: UUID, dag: Dag) -> Deployed:
     affected = find_affected_jobs(jobs, published, dag)
     contents = await _fetch_contents(conn, found[0], affected)
     known = {name: replace(job, contents=contents.get(name, {})) for name, job in jobs.items()}
-    return Deployed(found[0], found[1], known, published, readers)
+    return DeployedDag(found[0], found[1], known, published, readers)
 
 
 async def _fetch_contents(
@@ -94,13 +92,13 @@ async def _fetch_contents(
     if names:
         cursor = await conn.execute(_CONTENTS, {"dag_id": dag_id, "names": names})
         for job, output, scopes, partitions, rows, size, ranges in await cursor.fetchall():
-            contents = GenerationContents(scopes, partitions, rows, size, blocks(ranges))
+            contents = GenerationContents(scopes, partitions, rows, size, to_block_ranges(ranges))
             found.setdefault(job, {})[output] = contents
     return found
 
 
-def blocks(ranges: Multirange[int] | None) -> list[tuple[int, int]]:
-    """A multirange as first and last blocks."""
+def to_block_ranges(ranges: Multirange[int] | None) -> list[tuple[int, int]]:
+    """Convert a multirange to pairs of first and last block."""
     return [
         (r.lower, r.upper - 1) for r in ranges or () if r.lower is not None and r.upper is not None
     ]

@@ -1,4 +1,4 @@
-"""Read the progress of a rollout: what is covered, what runs and what failed."""
+"""Read the progress of a rollout: covered blocks, running tasks and failures."""
 
 from typing import Any
 from uuid import UUID
@@ -8,10 +8,9 @@ from trace_etl.model.errors import NotFound
 from trace_etl.policy import rollout_reasons
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all, fetch_dicts
-from trace_etl.state.rollout.deployed_state import blocks
+from trace_etl.state.rollout.deployed_state import to_block_ranges
 
-_MOST_FAILURES = 20
-
+_MAX_FAILURES = 20
 
 _LATEST = """
 SELECT r.rollout_id, g.name AS dag, r.dag_version, r.previous_version, r.state, r.started_at,
@@ -34,10 +33,10 @@ async def get_rollout(
     found = rows[0]
     if found["state"] != "building":
         return RolloutReply(**found, targets=[], jobs=[], failures=[], reason=None)
-    key = {"rollout_id": found["rollout_id"], "limit": _MOST_FAILURES}
-    targets, jobs = await _targets(conn, key), await _jobs(conn, key)
-    failures = await _failures(conn, key)
-    reason = rollout_reasons.explain_rollout(_facts(dag, targets, jobs, failures))
+    key = {"rollout_id": found["rollout_id"], "limit": _MAX_FAILURES}
+    targets, jobs = await _list_targets(conn, key), await _list_jobs(conn, key)
+    failures = await _list_failures(conn, key)
+    reason = rollout_reasons.explain_rollout(_collect_facts(dag, targets, jobs, failures))
     return RolloutReply(**found, targets=targets, jobs=jobs, failures=failures, reason=reason)
 
 
@@ -51,12 +50,12 @@ SELECT j.name AS job, d.output_name AS output, p.name, c.*
 """
 
 
-async def _targets(conn: Conn, key: dict[str, Any]) -> list[RolloutTarget]:
-    return [_target(row) for row in await fetch_dicts(conn, _TARGETS, key)]
+async def _list_targets(conn: Conn, key: dict[str, Any]) -> list[RolloutTarget]:
+    return [_build_target(row) for row in await fetch_dicts(conn, _TARGETS, key)]
 
 
-def _target(row: dict[str, Any]) -> RolloutTarget:
-    held, missing = blocks(row["old_ranges"]), blocks(row["missing_ranges"])
+def _build_target(row: dict[str, Any]) -> RolloutTarget:
+    held, missing = to_block_ranges(row["old_ranges"]), to_block_ranges(row["missing_ranges"])
     return RolloutTarget(
         **row,
         blocks=sum(end - start + 1 for start, end in held),
@@ -86,15 +85,15 @@ SELECT t.task_id, t.job, t.partition_key, t.attempt, t.error_code, t.error_messa
 """
 
 
-async def _jobs(conn: Conn, key: dict[str, Any]) -> list[RolloutJob]:
+async def _list_jobs(conn: Conn, key: dict[str, Any]) -> list[RolloutJob]:
     return await fetch_all(conn, RolloutJob, _JOBS, key)
 
 
-async def _failures(conn: Conn, key: dict[str, Any]) -> list[RolloutFailure]:
+async def _list_failures(conn: Conn, key: dict[str, Any]) -> list[RolloutFailure]:
     return await fetch_all(conn, RolloutFailure, _FAILURES, key)
 
 
-def _facts(
+def _collect_facts(
     dag: str, targets: list[RolloutTarget], jobs: list[RolloutJob], failures: list[RolloutFailure]
 ) -> rollout_reasons.RolloutFacts:
     return rollout_reasons.RolloutFacts(
@@ -104,23 +103,25 @@ def _facts(
         retrying=sum(job.retrying for job in jobs),
         failed=sum(job.failed for job in jobs),
         canceled=sum(job.canceled for job in jobs),
-        first_failure=_describe(failures[0]) if failures else None,
-        lacks=[missing for target in targets if (missing := _missing(target))],
+        first_failure=_describe_failure(failures[0]) if failures else None,
+        lacks=[missing for target in targets if (missing := _describe_missing(target))],
     )
 
 
-def _describe(task: RolloutFailure) -> str:
+def _describe_failure(task: RolloutFailure) -> str:
     return f"{task.job} {task.partition_key or ''} ({task.task_id}): {task.error_message}"
 
 
-def _missing(target: RolloutTarget) -> str | None:
+def _describe_missing(target: RolloutTarget) -> str | None:
     output = f"{target.job}.{target.output} lacks"
     if target.missing:
         start, end = target.missing[0]
-        more = f" and {len(target.missing) - 1} ranges more" if len(target.missing) > 1 else ""
+        more = f" and {len(target.missing) - 1} more ranges" if len(target.missing) > 1 else ""
         return f"{output} blocks {start}-{end}{more}"
     if target.missing_keys:
-        return f"{output} {len(target.missing_keys)} partitions, {target.missing_keys[0]} first"
+        return (
+            f"{output} {len(target.missing_keys)} partitions, the first is {target.missing_keys[0]}"
+        )
     if target.cursor is not None and (target.new_cursor or -1) < target.cursor:
-        return f"{output} what comes after {target.new_cursor}, up to {target.cursor}"
+        return f"{output} the rows after cursor {target.new_cursor}, up to {target.cursor}"
     return None

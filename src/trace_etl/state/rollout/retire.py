@@ -44,7 +44,7 @@ UPDATE tasks t
 async def retire_tasks(conn: Conn, dag_id: UUID) -> int:
     """Cancel waiting tasks of definitions that the DAG no longer has; ask running ones to stop.
 
-    Returns the number of tasks. A running attempt learns of it with its next heartbeat.
+    Returns the number of tasks. A running attempt receives the request with its next heartbeat.
     """
     return (await conn.execute(_RETIRE_TASKS, {"dag_id": dag_id})).rowcount
 
@@ -58,9 +58,9 @@ WITH wanted AS MATERIALIZED (
       JOIN job_revisions own ON own.revision_id = t.revision_id
      WHERE j.dag_id = %(dag_id)s AND j.active AND t.abandoned
        AND t.status IN ('Canceled', 'Running')
-       AND EXISTS (SELECT FROM job_revisions kept
-                    WHERE kept.revision_id IN (j.revision_id, j.building_revision_id)
-                      AND kept.generation_hash = own.generation_hash)
+       AND EXISTS (SELECT FROM job_revisions live
+                    WHERE live.revision_id IN (j.revision_id, j.building_revision_id)
+                      AND live.generation_hash = own.generation_hash)
        AND (t.dataset_uuid IS NULL OR EXISTS (
             SELECT FROM job_inputs i JOIN datasets d USING (dataset_uuid)
              WHERE i.revision_id = t.revision_id AND i.dataset_uuid = t.dataset_uuid

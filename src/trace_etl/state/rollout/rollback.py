@@ -15,7 +15,7 @@ UPDATE jobs j SET revision_id = m.revision_id, building_revision_id = NULL, acti
   FROM dag_version_jobs m
  WHERE m.dag_version = %(dag_version)s AND j.job_id = m.job_id
 """
-# The revisions whose generation changes: they have to catch up with what happened meanwhile.
+# The revisions whose generation changes. They must process what changed meanwhile.
 _RETURNING = """
 SELECT m.revision_id FROM dag_version_jobs m JOIN jobs j USING (job_id)
   JOIN job_revisions now ON now.revision_id = j.revision_id
@@ -34,6 +34,8 @@ RETURNING d.dataset_uuid
 
 @dataclass(frozen=True)
 class RolledBack:
+    """The result of a rollback."""
+
     dag_version: UUID
     """The version that is current again."""
     from_version: UUID
@@ -42,15 +44,15 @@ class RolledBack:
     revisions: list[UUID]
     """The revisions whose generation is current again."""
     datasets: list[UUID]
-    """The datasets that readers see in another generation now."""
+    """The datasets whose current generation changed."""
 
 
 async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
-    """Go back to the version before. Raises NotFound, NothingToRollBack, NameTaken."""
+    """Restore the previous version of a DAG. Raises NotFound, NothingToRollBack, NameTaken."""
     await rollouts.lock(conn, org_id, dag)
-    now = await rollouts.current(conn, org_id, dag)
+    now = await rollouts.get_current(conn, org_id, dag)
     if now.previous_version is None:
-        raise NothingToRollBack(f"{dag} has no version before {now.dag_version}")
+        raise NothingToRollBack(f"the DAG {dag} has no version before {now.dag_version}")
     version = {"dag_version": now.previous_version}
     returning = await (await conn.execute(_RETURNING, version)).fetchall()
     await conn.execute(_END_ROLLOUT, {"rollout_id": now.rollout_id})

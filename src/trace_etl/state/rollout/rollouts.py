@@ -1,4 +1,4 @@
-"""Rollouts: records of how a DAG moves from one version to another."""
+"""Rollouts: the record of each change of a DAG from one version to another."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +37,8 @@ RETURNING rollout_id
 async def begin(conn: Conn, dag_id: UUID, dag_version: UUID, *, building: bool) -> UUID:
     """Record the rollout of a version, before the DAG switches to it.
 
-    A rollout that is still building is superseded. A rollback then goes to the version that was
-    complete before that one.
+    A rollout that is still building is superseded. A rollback then restores the version that
+    was complete before the superseded rollout.
     """
     row = await (await conn.execute(_SUPERSEDE, {"dag_id": dag_id})).fetchone()
     values = {
@@ -77,7 +77,7 @@ SELECT %(rollout_id)s, d.dataset_uuid, old.dataset_version,
 async def record_targets(
     conn: Conn, rollout_id: UUID, dag_id: UUID, entries: list[dict[str, Any]]
 ) -> None:
-    """Record what the new generations must cover before the pointers move."""
+    """Record which old generations the new ones must cover before the pointers move."""
     values = {"rollout_id": rollout_id, "dag_id": dag_id, "entries": Jsonb(entries)}
     await conn.execute(_ADD_TARGETS, values)
     await conn.execute(_ADD_MOVED_NAMES, values)
@@ -87,7 +87,9 @@ async def record_targets(
 
 
 @dataclass(frozen=True)
-class Building:
+class BuildingRollout:
+    """A rollout whose new generations are being built."""
+
     rollout_id: UUID
     org_id: UUID
     dag_id: UUID
@@ -102,17 +104,17 @@ SELECT r.rollout_id, g.org_id, g.dag_id, g.name, r.dag_version
 """
 
 
-async def building(conn: Conn) -> list[Building]:
-    """Every rollout whose pointers have not moved yet."""
-    return [Building(*row) for row in await (await conn.execute(_BUILDING)).fetchall()]
+async def list_building(conn: Conn) -> list[BuildingRollout]:
+    """List every rollout whose pointers have not moved yet."""
+    return [BuildingRollout(*row) for row in await (await conn.execute(_BUILDING)).fetchall()]
 
 
-async def building_of(conn: Conn, org_id: UUID, dag: str) -> Building:
-    """The rollout of a DAG that is being built. Raises NotFound, Conflict."""
-    now = await current(conn, org_id, dag)
+async def get_building(conn: Conn, org_id: UUID, dag: str) -> BuildingRollout:
+    """Return the rollout of a DAG that is being built. Raises NotFound, Conflict."""
+    now = await get_current(conn, org_id, dag)
     if now.rollout_id is None or now.state != "building":
         raise Conflict(f"the DAG {dag} has no rollout in progress")
-    return Building(now.rollout_id, org_id, now.dag_id, dag, now.dag_version)
+    return BuildingRollout(now.rollout_id, org_id, now.dag_id, dag, now.dag_version)
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ SELECT g.dag_id, g.dag_version, r.rollout_id, r.previous_version, r.state
 """
 
 
-async def current(conn: Conn, org_id: UUID, dag: str) -> CurrentVersion:
-    """The deployed version of a DAG. Raises NotFound."""
+async def get_current(conn: Conn, org_id: UUID, dag: str) -> CurrentVersion:
+    """Return the deployed version of a DAG. Raises NotFound."""
     row = await (await conn.execute(_CURRENT, {"org_id": org_id, "dag": dag})).fetchone()
     if row is None:
         raise NotFound(f"no DAG {dag!r} is deployed; `trace dags` lists them")
@@ -164,7 +166,7 @@ UPDATE datasets d SET building_version = NULL FROM jobs j
 
 
 async def clear_building_datasets(conn: Conn, dag_id: UUID) -> None:
-    """Forget the generations that were being built."""
+    """Clear the pointers to generations that are being built."""
     await conn.execute(_CLEAR_DATASETS, {"dag_id": dag_id})
 
 

@@ -23,7 +23,7 @@ async def list_batches(
     """List the batches that were published to a buffered dataset, newest first."""
     (before,) = page.after(int) or (None,)
     async with ctx.pool.connection() as conn:
-        dataset_uuid = await datasets.uuid_of(conn, user.org_id, name)
+        dataset_uuid = await datasets.find_uuid(conn, user.org_id, name)
         if dataset_uuid is None:
             raise NotFound(f"no published dataset {name!r}; `trace datasets` lists them")
         found = await buffers.list_batches(

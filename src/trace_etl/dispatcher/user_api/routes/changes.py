@@ -68,7 +68,7 @@ class _Access:
             return False
         try:
             async with self._pool.connection() as conn:
-                return await users.role_of(conn, self._user.org_id, self._user.name) is not None
+                return await users.get_role(conn, self._user.org_id, self._user.name) is not None
         except CONNECTION_ERRORS:
             return (
                 True  # unknown during an outage; no change is sent, and the next heartbeat checks

@@ -25,7 +25,7 @@ async def deploy(body: DeployRequest, user: CallerDep, ctx: ContextDep) -> Deplo
     async with ctx.pool.connection() as conn:
         base = body.base_version
         if "base_version" not in body.model_fields_set:
-            base = await dags.version_of(conn, user.org_id, dag.name)
+            base = await dags.get_deployed_version(conn, user.org_id, dag.name)
     columns = {
         (output.job, output.output): [column.model_dump() for column in output.columns]
         for output in body.columns
@@ -38,7 +38,7 @@ async def deploy(body: DeployRequest, user: CallerDep, ctx: ContextDep) -> Deplo
         ctx.pool, lambda conn: backfill_consumers.backfill(conn, done.backfilled, only_recent=True)
     )
     async with ctx.pool.connection() as conn:
-        datasets = await dags.list_datasets_of(conn, done.dag_id)
+        datasets = await dags.list_dag_datasets(conn, done.dag_id)
     ctx.wake.outbox.set()
     ctx.wake.generations.set()
     return DeployReply(

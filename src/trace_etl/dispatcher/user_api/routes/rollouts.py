@@ -24,7 +24,7 @@ async def plan(body: PlanRequest, user: CallerDep, ctx: ContextDep) -> PlanReply
     """Show what deploying a DAG file would do now. Changes nothing."""
     dag = await asyncio.to_thread(parse_dag, body.text)  # slow for a large file
     async with snapshot(ctx.pool) as conn:
-        made = await deploy.plan(conn, user.org_id, dag, body.text)
+        made = await deploy.plan_text(conn, user.org_id, dag, body.text)
     return PlanReply(
         dag=dag.name,
         base_version=made.dag_version,
@@ -70,7 +70,7 @@ async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> RollbackRep
 async def promote(name: Name, user: CallerDep, ctx: ContextDep) -> RolloutReply:
     """Make the new generations current now, even if they are incomplete."""
     async with ctx.pool.connection() as conn:
-        one = await rollouts.building_of(conn, user.org_id, name)
+        one = await rollouts.get_building(conn, user.org_id, name)
     moved = await transact(ctx.pool, lambda conn: swap.swap(conn, one, covered_as_of=None))
     await transact(
         ctx.pool, lambda conn: backfill_consumers.backfill_readers(conn, moved, only_recent=True)

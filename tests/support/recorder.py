@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from support import queue_tables
 from trace_etl.devtools.history.checker import check
 from trace_etl.devtools.history.lines import parse
-from trace_etl.devtools.history.verdict import Verdict
+from trace_etl.devtools.history.report import HistoryReport
 from trace_etl.lite.postgres.databases import Dsns
 
 _CALLS = {
@@ -134,7 +134,7 @@ class Recorder:
         """Return the calls recorded so far."""
         return [line for line in map(json.loads, self.lines) if "call" in line]
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> HistoryReport:
         return check(parse(self.lines))
 
     def save(self, path: Path) -> Path:

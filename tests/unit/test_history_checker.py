@@ -5,7 +5,7 @@ import pytest
 from support.histories import HistoryBuilder, event, publication, uid
 from trace_etl.devtools.history.checker import check
 from trace_etl.devtools.history.lines import Unreadable, parse
-from trace_etl.devtools.history.verdict import Invariant, Verdict
+from trace_etl.devtools.history.report import HistoryReport, Invariant
 
 LEASE = Invariant.ONE_LIVE_LEASE
 GROW = Invariant.ATTEMPTS_ONLY_GROW
@@ -15,7 +15,7 @@ COMPLETION = Invariant.ONE_COMPLETION
 EFFECTS = Invariant.SIDE_EFFECTS
 
 
-def verdict(story: HistoryBuilder) -> Verdict:
+def verdict(story: HistoryBuilder) -> HistoryReport:
     return check(parse(story.text))
 
 

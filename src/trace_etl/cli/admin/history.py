@@ -9,7 +9,7 @@ from trace_etl.cli.options import JsonOption
 from trace_etl.cli.output import print_json
 
 if TYPE_CHECKING:
-    from trace_etl.devtools.history.verdict import Verdict
+    from trace_etl.devtools.history.report import HistoryReport
 
 _EXIT_REFUTED = 1
 _EXIT_UNREADABLE = 2
@@ -30,15 +30,15 @@ def check_history(
     Exit codes: 0 if they are proven, 1 if one
     is refuted, 2 if the file cannot be read.
     """
-    verdict = _check_file(file, clock_skew)
+    report = _check_file(file, clock_skew)
     if as_json:
-        print_json(_to_document(verdict))
+        print_json(_to_document(report))
     else:
-        _print_verdict(verdict)
-    raise typer.Exit(0 if verdict.proven else _EXIT_REFUTED)
+        _print_report(report)
+    raise typer.Exit(0 if report.proven else _EXIT_REFUTED)
 
 
-def _check_file(file: Path, clock_skew: float) -> "Verdict":
+def _check_file(file: Path, clock_skew: float) -> "HistoryReport":
     from trace_etl.devtools.history.checker import check
     from trace_etl.devtools.history.lines import Unreadable, parse
 
@@ -50,20 +50,20 @@ def _check_file(file: Path, clock_skew: float) -> "Verdict":
         raise typer.Exit(_EXIT_UNREADABLE) from error
 
 
-def _to_document(verdict: "Verdict") -> dict[str, Any]:
+def _to_document(report: "HistoryReport") -> dict[str, Any]:
     from dataclasses import asdict
 
-    return {"proven": verdict.proven, **asdict(verdict)}
+    return {"proven": report.proven, **asdict(report)}
 
 
-def _print_verdict(verdict: "Verdict") -> None:
-    for violation in verdict.violations:
+def _print_report(report: "HistoryReport") -> None:
+    for violation in report.violations:
         lines = ", ".join(str(line) for line in violation.lines)
         typer.echo(f"{violation.invariant}: {violation.message} (lines {lines})")
-    for gap in verdict.unchecked:
+    for gap in report.unchecked:
         typer.echo(f"not checked: {gap}")
     typer.echo(
-        f"{'Proven' if verdict.proven else 'Refuted'}: {verdict.calls} calls"
-        f" ({verdict.unanswered} unanswered), {verdict.tasks} tasks,"
-        f" {verdict.attempts} attempts, {len(verdict.violations)} violations."
+        f"{'Proven' if report.proven else 'Refuted'}: {report.calls} calls"
+        f" ({report.unanswered} unanswered), {report.tasks} tasks,"
+        f" {report.attempts} attempts, {len(report.violations)} violations."
     )

@@ -1,21 +1,21 @@
-"""Each event of a task is accepted as new at most once."""
+"""Check that each event of a task is accepted as new at most once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from trace_etl.api.task import events as news
-from trace_etl.api.task import lifecycle as wire
-from trace_etl.devtools.history.facts import Facts, Said
+from trace_etl.api.task import events as event_bodies
+from trace_etl.api.task import lifecycle
+from trace_etl.devtools.history.facts import Facts, FencedCall
+from trace_etl.devtools.history.report import Invariant, Violation
 from trace_etl.devtools.history.rows import Dump, EventRow
-from trace_etl.devtools.history.verdict import Invariant, Violation
 
 
 @dataclass(frozen=True)
 class EventKey:
-    """What makes an event of a task the same. Without a uuid or version it is only known in part:
-    the Dispatcher filled in the rest."""
+    """Identity of an event within its task. UUID or version is None if the call left it out and the
+    Dispatcher filled it in."""
 
     dataset_uuid: UUID | None
     dataset_version: UUID | None
@@ -35,66 +35,71 @@ class EventKey:
         )
 
 
-def keys(events: Iterable[wire.Event]) -> set[EventKey]:
-    """The distinct events of a call."""
+def event_keys(events: Iterable[lifecycle.Event]) -> set[EventKey]:
+    """Return the distinct events of a call."""
     return {EventKey(e.dataset_uuid, e.dataset_version, e.scope_key) for e in events}
 
 
 @dataclass(frozen=True)
-class Told:
-    """A call that carried events, and how many of them it was told were new."""
+class EventCall:
+    """A call that contained events, and how many of them the response counted as new."""
 
-    said: Said
+    fenced: FencedCall
     keys: set[EventKey]
-    counted: int | None
+    accepted_count: int | None
 
 
-def told(facts: Facts, task_id: UUID) -> list[Told]:
-    """Every call of a task that carried events."""
+def find_event_calls(facts: Facts, task_id: UUID) -> list[EventCall]:
+    """Return every call of a task that contained events."""
     found = [
-        Told(said, keys(body.events), _counted(said))
-        for said, body in facts.of(task_id, news.Events)
+        EventCall(fenced, event_keys(body.events), _read_accepted_count(fenced))
+        for fenced, body in facts.calls_of(task_id, event_bodies.Events)
     ]
     found += [
-        Told(said, keys(body.events), None) for said, body in facts.of(task_id, wire.Complete)
+        EventCall(fenced, event_keys(body.events), None)
+        for fenced, body in facts.calls_of(task_id, lifecycle.Complete)
     ]
     return [one for one in found if one.keys]
 
 
-def _counted(said: Said) -> int | None:
-    return news.EventsAccepted.model_validate(said.call.body).accepted if said.accepted else None
+def _read_accepted_count(fenced: FencedCall) -> int | None:
+    return (
+        event_bodies.EventsAccepted.model_validate(fenced.call.body).accepted
+        if fenced.accepted
+        else None
+    )
 
 
 def events_once(facts: Facts, dump: Dump | None) -> Iterator[Violation]:
-    """The counts of new events add up, and the table holds each once."""
-    for task_id in list(facts.said):
-        calls = told(facts, task_id)
+    """Check the counts of new events, and that the table contains each event once."""
+    for task_id in list(facts.fenced):
+        calls = find_event_calls(facts, task_id)
         for one in calls:
-            yield from _miscounted(task_id, one, [c for c in calls if c is not one])
+            yield from _find_miscounts(task_id, one, [c for c in calls if c is not one])
     if dump is not None and dump.has(EventRow):
-        yield from _doubled(dump)
+        yield from _find_duplicates(dump)
 
 
-def _miscounted(task_id: UUID, one: Told, others: list[Told]) -> Iterator[Violation]:
-    if one.counted is None:
+def _find_miscounts(task_id: UUID, one: EventCall, others: list[EventCall]) -> Iterator[Violation]:
+    if one.accepted_count is None:
         return
-    known = [c for c in others if c.said.accepted and c.said.call.surely_before(one.said.call)]
+    known = [c for c in others if c.fenced.accepted and c.fenced.call.ended_before(one.fenced.call)]
     old = {key for c in known for key in c.keys if key.whole}
-    if one.counted > len(one.keys - old):
+    if one.accepted_count > len(one.keys - old):
         text = f"task {task_id}: counted an event as new that had been accepted before"
-        yield _violation(text, one, *(c for c in known if c.keys & one.keys))
+        yield _make_violation(text, one, *(c for c in known if c.keys & one.keys))
 
 
-def _doubled(dump: Dump) -> Iterator[Violation]:
+def _find_duplicates(dump: Dump) -> Iterator[Violation]:
     found: dict[tuple[UUID, UUID, UUID, str], list[int]] = defaultdict(list)
-    for line, row in dump.of(EventRow):
+    for line, row in dump.rows_of(EventRow):
         same = (row.producer_task_id, row.dataset_uuid, row.dataset_version, row.scope_key)
         found[same].append(line)
     for same, lines in found.items():
         if len(lines) > 1:
-            text = f"task {same[0]}: the event {same[3]} is there {len(lines)} times"
+            text = f"task {same[0]}: event {same[3]} exists {len(lines)} times"
             yield Violation(Invariant.EVENTS_ONCE, text, tuple(lines))
 
 
-def _violation(text: str, *calls: Told) -> Violation:
-    return Violation(Invariant.EVENTS_ONCE, text, tuple(sorted(c.said.call.line for c in calls)))
+def _make_violation(text: str, *calls: EventCall) -> Violation:
+    return Violation(Invariant.EVENTS_ONCE, text, tuple(sorted(c.fenced.call.line for c in calls)))

@@ -1,4 +1,4 @@
-"""From recorded calls to what the invariants speak about: grants, fenced calls, ends."""
+"""Sort recorded calls into the facts that invariants need: grants, fenced calls, ends."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -8,20 +8,19 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trace_etl.api.task import events
-from trace_etl.api.task import lifecycle as wire
-from trace_etl.devtools.history.lines import Call, Outcome, Unreadable
+from trace_etl.api.task import events, lifecycle
+from trace_etl.devtools.history.lines import CallOutcome, RecordedCall, Unreadable
 
 Attempt = tuple[UUID, int]
 M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Grant:
-    """A lease that somebody was told to hold."""
+class LeaseGrant:
+    """A lease that a claim granted."""
 
-    call: Call
-    claimed: wire.Claimed
+    call: RecordedCall
+    claimed: lifecycle.Claimed
 
     @property
     def task_id(self) -> UUID:
@@ -33,11 +32,11 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A call under a fence that was accepted, or may have been."""
+class FencedCall:
+    """A call with a fence that was accepted or not answered."""
 
-    call: Call
-    body: wire.Fenced
+    call: RecordedCall
+    body: lifecycle.Fenced
 
     @property
     def key(self) -> Attempt:
@@ -45,11 +44,11 @@ class Said:
 
     @property
     def accepted(self) -> bool:
-        return self.call.outcome == Outcome.ACCEPTED
+        return self.call.outcome == CallOutcome.ACCEPTED
 
 
-class Named(BaseModel):
-    """A task, and perhaps one attempt of it, that a loop or the clock touched."""
+class TaskRef(BaseModel):
+    """A task, and optionally one attempt of it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -58,79 +57,81 @@ class Named(BaseModel):
 
 
 @dataclass(frozen=True)
-class Touched:
-    call: Call
-    task: Named
+class TaskObservation:
+    """A call that expired, reaped, retried or read a task."""
+
+    call: RecordedCall
+    task: TaskRef
 
 
 @dataclass
 class Facts:
-    """Everything known, by task and attempt."""
+    """All facts of a history, by task."""
 
-    grants: dict[UUID, list[Grant]] = field(
-        default_factory=lambda: defaultdict[UUID, list[Grant]](list)
+    grants: dict[UUID, list[LeaseGrant]] = field(
+        default_factory=lambda: defaultdict[UUID, list[LeaseGrant]](list)
     )
-    said: dict[UUID, list[Said]] = field(
-        default_factory=lambda: defaultdict[UUID, list[Said]](list)
+    fenced: dict[UUID, list[FencedCall]] = field(
+        default_factory=lambda: defaultdict[UUID, list[FencedCall]](list)
     )
-    expired: dict[UUID, list[Touched]] = field(
-        default_factory=lambda: defaultdict[UUID, list[Touched]](list)
+    expired: dict[UUID, list[TaskObservation]] = field(
+        default_factory=lambda: defaultdict[UUID, list[TaskObservation]](list)
     )
-    """Time was moved past a lease or a deadline."""
-    reaped: dict[UUID, list[Touched]] = field(
-        default_factory=lambda: defaultdict[UUID, list[Touched]](list)
+    """The test moved the time past a lease or a deadline."""
+    reaped: dict[UUID, list[TaskObservation]] = field(
+        default_factory=lambda: defaultdict[UUID, list[TaskObservation]](list)
     )
-    started: dict[UUID, list[Touched]] = field(
-        default_factory=lambda: defaultdict[UUID, list[Touched]](list)
+    started: dict[UUID, list[TaskObservation]] = field(
+        default_factory=lambda: defaultdict[UUID, list[TaskObservation]](list)
     )
     """The retry scheduler queued this attempt."""
-    seen: dict[UUID, list[Touched]] = field(
-        default_factory=lambda: defaultdict[UUID, list[Touched]](list)
+    seen: dict[UUID, list[TaskObservation]] = field(
+        default_factory=lambda: defaultdict[UUID, list[TaskObservation]](list)
     )
-    """Somebody read the task, and saw it at this attempt."""
+    """A read returned the task with this attempt."""
 
-    def of(self, task_id: UUID, kind: type[M]) -> list[tuple[Said, M]]:
-        """What was said of a task in calls of one kind."""
-        found = self.said.get(task_id, [])
-        return [(said, said.body) for said in found if isinstance(said.body, kind)]
+    def calls_of(self, task_id: UUID, kind: type[M]) -> list[tuple[FencedCall, M]]:
+        """Return the fenced calls of a task with a body of one type."""
+        found = self.fenced.get(task_id, [])
+        return [(fenced, fenced.body) for fenced in found if isinstance(fenced.body, kind)]
 
-    def granted(self, key: Attempt) -> list[Grant]:
+    def granted(self, key: Attempt) -> list[LeaseGrant]:
         return [g for g in self.grants.get(key[0], []) if g.attempt == key[1]]
 
 
-_FENCED: dict[str, type[wire.Fenced]] = {
-    "heartbeat": wire.Heartbeat,
-    "complete": wire.Complete,
+_FENCED: dict[str, type[lifecycle.Fenced]] = {
+    "heartbeat": lifecycle.Heartbeat,
+    "complete": lifecycle.Complete,
     "events": events.Events,
-    "buffer_publish": wire.BufferPublish,
+    "buffer_publish": lifecycle.BufferPublish,
 }
 
 
-def gather(calls: list[Call]) -> Facts:
-    """Sort the calls into facts. Raises Unreadable for an accepted call that makes no sense."""
+def collect_facts(calls: list[RecordedCall]) -> Facts:
+    """Sort the calls into facts. Raises Unreadable for an accepted call with a malformed body."""
     facts = Facts()
     for call in calls:
-        if call.call in _FENCED and call.outcome in (Outcome.ACCEPTED, Outcome.MAYBE):
-            _add_said(facts, call)
-        elif call.outcome == Outcome.ACCEPTED:
+        if call.call in _FENCED and call.outcome in (CallOutcome.ACCEPTED, CallOutcome.MAYBE):
+            _add_fenced(facts, call)
+        elif call.outcome == CallOutcome.ACCEPTED:
             _add_accepted(facts, call)
     return facts
 
 
-def _add_said(facts: Facts, call: Call) -> None:
+def _add_fenced(facts: Facts, call: RecordedCall) -> None:
     try:
         body = _FENCED[call.call].model_validate(call.request)
     except ValidationError as error:
-        if call.outcome == Outcome.MAYBE:
-            return  # a malformed body can only have been refused
+        if call.outcome == CallOutcome.MAYBE:
+            return  # the server rejects a malformed body, so the call had no effect
         raise Unreadable(f"line {call.line}: accepted, but malformed: {error}") from error
-    facts.said[body.task_id].append(Said(call, body))
+    facts.fenced[body.task_id].append(FencedCall(call, body))
 
 
-def _add_accepted(facts: Facts, call: Call) -> None:
+def _add_accepted(facts: Facts, call: RecordedCall) -> None:
     if call.call in ("claim", "claim_many"):
-        for claimed in _claimed(call):
-            facts.grants[claimed.task.task_id].append(Grant(call, claimed))
+        for claimed in _read_claims(call):
+            facts.grants[claimed.task.task_id].append(LeaseGrant(call, claimed))
         return
     places = {
         "expire": (facts.expired, [call.request]),
@@ -140,19 +141,19 @@ def _add_accepted(facts: Facts, call: Call) -> None:
     }
     place, named = places.get(call.call, (facts.seen, []))
     for value in named:
-        task = _read(call, Named, value)
-        place[task.task_id].append(Touched(call, task))
+        task = _parse(call, TaskRef, value)
+        place[task.task_id].append(TaskObservation(call, task))
 
 
-def _claimed(call: Call) -> Iterator[wire.Claimed]:
+def _read_claims(call: RecordedCall) -> Iterator[lifecycle.Claimed]:
     if call.call == "claim_many":
-        yield from _read(call, wire.ClaimedMany, call.body).claimed
+        yield from _parse(call, lifecycle.ClaimedMany, call.body).claimed
     elif call.body.get("status") == "Claimed":
-        yield _read(call, wire.Claimed, call.body)
+        yield _parse(call, lifecycle.Claimed, call.body)
 
 
-def _read(call: Call, model: type[M], value: Any) -> M:
+def _parse(call: RecordedCall, model: type[M], value: Any) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise Unreadable(f"line {call.line}: not an answer to {call.call}: {error}") from error
+        raise Unreadable(f"line {call.line}: not a response to {call.call}: {error}") from error

@@ -1,4 +1,4 @@
-"""The format: JSON lines, each a call with its answer, or a row of the final dump."""
+"""Read a history: JSON lines, each one a call with its response or a row of the final dump."""
 
 import json
 from collections.abc import Iterable
@@ -16,100 +16,100 @@ Moment = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Unreadable(TraceError):
-    """A line that is not of this format."""
+    """A line does not have the format of a history."""
 
     code = "unreadable_history"
 
 
-class Outcome(StrEnum):
-    """What a caller can know of its call."""
+class CallOutcome(StrEnum):
+    """What the caller knows about the effect of its call."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
     MAYBE = "maybe"
-    """No answer, or one that does not say: it may have happened, now or a little later."""
+    """No response, or a server error: the call may have been executed, perhaps after its end."""
     NEVER = "never"
 
 
-class Answer(BaseModel):
+class RecordedAnswer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     status: int
     body: dict[str, Any] | None = None
 
 
-class Call(BaseModel):
-    """One call: who asked whom for what, when, and what came back."""
+class RecordedCall(BaseModel):
+    """One call: the caller, the replica, the request, the times and the response."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     call: str
     actor: str = ""
     at: str = ""
-    """Whom it was sent to: a replica's address."""
+    """Address of the replica that received the call."""
     request: dict[str, Any] = {}
-    answer: Answer | None = None
+    answer: RecordedAnswer | None = None
     error: str | None = None
     sent: bool = True
-    """False: the error came before anything could have reached the other side."""
+    """False if the error came before the request could reach the server."""
     began: Moment
     ended: Moment
     """Unix time, one clock for the whole history."""
     line: int = Field(default=0, exclude=True)
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> "Call":
+    def _check_consistency(self) -> "RecordedCall":
         if (self.answer is None) == (self.error is None):
-            raise ValueError("give an `answer` or an `error`, one of them")
+            raise ValueError("must have either `answer` or `error`, not both")
         if self.ended < self.began:
             raise ValueError("`ended` is before `began`")
         return self
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CallOutcome:
         if self.answer is None:
-            return Outcome.MAYBE if self.sent else Outcome.NEVER
+            return CallOutcome.MAYBE if self.sent else CallOutcome.NEVER
         if self.answer.status >= 500:
-            return Outcome.MAYBE
-        return Outcome.ACCEPTED if self.answer.status < 300 else Outcome.REFUSED
+            return CallOutcome.MAYBE
+        return CallOutcome.ACCEPTED if self.answer.status < 300 else CallOutcome.REFUSED
 
     @property
     def body(self) -> dict[str, Any]:
         return (self.answer and self.answer.body) or {}
 
-    def surely_before(self, other: "Call") -> bool:
-        """Whether this was over before the other began."""
+    def ended_before(self, other: "RecordedCall") -> bool:
+        """Whether this call ended before the other one began."""
         return self.ended < other.began
 
 
 @dataclass(frozen=True)
 class History:
-    calls: list[Call]
+    calls: list[RecordedCall]
     dump: Dump | None
 
 
 def parse(lines: Iterable[str]) -> History:
-    """Read a history. Raises Unreadable, naming the line."""
-    calls: list[Call] = []
+    """Read a history. Raises Unreadable with the line number."""
+    calls: list[RecordedCall] = []
     tables: set[str] | None = None
     rows: dict[str, list[Row]] = {}
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
-        value = _object(number, text)
+        value = _parse_object(number, text)
         if "history" in value:
             _check_version(number, value["history"])
         elif "dump" in value:
-            tables = _tables(number, value["dump"])
+            tables = _parse_tables(number, value["dump"])
         elif "table" in value:
-            row = _row(number, value, tables)
+            row = _parse_row(number, value, tables)
             rows.setdefault(row.table, []).append(row)
         else:
-            calls.append(_call(number, value))
+            calls.append(_parse_call(number, value))
     return History(calls, None if tables is None else Dump(frozenset(tables), rows))
 
 
-def _object(number: int, text: str) -> dict[str, Any]:
+def _parse_object(number: int, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -121,35 +121,35 @@ def _object(number: int, text: str) -> dict[str, Any]:
 
 def _check_version(number: int, version: object) -> None:
     if version != VERSION:
-        raise Unreadable(f"line {number}: version {version!r} is not known, only {VERSION}")
+        raise Unreadable(f"line {number}: version {version!r} is not supported, only {VERSION}")
 
 
-def _tables(number: int, names: object) -> set[str]:
+def _parse_tables(number: int, names: object) -> set[str]:
     if not isinstance(names, list):
-        raise Unreadable(f"line {number}: `dump` lists the tables that follow")
+        raise Unreadable(f"line {number}: `dump` must be the list of the tables that follow")
     unknown = sorted({str(n) for n in cast("list[object]", names)} - set(ROW_TYPES))
     if unknown:
-        raise Unreadable(f"line {number}: no table {', '.join(unknown)} is known")
+        raise Unreadable(f"line {number}: unknown table {', '.join(unknown)}")
     return {str(n) for n in cast("list[object]", names)}
 
 
-def _row(number: int, value: dict[str, Any], tables: set[str] | None) -> Row:
+def _parse_row(number: int, value: dict[str, Any], tables: set[str] | None) -> Row:
     if value["table"] not in (tables or set()):
-        raise Unreadable(f"line {number}: a row of {value['table']!r}, which no `dump` announced")
+        raise Unreadable(f"line {number}: a row of {value['table']!r}, which `dump` does not list")
     try:
         fields = ROW_TYPES[value["table"]].model_validate(value.get("row"))
     except ValidationError as error:
-        raise Unreadable(f"line {number}: {_first(error)}") from error
+        raise Unreadable(f"line {number}: {_format_first(error)}") from error
     return Row(number, value["table"], fields)
 
 
-def _call(number: int, value: dict[str, Any]) -> Call:
+def _parse_call(number: int, value: dict[str, Any]) -> RecordedCall:
     try:
-        return Call.model_validate({**value, "line": number})
+        return RecordedCall.model_validate({**value, "line": number})
     except ValidationError as error:
-        raise Unreadable(f"line {number}: {_first(error)}") from error
+        raise Unreadable(f"line {number}: {_format_first(error)}") from error
 
 
-def _first(error: ValidationError) -> str:
+def _format_first(error: ValidationError) -> str:
     fault = error.errors(include_url=False)[0]
     return f"{'.'.join(str(part) for part in fault['loc']) or 'call'}: {fault['msg']}"

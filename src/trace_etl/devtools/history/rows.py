@@ -1,4 +1,4 @@
-"""The final dump: the columns of each table that the checker looks at."""
+"""Rows of the final dump: the columns of each table that the checker uses."""
 
 import re
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict
 
 
-class Fields(BaseModel):
+class DumpRow(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class TaskRow(Fields):
+class TaskRow(DumpRow):
     task_id: UUID
     status: str
     attempt: int
@@ -29,7 +29,7 @@ class TaskRow(Fields):
 
     @property
     def is_again(self) -> bool:
-        """Made for something that changed, not for an event."""
+        """Whether an invalidation or a rebuild created the task, not an event."""
         return self.invalidation_id is not None or self.dedupe_key.startswith(
             ("again:", "rebuild:")
         )
@@ -39,14 +39,14 @@ class TaskRow(Fields):
         return f"c:{self.cursor_value}" if self.partition_key is None else f"p:{self.partition_key}"
 
 
-class AttemptRow(Fields):
+class AttemptRow(DumpRow):
     task_id: UUID
     attempt: int
     outcome: str
     cause: str | None = None
 
 
-class EventRow(Fields):
+class EventRow(DumpRow):
     event_id: UUID
     producer_task_id: UUID
     attempt: int
@@ -56,18 +56,18 @@ class EventRow(Fields):
     routed_at: str | None = None
 
     @property
-    def told_key(self) -> str:
-        """The scope as it was told; a cursor that came again after a rewrite has a number."""
+    def reported_key(self) -> str:
+        """The scope as the producer sent it, without the number that a repeated cursor gets."""
         return re.sub(r"^(c:\d+)@\d+$", r"\1", self.scope_key)
 
 
-class OutboxRow(Fields):
+class OutboxRow(DumpRow):
     outbox_id: int
     kind: str
     subject: UUID
 
 
-class PartitionRow(Fields):
+class PartitionRow(DumpRow):
     dataset_version: UUID
     partition_key: str
     range_start: int | None = None
@@ -77,7 +77,7 @@ class PartitionRow(Fields):
     attempt: int
 
 
-class BufferRow(Fields):
+class BufferRow(DumpRow):
     publish_id: UUID
     task_id: UUID
     attempt: int
@@ -85,28 +85,28 @@ class BufferRow(Fields):
     batch_uri: str
 
 
-class MessageRow(Fields):
-    """What waits in a queue. Dump it only where nobody consumes."""
+class MessageRow(DumpRow):
+    """A message in a queue. Dump it only if no consumer is running."""
 
     queue: str
     body: dict[str, Any]
 
 
-class DatasetRow(Fields):
+class DatasetRow(DumpRow):
     """A dataset and its current generation."""
 
     dataset_uuid: UUID
     dataset_version: UUID | None
 
 
-class ConsumerRow(Fields):
+class ConsumerRow(DumpRow):
     """A reactive job that reads a dataset."""
 
     dataset_uuid: UUID
     job_id: UUID
 
 
-ROW_TYPES: Mapping[str, type[Fields]] = {
+ROW_TYPES: Mapping[str, type[DumpRow]] = {
     "tasks": TaskRow,
     "task_attempts": AttemptRow,
     "events": EventRow,
@@ -117,28 +117,28 @@ ROW_TYPES: Mapping[str, type[Fields]] = {
     "datasets": DatasetRow,
     "consumers": ConsumerRow,
 }
-_NAMES: Mapping[type[Fields], str] = {kind: name for name, kind in ROW_TYPES.items()}
-F = TypeVar("F", bound=Fields)
+_NAMES: Mapping[type[DumpRow], str] = {kind: name for name, kind in ROW_TYPES.items()}
+F = TypeVar("F", bound=DumpRow)
 
 
 @dataclass(frozen=True)
 class Row:
     line: int
     table: str
-    fields: Fields
+    fields: DumpRow
 
 
 @dataclass(frozen=True)
 class Dump:
-    """Rows by table. A table that was not dumped says nothing; an empty one says a lot."""
+    """Rows by table. A missing table is not checked; an empty table is."""
 
     tables: frozenset[str]
     rows: Mapping[str, list[Row]]
 
-    def has(self, *kinds: type[Fields]) -> bool:
+    def has(self, *kinds: type[DumpRow]) -> bool:
         return all(_NAMES[kind] in self.tables for kind in kinds)
 
-    def of(self, kind: type[F]) -> list[tuple[int, F]]:
-        """The rows of a table, each with its line."""
+    def rows_of(self, kind: type[F]) -> list[tuple[int, F]]:
+        """Return the rows of a table, each with its line number."""
         found = self.rows.get(_NAMES[kind], [])
         return [(row.line, row.fields) for row in found if isinstance(row.fields, kind)]

@@ -1,4 +1,4 @@
-"""What a history proves."""
+"""The result of checking a history."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,7 +15,7 @@ class Invariant(StrEnum):
 
 @dataclass(frozen=True)
 class Violation:
-    """An invariant that did not hold, and the lines that show it."""
+    """A violated invariant, and the lines of the history that show it."""
 
     invariant: Invariant
     message: str
@@ -23,15 +23,15 @@ class Violation:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HistoryReport:
     violations: list[Violation]
     calls: int = 0
     unanswered: int = 0
-    """Calls that may or may not have happened: the verdict holds either way."""
+    """Calls without a response. The result holds whether or not they were executed."""
     tasks: int = 0
     attempts: int = 0
     unchecked: list[str] = field(default_factory=list[str])
-    """What this history cannot speak about."""
+    """Checks that this history has no data for."""
 
     @property
     def proven(self) -> bool:

@@ -13,7 +13,7 @@ import typer
 
 from trace_etl import logs
 from trace_etl.devtools.devchain import DevChain
-from trace_etl.devtools.devchain.command import HOST, run_until_told
+from trace_etl.devtools.devchain.command import HOST, serve_until_signal
 from trace_etl.devtools.devchain.rpc.jsonrpc import JsonRpc
 from trace_etl.devtools.devchain.rpc.methods import NodeMethods
 from trace_etl.devtools.devchain.rpc.server import listen
@@ -98,7 +98,7 @@ def main(ready_file: Annotated[Path, typer.Option()]) -> None:
 
     logs.configure("endless")
     rpc = JsonRpc(NodeMethods(Endless()).table(), never)
-    run_until_told(listen(rpc.answer, HOST, 0), ready_file)
+    serve_until_signal(listen(rpc.answer, HOST, 0), ready_file)
 
 
 if __name__ == "__main__":

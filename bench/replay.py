@@ -23,7 +23,7 @@ import typer
 from trace_etl import logs
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.devtools.devchain.chain.blocks import BlockJson, LogJson
-from trace_etl.devtools.devchain.command import HOST, run_until_told
+from trace_etl.devtools.devchain.command import HOST, serve_until_signal
 from trace_etl.devtools.devchain.rpc.jsonrpc import JsonRpc
 from trace_etl.devtools.devchain.rpc.methods import NodeMethods
 from trace_etl.devtools.devchain.rpc.server import listen
@@ -198,7 +198,7 @@ def serve_command(path: Path, port: int = 0, ready_file: Path | None = None) -> 
 
     logs.configure("replay")
     rpc = JsonRpc(NodeMethods(read(path)).table(), never)
-    run_until_told(listen(rpc.answer, HOST, port), ready_file)
+    serve_until_signal(listen(rpc.answer, HOST, port), ready_file)
 
 
 if __name__ == "__main__":

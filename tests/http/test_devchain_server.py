@@ -118,7 +118,7 @@ def test_a_taken_port_ends_the_process_with_a_plain_sentence(tmp_path: Path) -> 
         command = _command("--port", str(port), "--ready-file", str(tmp_path / "url"))
         done = subprocess.run(command, capture_output=True, timeout=DEADLINE, check=False)
     assert done.returncode == 1
-    assert f"Port {port} on 127.0.0.1 is taken" in done.stderr.decode()
+    assert f"Port {port} on 127.0.0.1 is in use" in done.stderr.decode()
     assert b"Traceback" not in done.stderr
     assert not (tmp_path / "url").exists()
 

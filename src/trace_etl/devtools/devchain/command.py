@@ -26,7 +26,7 @@ from trace_etl.devtools.devchain.rpc.server import new_event_loop, serve
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8545
-_CANNOT_LISTEN = {errno.EADDRINUSE: "is taken", errno.EACCES: "is not ours to open"}
+_CANNOT_LISTEN = {errno.EADDRINUSE: "is in use", errno.EACCES: "needs more privileges"}
 
 log = structlog.get_logger()
 
@@ -34,41 +34,48 @@ log = structlog.get_logger()
 def devchain(
     *,
     length: Annotated[
-        int, typer.Option(min=1, max=MAX_LENGTH, help="Blocks of the chain, the genesis included.")
+        int,
+        typer.Option(min=1, max=MAX_LENGTH, help="Number of blocks, including the genesis block."),
     ] = 10_000,
     seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="The same seed makes the same chain.")
+        int,
+        typer.Option(
+            min=0, max=MAX_SEED, help="Seed of the chain; the same seed gives the same blocks."
+        ),
     ] = 7,
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port on 127.0.0.1; 0 takes a free one.")
+        int, typer.Option(min=0, max=65_535, help="Port on 127.0.0.1; 0 selects a free port.")
     ] = DEFAULT_PORT,
     txs_per_block: Annotated[
-        int, typer.Option(min=0, max=MAX_TXS_PER_BLOCK, help="Mean number of transactions.")
+        int,
+        typer.Option(min=0, max=MAX_TXS_PER_BLOCK, help="Mean number of transactions per block."),
     ] = 4,
     block_time: Annotated[
         float,
-        typer.Option(min=0, help="Seconds between blocks; 0 has the whole length there at once."),
+        typer.Option(min=0, help="Seconds between blocks; 0 serves all blocks from the start."),
     ] = 0.0,
     initial: Annotated[
         int | None,
-        typer.Option(min=1, help="Blocks there at the start of a chain that grows. Default: 1."),
+        typer.Option(min=1, help="Blocks at the start of a growing chain. Default: 1."),
     ] = None,
     reorg_at: Annotated[
         str | None,
         typer.Option(
             metavar="BLOCK[:DEPTH]",
-            help="When the head is BLOCK, replace the last DEPTH blocks (default 3).",
+            help="Replace the last DEPTH blocks (default 3) when the head reaches BLOCK.",
         ),
     ] = None,
     chain_id: Annotated[int, typer.Option(min=1, max=MAX_SEED)] = DEFAULT_CHAIN_ID,
     ready_file: Annotated[
-        Path | None, typer.Option(help="Write the URL into this file once it answers.")
+        Path | None, typer.Option(help="Write the URL into this file once the server answers.")
     ] = None,
 ) -> None:
-    """Serve a deterministic Ethereum-like chain over JSON-RPC, until interrupted."""
+    """Serve a deterministic Ethereum-like chain over JSON-RPC until interrupted."""
     _check_growth(block_time, initial)
     if ready_file is not None and not ready_file.parent.is_dir():
-        raise typer.BadParameter(f"{ready_file.parent} is no directory", param_hint="--ready-file")
+        raise typer.BadParameter(
+            f"{ready_file.parent} is not a directory", param_hint="--ready-file"
+        )
     plan = parse_reorg(reorg_at)
     try:
         chain = DevChain(
@@ -83,17 +90,17 @@ def devchain(
         raise typer.BadParameter(str(error)) from error
     logs.configure("devchain")
     if plan is not None and chain.head >= plan.block:
-        hint = "give --block-time to watch it happen"
-        log.warning("devchain_reorg_is_past", block=plan.block, depth=plan.depth, hint=hint)
-    _run(chain, port, block_time, ready_file)
+        hint = "set --block-time to let the chain grow to this block"
+        log.warning("devchain_reorg_already_done", block=plan.block, depth=plan.depth, hint=hint)
+    _serve_chain(chain, port, block_time, ready_file)
 
 
 def _check_growth(block_time: float, initial: int | None) -> None:
     if not isfinite(block_time):
-        raise typer.BadParameter(f"{block_time} is not a time", param_hint="--block-time")
+        raise typer.BadParameter(f"{block_time} is not a duration", param_hint="--block-time")
     if initial is not None and block_time == 0:
         raise typer.BadParameter(
-            "needs --block-time: without it every block is there at once", param_hint="--initial"
+            "needs --block-time: without it all blocks exist from the start", param_hint="--initial"
         )
 
 
@@ -104,14 +111,14 @@ def parse_reorg(text: str | None) -> ReorgAt | None:
     numbers = text.split(":")
     if len(numbers) > 2 or not all(part.isascii() and part.isdigit() for part in numbers):
         raise typer.BadParameter(
-            f"want BLOCK or BLOCK:DEPTH, not {text!r}", param_hint="--reorg-at"
+            f"must be BLOCK or BLOCK:DEPTH, not {text!r}", param_hint="--reorg-at"
         )
     return ReorgAt(*map(int, numbers))
 
 
-def _run(chain: DevChain, port: int, block_time: float, ready_file: Path | None) -> None:
+def _serve_chain(chain: DevChain, port: int, block_time: float, ready_file: Path | None) -> None:
     try:
-        run_until_told(serve(chain, HOST, port, block_time=block_time), ready_file)
+        serve_until_signal(serve(chain, HOST, port, block_time=block_time), ready_file)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
@@ -120,13 +127,13 @@ def _run(chain: DevChain, port: int, block_time: float, ready_file: Path | None)
         raise typer.Exit(1) from error
 
 
-def run_until_told(serving: AbstractAsyncContextManager[str], ready_file: Path | None) -> None:
-    """Serve, tell the URL, and stop at SIGTERM or SIGINT."""
+def serve_until_signal(serving: AbstractAsyncContextManager[str], ready_file: Path | None) -> None:
+    """Serve, print the URL, and stop at SIGTERM or SIGINT."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve_until_told(serving, ready_file))
+        runner.run(_serve_until_signal(serving, ready_file))
 
 
-async def _serve_until_told(
+async def _serve_until_signal(
     serving: AbstractAsyncContextManager[str], ready_file: Path | None
 ) -> None:
     stop = asyncio.Event()
@@ -142,7 +149,7 @@ async def _serve_until_told(
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """Readers see nothing or all of it."""
+    """Write a file so that readers never see a part of it."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)

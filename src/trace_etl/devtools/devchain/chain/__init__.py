@@ -1,1 +1,1 @@
-"""The blocks of the development chain: contents, hashes, forks."""
+"""Blocks of the development chain: contents, hashes, forks."""

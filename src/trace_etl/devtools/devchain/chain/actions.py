@@ -1,12 +1,12 @@
-"""The kinds of transaction that accounts send, and what each does."""
+"""Kinds of transactions that accounts send, with their calls, gas and logs."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from trace_etl.devtools.devchain.chain import rlp
-from trace_etl.devtools.devchain.chain.draws import Slot
+from trace_etl.devtools.devchain.chain.draws import TransactionDraw
 from trace_etl.devtools.devchain.chain.keccak import keccak
-from trace_etl.devtools.devchain.chain.transaction import Log, Outcome, Transaction
+from trace_etl.devtools.devchain.chain.transaction import Log, Transaction, TransactionOutcome
 from trace_etl.devtools.devchain.chain.world import Party, World
 
 GWEI = 10**9
@@ -27,7 +27,7 @@ _ONE_IN_64 = 1 << 10
 
 
 class Effect(NamedTuple):
-    """What a transaction asks for, and what follows when it succeeds."""
+    """The call of a transaction, and its logs if it succeeds."""
 
     to: bytes | None
     value: int
@@ -36,47 +36,47 @@ class Effect(NamedTuple):
     logs: tuple[Log, ...]
 
 
-Action: TypeAlias = Callable[[World, Slot, Party, int], Effect]
+Action: TypeAlias = Callable[[World, TransactionDraw, Party, int], Effect]
 
 
-def word(number: int) -> bytes:
-    """An ABI word."""
+def abi_word(number: int) -> bytes:
+    """Encode a number as a 32-byte ABI word."""
     return number.to_bytes(32, "big")
 
 
-def send_ether(world: World, slot: Slot, sender: Party, nonce: int) -> Effect:
-    """A plain transfer; the value is zero now and then."""
+def send_ether(world: World, slot: TransactionDraw, sender: Party, nonce: int) -> Effect:
+    """Transfer ether; one transfer in 64 has value zero."""
     receiver = world.accounts[world.rank_account(slot.receiver)]
     value = slot.amount % 5_000_000 * 10**15 + slot.noise % 10**9 if slot.gas >= _ONE_IN_64 else 0
     return Effect(receiver.address, value, b"", 21_000, ())
 
 
-def send_token(world: World, slot: Slot, sender: Party, nonce: int) -> Effect:
-    """An ERC-20 transfer."""
+def send_token(world: World, slot: TransactionDraw, sender: Party, nonce: int) -> Effect:
+    """Transfer an ERC-20 token."""
     token = world.tokens[world.rank_token(slot.asset)]
     receiver = world.accounts[world.rank_account(slot.receiver)]
-    amount = word((1 + slot.amount % 1_000_000) * 10**token.decimals // 100)
+    amount = abi_word((1 + slot.amount % 1_000_000) * 10**token.decimals // 100)
     log = Log(token.address, (TRANSFER, sender.topic, receiver.topic), amount)
     return Effect(token.address, 0, _TRANSFER_CALL + receiver.topic + amount, 45_000, (log,))
 
 
-def send_collectible(world: World, slot: Slot, sender: Party, nonce: int) -> Effect:
-    """An ERC-721 transfer: the same event name, with the token id as a fourth topic and no data."""
+def send_collectible(world: World, slot: TransactionDraw, sender: Party, nonce: int) -> Effect:
+    """Transfer an ERC-721 token: same event name, but the token id is a fourth topic, without data."""
     collection = world.collections[world.rank_collection(slot.asset)]
     receiver = world.accounts[world.rank_account(slot.receiver)]
-    token_id = word(1 + slot.amount % 4_096)
+    token_id = abi_word(1 + slot.amount % 4_096)
     log = Log(collection, (TRANSFER, sender.topic, receiver.topic, token_id), b"")
     call = _TRANSFER_FROM_CALL + sender.topic + receiver.topic + token_id
     return Effect(collection, 0, call, 60_000, (log,))
 
 
-def swap(world: World, slot: Slot, sender: Party, nonce: int) -> Effect:
-    """A trade with a pool through the router: two token transfers, then the pool's own events."""
+def swap(world: World, slot: TransactionDraw, sender: Party, nonce: int) -> Effect:
+    """Trade with a pool through the router: two token transfers, then two events of the pool."""
     pool = world.pools[world.rank_pool(slot.asset)]
     units = 1 + slot.amount % 1_000_000
-    paid = word(units * 10**pool.token_in.decimals // 100)
-    got = word((1 + slot.noise % units) * 10**pool.token_out.decimals // 100)
-    reserves = word(slot.noise) + word(slot.amount)
+    paid = abi_word(units * 10**pool.token_in.decimals // 100)
+    got = abi_word((1 + slot.noise % units) * 10**pool.token_out.decimals // 100)
+    reserves = abi_word(slot.noise) + abi_word(slot.amount)
     amounts = paid + bytes(64) + got
     logs = (
         Log(pool.token_in.address, (TRANSFER, sender.topic, pool.party.topic), paid),
@@ -88,16 +88,16 @@ def swap(world: World, slot: Slot, sender: Party, nonce: int) -> Effect:
     return Effect(world.router.address, 0, call, 110_000, logs)
 
 
-def approve(world: World, slot: Slot, sender: Party, nonce: int) -> Effect:
-    """An allowance for the router, every second one without limit."""
+def approve(world: World, slot: TransactionDraw, sender: Party, nonce: int) -> Effect:
+    """Approve the router to spend a token, in half of the cases without limit."""
     token = world.tokens[world.rank_token(slot.asset)]
-    allowance = word(MAX_UINT256 if slot.noise & 1 else slot.amount * 10**token.decimals)
+    allowance = abi_word(MAX_UINT256 if slot.noise & 1 else slot.amount * 10**token.decimals)
     log = Log(token.address, (APPROVAL, sender.topic, world.router.topic), allowance)
     return Effect(token.address, 0, _APPROVE_CALL + world.router.topic + allowance, 46_000, (log,))
 
 
-def create(world: World, slot: Slot, sender: Party, nonce: int) -> Effect:
-    """A new contract: one event without data, one without topics."""
+def create(world: World, slot: TransactionDraw, sender: Party, nonce: int) -> Effect:
+    """Create a contract that emits one event without data and one without topics."""
     address = contract_address(sender.address, nonce)
     logs = (
         Log(address, (OWNERSHIP, bytes(32), sender.topic), b""),
@@ -107,7 +107,7 @@ def create(world: World, slot: Slot, sender: Party, nonce: int) -> Effect:
 
 
 def contract_address(sender: bytes, nonce: int) -> bytes:
-    """Where a contract goes that this sender creates with this nonce."""
+    """Compute the address of a contract that this sender creates with this nonce."""
     return keccak(rlp.encode((sender, nonce)))[12:]
 
 
@@ -122,23 +122,27 @@ _ACTIONS: tuple[tuple[int, Action], ...] = (
 )
 
 
-def act(world: World, chain_id: int, slot: Slot, nonce: int) -> tuple[Transaction, Outcome]:
-    """One transaction and what came of it; one in 64 fails, uses its gas and leaves no trace."""
+def make_transaction(
+    world: World, chain_id: int, slot: TransactionDraw, nonce: int
+) -> tuple[Transaction, TransactionOutcome]:
+    """Make a transaction and its outcome. One in 64 fails: it uses its gas and has no logs."""
     sender = world.accounts[world.rank_account(slot.sender)]
     action = next(action for bound, action in _ACTIONS if slot.kind < bound)
     effect = action(world, slot, sender, nonce)
     gas_used = effect.gas if action is send_ether else effect.gas + slot.gas // 4
-    transaction = _sign(chain_id, slot, nonce, sender, effect, gas_used + gas_used // 5)
+    transaction = _build_transaction(
+        chain_id, slot, nonce, sender, effect, gas_used + gas_used // 5
+    )
     if slot.shape < _ONE_IN_64:
-        return transaction, Outcome(False, gas_used, (), None)
+        return transaction, TransactionOutcome(False, gas_used, (), None)
     created = contract_address(sender.address, nonce) if action is create else None
-    return transaction, Outcome(True, gas_used, effect.logs, created)
+    return transaction, TransactionOutcome(True, gas_used, effect.logs, created)
 
 
-def _sign(
-    chain_id: int, slot: Slot, nonce: int, sender: Party, effect: Effect, gas_limit: int
+def _build_transaction(
+    chain_id: int, slot: TransactionDraw, nonce: int, sender: Party, effect: Effect, gas_limit: int
 ) -> Transaction:
-    """Wrap a call into a transaction, three of four with a dynamic fee."""
+    """Build the transaction of a call; three of four have a dynamic fee."""
     return Transaction(
         chain_id=chain_id,
         type=2 if slot.shape & 3 else 0,

@@ -1,4 +1,4 @@
-"""A block as JSON bytes, ready to be pasted into answers, and where such blocks come from."""
+"""Blocks as JSON bytes that responses can include, and the interface of a chain."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -7,7 +7,7 @@ FINALITY_DEPTH = 64
 
 
 class LogJson(NamedTuple):
-    """One log, with what filters look at."""
+    """One log as JSON, with the fields that filters compare."""
 
     address: str
     topics: tuple[str, ...]
@@ -15,7 +15,7 @@ class LogJson(NamedTuple):
 
 
 class BlockJson(NamedTuple):
-    """One block: its fields without the closing brace, transactions, receipts and logs apart."""
+    """One block: its fields without the closing brace, and its transactions, receipts and logs."""
 
     number: int
     fields: bytes
@@ -25,20 +25,20 @@ class BlockJson(NamedTuple):
     logs: list[LogJson]
 
     def full(self) -> bytes:
-        """The block with whole transactions."""
+        """Return the block with full transactions."""
         return b'%b,"transactions":[%b]}' % (self.fields, b",".join(self.transactions))
 
     def light(self) -> bytes:
-        """The block with the hashes of its transactions."""
+        """Return the block with transaction hashes."""
         hashes = ",".join(f'"{item}"' for item in self.transaction_hashes)
         return b'%b,"transactions":[%b]}' % (self.fields, hashes.encode())
 
     def all_receipts(self) -> bytes:
-        """The receipts of the block, in order."""
+        """Return the receipts of the block, in order."""
         return b"[%b]" % b",".join(self.receipts)
 
     def weight(self) -> int:
-        """About how many bytes it takes to keep."""
+        """Return the approximate size in memory, in bytes."""
         parts: tuple[Sequence[bytes], ...] = (
             self.transactions,
             self.receipts,
@@ -48,7 +48,7 @@ class BlockJson(NamedTuple):
 
 
 class Unsealed(Exception):
-    """A block at or below the head that has not been worked out yet: wait for it and ask again."""
+    """A block at or below the head is not computed yet: wait for it and retry."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"block {number} is not sealed yet")
@@ -56,7 +56,7 @@ class Unsealed(Exception):
 
 
 class BlockSource(Protocol):
-    """A chain that can be read: one that is made up, or one that was recorded.
+    """A chain that can be read: generated or recorded.
 
     Hashes are lower-case hex with 0x. Every read may raise Unsealed.
     """
@@ -68,13 +68,13 @@ class BlockSource(Protocol):
     def head(self) -> int: ...
 
     def block(self, number: int) -> BlockJson | None:
-        """The canonical block of that number."""
+        """Return the canonical block with this number."""
         ...
 
     def block_by_hash(self, block_hash: str) -> BlockJson | None:
-        """A block by its hash, canonical or replaced."""
+        """Return a block by its hash, canonical or replaced."""
         ...
 
     def find_transaction(self, transaction_hash: str) -> tuple[BlockJson, int] | None:
-        """A canonical transaction: its block, and its position in it."""
+        """Return the block of a canonical transaction, and its position in the block."""
         ...

@@ -1,4 +1,4 @@
-"""The 2048-bit Bloom filter of a block's log addresses and topics, kept as one integer."""
+"""The 2048-bit Bloom filter of a block's log addresses and topics, as one integer."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -8,7 +8,7 @@ from trace_etl.devtools.devchain.chain.keccak import keccak
 
 @lru_cache(maxsize=1 << 16)
 def bits(value: bytes) -> int:
-    """The three bits a value sets."""
+    """Return the three bits that a value sets."""
     digest = keccak(value)
     low = 0x7FF
     return (
@@ -19,7 +19,7 @@ def bits(value: bytes) -> int:
 
 
 def union(blooms: Iterable[int]) -> int:
-    """All bits of several filters."""
+    """Combine the bits of several filters."""
     total = 0
     for bloom in blooms:
         total |= bloom
@@ -27,5 +27,5 @@ def union(blooms: Iterable[int]) -> int:
 
 
 def to_bytes(bloom: int) -> bytes:
-    """The filter as a header and a receipt carry it."""
+    """Return the filter as it is encoded in headers and receipts."""
     return bloom.to_bytes(256, "big")

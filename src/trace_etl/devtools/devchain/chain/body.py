@@ -1,10 +1,10 @@
-"""What happens in one block: a pure function of seed, number and fork, whatever its parent is."""
+"""The content of a block: a pure function of seed, number and fork, independent of its parent."""
 
 from typing import NamedTuple
 
-from trace_etl.devtools.devchain.chain.actions import GWEI, act
-from trace_etl.devtools.devchain.chain.draws import Head, Slot, draw
-from trace_etl.devtools.devchain.chain.transaction import Outcome, Transaction
+from trace_etl.devtools.devchain.chain.actions import GWEI, make_transaction
+from trace_etl.devtools.devchain.chain.draws import BlockDraw, TransactionDraw, draw
+from trace_etl.devtools.devchain.chain.transaction import Transaction, TransactionOutcome
 from trace_etl.devtools.devchain.chain.world import World
 
 _ONE_IN_32 = 1 << 11
@@ -21,11 +21,11 @@ class Body(NamedTuple):
     state_root: bytes
     mix_hash: bytes
     transactions: list[Transaction]
-    outcomes: list[Outcome]
+    outcomes: list[TransactionOutcome]
 
 
-class Author:
-    """Writes the bodies of one chain."""
+class BodyWriter:
+    """Generates the block bodies of one chain."""
 
     def __init__(self, *, seed: int, chain_id: int, txs_per_block: int) -> None:
         self._world = World(seed)
@@ -34,14 +34,14 @@ class Author:
         self._spread = txs_per_block // 2
 
     def write(self, number: int, fork: int) -> Body:
-        """The body of a block of a fork (0 is the main line)."""
+        """Generate the body of a block on a fork (0 is the main chain)."""
         head, slots = self._draw(number, fork)
         transactions: list[Transaction] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[TransactionOutcome] = []
         for index, slot in enumerate(slots[: self._count(number, head)]):
-            # Nonces rise for every sender but leave gaps: no state is kept from block to block.
+            # Nonces grow for every sender, with gaps: there is no state between blocks.
             nonce = number * _NONCES_PER_BLOCK + index
-            transaction, outcome = act(self._world, self._chain_id, slot, nonce)
+            transaction, outcome = make_transaction(self._world, self._chain_id, slot, nonce)
             transactions.append(transaction)
             outcomes.append(outcome)
         miner = self._world.builders[self._world.rank_builder(head.builder)]
@@ -49,16 +49,17 @@ class Author:
         roots = (head.state_root, head.mix_hash)
         return Body(number, fork, miner, base_fee, *roots, transactions, outcomes)
 
-    def _draw(self, number: int, fork: int) -> tuple[Head, list[Slot]]:
-        """On a fork every second transaction is the main line's: a reorganisation keeps some."""
+    def _draw(self, number: int, fork: int) -> tuple[BlockDraw, list[TransactionDraw]]:
+        """Draw the random numbers. On a fork every second transaction is the same as on the main
+        chain, because a real reorganisation keeps some transactions."""
         reach = self._mean + self._spread
         head, slots = draw(self._world.seed, number, fork, reach)
         if fork:
             slots[1::2] = draw(self._world.seed, number, 0, reach)[1][1::2]
         return head, slots
 
-    def _count(self, number: int, head: Head) -> int:
-        """Half to one and a half times the mean; none in the genesis and in one block of 32."""
+    def _count(self, number: int, head: BlockDraw) -> int:
+        """Return 0.5 to 1.5 times the mean; 0 for the genesis and for one block in 32."""
         if number == 0 or head.emptiness < _ONE_IN_32:
             return 0
         return self._mean - self._spread + head.crowd % (2 * self._spread + 1)

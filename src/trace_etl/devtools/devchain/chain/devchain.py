@@ -1,10 +1,10 @@
-"""A chain that is made up as it is read: its head, its forks, and the blocks sealed so far."""
+"""A chain that is generated while it is read: its head, its forks, and the sealed blocks."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from trace_etl.devtools.devchain.chain.blocks import FINALITY_DEPTH, BlockJson, Unsealed
-from trace_etl.devtools.devchain.chain.body import Author
+from trace_etl.devtools.devchain.chain.body import BodyWriter
 from trace_etl.devtools.devchain.chain.render import render
 from trace_etl.devtools.devchain.chain.seal import GENESIS_PARENT, SealedBlock, seal
 
@@ -17,16 +17,16 @@ DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReorgAt:
-    """Replace the last `depth` blocks as soon as the head is `block`."""
+    """Replace the last `depth` blocks when the head reaches `block`."""
 
     block: int
     depth: int = 3
 
 
 class DevChain:
-    """A deterministic chain of `length` blocks, 0 to length - 1, of which `initial` exist at once.
+    """A deterministic chain of blocks 0 to length - 1; `initial` blocks exist from the start.
 
-    Not safe to use from two threads: once it is served, drive it through its server.
+    Not safe for use from two threads: once a server serves it, mine and reorg through the server.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class DevChain:
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         first = length if initial is None else initial
-        _check("seed", seed, 0, MAX_SEED)
-        _check("length", length, 1, MAX_LENGTH)
-        _check("initial", first, 1, length)
-        _check("txs_per_block", txs_per_block, 0, MAX_TXS_PER_BLOCK)
-        _check("chain_id", chain_id, 1, MAX_SEED)
+        _check_bounds("seed", seed, 0, MAX_SEED)
+        _check_bounds("length", length, 1, MAX_LENGTH)
+        _check_bounds("initial", first, 1, length)
+        _check_bounds("txs_per_block", txs_per_block, 0, MAX_TXS_PER_BLOCK)
+        _check_bounds("chain_id", chain_id, 1, MAX_SEED)
         if reorg_at is not None:
-            _check("reorg_at block", reorg_at.block, 1, length - 1)
-            _check("reorg_at depth", reorg_at.depth, 1, min(reorg_at.block, FINALITY_DEPTH))
+            _check_bounds("reorg_at block", reorg_at.block, 1, length - 1)
+            _check_bounds("reorg_at depth", reorg_at.depth, 1, min(reorg_at.block, FINALITY_DEPTH))
         self.length = length
         self.chain_id = chain_id
-        self._author = Author(seed=seed, chain_id=chain_id, txs_per_block=txs_per_block)
+        self._writer = BodyWriter(seed=seed, chain_id=chain_id, txs_per_block=txs_per_block)
         self._head = 0
         self._reorg_at = reorg_at
         self._forks = 0
@@ -71,11 +71,11 @@ class DevChain:
 
     @property
     def sealed(self) -> int:
-        """How many blocks, from the genesis on, have been worked out."""
+        """How many blocks, from the genesis, have been computed."""
         return len(self._sealed)
 
     def mine(self, blocks: int) -> None:
-        """Move the head forward, past `length` too; a planned reorganisation happens on the way."""
+        """Advance the head, also past `length`; run the planned reorganisation if it is due."""
         self._head += blocks
         plan = self._reorg_at
         if plan is not None and self._head >= plan.block:
@@ -83,8 +83,8 @@ class DevChain:
             self._replace(plan.block - plan.depth + 1, plan.block)
 
     def reorg(self, depth: int) -> int:
-        """Replace the last blocks; the first replaced number. Raises ValueError if too deep."""
-        _check("depth", depth, 1, min(self._head, FINALITY_DEPTH))
+        """Replace the last blocks and return the first replaced number. Raises ValueError."""
+        _check_bounds("depth", depth, 1, min(self._head, FINALITY_DEPTH))
         first = self._head - depth + 1
         self._replace(first, self._head)
         return first
@@ -95,18 +95,18 @@ class DevChain:
             pass
 
     def seal_next(self) -> bool:
-        """Work out one more block; false if the head is sealed already."""
+        """Compute one more block; return False if the head is already sealed."""
         number = len(self._sealed)
         if number > self._head:
             return False
         parent = self._sealed[-1].hash if self._sealed else GENESIS_PARENT
-        block = seal(self._author.write(number, self._fork_of.get(number, 0)), parent)
+        block = seal(self._writer.write(number, self._fork_of.get(number, 0)), parent)
         self._sealed.append(block)
         self._by_hash[block.hash] = block
         return True
 
     def render_next(self) -> bool:
-        """Render one more sealed block ahead of time; false if there is none, or no room."""
+        """Render one more sealed block in advance; return False if none is left or the cache is full."""
         if self._rendered >= len(self._sealed) or self._cache.is_full:
             return False
         self._render(self._sealed[self._rendered])
@@ -114,7 +114,7 @@ class DevChain:
         return True
 
     def block(self, number: int) -> BlockJson | None:
-        """The canonical block of that number. Raises Unsealed."""
+        """Return the canonical block with this number. Raises Unsealed."""
         if not 0 <= number <= self._head:
             return None
         if number >= len(self._sealed):
@@ -122,7 +122,7 @@ class DevChain:
         return self._render(self._sealed[number])
 
     def block_by_hash(self, block_hash: str) -> BlockJson | None:
-        """A block by its hash; replaced ones stay readable, as on a real node. Raises Unsealed."""
+        """Return a block by its hash, also a replaced one, as real nodes do. Raises Unsealed."""
         block = self._by_hash.get(bytes.fromhex(block_hash[2:]))
         if block is None:
             self._require_all()
@@ -130,7 +130,7 @@ class DevChain:
         return self._render(block)
 
     def find_transaction(self, transaction_hash: str) -> tuple[BlockJson, int] | None:
-        """A canonical transaction: its block, and its position in it. Raises Unsealed."""
+        """Return the block and position of a canonical transaction. Raises Unsealed."""
         self._index_transactions()
         key = bytes.fromhex(transaction_hash[2:])
         number = self._by_transaction.get(key)
@@ -141,12 +141,13 @@ class DevChain:
         return self._render(block), block.transaction_hashes.index(key)
 
     def _require_all(self) -> None:
-        """A hash nobody has seen yet may belong to a block that is not sealed."""
+        """Raise Unsealed if a block is not sealed: an unknown hash may belong to it."""
         if len(self._sealed) <= self._head:
             raise Unsealed(self._head)
 
     def _replace(self, first: int, last: int) -> None:
-        """Put first..last on a new fork. What was not sealed was never seen, and just changes."""
+        """Put blocks first..last on a new fork. Unsealed blocks were never served, so they have no
+        replaced version."""
         self._forks += 1
         self._fork_of.update(dict.fromkeys(range(first, last + 1), self._forks))
         if len(self._sealed) > first:
@@ -163,13 +164,13 @@ class DevChain:
     def _render(self, block: SealedBlock) -> BlockJson:
         rendered = self._cache.get(block.hash)
         if rendered is None:
-            rendered = render(block, self._author.write(block.header.number, block.fork))
+            rendered = render(block, self._writer.write(block.header.number, block.fork))
             self._cache.put(block.hash, rendered)
         return rendered
 
 
 class _Cache:
-    """The blocks rendered last, up to a weight in bytes."""
+    """The most recently used rendered blocks, up to a size in bytes."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -195,6 +196,6 @@ class _Cache:
             self._weight -= self._blocks.popitem(last=False)[1][1]
 
 
-def _check(name: str, value: int, low: int, high: int) -> None:
+def _check_bounds(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ValueError(f"{name} must be between {low} and {high}, not {value}")

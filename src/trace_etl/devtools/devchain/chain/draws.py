@@ -1,4 +1,4 @@
-"""The random numbers behind a block, from SHAKE-256: the same on every machine and Python."""
+"""Random numbers of a block from SHAKE-256: the same on every machine and Python version."""
 
 from hashlib import shake_256
 from struct import Struct
@@ -8,7 +8,7 @@ _HEAD = Struct(">4H32s32s")
 _SLOT = Struct(">7HIQ32s32s")
 
 
-class Head(NamedTuple):
+class BlockDraw(NamedTuple):
     """The random numbers of a block as a whole."""
 
     crowd: int
@@ -19,7 +19,7 @@ class Head(NamedTuple):
     mix_hash: bytes
 
 
-class Slot(NamedTuple):
+class TransactionDraw(NamedTuple):
     """The random numbers of one transaction."""
 
     kind: int
@@ -35,9 +35,11 @@ class Slot(NamedTuple):
     s: bytes
 
 
-def draw(seed: int, number: int, fork: int, slots: int) -> tuple[Head, list[Slot]]:
-    """Everything random in one block of one fork."""
+def draw(seed: int, number: int, fork: int, slots: int) -> tuple[BlockDraw, list[TransactionDraw]]:
+    """Draw all random numbers of one block on one fork."""
     label = f"trace-devchain/{seed}/body/{number}/{fork}".encode()
     entropy = shake_256(label).digest(_HEAD.size + slots * _SLOT.size)
     rest = memoryview(entropy)[_HEAD.size :]
-    return Head._make(_HEAD.unpack_from(entropy)), [Slot._make(s) for s in _SLOT.iter_unpack(rest)]
+    return BlockDraw._make(_HEAD.unpack_from(entropy)), [
+        TransactionDraw._make(s) for s in _SLOT.iter_unpack(rest)
+    ]

@@ -1,4 +1,4 @@
-"""Keccak-256 by the pycryptodome backend, named outright so that no environment picks another."""
+"""Keccak-256 of pycryptodome. The import is explicit so that no environment variable changes it."""
 
 from eth_hash.backends.pycryptodome import CryptodomeBackend
 

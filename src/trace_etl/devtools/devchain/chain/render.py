@@ -1,6 +1,7 @@
-"""Blocks as the JSON a node answers with.
+"""Render blocks as the JSON that nodes return.
 
-Written out by hand: every value is hex, so nothing needs escaping, and this is the hot path.
+The JSON is built from f-strings because this is the hot path; all values are hex, so nothing needs
+escaping.
 """
 
 from itertools import accumulate
@@ -9,14 +10,14 @@ from trace_etl.devtools.devchain.chain import bloom
 from trace_etl.devtools.devchain.chain.blocks import BlockJson, LogJson
 from trace_etl.devtools.devchain.chain.body import Body
 from trace_etl.devtools.devchain.chain.seal import SealedBlock
-from trace_etl.devtools.devchain.chain.transaction import Log, Outcome, Transaction
+from trace_etl.devtools.devchain.chain.transaction import Log, Transaction, TransactionOutcome
 
 
 def render(block: SealedBlock, body: Body) -> BlockJson:
-    """Everything a client can ask about one block."""
+    """Render a block with its transactions, receipts and logs."""
     hashes = tuple("0x" + transaction_hash.hex() for transaction_hash in block.transaction_hashes)
     where = f'"blockHash":"0x{block.hash.hex()}","blockNumber":"{body.number:#x}"'
-    rendered = BlockJson(body.number, _header(block).encode(), hashes, [], [], [])
+    rendered = BlockJson(body.number, _render_header(block).encode(), hashes, [], [], [])
     cumulative = accumulate(outcome.gas_used for outcome in body.outcomes)
     steps = zip(hashes, body.transactions, body.outcomes, cumulative, strict=True)
     for index, (transaction_hash, transaction, outcome, gas) in enumerate(steps):
@@ -24,12 +25,12 @@ def render(block: SealedBlock, body: Body) -> BlockJson:
         place = f'{here},"transactionHash":"{transaction_hash}"'
         price = transaction.gas_price(body.base_fee)
         logs = [
-            _log(log, place, position)
+            _render_log(log, place, position)
             for position, log in enumerate(outcome.logs, start=len(rendered.logs))
         ]
-        call = _transaction(transaction, f'{here},"hash":"{transaction_hash}"', price)
+        call = _render_transaction(transaction, f'{here},"hash":"{transaction_hash}"', price)
         rendered.transactions.append(call.encode())
-        receipt = _receipt(transaction, outcome, place, gas, price)
+        receipt = _render_receipt(transaction, outcome, place, gas, price)
         rendered.receipts.append(
             b'%b,"logs":[%b]}' % (receipt.encode(), b",".join([log.json for log in logs]))
         )
@@ -37,8 +38,8 @@ def render(block: SealedBlock, body: Body) -> BlockJson:
     return rendered
 
 
-def _header(block: SealedBlock) -> str:
-    """The block's own fields, open at the end for its transactions."""
+def _render_header(block: SealedBlock) -> str:
+    """Render the block's fields without the closing brace; the transactions follow."""
     header = block.header
     return (
         f'{{"hash":"0x{block.hash.hex()}"'
@@ -62,23 +63,23 @@ def _header(block: SealedBlock) -> str:
     )
 
 
-def _transaction(transaction: Transaction, place: str, gas_price: int) -> str:
+def _render_transaction(transaction: Transaction, place: str, gas_price: int) -> str:
     common = (
         f'{{{place},"type":"{transaction.type:#x}"'
         f',"chainId":"{transaction.chain_id:#x}"'
         f',"nonce":"{transaction.nonce:#x}"'
         f',"from":"0x{transaction.sender.hex()}"'
-        f',"to":{_optional(transaction.to)}'
+        f',"to":{_render_address(transaction.to)}'
         f',"value":"{transaction.value:#x}"'
         f',"input":"0x{transaction.input.hex()}"'
         f',"gas":"{transaction.gas_limit:#x}"'
         f',"gasPrice":"{gas_price:#x}"'
         f',"v":"{transaction.v:#x}","r":"{transaction.r:#x}","s":"{transaction.s:#x}"'
     )
-    return f"{common}{_dynamic_fee(transaction)}}}" if transaction.type else f"{common}}}"
+    return f"{common}{_render_dynamic_fee(transaction)}}}" if transaction.type else f"{common}}}"
 
 
-def _dynamic_fee(transaction: Transaction) -> str:
+def _render_dynamic_fee(transaction: Transaction) -> str:
     return (
         f',"maxFeePerGas":"{transaction.max_fee:#x}"'
         f',"maxPriorityFeePerGas":"{transaction.priority_fee:#x}"'
@@ -86,15 +87,19 @@ def _dynamic_fee(transaction: Transaction) -> str:
     )
 
 
-def _receipt(
-    transaction: Transaction, outcome: Outcome, place: str, cumulative_gas: int, gas_price: int
+def _render_receipt(
+    transaction: Transaction,
+    outcome: TransactionOutcome,
+    place: str,
+    cumulative_gas: int,
+    gas_price: int,
 ) -> str:
-    """A receipt, open at the end for its logs."""
+    """Render a receipt without the closing brace; the logs follow."""
     return (
         f'{{{place},"type":"{transaction.type:#x}"'
         f',"from":"0x{transaction.sender.hex()}"'
-        f',"to":{_optional(transaction.to)}'
-        f',"contractAddress":{_optional(outcome.created)}'
+        f',"to":{_render_address(transaction.to)}'
+        f',"contractAddress":{_render_address(outcome.created)}'
         f',"status":"{int(outcome.succeeded):#x}"'
         f',"gasUsed":"{outcome.gas_used:#x}"'
         f',"cumulativeGasUsed":"{cumulative_gas:#x}"'
@@ -103,7 +108,7 @@ def _receipt(
     )
 
 
-def _log(log: Log, place: str, position: int) -> LogJson:
+def _render_log(log: Log, place: str, position: int) -> LogJson:
     address = "0x" + log.address.hex()
     topics = tuple(["0x" + topic.hex() for topic in log.topics])
     listed = ",".join([f'"{topic}"' for topic in topics])
@@ -116,5 +121,5 @@ def _log(log: Log, place: str, position: int) -> LogJson:
     return LogJson(address, topics, text.encode())
 
 
-def _optional(address: bytes | None) -> str:
+def _render_address(address: bytes | None) -> str:
     return f'"0x{address.hex()}"' if address else "null"

@@ -1,4 +1,4 @@
-"""A block's header and hash: real roots, real parent link; anyone can recompute them."""
+"""Compute a block's header and hash, with real roots and a real parent hash."""
 
 from itertools import accumulate
 from typing import NamedTuple
@@ -17,7 +17,7 @@ NO_UNCLES = keccak(rlp.encode(()))
 
 
 class Header(NamedTuple):
-    """A post-London header, in the order in which it is hashed."""
+    """A post-London header; the fields are in hash order."""
 
     parent_hash: bytes
     uncles_hash: bytes
@@ -38,7 +38,7 @@ class Header(NamedTuple):
 
 
 class SealedBlock(NamedTuple):
-    """What sealing worked out: enough to render the block again from its body."""
+    """The computed parts of a block; with its body they are enough to render it."""
 
     hash: bytes
     fork: int
@@ -48,20 +48,20 @@ class SealedBlock(NamedTuple):
 
 
 def seal(body: Body, parent_hash: bytes) -> SealedBlock:
-    """Hash a body onto its parent."""
+    """Compute header and hashes of a body on top of its parent."""
     transactions = [transaction.encode() for transaction in body.transactions]
-    header = _header(body, parent_hash, ordered_root(transactions))
+    header = _build_header(body, parent_hash, ordered_root(transactions))
     encoded = rlp.encode(header)
     return SealedBlock(
         hash=keccak(encoded),
         fork=body.fork,
         header=header,
         transaction_hashes=tuple(map(keccak, transactions)),
-        size=_size(encoded, body, transactions),
+        size=_compute_size(encoded, body, transactions),
     )
 
 
-def _header(body: Body, parent_hash: bytes, transactions_root: bytes) -> Header:
+def _build_header(body: Body, parent_hash: bytes, transactions_root: bytes) -> Header:
     cumulative = list(accumulate(outcome.gas_used for outcome in body.outcomes))
     blooms = [outcome.bloom() for outcome in body.outcomes]
     receipts = list(map(encode_receipt, body.transactions, body.outcomes, cumulative, blooms))
@@ -85,8 +85,8 @@ def _header(body: Body, parent_hash: bytes, transactions_root: bytes) -> Header:
     )
 
 
-def _size(header: bytes, body: Body, transactions: list[bytes]) -> int:
-    """The length of the encoded block: header, transactions (typed ones wrapped), no uncles."""
+def _compute_size(header: bytes, body: Body, transactions: list[bytes]) -> int:
+    """Compute the length of the encoded block: header, transactions, no uncles."""
     wrapped = [
         rlp.encode_bytes(raw) if transaction.type else raw
         for transaction, raw in zip(body.transactions, transactions, strict=True)

@@ -1,4 +1,4 @@
-"""Transactions, logs and receipts, and the bytes that consensus hashes."""
+"""Transactions, logs and receipts, with their consensus encodings."""
 
 from typing import NamedTuple
 
@@ -6,26 +6,26 @@ from trace_etl.devtools.devchain.chain import bloom, rlp
 
 
 class Log(NamedTuple):
-    """An event."""
+    """An event log."""
 
     address: bytes
     topics: tuple[bytes, ...]
     data: bytes
 
     def encode(self) -> bytes:
-        """The log inside a receipt; its address and topics have fixed lengths."""
+        """Encode the log as a part of its receipt. Addresses and topics have fixed lengths."""
         topics = rlp.encode_list([b"\xa0" + topic for topic in self.topics])
         return rlp.encode_list((b"\x94" + self.address, topics, rlp.encode_bytes(self.data)))
 
     def bloom(self) -> int:
-        """The filter bits of the address and every topic."""
+        """Return the filter bits of the address and all topics."""
         return bloom.union(map(bloom.bits, (self.address, *self.topics)))
 
 
 class Transaction(NamedTuple):
     """A transaction of type 0 (legacy) or 2 (dynamic fee).
 
-    The signature has the right shape but no key behind it: the sender cannot be recovered from it.
+    The signature has a valid form but no key, so the sender cannot be recovered from it.
     """
 
     chain_id: int
@@ -44,15 +44,15 @@ class Transaction(NamedTuple):
 
     @property
     def v(self) -> int:
-        """The signature's recovery value, with the chain id folded in for a legacy transaction."""
+        """The recovery value of the signature; for a legacy transaction it includes the chain id."""
         return self.parity if self.type else self.chain_id * 2 + 35 + self.parity
 
     def gas_price(self, base_fee: int) -> int:
-        """What a unit of gas costs in a block of that base fee."""
+        """Return the price of a unit of gas in a block with this base fee."""
         return min(self.max_fee, base_fee + self.priority_fee) if self.type else self.max_fee
 
     def encode(self) -> bytes:
-        """The signed transaction; its hash is the transaction hash."""
+        """Encode the signed transaction; the hash of this is the transaction hash."""
         to = self.to or b""
         if self.type:
             dynamic = (self.chain_id, self.nonce, self.priority_fee, self.max_fee, self.gas_limit)
@@ -62,8 +62,8 @@ class Transaction(NamedTuple):
         return rlp.encode((*call, self.v, self.r, self.s))
 
 
-class Outcome(NamedTuple):
-    """What running a transaction did."""
+class TransactionOutcome(NamedTuple):
+    """The result of executing a transaction."""
 
     succeeded: bool
     gas_used: int
@@ -71,12 +71,14 @@ class Outcome(NamedTuple):
     created: bytes | None
 
     def bloom(self) -> int:
-        """The filter bits of every log."""
+        """Return the filter bits of all logs."""
         return bloom.union(log.bloom() for log in self.logs)
 
 
-def encode_receipt(transaction: Transaction, outcome: Outcome, gas: int, bits: int) -> bytes:
-    """A receipt as the receipts trie holds it: with the gas used so far and the logs' filter."""
+def encode_receipt(
+    transaction: Transaction, outcome: TransactionOutcome, gas: int, bits: int
+) -> bytes:
+    """Encode a receipt for the receipts trie; `gas` is cumulative, `bits` the filter of the logs."""
     fields = [rlp.encode(field) for field in (int(outcome.succeeded), gas, bloom.to_bytes(bits))]
     logs = rlp.encode_list([log.encode() for log in outcome.logs])
     receipt = rlp.encode_list((*fields, logs))

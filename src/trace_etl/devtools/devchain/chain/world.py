@@ -1,4 +1,4 @@
-"""Who lives on a development chain: accounts, tokens, pools and builders, all from the seed."""
+"""The accounts, tokens, pools and builders of a development chain, derived from the seed."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _TABLE_BITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """An address, and the same as an indexed event argument."""
+    """An address, and its form as an indexed event argument."""
 
     address: bytes
     topic: bytes
@@ -39,10 +39,10 @@ class Pool:
     token_out: Token
 
 
-class Ranked:
-    """Draws an index from a 16-bit number, the i-th with a weight of 1/(i+1).
+class WeightedChoice:
+    """Maps a 16-bit random number to an index; index i has the weight 1/(i+1).
 
-    Integer weights only: a table built from floats could differ between machines.
+    The weights are integers because a table built from floats could differ between machines.
     """
 
     def __init__(self, count: int) -> None:
@@ -55,33 +55,33 @@ class Ranked:
 
 
 class World:
-    """Everything that stays the same from block to block."""
+    """Everything that is the same in all blocks."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        address = _address_maker(seed)
-        self.accounts = [_party(address("account", i)) for i in range(ACCOUNTS)]
+        address = _make_address_function(seed)
+        self.accounts = [_make_party(address("account", i)) for i in range(ACCOUNTS)]
         self.tokens = [Token(address("token", i), decimals) for i, decimals in enumerate(_DECIMALS)]
         self.collections = [address("collection", i) for i in range(_COLLECTIONS)]
         self.builders = [address("builder", i) for i in range(_BUILDERS)]
-        self.router = _party(address("router", 0))
+        self.router = _make_party(address("router", 0))
         self.pools = [
-            Pool(_party(address("pool", i)), self.tokens[left], self.tokens[right])
+            Pool(_make_party(address("pool", i)), self.tokens[left], self.tokens[right])
             for i, (left, right) in enumerate(_POOLS)
         ]
-        self.rank_account = Ranked(ACCOUNTS)
-        self.rank_token = Ranked(len(self.tokens))
-        self.rank_collection = Ranked(len(self.collections))
-        self.rank_pool = Ranked(len(self.pools))
-        self.rank_builder = Ranked(len(self.builders))
+        self.rank_account = WeightedChoice(ACCOUNTS)
+        self.rank_token = WeightedChoice(len(self.tokens))
+        self.rank_collection = WeightedChoice(len(self.collections))
+        self.rank_pool = WeightedChoice(len(self.pools))
+        self.rank_builder = WeightedChoice(len(self.builders))
 
 
-def _address_maker(seed: int) -> Callable[[str, int], bytes]:
+def _make_address_function(seed: int) -> Callable[[str, int], bytes]:
     def make(role: str, index: int) -> bytes:
         return shake_256(f"trace-devchain/{seed}/{role}/{index}".encode()).digest(20)
 
     return make
 
 
-def _party(address: bytes) -> Party:
+def _make_party(address: bytes) -> Party:
     return Party(address, bytes(12) + address)

@@ -1,4 +1,4 @@
-"""Methods that move a development chain: not a node's, so under a name of their own."""
+"""Methods that control a development chain, with the prefix `devchain_` because nodes lack them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,8 @@ _MAX_MINED = 100_000
 
 
 def admin_methods(chain: DevChain) -> Mapping[str, Method]:
-    """devchain_mine {n} answers the new head; devchain_reorg {depth} the first replaced number."""
+    """Return `devchain_mine {n}`, which returns the new head, and `devchain_reorg {depth}`, which
+    returns the number of the first replaced block."""
 
     def mine(raw: Any) -> bytes:
         chain.mine(params.count(raw, "n", _MAX_MINED))

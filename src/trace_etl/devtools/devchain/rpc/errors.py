@@ -2,7 +2,7 @@
 
 
 class RpcError(Exception):
-    """A refusal. The default code is what a node gives when it has no better one."""
+    """A JSON-RPC error. The default code is the one that nodes use for unclassified errors."""
 
     code = -32000
 
@@ -18,36 +18,36 @@ class ParseError(RpcError):
 
 
 class InvalidRequest(RpcError):
-    """JSON, but not a JSON-RPC 2.0 call."""
+    """The body is JSON, but not a JSON-RPC 2.0 call."""
 
     code = -32600
 
 
 class MethodNotFound(RpcError):
-    """No such method here."""
+    """The method does not exist."""
 
     code = -32601
 
 
 class InvalidParams(RpcError):
-    """The method exists and its arguments do not fit."""
+    """The arguments do not fit the method."""
 
     code = -32602
 
 
 class InternalError(RpcError):
-    """A fault of the server."""
+    """The server failed."""
 
     code = -32603
 
 
 class ResponseTooLarge(RpcError):
-    """A batch whose answers outgrow the limit."""
+    """The responses of a batch exceed the size limit."""
 
     code = -32003
 
 
 class LimitExceeded(RpcError):
-    """More results than one call may return."""
+    """The call has more results than allowed."""
 
     code = -32005

@@ -1,4 +1,4 @@
-"""HTTP/1.1 for JSON-RPC and nothing else: POST / with a JSON body, on httptools."""
+"""A minimal HTTP/1.1 server for JSON-RPC on httptools: only POST / with a JSON body."""
 
 import asyncio
 from collections import deque
@@ -15,7 +15,7 @@ _LINGER_SECONDS = 2.0
 _CLOSE = b"Connection: close\r\n"
 _JSON_TYPES = frozenset({b"application/json", b"application/json-rpc", b"application/jsonrequest"})
 
-Answer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
+AnswerRequest: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 log = structlog.get_logger()
 
@@ -40,22 +40,22 @@ _NOT_JSON = _Refusal(b"415 Unsupported Media Type", b"only application/json is s
 _LONG_HEADERS = _Refusal(b"431 Request Header Fields Too Large", b"the headers are too large")
 
 
-class RpcProtocol(asyncio.Protocol):
-    """One connection. Requests may be pipelined; they are answered one by one, in order."""
+class DevchainProtocol(asyncio.Protocol):
+    """One connection. Clients may pipeline requests; the responses are sent in order."""
 
-    def __init__(self, answer: Answer, connections: set["RpcProtocol"]) -> None:
+    def __init__(self, answer: AnswerRequest, connections: set["DevchainProtocol"]) -> None:
         self._answer = answer
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[tuple[bytes, bool]] = deque()
-        self._worker: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._refusal: _Refusal | None = None
         self._start_request()
 
-    # The transport's side
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -64,8 +64,8 @@ class RpcProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         self._transport = None
-        if self._worker is not None:
-            self._worker.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -75,7 +75,7 @@ class RpcProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
-            return  # the connection ends with the refusal; what follows is not read
+            return  # the connection ends after the error response; further data is ignored
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -85,11 +85,11 @@ class RpcProtocol(asyncio.Protocol):
             self._refuse(cause.refusal if isinstance(cause, _Refused) else _BAD_REQUEST)
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
-    # The parser's side
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self._start_request()
@@ -129,8 +129,8 @@ class RpcProtocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._queue.append((bytes(self._body), self._parser.should_keep_alive()))
-        if self._worker is None:
-            self._worker = asyncio.get_running_loop().create_task(self._work())
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._answer_queued())
         if len(self._queue) > _MAX_QUEUED and self._transport is not None:
             self._transport.pause_reading()
 
@@ -149,7 +149,7 @@ class RpcProtocol(asyncio.Protocol):
         if self._header_bytes > MAX_HEADER_BYTES:
             raise _Refused(_LONG_HEADERS)
 
-    async def _work(self) -> None:
+    async def _answer_queued(self) -> None:
         try:
             while self._queue and self._transport is not None:
                 body, keep_alive = self._queue.popleft()
@@ -162,14 +162,14 @@ class RpcProtocol(asyncio.Protocol):
         except Exception:
             log.exception("rpc_connection_failed")
             self.close()
-        self._worker = None
+        self._task = None
         if self._refusal is not None:
             self._send_refusal(self._refusal)
 
     def _refuse(self, refusal: _Refusal) -> None:
-        """End the connection with an HTTP error, after the answers that were asked for first."""
+        """End the connection with an HTTP error, after the responses to earlier requests."""
         self._refusal = refusal
-        if self._worker is None:
+        if self._task is None:
             self._send_refusal(refusal)
 
     def _send_answer(self, body: bytes, keep_alive: bool) -> None:
@@ -180,8 +180,8 @@ class RpcProtocol(asyncio.Protocol):
     def _send_refusal(self, refusal: _Refusal) -> None:
         self._send(refusal.status, b"text/plain", refusal.detail + b"\n", refusal.extra + _CLOSE)
         if self._transport is not None:
-            # Closing under a client that still sends would reset the connection, and with it
-            # the answer: end our side, and read on (into nothing) until the client ends its own.
+            # Closing while the client still sends would reset the connection, and the client would
+            # not see the response. Close only our side, and discard data until the client closes.
             self._transport.write_eof()
             asyncio.get_running_loop().call_later(_LINGER_SECONDS, self.close)
 

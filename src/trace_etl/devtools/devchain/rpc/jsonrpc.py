@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0: calls, notifications and batches in, one body of JSON bytes out."""
+"""Answer JSON-RPC 2.0 calls, notifications and batches with one JSON body."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,9 +27,9 @@ log = structlog.get_logger()
 
 
 class JsonRpc:
-    """Answers request bodies from a table of methods.
+    """Answers request bodies with a table of methods.
 
-    `wait_for(number)` returns once that block is sealed; a call that met Unsealed is made again.
+    `wait_for(number)` returns when the block is sealed; a call that raised Unsealed is then repeated.
     """
 
     def __init__(
@@ -39,46 +39,46 @@ class JsonRpc:
         self._wait_for = wait_for
 
     async def answer(self, body: bytes) -> bytes:
-        """The answer to one HTTP body; empty if it held only notifications."""
+        """Return the response to one HTTP body; empty if it has only notifications."""
         try:
             message: Any = orjson.loads(body)
         except orjson.JSONDecodeError:
-            return _failure(_NULL_ID, ParseError("parse error"))
+            return _render_error(_NULL_ID, ParseError("parse error"))
         if isinstance(message, list):
-            return await self._batch(cast("list[Any]", message))
-        return await self._call(message)
+            return await self._answer_batch(cast("list[Any]", message))
+        return await self._answer_call(message)
 
-    async def _batch(self, calls: list[Any]) -> bytes:
+    async def _answer_batch(self, calls: list[Any]) -> bytes:
         if not calls:
-            return _failure(_NULL_ID, InvalidRequest("empty batch"))
+            return _render_error(_NULL_ID, InvalidRequest("empty batch"))
         if len(calls) > MAX_BATCH:
-            return b"[%b]" % _failure(_first_id(calls), InvalidRequest("batch too large"))
+            return b"[%b]" % _render_error(_find_first_id(calls), InvalidRequest("batch too large"))
         answers: list[bytes] = []
         size = 0
         for position, call in enumerate(calls):
             if size > MAX_RESPONSE_BYTES:
-                answer = _failure(_id_of(call), ResponseTooLarge("response too large"))
+                answer = _render_error(_read_id(call), ResponseTooLarge("response too large"))
             else:
-                answer = await self._call(call)
+                answer = await self._answer_call(call)
                 size += len(answer)
             if answer:
                 answers.append(answer)
             if position % _CALLS_PER_TURN == _CALLS_PER_TURN - 1:
-                await asyncio.sleep(0)  # other connections get their turn
+                await asyncio.sleep(0)  # let other connections run
         return b"[%b]" % b",".join(answers) if answers else b""
 
-    async def _call(self, message: Any) -> bytes:
-        call_id = _id_of(message)
+    async def _answer_call(self, message: Any) -> bytes:
+        call_id = _read_id(message)
         try:
-            result = await self._run(message)
+            result = await self._run_method(message)
         except RpcError as error:
-            return _failure(call_id, error) if _wants_answer(message) else b""
-        if not _wants_answer(message):
+            return _render_error(call_id, error) if _needs_answer(message) else b""
+        if not _needs_answer(message):
             return b""
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call_id, result)
 
-    async def _run(self, message: Any) -> bytes:
-        method = self._find(message)
+    async def _run_method(self, message: Any) -> bytes:
+        method = self._find_method(message)
         while True:
             try:
                 return method(message.get("params"))
@@ -90,7 +90,7 @@ class JsonRpc:
                 log.exception("rpc_call_failed", method=message["method"])
                 raise InternalError("internal error") from error
 
-    def _find(self, message: Any) -> Method:
+    def _find_method(self, message: Any) -> Method:
         if not _is_call(message):
             raise InvalidRequest("invalid request")
         name = cast("str", message["method"])
@@ -108,8 +108,8 @@ def _is_call(message: Any) -> bool:
     return fields.get("jsonrpc") == "2.0" and isinstance(fields.get("method"), str) and has_valid_id
 
 
-def _wants_answer(message: Any) -> bool:
-    """A well-formed call without an id is a notification; everything else is answered."""
+def _needs_answer(message: Any) -> bool:
+    """Whether the message needs a response: only a valid call without an id does not."""
     return not _is_call(message) or "id" in message
 
 
@@ -117,16 +117,16 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, (str, int, float)) and not isinstance(value, bool)
 
 
-def _id_of(message: Any) -> bytes:
+def _read_id(message: Any) -> bytes:
     value = cast("dict[str, Any]", message).get("id") if isinstance(message, dict) else None
     return orjson.dumps(value) if _is_id(value) else _NULL_ID
 
 
-def _first_id(calls: list[Any]) -> bytes:
-    """A batch has no id of its own: as in geth, its first call's stands for it."""
-    return next((known for known in map(_id_of, calls) if known != _NULL_ID), _NULL_ID)
+def _find_first_id(calls: list[Any]) -> bytes:
+    """Return the first id of a batch: a batch has no id, and geth uses that of the first call."""
+    return next((known for known in map(_read_id, calls) if known != _NULL_ID), _NULL_ID)
 
 
-def _failure(call_id: bytes, error: RpcError) -> bytes:
+def _render_error(call_id: bytes, error: RpcError) -> bytes:
     body = orjson.dumps({"code": error.code, "message": error.message})
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (call_id, body)

@@ -8,7 +8,7 @@ from trace_etl.devtools.devchain.chain.blocks import LogJson
 from trace_etl.devtools.devchain.rpc import params
 from trace_etl.devtools.devchain.rpc.errors import InvalidParams
 
-# One position of topics: any of these, or None for anything.
+# The allowed topics at one position; None allows all.
 Choice: TypeAlias = frozenset[str] | None
 
 _MAX_TOPICS = 4
@@ -16,7 +16,7 @@ _MAX_TOPICS = 4
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which blocks, and which of their logs."""
+    """A block range or block hash, with addresses and topics that logs must have."""
 
     block_hash: str | None
     first: int | str
@@ -41,7 +41,7 @@ class LogFilter:
         )
 
     def select(self, logs: Sequence[LogJson]) -> list[bytes]:
-        """The matching logs, rendered."""
+        """Return the matching logs as JSON."""
         if self.takes_all:
             return [log.json for log in logs]
         return [log.json for log in logs if self.matches(log)]
@@ -57,28 +57,28 @@ def parse(value: Any) -> LogFilter:
         raise InvalidParams("cannot specify both blockHash and fromBlock/toBlock")
     return LogFilter(
         block_hash=None if block_hash is None else params.block_hash(block_hash, 0),
-        first=_bound(first),
-        last=_bound(last),
-        addresses=_addresses(fields.get("address")),
-        topics=_topics(fields.get("topics")),
+        first=_parse_bound(first),
+        last=_parse_bound(last),
+        addresses=_parse_addresses(fields.get("address")),
+        topics=_parse_topics(fields.get("topics")),
     )
 
 
-def _bound(value: Any) -> int | str:
+def _parse_bound(value: Any) -> int | str:
     bound = "latest" if value is None else params.block_tag(value, 0)
     if bound == "pending":
         raise InvalidParams("pending logs are not supported")
     return bound
 
 
-def _addresses(value: Any) -> frozenset[str] | None:
+def _parse_addresses(value: Any) -> frozenset[str] | None:
     if value is None or value == []:
         return None
     members = cast("list[Any]", value) if isinstance(value, list) else [value]
     return frozenset(params.address(member, 0) for member in members)
 
 
-def _topics(value: Any) -> tuple[Choice, ...]:
+def _parse_topics(value: Any) -> tuple[Choice, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -86,11 +86,12 @@ def _topics(value: Any) -> tuple[Choice, ...]:
     positions = cast("list[Any]", value)
     if len(positions) > _MAX_TOPICS:
         raise InvalidParams("exceed max topics")
-    return tuple(map(_choice, positions))
+    return tuple(map(_parse_choice, positions))
 
 
-def _choice(value: Any) -> Choice:
-    """A topic, a list of them, or null; a null or nothing inside a list means anything."""
+def _parse_choice(value: Any) -> Choice:
+    """Parse a topic, a list of topics, or null. Null and a list that is empty or has a null allow
+    every topic."""
     members = cast("list[Any]", value) if isinstance(value, list) else [value]
     if not members or None in members:
         return None

@@ -1,4 +1,4 @@
-"""The read methods of an Ethereum node over any source of blocks."""
+"""The read methods of an Ethereum node, for any source of blocks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
@@ -17,24 +17,24 @@ _NULL = b"null"
 
 
 def hex_json(number: int) -> bytes:
-    """A quantity as a JSON string."""
+    """Encode a number as a hexadecimal JSON string."""
     return b'"0x%x"' % number
 
 
 class NodeMethods:
-    """What a client may ask, each as a function from params to JSON bytes."""
+    """The methods that clients can call, each as a function from params to JSON bytes."""
 
     def __init__(self, source: BlockSource) -> None:
         self._source = source
 
     def table(self) -> Mapping[str, Method]:
-        """Every method by its name."""
+        """Return all methods by name."""
         client = f'"trace-devchain/v{__version__}"'.encode()
         return {
-            "eth_chainId": self._constant(hex_json(self._source.chain_id)),
-            "net_version": self._constant(b'"%d"' % self._source.chain_id),
-            "web3_clientVersion": self._constant(client),
-            "eth_syncing": self._constant(b"false"),
+            "eth_chainId": self._constant_method(hex_json(self._source.chain_id)),
+            "net_version": self._constant_method(b'"%d"' % self._source.chain_id),
+            "web3_clientVersion": self._constant_method(client),
+            "eth_syncing": self._constant_method(b"false"),
             "eth_blockNumber": self.block_number,
             "eth_getBlockByNumber": self.block_by_number,
             "eth_getBlockByHash": self.block_by_hash,
@@ -47,24 +47,24 @@ class NodeMethods:
         }
 
     def block_number(self, raw: Any) -> bytes:
-        """The head."""
+        """Return the number of the head."""
         params.positional(raw, 0)
         return hex_json(self._source.head)
 
     def block_by_number(self, raw: Any) -> bytes:
-        """A block by number or tag, with transactions or their hashes."""
+        """Return a block by number or tag, with transactions or their hashes."""
         tag, full = params.positional(raw, 2)
-        return _block(self._tagged(params.block_tag(tag, 0)), params.flag(full, 1))
+        return _render_block(self._block_at(params.block_tag(tag, 0)), params.flag(full, 1))
 
     def block_by_hash(self, raw: Any) -> bytes:
-        """A block by hash, with transactions or their hashes."""
+        """Return a block by hash, with transactions or their hashes."""
         block_hash, full = params.positional(raw, 2)
         block = self._source.block_by_hash(params.block_hash(block_hash, 0))
-        return _block(block, params.flag(full, 1))
+        return _render_block(block, params.flag(full, 1))
 
     def transaction_count_by_number(self, raw: Any) -> bytes:
         """How many transactions a block has."""
-        block = self._tagged(params.block_tag(params.positional(raw, 1)[0], 0))
+        block = self._block_at(params.block_tag(params.positional(raw, 1)[0], 0))
         return _NULL if block is None else hex_json(len(block.transactions))
 
     def transaction_count_by_hash(self, raw: Any) -> bytes:
@@ -74,50 +74,50 @@ class NodeMethods:
         return _NULL if block is None else hex_json(len(block.transactions))
 
     def block_receipts(self, raw: Any) -> bytes:
-        """All receipts of a block, by number, tag, hash, or an EIP-1898 object."""
-        block = self._referenced(params.positional(raw, 1)[0])
+        """Return all receipts of a block, by number, tag, hash, or an EIP-1898 object."""
+        block = self._find_block(params.positional(raw, 1)[0])
         return _NULL if block is None else block.all_receipts()
 
     def transaction_by_hash(self, raw: Any) -> bytes:
-        """A canonical transaction."""
-        found = self._find(raw)
+        """Return a canonical transaction."""
+        found = self._find_transaction(raw)
         return _NULL if found is None else found[0].transactions[found[1]]
 
     def transaction_receipt(self, raw: Any) -> bytes:
-        """The receipt of a canonical transaction."""
-        found = self._find(raw)
+        """Return the receipt of a canonical transaction."""
+        found = self._find_transaction(raw)
         return _NULL if found is None else found[0].receipts[found[1]]
 
     def logs(self, raw: Any) -> bytes:
-        """Logs by range or block hash, address and topics."""
+        """Return logs by range or block hash, address and topics."""
         wanted = log_filter.parse(params.positional(raw, 1)[0])
         found: list[bytes] = []
-        for block in self._log_blocks(wanted):
+        for block in self._select_blocks(wanted):
             found += wanted.select(block.logs)
             if len(found) > MAX_LOGS:
                 raise LimitExceeded(f"query returned more than {MAX_LOGS} results")
         return b"[%b]" % b",".join(found)
 
-    def _log_blocks(self, wanted: log_filter.LogFilter) -> list[BlockJson]:
+    def _select_blocks(self, wanted: log_filter.LogFilter) -> list[BlockJson]:
         if wanted.block_hash is not None:
             block = self._source.block_by_hash(wanted.block_hash)
             if block is None:
                 raise RpcError("unknown block")
             return [block]
-        return self._range(self._number(wanted.first), self._number(wanted.last))
+        return self._read_range(self._resolve_tag(wanted.first), self._resolve_tag(wanted.last))
 
-    def _range(self, first: int, last: int) -> list[BlockJson]:
+    def _read_range(self, first: int, last: int) -> list[BlockJson]:
         if last < first:
             raise InvalidParams("invalid block range params")
         if last > self._source.head:
             raise InvalidParams("block range extends beyond current head block")
         if last - first >= MAX_LOG_BLOCKS:
             raise InvalidParams(f"query exceeds max block range {MAX_LOG_BLOCKS}")
-        self._source.block(last)  # raises Unsealed for the whole range at once
+        self._source.block(last)  # raises Unsealed once for the whole range
         blocks = map(self._source.block, range(first, last + 1))
         return [block for block in blocks if block is not None]
 
-    def _referenced(self, reference: Any) -> BlockJson | None:
+    def _find_block(self, reference: Any) -> BlockJson | None:
         if isinstance(reference, dict):
             fields = cast("dict[str, Any]", reference)
             if ("blockHash" in fields) == ("blockNumber" in fields):
@@ -125,24 +125,24 @@ class NodeMethods:
             reference = fields.get("blockHash", fields.get("blockNumber"))
         if params.is_hash(reference):
             return self._source.block_by_hash(params.block_hash(reference, 0))
-        return self._tagged(params.block_tag(reference, 0))
+        return self._block_at(params.block_tag(reference, 0))
 
-    def _find(self, raw: Any) -> tuple[BlockJson, int] | None:
+    def _find_transaction(self, raw: Any) -> tuple[BlockJson, int] | None:
         transaction_hash = params.block_hash(params.positional(raw, 1)[0], 0)
         return self._source.find_transaction(transaction_hash)
 
-    def _tagged(self, tag: int | str) -> BlockJson | None:
-        return self._source.block(self._number(tag))
+    def _block_at(self, tag: int | str) -> BlockJson | None:
+        return self._source.block(self._resolve_tag(tag))
 
-    def _number(self, tag: int | str) -> int:
-        """A tag as a number. Nothing is ever pending here: pending is the latest block."""
+    def _resolve_tag(self, tag: int | str) -> int:
+        """Convert a tag to a number. The chain has no pending block, so `pending` is the latest."""
         if isinstance(tag, int):
             return tag
         behind = {"finalized": FINALITY_DEPTH, "safe": SAFE_DEPTH, "earliest": self._source.head}
         return max(self._source.head - behind.get(tag, 0), 0)
 
     @staticmethod
-    def _constant(answer: bytes) -> Method:
+    def _constant_method(answer: bytes) -> Method:
         def method(raw: Any) -> bytes:
             params.positional(raw, 0)
             return answer
@@ -150,7 +150,7 @@ class NodeMethods:
         return method
 
 
-def _block(block: BlockJson | None, full: bool) -> bytes:
+def _render_block(block: BlockJson | None, full: bool) -> bytes:
     if block is None:
         return _NULL
     return block.full() if full else block.light()

@@ -1,4 +1,4 @@
-"""Serving a chain: a listener, sealing ahead in the background, and a block clock."""
+"""Serve a chain: listen, seal blocks in the background, and mine a block per interval."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from trace_etl.devtools.devchain.chain.devchain import DevChain
 from trace_etl.devtools.devchain.rpc.admin import admin_methods
-from trace_etl.devtools.devchain.rpc.httpd import Answer, RpcProtocol
+from trace_etl.devtools.devchain.rpc.httpd import AnswerRequest, DevchainProtocol
 from trace_etl.devtools.devchain.rpc.jsonrpc import JsonRpc
 from trace_etl.devtools.devchain.rpc.methods import NodeMethods
 
@@ -20,8 +20,8 @@ _SLICE_SECONDS = 0.001
 _T = TypeVar("_T")
 
 
-async def in_slices(step: Callable[[], bool]) -> None:
-    """Repeat a step while it returns true, a millisecond at a time: answers go out in between."""
+async def run_in_slices(step: Callable[[], bool]) -> None:
+    """Repeat a step while it returns True; yield to the event loop every millisecond."""
     more = True
     while more:
         until = monotonic() + _SLICE_SECONDS
@@ -31,30 +31,30 @@ async def in_slices(step: Callable[[], bool]) -> None:
 
 
 async def prepare(chain: DevChain) -> None:
-    """Seal what there is, then render as much as is kept, before anybody asks for it."""
+    """Seal all blocks, then render blocks in advance until the cache is full."""
     await seal_to(chain, chain.head)
-    await in_slices(chain.render_next)
+    await run_in_slices(chain.render_next)
 
 
 async def seal_to(chain: DevChain, number: int) -> None:
-    """Return when that block is sealed, or has gone from the chain."""
+    """Seal blocks up to this number, or up to the head if a reorganisation removed the number."""
     if chain.sealed <= number:
-        await in_slices(lambda: chain.seal_next() and chain.sealed <= number)
+        await run_in_slices(lambda: chain.seal_next() and chain.sealed <= number)
 
 
 async def grow(chain: DevChain, block_time: float) -> None:
-    """Mine a block every `block_time` seconds until the chain has its length."""
+    """Mine a block every `block_time` seconds until the chain has its full length."""
     while chain.head < chain.length - 1:
         await asyncio.sleep(block_time)
         chain.mine(1)
 
 
 @asynccontextmanager
-async def listen(answer: Answer, host: str, port: int) -> AsyncGenerator[str]:
-    """Answer HTTP while the block runs; the URL. Raises OSError if the port is taken."""
-    connections: set[RpcProtocol] = set()
+async def listen(answer: AnswerRequest, host: str, port: int) -> AsyncGenerator[str]:
+    """Listen inside the `with` block; yields the URL. Raises OSError if the port is in use."""
+    connections: set[DevchainProtocol] = set()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: RpcProtocol(answer, connections), host, port)
+    server = await loop.create_server(lambda: DevchainProtocol(answer, connections), host, port)
     try:
         yield f"http://{host}:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -68,7 +68,7 @@ async def listen(answer: Answer, host: str, port: int) -> AsyncGenerator[str]:
 async def serve(
     chain: DevChain, host: str = "127.0.0.1", port: int = 0, *, block_time: float = 0.0
 ) -> AsyncGenerator[str]:
-    """Serve a chain while the block runs; the URL. Raises OSError if the port is taken."""
+    """Serve a chain inside the `with` block; yields the URL. Raises OSError if the port is in use."""
     methods = {**NodeMethods(chain).table(), **admin_methods(chain)}
     async with listen(JsonRpc(methods, partial(seal_to, chain)).answer, host, port) as url:
         tasks = [asyncio.create_task(prepare(chain))]
@@ -85,7 +85,7 @@ async def serve(
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The fastest loop there is here."""
+    """Return a uvloop event loop, except on Windows, where uvloop does not exist."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     import uvloop
@@ -94,7 +94,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class RunningServer:
-    """A chain served from a thread of this process."""
+    """A server of a chain in a thread of this process."""
 
     def __init__(self, chain: DevChain, host: str, port: int, block_time: float) -> None:
         self._chain = chain
@@ -108,12 +108,12 @@ class RunningServer:
         self.url = self._started.result()
 
     def mine(self, blocks: int = 1) -> None:
-        """Move the head forward."""
-        self._in_loop(lambda: self._chain.mine(blocks))
+        """Advance the head."""
+        self._run_in_loop(lambda: self._chain.mine(blocks))
 
     def reorg(self, depth: int) -> int:
-        """Replace the last blocks; the first replaced number. Raises ValueError if too deep."""
-        return self._in_loop(lambda: self._chain.reorg(depth))
+        """Replace the last blocks and return the first replaced number. Raises ValueError."""
+        return self._run_in_loop(lambda: self._chain.reorg(depth))
 
     def close(self) -> None:
         """Stop serving. May be called twice."""
@@ -127,7 +127,7 @@ class RunningServer:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _in_loop(self, action: Callable[[], _T]) -> _T:
+    def _run_in_loop(self, action: Callable[[], _T]) -> _T:
         async def act() -> _T:
             return action()
 
@@ -151,5 +151,5 @@ class RunningServer:
 def start_server(
     chain: DevChain, host: str = "127.0.0.1", port: int = 0, *, block_time: float = 0.0
 ) -> RunningServer:
-    """Serve a chain from a thread until close(). Raises OSError if the port is taken."""
+    """Serve a chain from a thread until close(). Raises OSError if the port is in use."""
     return RunningServer(chain, host, port, block_time)

@@ -1,6 +1,6 @@
-"""Against a real node: mining, reorganisations and kills at random moments, and nothing is wrong.
+"""A follower on a real node is correct after mining, reorganisations and kills at random times.
 
-`TRACE_CHAIN_SEED` draws another story, `TRACE_CHAIN_ROUNDS` a longer one.
+Set `TRACE_CHAIN_SEED` for another sequence and `TRACE_CHAIN_ROUNDS` for a longer one.
 """
 
 import json
@@ -35,7 +35,7 @@ def node() -> Generator[Anvil]:
 
 
 class Attempts:
-    """The follower's processes, one after another, each killed without warning."""
+    """The processes of the follower, one after another. Each is killed without warning."""
 
     def __init__(self, stream: FollowedChain, url: str, directory: Path, engine: str) -> None:
         self.engine = engine
@@ -78,11 +78,11 @@ class Attempts:
             self._process = None
 
     def check(self) -> None:
-        """Nothing but a kill may end it."""
+        """Fail if the process ended without a kill."""
         assert self._process is not None
         assert self._process.poll() is None, self._errors.read_text()
 
-    def told(self) -> list[dict[str, Any]]:
+    def announced(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.report_file.read_text().splitlines()]
 
 
@@ -110,51 +110,51 @@ def _wait_until_caught_up(stream: FollowedChain, node: Anvil, attempts: Attempts
 
 
 @pytest.mark.timeout(900)
-def test_the_hot_tables_hold_exactly_the_canonical_chain_whatever_happened(
+def test_the_hot_tables_equal_the_canonical_chain_after_reorganisations_and_kills(
     node: Anvil, attempts: tuple[FollowedChain, Attempts]
 ) -> None:
     stream, followers = attempts
-    draw = random.Random(SEED)
-    rounds = ROUNDS if followers.engine == "loop" else ROUNDS * 3 // 10  # a kill costs a JVM
-    node.mine(draw.randint(DEEPEST + 1, 120), [1, 2, 3])
+    rng = random.Random(SEED)
+    rounds = ROUNDS if followers.engine == "loop" else ROUNDS * 3 // 10  # a restart starts a JVM
+    node.mine(rng.randint(DEEPEST + 1, 120), [1, 2, 3])
     followers.next()
     kills, deepest = 0, 0
     for _ in range(rounds):
-        values = [draw.randint(1, 2**200) for _ in range(draw.randint(0, 4))]
-        match draw.choice(["mine", "mine", "reorg", "reorg", "kill", "settle"]):
+        values = [rng.randint(1, 2**200) for _ in range(rng.randint(0, 4))]
+        match rng.choice(["mine", "mine", "reorg", "reorg", "kill", "settle"]):
             case "mine":
-                node.mine(draw.randint(1, 30), values)
+                node.mine(rng.randint(1, 30), values)
             case "reorg":
-                depth = draw.choice([1, 1, 2, 3, draw.randint(4, DEEPEST), DEEPEST])
+                depth = rng.choice([1, 1, 2, 3, rng.randint(4, DEEPEST), DEEPEST])
                 deepest = max(deepest, depth)
                 node.reorg(depth, values)
             case "kill":
-                if followers.engine == "streaming":  # else it would always be killed as it starts
+                if followers.engine == "streaming":  # otherwise every kill would hit the start
                     _wait_until_caught_up(stream, node, followers)
-                    node.mine(draw.randint(1, 60), values)
-                time.sleep(draw.random() * 0.4)  # at any instant: that is what is tested
+                    node.mine(rng.randint(1, 60), values)
+                time.sleep(rng.random() * 0.4)  # kill at a random time: this is what is tested
                 followers.kill()
                 kills += 1
-                if draw.random() < 0.5:
-                    node.reorg(draw.randint(1, DEEPEST), values)
+                if rng.random() < 0.5:
+                    node.reorg(rng.randint(1, DEEPEST), values)
                 followers.next()
             case _:
                 _wait_until_caught_up(stream, node, followers)
     _wait_until_caught_up(stream, node, followers)
     followers.kill()
 
-    assert kills and deepest == DEEPEST, "a tame story: choose another seed"
+    assert kills and deepest == DEEPEST, "too few kills or reorganisations: choose another seed"
     assert stream.rows() == rows_of(node.blocks(), CHAIN_ID)
-    _check_told(stream, followers.told())
+    check_announcements(stream, followers.announced())
 
 
-def _check_told(stream: FollowedChain, told: list[dict[str, Any]]) -> None:
-    """Every rewrite was told, none is left over, and the last word is where the chain ends."""
+def check_announcements(stream: FollowedChain, announced: list[dict[str, Any]]) -> None:
+    """Every rewrite was announced, and the last announced cursor is the head of the chain."""
     [(number, rewrites)] = sql(stream.dsn, "SELECT number, reorganisations FROM followers")
-    assert told[-1]["cursor"] == number
+    assert announced[-1]["cursor"] == number
     assert sql(stream.dsn, "SELECT count(*) FROM follower_rewrites") == [(0,)]
-    ranges = [one for entry in told for one in entry["ranges"]]
-    assert rewrites and len(ranges) >= rewrites  # a kill may have one told twice
+    ranges = [one for entry in announced for one in entry["ranges"]]
+    assert rewrites and len(ranges) >= rewrites  # after a kill a rewrite may be announced twice
 
 
 @pytest.mark.parametrize("attempts", ["loop"], indirect=True)

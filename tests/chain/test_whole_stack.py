@@ -1,7 +1,7 @@
-"""The whole stack on a real node: hot tables, what is derived from them, and cold Parquet.
+"""The whole stack on a real node: hot tables, derived datasets and cold Parquet.
 
-Blocks come and go, the worker is killed, and in the end every dataset holds the canonical chain.
-`TRACE_CHAIN_ENGINE=streaming` has Structured Streaming follow it.
+Blocks are mined and replaced, the worker is killed, and every dataset ends up with the canonical
+chain. `TRACE_CHAIN_ENGINE=streaming` uses the streaming follower.
 """
 
 import json
@@ -10,8 +10,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from psycopg.rows import dict_row
 from support import anvil
 from support.anvil import Anvil
 from support.chain_rows import rows_of
+from support.waiting import eventually
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
 
@@ -64,7 +64,7 @@ publish:
 
 
 class Stack:
-    """A home, and the command line over it."""
+    """A home, and the command line for it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -79,7 +79,7 @@ class Stack:
         return json.loads(done.stdout)
 
     def rows(self, sql: str) -> list[list[Any]]:
-        """What a query finds; nothing while there is nothing to query."""
+        """Run a query. Returns no rows while the dataset does not exist."""
         done = self.trace("query", sql, "--json")
         return json.loads(done.stdout)["rows"] if done.returncode == 0 else []
 
@@ -89,27 +89,29 @@ class Stack:
 
     @cached_property
     def _data(self) -> str:
-        """The worker's own connection string to Postgres data."""
+        """The worker's connection string to Postgres data."""
         entries = Path(f"/proc/{self.worker()}/environ").read_text().split("\0")
         pairs = dict(entry.split("=", 1) for entry in entries if "=" in entry)
         return pairs["TRACE_DATA_DSN"]
 
     def hot(self) -> dict[str, list[dict[str, Any]]]:
-        """Every row of the hot tables, each told by a column that only it has."""
+        """Return every row of the hot tables. A column that only one table has identifies it."""
         found: dict[str, list[dict[str, Any]]] = {}
         with psycopg.connect(self._data, row_factory=dict_row) as conn:
             tables = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'dataset%'"
             for table in [row["tablename"] for row in conn.execute(tables)]:
                 rows = conn.execute(f"SELECT * FROM {table}").fetchall()
-                kind = next((k for k, column in _MARKS.items() if rows and column in rows[0]), "")
-                found[kind] = sorted(rows, key=_place)
+                kind = next(
+                    (k for k, column in _UNIQUE_COLUMNS.items() if rows and column in rows[0]), ""
+                )
+                found[kind] = sorted(rows, key=sort_key)
         return found
 
 
-_MARKS = {"blocks": "author", "transactions": "nonce", "logs": "topic0"}
+_UNIQUE_COLUMNS = {"blocks": "author", "transactions": "nonce", "logs": "topic0"}
 
 
-def _place(row: dict[str, Any]) -> tuple[int, ...]:
+def sort_key(row: dict[str, Any]) -> tuple[int, ...]:
     keys = ("block_number", "transaction_index", "log_index")
     return tuple(row[key] for key in keys if key in row)
 
@@ -131,40 +133,35 @@ def stack(node: Anvil, tmp_path: Path) -> Generator[Stack]:
         lite.purge(Home(made.home))
 
 
-def _eventually(holds: Callable[[], bool], what: str, within: float = 240.0) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, f"it never came true: {what}"
-        time.sleep(1.0)  # each look starts a Python
-
-
 def test_every_dataset_holds_the_canonical_chain(node: Anvil, stack: Stack, tmp_path: Path) -> None:
-    draw = random.Random(5)
+    rng = random.Random(5)
     node.mine(90, [1, 2])
     dag = tmp_path / "dag.yaml"
     dag.write_text(_DAG.replace("engine: loop", f"engine: {ENGINE}"))
     deployed = stack.trace("deploy", str(dag))
     assert deployed.returncode == 0, deployed.stderr + deployed.stdout
-    _eventually(lambda: bool(stack.rows("SELECT * FROM kept")), "logs are derived")
+    eventually(lambda: bool(stack.rows("SELECT * FROM kept")), "logs are derived", within=240)
 
     for depth in (1, 7, 64):
-        node.mine(draw.randint(1, 5), [draw.randint(1, 99)])
-        _eventually(lambda: len(stack.hot().get("blocks", [])) == node.head + 1, "followed")
-        node.reorg(depth, [draw.randint(100, 199), draw.randint(200, 299)])
+        node.mine(rng.randint(1, 5), [rng.randint(1, 99)])
+        eventually(
+            lambda: len(stack.hot().get("blocks", [])) == node.head + 1, "followed", within=240
+        )
+        node.reorg(depth, [rng.randint(100, 199), rng.randint(200, 299)])
     os.kill(stack.worker(), signal.SIGKILL)
     node.reorg(3, [7])
     node.mine(2, [8])
 
     truth = rows_of(node.blocks(), CHAIN_ID)
-    _eventually(lambda: stack.hot() == truth, "the hot tables are the chain")
+    eventually(lambda: stack.hot() == truth, "the hot tables equal the chain", within=240)
     logs = [
         [row["block_number"], row["log_index"], row["transaction_hash"].hex(), row["topic0"].hex()]
         for row in truth["logs"]
     ]
     derived = "SELECT block_number, log_index, transaction, topic FROM kept ORDER BY 1, 2"
-    _eventually(lambda: stack.rows(derived) == logs, "what is derived is the chain's")
+    eventually(lambda: stack.rows(derived) == logs, "derived rows equal the chain", within=240)
 
     stack.json("trigger", "tip", "request", "--range", f"0-{node.head}")
     hashes = [[row["block_number"], row["block_hash"].hex()] for row in truth["blocks"]]
     cold = "SELECT block_number, lower(hex(block_hash)) FROM cold ORDER BY 1"
-    _eventually(lambda: stack.rows(cold) == hashes, "cold Parquet is the chain's")
+    eventually(lambda: stack.rows(cold) == hashes, "cold Parquet equals the chain", within=240)

@@ -1,4 +1,4 @@
-"""One chain, and what the quickstart DAG makes of it on this machine's threads."""
+"""One chain, and the outputs of the quickstart DAG on local threads."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -17,5 +17,5 @@ def rpc_url() -> Generator[str]:
 
 @pytest.fixture(scope="session")
 def local(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The directory of every output, to compare with."""
+    """The directory of every output, as the reference."""
     return dag_outputs("local[2]", tmp_path_factory.mktemp("local"), rpc_url, {})

@@ -1,4 +1,4 @@
-"""The same DAG through a real Spark Connect server and on this machine's threads."""
+"""The same DAG through a real Spark Connect server and on local threads."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def made(**more):
         )
     )
 
-def refused(runner, sql, *inputs):
+def refusal(runner, sql, *inputs):
     try:
         runner.run(select(sql, *inputs))
     except BadSql as error:
@@ -57,7 +57,7 @@ DISGUISED = {
         f"FROM range(3) |> SELECT reflect{HOME}",
         f"SELECT {', '.join(f'id + {n} AS c{n}' for n in range(200))}, reflect{HOME} FROM range(1)",
         f"SELECT /*+ BROADCAST(t) */ * FROM range(1) t CROSS JOIN (SELECT java_method{HOME})",
-        f"SELECT reflect{SET} FROM VALUES (1), (2)",  # which the optimiser would call
+        f"SELECT reflect{SET} FROM VALUES (1), (2)",  # the optimiser would call this one
         "SELECT from_xml('<a/>', 'a int', map('rowValidationXSDPath', '/etc/passwd')) AS a",
     ],
     "write the name itself": [f"SELECT IDENTIFIER('ref' || 'lect'){SET} FROM VALUES (1), (2)"],
@@ -84,8 +84,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         yield url
 
 
-def _script(body: str, *args: object, timeout: float = 120) -> str:
-    """A worker's process: one has Spark Connect or a JVM, never both."""
+def run_script(body: str, *args: object, timeout: float = 120) -> str:
+    """Run a worker process. A process uses either Spark Connect or a JVM, never both."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(body), *map(str, args)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([_TESTS, *filter(None, sys.path)])},
@@ -109,7 +109,7 @@ def test_the_quickstart_gives_the_same_bytes_through_spark_connect(
 
 
 @pytest.mark.timeout(300)
-def test_a_task_reads_hot_tables_through_spark_connect_as_it_does_here(
+def test_a_task_reads_the_same_hot_tables_through_spark_connect(
     tmp_path: Path, server: str, rpc_url: str, templates: Templates
 ) -> None:
     chain = DevChain(seed=7, length=60, txs_per_block=6)
@@ -133,7 +133,7 @@ def test_a_task_reads_hot_tables_through_spark_connect_as_it_does_here(
 
 
 @pytest.mark.timeout(400)
-def test_the_operators_tests_pass_through_spark_connect(server: str) -> None:
+def test_the_tests_of_the_operators_pass_through_spark_connect(server: str) -> None:
     files = [f"{_TESTS}/spark/test_{name}_operators.py" for name in ("table", "decode")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "0", "-x", "-p", "no:cacheprovider", *files],
@@ -150,10 +150,10 @@ def test_the_operators_tests_pass_through_spark_connect(server: str) -> None:
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-def test_a_select_through_spark_connect_is_kept_to_its_inputs(
+def test_a_select_through_spark_connect_can_read_only_its_inputs(
     tmp_path: Path, server: str, rpc_url: str
 ) -> None:
-    told = _script(
+    output = run_script(
         """
         import json
         runner = made()
@@ -164,22 +164,22 @@ def test_a_select_through_spark_connect_is_kept_to_its_inputs(
         spark = runner.session.get()
         spark.sql("CREATE TABLE IF NOT EXISTS secret (x INT) USING parquet")
         print(json.dumps({
-            "command": refused(runner, "DROP TABLE secret"),
-            "setting": refused(runner, "SET spark.sql.runSQLOnFiles=true"),
-            "insert": refused(runner, "INSERT INTO secret VALUES (1)"),
-            "way out": refused(runner, "SELECT 1) SELECT * FROM q_; DROP TABLE secret; --"),
-            "two": refused(runner, "SELECT 1; DROP TABLE secret"),
-            "as a name": refused(runner, "SHOW TABLES", {**given, "name": "show"}),
-            "table": refused(runner, "SELECT * FROM secret", given),
-            "hidden table": refused(
+            "command": refusal(runner, "DROP TABLE secret"),
+            "setting": refusal(runner, "SET spark.sql.runSQLOnFiles=true"),
+            "insert": refusal(runner, "INSERT INTO secret VALUES (1)"),
+            "way out": refusal(runner, "SELECT 1) SELECT * FROM q_; DROP TABLE secret; --"),
+            "two": refusal(runner, "SELECT 1; DROP TABLE secret"),
+            "as a name": refusal(runner, "SHOW TABLES", {**given, "name": "show"}),
+            "table": refusal(runner, "SELECT * FROM secret", given),
+            "hidden table": refusal(
                 runner, "WITH a AS (SELECT 1) SELECT (SELECT max(x) FROM secret) AS x FROM a"
             ),
-            "file": refused(runner, f"SELECT * FROM parquet.`{root}`"),
-            "java": refused(
+            "file": refusal(runner, f"SELECT * FROM parquet.`{root}`"),
+            "java": refusal(
                 runner, "SELECT builtin.reflect('java.lang.System', 'getProperty', 'a') AS x"
             ),
-            "program": refused(runner, "SELECT TRANSFORM(1) USING 'cat'"),
-            "column": refused(runner, "SELECT nothing FROM blocks", given),
+            "program": refusal(runner, "SELECT TRANSFORM(1) USING 'cat'"),
+            "column": refusal(runner, "SELECT nothing FROM blocks", given),
         }))
         assert spark.catalog.tableExists("secret") and not spark.table("secret").count()
         ordered = select("WITH b AS (SELECT * FROM blocks) SELECT block_number FROM b "
@@ -193,20 +193,20 @@ def test_a_select_through_spark_connect_is_kept_to_its_inputs(
         server,
         rpc_url,
     )
-    complaints = json.loads(told.splitlines()[-1])
+    messages = json.loads(output.splitlines()[-1])
     for name in ("command", "setting", "insert", "way out", "two", "as a name", "program"):
-        assert "not one SELECT" in complaints[name], complaints[name]
+        assert "not one SELECT" in messages[name], messages[name]
     for name in ("table", "hidden table"):
-        assert "spark_catalog.default.secret is not an input" in complaints[name]
-    assert "reflect is not allowed" in complaints["java"]
-    assert "`nothing`" in complaints["column"] and "(inputs: blocks)" in complaints["column"]
-    assert complaints["file"]
+        assert "spark_catalog.default.secret is not an input" in messages[name]
+    assert "reflect is not allowed" in messages["java"]
+    assert "`nothing`" in messages["column"] and "(inputs: blocks)" in messages["column"]
+    assert messages["file"]
 
 
-def test_no_literal_comment_or_name_hides_what_a_select_does(
+def test_the_sql_guard_sees_through_literals_comments_and_names(
     tmp_path: Path, server: str, rpc_url: str
 ) -> None:
-    told = _script(
+    output = run_script(
         """
         import json
         from trace_etl.spark import sql_guard
@@ -218,7 +218,7 @@ def test_no_literal_comment_or_name_hides_what_a_select_does(
         spark.sql("CREATE OR REPLACE VIEW seen AS SELECT x AS y FROM secret")
 
         def refusals():
-            return {why: [refused(runner, sql) for sql in some] for why, some in given.items()}
+            return {why: [refusal(runner, sql) for sql in some] for why, some in given.items()}
 
         given = json.loads(sys.argv[4])
         at_first = refusals()
@@ -235,42 +235,42 @@ def test_no_literal_comment_or_name_hides_what_a_select_does(
         rpc_url,
         json.dumps(DISGUISED),
     )
-    at_first, by_plan, called = json.loads(told.splitlines()[-1])
+    at_first, by_plan, called = json.loads(output.splitlines()[-1])
     assert called in (None, "null")
-    for why, complaints in at_first.items():
-        assert [one for one in complaints if why not in one] == []
-    for why, complaints in by_plan.items():
+    for why, messages in at_first.items():
+        assert [one for one in messages if why not in one] == []
+    for why, messages in by_plan.items():
         wanted = "calls Java" if why == "write the name itself" else why
-        assert [one for one in complaints if wanted not in one] == []
+        assert [one for one in messages if wanted not in one] == []
 
 
-def test_a_plan_that_is_told_in_part_is_no_ground_to_run_a_select(
+def test_a_select_with_a_truncated_plan_is_refused(
     tmp_path: Path, server: str, rpc_url: str
 ) -> None:
-    told = _script(
+    output = run_script(
         """
         runner = made()
         spark = runner.session.get()
         with runner.session.lease(spark, []) as own:
             own.conf.set("spark.sql.maxPlanStringLength", "100")
-        print(refused(runner, "SELECT id AS a FROM range(1)"))
+        print(refusal(runner, "SELECT id AS a FROM range(1)"))
         with runner.session.lease(spark, []) as own:
             own.conf.set("spark.sql.maxPlanStringLength", "100000")
             own.conf.set("spark.sql.debug.maxToStringFields", "2")
-        print(refused(runner, "SELECT id AS a, 2 AS b, 3 AS c, 4 AS d FROM range(1)"))
+        print(refusal(runner, "SELECT id AS a, 2 AS b, 3 AS c, 4 AS d FROM range(1)"))
         runner.close()
         """,
         tmp_path,
         server,
         rpc_url,
     ).splitlines()
-    assert "more characters" in told[0] and "more fields" in told[1]
+    assert "more characters" in output[0] and "more fields" in output[1]
 
 
-def test_a_session_that_is_not_kept_is_closed_at_the_server(
+def test_a_discarded_session_is_closed_at_the_server(
     tmp_path: Path, server: str, rpc_url: str
 ) -> None:
-    _script(
+    run_script(
         """
         from pyspark.errors import PySparkException
         runner = made()
@@ -282,7 +282,7 @@ def test_a_session_that_is_not_kept_is_closed_at_the_server(
         except PySparkException:
             pass
         else:
-            raise AssertionError("there was no session to drop a view from")
+            raise AssertionError("dropping the view should have failed")
         assert broken.is_stopped and warm.get() is spark
         with warm.lease(spark, []) as late:
             newer = warm.restart()
@@ -298,10 +298,10 @@ def test_a_session_that_is_not_kept_is_closed_at_the_server(
     )
 
 
-def test_a_canceled_task_stops_at_the_server_and_another_goes_on(
+def test_canceling_a_task_stops_only_its_jobs_at_the_server(
     tmp_path: Path, server: str, rpc_url: str
 ) -> None:
-    _script(
+    run_script(
         """
         from concurrent.futures import ThreadPoolExecutor
         from support.faulty_node import FaultyNode
@@ -315,7 +315,7 @@ def test_a_canceled_task_stops_at_the_server_and_another_goes_on(
             runner = made()
             doomed, other = ingest(0, 9), ingest(10, 19)
             runs = [pool.submit(runner.run, task) for task in (doomed, other)]
-            eventually(lambda: len(node.requests) >= 2, "both tasks asking the node", within=60)
+            eventually(lambda: len(node.requests) >= 2, "both tasks call the node", within=120)
             runner.cancel(doomed.task_id)
             try:
                 assert isinstance(runs[0].exception(60), TaskCanceled), runs[0]
@@ -335,12 +335,12 @@ def test_a_canceled_task_stops_at_the_server_and_another_goes_on(
     )
 
 
-def test_what_a_client_cannot_set_is_refused_at_the_start_with_the_fix(
+def test_a_setting_that_a_client_cannot_change_is_refused_at_the_start(
     tmp_path: Path, server: str, rpc_url: str
 ) -> None:
-    told = _script(
+    output = run_script(
         """
-        def complaint(runner):
+        def message(runner):
             try:
                 runner.warm()
             except SparkNotStarted as error:
@@ -348,19 +348,19 @@ def test_what_a_client_cannot_set_is_refused_at_the_start_with_the_fix(
             finally:
                 runner.close()
 
-        print(complaint(made(spark_conf={"spark.executor.memory": "2g"})))
+        print(message(made(spark_conf={"spark.executor.memory": "2g"})))
         url = "sc://localhost:1/;token=hidden"
-        print(complaint(made()))
+        print(message(made()))
         """,
         tmp_path,
         server,
         rpc_url,
     ).splitlines()
-    assert "client cannot set spark.executor.memory" in told[0]
-    assert "no Spark Connect server answers" in told[1] and "hidden" not in told[1]
+    assert "client cannot set spark.executor.memory" in output[0]
+    assert "no Spark Connect server answers" in output[1] and "hidden" not in output[1]
 
 
-def test_a_server_that_is_gone_costs_an_attempt_and_a_new_one_takes_its_place(
+def test_a_stopped_server_fails_an_attempt_and_its_replacement_is_used(
     tmp_path: Path, rpc_url: str
 ) -> None:
     body = """
@@ -371,7 +371,7 @@ def test_a_server_that_is_gone_costs_an_attempt_and_a_new_one_takes_its_place(
             runner.run(select(sql))
         try:
             runner.run(select(sql))
-            raise AssertionError("there is no server")
+            raise AssertionError("the server is stopped")
         except (SparkLost, SparkNotStarted) as error:
             assert error.retryable
         port = url.split(":")[2].partition("/")[0]
@@ -381,4 +381,4 @@ def test_a_server_that_is_gone_costs_an_attempt_and_a_new_one_takes_its_place(
             assert rows(root / "objects", answer, "answer") == [{"n": 1000}]
             runner.close()
         """
-    _script(body, tmp_path, "", rpc_url, timeout=170)
+    run_script(body, tmp_path, "", rpc_url, timeout=170)

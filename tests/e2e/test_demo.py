@@ -1,4 +1,4 @@
-"""`trace demo` as a stranger runs it: a table at the end, and nothing left behind."""
+"""`trace demo` as a new user runs it: it ends with a table and leaves nothing behind."""
 
 import os
 import re
@@ -18,25 +18,25 @@ SMALL = ["--blocks", "200", "--range-size", "100"]
 
 @pytest.fixture
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    """Where the demo makes its home; whatever still runs there afterwards is a failure."""
-    place = tmp_path_factory.mktemp("d")  # short: a socket's path has 108 bytes
-    yield place
-    assert left_behind(place) == []
+    """The directory where the demo creates its home. No process may still use it afterwards."""
+    directory = tmp_path_factory.mktemp("d")  # short: the path of a socket has at most 108 bytes
+    yield directory
+    assert processes_using(directory) == []
 
 
-def left_behind(place: Path) -> list[str]:
+def processes_using(directory: Path) -> list[str]:
     found: list[str] = []
     for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or [])
-        if str(place) in words and process.pid != os.getpid():
-            found.append(words)
+        command = " ".join(process.info["cmdline"] or [])
+        if str(directory) in command and process.pid != os.getpid():
+            found.append(command)
     return found
 
 
 @contextmanager
-def started(scratch: Path, *words: str) -> "Generator[subprocess.Popen[str]]":
+def running_demo(scratch: Path, *command: str) -> "Generator[subprocess.Popen[str]]":
     demo = subprocess.Popen(
-        [*COMMAND, *words],
+        [*COMMAND, *command],
         env={**os.environ, "TMPDIR": str(scratch)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -51,8 +51,8 @@ def started(scratch: Path, *words: str) -> "Generator[subprocess.Popen[str]]":
 
 
 @pytest.mark.timeout(400)
-def test_the_demo_ends_with_the_table_and_leaves_nothing_behind(scratch: Path) -> None:
-    with started(scratch, *SMALL) as demo:
+def test_the_demo_prints_the_table_and_leaves_nothing_behind(scratch: Path) -> None:
+    with running_demo(scratch, *SMALL) as demo:
         text = demo.communicate(timeout=360)[0]
     assert demo.returncode == 0, text
     rows = re.findall(r"^0x[0-9a-f]{40} +(\d+) +(\d+)$", text, re.MULTILINE)
@@ -68,21 +68,21 @@ def test_the_demo_ends_with_the_table_and_leaves_nothing_behind(scratch: Path) -
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_cleans_up(scratch: Path, sent: signal.Signals) -> None:
-    with started(scratch, *SMALL) as demo:
+    with running_demo(scratch, *SMALL) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if line.startswith("Deployed"):
                 break
         demo.send_signal(sent)
-        # Each part has its seconds to end by itself: on a busy machine they add up to a minute.
+        # Each process has a grace period to stop. On a busy machine they add up to a minute.
         rest = demo.communicate(timeout=150)[0]
     assert demo.returncode == 130, rest
     assert "Interrupted." in rest
     assert list(scratch.glob("trace-demo-*")) == []
 
 
-def test_an_unreachable_node_is_named_before_anything_is_started(scratch: Path) -> None:
-    with started(scratch, "--rpc-url", "http://127.0.0.1:1") as demo:
+def test_an_unreachable_node_is_reported_before_anything_starts(scratch: Path) -> None:
+    with running_demo(scratch, "--rpc-url", "http://127.0.0.1:1") as demo:
         text = demo.communicate(timeout=120)[0]
     assert demo.returncode == 1
     assert text.startswith("error: --rpc-url: ") and "refused" in text

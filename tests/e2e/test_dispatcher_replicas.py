@@ -1,4 +1,4 @@
-"""Two Dispatcher processes over one Postgres, all of them killed and restarted under load."""
+"""Two Dispatcher processes over one Postgres. All of them are killed and restarted under load."""
 
 import json
 import random
@@ -28,7 +28,7 @@ from trace_etl.queues.queue import QueueUnavailable
 from trace_etl.state.db import migrations
 
 TASKS = 120
-"""Of each of two jobs: the second runs for what the first publishes."""
+"""Tasks of each of two jobs. The second job runs once per partition of the first."""
 KILLS = 3
 DAG = """
 name: replicas
@@ -48,7 +48,7 @@ jobs:
   - name: after
     operator: sql
     inputs: [{from: {job: work}}]
-    outputs: [done]
+    outputs: [count_completed]
     scaling: {max_concurrency: 6}
     config: {sql: "SELECT 1 FROM out"}
 """
@@ -102,15 +102,15 @@ def world(tmp_path: Path) -> Generator[World]:
 
 
 class Worker(threading.Thread):
-    """Claims, heartbeats and completes; fails, dies and repeats itself now and then."""
+    """Claims, sends heartbeats and completes. Sometimes it fails, disappears or repeats a call."""
 
     def __init__(self, world: World, n: int) -> None:
         super().__init__(name=f"w{n}")
         self.world = world
-        self.chance = random.Random(n)
+        self.rng = random.Random(n)
         self.http = world.client(self.name)
         self.error: BaseException | None = None
-        # Half of them wait for wake-ups, half ask for whatever is ready.
+        # Half of the workers wait for wake-ups, half claim whatever is ready.
         runtimes = ["ecs_python"]
         queue = PgQueue(world.dsns.queue)
         self.consumer = queue.consumer(runtimes, self.name) if n % 2 else None
@@ -130,14 +130,14 @@ class Worker(threading.Thread):
     # --- calls ------------------------------------------------------------------------------
 
     def post(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> httpx.Response:
-        """One try, at one of the replicas. Raises TransportError."""
-        replica = self.chance.choice(self.world.replicas)
+        """Call one replica once. Raises TransportError."""
+        replica = self.rng.choice(self.world.replicas)
         return self.http.post(f"{replica.internal_url}{path}", json=body, headers=headers)
 
-    def until_heard(
+    def post_until_answered(
         self, path: str, headers: dict[str, str], body: dict[str, Any]
     ) -> httpx.Response | None:
-        """As a worker does: again and again, until there is an answer. None: all is over."""
+        """Retry like a worker until a replica answers. Returns None when the test is over."""
         while not self.world.over.is_set():
             try:
                 reply = self.post(path, headers, body)
@@ -146,22 +146,24 @@ class Worker(threading.Thread):
                 assert reply.status_code == 503, reply.text
             except httpx.TransportError:
                 pass
-            self.world.over.wait(self.chance.uniform(0.02, 0.2))
+            self.world.over.wait(self.rng.uniform(0.02, 0.2))
         return None
 
     def claims(self) -> list[dict[str, Any]]:
         headers = {"X-Trace-Worker-Token": self.world.secrets.worker_token}
         if self.consumer is None:
             body = {"runtime": "ecs_python", "worker_id": self.name, "max_tasks": 3}
-            reply = self.until_heard("/internal/task-claim-many", headers, body)
+            reply = self.post_until_answered("/internal/task-claim-many", headers, body)
             claimed = reply.json()["claimed"] if reply else []
         else:
-            claimed = [won for task_id in self.woken() for won in self.claim(task_id, headers)]
+            claimed = [
+                won for task_id in self.receive_wake_ups() for won in self.claim(task_id, headers)
+            ]
         if not claimed:
             self.world.over.wait(0.05)
         return claimed
 
-    def woken(self) -> list[str]:
+    def receive_wake_ups(self) -> list[str]:
         assert self.consumer is not None
         try:
             messages = self.consumer.receive(limit=2, visibility=timedelta(seconds=2))
@@ -173,7 +175,7 @@ class Worker(threading.Thread):
 
     def claim(self, task_id: str, headers: dict[str, str]) -> list[dict[str, Any]]:
         body = {"task_id": task_id, "worker_id": self.name}
-        reply = self.until_heard("/internal/task-claim", headers, body)
+        reply = self.post_until_answered("/internal/task-claim", headers, body)
         won = reply is not None and reply.json()["status"] == "Claimed"
         return [reply.json()] if reply is not None and won else []
 
@@ -186,17 +188,17 @@ class Worker(threading.Thread):
             "attempt": claimed["attempt"],
             "lease_token": claimed["lease_token"],
         }
-        fate = self.chance.random()
+        fate = self.rng.random()
         if fate < 0.04:
-            return  # died: the lease runs out
+            return  # the worker disappears: the lease expires
         if fate < 0.3:
-            beat = self.until_heard("/v1/task/heartbeat", headers, fence)
+            beat = self.post_until_answered("/v1/task/heartbeat", headers, fence)
             if beat is None or beat.status_code == 409:
                 return
         body = {**fence, **(self.failed() if fate > 0.9 else self.completed(claimed))}
-        reply = self.until_heard("/v1/task/complete", headers, body)
-        if reply is not None and self.chance.random() < 0.1:
-            again = self.until_heard("/v1/task/complete", headers, body)
+        reply = self.post_until_answered("/v1/task/complete", headers, body)
+        if reply is not None and self.rng.random() < 0.1:
+            again = self.post_until_answered("/v1/task/complete", headers, body)
             assert again is None or again.status_code in (200, 409), again.text
 
     def failed(self) -> dict[str, Any]:
@@ -206,10 +208,10 @@ class Worker(threading.Thread):
         output, scope = claimed["task"]["outputs"][0], claimed["task"]["scope"]
         ref = output["storage_ref"]
         objects = self.world.replicas[0].directory / "objects"
-        place = objects / ref["bucket"] / ref["prefix"]
-        place.mkdir(parents=True, exist_ok=True)
+        directory = objects / ref["bucket"] / ref["prefix"]
+        directory.mkdir(parents=True, exist_ok=True)
         marker = {"files": [], "rows": 1, "bytes": 1, "schema": []}
-        (place / "_SUCCESS").write_text(json.dumps(marker))
+        (directory / "_SUCCESS").write_text(json.dumps(marker))
         dataset = {k: output[k] for k in ("dataset_uuid", "dataset_version")}
         start, end = scope["start"], scope["end"]
         event = {**dataset, "partition_key": f"{start}-{end}", "start": start, "end": end}
@@ -218,7 +220,7 @@ class Worker(threading.Thread):
 
 
 @contextmanager
-def at_work(world: World, count: int) -> Generator[None]:
+def running_workers(world: World, count: int) -> Generator[None]:
     workers = [Worker(world, n) for n in range(count)]
     for worker in workers:
         worker.start()
@@ -233,8 +235,8 @@ def at_work(world: World, count: int) -> Generator[None]:
             raise worker.error
 
 
-def done(world: World, job: str) -> int:
-    """How many tasks of a job have completed; none can be told while Postgres is away."""
+def count_completed(world: World, job: str) -> int:
+    """Return how many tasks of a job have completed, or -1 while Postgres is down."""
     query = """
         SELECT count(*) FROM tasks JOIN jobs USING (job_id)
          WHERE jobs.name = %s AND status = 'Completed'
@@ -259,29 +261,38 @@ def deploy_and_trigger(world: World) -> None:
             assert reply.status_code == 200, reply.text
 
 
-def test_killing_dispatchers_and_postgres_loses_nothing_and_doubles_nothing(
+def test_killing_dispatchers_and_postgres_loses_and_duplicates_nothing(
     world: World, tmp_path: Path
 ) -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
     deploy_and_trigger(world)
-    with at_work(world, 6):
+    with running_workers(world, 6):
         for n in range(KILLS):
             share = TASKS * (n + 1) // (KILLS + 2)
-            eventually(lambda share=share: done(world, "work") >= share, f"{share} tasks done")
-            replica = chance.choice(world.replicas)
+            eventually(
+                lambda share=share: count_completed(world, "work") >= share,
+                f"{share} tasks are completed",
+            )
+            replica = rng.choice(world.replicas)
             replica.kill()
             if n == 1:
                 world.postgres.stop()
                 world.postgres.start()
             replica.up()
-        eventually(lambda: done(world, "work") == TASKS, "every task of the first job done")
-        eventually(lambda: done(world, "after") == TASKS, "every task of the second job done")
+        eventually(
+            lambda: count_completed(world, "work") == TASKS,
+            "every task of the first job is completed",
+        )
+        eventually(
+            lambda: count_completed(world, "after") == TASKS,
+            "every task of the second job is completed",
+        )
     world.recorder.dump(world.dsns, messages=False)
     saved = world.recorder.save(tmp_path / "history.jsonl")
     verdict = world.recorder.verdict()
     assert verdict.proven, (saved, verdict.violations)
     assert verdict.tasks == 2 * TASKS
-    assert verdict.attempts > verdict.tasks, "nobody tried again: this was no test"
-    assert verdict.unanswered > 0, "every call was answered: this was no test"
+    assert verdict.attempts > verdict.tasks, "no task was retried, so the kills had no effect"
+    assert verdict.unanswered > 0, "every call was answered, so the kills had no effect"
     counts = "SELECT count(*), count(DISTINCT (dataset_version, range_start)) FROM partitions"
     assert sql(world.dsns.state, counts) == [(2 * TASKS, 2 * TASKS)]

@@ -1,4 +1,4 @@
-"""The demo's DAG, small, on the whole stack: a worker killed in the middle changes no row."""
+"""A small quickstart DAG on the whole stack: killing a worker changes no row."""
 
 import json
 import os
@@ -42,20 +42,20 @@ LAST_BLOCK = 399
 
 @contextmanager
 def connect(home: Path) -> Generator[StackClient]:
-    """A client like the command line's."""
+    """Open a client like the command line's."""
     found = client.connect(home)
     with found.http:
         yield found
 
 
 class Stack:
-    """A home, and the command line over it."""
+    """A home, and the command line for it."""
 
     def __init__(self, home: Path, chain: DevChain, node: RunningServer) -> None:
         self.home, self.chain, self.node = home, chain, node
 
     def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
-        # A short lease comes with the DAG; a short wait before the next attempt from here.
+        # The DAG sets a short lease; this sets a short delay before the next attempt.
         environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_INITIAL": "PT1S"}
         return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
 
@@ -65,7 +65,7 @@ class Stack:
         return json.loads(done.stdout)
 
     def tasks(self, dag: str) -> list[dict[str, Any]]:
-        """Asked often while one waits: a process for each look would take the cores from Spark."""
+        """List tasks in process: starting one process per poll would take the cores from Spark."""
         with connect(self.home) as stack:
             return stack.get_all("/v1/tasks", dag=dag)["items"]
 
@@ -74,7 +74,7 @@ class Stack:
         return next(part["pid"] for part in parts if part["name"] == "worker")
 
     def deploy(self, name: str, directory: Path) -> None:
-        """The example under another name, with other published names and a short lease."""
+        """Deploy the example under another name, with other published names and a short lease."""
         text = EXAMPLE.read_text().replace("name: quickstart", f"name: {name}")
         text = text.replace("size: 500", "size: 50").replace(
             "jobs:\n", "defaults: {heartbeat_timeout: 4s}\n\njobs:\n", 1
@@ -106,8 +106,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
             lite.purge(Home(home))
 
 
-def run_to_the_end(stack: Stack, name: str) -> None:
-    """Every range ingested, and every ingested range summed up."""
+def wait_until_completed(stack: Stack, name: str) -> None:
+    """Wait until every range is ingested and aggregated."""
 
     def ended() -> bool:
         tasks = stack.tasks(name)
@@ -116,27 +116,29 @@ def run_to_the_end(stack: Stack, name: str) -> None:
         done = [t for t in tasks if t["status"] == "Completed"]
         return len([t for t in done if t["job"] == "receivers"]) == 8 and len(done) == len(tasks)
 
-    eventually(ended)
+    eventually(ended, f"all tasks of {name} are completed")
 
 
-def test_a_worker_killed_in_the_middle_is_followed_by_another_attempt_and_the_same_rows(
+def test_killing_a_worker_causes_another_attempt_and_the_same_rows(
     stack: Stack, tmp_path: Path
 ) -> None:
     stack.deploy("calm", tmp_path)
     stack.json("trigger", "calm", "request", "--range", f"0-{LAST_BLOCK}")
-    run_to_the_end(stack, "calm")
+    wait_until_completed(stack, "calm")
 
     stack.deploy("disturbed", tmp_path)
     stack.json("trigger", "disturbed", "request", "--range", f"0-{LAST_BLOCK}")
-    eventually(lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")))
+    eventually(
+        lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")), "a task runs"
+    )
     victim = stack.worker_pid()
     assert victim is not None
     os.kill(victim, signal.SIGKILL)
-    run_to_the_end(stack, "disturbed")
+    wait_until_completed(stack, "disturbed")
 
     tasks = stack.tasks("disturbed")
     again = [t["task_id"] for t in tasks if t["attempt"] > 1]
-    assert again, "the kill hit nobody"
+    assert again, "no task was running when the worker was killed"
     attempts = [a for task_id in again for a in stack.json("task", task_id)["attempts"]]
     assert "worker_gone" in {a["cause"] for a in attempts}
     assert stack.worker_pid() != victim
@@ -147,18 +149,18 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_attempt_and_the_sa
         assert calm == disturbed, dataset
 
 
-def test_what_was_committed_names_its_files_by_range(stack: Stack) -> None:
+def test_committed_files_are_named_after_their_range(stack: Stack) -> None:
     names = {path.name for path in (stack.home / "objects").rglob("*.parquet")}
     assert {f"logs_{n * 50}_{n * 50 + 49}.parquet" for n in range(8)} <= names
 
 
-def test_a_wrong_range_and_an_unknown_job_are_refused_with_a_reason(stack: Stack) -> None:
+def test_an_invalid_range_and_an_unknown_job_are_refused_with_a_reason(stack: Stack) -> None:
     backwards = stack.trace("trigger", "calm", "request", "--range", "10-5")
     assert backwards.returncode != 0
     assert "must not be less than start" in backwards.stderr
-    unknown = stack.trace("trigger", "calm", "nobody", "--range", "0-5")
+    unknown = stack.trace("trigger", "calm", "unknown", "--range", "0-5")
     assert unknown.returncode != 0
-    assert "nobody" in unknown.stderr
+    assert "unknown" in unknown.stderr
 
 
 def test_an_unreachable_node_fails_the_task_with_a_clear_reason(
@@ -174,7 +176,7 @@ def test_an_unreachable_node_fails_the_task_with_a_clear_reason(
     def failed() -> list[dict[str, Any]]:
         return [t for t in stack.tasks("lost") if t["job"] == "ingest" and t["error_message"]]
 
-    eventually(failed)
+    eventually(failed, "the ingest fails")
     assert "nowhere" in failed()[0]["error_message"]
 
 
@@ -203,7 +205,7 @@ publish:
 
 
 def partitions(stack: Stack, dataset: str) -> dict[str, dict[str, Any]]:
-    """What is committed, and by whom, by the partition's key."""
+    """Return the committed partitions by key."""
     return {
         part["partition_key"]: part for part in stack.json("dataset", dataset)["partition_list"]
     }
@@ -211,13 +213,13 @@ def partitions(stack: Stack, dataset: str) -> dict[str, dict[str, Any]]:
 
 def parquet_of(stack: Stack, partition: dict[str, Any]) -> Path:
     ref = Storage.model_validate(partition["storage_ref"])
-    place = stack.home / "objects" / ref.bucket / ref.prefix
-    [file] = place.glob("*.parquet")
+    directory = stack.home / "objects" / ref.bucket / ref.prefix
+    [file] = directory.glob("*.parquet")
     return file
 
 
-def tell_another_hash(file: Path, number: int) -> None:
-    """Rewrite it, as well formed as before, with a hash that the chain does not have."""
+def write_wrong_hash(file: Path, number: int) -> None:
+    """Rewrite a valid file with a block hash that the chain does not have."""
     table = pq.ParquetFile(file).read()
     wrong = [
         bytes(32) if block == number else right
@@ -231,7 +233,7 @@ def tell_another_hash(file: Path, number: int) -> None:
 
 
 def findings(stack: Stack) -> list[list[dict[str, Any]]]:
-    """What each check wrote, in the order in which they were made."""
+    """Return what each check wrote, in the order of their creation."""
     checks = [task for task in stack.tasks("checked") if task["job"] == "check"]
     found: list[list[dict[str, Any]]] = []
     for check in sorted(checks, key=lambda task: task["created_at"]):
@@ -241,14 +243,14 @@ def findings(stack: Stack) -> list[list[dict[str, Any]]]:
 
 
 def all_done(stack: Stack, dag: str, **wanted: int) -> bool:
-    """Whether each of these jobs has so many tasks, and no task of the DAG is under way."""
+    """Whether each of these jobs has that many tasks, and all tasks of the DAG are completed."""
     tasks = stack.tasks(dag)
     assert not [t for t in tasks if t["error_message"]]
     counts = {job: len([t for t in tasks if t["job"] == job]) for job in wanted}
     return counts == wanted and all(t["status"] == "Completed" for t in tasks)
 
 
-def test_a_file_that_was_tampered_with_is_found_and_its_partition_alone_is_made_again(
+def test_a_tampered_file_is_found_and_only_its_partition_is_rebuilt(
     stack: Stack, tmp_path: Path
 ) -> None:
     file = tmp_path / "checked.yaml"
@@ -259,17 +261,17 @@ def test_a_file_that_was_tampered_with_is_found_and_its_partition_alone_is_made_
     assert findings(stack) == [[], [], []]
 
     before = partitions(stack, "checked_blocks")
-    tell_another_hash(parquet_of(stack, before["10-19"]), 13)
-    words = ("--partition", "10-19", "--reason", "look again")  # it is checked anew, as it stands
+    write_wrong_hash(parquet_of(stack, before["10-19"]), 13)
+    words = ("--partition", "10-19", "--reason", "check again")  # the changed file is checked again
     stack.json("invalidate", "checked_blocks", *words)
     eventually(lambda: all_done(stack, "checked", ingest=4, check=5))
 
     wrong = {"block_number": 13, "problem": "other rows", "expected_rows": 1, "found_rows": 1}
-    assert findings(stack)[3:] == [[wrong], []]  # and the check of the new rows is content
-    told = stack.json("invalidations", "--dataset", "checked_blocks")["items"]
+    assert findings(stack)[3:] == [[wrong], []]  # the check of the rebuilt rows finds nothing
+    recorded = stack.json("invalidations", "--dataset", "checked_blocks")["items"]
     reason = "integrity_check: block 13 differs from the chain; being rebuilt"
-    [doubt] = [one for one in told if one["reason"] == reason]
-    assert (doubt["partition_key"], doubt["tasks"], doubt["processed"]) == ("10-19", 1, 1)
+    [defect] = [one for one in recorded if one["reason"] == reason]
+    assert (defect["partition_key"], defect["tasks"], defect["processed"]) == ("10-19", 1, 1)
 
     after = partitions(stack, "checked_blocks")
     assert after.keys() == before.keys() and len(after) == 3
@@ -279,22 +281,22 @@ def test_a_file_that_was_tampered_with_is_found_and_its_partition_alone_is_made_
         assert rows == expected(stack.chain, part["start"], part["end"])["blocks"]
 
 
-def large(chain: DevChain, first: int, least: int) -> list[list[Any]]:
-    """Block, token and amount of the large ERC-20 transfers from a block on."""
+def large_transfers(chain: DevChain, first: int, minimum: int) -> list[list[Any]]:
+    """Return block, token and amount of the large_transfers ERC-20 transfers from a block on."""
     found: list[list[Any]] = []
     for log in expected(chain, first, chain.head)["logs"]:
         is_fungible = log["topic0"] == TRANSFER and log["topic2"] and not log["topic3"]
         if is_fungible and len(log["data"]) >= 32:
             amount = int.from_bytes(log["data"][:32], "big")
-            if amount >= least:
+            if amount >= minimum:
                 found.append([log["block_number"], "0x" + log["address"].hex(), str(amount)])
     return sorted(found)
 
 
-def test_the_alert_of_the_erc20_example_tells_of_large_transfers_in_new_blocks(
+def test_the_erc20_example_alerts_on_large_transfers_in_new_blocks(
     stack: Stack, tmp_path: Path
 ) -> None:
-    # The development chain knows no millionaires.
+    # The development chain has no transfers as large_transfers as the example's threshold.
     text = ERC20.read_text().replace("value_f64 >= 1e24", "value_f64 >= 5e21")
     assert "5e21" in text
     file = tmp_path / "erc20.yaml"
@@ -304,19 +306,19 @@ def test_the_alert_of_the_erc20_example_tells_of_large_transfers_in_new_blocks(
 
     def alerts() -> list[list[Any]]:
         sql = "SELECT block_number, token, value_string FROM erc20_large_transfers ORDER BY ALL"
-        with connect(stack.home) as asked:
+        with connect(stack.home) as stack_client:
             try:
-                return asked.query(sql)["rows"]
-            except RequestRejected:  # while there is no alert yet
+                return stack_client.query(sql)["rows"]
+            except RequestRejected:  # before the first alert
                 return []
 
     eventually(lambda: any(t["job"] == "live_transfers" for t in stack.tasks("erc20")))
     stack.node.mine(8)
-    wanted = large(stack.chain, LAST_BLOCK + 1, 5 * 10**21)
+    wanted = large_transfers(stack.chain, LAST_BLOCK + 1, 5 * 10**21)
     assert len(wanted) > 3
     eventually(lambda: [row for row in alerts() if row[0] > LAST_BLOCK] == wanted)
 
-    stack.node.reorg(4)  # the alert holds what the chain holds now, and nothing else
-    again = large(stack.chain, LAST_BLOCK + 1, 5 * 10**21)
+    stack.node.reorg(4)  # after the reorganisation the alerts match the new chain
+    again = large_transfers(stack.chain, LAST_BLOCK + 1, 5 * 10**21)
     assert again != wanted
     eventually(lambda: [row for row in alerts() if row[0] > LAST_BLOCK] == again)

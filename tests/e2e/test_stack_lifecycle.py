@@ -1,4 +1,4 @@
-"""Starting, stopping and surviving: all of it real but the services, which are stand-ins."""
+"""Start, stop and recovery of the stack with stand-ins for the services."""
 
 import json
 import os
@@ -30,7 +30,7 @@ PARTS = {"postgres", "dispatcher", "worker", "sink", "query", "scheduler"}
 
 
 class Stack:
-    """One foreground stack, as a user's terminal would run it."""
+    """One stack in the foreground, as in a user's terminal."""
 
     def __init__(self, home: Path, environment: dict[str, str], **options: object) -> None:
         self.home = home
@@ -44,15 +44,15 @@ class Stack:
                 env={**os.environ, **environment},
             )
         assert self.process.stdout
-        self.first_words = self.process.stdout.readline().strip()
+        self.first_line = self.process.stdout.readline().strip()
 
     def end(self, sent: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait for its end, return its exit code."""
+        """Send a signal, wait for the end of the process, and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(sent)
         assert self.process.stdout
         if not self.process.stdout.closed:
-            self.first_words += self.process.stdout.read().rstrip()
+            self.first_line += self.process.stdout.read().rstrip()
             self.process.stdout.close()
         return self.process.wait()
 
@@ -64,13 +64,13 @@ class Stack:
         records = json.loads((self.home / "run" / "stack.json").read_text())
         return next(record["pid"] for record in records if record["name"] == part)
 
-    def family(self) -> list[psutil.Process]:
+    def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    """One home for all, as a user has: each test starts where the last one stopped."""
+    """One home for all tests, as a user has. Each test starts from the state of the previous one."""
     made = tmp_path_factory.mktemp("stack") / "home"
     yield made
     lite.purge(Home(made))
@@ -96,9 +96,9 @@ def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process_tree.is_running(process)]
 
 
-def test_a_stack_comes_up_says_where_it_is_and_goes_without_a_trace(home: Path) -> None:
+def test_a_stack_starts_reports_its_status_and_stops_completely(home: Path) -> None:
     with running(home) as stack:
-        assert stack.first_words == "up"
+        assert stack.first_line == "up"
         status = trace(home, "status", "--json")
         assert status.returncode == 0, status.stdout
         found = json.loads(status.stdout)
@@ -109,38 +109,39 @@ def test_a_stack_comes_up_says_where_it_is_and_goes_without_a_trace(home: Path) 
         assert {part["spark"] for part in found["parts"]} == {"ready", None}
         for name in ("api_url", "internal_url", "query_url"):
             assert probes.is_healthy(connection[name], connection["ca"])
-        family = stack.family()
-        assert len(family) > len(PARTS)
+        descendants = stack.descendants()
+        assert len(descendants) > len(PARTS)
         assert stack.end() == 0
-    assert still_running(family) == []
+    assert still_running(descendants) == []
     assert not (home / "connection.json").exists()
     assert trace(home, "status").returncode == 3
 
 
-def speaking(log: Path) -> set[str]:
-    """Who has said something so far; a line that is being written does not count."""
+def log_sources(log: Path) -> set[str]:
+    """Return the names of the log sources so far, without the line that is still being written."""
     return {line.split()[1] for line in log.read_text().split("\n")[:-1]}
 
 
-def test_the_terminal_shows_one_tidy_log(home: Path) -> None:
+def test_the_terminal_shows_one_log_of_all_processes(home: Path) -> None:
     ctrl_c = signal.SIGINT
     if signal.getsignal(ctrl_c) is signal.SIG_IGN:
-        ctrl_c = signal.SIGTERM  # we run in the background, where Ctrl-C is nobody's
-    speakers = PARTS - {"postgres"} | {"supervisor"}
+        ctrl_c = signal.SIGTERM  # background processes ignore Ctrl-C
+    expected_sources = PARTS - {"postgres"} | {"supervisor"}
     with running(home) as stack:
-        eventually(lambda: speaking(stack.log) >= speakers, "every part has said something")
+        eventually(
+            lambda: log_sources(stack.log) >= expected_sources, "every process has logged a line"
+        )
         assert stack.end(ctrl_c) == 0
-    lines = stack.log.read_text().splitlines()
-    words = [line.split() for line in lines]
-    assert speaking(stack.log) == speakers
-    assert all(len(word[0].split(":")) == 3 for word in words)
-    own = [word[2] for word in words if word[1] == "supervisor"]
-    assert own[-2:] == ["stack_stopping", "stack_stopped"]
-    assert words[-1][2] == "stack_stopped"
+    lines = [line.split() for line in stack.log.read_text().splitlines()]
+    assert log_sources(stack.log) == expected_sources
+    assert all(len(line[0].split(":")) == 3 for line in lines)
+    events = [line[2] for line in lines if line[1] == "supervisor"]
+    assert events[-2:] == ["stack_stopping", "stack_stopped"]
+    assert lines[-1][2] == "stack_stopped"
     assert '{"event": "stub_started"' in (home / "logs" / "worker.log").read_text()
 
 
-def test_everything_in_the_home_is_its_owners_alone(home: Path) -> None:
+def test_only_the_owner_can_read_the_files_in_the_home(home: Path) -> None:
     with running(home):
         paths = [home, *(path for path in home.rglob("*") if not path.is_symlink())]
         open_to_others = [p for p in paths if stat.S_IMODE(p.stat().st_mode) & 0o077]
@@ -148,17 +149,17 @@ def test_everything_in_the_home_is_its_owners_alone(home: Path) -> None:
     assert {path.name for path in home.iterdir()} >= {"tls", "keys", "tokens", "pgpass", "postgres"}
 
 
-def test_no_secret_is_on_a_command_line_or_in_an_environment(home: Path) -> None:
+def test_no_secret_is_in_a_command_line_or_environment(home: Path) -> None:
     with running(home) as stack:
         secrets = [line.split(":")[-1] for line in (home / "pgpass").read_text().splitlines()]
         secrets += [(home / "tokens" / name).read_text().strip() for name in ("worker", "user.jwt")]
         assert len(secrets) == 8
-        for process in [psutil.Process(stack.process.pid), *stack.family()]:
+        for process in [psutil.Process(stack.process.pid), *stack.descendants()]:
             shown = " ".join([*process.cmdline(), *process.environ().values()])
             assert not [secret for secret in secrets if secret in shown]
 
 
-def test_a_part_gets_only_its_own_settings(home: Path) -> None:
+def test_a_process_gets_only_its_own_settings(home: Path) -> None:
     with running(home, {"TRACE_STATE_DSN": "mine", "TRACE_SLOTS": "7"}) as stack:
         worker = psutil.Process(stack.pid("worker")).environ()
         dispatcher = psutil.Process(stack.pid("dispatcher")).environ()
@@ -171,11 +172,11 @@ def test_a_part_gets_only_its_own_settings(home: Path) -> None:
     assert "TRACE_WORKER_TOKEN_FILE" not in dispatcher
 
 
-def test_starting_twice_says_who_runs_and_what_to_do(home: Path) -> None:
+def test_starting_twice_reports_the_running_stack_and_what_to_do(home: Path) -> None:
     with running(home) as stack, running(home) as second:
         assert second.process.wait() == 1
-        assert second.first_words.startswith("already_running")
-        assert str(stack.process.pid) in second.first_words
+        assert second.first_line.startswith("already_running")
+        assert str(stack.process.pid) in second.first_line
         again = trace(home, "up", "--detach")
         assert again.returncode == 0
         assert "trace down" in again.stderr
@@ -184,7 +185,7 @@ def test_starting_twice_says_who_runs_and_what_to_do(home: Path) -> None:
         assert trace(home, "status").returncode == 0
 
 
-def test_a_part_that_dies_comes_back_and_status_counts_it(home: Path) -> None:
+def test_a_killed_process_is_restarted_and_status_counts_the_restart(home: Path) -> None:
     with running(home) as stack:
         before = stack.pid("query")
         os.kill(before, signal.SIGKILL)
@@ -196,7 +197,7 @@ def test_a_part_that_dies_comes_back_and_status_counts_it(home: Path) -> None:
         assert restarts == {**dict.fromkeys(PARTS, 0), "query": 1}
 
 
-def test_status_is_degraded_when_a_part_does_not_answer(home: Path) -> None:
+def test_status_is_degraded_when_a_process_does_not_answer(home: Path) -> None:
     with running(home) as stack:
         query = psutil.Process(stack.pid("query"))
         query.suspend()
@@ -209,7 +210,7 @@ def test_status_is_degraded_when_a_part_does_not_answer(home: Path) -> None:
         assert parts == {**dict.fromkeys(PARTS, "healthy"), "query": "silent"}
 
 
-def test_postgres_killed_comes_back_with_every_row(home: Path) -> None:
+def test_a_killed_postgres_is_restarted_with_every_row(home: Path) -> None:
     with running(home) as stack:
         port = int(json.loads((home / "config.json").read_text())["ports"]["postgres"]["port"])
         dsns = databases.dsns(Server(port, home / "pgpass"))
@@ -224,72 +225,72 @@ def test_postgres_killed_comes_back_with_every_row(home: Path) -> None:
             assert conn.execute("SELECT n FROM kept").fetchone() == (7,)
 
 
-def test_a_killed_supervisor_leaves_nothing_and_the_next_start_is_as_before(home: Path) -> None:
+def test_a_killed_supervisor_leaves_no_process_and_the_stack_starts_again(home: Path) -> None:
     with running(home) as stack:
-        services = [process for process in stack.family() if process.name() != "sleep"]
+        services = [process for process in stack.descendants() if process.name() != "sleep"]
         connection = stack.connection
         stack.end(signal.SIGKILL)
         eventually(lambda: still_running(services) == [])
         assert trace(home, "status").returncode == 3
     with running(home) as stack:
-        assert stack.first_words == "up"
+        assert stack.first_line == "up"
         again = stack.connection
     kept = {"api_url", "internal_url", "query_url", "ca"}
     assert {name: again[name] for name in kept} == {name: connection[name] for name in kept}
 
 
-def test_what_a_killed_supervisor_left_alive_is_shown_and_ended(home: Path) -> None:
+def test_orphans_of_a_killed_supervisor_are_shown_and_stopped(home: Path) -> None:
     with running(home, {"STUB_IGNORES_SIGTERM": "worker,query"}) as stack:
-        family = stack.family()
-        left = [stack.pid("worker"), stack.pid("query")]
+        descendants = stack.descendants()
+        orphans = [stack.pid("worker"), stack.pid("query")]
         stack.end(signal.SIGKILL)
         status = trace(home, "status")
         assert status.returncode == 3
-        assert all(str(pid) in status.stdout for pid in left)
+        assert all(str(pid) in status.stdout for pid in orphans)
         assert "trace down" in status.stdout
     with running(home) as stack:
-        assert stack.first_words == "up"
-        assert still_running(family) == []
+        assert stack.first_line == "up"
+        assert still_running(descendants) == []
         assert '"orphans_stopped"' in (home / "logs" / "supervisor.log").read_text()
 
 
-def test_down_ends_what_a_killed_supervisor_left(home: Path) -> None:
+def test_down_stops_the_orphans_of_a_killed_supervisor(home: Path) -> None:
     with running(home, {"STUB_IGNORES_SIGTERM": "worker"}) as stack:
-        family = stack.family()
+        descendants = stack.descendants()
         stack.end(signal.SIGKILL)
         assert trace(home, "down").returncode == 0
-        assert still_running(family) == []
+        assert still_running(descendants) == []
 
 
-def test_down_stops_a_stack_and_is_content_when_there_is_none(home: Path) -> None:
+def test_down_stops_a_stack_and_succeeds_when_none_runs(home: Path) -> None:
     with running(home) as stack:
-        family = stack.family()
+        descendants = stack.descendants()
         stopped = trace(home, "down")
         assert (stopped.returncode, stopped.stdout) == (0, "Stopped.\n")
         assert stack.process.wait() == 0
-        assert still_running(family) == []
+        assert still_running(descendants) == []
     nothing = trace(home, "down")
     assert nothing.returncode == 0
     assert nothing.stdout.startswith("No stack was running")
 
 
-def test_purge_deletes_everything_and_only_that(tmp_path: Path) -> None:
+def test_purge_deletes_the_files_of_the_stack_and_no_others(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with running(home):
-        place = (home / "postgres").resolve()
+        directory = (home / "postgres").resolve()
         (home / "mine.txt").write_text("not yours")
-    assert trace(home, "down", "--purge").returncode == 1, "it asks first"
-    assert place.exists()
+    assert trace(home, "down", "--purge").returncode == 1, "purge asks for confirmation"
+    assert directory.exists()
     assert trace(home, "down", "--purge", "--yes").returncode == 0
-    assert not place.exists()
+    assert not directory.exists()
     assert [path.name for path in home.iterdir()] == ["mine.txt"]
 
 
-def test_two_homes_do_not_meet(home: Path, tmp_path: Path) -> None:
+def test_stacks_in_two_homes_do_not_affect_each_other(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other home"
     try:
         with running(home) as one, running(other) as two:
-            assert (one.first_words, two.first_words) == ("up", "up")
+            assert (one.first_line, two.first_line) == ("up", "up")
             first, second = one.connection, two.connection
             assert first["api_url"] != second["api_url"]
             assert not probes.is_healthy(first["api_url"], second["ca"])
@@ -300,7 +301,7 @@ def test_two_homes_do_not_meet(home: Path, tmp_path: Path) -> None:
         lite.purge(Home(other))
 
 
-def test_a_port_taken_meanwhile_is_replaced_unless_the_user_chose_it(home: Path) -> None:
+def test_a_port_in_use_is_replaced_unless_the_user_chose_it(home: Path) -> None:
     with running(home) as stack:
         port = int(stack.connection["api_url"].rpartition(":")[2])
     with socket.socket() as listener:
@@ -308,15 +309,15 @@ def test_a_port_taken_meanwhile_is_replaced_unless_the_user_chose_it(home: Path)
         listener.bind(("127.0.0.1", port))
         listener.listen()
         with running(home) as stack:
-            assert stack.first_words == "up"
+            assert stack.first_line == "up"
             assert not stack.connection["api_url"].endswith(f":{port}")
         with running(home, ports={"api": port}) as stack:
             assert stack.process.wait() == 1
             stack.end()
             taken = f"port_taken: port {port} (api) is taken by "
-            assert stack.first_words.startswith(taken)
-            assert f"(pid {os.getpid()})" in stack.first_words
-            assert "--api-port" in stack.first_words
+            assert stack.first_line.startswith(taken)
+            assert f"(pid {os.getpid()})" in stack.first_line
+            assert "--api-port" in stack.first_line
 
 
 def test_rpc_endpoints_are_remembered(home: Path) -> None:
@@ -327,14 +328,14 @@ def test_rpc_endpoints_are_remembered(home: Path) -> None:
     assert json.loads(given) == {"default": ["http://127.0.0.1:1"], "base": ["http://127.0.0.1:2"]}
 
 
-def test_several_workers_are_several_parts(home: Path) -> None:
+def test_several_workers_are_separate_processes(home: Path) -> None:
     with running(home, workers=2) as stack:
         first, second = (psutil.Process(stack.pid(f"worker-{n}")).environ() for n in (1, 2))
     for name in ("TRACE_WORKER_ID", "TRACE_READY_FILE", "TRACE_SPARK_DIR"):
         assert first[name] != second[name]
 
 
-def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_home_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = trace(tmp_path / "file" / "home", "up", "--detach")
     assert refused.returncode == 1
@@ -356,18 +357,18 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Generator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
+    directory = tmp_path / "disk"
+    directory.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", directory], capture_output=True
     )
     if mounted.returncode != 0:
         pytest.skip("cannot mount a small disk here")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    yield directory
+    subprocess.run(["umount", directory], check=True)
 
 
-def test_a_full_disk_is_said_so_before_anything_starts(full_disk: Path) -> None:
+def test_a_full_disk_is_reported_before_anything_starts(full_disk: Path) -> None:
     refused = trace(full_disk / "home", "up", "--detach")
     assert refused.returncode == 1
     assert "is full" in refused.stderr
@@ -375,17 +376,17 @@ def test_a_full_disk_is_said_so_before_anything_starts(full_disk: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "culprit"),
+    ("words", "option"),
     [
         (["--rpc-url", "ftp://x"], "--rpc-url"),
         (["--api-port", "70000"], "--api-port"),
         (["--workers", "0"], "--workers"),
     ],
 )
-def test_a_bad_option_is_named_and_starts_nothing(
-    home: Path, words: list[str], culprit: str
+def test_an_invalid_option_is_reported_and_nothing_starts(
+    home: Path, words: list[str], option: str
 ) -> None:
     refused = trace(home, "up", "--detach", *words)
     assert refused.returncode != 0
-    assert culprit in refused.stderr
+    assert option in refused.stderr
     assert trace(home, "status").returncode == 3

@@ -1,4 +1,4 @@
-"""The same stack for an ordinary user, when the tests themselves run as root."""
+"""The stack runs as an ordinary user, when the tests run as root."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from trace_etl.lite.processes import probes
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 SUPPORT = Path(__file__).parents[1] / "support"
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class User:
-    """Somebody without rights, with a home and an interpreter of our version."""
+    """An unprivileged user with a home and a Python interpreter of the same version."""
 
     home: Path
     python: str
@@ -50,23 +50,23 @@ class User:
             text=True,
             cwd=self.home,
             env=self.environment,
-            user=NOBODY,
-            group=NOBODY,
+            user=UNPRIVILEGED,
+            group=UNPRIVILEGED,
             extra_groups=[],
         )
 
     def trace(self, *words: str) -> tuple[int, str]:
         process = self.popen("-c", "from trace_etl.cli.main import main; main()", *words)
-        said, _ = process.communicate()
-        return process.returncode, said
+        output, _ = process.communicate()
+        return process.returncode, output
 
 
 @pytest.fixture
 def user() -> Generator[User]:
     home = Path(tempfile.mkdtemp(prefix="trace-user-", dir="/tmp"))
-    os.chown(home, NOBODY, NOBODY)
+    os.chown(home, UNPRIVILEGED, UNPRIVILEGED)
     for python in (sys.executable, shutil.which("python3", path="/usr/bin:/bin")):
-        if python and knows_trace(User(home, python)):
+        if python and can_import_trace(User(home, python)):
             yield User(home, python)
             break
     else:
@@ -74,7 +74,7 @@ def user() -> Generator[User]:
     shutil.rmtree(home)
 
 
-def knows_trace(user: User) -> bool:
+def can_import_trace(user: User) -> bool:
     same = f"import sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
     try:
         process = user.popen("-c", f"import trace_etl, psycopg, psutil; {same}")
@@ -84,20 +84,20 @@ def knows_trace(user: User) -> bool:
     return process.returncode == 0
 
 
-def test_an_ordinary_user_has_the_stack_in_the_default_home(user: User) -> None:
+def test_an_ordinary_user_runs_the_stack_in_the_default_home(user: User) -> None:
     process = user.popen(SUPPORT / "stub_stack.py", user.home / ".trace", "{}")
     assert process.stdout
-    said = ""
-    while "up\n" not in said.splitlines(keepends=True):
+    output = ""
+    while "up\n" not in output.splitlines(keepends=True):
         line = process.stdout.readline()
-        assert line, said
-        said += line
+        assert line, output
+        output += line
     code, status = user.trace("status", "--json")
     assert code == 0, status
     connection = json.loads((user.home / ".trace" / "connection.json").read_text())
     assert probes.is_healthy(connection["api_url"], connection["ca"])
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert {member.uids().effective for member in family} == {NOBODY}
+    descendants = psutil.Process(process.pid).children(recursive=True)
+    assert {member.uids().effective for member in descendants} == {UNPRIVILEGED}
     assert not (user.home / ".trace" / "postgres").is_symlink()
     process.send_signal(signal.SIGTERM)
     process.communicate()
@@ -106,14 +106,14 @@ def test_an_ordinary_user_has_the_stack_in_the_default_home(user: User) -> None:
     assert list(user.home.iterdir()) == []
 
 
-def test_a_home_an_ordinary_user_may_not_write_is_named_with_what_to_do(
+def test_a_home_without_write_permission_is_reported_with_what_to_do(
     user: User, tmp_path: Path
 ) -> None:
     theirs = tmp_path / "theirs"
     for command in ("up", "status", "down"):
-        code, said = user.trace(command, "--home", str(theirs))
-        assert code == 1, said
-        assert str(theirs) in said
-        assert "Permission denied" in said
-        assert "TRACE_HOME" in said
-        assert "Traceback" not in said
+        code, output = user.trace(command, "--home", str(theirs))
+        assert code == 1, output
+        assert str(theirs) in output
+        assert "Permission denied" in output
+        assert "TRACE_HOME" in output
+        assert "Traceback" not in output

@@ -44,11 +44,11 @@ def connection(home: Path) -> dict[str, Any]:
 
 
 def part(home: Path, name: str) -> checks.ProcessStatus:
-    """Asked often: a process for each look would take the cores from what is waited for."""
+    """Check in process: starting one process per poll would take the cores from the stack."""
     return next(part for part in checks.check(Home(home)).parts if part.name == name)
 
 
-def names(processes: list[psutil.Process]) -> set[str]:
+def names_of_running(processes: list[psutil.Process]) -> set[str]:
     return {process.name() for process in processes if process_tree.is_running(process)}
 
 
@@ -57,7 +57,7 @@ def client(home: Path) -> httpx.Client:
     return httpx.Client(verify=context, trust_env=False)
 
 
-def test_every_service_answers_and_the_local_user_is_let_in(home: Path) -> None:
+def test_every_service_answers_and_accepts_the_local_user(home: Path) -> None:
     found = connection(home)
     token = Path(found["user_token"]).read_text().strip()
     with client(home) as http:
@@ -68,7 +68,7 @@ def test_every_service_answers_and_the_local_user_is_let_in(home: Path) -> None:
         assert http.get(url, headers={"authorization": f"Bearer {token}"}).status_code == 200
 
 
-def test_a_killed_worker_takes_its_jvm_along_and_a_new_one_starts(home: Path) -> None:
+def test_the_jvm_of_a_killed_worker_ends_and_the_worker_is_restarted(home: Path) -> None:
     eventually(lambda: part(home, "worker").spark == "ready")
     worker = part(home, "worker").pid
     jvms = [p for p in process_tree.session_members(worker) if p.name() == "java"]
@@ -90,9 +90,9 @@ def test_a_killed_sink_is_restarted(home: Path) -> None:
 
 def test_down_stops_every_process(home: Path) -> None:
     supervisor = psutil.Process(connection(home)["supervisor_pid"])
-    eventually(lambda: "java" in names(supervisor.children(recursive=True)))
-    family = supervisor.children(recursive=True)
+    eventually(lambda: "java" in names_of_running(supervisor.children(recursive=True)))
+    descendants = supervisor.children(recursive=True)
     assert trace(home, "down").returncode == 0
-    assert [p for p in (supervisor, *family) if process_tree.is_running(p)] == []
+    assert [p for p in (supervisor, *descendants) if process_tree.is_running(p)] == []
     log = (home / "logs" / "supervisor.log").read_text()
     assert '"stack_stopped"' in log

@@ -9,11 +9,11 @@ from trace_etl.devtools.devchain import DevChain, start_server
 LENGTH = 200
 
 
-def a_chain() -> DevChain:
+def new_chain() -> DevChain:
     return DevChain(seed=5, length=LENGTH, txs_per_block=8)
 
 
 @pytest.fixture(scope="session")
 def rpc_url() -> Generator[str]:
-    with start_server(a_chain()) as server:
+    with start_server(new_chain()) as server:
         yield server.url

@@ -1,4 +1,4 @@
-"""The same chain, read by cryo and by us: every field of every row is the same."""
+"""cryo and Trace read the same chain: every field of every row is equal."""
 
 from collections.abc import Generator
 from typing import Any
@@ -22,7 +22,7 @@ TABLES = ("blocks", "transactions", "logs")
 def theirs(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("cryo") / "out"
     cryo.freeze(TABLES, LENGTH, rpc_url, out, chunk=75)
-    return {table: _whole(out.glob(f"*__{table}__*.parquet")) for table in TABLES}
+    return {table: read_sorted(out.glob(f"*__{table}__*.parquet")) for table in TABLES}
 
 
 @pytest.fixture(scope="module")
@@ -39,20 +39,24 @@ def ours(rpc_url: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[di
     finally:
         runner.close()
     yield {
-        table: _whole(f for one in tasks for f in directory(root, one, table).glob("*.parquet"))
+        table: read_sorted(
+            f for one in tasks for f in directory(root, one, table).glob("*.parquet")
+        )
         for table in TABLES
     }
 
 
-def _whole(files: Any) -> Any:
-    """All rows of some files in the chain's order."""
+def read_sorted(files: Any) -> Any:
+    """Concatenate all rows of some files in the order of the chain."""
     table = pa.concat_tables([pq.read_table(file) for file in sorted(files)])
     keys = ("block_number", "transaction_index", "log_index")
     return table.sort_by([(name, "ascending") for name in keys if name in table.column_names])
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_field_is_the_same(ours: dict[str, Any], theirs: dict[str, Any], table: str) -> None:
+def test_every_field_equals_the_field_of_cryo(
+    ours: dict[str, Any], theirs: dict[str, Any], table: str
+) -> None:
     mine, other = ours[table], theirs[table]
     assert mine.num_rows == other.num_rows > 0
     assert set(other.column_names) <= set(mine.column_names)

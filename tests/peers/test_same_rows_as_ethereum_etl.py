@@ -1,4 +1,4 @@
-"""The same chain, read by ethereum-etl and by us: where the fields overlap, they are the same."""
+"""ethereum-etl and Trace read the same chain: fields that both have are equal."""
 
 import csv
 import subprocess
@@ -76,7 +76,7 @@ def _topics(row: Row) -> str:
     return ",".join(_hex(topic) for topic in topics if topic is not None)
 
 
-# Their words for our columns.
+# Columns of ethereum-etl, and how to compute them from our rows.
 _OVERLAP: dict[str, dict[str, Callable[[Row], str]]] = {
     "blocks": {
         "number": lambda row: _text(row["block_number"]),
@@ -116,21 +116,23 @@ _ORDER = ("number", "block_number", "transaction_index", "log_index")
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_fields_in_common_are_the_same(
+def test_common_fields_equal_those_of_ethereum_etl(
     ours: dict[str, list[Row]], theirs: dict[str, list[Row]], table: str
 ) -> None:
-    words = _OVERLAP[table]
-    keys = [name for name in _ORDER if name in words]
-    told = [{name: row[name] for name in words} for row in theirs[table]]
-    told.sort(key=lambda row: [int(row[name]) for name in keys])
-    mine = [{name: value(row) for name, value in words.items()} for row in ours[table]]
+    columns = _OVERLAP[table]
+    keys = [name for name in _ORDER if name in columns]
+    expected = [{name: row[name] for name in columns} for row in theirs[table]]
+    expected.sort(key=lambda row: [int(row[name]) for name in keys])
+    mine = [{name: value(row) for name, value in columns.items()} for row in ours[table]]
     assert len(mine) > LENGTH / 2
-    assert mine == told
+    assert mine == expected
 
 
-def test_receipts_are_the_same(ours: dict[str, list[Row]], theirs: dict[str, list[Row]]) -> None:
+def test_receipts_equal_those_of_ethereum_etl(
+    ours: dict[str, list[Row]], theirs: dict[str, list[Row]]
+) -> None:
     receipts = {row["hash"]: row["receipt"] for row in theirs["transactions"]}
     for row in ours["transactions"]:
-        told = receipts[_hex(row["transaction_hash"])]
-        assert told["gas_used"] == str(row["gas_used"])
-        assert told["status"] == str(int(row["success"]))
+        expected = receipts[_hex(row["transaction_hash"])]
+        assert expected["gas_used"] == str(row["gas_used"])
+        assert expected["status"] == str(int(row["success"]))

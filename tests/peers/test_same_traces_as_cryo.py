@@ -1,4 +1,4 @@
-"""Traces of a recorded chain (calls, creations, a revert, a contract's end), by cryo and by us."""
+"""Traces of a recorded chain (calls, creations, a revert, a self-destruct), by cryo and by Trace."""
 
 import json
 from collections.abc import Generator
@@ -20,7 +20,7 @@ LAST = int(RECORDED['["eth_blockNumber", []]'], 16)
 
 @pytest.fixture
 def url() -> Generator[str]:
-    """A node that knows its recording and nothing else."""
+    """A node that answers only from its recording."""
     with FaultyNode("http://127.0.0.1:9", before=_answer) as node:
         yield node.url
 
@@ -34,7 +34,7 @@ def _key(call: dict[str, Any]) -> str:
     return json.dumps([call["method"], call.get("params", [])])
 
 
-def test_every_field_of_every_trace_is_the_same(url: str, tmp_path: Path) -> None:
+def test_every_trace_field_equals_the_field_of_cryo(url: str, tmp_path: Path) -> None:
     out = tmp_path / "cryo"
     cryo.freeze(["traces"], LAST + 1, url, out)
     theirs = pa.concat_tables([pq.read_table(file) for file in out.glob("*.parquet")])
@@ -44,5 +44,5 @@ def test_every_field_of_every_trace_is_the_same(url: str, tmp_path: Path) -> Non
     ours = pa.Table.from_batches(batches)
     assert set(ours["action_type"].to_pylist()) == {"call", "create", "suicide"}
     for name in theirs.column_names:
-        told = theirs[name].cast(SCHEMAS["traces"].field(name).type)
-        assert ours[name].to_pylist() == told.to_pylist(), name
+        expected = theirs[name].cast(SCHEMAS["traces"].field(name).type)
+        assert ours[name].to_pylist() == expected.to_pylist(), name

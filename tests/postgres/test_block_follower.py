@@ -395,18 +395,18 @@ def test_the_operator_follows_until_it_is_canceled(
     stream = FollowedChain(data, hot_outputs(payload))
     announced: Queue[int | None] = Queue()
 
-    def tell(events: Any, invalidations: Any = ()) -> None:
+    def report(events: Any, invalidations: Any = ()) -> None:
         stream.report(events, invalidations)
         announced.put(events[0].cursor)
 
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(runner.run, payload, DispatcherLink(uuid4(), tell))
-        assert announced.get(timeout=30) == 89
+        running = pool.submit(runner.run, payload, DispatcherLink(uuid4(), report))
+        assert announced.get(timeout=120) == 89
         chain.mine(2)
-        assert announced.get(timeout=30) == 91
+        assert announced.get(timeout=120) == 91
         runner.cancel(payload.task_id)
         with pytest.raises(TaskCanceled):
-            running.result(timeout=30)
+            running.result(timeout=120)
     assert stream.rows() == chain.rows(start=80)
     job = {"job": "test.block_follower"}
     assert REGISTRY.get_sample_value("trace_follower_block", job) == 91

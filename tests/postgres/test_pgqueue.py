@@ -161,6 +161,11 @@ def test_another_thread_settles_messages_while_one_waits(dsns: Dsns, consumer: P
     assert not thread.is_alive()
 
 
+def test_the_queue_does_not_wait_for_the_disk(consumer: PgConsumer) -> None:
+    setting = consumer._listen().execute("SHOW synchronous_commit").fetchone()
+    assert setting == ("off",)
+
+
 def test_a_consumer_is_listed_while_its_session_is_open(dsns: Dsns, consumer: PgConsumer) -> None:
     assert consumers(dsns, QUEUE) == set()
     consumer.receive(limit=1, visibility=LONG)

@@ -1,4 +1,4 @@
-"""One warm Spark session per test process, one chain, and a place for objects."""
+"""One warm Spark session per test process, one chain and one object store."""
 
 import os
 from collections.abc import Generator
@@ -17,7 +17,7 @@ LENGTH = 60
 
 @pytest.fixture(scope="session")
 def chain() -> DevChain:
-    """For looking things up; its twin is served."""
+    """The expected chain. An identical one is served over RPC."""
     return DevChain(seed=7, length=LENGTH, txs_per_block=6)
 
 
@@ -34,7 +34,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pools(rpc_url: str) -> dict[str, tuple[str, ...]]:
-    """The runner's RPC pools; a test may add one under a name of its own."""
+    """The RPC pools of the runner. A test may add one under its own name."""
     return {"default": (rpc_url,)}
 
 
@@ -43,7 +43,7 @@ def runner(
     objects: Path, pools: dict[str, tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[SparkRunner]:
     scratch = tmp_path_factory.mktemp("spark")
-    master = os.environ.get("TRACE_TEST_MASTER", "local[2]")  # `make test-cluster` names others
+    master = os.environ.get("TRACE_TEST_MASTER", "local[2]")  # `make test-cluster` sets others
     made = SparkRunner(SparkSettings(FileStore(objects), scratch, master=master, rpc_pools=pools))
     made.warm()
     yield made

@@ -1,4 +1,4 @@
-"""`append`: rows are upserted on their key, so that a replay adds nothing."""
+"""`append` upserts rows on their key, so that a replay adds nothing."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -63,13 +63,14 @@ def test_rows_are_upserted_and_a_replay_adds_nothing(
 ) -> None:
     first = _task(output, "('ann', 1, 1.5D), ('bob', 2, 2D), ('ann', 3, 9D)")
     result = mine.run(first)
-    [told], [event] = result.outputs, result.events
-    assert (told.row_count, result.datasets_published) == (2, [])
+    [reported], [event] = result.outputs, result.events
+    assert (reported.row_count, result.datasets_published) == (2, [])
     assert (
-        told.location == f"postgres_table:{hot_table(output.dataset_uuid, output.dataset_version)}"
+        reported.location
+        == f"postgres_table:{hot_table(output.dataset_uuid, output.dataset_version)}"
     )
     assert event.partition_key == "0-9"
-    wanted = [("ann", 3, 9.0), ("bob", 2, 2.0)]  # of two rows with one key, the newest block's
+    wanted = [("ann", 3, 9.0), ("bob", 2, 2.0)]  # of two rows with one key, the newest block wins
     assert _table(dsn, output) == wanted
     mine.run(first)
     mine.run(first.model_copy(update={"attempt": 2}))
@@ -78,7 +79,7 @@ def test_rows_are_upserted_and_a_replay_adds_nothing(
     assert _table(dsn, output) == [wanted[0], ("bob", 7, 0.0), ("cid", 8, 1.0)]
 
 
-def test_a_late_attempt_changes_nothing(mine: SparkRunner, dsn: str, output: TaskOutput) -> None:
+def test_a_late_attempt_writes_nothing(mine: SparkRunner, dsn: str, output: TaskOutput) -> None:
     payload = _task(output, "('ann', 1, 1D)")
     mine.run(payload.model_copy(update={"attempt": 2}))
     late = _task(output, "('ann', 1, 666D)", task_id=payload.task_id)
@@ -87,7 +88,7 @@ def test_a_late_attempt_changes_nothing(mine: SparkRunner, dsn: str, output: Tas
     assert _table(dsn, output) == [("ann", 1, 1.0)]
 
 
-def test_what_was_appended_is_an_input_like_any_other(
+def test_an_appended_dataset_can_be_read_as_an_input(
     mine: SparkRunner, dsn: str, output: TaskOutput, spark: SparkSession
 ) -> None:
     mine.run(_task(output, "('ann', 1, 1D), ('bob', 20, 2D)"))
@@ -102,7 +103,7 @@ def test_what_was_appended_is_an_input_like_any_other(
 
 
 @pytest.mark.parametrize(
-    ("values", "complaint"),
+    ("values", "message"),
     [
         ("('ann', 1, map('a', 1))", r"column amount is map<string,int>; append holds numbers"),
         ("('ann', 1, 'a\\u0000b')", "a value that Postgres does not hold"),
@@ -110,14 +111,16 @@ def test_what_was_appended_is_an_input_like_any_other(
     ],
     ids=["type", "NUL", "null"],
 )
-def test_rows_that_have_no_place_say_why_and_leave_nothing(
-    mine: SparkRunner, dsn: str, output: TaskOutput, values: str, complaint: str
+def test_rows_that_cannot_be_stored_are_refused_and_leave_no_staging_table(
+    mine: SparkRunner, dsn: str, output: TaskOutput, values: str, message: str
 ) -> None:
-    with pytest.raises(BadSql, match=complaint):
+    with pytest.raises(BadSql, match=message):
         mine.run(_task(output, values))
     with psycopg.connect(dsn) as conn:
-        [[left]] = conn.execute("SELECT count(*) FROM pg_tables WHERE tablename ~ '^staging_'")
-    assert left == 0
+        [[staging_tables]] = conn.execute(
+            "SELECT count(*) FROM pg_tables WHERE tablename ~ '^staging_'"
+        )
+    assert staging_tables == 0
 
 
 _EVERY_TYPE = """
@@ -133,7 +136,7 @@ SELECT 'bob', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 
 """
 
 
-def test_every_common_type_goes_through_postgres_and_back(
+def test_every_common_type_survives_a_round_trip_through_postgres(
     mine: SparkRunner, dsn: str, output: TaskOutput, spark: SparkSession
 ) -> None:
     made = task("sql", {"sql": _EVERY_TYPE}, ["answer"], scope=SCOPE)
@@ -144,19 +147,21 @@ def test_every_common_type_goes_through_postgres_and_back(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
     )
-    own = spark.newSession()
-    found = hot_tables.load(own, given, None, dsn).frame
-    wanted = own.sql(_EVERY_TYPE)
+    session = spark.newSession()
+    found = hot_tables.load(session, given, None, dsn).frame
+    wanted = session.sql(_EVERY_TYPE)
     assert sorted(found.collect()) == sorted(wanted.collect())
     kinds = {field.name: field.dataType.simpleString() for field in found.schema}
     expected = {field.name: field.dataType.simpleString() for field in wanted.schema}
     assert kinds == {**expected, "tiny": "smallint", "tinies": "array<smallint>"}
-    # Filters on them are pushed down, or left to Spark, and mean the same.
+    # Filters on these columns are pushed down or evaluated by Spark, with the same result.
     for condition in ("money > 12345.6BD", "day < DATE '1970-01-01'", "f = 0.5F", "n IN (3, 4)"):
         assert [row["who"] for row in found.where(condition).collect()] == ["ann"], condition
 
 
-def test_a_key_that_is_not_a_column_is_named(mine: SparkRunner, output: TaskOutput) -> None:
+def test_a_unique_key_that_is_not_a_column_is_reported(
+    mine: SparkRunner, output: TaskOutput
+) -> None:
     wrong = output.model_copy(update={"unique_key": ["whom"]})
     with pytest.raises(BadSql, match="no column whom of the unique_key"):
         mine.run(_task(wrong, "('ann', 1, 1D)"))
@@ -168,7 +173,7 @@ def test_an_operator_that_cannot_append_is_refused(runner: SparkRunner, output: 
         runner.run(payload.model_copy(update={"outputs": [output], "task_id": uuid4()}))
 
 
-def test_a_worker_without_postgres_data_says_so(
+def test_append_without_postgres_data_is_refused(
     runner: SparkRunner, output: TaskOutput, tmp_path: Path
 ) -> None:
     with pytest.raises(BadTask, match="append needs Postgres data"):
@@ -176,7 +181,7 @@ def test_a_worker_without_postgres_data_says_so(
 
 
 @pytest.mark.parametrize("name", ["_cursor", "_published"])
-def test_a_column_that_marks_buffered_tables_is_refused(
+def test_a_column_reserved_for_buffered_tables_is_refused(
     mine: SparkRunner, output: TaskOutput, name: str
 ) -> None:
     made = task("sql", {"sql": f"SELECT 'ann' AS who, 1L AS {name}"}, ["answer"], scope=SCOPE)

@@ -1,4 +1,4 @@
-"""Buffered outputs: rows go to the sink as batches, and come back as a cursor's input."""
+"""Buffered outputs: rows go to the sink as batches, and a reader gets them by cursor."""
 
 from collections.abc import Generator
 from typing import Any
@@ -27,7 +27,7 @@ COLUMNS = [
     {"name": "amount", "type": "long", "nullable": True},
     {"name": "note", "type": "string", "nullable": True},
 ]
-Offered = list[tuple[UUID, str, int, int]]
+PublishedBatches = list[tuple[UUID, str, int, int]]
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +59,18 @@ def _task(sql: str) -> TaskPayload:
     return made.model_copy(update={"outputs": [output.model_copy(update=change)]})
 
 
-def _run(mine: SparkRunner, payload: TaskPayload) -> tuple[Any, Offered]:
-    offered: Offered = []
+def _run(mine: SparkRunner, payload: TaskPayload) -> tuple[Any, PublishedBatches]:
+    published: PublishedBatches = []
 
     def publish(
         dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int
     ) -> None:
-        offered.append((dataset_uuid, batch_uri, record_count, batch_size_bytes))
+        published.append((dataset_uuid, batch_uri, record_count, batch_size_bytes))
 
     def emit(*_: Any) -> None:
-        raise AssertionError("nothing is told before the sink has written it")
+        raise AssertionError("the task must not emit events before the sink has written the rows")
 
-    return mine.run(payload, DispatcherLink(uuid4(), emit, publish)), offered
+    return mine.run(payload, DispatcherLink(uuid4(), emit, publish)), published
 
 
 def _batch(payload: TaskPayload, uri: str, rows: int) -> BufferBatch:
@@ -93,14 +93,14 @@ def _batch(payload: TaskPayload, uri: str, rows: int) -> BufferBatch:
     )
 
 
-def test_rows_are_offered_as_batches_that_the_sink_reads(mine: SparkRunner) -> None:
+def test_rows_are_published_as_batches_that_the_sink_can_read(mine: SparkRunner) -> None:
     payload = _task(
         "SELECT X'ff00' AS who, 7 AS amount, 'é' AS note UNION ALL SELECT X'01', NULL, ''"
     )
-    result, offered = _run(mine, payload)
-    (told,) = result.outputs
-    assert (told.row_count, result.events, result.datasets_published) == (2, [], [])
-    ((dataset_uuid, uri, rows, size),) = offered
+    result, published = _run(mine, payload)
+    (reported,) = result.outputs
+    assert (reported.row_count, result.events, result.datasets_published) == (2, [], [])
+    ((dataset_uuid, uri, rows, size),) = published
     assert (dataset_uuid, rows) == (payload.outputs[0].dataset_uuid, 2)
     root = mine.settings.objects.root
     assert (root / uri.removeprefix("s3://")).stat().st_size == size
@@ -108,7 +108,7 @@ def test_rows_are_offered_as_batches_that_the_sink_reads(mine: SparkRunner) -> N
     assert sorted(read) == [(b"\x01", None, ""), (b"\xff\x00", 7, "é")]
 
 
-def test_large_outputs_are_cut_into_batches_that_are_small_enough(
+def test_large_outputs_are_split_into_batches_below_the_size_limit(
     mine: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_batches, "MAX_BATCH_BYTES", 100)
@@ -118,7 +118,7 @@ def test_large_outputs_are_cut_into_batches_that_are_small_enough(
     assert max(sizes) <= 100
 
 
-def test_batches_have_no_more_rows_than_the_sink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_do_not_exceed_the_row_limit_of_the_sink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_batches, "MAX_BATCH_ROWS", 10)
     assert [len(part) for part in pipeline_batches.packed(iter(_tables(25)))] == [10, 10, 5]
 
@@ -129,13 +129,13 @@ def _tables(rows: int) -> list[Any]:
     return [pa.RecordBatch.from_pylist([{"n": n, "text": "x" * 10} for n in range(rows)])]
 
 
-def test_an_output_without_rows_offers_nothing(mine: SparkRunner) -> None:
-    result, offered = _run(mine, _task("SELECT X'00' AS who WHERE false"))
-    assert (result.outputs[0].row_count, offered) == (0, [])
+def test_an_output_without_rows_publishes_no_batch(mine: SparkRunner) -> None:
+    result, published = _run(mine, _task("SELECT X'00' AS who WHERE false"))
+    assert (result.outputs[0].row_count, published) == (0, [])
 
 
 @pytest.mark.parametrize(
-    ("sql", "wrong"),
+    ("sql", "message"),
     [
         ("SELECT X'00' AS who, 1 AS other", "no column other"),
         ("SELECT 1 AS amount", "no column who"),
@@ -146,14 +146,14 @@ def test_an_output_without_rows_offers_nothing(mine: SparkRunner) -> None:
         ("SELECT 'a' AS who", "who is string, but binary"),
     ],
 )
-def test_a_select_that_does_not_fit_the_schema_is_refused(
-    mine: SparkRunner, sql: str, wrong: str
+def test_a_select_that_does_not_match_the_schema_is_refused(
+    mine: SparkRunner, sql: str, message: str
 ) -> None:
-    with pytest.raises(BadSql, match=wrong):
+    with pytest.raises(BadSql, match=message):
         _run(mine, _task(sql))
 
 
-def test_a_reader_gets_what_changed_since_its_cursor_and_no_columns_of_ours(
+def test_a_reader_gets_rows_changed_since_its_cursor_without_internal_columns(
     spark: SparkSession, dsn: str
 ) -> None:
     dataset, version = uuid4(), uuid4()

@@ -1,4 +1,4 @@
-"""A worker and a sink: from blocks to a buffered dataset of two DAGs, and on to its reader."""
+"""A worker and a sink: from blocks to a buffered dataset of two DAGs, and to its reader."""
 
 import threading
 from collections.abc import Generator
@@ -113,12 +113,11 @@ def test_rows_of_two_dags_reach_the_table_and_its_reader(stack: Live) -> None:
         for text in (CHAIN, PRODUCER.format(name="a"), PRODUCER.format(name="b"), READER):
             reply = user.post("/v1/dags", json={"text": text})
             assert reply.status_code == 200, reply.text
-        ask = {"dag": "chain", "job": "request", "start": 0, "end": 9}
-        assert user.post("/v1/triggers", json=ask).status_code == 200
+        trigger = {"dag": "chain", "job": "request", "start": 0, "end": 9}
+        assert user.post("/v1/triggers", json=trigger).status_code == 200
         batches = eventually(
-            lambda: _written(user.get("/v1/datasets/alerts/batches").json()["items"]),
-            "both batches written",
-            within=60,
+            lambda: both_written(user.get("/v1/datasets/alerts/batches").json()["items"]),
+            "both batches are written",
         )
         assert {(b["dag"], b["row_count"]) for b in batches} == {("a", 10), ("b", 10)}
         assert sorted(b["cursor"] for b in batches) == [1, 2]
@@ -128,15 +127,16 @@ def test_rows_of_two_dags_reach_the_table_and_its_reader(stack: Live) -> None:
             ids = conn.execute(f'SELECT id FROM "{table}" ORDER BY id').fetchall()
         assert len(ids) == 20
         seen = eventually(
-            lambda: _read_up_to(user.get("/v1/datasets/seen").json(), 2), "both read", within=60
+            lambda: dataset_read_up_to(user.get("/v1/datasets/seen").json(), 2),
+            "both batches are read",
         )
         assert seen["row_count"] == seen["partitions"]
 
 
-def _written(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def both_written(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     done = [b for b in items if b["state"] == "written"]
     return done if len(done) == 2 else []
 
 
-def _read_up_to(dataset: dict[str, Any], cursor: int) -> dict[str, Any] | None:
+def dataset_read_up_to(dataset: dict[str, Any], cursor: int) -> dict[str, Any] | None:
     return dataset if dataset["range_end"] == cursor else None

@@ -1,4 +1,4 @@
-"""The cache of what a JVM loads: found by name, made once, and never in the way."""
+"""The JVM class cache: found by Java version, created once, and ignored when it is broken."""
 
 import subprocess
 import sys
@@ -9,17 +9,17 @@ import pytest
 
 from trace_etl.spark.session import jvm
 
-NO_CACHE = "Java 25 or newer, and `trace prepare`, which `make test` runs first"
+NO_CACHE = "needs Java 25 or newer, and `trace prepare`, which `make test` runs first"
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python environment that has no cache yet."""
+def new_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Python environment without a cache."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     return tmp_path
 
 
-def java(directory: Path, version: str) -> Path:
+def make_java_home(directory: Path, version: str) -> Path:
     directory.mkdir()
     (directory / "release").write_text(f'JAVA_VERSION="{version}"\n')
     return directory
@@ -30,11 +30,11 @@ def flags(home: Path, *given: str) -> list[str]:
     return [word for word in line if word.startswith("-XX:AOT")]
 
 
-def test_a_cache_is_used_when_it_is_there(elsewhere: Path) -> None:
-    home = java(elsewhere / "java", "25.0.2")
+def test_an_existing_cache_is_used(new_environment: Path) -> None:
+    home = make_java_home(new_environment / "make_java_home", "25.0.2")
     assert flags(home) == []
     cache = jvm.class_cache(home)
-    assert cache is not None and cache.is_relative_to(elsewhere)
+    assert cache is not None and cache.is_relative_to(new_environment)
     cache.parent.mkdir(parents=True)
     cache.touch()
     assert flags(home) == [f"-XX:AOTCache={cache}"]
@@ -42,12 +42,15 @@ def test_a_cache_is_used_when_it_is_there(elsewhere: Path) -> None:
     assert flags(home, recording) == [recording]
 
 
-def test_another_java_has_another_cache_and_an_older_one_none(elsewhere: Path) -> None:
+def test_each_java_version_has_its_own_cache_and_old_versions_have_none(
+    new_environment: Path,
+) -> None:
     caches = [
-        jvm.class_cache(java(elsewhere / version, version)) for version in ("25.0.2", "26.0.1")
+        jvm.class_cache(make_java_home(new_environment / version, version))
+        for version in ("25.0.2", "26.0.1")
     ]
     assert None not in caches and len(set(caches)) == 2
-    assert jvm.class_cache(java(elsewhere / "21", "21.0.4")) is None
+    assert jvm.class_cache(make_java_home(new_environment / "21", "21.0.4")) is None
 
 
 START = """
@@ -73,8 +76,8 @@ warm.close()
 """
 
 
-def started(root: Path, *content: str) -> subprocess.CompletedProcess[str]:
-    """A session in a process of its own: what it counted, and its JVM's log."""
+def start_session(root: Path, *content: str) -> subprocess.CompletedProcess[str]:
+    """Start a session in a separate process, which prints a count and the log of its JVM."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(START), str(root), *content],
         capture_output=True,
@@ -84,20 +87,20 @@ def started(root: Path, *content: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_broken_cache_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_broken_cache_is_ignored(tmp_path: Path) -> None:
     if jvm.class_cache(jvm.wheel_java_home()) is None:
         pytest.skip(NO_CACHE)
-    done = started(tmp_path, "not a cache")
+    done = start_session(tmp_path, "not a cache")
     assert done.stdout.splitlines()[0] == "7"
-    assert "[aot]" in done.stdout  # the log says why it was not used
+    assert "[aot]" in done.stdout  # the log explains why the cache was not used
 
 
-def test_the_prepared_cache_is_taken_without_complaint(tmp_path: Path) -> None:
+def test_the_prepared_cache_is_used_without_warnings(tmp_path: Path) -> None:
     cache = jvm.class_cache(jvm.wheel_java_home())
     if cache is None or not cache.is_file():
         pytest.skip(NO_CACHE)
-    done = started(tmp_path)
+    done = start_session(tmp_path)
     assert done.stdout.splitlines()[0] == "7"
     assert f"-XX:AOTCache={cache}" in done.stdout
     assert "Unable to map" not in done.stdout
-    assert "Traceback" not in done.stderr  # of a JVM that hangs up as it ends
+    assert "Traceback" not in done.stderr  # a JVM that closes its connection first causes one

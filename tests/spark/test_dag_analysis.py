@@ -1,4 +1,4 @@
-"""Spark's own analyser over a whole DAG, before anything runs."""
+"""Spark's analyser checks the SQL of a whole DAG before anything runs."""
 
 import re
 from collections.abc import Generator
@@ -44,27 +44,27 @@ jobs:
 
 
 @pytest.fixture
-def own(runner: SparkRunner) -> Generator[SparkSession]:
+def session(runner: SparkRunner) -> Generator[SparkSession]:
     with runner.session.lease(runner.session.get(), ["logs", "t", "elsewhere"]) as spark:
         yield spark
 
 
-def test_the_columns_of_every_output_are_known_before_anything_runs(own: SparkSession) -> None:
-    found = analyse_dag(own, parse_dag(DAG.replace("WHERE", "")), {})
+def test_the_columns_of_every_output_are_known_before_a_run(session: SparkSession) -> None:
+    found = analyse_dag(session, parse_dag(DAG.replace("WHERE", "")), {})
     assert found.problems == [] and found.unknown == ["outer"]
     shapes = {key: schema.simpleString() for key, schema in found.outputs.items()}
     assert shapes["first", "first"] == "struct<address:binary,n:bigint>"
     assert shapes["last", "last"] == "struct<m:bigint>"
 
 
-def test_a_published_datasets_columns_are_what_the_stack_says(own: SparkSession) -> None:
+def test_the_columns_of_a_published_dataset_come_from_the_stack(session: SparkSession) -> None:
     known = StructType.fromDDL("a int")
-    found = analyse_dag(own, parse_dag(DAG.replace("WHERE", "")), {"elsewhere": known})
+    found = analyse_dag(session, parse_dag(DAG.replace("WHERE", "")), {"elsewhere": known})
     assert found.outputs["outer", "outer"].simpleString() == "struct<a:int>"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "job", "complaint"),
+    ("old", "new", "job", "message"),
     [
         ("address, count", "adress, count", 3, r"`adress` cannot be resolved.*`address`.*line 1"),
         ("GROUP BY address", "GROUP YB address", 3, r"Syntax error.*line 3"),
@@ -73,22 +73,22 @@ def test_a_published_datasets_columns_are_what_the_stack_says(own: SparkSession)
     ],
     ids=["column", "syntax", "twice", "where"],
 )
-def test_a_select_that_cannot_be_is_found_with_its_place(
-    own: SparkSession, old: str, new: str, job: int, complaint: str
+def test_an_invalid_select_is_reported_with_its_position(
+    session: SparkSession, old: str, new: str, job: int, message: str
 ) -> None:
     text = DAG.replace(old, new).replace("WHERE", "")
-    [found] = analyse_dag(own, parse_dag(text), {}).problems
+    [found] = analyse_dag(session, parse_dag(text), {}).problems
     assert found.job == job
-    assert re.search(complaint, found.message), found.message
+    assert re.search(message, found.message), found.message
 
 
 @pytest.mark.parametrize(
-    ("key", "column", "complaint"),
+    ("key", "column", "message"),
     [("address", "map(address, n)", "append holds numbers"), ("adress", "n", "no column adress")],
     ids=["type", "key"],
 )
-def test_what_append_cannot_hold_is_found_before_anything_runs(
-    own: SparkSession, key: str, column: str, complaint: str
+def test_columns_that_append_cannot_store_are_reported_before_a_run(
+    session: SparkSession, key: str, column: str, message: str
 ) -> None:
     kept = f"""
   - name: kept
@@ -99,11 +99,11 @@ def test_what_append_cannot_hold_is_found_before_anything_runs(
     unique_key: [{key}]
     config: {{sql: "SELECT address, {column} AS n FROM t"}}
 """
-    [found] = analyse_dag(own, parse_dag(DAG.replace("WHERE", "") + kept), {}).problems
-    assert complaint in found.message
+    [found] = analyse_dag(session, parse_dag(DAG.replace("WHERE", "") + kept), {}).problems
+    assert message in found.message
 
 
 @pytest.mark.parametrize("name", sorted(one.parent.name for one in EXAMPLES.glob("*/dag.yaml")))
-def test_an_example_passes(own: SparkSession, name: str) -> None:
-    found = analyse_dag(own, parse_dag((EXAMPLES / name / "dag.yaml").read_text()), {})
+def test_an_example_dag_has_no_problems(session: SparkSession, name: str) -> None:
+    found = analyse_dag(session, parse_dag((EXAMPLES / name / "dag.yaml").read_text()), {})
     assert found.problems == [] and found.unknown == []

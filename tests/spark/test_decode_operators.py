@@ -1,4 +1,4 @@
-"""Logs of a chain to events, by real tasks on Spark."""
+"""Tasks on Spark decode the logs of a chain into events."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def _is_erc20(log: dict[str, Any]) -> bool:
     return log["topic2"] is not None and log["topic3"] is None and len(log["data"]) >= 32
 
 
-def _wanted(log: dict[str, Any]) -> dict[str, Any]:
+def expected_transfer(log: dict[str, Any]) -> dict[str, Any]:
     [value] = decode(["uint256"], log["data"])
     return {
         "block_number": log["block_number"],
@@ -48,7 +48,7 @@ def _wanted(log: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_transfers_of_a_chain_are_what_eth_abi_makes_of_its_logs(
+def test_erc20_transfers_are_decoded_as_by_eth_abi(
     runner: SparkRunner,
     objects: Path,
     ingested: list[TaskPayload],
@@ -63,12 +63,12 @@ def test_transfers_of_a_chain_are_what_eth_abi_makes_of_its_logs(
     )
     runner.run(payload)
     found = rows(objects, payload, "transfers")
-    wanted = [_wanted(log) for log in logs if _is_erc20(log)]
+    wanted = [expected_transfer(log) for log in logs if _is_erc20(log)]
     assert len(wanted) > 20
     assert [{name: row[name] for name in wanted[0]} for row in found] == wanted
 
 
-def test_events_and_what_does_not_decode_are_outputs_of_one_task(
+def test_one_task_outputs_decoded_events_and_undecoded_logs(
     runner: SparkRunner,
     objects: Path,
     ingested: list[TaskPayload],
@@ -122,7 +122,9 @@ def test_only_logs_of_the_listed_contracts_are_decoded(
     mine = [log for log in logs if log["address"] == proxy and log["block_number"] < 30]
     assert [row["arg_address"] for row in found] == [log["topic2"][12:] for log in mine]
     assert {row["decode_error"] for row in found} == {None}
-    assert [row["arg2_string"] for row in found] == [_wanted(log)["value_string"] for log in mine]
+    assert [row["arg2_string"] for row in found] == [
+        expected_transfer(log)["value_string"] for log in mine
+    ]
 
 
 def test_an_empty_scope_gives_empty_files_with_all_columns(
@@ -139,7 +141,7 @@ def test_an_empty_scope_gives_empty_files_with_all_columns(
     assert [output.row_count for output in result.outputs] == [0, 0]
 
 
-def test_an_input_that_holds_no_logs_is_refused(runner: SparkRunner) -> None:
+def test_an_input_without_log_columns_is_refused(runner: SparkRunner) -> None:
     source = ingest(0, 9, outputs=["blocks"])
     runner.run(source)
     payload = task(

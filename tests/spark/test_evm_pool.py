@@ -1,5 +1,6 @@
-"""Pools of endpoints, traces and withdrawals: who lies or lags is left, and the key is kept."""
+"""RPC pools, traces and withdrawals: wrong or slow endpoints are avoided, and keys stay secret."""
 
+import threading
 import time
 from collections.abc import Generator
 from typing import Any
@@ -33,8 +34,8 @@ def node(rpc_url: str) -> Generator[FaultyNode]:
         yield made
 
 
-def _answers(method: str, change: Any) -> Any:
-    """Change every result of a method."""
+def change_results(method: str, change: Any) -> Any:
+    """Change every result of one method."""
 
     def after(calls: Calls, items: Calls) -> Calls:
         for call, item in zip(calls, items, strict=True):
@@ -45,7 +46,9 @@ def _answers(method: str, change: Any) -> Any:
     return after
 
 
-def test_a_pool_is_asked_all_at_once(node: FaultyNode, rpc_url: str, chain: DevChain) -> None:
+def test_requests_are_spread_over_the_endpoints_of_a_pool(
+    node: FaultyNode, rpc_url: str, chain: DevChain
+) -> None:
     with FaultyNode(rpc_url) as second:
         assert _read(node.url, second.url, batch=2) == expected(chain, 0, 29)
         assert "eth_getBlockReceipts" in node.methods()
@@ -55,13 +58,13 @@ def test_a_pool_is_asked_all_at_once(node: FaultyNode, rpc_url: str, chain: DevC
 @pytest.mark.parametrize(
     "after",
     [
-        _answers("eth_getBlockReceipts", lambda told: told.clear()),
-        _answers("eth_getBlockReceipts", lambda told: told.reverse()),
-        _answers("eth_getBlockByNumber", lambda told: told.update(number="0x63")),
+        change_results("eth_getBlockReceipts", lambda result: result.clear()),
+        change_results("eth_getBlockReceipts", lambda result: result.reverse()),
+        change_results("eth_getBlockByNumber", lambda result: result.update(number="0x63")),
     ],
     ids=["missing_receipts", "mixed_up_receipts", "another_block"],
 )
-def test_a_pool_leaves_an_endpoint_that_contradicts_itself(
+def test_a_pool_avoids_an_endpoint_with_inconsistent_answers(
     node: FaultyNode, rpc_url: str, chain: DevChain, after: Any
 ) -> None:
     node.after = after
@@ -69,7 +72,7 @@ def test_a_pool_leaves_an_endpoint_that_contradicts_itself(
     assert "eth_getBlockReceipts" in node.methods() or "eth_getBlockByNumber" in node.methods()
 
 
-def test_a_pool_leaves_an_endpoint_that_lags(
+def test_a_pool_avoids_an_endpoint_that_lags_behind(
     node: FaultyNode, rpc_url: str, chain: DevChain
 ) -> None:
     def lag(calls: Calls, items: Calls) -> Calls:
@@ -82,7 +85,7 @@ def test_a_pool_leaves_an_endpoint_that_lags(
     assert _read(node.url, rpc_url, spread=False) == expected(chain, 0, 29)
 
 
-def test_a_limit_told_inside_a_batch_makes_batches_smaller(
+def test_a_limit_error_inside_a_batch_makes_later_batches_smaller(
     node: FaultyNode, chain: DevChain
 ) -> None:
     def limit(calls: Calls, items: Calls) -> Calls:
@@ -96,7 +99,7 @@ def test_a_limit_told_inside_a_batch_makes_batches_smaller(
 
 
 @pytest.mark.parametrize("code", [-32005, -32602, -32000])
-def test_a_range_with_too_many_logs_is_asked_for_in_halves(
+def test_a_log_range_with_too_many_results_is_split_in_halves(
     node: FaultyNode, chain: DevChain, code: int
 ) -> None:
     def limit(calls: Calls, items: Calls) -> Calls:
@@ -122,7 +125,7 @@ def test_a_range_with_too_many_logs_is_asked_for_in_halves(
     ],
     ids=["32601", "32004", "32000", "32600"],
 )
-def test_receipts_are_asked_for_one_by_one_where_blocks_of_them_are_not_known(
+def test_receipts_are_requested_one_by_one_when_block_receipts_are_unsupported(
     node: FaultyNode, chain: DevChain, error: dict[str, Any]
 ) -> None:
     def refuse(calls: Calls, items: Calls) -> Calls:
@@ -136,18 +139,24 @@ def test_receipts_are_asked_for_one_by_one_where_blocks_of_them_are_not_known(
     assert _read(node.url, end=9) == expected(chain, 0, 9)
 
 
-def test_a_slow_endpoint_is_left_for_another(
+def test_a_pool_avoids_an_endpoint_that_times_out(
     node: FaultyNode, rpc_url: str, chain: DevChain
 ) -> None:
-    def slow(calls: Calls) -> Reply | None:
-        time.sleep(0.5)
+    stopped_hanging = threading.Event()
+
+    def hang(calls: Calls) -> Reply | None:
+        stopped_hanging.wait(60)
         return None
 
-    node.before = slow
-    assert _read(node.url, rpc_url, spread=False, timeout=0.2, tries=6) == expected(chain, 0, 29)
+    node.before = hang
+    try:
+        found = _read(node.url, rpc_url, spread=False, timeout=2, tries=6)
+    finally:
+        stopped_hanging.set()
+    assert found == expected(chain, 0, 29)
 
 
-def test_a_quota_paces_the_calls(rpc_url: str) -> None:
+def test_a_quota_limits_the_rate_of_calls(rpc_url: str) -> None:
     began = time.monotonic()
     _read(f"{rpc_url}#calls_per_second=200", end=29)  # 1 + 30 + 30 calls
     assert time.monotonic() - began > 0.2
@@ -156,7 +165,7 @@ def test_a_quota_paces_the_calls(rpc_url: str) -> None:
 @pytest.mark.parametrize(
     "part", [*(f"calls_per_second={n}" for n in ("0", "-1", "nan", "x", "")), "speed=3"]
 )
-def test_a_wrong_quota_is_refused(part: str) -> None:
+def test_an_invalid_quota_is_refused(part: str) -> None:
     with pytest.raises(BadTask, match="calls_per_second"):
         Endpoint(f"http://127.0.0.1:1/#{part}", timeout=1)
 
@@ -166,18 +175,18 @@ def test_a_wrong_quota_is_refused(part: str) -> None:
     [Reply(401), Reply(500), Reply(200, b"{"), Reply(200, b'{"id":0,"error":{"code":-32000}}')],
     ids=["unauthorized", "failing", "truncated", "refused"],
 )
-def test_no_error_tells_the_key(node: FaultyNode, reply: Reply) -> None:
+def test_no_error_contains_the_key_of_an_endpoint(node: FaultyNode, reply: Reply) -> None:
     node.before = lambda calls: reply
     url = node.url.replace("://", "://user:hunter2@") + "/v3/secretkey?token=alsosecret"
     with pytest.raises(OperatorError) as caught:
         _read(url, tries=2)
-    told = f"{caught.value!r} {caught.value.__cause__!r}"
-    assert node.label in told
-    assert not any(secret in told for secret in ("hunter2", "secretkey", "alsosecret"))
+    text = f"{caught.value!r} {caught.value.__cause__!r}"
+    assert node.label in text
+    assert not any(secret in text for secret in ("hunter2", "secretkey", "alsosecret"))
 
 
 def _with_traces(calls: Calls, items: Calls) -> Calls:
-    """A node that traces: every transaction is one call with one call inside."""
+    """Answer `trace_block`: every transaction has one call with one inner call."""
     for call, item in zip(calls, items, strict=True):
         if call["method"] == "trace_block":
             item.pop("error")
@@ -229,43 +238,43 @@ def test_traces_have_the_columns_of_cryo(traced: FaultyNode, chain: DevChain) ->
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
-        (lambda told: told.pop(), "transactions but traces of"),
-        (lambda told: told[0].update(blockHash="0x" + "11" * 32), "a trace of another block"),
+        (lambda traces: traces.pop(), "transactions but traces of"),
+        (lambda traces: traces[0].update(blockHash="0x" + "11" * 32), "a trace of another block"),
     ],
     ids=["held_back", "of_another_block"],
 )
-def test_traces_that_do_not_fit_are_caught(
-    traced: FaultyNode, chain: DevChain, change: Any, complaint: str
+def test_traces_that_do_not_match_their_block_are_detected(
+    traced: FaultyNode, chain: DevChain, change: Any, message: str
 ) -> None:
     number = expected(chain, 0, 29)["transactions"][0]["block_number"]
     change(_TRACES[number])
-    if complaint.startswith("transactions"):
-        change(_TRACES[number])  # the inner one, then the outer one
-    with pytest.raises(ChainMismatch, match=complaint):
+    if message.startswith("transactions"):
+        change(_TRACES[number])  # the inner trace, then the outer one
+    with pytest.raises(ChainMismatch, match=message):
         _read(traced.url, tables=("traces",), tries=1)
 
 
-def test_a_node_without_traces_says_so(rpc_url: str) -> None:
+def test_a_node_without_traces_is_reported(rpc_url: str) -> None:
     with pytest.raises(RpcRefused, match="does not support trace_block"):
         _read(rpc_url, tables=("traces",), tries=1)
 
 
-def test_withdrawals_come_with_their_blocks(node: FaultyNode) -> None:
+def test_withdrawals_are_read_from_their_blocks(node: FaultyNode) -> None:
     given = {"index": "0x5", "validatorIndex": "0x9", "address": "0x" + "ee" * 20, "amount": "0x64"}
 
     def add(block: dict[str, Any]) -> None:
-        if int(block["number"], 16) >= 3:  # before, the chain knew none
+        if int(block["number"], 16) >= 3:  # earlier blocks have no such field
             block["withdrawals"] = [given] * (int(block["number"], 16) - 3)
 
-    node.after = _answers("eth_getBlockByNumber", add)
+    node.after = change_results("eth_getBlockByNumber", add)
     rows = _read(node.url, tables=("withdrawals",), end=5)["withdrawals"]
     assert [row["block_number"] for row in rows] == [4, 5, 5]
     assert rows[0]["amount_gwei"] == 100 and rows[0]["address"] == b"\xee" * 20
 
 
-def test_types_are_the_same_when_nothing_is_there() -> None:
+def test_empty_tables_have_the_same_column_types() -> None:
     with (
         start_server(DevChain(length=3, txs_per_block=0)) as server,
         RangeReader(RpcSource((server.url,)), (*ALL, "withdrawals")) as reader,

@@ -1,4 +1,4 @@
-"""The chain as a data source: every value of every row, against the chain's own JSON."""
+"""The chain as a Spark data source: every value is compared with the JSON of the chain."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("dataset", TABLES)
-def test_a_dataset_holds_what_the_chain_says(
+def test_a_dataset_has_the_rows_of_the_chain(
     spark: SparkSession, rpc_url: str, chain: DevChain, dataset: str
 ) -> None:
     wanted = expected(chain, 0, 39)[dataset]
@@ -40,7 +40,7 @@ def test_a_dataset_holds_what_the_chain_says(
     assert _rows(_read(spark, rpc_url, dataset, 0, 39)) == wanted
 
 
-def test_the_sample_has_every_odd_case_that_the_rows_are_checked_for(chain: DevChain) -> None:
+def test_the_sample_chain_contains_every_special_case(chain: DevChain) -> None:
     sample = expected(chain, 0, 39)
     topics = [sum(row[f"topic{i}"] is not None for i in range(4)) for row in sample["logs"]]
     assert {0, 3, 4} <= set(topics)
@@ -48,11 +48,11 @@ def test_the_sample_has_every_odd_case_that_the_rows_are_checked_for(chain: DevC
     assert any(row["max_fee_per_gas"] is None for row in sample["transactions"])
     assert any(not row["success"] for row in sample["transactions"])
     busy = {row["block_number"] for row in sample["transactions"]}
-    assert len(busy) < 40  # some block is empty
+    assert len(busy) < 40  # at least one block is empty
 
 
 @pytest.mark.parametrize("dataset", TABLES)
-def test_the_schema_is_the_same_whatever_the_range_holds(
+def test_the_schema_does_not_depend_on_the_range(
     spark: SparkSession, rpc_url: str, chain: DevChain, dataset: str
 ) -> None:
     full = expected(chain, 0, 39)
@@ -63,7 +63,7 @@ def test_the_schema_is_the_same_whatever_the_range_holds(
     assert _rows(none) == expected(chain, quiet, quiet)[dataset]
 
 
-def test_a_range_is_read_in_partitions_cut_at_round_numbers(
+def test_a_range_is_split_into_partitions_at_round_numbers(
     spark: SparkSession, rpc_url: str, chain: DevChain
 ) -> None:
     frame = _read(spark, rpc_url, "blocks", 5, 34, partition_size=10)
@@ -71,9 +71,7 @@ def test_a_range_is_read_in_partitions_cut_at_round_numbers(
     assert _rows(frame) == expected(chain, 5, 34)["blocks"]
 
 
-def test_blocks_alone_ask_for_no_receipts_and_logs_alone_for_no_transactions(
-    spark: SparkSession, rpc_url: str
-) -> None:
+def test_each_dataset_requests_only_the_data_it_needs(spark: SparkSession, rpc_url: str) -> None:
     with FaultyNode(rpc_url) as node:
         _read(spark, node.url, "blocks", 0, 9).collect()
         assert set(node.methods()) == {"eth_chainId", "eth_getBlockByNumber"}
@@ -84,7 +82,7 @@ def test_blocks_alone_ask_for_no_receipts_and_logs_alone_for_no_transactions(
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
         ({"dataset": "receipts"}, "option dataset"),
         ({"start": "x"}, "option start"),
@@ -94,11 +92,11 @@ def test_blocks_alone_ask_for_no_receipts_and_logs_alone_for_no_transactions(
         ({"batch": "0"}, "option batch"),
     ],
 )
-def test_a_wrong_option_is_named(
-    spark: SparkSession, options: dict[str, str], complaint: str
+def test_an_invalid_option_is_reported(
+    spark: SparkSession, options: dict[str, str], message: str
 ) -> None:
     given = {"rpc_url": "http://127.0.0.1:1", "dataset": "blocks", "start": "0", "end": "1"}
     with pytest.raises(PySparkException) as caught:
         spark.read.format("evm").options(**{**given, **options}).load().collect()
-    told = parse_executor_error(str(caught.value))
-    assert told is not None and complaint in str(told)
+    error = parse_executor_error(str(caught.value))
+    assert error is not None and message in str(error)

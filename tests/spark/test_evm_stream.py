@@ -23,7 +23,7 @@ def server() -> Generator[RunningServer]:
 
 
 class Sink:
-    """Holds what a reader of the stream would: each batch replaces from its lowest block on."""
+    """Holds the rows of a stream reader: each batch replaces everything from its lowest block on."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -37,7 +37,7 @@ class Sink:
 
 
 def _drain(spark: SparkSession, url: str, sink: Sink, checkpoint: Path) -> None:
-    """Everything there is now, in one go; the next call continues from the checkpoint."""
+    """Process everything available now. The next call continues from the checkpoint."""
     frame = (
         spark.readStream.format("evm")
         .option("rpc_url", url)
@@ -51,7 +51,7 @@ def _drain(spark: SparkSession, url: str, sink: Sink, checkpoint: Path) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(120)
 
 
 def test_a_stream_follows_growth_and_reorganisations_across_restarts(

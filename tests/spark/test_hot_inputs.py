@@ -1,4 +1,4 @@
-"""Hot tables as inputs: read in one statement, with scope and filters pushed down to Postgres."""
+"""Hot tables as inputs: one statement per read, with scope and filters pushed down to Postgres."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -47,7 +47,7 @@ def _load(spark: SparkSession, stream: FollowedChain, kind: str, **how: Any) -> 
 
 
 @pytest.mark.parametrize("kind", ["blocks", "transactions", "logs"])
-def test_every_value_comes_back_as_it_is_on_the_chain(
+def test_hot_tables_return_every_value_of_the_chain(
     spark: SparkSession, stream: FollowedChain, chain: DevChain, kind: str
 ) -> None:
     table = _load(spark, stream, kind, start=5, end=20).frame.toArrow()
@@ -58,7 +58,7 @@ def test_every_value_comes_back_as_it_is_on_the_chain(
 _KEYS = ("block_number", "transaction_index", "log_index")
 
 
-def test_what_is_new_since_the_last_cursor_is_read(
+def test_rows_after_the_last_cursor_are_read(
     spark: SparkSession, stream: FollowedChain, chain: DevChain
 ) -> None:
     found = _load(spark, stream, "blocks", after=30, cursor=33).frame.collect()
@@ -72,18 +72,16 @@ def test_scope_and_filter_are_pushed_down_to_postgres(
     wanted = "0x" + log["address"].hex()
     frame = _load(spark, stream, "logs", start=5, end=20, where={"address": wanted}).frame
     plan = frame._jdf.queryExecution().executedPlan().toString()
-    assert "Filter" not in plan.split("BatchScan")[0], plan  # nothing is left for Spark to do
+    assert "Filter" not in plan.split("BatchScan")[0], plan  # Spark evaluates no filter
     found = frame.toArrow().to_pylist()
     assert found and all(row["address"] == log["address"] for row in found)
 
 
-def test_no_plan_tells_the_address_of_the_database(
-    spark: SparkSession, stream: FollowedChain
-) -> None:
+def test_no_plan_contains_the_connection_string(spark: SparkSession, stream: FollowedChain) -> None:
     frame = _load(spark, stream, "logs", start=5, end=20).frame
-    told = frame._jdf.queryExecution()
-    plans = told.toString() + told.analyzed().toJSON() + told.executedPlan().toJSON()
-    [relation] = [one for one in _leaves(told.analyzed()) if "hot" in one.toString()]
+    execution = frame._jdf.queryExecution()
+    plans = execution.toString() + execution.analyzed().toJSON() + execution.executedPlan().toJSON()
+    [relation] = [one for one in _leaves(execution.analyzed()) if "hot" in one.toString()]
     assert stream.dsn not in plans
     assert stream.dsn not in relation.options().asCaseSensitiveMap().toString()
 
@@ -93,7 +91,7 @@ def _leaves(plan: Any) -> list[Any]:
     return [leaves.apply(n) for n in range(leaves.size())]
 
 
-def test_a_task_reads_a_hot_table_like_any_input(
+def test_a_task_reads_a_hot_table_as_an_input(
     stream: FollowedChain, chain: DevChain, tmp_path: Path, runner: SparkRunner
 ) -> None:
     settings = SparkSettings(FileStore(tmp_path), tmp_path / "spark", data_dsn=stream.dsn)
@@ -111,7 +109,7 @@ def test_a_task_reads_a_hot_table_like_any_input(
     ]
 
 
-def test_a_table_that_is_not_there_is_a_missing_input(
+def test_a_missing_hot_table_is_reported_as_a_missing_input(
     spark: SparkSession, stream: FollowedChain
 ) -> None:
     given = TaskInput.model_validate(_input(new_stream(stream.dsn), "logs"))

@@ -1,4 +1,4 @@
-"""From hot to cold: final blocks are compacted, and deleted only once they are committed."""
+"""From hot to cold: final blocks are compacted, and deleted from hot tables after the commit."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -34,7 +34,7 @@ def stream(templates: Templates, rpc_url: str) -> Generator[FollowedChain]:
 
 @pytest.fixture
 def mine(runner: SparkRunner, stream: FollowedChain, objects: Path, tmp_path: Path) -> SparkRunner:
-    """The shared Spark, for a worker that knows this stream's Postgres."""
+    """The shared Spark session, for a worker that uses this stream's Postgres."""
     made = SparkRunner(SparkSettings(FileStore(objects), tmp_path, data_dsn=stream.dsn))
     made.session = runner.session
     return made
@@ -66,7 +66,7 @@ def _hot_blocks(stream: FollowedChain) -> set[int]:
         return {row[0] for row in conn.execute(f'SELECT block_number FROM "{table}"')}
 
 
-def test_final_blocks_go_from_hot_to_cold_and_only_then_from_hot(
+def test_hot_blocks_are_deleted_only_after_they_are_committed_as_cold(
     mine: SparkRunner, objects: Path, stream: FollowedChain, chain: DevChain
 ) -> None:
     compacted = _compact(stream, 0, 19)
@@ -74,7 +74,7 @@ def test_final_blocks_go_from_hot_to_cold_and_only_then_from_hot(
     assert rows(objects, compacted, "logs") == expected(chain, 0, 19)["logs"]
     before = _hot_blocks(stream)
     cold = as_input(compacted, name="logs")
-    for scope in (range_scope(0, 29), {"cursor": 40}):  # not all of it is cold; not a range
+    for scope in (range_scope(0, 29), {"cursor": 40}):  # partly not cold yet; not a range
         trim = task("hot_trim", {}, ["gone"], scope=scope, inputs=[cold, _logs(stream)])
         assert mine.run(trim) == TaskResult() and _hot_blocks(stream) == before
     config = {"blocks_per_delete": 7}
@@ -83,7 +83,7 @@ def test_final_blocks_go_from_hot_to_cold_and_only_then_from_hot(
     )
     mine.run(trim)
     assert _hot_blocks(stream) == {block for block in before if block > 19}
-    # Asked for once more, it must not make a partition without rows of what is gone from here.
+    # A repeated compaction must not publish an empty partition for the trimmed blocks.
     with pytest.raises(
         BadTask, match="were trimmed from hot_logs; the committed partition is unchanged"
     ):
@@ -93,7 +93,7 @@ def test_final_blocks_go_from_hot_to_cold_and_only_then_from_hot(
     assert rows(objects, again, "logs") == expected(chain, 20, 39)["logs"]
 
 
-def test_a_task_that_is_not_for_a_whole_range_compacts_nothing(
+def test_a_task_with_a_partial_range_compacts_nothing(
     mine: SparkRunner, objects: Path, stream: FollowedChain
 ) -> None:
     for start, end in ((5, 24), (0, 9), (0, 39)):
@@ -111,7 +111,7 @@ def test_a_task_that_is_not_for_a_whole_range_compacts_nothing(
         ([], False),
     ],
 )
-def test_a_range_is_covered_when_no_block_of_it_is_missing(
+def test_a_range_is_covered_when_no_block_is_missing(
     spans: list[tuple[int, int]], is_covered: bool
 ) -> None:
     ref = {"scheme": "file", "bucket": "b", "prefix": "p/"}

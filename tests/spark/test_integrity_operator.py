@@ -1,4 +1,4 @@
-"""Cold data against the chain: what was tampered with is found, and its partition is doubted."""
+"""Cold data is checked against the chain: changed rows are found and their partition is reported."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -23,10 +23,10 @@ def ingested(runner: SparkRunner) -> list[TaskPayload]:
     return payloads
 
 
-def _tampered(
+def tamper(
     runner: SparkRunner, ingested: list[TaskPayload], table: str, sql: str
 ) -> dict[str, Any]:
-    """The table with its second partition rewritten by a SELECT."""
+    """Rewrite the second partition of the table with a SELECT."""
     given = as_input(*ingested, name=table)
     payload = task("sql", {"sql": sql}, [table], scope=range_scope(10, 19), inputs=[given])
     runner.run(payload)
@@ -45,7 +45,7 @@ def _check(table: str, given: dict[str, Any], **config: Any) -> TaskPayload:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_what_the_chain_has_is_found_to_be_right(
+def test_correct_data_has_no_findings(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload], table: str
 ) -> None:
     payload = _check(table, as_input(*ingested, name=table))
@@ -71,7 +71,7 @@ def test_what_the_chain_has_is_found_to_be_right(
     ],
     ids=["gap", "hash", "duplicate"],
 )
-def test_what_was_tampered_with_is_found_and_its_partition_doubted(
+def test_changed_rows_are_found_and_their_partition_is_reported(
     runner: SparkRunner,
     objects: Path,
     ingested: list[TaskPayload],
@@ -79,31 +79,33 @@ def test_what_was_tampered_with_is_found_and_its_partition_doubted(
     sql: str,
     wanted: tuple[Any, ...],
 ) -> None:
-    given = _tampered(runner, ingested, table, sql)
+    given = tamper(runner, ingested, table, sql)
     payload = _check(table, given)
     result = runner.run(payload)
     found = [tuple(row.values()) for row in rows(objects, payload, "findings")]
     assert wanted in found and {row[0] for row in found} == {wanted[0]}
-    [doubt] = result.invalidations
-    assert (doubt.kind, doubt.partition_key) == ("partition", "10-19")
-    assert (doubt.start, doubt.end) == (10, 19)
-    assert doubt.dataset_uuid == given["dataset_uuid"] and f"block {wanted[0]}" in doubt.reason
+    [defect] = result.invalidations
+    assert (defect.kind, defect.partition_key) == ("partition", "10-19")
+    assert (defect.start, defect.end) == (10, 19)
+    assert defect.dataset_uuid == given["dataset_uuid"] and f"block {wanted[0]}" in defect.reason
 
 
-def test_a_sample_finds_gaps_and_duplicates_everywhere(
+def test_a_sampled_check_finds_gaps_and_duplicates_in_all_blocks(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
 ) -> None:
     sql = (
         "SELECT * FROM blocks WHERE block_number <> 12 "
         "UNION ALL SELECT * FROM blocks WHERE block_number = 14"
     )
-    payload = _check("blocks", _tampered(runner, ingested, "blocks", sql), sample_blocks=2)
+    payload = _check("blocks", tamper(runner, ingested, "blocks", sql), sample_blocks=2)
     runner.run(payload)
     found = [(row["block_number"], row["problem"]) for row in rows(objects, payload, "findings")]
     assert found == [(12, "missing"), (14, "duplicates")]
 
 
-def test_another_table_is_refused(runner: SparkRunner, ingested: list[TaskPayload]) -> None:
+def test_an_input_with_the_columns_of_another_table_is_refused(
+    runner: SparkRunner, ingested: list[TaskPayload]
+) -> None:
     with pytest.raises(BadTask, match="no column log_index of logs"):
         runner.run(_check("logs", as_input(*ingested, name="transactions")))
 
@@ -123,7 +125,7 @@ def test_a_sample_is_spread_over_the_range(
     assert sample_ranges(*span, count) == wanted
 
 
-def test_a_large_sample_stays_inside_the_range_and_apart() -> None:
+def test_a_large_sample_stays_in_the_range_without_overlaps() -> None:
     runs = sample_ranges(1000, 1999, 100)
     assert sum(end - start + 1 for start, end in runs) == 100
     assert runs[0][0] == 1000 and runs[-1][1] == 1999

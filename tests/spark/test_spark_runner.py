@@ -1,4 +1,4 @@
-"""Tasks through the runner: files, names, counts, markers, several at once, cancel."""
+"""Tasks through the runner: files, names, counts, markers, concurrency, cancellation."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -49,7 +49,7 @@ def test_an_ingest_writes_every_row_of_every_table(
     assert {name: rows(objects, payload, name) for name in TABLES} == expected(chain, 3, 27)
 
 
-def test_an_ingest_may_have_any_of_the_outputs(
+def test_an_ingest_may_have_a_subset_of_the_outputs(
     runner: SparkRunner, objects: Path, chain: DevChain
 ) -> None:
     payload = ingest(0, 9, outputs=["logs"])
@@ -57,7 +57,7 @@ def test_an_ingest_may_have_any_of_the_outputs(
     assert rows(objects, payload, "logs") == expected(chain, 0, 9)["logs"]
 
 
-def test_a_file_is_named_by_its_range_and_its_marker_tells_what_was_written(
+def test_a_file_is_named_after_its_range_and_listed_in_its_marker(
     runner: SparkRunner, objects: Path
 ) -> None:
     payload = ingest(10, 19)
@@ -66,16 +66,16 @@ def test_a_file_is_named_by_its_range_and_its_marker_tells_what_was_written(
         name = payload.outputs[output.output_index or 0].name
         file = directory(objects, payload, name) / f"{name}_10_19.parquet"
         assert _files(objects, payload, name) == {"_SUCCESS", file.name}
-        told = marker(objects, payload, name)
+        written = marker(objects, payload, name)
         stored = pq.ParquetFile(file).metadata
         one = {"name": file.name, "rows": stored.num_rows, "bytes": file.stat().st_size}
-        assert told["files"] == [one]
-        assert (told["rows"], told["bytes"]) == (one["rows"], one["bytes"])
+        assert written["files"] == [one]
+        assert (written["rows"], written["bytes"]) == (one["rows"], one["bytes"])
         assert (output.row_count, output.byte_count) == (one["rows"], one["bytes"])
-        assert [c["name"] for c in told["schema"]] == stored.schema.to_arrow_schema().names
+        assert [c["name"] for c in written["schema"]] == stored.schema.to_arrow_schema().names
 
 
-def test_the_result_has_the_shapes_of_the_completion_call(runner: SparkRunner) -> None:
+def test_the_result_has_the_fields_of_the_completion_call(runner: SparkRunner) -> None:
     payload = ingest(10, 19, outputs=["blocks"])
     result = runner.run(payload)
     given = payload.outputs[0]
@@ -90,13 +90,13 @@ def test_the_result_has_the_shapes_of_the_completion_call(runner: SparkRunner) -
     assert (event.partition_key, event.start, event.end) == ("10-19", 10, 19)
 
 
-def test_files_are_compressed_sorted_by_block_and_carry_statistics(
+def test_files_are_compressed_sorted_by_block_and_have_statistics(
     runner: SparkRunner, objects: Path
 ) -> None:
     payload = ingest(0, 39)
     runner.run(payload)
-    place = directory(objects, payload, "logs")
-    group = pq.ParquetFile(place / "logs_0_39.parquet").metadata.row_group(0)
+    path = directory(objects, payload, "logs")
+    group = pq.ParquetFile(path / "logs_0_39.parquet").metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     assert columns["block_number"].statistics.has_min_max
@@ -122,7 +122,7 @@ def test_a_range_fetched_by_several_spark_tasks_is_written_in_order(
     assert {name: rows(objects, payload, name) for name in TABLES} == expected(chain, 2, 33)
 
 
-def test_tasks_run_at_once_without_mixing(
+def test_concurrent_tasks_do_not_mix_their_inputs_and_outputs(
     runner: SparkRunner, objects: Path, chain: DevChain
 ) -> None:
     source = ingest(0, 29)
@@ -145,7 +145,7 @@ def test_tasks_run_at_once_without_mixing(
         assert rows(objects, payload, "answer") == [{"mine": n, "n": wanted}]
 
 
-def test_a_splitter_cuts_at_multiples_and_touches_no_storage(
+def test_a_range_splitter_cuts_at_multiples_and_writes_no_files(
     runner: SparkRunner, objects: Path
 ) -> None:
     payload = task("range_splitter", {"size": 100}, ["ranges"], scope=range_scope(50, 320))
@@ -161,7 +161,7 @@ def test_a_splitter_cuts_at_multiples_and_touches_no_storage(
 
 
 @pytest.mark.parametrize(
-    ("payload", "complaint"),
+    ("payload", "message"),
     [
         (task("brew_coffee", {}, ["cup"]), "operator brew_coffee"),
         (task("cryo_ingest", {"rpc": "default"}, ["blocks"]), "no block range"),
@@ -171,15 +171,15 @@ def test_a_splitter_cuts_at_multiples_and_touches_no_storage(
         (task("range_splitter", {"size": 0}, ["a"], scope=range_scope(0, 1)), "config.size"),
     ],
 )
-def test_a_task_that_cannot_be_served_says_what_is_wrong_with_it(
-    runner: SparkRunner, payload: TaskPayload, complaint: str
+def test_an_invalid_task_is_refused_with_a_reason(
+    runner: SparkRunner, payload: TaskPayload, message: str
 ) -> None:
-    with pytest.raises(BadTask, match=complaint) as caught:
+    with pytest.raises(BadTask, match=message) as caught:
         runner.run(payload)
     assert not caught.value.retryable
 
 
-def test_an_unreachable_node_fails_the_task_by_name_and_commits_nothing(
+def test_an_unreachable_node_is_named_and_nothing_is_committed(
     runner: SparkRunner, objects: Path, pools: dict[str, tuple[str, ...]]
 ) -> None:
     pools["dead"] = ("http://127.0.0.1:9/secretkey",)
@@ -195,49 +195,49 @@ def test_a_chain_shorter_than_the_range_commits_nothing(runner: SparkRunner, obj
     with pytest.raises(ChainMismatch, match="block 60"):
         runner.run(payload)
     for name in TABLES:
-        place = directory(objects, payload, name)
-        assert not place.exists() or list(place.iterdir()) == []
+        path = directory(objects, payload, name)
+        assert not path.exists() or list(path.iterdir()) == []
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(runner: SparkRunner, objects: Path) -> None:
+def test_a_full_disk_is_reported_and_no_file_remains(runner: SparkRunner, objects: Path) -> None:
     payload = select("SELECT id FROM range(200000)")
-    place = directory(objects, payload, "answer")
-    place.mkdir(parents=True)
-    # Writing to /dev/full fails as a full disk does; this is where the first draft goes.
-    (place / "answer.parquet#0").symlink_to("/dev/full")
-    with pytest.raises(StorageFull, match=f"cannot write {place}/answer.parquet: No space left"):
+    path = directory(objects, payload, "answer")
+    path.mkdir(parents=True)
+    # Writing to /dev/full fails like a full disk. The writer creates its first draft at this path.
+    (path / "answer.parquet#0").symlink_to("/dev/full")
+    with pytest.raises(StorageFull, match=f"cannot write {path}/answer.parquet: No space left"):
         runner.run(payload)
-    assert list(place.iterdir()) == []
+    assert list(path.iterdir()) == []
 
 
-def test_an_unwritable_prefix_is_named(runner: SparkRunner, objects: Path) -> None:
+def test_an_unwritable_prefix_is_reported(runner: SparkRunner, objects: Path) -> None:
     payload = select("SELECT 1 AS one")
-    place = directory(objects, payload, "answer")
-    place.parent.parent.mkdir(parents=True)
-    place.parent.write_text("a file where a directory should be")
-    with pytest.raises(StorageUnwritable, match=f"cannot write {place}"):
+    path = directory(objects, payload, "answer")
+    path.parent.parent.mkdir(parents=True)
+    path.parent.write_text("a file where a directory should be")
+    with pytest.raises(StorageUnwritable, match=f"cannot write {path}"):
         runner.run(payload)
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"scheme": "s3"}, "storage scheme s3"),
         ({"prefix": "../../etc/"}, "leads out of its bucket"),
         ({"prefix": "/etc/"}, "leads out of its bucket"),
     ],
 )
-def test_a_place_that_is_not_ours_is_refused(
-    runner: SparkRunner, change: dict[str, str], complaint: str
+def test_a_storage_location_outside_the_bucket_is_refused(
+    runner: SparkRunner, change: dict[str, str], message: str
 ) -> None:
     given = select("SELECT 1 AS one")
-    place = given.outputs[0].storage_ref.model_copy(update=change)
-    output = given.outputs[0].model_copy(update={"storage_ref": place})
-    with pytest.raises(BadTask, match=complaint):
+    path = given.outputs[0].storage_ref.model_copy(update=change)
+    output = given.outputs[0].model_copy(update={"storage_ref": path})
+    with pytest.raises(BadTask, match=message):
         runner.run(given.model_copy(update={"outputs": [output]}))
 
 
-def test_a_failed_task_does_not_spoil_the_next(runner: SparkRunner, objects: Path) -> None:
+def test_a_failed_task_does_not_affect_the_next_one(runner: SparkRunner, objects: Path) -> None:
     with pytest.raises(ChainMismatch):
         runner.run(ingest(59, 60))
     payload = select("SELECT 1 AS one")
@@ -245,7 +245,7 @@ def test_a_failed_task_does_not_spoil_the_next(runner: SparkRunner, objects: Pat
     assert rows(objects, payload, "answer") == [{"one": 1}]
 
 
-def test_an_input_that_is_gone_is_named(runner: SparkRunner, objects: Path) -> None:
+def test_a_missing_input_partition_is_reported(runner: SparkRunner, objects: Path) -> None:
     source = ingest(0, 9, outputs=["blocks"])
     runner.run(source)
     (directory(objects, source, "blocks") / "_SUCCESS").unlink()
@@ -253,18 +253,18 @@ def test_an_input_that_is_gone_is_named(runner: SparkRunner, objects: Path) -> N
         runner.run(select("SELECT * FROM blocks", as_input(source, name="blocks")))
 
 
-def test_an_input_without_partitions_is_worth_another_try(runner: SparkRunner) -> None:
+def test_an_input_without_partitions_is_a_retryable_error(runner: SparkRunner) -> None:
     given = {**as_input(ingest(0, 9), name="logs"), "partitions": []}
     with pytest.raises(InputMissing, match="input logs") as caught:
         runner.run(select("SELECT * FROM logs", given))
     assert caught.value.retryable
 
 
-def test_cancelling_a_task_that_does_not_run_here_does_nothing(runner: SparkRunner) -> None:
+def test_canceling_an_unknown_task_does_nothing(runner: SparkRunner) -> None:
     runner.cancel(ingest(0, 1).task_id)
 
 
-def test_row_groups_have_one_size_however_the_rows_arrive(
+def test_row_groups_have_one_size_for_any_input_batches(
     runner: SparkRunner, objects: Path, tmp_path: Path
 ) -> None:
     rows_wanted = parquet.ROW_GROUP_ROWS * 2 + 5
@@ -277,7 +277,7 @@ def test_row_groups_have_one_size_however_the_rows_arrive(
     assert output_of(payload, "answer").name == "answer"
 
 
-def test_a_cursor_reads_what_is_new_and_publishes_it_as_a_partition(
+def test_a_cursor_scope_reads_new_rows_and_publishes_them_as_a_partition(
     runner: SparkRunner, objects: Path
 ) -> None:
     source = ingest(0, 29, outputs=["blocks"])
@@ -294,14 +294,14 @@ def test_a_cursor_reads_what_is_new_and_publishes_it_as_a_partition(
         assert result.outputs[0].cursor == scope["cursor"]
 
 
-def test_a_cursor_that_a_later_one_has_read_already_gives_nothing(runner: SparkRunner) -> None:
+def test_a_cursor_below_the_position_already_read_gives_no_result(runner: SparkRunner) -> None:
     source = ingest(0, 9, outputs=["blocks"])
-    given = as_input(source, name="blocks")  # not even looked at
+    given = as_input(source, name="blocks")  # never read
     payload = select("SELECT * FROM blocks", given, scope={"cursor": 5, "after": 7})
     assert runner.run(payload) == TaskResult()
 
 
-def test_scope_and_where_reach_the_files(runner: SparkRunner) -> None:
+def test_scope_and_where_are_pushed_down_to_the_files(runner: SparkRunner) -> None:
     source = ingest(0, 29, outputs=["logs"])
     runner.run(source)
     topic = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
@@ -309,7 +309,7 @@ def test_scope_and_where_reach_the_files(runner: SparkRunner) -> None:
     payload = select("SELECT * FROM logs", given, scope=range_scope(3, 7))
     with ExitStack() as leases:
         spark = leases.enter_context(runner.session.lease(runner.session.get(), []))
-        spark.conf.set("spark.sql.maxMetadataStringLength", "10000")  # or the plan is cut short
+        spark.conf.set("spark.sql.maxMetadataStringLength", "10000")  # do not truncate the plan
         store = runner.settings.objects
         loaded = inputs.load(spark, payload.inputs[0], payload.scope, store)
         plan = cast("Any", loaded.frame)._jdf.queryExecution().executedPlan().toString()

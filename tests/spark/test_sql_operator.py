@@ -1,4 +1,4 @@
-"""A SELECT over inputs: what it sees, what it may not do, and what it leaves behind."""
+"""A SELECT over inputs: what it can read, what it cannot do, and what it writes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +31,7 @@ def _answer(runner: SparkRunner, objects: Path, payload: TaskPayload) -> list[di
     return rows(objects, payload, "answer")
 
 
-def test_a_select_sees_all_partitions_of_its_inputs(
+def test_a_select_reads_all_partitions_of_its_inputs(
     runner: SparkRunner, objects: Path, chain: DevChain, ingested: list[TaskPayload]
 ) -> None:
     sql = """
@@ -44,13 +44,13 @@ def test_a_select_sees_all_partitions_of_its_inputs(
     )
     full = expected(chain, 0, 39)
     busy = sorted({row["block_number"] for row in full["transactions"]})
-    told = [row["block_number"] for row in full["logs"]]
+    blocks_of_logs = [row["block_number"] for row in full["logs"]]
     assert _answer(runner, objects, payload) == [
-        {"block_number": number, "logs": told.count(number)} for number in busy
+        {"block_number": number, "logs": blocks_of_logs.count(number)} for number in busy
     ]
 
 
-def test_an_input_is_cut_to_the_scope(
+def test_an_input_is_limited_to_the_scope(
     runner: SparkRunner, objects: Path, chain: DevChain, ingested: list[TaskPayload]
 ) -> None:
     payload = select(
@@ -91,18 +91,18 @@ def test_scope_and_where_are_pushed_down_to_the_files(
 ) -> None:
     given = as_input(*ingested, name="logs", where={"transaction_index": [1, 2]})
     scope = Scope.model_validate(range_scope(5, 9))
-    own = spark.newSession()
-    own.conf.set("spark.sql.maxMetadataStringLength", 10_000)
-    frame = inputs.load(own, TaskInput.model_validate(given), scope, FileStore(objects)).frame
+    session = spark.newSession()
+    session.conf.set("spark.sql.maxMetadataStringLength", 10_000)
+    frame = inputs.load(session, TaskInput.model_validate(given), scope, FileStore(objects)).frame
     plan: str = frame._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
     pushed = plan.partition("PushedFilters: [")[2]
     assert "GreaterThanOrEqual(block_number,5)" in pushed
     assert "LessThanOrEqual(block_number,9)" in pushed
     assert "In(transaction_index, [1,2])" in pushed
-    assert "logs_20_39" not in str(frame.inputFiles())  # not even opened
+    assert "logs_20_39" not in str(frame.inputFiles())  # this file is not opened
 
 
-def test_a_where_on_an_unknown_column_is_named(
+def test_a_where_on_an_unknown_column_is_refused(
     runner: SparkRunner, ingested: list[TaskPayload]
 ) -> None:
     given = as_input(*ingested, name="logs", where={"colour": "red"})
@@ -110,7 +110,7 @@ def test_a_where_on_an_unknown_column_is_named(
         runner.run(select("SELECT * FROM logs", given))
 
 
-def test_the_users_order_is_kept(
+def test_order_by_of_the_user_is_preserved(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
 ) -> None:
     sql = """
@@ -122,7 +122,7 @@ def test_the_users_order_is_kept(
     assert len(keys) == 5 and keys == sorted(keys)
 
 
-def test_the_users_order_survives_many_partitions(
+def test_order_by_of_the_user_is_preserved_over_many_partitions(
     runner: SparkRunner,
     objects: Path,
     ingested: list[TaskPayload],
@@ -143,17 +143,17 @@ def test_the_users_order_survives_many_partitions(
         "SELECT * FROM logs LIMIT 0",
     ],
 )
-def test_no_rows_still_make_a_file_with_the_right_columns(
+def test_a_select_without_rows_writes_a_file_with_the_right_columns(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload], sql: str
 ) -> None:
     payload = select(sql, as_input(*ingested, name="logs"), scope=range_scope(0, 39))
     assert _answer(runner, objects, payload) == []
-    told = marker(objects, payload, "answer")
-    assert told["rows"] == 0 and told["files"][0]["name"] == "answer_0_39.parquet"
-    assert told["schema"][0] == {"name": "block_number", "type": "bigint"}
+    written = marker(objects, payload, "answer")
+    assert written["rows"] == 0 and written["files"][0]["name"] == "answer_0_39.parquet"
+    assert written["schema"][0] == {"name": "block_number", "type": "bigint"}
 
 
-def test_the_answer_of_one_select_is_the_input_of_the_next(
+def test_the_result_of_one_select_is_an_input_of_the_next(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
 ) -> None:
     types = """
@@ -193,7 +193,7 @@ def test_the_answer_of_one_select_is_the_input_of_the_next(
         "",
     ],
 )
-def test_anything_but_one_select_is_refused_for_good(
+def test_anything_but_one_select_is_refused_permanently(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload], sql: str
 ) -> None:
     payload = select(sql or " ", as_input(*ingested, name="logs"))
@@ -217,7 +217,7 @@ def test_anything_but_one_select_is_refused_for_good(
         "SELECT colour FROM logs",
     ],
 )
-def test_a_select_reaches_nothing_but_its_inputs(
+def test_a_select_can_read_only_its_inputs(
     runner: SparkRunner, ingested: list[TaskPayload], sql: str
 ) -> None:
     with pytest.raises(BadSql, match="inputs: logs"):
@@ -225,7 +225,7 @@ def test_a_select_reaches_nothing_but_its_inputs(
 
 
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["main_thread", "fresh_thread"])
-def test_variables_in_the_text_stay_text(
+def test_variables_in_the_sql_text_are_not_substituted(
     runner: SparkRunner, objects: Path, is_fresh: bool
 ) -> None:
     payload = select("SELECT '${env:HOME}' AS a, '${system:java.home}' AS b;")
@@ -235,18 +235,18 @@ def test_variables_in_the_text_stay_text(
     assert rows(objects, payload, "answer") == wanted
 
 
-def test_a_fresh_thread_reads_no_files_by_path_either(runner: SparkRunner) -> None:
+def test_a_new_thread_cannot_read_files_by_path(runner: SparkRunner) -> None:
     with ThreadPoolExecutor(1) as fresh, pytest.raises(BadSql, match="inputs: none"):
         fresh.submit(runner.run, select("SELECT * FROM text.`/etc/passwd`")).result()
 
 
-def test_a_select_that_fails_on_its_rows_fails_for_good(runner: SparkRunner) -> None:
+def test_a_select_that_fails_on_its_rows_fails_permanently(runner: SparkRunner) -> None:
     with pytest.raises(BadSql, match="DIVIDE_BY_ZERO"):
         runner.run(select("SELECT 1 / (id - 3) FROM range(10)"))
 
 
 @pytest.mark.parametrize(
-    ("sql", "complaint"),
+    ("sql", "message"),
     [
         ("SELECT NULL AS nothing", "column nothing is void"),
         ("SELECT array(struct(NULL AS x)) AS deep", "column deep"),
@@ -254,14 +254,14 @@ def test_a_select_that_fails_on_its_rows_fails_for_good(runner: SparkRunner) -> 
         ("SELECT 1 AS one, 2 AS ONE", "two columns are called ONE"),
     ],
 )
-def test_a_column_that_cannot_be_stored_is_named(
-    runner: SparkRunner, sql: str, complaint: str
+def test_a_column_that_cannot_be_stored_is_reported(
+    runner: SparkRunner, sql: str, message: str
 ) -> None:
-    with pytest.raises(BadSql, match=complaint):
+    with pytest.raises(BadSql, match=message):
         runner.run(select(sql))
 
 
-def test_views_of_one_task_are_not_seen_by_the_next(
+def test_views_of_one_task_are_not_visible_to_the_next(
     runner: SparkRunner, ingested: list[TaskPayload]
 ) -> None:
     runner.run(select("SELECT 1 AS x FROM logs", as_input(*ingested, name="logs")))
@@ -269,7 +269,7 @@ def test_views_of_one_task_are_not_seen_by_the_next(
         runner.run(select("SELECT 1 AS x FROM logs"))
 
 
-def test_a_large_input_gives_the_same_answer_as_a_small_one(
+def test_large_and_small_inputs_give_the_same_result(
     runner: SparkRunner,
     objects: Path,
     ingested: list[TaskPayload],

@@ -1,4 +1,4 @@
-"""Following a chain by Structured StreamingAttempt: what holds for the loop holds for it too."""
+"""The streaming follower gives the same guarantees as the loop follower."""
 
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +45,7 @@ def stream(data: str) -> FollowedChain:
     return new_stream(data, batch=30)
 
 
-def test_growth_and_reorganisations_are_followed_and_told(
+def test_growth_and_reorganisations_are_followed_and_announced(
     spark: SparkSession, tip: GrowingChain, stream: FollowedChain, tmp_path: Path
 ) -> None:
     depths = [1, 2, 17, 64]
@@ -58,28 +58,28 @@ def test_growth_and_reorganisations_are_followed_and_told(
         assert stream.reported_ranges() == [(90 - depth, 89) for depth in depths]
         tip.mine(70)
         attempt.catch_up(tip)
-        told = list(stream.events)
+        announced = list(stream.events)
         stream.is_paused = True
         tip.mine(1)
         attempt.catch_up(tip)
-        assert stream.events == told
+        assert stream.events == announced
         stream.is_paused = False
         attempt.follower.check_interval = 0.2
         attempt.catch_up(tip)
     attempt.running.result(timeout=60)
-    assert {event.cursor for event in stream.events[len(told) :]} == {160}
+    assert {event.cursor for event in stream.events[len(announced) :]} == {160}
     query = "SELECT reorganisations, deepest FROM followers WHERE stream = %s"
     assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(4, 64)]
     assert not list(tmp_path.iterdir())
 
 
-def test_an_attempt_goes_on_where_the_one_before_committed_whatever_its_engine(
+def test_an_attempt_continues_from_the_commit_of_either_engine(
     spark: SparkSession, tip: GrowingChain, stream: FollowedChain, tmp_path: Path
 ) -> None:
     with stream.attempt(1, tip.url) as follower:
         catch_up(follower)
     tip.reorg(30)
-    tip.mine(100)  # our last block is below what is final by now
+    tip.mine(100)  # the last stored block is now below the finalized block
     with stream.streaming(2, spark, tmp_path, tip.url) as attempt:
         attempt.catch_up(tip)
         with stream.attempt(3, tip.url):
@@ -93,7 +93,7 @@ def test_an_attempt_goes_on_where_the_one_before_committed_whatever_its_engine(
 @pytest.mark.parametrize(
     ("below", "rewritten"), [(3, []), (0, [(90, 94)])], ids=["does_not_fit", "fits"]
 )
-def test_a_chain_that_changes_between_plan_and_read_is_neither_mixed_nor_left_out(
+def test_a_chain_that_changes_between_plan_and_read_is_followed_correctly(
     spark: SparkSession,
     tip: GrowingChain,
     stream: FollowedChain,
@@ -104,21 +104,23 @@ def test_a_chain_that_changes_between_plan_and_read_is_neither_mixed_nor_left_ou
     with start_server(new_chain()) as server, FaultyNode(tip.url) as node:
         other = GrowingChain(server, new_chain())
         other.mine(5)
-        other.reorg(5 + below)  # its new blocks go on top of ours only if none below has changed
-        story: list[str] = []
+        other.reorg(
+            5 + below
+        )  # its new blocks extend the stored ones only if none below has changed
+        steps: list[str] = []
 
         def before(calls: Calls) -> Reply | None:
-            if calls[0]["params"][1:] == [True] and tip.twin.head == 94 and not story:
-                node.upstream = other.url  # planned on one chain, read on another
-                story.append("read")
-            elif calls[0]["params"][:1] == ["latest"] and story[-1:] == ["read whole"]:
-                node.upstream = tip.url  # and the first is back before anybody asks again
-                story.append("back")
+            if calls[0]["params"][1:] == [True] and tip.twin.head == 94 and not steps:
+                node.upstream = other.url  # planned on one chain, read from another
+                steps.append("read")
+            elif calls[0]["params"][:1] == ["latest"] and steps[-1:] == ["read whole"]:
+                node.upstream = tip.url  # the first chain is back before the next request
+                steps.append("back")
             return None
 
         def after(calls: Calls, items: Calls) -> Calls:
-            if calls[0]["method"] == "eth_getBlockReceipts" and story[-1:] == ["read"]:
-                story.append("read whole")
+            if calls[0]["method"] == "eth_getBlockReceipts" and steps[-1:] == ["read"]:
+                steps.append("read whole")
             return items
 
         node.after = after
@@ -127,14 +129,14 @@ def test_a_chain_that_changes_between_plan_and_read_is_neither_mixed_nor_left_ou
             attempt.catch_up(tip)
             tip.mine(5)
             attempt.catch_up(tip)
-            assert story == ["read", "read whole", "back"]
+            assert steps == ["read", "read whole", "back"]
             tip.mine(1)
             attempt.catch_up(tip)
         attempt.running.result(timeout=60)
     assert stream.reported_ranges() == rewritten
 
 
-def test_a_change_deeper_than_an_offset_remembers_is_found_by_the_trail(
+def test_a_reorganisation_deeper_than_an_offset_is_found_in_the_recent_blocks(
     spark: SparkSession,
     tip: GrowingChain,
     stream: FollowedChain,
@@ -154,7 +156,7 @@ def test_a_change_deeper_than_an_offset_remembers_is_found_by_the_trail(
     assert stream.reported_ranges() == [(74, 90)]
 
 
-def test_a_node_that_is_away_is_waited_for_and_one_that_breaks_its_word_is_named(
+def test_an_unavailable_node_is_waited_for_and_broken_finality_is_reported(
     spark: SparkSession, tip: GrowingChain, stream: FollowedChain, tmp_path: Path
 ) -> None:
     with FaultyNode(tip.url) as node:
@@ -168,7 +170,7 @@ def test_a_node_that_is_away_is_waited_for_and_one_that_breaks_its_word_is_named
 
             node.before = refuse
             tip.mine(3)
-            eventually(lambda: len(refused) > 2, "it asks in vain")
+            eventually(lambda: len(refused) > 2, "the node refused several requests")
             node.before = lambda calls: None
             attempt.catch_up(tip)
         attempt.running.result(timeout=60)
@@ -182,7 +184,7 @@ def test_a_node_that_is_away_is_waited_for_and_one_that_breaks_its_word_is_named
     assert stream.rows() == rows
 
 
-def test_patience_with_a_node_has_an_end_and_a_cause(
+def test_the_attempt_fails_with_the_cause_after_the_node_timeout(
     spark: SparkSession, tip: GrowingChain, data: str, tmp_path: Path
 ) -> None:
     stream = new_stream(data, patience=0.5)
@@ -197,25 +199,25 @@ def test_patience_with_a_node_has_an_end_and_a_cause(
     assert "HTTP 503" in failure.detail and node.label in failure.detail
 
 
-def test_the_operator_streams_until_it_is_canceled_also_in_the_middle_of_a_read(
+def test_the_streaming_operator_can_be_canceled_during_a_read(
     runner: SparkRunner, tip: GrowingChain, data: str
 ) -> None:
     with FaultyNode(tip.url) as node, ThreadPoolExecutor(1) as pool:
         settings = replace(runner.settings, rpc_pools={"tip": (node.url,)}, data_dsn=data)
         made = SparkRunner(settings)
-        made.session = runner.session  # the one warm Spark of the tests
+        made.session = runner.session  # the shared warm session
         config = {"engine": "streaming", "start_block": 80, "poll_seconds": 0.05, "rpc": "tip"}
         payload = task("block_follower", config, [f"hot_{kind}" for kind in KINDS])
-        stream, told = FollowedChain(data, hot_outputs(payload)), Queue[int | None]()
+        stream, announced = FollowedChain(data, hot_outputs(payload)), Queue[int | None]()
 
-        def tell(events: Any, invalidations: Any = ()) -> None:
+        def report(events: Any, invalidations: Any = ()) -> None:
             stream.report(events, invalidations)
-            told.put(events[0].cursor)
+            announced.put(events[0].cursor)
 
-        running = pool.submit(made.run, payload, DispatcherLink(uuid4(), tell))
-        assert told.get(timeout=60) == 89
+        running = pool.submit(made.run, payload, DispatcherLink(uuid4(), report))
+        assert announced.get(timeout=60) == 89
         tip.mine(2)
-        assert told.get(timeout=60) == 91
+        assert announced.get(timeout=60) == 91
         rows, reading, go_on = tip.rows(start=80), Event(), Event()
 
         def hang(calls: Calls) -> None:
@@ -225,19 +227,19 @@ def test_the_operator_streams_until_it_is_canceled_also_in_the_middle_of_a_read(
 
         node.change = hang
         tip.mine(1)
-        assert reading.wait(30)
+        assert reading.wait(120)
         assert _pools_and_tags(runner.session.get(), str(payload.task_id)) == ({"slot-0"}, True)
         made.cancel(payload.task_id)
         try:
             with pytest.raises(TaskCanceled):
-                running.result(timeout=30)
+                running.result(timeout=120)
         finally:
             go_on.set()
     assert stream.rows() == rows
 
 
 def _pools_and_tags(spark: SparkSession, task_id: str) -> tuple[set[str], bool]:
-    """The pools of all that Spark does now, and whether jobs can be stopped by the task's tag."""
+    """Return the pools of all active stages, and whether a job has the tag of the task."""
     store = cast("Any", spark)._jsc.sc().statusStore()
     stages, jobs = store.activeStages(), store.jobsList(None)
     tags = [str(jobs.apply(at).jobTags()) for at in range(jobs.size())]
@@ -245,7 +247,7 @@ def _pools_and_tags(spark: SparkSession, task_id: str) -> tuple[set[str], bool]:
     return pools, any(task_id in tag for tag in tags)
 
 
-def test_a_server_of_spark_connect_is_refused(data: str, tmp_path: Path) -> None:
+def test_the_streaming_engine_refuses_spark_connect(data: str, tmp_path: Path) -> None:
     made = SparkRunner(
         SparkSettings(
             FileStore(tmp_path),

@@ -36,8 +36,8 @@ def ingested(runner: SparkRunner) -> list[TaskPayload]:
     return payloads
 
 
-def _made(runner: SparkRunner, sql: str, name: str) -> dict[str, Any]:
-    """A little dataset of one partition, as an input."""
+def make_dataset(runner: SparkRunner, sql: str, name: str) -> dict[str, Any]:
+    """Create a small dataset with one partition, as an input."""
     payload = task("sql", {"sql": sql}, [name], scope={"partition_key": "all"})
     runner.run(payload)
     return as_input(payload, name=name)
@@ -51,13 +51,13 @@ def _enrich(base: dict[str, Any], known: dict[str, Any] | None, **config: Any) -
 @pytest.fixture(scope="module")
 def base(runner: SparkRunner) -> dict[str, Any]:
     values = "VALUES (1, X'aa'), (2, X'bb'), (3, CAST(NULL AS BINARY))"
-    return _made(runner, f"SELECT * FROM {values} AS t(id, who)", "base")
+    return make_dataset(runner, f"SELECT * FROM {values} AS t(id, who)", "base")
 
 
 @pytest.fixture(scope="module")
 def known(runner: SparkRunner) -> dict[str, Any]:
     values = "VALUES (X'aa', 'zoe', 1), (X'aa', 'ann', 9), (X'cc', 'bob', 2), (NULL, 'nobody', 3)"
-    return _made(runner, f"SELECT * FROM {values} AS t(address, name, rank)", "known")
+    return make_dataset(runner, f"SELECT * FROM {values} AS t(address, name, rank)", "known")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_rows_are_looked_up_in_another_dataset(
     assert sorted(found, key=str) == sorted(wanted, key=str)
 
 
-def test_only_the_columns_asked_for_are_taken_under_their_prefix(
+def test_only_the_selected_columns_are_added_with_their_prefix(
     runner: SparkRunner, objects: Path, base: dict[str, Any], known: dict[str, Any]
 ) -> None:
     payload = _enrich(base, known, on={"who": "address"}, columns=["name"], prefix="who_")
@@ -94,7 +94,7 @@ def test_only_the_columns_asked_for_are_taken_under_their_prefix(
     assert set(rows(objects, payload, "answer")[0]) == {"id", "who", "who_name"}
 
 
-def test_labels_may_stand_in_the_config(
+def test_labels_can_be_given_in_the_config(
     runner: SparkRunner, objects: Path, base: dict[str, Any]
 ) -> None:
     payload = _enrich(base, None, on={"who": "value"}, labels={"0xBB": "bee", "0xdd": "dee"})
@@ -104,21 +104,21 @@ def test_labels_may_stand_in_the_config(
 
 
 @pytest.mark.parametrize(
-    ("config", "complaint"),
+    ("config", "message"),
     [
         ({"on": {"whom": "address"}}, "the first input has no column whom"),
         ({"on": {"who": "adress"}}, "the lookup input has no column adress"),
         ({"on": {"who": "address"}, "labels": {"0xaa": "a"}}, "needs 1 input, not 2"),
     ],
 )
-def test_an_enrichment_that_cannot_be_says_why(
+def test_an_invalid_enrichment_is_refused_with_a_reason(
     runner: SparkRunner,
     base: dict[str, Any],
     known: dict[str, Any],
     config: dict[str, Any],
-    complaint: str,
+    message: str,
 ) -> None:
-    with pytest.raises(BadTask, match=complaint):
+    with pytest.raises(BadTask, match=message):
         runner.run(_enrich(base, known, **config))
 
 
@@ -160,7 +160,7 @@ def test_a_query_gives_csv(runner: SparkRunner, objects: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
-def test_a_query_without_rows_has_a_result_all_the_same(
+def test_a_query_without_rows_writes_an_empty_result(
     runner: SparkRunner, objects: Path, form: str
 ) -> None:
     payload = _query("SELECT 1 AS one WHERE false", form)
@@ -174,7 +174,7 @@ def _compact(scope: dict[str, Any], given: dict[str, Any], **config: Any) -> Tas
     return task("parquet_compact", config, ["answer"], scope=scope, inputs=[given])
 
 
-def test_small_files_become_one_with_the_same_rows_in_order(
+def test_small_files_are_compacted_into_one_with_the_rows_in_order(
     runner: SparkRunner, objects: Path, chain: DevChain, ingested: list[TaskPayload]
 ) -> None:
     payload = _compact(range_scope(5, 24), as_input(*reversed(ingested), name="logs"))
@@ -200,7 +200,7 @@ def test_the_same_range_compacted_twice_gives_the_same_bytes(
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_blocks_that_are_not_final_wait(
+def test_blocks_that_are_not_final_are_not_compacted(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
 ) -> None:
     given = as_input(*ingested, name="blocks")
@@ -212,7 +212,7 @@ def test_blocks_that_are_not_final_wait(
     assert not directory(objects, young, "answer").exists()
 
 
-def test_a_select_over_compacted_rows_is_the_same(
+def test_a_select_over_compacted_data_gives_the_same_rows(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
 ) -> None:
     whole = _compact(SCOPE, as_input(*ingested, name="logs"))

@@ -48,10 +48,10 @@ def test_a_queue_at_its_limit_pauses_upstream_bulk_then_all_tasks_and_resumes_la
     assert g.paused() == {"request": "bulk", "split": "bulk"}
     balance(alone)
     assert g.paused() == {"request": "bulk", "split": "bulk"}
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
     assert g.paused() == {"request": "normal", "split": "normal"}
     g.finish_queued("work", 2)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
     assert g.paused() == {
         "request": "normal",
         "split": "normal",
@@ -68,7 +68,7 @@ def test_a_pause_records_the_job_that_caused_it_and_the_reason(alone: Bench) -> 
     g = graph(alone, {"work": "split; max_queue_depth: 2"})
     g.feed(2)
     balance(alone)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
     (row,) = alone.rows(
         "SELECT p.by_name, p.tier, p.reason, j.paused_by, j.paused_at = p.since AS same"
         "  FROM pauses p JOIN jobs j USING (job_id) WHERE j.name = 'split'"
@@ -85,8 +85,8 @@ def test_a_pause_records_the_job_that_caused_it_and_the_reason(alone: Bench) -> 
 def test_a_trigger_of_a_paused_source_is_deferred_until_it_resumes(alone: Bench) -> None:
     g = graph(alone, {"work": "split; max_queue_depth: 2"})
     g.feed(2)
-    balance(alone, patience=0)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
+    balance(alone, escalate_after=0)
     deferred = g.trigger(3, first=2)
     assert deferred["created"]
     assert deferred["deferred_by"].startswith(f"backpressure of {g.name}.work (")
@@ -112,8 +112,8 @@ def test_a_paused_consumer_gets_its_events_when_it_resumes_and_others_immediatel
     alone.live.drain()
     g.finish_queued("mid", 2)
     alone.live.drain()
-    balance(alone, patience=0)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
+    balance(alone, escalate_after=0)
     assert g.paused() == dict.fromkeys(["request", "split", "work", "mid"], "normal")
     # Tasks of a paused job cannot be claimed; after the pause their events reach `side` and `mid`.
     running = [alone.row(task)["status"] for task in g.queued("work")]
@@ -135,8 +135,8 @@ def test_an_attempt_that_runs_while_its_job_is_paused_may_finish(alone: Bench) -
     running = alone.claimed(g.queued("work")[0])
     g.finish_queued("work", 1)
     alone.live.drain()
-    balance(alone, patience=0)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
+    balance(alone, escalate_after=0)
     assert g.paused()["work"] == "normal"
     assert alone.heartbeat(running).status_code == 200
     g.finish(running)
@@ -165,8 +165,8 @@ def test_resuming_wakes_the_tasks_that_could_not_be_claimed(alone: Bench) -> Non
     g.feed(3)
     g.finish_queued("work", 1)
     alone.live.drain()
-    balance(alone, patience=0)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
+    balance(alone, escalate_after=0)
     alone.rows("UPDATE tasks SET queued_at = queued_at - interval '1 hour'")
     forget_messages(alone)
     alone.live.run(alone.live.service.sweeper.sweep_once)
@@ -185,8 +185,8 @@ def test_a_resume_larger_than_one_batch_continues_in_steps(alone: Bench) -> None
     g.feed(8)
     g.finish_queued("work", 1)
     alone.live.drain()
-    balance(alone, patience=0)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
+    balance(alone, escalate_after=0)
     forget_messages(alone)
     for n in range(5):
         g.trigger(1, first=8 + n)
@@ -237,8 +237,8 @@ def test_every_job_upstream_of_a_diamond_is_paused_once_and_resumes(alone: Bench
         g.finish_queued(job, 2)
         alone.live.drain()
     assert len(g.queued("end")) == 4
-    balance(alone, patience=0)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
+    balance(alone, escalate_after=0)
     upstream = ["request", "split", "top", "left", "right"]
     assert g.paused() == dict.fromkeys(upstream, "normal")
     g.finish_queued("end", 4)
@@ -261,8 +261,8 @@ def test_a_cycle_across_dags_does_not_pause_itself(alone: Bench) -> None:
     first.finish_queued("a", 1)
     alone.live.drain()
     assert (len(first.queued("a")), len(second.queued("b"))) == (1, 1)
-    balance(alone, patience=0)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
+    balance(alone, escalate_after=0)
     assert first.paused() == {"request": "normal", "split": "normal"}
     assert second.paused() == {}
     assert alone.rows("SELECT count(*) AS n FROM trips") == [{"n": 2}]
@@ -276,8 +276,8 @@ def test_a_cycle_across_dags_does_not_pause_itself(alone: Bench) -> None:
 def test_a_deploy_that_removes_the_limit_ends_the_pauses(alone: Bench) -> None:
     g = graph(alone, {"work": "split; max_queue_depth: 1"})
     g.feed(2)
-    balance(alone, patience=0)
-    balance(alone, patience=0)
+    balance(alone, escalate_after=0)
+    balance(alone, escalate_after=0)
     assert g.paused() == {"request": "normal", "split": "normal"}
     graph(alone, {"work": "split"}, name=g.name)
     balance(alone)
@@ -330,11 +330,11 @@ def test_the_backpressure_loops_of_two_replicas_agree(replicas: list[Bench]) -> 
     g = graph(first, {"work": "split; max_queue_depth: 2"})
     g.feed(3)
     for _ in range(3):
-        run_concurrently([lambda b=b: balance(b, patience=0) for b in (first, second)])
+        run_concurrently([lambda b=b: balance(b, escalate_after=0) for b in (first, second)])
     assert g.paused() == {"request": "normal", "split": "normal"}
     g.finish_queued("work", 3)
     for _ in range(3):
-        run_concurrently([lambda b=b: balance(b, patience=0) for b in (first, second)])
+        run_concurrently([lambda b=b: balance(b, escalate_after=0) for b in (first, second)])
     assert g.paused() == {}
     released = first.rows(
         "SELECT j.name, count(*) AS n FROM outbox o JOIN jobs j ON j.job_id = o.subject"

@@ -263,7 +263,7 @@ def test_backpressure_holds_a_source_without_stopping_it(source: Source) -> None
     one.events(attempt, attempt.event(cursor=1), attempt.event(cursor=2))
     one.live.drain()
     balance(one)
-    balance(one, patience=0)
+    balance(one, escalate_after=0)
     (task,) = source.supervise()
     assert (task["status"], task["cancel_requested"]) == ("Running", False)
     beat = one.heartbeat(attempt).json()
@@ -273,8 +273,8 @@ def test_backpressure_holds_a_source_without_stopping_it(source: Source) -> None
     one.live.drain()
     assert queued(source) == 2
     one.rows("UPDATE tasks SET status = 'Canceled' WHERE status = 'Queued' AND cursor_value < 3")
-    balance(one, patience=0)
-    balance(one, patience=0)
+    balance(one, escalate_after=0)
+    balance(one, escalate_after=0)
     one.live.drain()
     assert one.heartbeat(attempt).json()["hold"] is False
     assert queued(source) == 1
@@ -287,13 +287,13 @@ def test_a_source_that_ends_during_backpressure_restarts_afterwards(source: Sour
     one.events(attempt, attempt.event(cursor=1), attempt.event(cursor=2))
     one.live.drain()
     balance(one)
-    balance(one, patience=0)
+    balance(one, escalate_after=0)
     one.complete(attempt, "Failed")
     source.age_ended_attempts()
     assert [t["status"] for t in source.supervise()] == ["Failed"]
     one.rows("UPDATE tasks SET status = 'Canceled' WHERE status = 'Queued'")
-    balance(one, patience=0)
-    balance(one, patience=0)
+    balance(one, escalate_after=0)
+    balance(one, escalate_after=0)
     assert [t["status"] for t in source.supervise()] == ["Queued"]
 
 

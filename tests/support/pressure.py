@@ -104,7 +104,9 @@ def _edge(source: str) -> str:
     return f"{{name: {source.lstrip('@')}, from: {origin}}}"
 
 
-def balance(bench: Bench, *, patience: float = 3600.0) -> None:
+def balance(bench: Bench, *, escalate_after: float = 3600.0) -> None:
     """Run one pass of the backpressure loop."""
-    loop = replace(bench.live.service.backpressure, patience=timedelta(seconds=patience))
+    loop = replace(
+        bench.live.service.backpressure, escalate_after=timedelta(seconds=escalate_after)
+    )
     bench.live.run(loop.balance_once)

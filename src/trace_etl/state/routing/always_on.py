@@ -17,8 +17,8 @@ _TIMEOUT_SECONDS = 365 * 86400
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('trace.always_on', 0))"
 
 # Stop tasks whose job was removed, paused by a person or redeployed with another definition. A running
-# task is asked to stop, a waiting one is canceled. Backpressure stops no task: a running task is told to
-# hold by its heartbeat, and a task that does not run is not started.
+# task is asked to stop, a waiting one is canceled. Backpressure stops no task: the heartbeat reply asks a
+# running task to hold, and a task that does not run is not started.
 _STOP = """
 WITH unwanted AS MATERIALIZED (
     SELECT task_id FROM always_on_tasks WHERE wanted_revision IS DISTINCT FROM revision_id

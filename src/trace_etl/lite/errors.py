@@ -26,7 +26,7 @@ class HomeUnusable(StackError):
 
 
 class DiskFull(StackError):
-    """No space is left on the disk of the stack."""
+    """The disk of the stack is full."""
 
     code = "disk_full"
 
@@ -56,7 +56,7 @@ class PostgresFailed(StackError):
 
 
 class NoAccount(StackError):
-    """Root cannot switch to another user, so Postgres cannot run."""
+    """The root user cannot switch to another user, and Postgres does not run as root."""
 
     code = "no_unprivileged_account"
 
@@ -68,6 +68,6 @@ class NoJava(StackError):
 
 
 class PartFailed(StackError):
-    """A process did not start; the message has the end of its log."""
+    """A process of the stack did not start; the message has the end of its log."""
 
     code = "part_failed"

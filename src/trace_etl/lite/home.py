@@ -119,7 +119,7 @@ class Home:
         check_space(self.path)
 
     def remove(self) -> None:
-        """Delete everything that `open` created, and the home itself if it is empty then."""
+        """Delete everything that `open` created. Delete the home too if it is empty afterwards."""
         for name in {Path(directory).parts[0] for directory in _DIRECTORIES}:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in _FILES:
@@ -129,7 +129,7 @@ class Home:
 
 
 def check_space(path: Path) -> None:
-    """Raise DiskFull if the disk of `path` has too little space for a start."""
+    """Raise DiskFull if the disk of `path` has too little free space to start the stack."""
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:
         raise _disk_full(path, f"only {free // 2**20} MB are left")

@@ -1,4 +1,4 @@
-"""Passwords of the Postgres roles, generated and kept in a libpq password file."""
+"""Passwords of the Postgres roles, generated and stored in a libpq password file."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""The databases and roles of the stack: who owns what, and who may connect where."""
+"""Create the databases and roles of the stack, with owners and connect privileges."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Dsns:
 
 
 def provision(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
-    """Make the roles, the two databases and the queue's schema, where they are missing."""
+    """Create the roles, the two databases and the queue's schema if they are missing."""
     create_roles(server)
     create_database(server, state, owner=STATE, connect=[READER])
     create_database(server, data, owner=DATA, connect=[QUEUE, DATA_READER])
@@ -41,7 +41,7 @@ def provision(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
 
 
 def dsns(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
-    """The roles' connection strings to the two databases."""
+    """Return the connection string of each role."""
     return Dsns(
         state=server.dsn(STATE, state),
         reader=server.dsn(READER, state),
@@ -52,7 +52,7 @@ def dsns(server: Server, *, state: str = STATE, data: str = DATA) -> Dsns:
 
 
 def create_roles(server: Server) -> None:
-    """Make the roles with the passwords of the password file; close the server's own databases."""
+    """Create the roles with passwords from the password file; revoke access to system databases."""
     known = passwords.ensure(server.passfile, ROLES)
     with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
         for role in ROLES:
@@ -64,7 +64,7 @@ def create_roles(server: Server) -> None:
                 )
             )
         for database in ("postgres", "template1"):
-            _close(conn, database)
+            _revoke_public_access(conn, database)
 
 
 def create_database(
@@ -75,7 +75,7 @@ def create_database(
     connect: Sequence[str] = (),
     template: str | None = None,
 ) -> None:
-    """Make a database, if missing, that only its owner and the roles in `connect` may enter."""
+    """Create a database if it is missing. Only its owner and the roles in `connect` may connect."""
     with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
         if not _exists(conn, "SELECT 1 FROM pg_database WHERE datname = %s", name):
             conn.execute(
@@ -86,7 +86,7 @@ def create_database(
                     sql.SQL("FILE_COPY" if template else "WAL_LOG"),
                 )
             )
-        _close(conn, name)
+        _revoke_public_access(conn, name)
         for role in connect:
             conn.execute(
                 sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(
@@ -96,7 +96,7 @@ def create_database(
 
 
 def drop_database(server: Server, name: str) -> None:
-    """Delete a database and whatever is connected to it."""
+    """Drop a database and end the connections to it."""
     with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
         conn.execute("SET client_min_messages = warning")
         conn.execute(
@@ -116,7 +116,7 @@ def _ensure_role(conn: Conn, role: str, password: str) -> None:
     )
 
 
-def _close(conn: Conn, database: str) -> None:
+def _revoke_public_access(conn: Conn, database: str) -> None:
     conn.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
 
 

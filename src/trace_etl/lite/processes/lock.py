@@ -51,7 +51,7 @@ def already_running(path: Path) -> AlreadyRunning:
     supervisor = f" (supervisor pid {found[0]})" if found else ""
     return AlreadyRunning(
         f"a stack already runs in {path.parent.parent}{supervisor}",
-        "look at it with `trace status`, stop it with `trace down`, "
+        "see its state with `trace status`, stop it with `trace down`, "
         "or start another one with another TRACE_HOME",
     )
 

@@ -1,4 +1,4 @@
-"""Find and stop orphans: processes of a run whose supervisor is gone."""
+"""Find and stop orphans: processes of a run whose supervisor has ended."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""The parts of a stack: one process each, with command, environment and readiness probe."""
+"""The parts of a stack. A part is one process: its command, environment and readiness probe."""
 
 import json
 import os

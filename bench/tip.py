@@ -103,7 +103,7 @@ def _wait_until(dsn: str, follower: ChainFollower, blocks: int) -> tuple[int, fl
     """How many blocks a follower has, and when, once it has so many."""
     with connection.connect(dsn) as conn:
         while not follower.stop.wait(0.005):
-            standing = followers.read(conn, follower.plan.writer.stream)
+            standing = followers.read_position(conn, follower.plan.writer.stream)
             if standing and standing.number is not None and standing.number + 1 >= blocks:
                 return standing.number + 1, time.perf_counter()
     raise RuntimeError("the streaming query ended early")

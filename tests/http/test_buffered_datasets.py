@@ -302,12 +302,12 @@ def test_a_batch_cannot_choose_the_org_of_its_rows(sinks: SinkSetup, published: 
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "json": (b'{"id": "a"}\n{"id"', {}, "line 2 is not JSON"),
     "list": (b"[1]", {}, "line 1 is not a JSON object"),
-    "unknown": ([{"id": "a", "m": 1}], {}, "line 1: there is no column 'm'"),
+    "unknown": ([{"id": "a", "m": 1}], {}, "line 1: the schema has no column 'm'"),
     "key": ([{"n": 1}], {}, "line 1: 'id' is missing"),
-    "type": ([{"id": "a", "n": "one"}], {}, "line 1: 'n' is long, not \"one\""),
-    "bool": ([{"id": "a", "n": True}], {}, "'n' is long, not true"),
-    "large": ([{"id": "a", "n": 2**63}], {}, "'n' is long"),
-    "count": ([{"id": "a"}], {"record_count": 2}, "record_count is 2, but there are 1 rows"),
+    "type": ([{"id": "a", "n": "one"}], {}, "line 1: 'n' must be long, not \"one\""),
+    "bool": ([{"id": "a", "n": True}], {}, "'n' must be long, not true"),
+    "large": ([{"id": "a", "n": 2**63}], {}, "'n' must be long"),
+    "count": ([{"id": "a"}], {"record_count": 2}, "record_count is 2, but the batch has 1 rows"),
     "kind": ([{"id": "a"}], {"content_type": "text/csv"}, "content_type 'text/csv'"),
     "size": (b" " * (16 * 2**20 + 1), {}, "larger than 16777216 bytes"),
 }

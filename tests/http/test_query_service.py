@@ -23,7 +23,7 @@ from support.postgres import Templates, copied, sql
 from support.query import ORG, LiveQuery, Warehouse, running_query_service, settings
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import Invalid, Unavailable
-from trace_etl.query.engine import Limits, Run, View
+from trace_etl.query.engine import DatasetView, QueryLimits, QueryRun
 from trace_etl.query.sql_guard import is_refused
 
 DAG = """
@@ -240,7 +240,7 @@ def test_an_unknown_dataset_is_named_with_its_position_and_a_likely_one(query: L
     assert first["message"] == "no dataset 'blokcs' is published; did you mean 'blocks'?"
     assert (first["line"], first["column"]) == (2, 8)
     assert second["message"] == (
-        "no dataset 'nothing_like_it' is published; there are blocks, transfers"
+        "no dataset 'nothing_like_it' is published; the published datasets are blocks, transfers"
     )
 
 
@@ -520,8 +520,10 @@ def test_past_the_gate_the_engine_itself_reaches_no_other_file(shop: Shop, text:
     objects = shop.warehouse.objects
     before = sorted(objects.rglob("*"))
     file = next(objects.rglob("blocks_0_99.parquet"))
-    run = Run(
-        escape(text, objects), [View("blocks", [str(file)], [])], Limits(10, "100MB", threads=1)
+    run = QueryRun(
+        escape(text, objects),
+        [DatasetView("blocks", [str(file)], [])],
+        QueryLimits(10, "100MB", threads=1),
     )
     with pytest.raises((Invalid, Unavailable)):
         run.execute()
@@ -534,7 +536,7 @@ def test_past_the_gate_the_engine_itself_reaches_no_other_file(shop: Shop, text:
 )
 def test_past_the_gate_the_engines_settings_stay_locked(text: str) -> None:
     with pytest.raises(Invalid, match="locked"):
-        Run(text, [], Limits(10, "100MB", threads=1)).execute()
+        QueryRun(text, [], QueryLimits(10, "100MB", threads=1)).execute()
 
 
 def test_a_broken_file_tells_nothing_of_where_it_lies(

@@ -22,12 +22,12 @@ from support.postgres import Templates, copied, sql
 from support.query import LiveQuery, Warehouse, running_query_service
 from support.waiting import eventually
 from trace_etl.data import appends, buffers, connection, hot_tables
-from trace_etl.data.appends import Target
+from trace_etl.data.appends import AppendTarget
 from trace_etl.data.snapshots import Snapshot
 from trace_etl.model.storage import hot_table
-from trace_etl.query.engine import Limits, Run, Stopped, View
+from trace_etl.query.engine import DatasetView, QueryLimits, QueryRun, QueryStopped
 from trace_etl.query.errors import TablesTooLarge
-from trace_etl.query.tables import narrowed
+from trace_etl.query.tables import narrow_block_range
 
 DAG = """
 name: shop
@@ -96,25 +96,25 @@ class Shop:
         ]
         with connection.connect(self.data) as conn, connection.transaction(conn):
             table = self.table("logs")
-            hot_tables.ensure(conn, table, LOGS)
-            hot_tables.delete_from(conn, table, first)
-            hot_tables.copy_in(conn, table, [pa.RecordBatch.from_pylist(rows, schema=LOGS)])
+            hot_tables.ensure_table(conn, table, LOGS)
+            hot_tables.delete_from_block(conn, table, first)
+            hot_tables.copy_rows(conn, table, [pa.RecordBatch.from_pylist(rows, schema=LOGS)])
 
     def keep(self, *rows: dict[str, Any]) -> None:
         dataset, version = self.warehouse.generation("kept")
-        target = Target(hot_table(dataset, version), KEPT, ("who",), version, uuid4(), 1)
+        target = AppendTarget(hot_table(dataset, version), KEPT, ("who",), version, uuid4(), 1)
         with connection.connect(self.data) as conn, connection.transaction(conn):
-            target = appends.prepare(conn, target)
-        appends.stage(self.data, target, [pa.RecordBatch.from_pylist(list(rows), schema=KEPT)])
+            target = appends.create_staging(conn, target)
+        appends.stage_rows(self.data, target, [pa.RecordBatch.from_pylist(list(rows), schema=KEPT)])
         with connection.connect(self.data) as conn, connection.transaction(conn):
-            appends.merge(conn, target)
+            appends.merge_rows(conn, target)
 
-    def run(self, query: str, **limits: Any) -> Run:
+    def run(self, query: str, **limits: Any) -> QueryRun:
         """The same query without HTTP around it, to look at what it asks of Postgres."""
         names = ("logs", "kept")
-        views = [View(name, [], [], self.table(name)) for name in names]
+        views = [DatasetView(name, [], [], self.table(name)) for name in names]
         reader = self.warehouse.dsns.data_reader
-        return Run(query, views, Limits(100, "200MB", 2, **limits), reader)
+        return QueryRun(query, views, QueryLimits(100, "200MB", 2, **limits), reader)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def test_no_row_that_matches_is_outside_of_the_range_that_is_read(chosen: Any) -
     rows = [{"block_number": n, "x": x} for n in range(41) for x in (0, 20, None)]
     table = pa.Table.from_pylist(rows, schema=schema)
     matched = table.filter(chosen)["block_number"].to_pylist()
-    span = narrowed(chosen, schema, 0, 40)
+    span = narrow_block_range(chosen, schema, 0, 40)
     assert all(span is not None and span[0] <= n <= span[1] for n in matched)
 
 
@@ -233,7 +233,7 @@ def test_all_scans_of_a_query_see_one_state(shop: Shop) -> None:
     """Two scans, and a reorganisation between them."""
     run = shop.run("SELECT (SELECT count(*) FROM logs), (SELECT max(block_number) FROM logs)")
     seen = threading.Event()
-    taken = run._tables
+    taken = run._open_snapshot
 
     @contextmanager
     def rewritten() -> Generator[Any]:
@@ -242,7 +242,7 @@ def test_all_scans_of_a_query_see_one_state(shop: Shop) -> None:
             seen.set()
             yield found
 
-    run._tables = rewritten  # type: ignore[method-assign]
+    run._open_snapshot = rewritten  # type: ignore[method-assign]
     try:
         assert run.execute().rows == [b"[3000,999]"] and seen.is_set()
     finally:
@@ -262,7 +262,7 @@ def test_a_query_that_waits_for_postgres_can_be_stopped(
     shop: Shop, is_scanning: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_scanning:  # nothing before it waits for the table's lock
-        monkeypatch.setattr(Snapshot, "ends", lambda *_: (0, 999))
+        monkeypatch.setattr(Snapshot, "read_min_max", lambda *_: (0, 999))
     run = shop.run("SELECT count(*) FROM logs")
     failed: list[BaseException] = []
 
@@ -284,7 +284,7 @@ def test_a_query_that_waits_for_postgres_can_be_stopped(
         while thread.is_alive():
             run.stop()
             thread.join(0.05)
-    assert isinstance(failed[0], Stopped), failed
+    assert isinstance(failed[0], QueryStopped), failed
 
 
 def test_a_service_without_postgres_data_says_that_there_is_nothing(
@@ -304,9 +304,11 @@ def test_postgres_data_that_does_not_answer_is_an_outage(
 
 def test_the_services_role_reads_datasets_and_nothing_else(shop: Shop) -> None:
     version = uuid4()
-    shape = buffers.Shape(hot_table(uuid4(), version), version, (("n", "long", False),), ("n",))
+    shape = buffers.BufferTable(
+        hot_table(uuid4(), version), version, (("n", "long", False),), ("n",)
+    )
     with connection.connect(shop.data) as conn, connection.transaction(conn):
-        buffers.write(conn, shape, buffers.Stamp(uuid4(), 1, UUID(int=1)), [(7,)])
+        buffers.write_batch(conn, shape, buffers.BatchIdentity(uuid4(), 1, UUID(int=1)), [(7,)])
     with psycopg.connect(shop.warehouse.dsns.data_reader, autocommit=True) as reader:
         for table in (shop.table("logs"), shop.table("kept"), shape.table):
             assert reader.execute(f"SELECT count(*) FROM {table}").fetchone()
@@ -318,8 +320,8 @@ def test_the_services_role_reads_datasets_and_nothing_else(shop: Shop) -> None:
         for other in ("followers", "append_fences", "buffer_batches", "queue.messages"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 reader.execute(f"SELECT * FROM {other}")
-    views = [View("b", [], [], shape.table)]
-    shown = Run("SELECT * FROM b", views, Limits(10, "100MB", 1), shop.data).execute()
+    views = [DatasetView("b", [], [], shape.table)]
+    shown = QueryRun("SELECT * FROM b", views, QueryLimits(10, "100MB", 1), shop.data).execute()
     assert [c["name"] for c in shown.columns] == ["n", "org_id"]
 
 

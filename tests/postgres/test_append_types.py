@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.postgres import Templates, copied
-from trace_etl.data import appends, connection, hot_reading
-from trace_etl.data.appends import Target
+from trace_etl.data import appends, connection, table_reader
+from trace_etl.data.appends import AppendTarget
 from trace_etl.data.columns import arrow_schema, arrow_type, postgres_type
 from trace_etl.data.errors import ValueRefused
 from trace_etl.model.storage import hot_table
@@ -65,21 +65,23 @@ def dsn(templates: Templates) -> Generator[str]:
         yield dsns.data
 
 
-def _target(schema: Any) -> Target:
+def _target(schema: Any) -> AppendTarget:
     version = uuid4()
-    return Target(hot_table(uuid4(), version), schema, ("key",), version, uuid4(), 1)
+    return AppendTarget(hot_table(uuid4(), version), schema, ("key",), version, uuid4(), 1)
 
 
-def _appended(dsn: str, target: Target, batch: Any) -> list[dict[str, Any]]:
+def _appended(dsn: str, target: AppendTarget, batch: Any) -> list[dict[str, Any]]:
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        prepared = appends.prepare(conn, target)
+        prepared = appends.create_staging(conn, target)
     # Two batches. The second is a slice, so its buffers start at an offset.
     half = batch.num_rows // 2
-    appends.stage(dsn, prepared, [batch.slice(0, half), batch.slice(half)])
+    appends.stage_rows(dsn, prepared, [batch.slice(0, half), batch.slice(half)])
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        assert appends.merge(conn, prepared) == batch.num_rows
-    schema = arrow_schema(hot_reading.shape(dsn, target.table))
-    found = pa.Table.from_batches(hot_reading.batches(dsn, target.table, schema, []), schema=schema)
+        assert appends.merge_rows(conn, prepared) == batch.num_rows
+        schema = arrow_schema(table_reader.list_columns(conn, target.table))
+    found = pa.Table.from_batches(
+        table_reader.read_batches(dsn, target.table, schema, []), schema=schema
+    )
     with connection.connect(dsn) as conn:
         conn.execute(f"DROP TABLE {target.table}")  # type: ignore[call-overload]
     assert found.schema == batch.schema
@@ -118,10 +120,10 @@ def test_postgres_reads_the_values_that_were_appended(dsn: str) -> None:
     )
     target = _target(schema)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        prepared = appends.prepare(conn, target)
-    appends.stage(dsn, prepared, [pa.RecordBatch.from_pylist([row], schema=schema)])
+        prepared = appends.create_staging(conn, target)
+    appends.stage_rows(dsn, prepared, [pa.RecordBatch.from_pylist([row], schema=schema)])
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        appends.merge(conn, prepared)
+        appends.merge_rows(conn, prepared)
     with psycopg.connect(dsn) as conn:
         conn.execute("SET TimeZone = 'UTC'")
         (found,) = conn.execute(f"SELECT * FROM {target.table}").fetchall()
@@ -133,15 +135,15 @@ def test_appending_narrower_types_keeps_the_wider_types_of_the_table(dsn: str) -
     narrow = pa.schema([("key", pa.int64()), ("n", pa.int32()), ("x", pa.float32())])
     target = _target(wide)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        appends.prepare(conn, target)
-    again = Target(target.table, narrow, ("key",), target.dataset_version, uuid4(), 1)
+        appends.create_staging(conn, target)
+    again = AppendTarget(target.table, narrow, ("key",), target.dataset_version, uuid4(), 1)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        prepared = appends.prepare(conn, again)
+        prepared = appends.create_staging(conn, again)
     assert prepared.schema == wide
     rows = [{"key": 1, "n": -7, "x": 0.5}]
-    appends.stage(dsn, prepared, [pa.RecordBatch.from_pylist(rows, schema=narrow)])
+    appends.stage_rows(dsn, prepared, [pa.RecordBatch.from_pylist(rows, schema=narrow)])
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        appends.merge(conn, prepared)
+        appends.merge_rows(conn, prepared)
     with psycopg.connect(dsn) as conn:
         assert conn.execute(f"SELECT * FROM {target.table}").fetchall() == [(1, -7, 0.5)]
 
@@ -155,11 +157,11 @@ def test_a_value_that_postgres_cannot_store_is_refused(dsn: str, kind: Any, valu
     schema = pa.schema([("key", pa.int64()), ("x", kind)])
     target = _target(schema)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        prepared = appends.prepare(conn, target)
+        prepared = appends.create_staging(conn, target)
     column = pa.array([value], pa.int64()).cast(kind) if value != "a\0b" else pa.array([value])
     batch = pa.RecordBatch.from_arrays([pa.array([1]), column], schema=schema)
-    with pytest.raises(ValueRefused, match="a value that Postgres does not hold"):
-        appends.stage(dsn, prepared, [batch])
+    with pytest.raises(ValueRefused, match="Postgres cannot store a value"):
+        appends.stage_rows(dsn, prepared, [batch])
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -169,5 +171,5 @@ def test_arrow_and_postgres_types_map_to_each_other(kind: Any) -> None:
 
 def test_a_type_that_postgres_does_not_support_is_refused() -> None:
     for kind in (pa.struct([("a", pa.int8())]), pa.list_(pa.list_(pa.int64())), pa.time32("s")):
-        with pytest.raises(TypeError, match="has no place"):
+        with pytest.raises(TypeError, match="cannot store a column of type"):
             postgres_type(kind)

@@ -8,7 +8,7 @@ import pytest
 
 from support.postgres import Templates, copied
 from trace_etl.data import buffers, connection
-from trace_etl.data.buffers import Shape, Stamp, Sunk
+from trace_etl.data.buffers import BatchIdentity, BufferTable, WrittenBatch
 from trace_etl.model.storage import hot_table
 
 
@@ -19,25 +19,25 @@ def dsn(templates: Templates) -> Generator[str]:
 
 
 @pytest.fixture
-def shape() -> Shape:
+def shape() -> BufferTable:
     version = uuid4()
-    return Shape(hot_table(uuid4(), version), version, (("id", "string", False),), ("id",))
+    return BufferTable(hot_table(uuid4(), version), version, (("id", "string", False),), ("id",))
 
 
-def write(dsn: str, shape: Shape, number: int) -> Sunk:
+def write(dsn: str, shape: BufferTable, number: int) -> WrittenBatch:
     with connection.connect(dsn) as conn, connection.transaction(conn):
         conn.execute("SET LOCAL lock_timeout = '500ms'")
-        return buffers.write(conn, shape, Stamp(uuid4(), number, uuid4()), [("a",)])
+        return buffers.write_batch(conn, shape, BatchIdentity(uuid4(), number, uuid4()), [("a",)])
 
 
-def test_a_batch_does_not_wait_for_a_vacuum(dsn: str, shape: Shape) -> None:
+def test_a_batch_does_not_wait_for_a_vacuum(dsn: str, shape: BufferTable) -> None:
     write(dsn, shape, 1)
     with psycopg.connect(dsn) as vacuum:
         vacuum.execute(f'LOCK TABLE "{shape.table}" IN SHARE UPDATE EXCLUSIVE MODE')
-        assert write(dsn, shape, 2) == Sunk(1, 2)
+        assert write(dsn, shape, 2) == WrittenBatch(1, 2)
 
 
-def test_a_missing_index_is_created(dsn: str, shape: Shape) -> None:
+def test_a_missing_index_is_created(dsn: str, shape: BufferTable) -> None:
     count = "SELECT count(*) FROM pg_indexes WHERE tablename = %s"
     write(dsn, shape, 1)
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -48,7 +48,7 @@ def test_a_missing_index_is_created(dsn: str, shape: Shape) -> None:
 
 
 def test_old_batch_records_are_deleted_in_small_portions_without_waiting(
-    dsn: str, shape: Shape
+    dsn: str, shape: BufferTable
 ) -> None:
     insert = """INSERT INTO buffer_batches (publish_id, dataset_version, row_count, sunk_at)
               SELECT gen_random_uuid(), %s, 1, now() - interval '40 days' - n * interval '1 hour'

@@ -14,7 +14,7 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied, sql
 from trace_etl.data import appends, connection, hot_tables, retired_tables
-from trace_etl.data.appends import Target
+from trace_etl.data.appends import AppendTarget
 from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.model.storage import hot_table
 from trace_etl.policy.retry import Backoff
@@ -64,12 +64,12 @@ class Stage:
         ]
         with connection.connect(self.data) as conn, connection.transaction(conn):
             for table in made:
-                hot_tables.ensure(conn, table, SCHEMA, key=["n"])
+                hot_tables.ensure_table(conn, table, SCHEMA, key=["n"])
         return made
 
     def tables(self) -> set[str]:
         with connection.connect(self.data) as conn:
-            return set(retired_tables.held(conn, limit=100))
+            return set(retired_tables.list_dataset_tables(conn, limit=100))
 
     def sweep(self) -> int:
         return sweep_once(self.data, self.client)
@@ -194,22 +194,24 @@ def test_only_workers_may_ask_and_only_about_tables_of_datasets(
 
 
 @pytest.fixture
-def target(templates: Templates) -> Generator[tuple[str, Target]]:
+def target(templates: Templates) -> Generator[tuple[str, AppendTarget]]:
     with copied(templates) as dsns:
-        made = Target(hot_table(uuid4(), version := uuid4()), SCHEMA, ("n",), version, uuid4(), 1)
+        made = AppendTarget(
+            hot_table(uuid4(), version := uuid4()), SCHEMA, ("n",), version, uuid4(), 1
+        )
         with connection.connect(dsns.data) as conn, connection.transaction(conn):
-            appends.prepare(conn, made)
-            appends.merge(conn, made)
+            appends.create_staging(conn, made)
+            appends.merge_rows(conn, made)
         yield dsns.data, made
 
 
-def drop_table(dsn: str, target: Target) -> bool:
+def drop_table(dsn: str, target: AppendTarget) -> bool:
     with connection.connect(dsn) as conn:
-        return retired_tables.drop(conn, [target.table], [target.dataset_version])
+        return retired_tables.drop_tables(conn, [target.table], [target.dataset_version])
 
 
 def test_a_recently_written_table_is_not_dropped(
-    target: tuple[str, Target],
+    target: tuple[str, AppendTarget],
 ) -> None:
     dsn, made = target
     assert not drop_table(dsn, made)
@@ -219,7 +221,7 @@ def test_a_recently_written_table_is_not_dropped(
     assert drop_table(dsn, made)  # a repeated drop changes nothing
 
 
-def test_a_table_in_use_is_not_dropped(target: tuple[str, Target]) -> None:
+def test_a_table_in_use_is_not_dropped(target: tuple[str, AppendTarget]) -> None:
     dsn, made = target
     sql(dsn, "UPDATE append_fences SET updated_at = now() - interval '2 hours'")
     with psycopg.connect(dsn) as reader:

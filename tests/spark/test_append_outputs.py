@@ -106,8 +106,11 @@ def test_an_appended_dataset_can_be_read_as_an_input(
     ("values", "message"),
     [
         ("('ann', 1, map('a', 1))", r"column amount is map<string,int>; append holds numbers"),
-        ("('ann', 1, 'a\\u0000b')", "a value that Postgres does not hold"),
-        ("(CAST(NULL AS STRING), 1, 1D)", "a row without who, which is part of the unique_key"),
+        ("('ann', 1, 'a\\u0000b')", "Postgres cannot store a value"),
+        (
+            "(CAST(NULL AS STRING), 1, 1D)",
+            "a row has no value in column who, which is part of the unique_key",
+        ),
     ],
     ids=["type", "NUL", "null"],
 )

@@ -104,7 +104,7 @@ def test_rows_are_published_as_batches_that_the_sink_can_read(mine: SparkRunner)
     assert (dataset_uuid, rows) == (payload.outputs[0].dataset_uuid, 2)
     root = mine.settings.objects.root
     assert (root / uri.removeprefix("s3://")).stat().st_size == size
-    read = batch_files.read(_batch(payload, uri, rows), mine.settings.objects)
+    read = batch_files.read_rows(_batch(payload, uri, rows), mine.settings.objects)
     assert sorted(read) == [(b"\x01", None, ""), (b"\xff\x00", 7, "é")]
 
 
@@ -158,10 +158,10 @@ def test_a_reader_gets_rows_changed_since_its_cursor_without_internal_columns(
 ) -> None:
     dataset, version = uuid4(), uuid4()
     columns = (("id", "string", False), ("n", "long", True))
-    shape = buffers.Shape(hot_table(dataset, version), version, columns, ("id",))
+    shape = buffers.BufferTable(hot_table(dataset, version), version, columns, ("id",))
     for number, rows in enumerate([[("a", 1), ("b", 1)], [("b", 2)], [("c", 3)]], 1):
         with connection.connect(dsn) as conn, connection.transaction(conn):
-            buffers.write(conn, shape, buffers.Stamp(uuid4(), number, uuid4()), rows)
+            buffers.write_batch(conn, shape, buffers.BatchIdentity(uuid4(), number, uuid4()), rows)
     given = TaskInput(input_index=0, name="alerts", dataset_uuid=dataset, dataset_version=version)
     read = hot_tables.load(spark, given, Scope(cursor=2, after=1), dsn).frame
     assert read.columns == ["id", "n", "org_id"]

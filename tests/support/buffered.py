@@ -20,6 +20,7 @@ from support.postgres import Templates, copied
 from trace_etl.http.dispatcher_client import DispatcherClient
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
+from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.sink.sink import QUEUE, Sink
@@ -154,7 +155,7 @@ def running_sink_on(dsns: Dsns, secrets: Secrets, objects: Path) -> Generator[Si
         sink_client = client(lambda: secrets.worker_token)
         consumer = PgQueue(dsns.queue).consumer([QUEUE], "test:sink")
         try:
-            sink = Sink(consumer, sink_client, dsns.data, objects, threading.Event())
+            sink = Sink(consumer, sink_client, dsns.data, FileStore(objects), threading.Event())
             yield SinkSetup(test_bench, sink, client)
         finally:
             consumer.close()

@@ -52,12 +52,14 @@ def hot_tables(templates: Templates, rpc_url: str) -> Generator[HotTables]:
 def _people(dsn: str) -> InputSpec:
     dataset, version = uuid4(), uuid4()
     columns = (("id", "string", False), ("n", "long", True))
-    shape = buffers.Shape(hot_table(dataset, version), version, columns, ("id",))
+    shape = buffers.BufferTable(hot_table(dataset, version), version, columns, ("id",))
     batches = [[("ann", 1), ("bob", 1)], [("bob", 2), ("cid", None)], [("dan", 3)]]
     with connection.connect(dsn) as conn:
         for number, rows in enumerate(batches, 1):
             with connection.transaction(conn):
-                buffers.write(conn, shape, buffers.Stamp(uuid4(), number, uuid4()), rows)
+                buffers.write_batch(
+                    conn, shape, buffers.BatchIdentity(uuid4(), number, uuid4()), rows
+                )
     return _input("people", dataset, version)
 
 

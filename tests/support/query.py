@@ -22,7 +22,7 @@ from trace_etl.http.listeners import Listener, Tls, serve
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.model.storage import attempt_prefix, generation_place
-from trace_etl.query.service import running
+from trace_etl.query.service import open_app
 from trace_etl.query.settings import QuerySettings
 from trace_etl.state.catalog import dags
 from trace_etl.state.db.connection import Connection
@@ -147,7 +147,7 @@ def running_query_service(
 
     async def main() -> None:
         box["stop"], box["loop"] = asyncio.Event(), asyncio.get_running_loop()
-        async with running(cfg) as app, asyncio.TaskGroup() as group:
+        async with open_app(cfg) as app, asyncio.TaskGroup() as group:
             listener = Listener(app, cfg.query_host, cfg.query_port)
             tls = Tls(cfg.tls_cert, cfg.tls_key)
             group.create_task(serve([listener], tls=tls, stop=box["stop"]))

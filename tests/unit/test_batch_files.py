@@ -46,7 +46,7 @@ class Artifact:
     def read(self, content: str | None = None) -> list[tuple[Any, ...]]:
         if content is not None:
             self.path.write_text(content)
-        return batch_files.read(self.batch, FileStore(self.root))
+        return batch_files.read_rows(self.batch, FileStore(self.root))
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None
 
 
 def test_a_key_that_is_not_a_number_is_refused_and_a_value_is_not(artifact: Artifact) -> None:
-    with pytest.raises(BadBatch, match="'x' is NaN, and part of the unique_key"):
+    with pytest.raises(BadBatch, match="'x' is NaN, but it is part of the unique_key"):
         artifact.read('{"x": NaN}\n{"x": NaN}')
     assert artifact.read('{"x": Infinity}') == [(float("inf"), None)]
 
@@ -103,7 +103,7 @@ def test_json_however_deep_is_refused_with_its_line(artifact: Artifact, depth: i
 
 @pytest.mark.parametrize("given", ["1_000", " 7", "+7", "٧", "7.0", ""])
 def test_digits_in_quotes_are_digits_only(artifact: Artifact, given: str) -> None:
-    with pytest.raises(BadBatch, match="'n' is long"):
+    with pytest.raises(BadBatch, match="'n' must be long"):
         artifact.read(json.dumps({"x": 1, "n": given}))
     assert artifact.read(json.dumps({"x": 1, "n": "-007"})) == [(1.0, -7)]
 
@@ -111,5 +111,5 @@ def test_digits_in_quotes_are_digits_only(artifact: Artifact, given: str) -> Non
 def test_too_many_rows_are_refused(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_files, "MAX_BATCH_ROWS", 2)
     assert len(artifact.read('{"x": 1}\n\n{"x": 2}\n')) == 2
-    with pytest.raises(BadBatch, match="more than 2 rows; publish several"):
+    with pytest.raises(BadBatch, match="more than 2 rows; split it"):
         artifact.read('{"x": 1}\n{"x": 2}\n{"x": 3}')

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_etl.data.copy_encoding import rows
+from trace_etl.data.copy_encoding import encode_rows
 
 _SCHEMA = pa.schema(
     [
@@ -64,7 +64,7 @@ def _decoded(data: memoryview) -> list[tuple[Any, ...]]:
 
 @given(_ROWS)
 def test_every_value_comes_through(values: list[tuple[Any, ...]]) -> None:
-    assert _decoded(rows(_batch(values))) == values
+    assert _decoded(encode_rows(_batch(values))) == values
 
 
 def test_bytes_under_a_null_are_nobodys() -> None:
@@ -73,7 +73,7 @@ def test_bytes_under_a_null_are_nobodys() -> None:
     column = pa.Array.from_buffers(pa.binary(), 3, [validity, *held.buffers()[1:]])
     batch = pa.RecordBatch.from_arrays([column], names=["hash"])
     word = struct.pack(">h", 1)
-    assert bytes(rows(batch)) == b"".join(
+    assert bytes(encode_rows(batch)) == b"".join(
         [
             *(word, struct.pack(">i", 3), b"abc"),
             *(word, struct.pack(">i", -1)),
@@ -85,4 +85,4 @@ def test_bytes_under_a_null_are_nobodys() -> None:
 def test_a_type_without_a_place_is_refused() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1], pa.uint32())], names=["small"])
     with pytest.raises(TypeError, match="uint32"):
-        rows(batch)
+        encode_rows(batch)

@@ -1,1 +1,1 @@
-"""Postgres data: hot, appended and buffered tables, and all the SQL for them."""
+"""Postgres data: hot, append and buffered tables, and all their SQL."""

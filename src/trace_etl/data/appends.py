@@ -1,4 +1,4 @@
-"""Tables that rows are appended to: upserted on a key, so that a replay adds nothing."""
+"""Tables of append outputs: rows are upserted on a key, so a replayed task adds nothing."""
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from uuid import UUID
 from psycopg import DataError, sql
 from psycopg.errors import NotNullViolation
 
-from trace_etl.data import copy_encoding, hot_reading, hot_tables
+from trace_etl.data import hot_tables, table_reader
 from trace_etl.data.columns import arrow_schema
 from trace_etl.data.connection import Conn, connect, transaction
 from trace_etl.data.errors import KeyMissing, StaleWriter, ValueRefused
@@ -18,8 +18,8 @@ _POSITION = ("block_number", "transaction_index", "log_index")
 
 
 @dataclass(frozen=True)
-class Target:
-    """One output of one attempt: its table, its key, and where its rows wait for the commit."""
+class AppendTarget:
+    """One output of one attempt: its table, its key, and the staging table of the attempt."""
 
     table: str
     schema: Any
@@ -33,56 +33,49 @@ class Target:
         return f"staging_{self.task_id.hex}_{self.attempt}"
 
 
-def prepare(conn: Conn, target: Target) -> Target:
-    """Make the table if it is missing, and an empty place for this attempt's rows.
+def create_staging(conn: Conn, target: AppendTarget) -> AppendTarget:
+    """Create the output's table if it is missing, and an empty staging table for the attempt.
 
-    Returns the target with the types that the table has: an older one may hold wider ones.
+    Returns the target with the column types of the table: an older table may have wider types.
     """
-    hot_tables.ensure(conn, target.table, target.schema, key=target.key)
-    there = dict(hot_reading.columns_of(conn, target.table))
-    shape = [(name, there[name]) for name in target.schema.names]
-    place, table = sql.Identifier(target.staging), sql.Identifier(target.table)
-    for attempt in range(1, target.attempt + 1):  # what a worker that was killed left behind
-        discard(conn, replace(target, attempt=attempt))
-    conn.execute(sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {})").format(place, table))
-    return replace(target, schema=arrow_schema(shape))
+    hot_tables.ensure_table(conn, target.table, target.schema, key=target.key)
+    stored_types = dict(table_reader.list_columns(conn, target.table))
+    columns = [(name, stored_types[name]) for name in target.schema.names]
+    for attempt in range(1, target.attempt + 1):  # left behind by killed workers
+        drop_staging(conn, replace(target, attempt=attempt))
+    conn.execute(
+        sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {})").format(
+            sql.Identifier(target.staging), sql.Identifier(target.table)
+        )
+    )
+    return replace(target, schema=arrow_schema(columns))
 
 
-def discard(conn: Conn, target: Target) -> None:
-    """Drop what waits, if anything does."""
+def drop_staging(conn: Conn, target: AppendTarget) -> None:
+    """Drop the attempt's staging table if it exists."""
     conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(target.staging)))
 
 
-def stage(dsn: str, target: Target, batches: Iterable[Any]) -> int:
-    """Copy rows to where they wait, in one transaction; a second try begins anew.
+def stage_rows(dsn: str, target: AppendTarget, batches: Iterable[Any]) -> int:
+    """Copy rows to the staging table in one transaction, replacing those of an earlier try.
 
-    Raises KeyMissing for a row without a key, ValueRefused for one that Postgres does not hold.
+    Raises KeyMissing for a row without a key, ValueRefused for a value that Postgres cannot store.
     """
-    place = sql.Identifier(target.staging)
-    rows = 0
-    with connect(dsn) as conn, transaction(conn):
-        conn.execute(sql.SQL("TRUNCATE {}").format(place))
-        query = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
-            place, sql.SQL(", ").join(_named(target.schema.names))
-        )
-        with _storable(), conn.cursor().copy(query) as copy:
-            copy.write(copy_encoding.HEADER)
-            for batch in batches:
-                copy.write(copy_encoding.rows(hot_reading.shaped(batch, target.schema)))
-                rows += batch.num_rows
-            copy.write(copy_encoding.TRAILER)
-    return rows
+    with connect(dsn) as conn, transaction(conn), _translate_row_errors():
+        conn.execute(sql.SQL("TRUNCATE {}").format(sql.Identifier(target.staging)))
+        cast = (table_reader.cast_batch(batch, target.schema) for batch in batches)
+        return hot_tables.copy_rows(conn, target.staging, cast)
 
 
 @contextmanager
-def _storable() -> Generator[None]:
+def _translate_row_errors() -> Generator[None]:
     try:
         yield
     except NotNullViolation as error:
-        raise KeyMissing(f"a row without {error.diag.column_name}") from error
-    except DataError as error:  # a text with a NUL, a year before 4713 B.C.
+        raise KeyMissing(f"a row has no value in column {error.diag.column_name}") from error
+    except DataError as error:  # for example a NUL in a text, or a year before 4713 BC
         raise ValueRefused(
-            f"a value that Postgres does not hold: {error.diag.message_primary}"
+            f"Postgres cannot store a value: {error.diag.message_primary}"
         ) from error
 
 
@@ -93,50 +86,50 @@ ON CONFLICT (dataset_version, task_id)
 DO UPDATE SET attempt = excluded.attempt, updated_at = now() WHERE f.attempt <= excluded.attempt
 RETURNING 1
 """
-_FORGET = "DELETE FROM append_fences WHERE updated_at < now() - interval '30 days'"
+_DELETE_OLD_FENCES = "DELETE FROM append_fences WHERE updated_at < now() - interval '30 days'"
 
 
-def merge(conn: Conn, target: Target) -> int:
-    """Upsert what waits; how many rows that were. Raises StaleWriter after a later attempt."""
+def merge_rows(conn: Conn, target: AppendTarget) -> int:
+    """Upsert the staged rows. Returns their number. Raises StaleWriter after a later attempt."""
     values = {
         "dataset_version": target.dataset_version,
         "task_id": target.task_id,
         "attempt": target.attempt,
     }
-    conn.execute(_FORGET)
+    conn.execute(_DELETE_OLD_FENCES)
     if conn.execute(_FENCE, values).fetchone() is None:
-        raise StaleWriter(f"attempt {target.attempt} came after a later one had written")
-    count = conn.execute(_upsert(target)).rowcount
-    discard(conn, target)
+        raise StaleWriter(f"attempt {target.attempt} is outdated: a later attempt has written")
+    count = conn.execute(_upsert_statement(target)).rowcount
+    drop_staging(conn, target)
     return count
 
 
-def _upsert(target: Target) -> sql.Composed:
-    """Of several rows with one key, the one of the newest block stands."""
+def _upsert_statement(target: AppendTarget) -> sql.Composed:
+    """Of several rows with the same key, keep the row of the newest block."""
     names: Sequence[str] = target.schema.names
     rest = [name for name in names if name not in target.key]
-    order = [*_named(target.key), *(_newest(name) for name in _POSITION if name in rest)]
+    order = [*_identifiers(target.key), *(_newest(name) for name in _POSITION if name in rest)]
     return sql.SQL(
         "INSERT INTO {table} AS t ({names}) SELECT DISTINCT ON ({key}) {names} FROM {staging} "
         "ORDER BY {order} ON CONFLICT ({key}) DO {action}"
     ).format(
         table=sql.Identifier(target.table),
         staging=sql.Identifier(target.staging),
-        names=sql.SQL(", ").join(_named(names)),
-        key=sql.SQL(", ").join(_named(target.key)),
+        names=sql.SQL(", ").join(_identifiers(names)),
+        key=sql.SQL(", ").join(_identifiers(target.key)),
         order=sql.SQL(", ").join(order),
-        action=_action(rest),
+        action=_conflict_action(rest),
     )
 
 
-def _action(rest: Sequence[str]) -> sql.Composable:
+def _conflict_action(rest: Sequence[str]) -> sql.Composable:
     if not rest:
         return sql.SQL("NOTHING")
-    assigned = [sql.SQL("{0} = excluded.{0}").format(name) for name in _named(rest)]
+    assigned = [sql.SQL("{0} = excluded.{0}").format(name) for name in _identifiers(rest)]
     return sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(assigned))
 
 
-def _named(names: Sequence[str]) -> list[sql.Composable]:
+def _identifiers(names: Sequence[str]) -> list[sql.Composable]:
     return [sql.Identifier(name) for name in names]
 
 

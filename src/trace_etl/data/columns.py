@@ -14,14 +14,14 @@ _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 
 
 def postgres_type(kind: _Type) -> str:
-    """Return the Postgres type that stores an Arrow type. Raises TypeError when there is none."""
+    """Return the Postgres type that stores an Arrow type. Raises TypeError if there is none."""
     if kinds.is_list(kind) and not kinds.is_list(kind.value_type):
         return f"{postgres_type(kind.value_type)}[]"
     if kinds.is_decimal128(kind):
         return f"numeric({kind.precision},{kind.scale})"
     known = BY_ARROW.get(str(kind))
     if known is None or known.postgres is None:
-        raise TypeError(f"a column of type {kind} has no place in a table of Postgres data")
+        raise TypeError(f"Postgres data cannot store a column of type {kind}")
     return known.postgres
 
 
@@ -32,13 +32,13 @@ def arrow_type(name: str) -> _Type:
     if found := _NUMERIC.fullmatch(name):
         return pa.decimal128(int(found[1]), int(found[2]))
     if name not in BY_POSTGRES or name == "numeric":
-        raise TypeError(f"a column of type {name} in Postgres data was not made by this platform")
+        raise TypeError(f"this platform does not create columns of type {name} in Postgres data")
     return _parse_arrow(BY_POSTGRES[name].arrow)
 
 
-def arrow_schema(shape: Iterable[tuple[str, str]]) -> Any:
+def arrow_schema(columns: Iterable[tuple[str, str]]) -> Any:
     """Return the Arrow schema of a Postgres table's columns. Raises TypeError."""
-    return pa.schema([(name, arrow_type(kind)) for name, kind in shape])
+    return pa.schema([(name, arrow_type(kind)) for name, kind in columns])
 
 
 def declared_arrow_type(name: str) -> _Type:

@@ -1,4 +1,4 @@
-"""Arrow columns to the bytes of a binary COPY. No Python per row, and no text to escape."""
+"""Encode Arrow columns as the bytes of a binary COPY, without a Python loop over rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,75 +12,77 @@ from trace_etl.dag.column_types import BY_ARROW
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
-_BASE, _MINUS, _WORD = 10_000, 0x4000, 0xFFFF_FFFF
-_HEAD, _EMPTY_HEAD = 20, 12  # bytes before an array's elements
+_BASE, _NEGATIVE, _UINT32 = 10_000, 0x4000, 0xFFFF_FFFF
+_HEAD, _EMPTY_HEAD = 20, 12  # bytes of an array's header: with elements, and without
 _Array = Any  # pyarrow and numpy arrays
 
 
 @dataclass(frozen=True)
 class _Field:
-    """One column: its bytes in a row, how many belong to each row, and which are null."""
+    """One encoded column: the values' bytes, the length of each value, and which ones are null."""
 
     content: _Array
     lengths: _Array
     nulls: _Array | None
 
 
-def rows(batch: Any) -> memoryview:
-    """Every row of a record batch as COPY wants it. Raises TypeError for an unknown type."""
-    count, fields = batch.num_rows, [_field(column) for column in batch.columns]
+def encode_rows(batch: Any) -> memoryview:
+    """Encode all rows of a record batch. Raises TypeError for an unknown type."""
+    count, fields = batch.num_rows, [_encode_column(column) for column in batch.columns]
     sizes = 2 + 4 * len(fields) + sum(field.lengths for field in fields)
     ends = np.cumsum(np.broadcast_to(sizes, count))
     out: _Array = np.zeros(int(ends[-1]) if count else 0, np.uint8)
     at = ends - sizes
-    _put(out, at, np.full(count, len(fields), ">i2").view(np.uint8), 2)
+    _write_fixed(out, at, np.full(count, len(fields), ">i2").view(np.uint8), 2)
     at = at + 2
     for field in fields:
-        at = _write(out, at, field)
+        at = _write_field(out, at, field)
     return memoryview(out)
 
 
-def _write(out: _Array, at: _Array, field: _Field) -> _Array:
-    """Put a column's length words and values at their places; where the next one begins."""
-    words = field.lengths.astype(">i4")
+def _write_field(out: _Array, at: _Array, field: _Field) -> _Array:
+    """Write a column's lengths and values at offsets `at`. Returns the offsets of the next column."""
+    lengths = field.lengths.astype(">i4")
     if field.nulls is not None:
-        words[field.nulls] = -1
-    _put(out, at, words.view(np.uint8), 4)
+        lengths[field.nulls] = -1
+    _write_fixed(out, at, lengths.view(np.uint8), 4)
     at = at + 4
     widths = field.lengths
     if len(widths) and widths[0] and np.all(widths == widths[0]):
-        _put(out, at, field.content, int(widths[0]))
+        _write_fixed(out, at, field.content, int(widths[0]))
     else:
-        # Each byte's place: its own position, moved by where its row begins.
+        # A byte's offset: its position in the content, plus the shift of its row.
         shift = at - (np.cumsum(widths) - widths)
         out[np.repeat(shift, widths) + np.arange(len(field.content))] = field.content
     return at + widths
 
 
-def _put(out: _Array, at: _Array, content: _Array, width: int) -> None:
-    """Values of one width, each at its place."""
+def _write_fixed(out: _Array, at: _Array, content: _Array, width: int) -> None:
+    """Write values of one width at offsets `at`."""
     if len(at):
         out[at[:, None] + np.arange(width)] = content.reshape(len(at), width)
 
 
-def _field(column: _Array) -> _Field:
+def _encode_column(column: _Array) -> _Field:
     nulls = np.asarray(column.is_null()) if column.null_count else None
     if kinds.is_binary(column.type) or kinds.is_string(column.type):
-        return _variable(column, nulls)
+        return _encode_variable(column, nulls)
     if kinds.is_list(column.type):
-        return _array(column, nulls)
-    content = _decimals(column) if kinds.is_decimal128(column.type) else _numbers(column)
+        return _encode_array(column, nulls)
+    content = (
+        _encode_decimals(column) if kinds.is_decimal128(column.type) else _encode_numbers(column)
+    )
     lengths = np.full(len(column), content.shape[1], np.int64)
     if nulls is not None:
         content, lengths = content[~nulls], np.where(nulls, 0, lengths)
     return _Field(np.ascontiguousarray(content).reshape(-1), lengths, nulls)
 
 
-def _numbers(column: _Array) -> _Array:
-    """A row of bytes for each value of one width. Raises TypeError for an unknown type."""
+def _encode_numbers(column: _Array) -> _Array:
+    """Encode values of one width, as one row of bytes each. Raises TypeError for an unknown type."""
     kind = BY_ARROW.get(str(column.type))
     if kind is None or kind.copy_format is None:
-        raise TypeError(f"a column of type {column.type} has no place in a table of Postgres data")
+        raise TypeError(f"Postgres data cannot store a column of type {column.type}")
     epoch = kind.copy_epoch
     if epoch:
         column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
@@ -89,17 +91,17 @@ def _numbers(column: _Array) -> _Array:
     return values.view(np.uint8).reshape(len(column), values.itemsize)
 
 
-def _decimals(column: _Array) -> _Array:
-    """Numerics of Postgres: digits to the base of 10,000, counted from the decimal point."""
+def _encode_decimals(column: _Array) -> _Array:
+    """Encode decimals as Postgres numerics: digits in base 10,000, aligned at the decimal point."""
     scale, count = column.type.scale, len(column)
     fraction, whole = -(-scale // 4), -(-(column.type.precision - scale) // 4)
-    words = np.frombuffer(column.buffers()[1], "<u4").reshape(-1, 4)
-    limbs = words[column.offset : column.offset + count].astype(np.uint64)
+    stored = np.frombuffer(column.buffers()[1], "<u4").reshape(-1, 4)
+    limbs = stored[column.offset : column.offset + count].astype(np.uint64)
     negative = limbs[:, 3] >= 1 << 31
-    limbs[negative] = _negated(limbs[negative])
+    limbs[negative] = _negate(limbs[negative])
     out = np.zeros((count, 4 + fraction + whole), ">i2")
     out[:, 0], out[:, 1], out[:, 3] = fraction + whole, whole - 1, scale
-    out[:, 2] = np.where(negative, _MINUS, 0)
+    out[:, 2] = np.where(negative, _NEGATIVE, 0)
     last = 3 + fraction + whole
     if scale % 4:
         out[:, last] = _divide(limbs, 10 ** (scale % 4)) * 10 ** (4 - scale % 4)
@@ -109,17 +111,17 @@ def _decimals(column: _Array) -> _Array:
     return out.view(np.uint8)
 
 
-def _negated(limbs: _Array) -> _Array:
-    """Two's complement, 32 bits at a time."""
-    flipped, carry = limbs ^ np.uint64(_WORD), np.ones(len(limbs), np.uint64)
+def _negate(limbs: _Array) -> _Array:
+    """Return the two's complement, computed 32 bits at a time."""
+    flipped, carry = limbs ^ np.uint64(_UINT32), np.ones(len(limbs), np.uint64)
     for n in range(4):
         total = flipped[:, n] + carry
-        flipped[:, n], carry = total & np.uint64(_WORD), total >> np.uint64(32)
+        flipped[:, n], carry = total & np.uint64(_UINT32), total >> np.uint64(32)
     return flipped
 
 
 def _divide(limbs: _Array, by: int) -> _Array:
-    """Divide in place, the highest word first; what is left over."""
+    """Divide in place, from the highest 32 bits down. Returns the remainder."""
     rest = np.zeros(len(limbs), np.uint64)
     for n in (3, 2, 1, 0):
         now = (rest << np.uint64(32)) | limbs[:, n]
@@ -127,46 +129,48 @@ def _divide(limbs: _Array, by: int) -> _Array:
     return rest.astype(np.int64)
 
 
-def _array(column: _Array, nulls: _Array | None) -> _Field:
-    """Arrays of one dimension: a head, then each element behind its length."""
+def _encode_array(column: _Array, nulls: _Array | None) -> _Field:
+    """Encode one-dimensional arrays: a header, then the length and the bytes of each element."""
     items = column.flatten()
-    field = _field(items)
+    field = _encode_column(items)
     counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
     ends = np.cumsum(4 + field.lengths)
     elements: _Array = np.zeros(int(ends[-1]) if len(items) else 0, np.uint8)
-    _write(elements, ends - field.lengths - 4, field)
-    # How many bytes the elements of each row take, from where the last of them ends.
-    reached = np.concatenate([[0], ends])[np.cumsum(counts)]
-    sizes = np.diff(reached, prepend=0)
+    _write_field(elements, ends - field.lengths - 4, field)
+    # The bytes of the elements of each row, from the end offset of the last element.
+    row_ends = np.concatenate([[0], ends])[np.cumsum(counts)]
+    sizes = np.diff(row_ends, prepend=0)
     lengths = np.where(counts == 0, _EMPTY_HEAD, _HEAD + sizes)
     if nulls is not None:
         lengths[nulls] = 0
     starts = np.cumsum(lengths) - lengths
     out: _Array = np.zeros(int(lengths.sum()), np.uint8)
-    there = np.ones(len(column), bool) if nulls is None else ~nulls
+    not_null = np.ones(len(column), bool) if nulls is None else ~nulls
     head = np.zeros((len(column), 5), ">i4")
-    head[:, 0], head[:, 2], head[:, 3], head[:, 4] = counts > 0, _oid(items.type), counts, 1
+    head[:, 0], head[:, 2], head[:, 3], head[:, 4] = counts > 0, _element_oid(items.type), counts, 1
     head = head.view(np.uint8).reshape(len(column), _HEAD)
     filled = counts > 0
-    _put(out, starts[there & ~filled], head[there & ~filled, :_EMPTY_HEAD], _EMPTY_HEAD)
-    _put(out, starts[filled], head[filled], _HEAD)
-    shift = starts + _HEAD - (reached - sizes)
+    _write_fixed(
+        out, starts[not_null & ~filled], head[not_null & ~filled, :_EMPTY_HEAD], _EMPTY_HEAD
+    )
+    _write_fixed(out, starts[filled], head[filled], _HEAD)
+    shift = starts + _HEAD - (row_ends - sizes)
     out[np.repeat(shift, sizes) + np.arange(len(elements))] = elements
     return _Field(out, lengths, nulls)
 
 
-def _oid(kind: _Array) -> int:
+def _element_oid(kind: _Array) -> int:
     return BY_ARROW["decimal128" if kinds.is_decimal128(kind) else str(kind)].oid
 
 
-def _variable(column: _Array, nulls: _Array | None) -> _Field:
+def _encode_variable(column: _Array, nulls: _Array | None) -> _Field:
     _, offsets_buffer, data = column.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(column) + 1, column.offset * 4)
     offsets = offsets.astype(np.int64)
     content = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
     lengths = np.diff(offsets)
     if nulls is not None and np.any(lengths[nulls]):
-        # Bytes under a null are allowed to be there, but they are nobody's.
+        # Arrow allows bytes under a null: skip them.
         content = content[np.repeat(~nulls, lengths)]
         lengths = np.where(nulls, 0, lengths)
     return _Field(content, lengths, nulls)

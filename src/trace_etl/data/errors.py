@@ -1,36 +1,39 @@
-"""What can go wrong with Postgres data."""
+"""Errors of Postgres data."""
 
 from trace_etl.model.errors import TraceError
 
 
 class DataUnavailable(TraceError):
-    """The database does not answer, or broke off in the middle."""
+    """The database does not answer, or the connection broke."""
 
     code = "data_unavailable"
     retryable = True
 
 
 class KeyMissing(TraceError):
-    """A row without a value in a column of its table's key."""
+    """A row has no value in a column of its table's key."""
 
     code = "key_missing"
 
 
 class ValueRefused(TraceError):
-    """A value that a column of its table cannot hold."""
+    """A column of the table cannot store a value."""
 
     code = "value_refused"
 
 
 class StaleWriter(TraceError):
-    """Another attempt has taken over; this one may not write any more."""
+    """A later attempt has taken over, so this attempt must not write."""
 
     code = "lease_lost"
-    retryable = False
 
 
 class OtherChain(TraceError):
     """The dataset holds one chain, and the node serves another."""
 
     code = "other_chain"
-    retryable = False
+
+
+def first_line(error: Exception) -> str:
+    """Return a driver's message without its hints and context."""
+    return str(error).strip().partition("\n")[0]

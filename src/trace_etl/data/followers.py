@@ -1,4 +1,4 @@
-"""Who follows a chain into hot tables, how far it is, and the fence around its writes."""
+"""Streams: the attempt that follows a chain into hot tables, its position, and its fence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trace_etl.data.errors import OtherChain, StaleWriter
 
 @dataclass(frozen=True)
 class Writer:
-    """One attempt that writes one stream."""
+    """An attempt that writes a stream."""
 
     stream: UUID
     task_id: UUID
@@ -21,7 +21,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """How far a stream is. `number` is None before its first block."""
+    """The position of a stream. `number` and `hash` are None before its first block."""
 
     chain_id: int
     number: int | None
@@ -34,7 +34,7 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Blocks that were published and have been replaced, both ends included."""
+    """A range of published blocks that were replaced, both ends included."""
 
     rewrite_id: int
     range_start: int
@@ -48,50 +48,52 @@ VALUES (%(stream)s, %(task_id)s, %(attempt)s, %(chain_id)s)
 ON CONFLICT (stream) DO NOTHING
 """
 _LOCK = "SELECT task_id, attempt FROM followers WHERE stream = %(stream)s FOR UPDATE"
-_IS_PAST = """
+_IS_REPLACED = """
 SELECT 1 FROM follower_past_tasks WHERE stream = %(stream)s AND task_id = %(task_id)s
 """
-_RETIRE = """
+_RECORD_REPLACED = """
 INSERT INTO follower_past_tasks (stream, task_id)
 SELECT stream, task_id FROM followers WHERE stream = %(stream)s AND task_id <> %(task_id)s
 ON CONFLICT DO NOTHING
 """
-_TAKE = """
+_TAKE_OVER = """
 UPDATE followers SET task_id = %(task_id)s, attempt = %(attempt)s, updated_at = now()
  WHERE stream = %(stream)s
 """
 
 
-def take(conn: Conn, writer: Writer, chain_id: int) -> StreamPosition:
-    """Become the stream's only writer. Raises StaleWriter if a later one has been here.
+def take_over(conn: Conn, writer: Writer, chain_id: int) -> StreamPosition:
+    """Make an attempt the only writer of its stream. Raises StaleWriter after a later attempt.
 
-    Waits for a transaction of the attempt before: it commits whole, or not at all.
+    Waits for the running transaction of the previous writer.
     """
     values = {**vars(writer), "chain_id": chain_id}
     conn.execute(_CLAIM, values)
     row = conn.execute(_LOCK, values).fetchone()
     assert row is not None
     is_older = row[0] == writer.task_id and row[1] > writer.attempt
-    if is_older or conn.execute(_IS_PAST, values).fetchone():
-        raise StaleWriter(f"attempt {writer.attempt} came after a later one had begun to write")
-    conn.execute(_RETIRE, values)
-    conn.execute(_TAKE, values)
-    position = read(conn, writer.stream)
+    if is_older or conn.execute(_IS_REPLACED, values).fetchone():
+        raise StaleWriter(
+            f"attempt {writer.attempt} is outdated: a later attempt writes this stream"
+        )
+    conn.execute(_RECORD_REPLACED, values)
+    conn.execute(_TAKE_OVER, values)
+    position = read_position(conn, writer.stream)
     assert position is not None
     if position.chain_id != chain_id:
         raise OtherChain(f"the dataset follows chain {position.chain_id}, not {chain_id}")
     return position
 
 
-_FENCE = """
+_LOCK_OWN = """
 SELECT 1 FROM followers
  WHERE stream = %(stream)s AND task_id = %(task_id)s AND attempt = %(attempt)s FOR UPDATE
 """
 
 
-def fence(conn: Conn, writer: Writer) -> None:
-    """Hold the stream until the transaction ends. Raises StaleWriter."""
-    if conn.execute(_FENCE, vars(writer)).fetchone() is None:
+def lock_stream(conn: Conn, writer: Writer) -> None:
+    """Lock the stream until the transaction ends. Raises StaleWriter if it has another writer."""
+    if conn.execute(_LOCK_OWN, vars(writer)).fetchone() is None:
         raise StaleWriter(f"attempt {writer.attempt} no longer writes this stream")
 
 
@@ -101,8 +103,8 @@ SELECT chain_id, number, hash, finalized, announced, reorganisations, deepest
 """
 
 
-def read(conn: Conn, stream: UUID) -> StreamPosition | None:
-    """How far a stream is; None if nobody ever followed it."""
+def read_position(conn: Conn, stream: UUID) -> StreamPosition | None:
+    """Return the position of a stream; None if no attempt has followed it yet."""
     with conn.cursor(row_factory=class_row(StreamPosition)) as cursor:
         return cursor.execute(_POSITION, (stream,)).fetchone()
 
@@ -110,7 +112,7 @@ def read(conn: Conn, stream: UUID) -> StreamPosition | None:
 _RECENT_BLOCKS = "SELECT number, hash FROM follower_trail WHERE stream = %s ORDER BY number"
 
 
-def recent_blocks(conn: Conn, stream: UUID) -> list[tuple[int, bytes]]:
+def list_recent_blocks(conn: Conn, stream: UUID) -> list[tuple[int, bytes]]:
     """List the blocks that the chain may still replace, and the last final one, in order."""
     return [(row[0], bytes(row[1])) for row in conn.execute(_RECENT_BLOCKS, (stream,))]
 
@@ -135,19 +137,18 @@ UPDATE followers
 """
 
 
-def move(
+def move_position(
     conn: Conn, stream: UUID, blocks: Sequence[tuple[int, bytes]], *, finalized: int, depth: int
 ) -> None:
-    """Put the stream at the last block, in place of all it held from the first one on.
+    """Replace the stream's blocks from the first given one on, and move it to the last one.
 
-    `depth` counts the blocks that are thrown away. The last block stays on the trail always.
+    `depth` is the number of discarded blocks. The last block always stays among the recent ones.
     """
     number, last_hash = blocks[-1]
-    kept = min(finalized, number)
     values = {
         "stream": stream,
         "first": blocks[0][0],
-        "finalized": kept,
+        "finalized": min(finalized, number),
         "numbers": [block[0] for block in blocks],
         "hashes": [block[1] for block in blocks],
         "number": number,
@@ -158,39 +159,39 @@ def move(
         conn.execute(query, values)
 
 
-_NOTE = """
+_RECORD_REWRITE = """
 INSERT INTO follower_rewrites (stream, range_start, range_end, reason) VALUES (%s, %s, %s, %s)
 """
-_PENDING = """
+_PENDING_REWRITES = """
 SELECT rewrite_id, range_start, range_end, reason
   FROM follower_rewrites WHERE stream = %s ORDER BY rewrite_id
 """
 
 
-def note_rewrite(conn: Conn, stream: UUID, start: int, end: int, reason: str) -> None:
-    """Remember to tell of a rewritten range: an outbox, written with the rewrite itself."""
-    conn.execute(_NOTE, (stream, start, end, reason))
+def record_rewrite(conn: Conn, stream: UUID, start: int, end: int, reason: str) -> None:
+    """Record a rewrite in an outbox, in the transaction of the rewrite itself."""
+    conn.execute(_RECORD_REWRITE, (stream, start, end, reason))
 
 
-def pending_rewrites(conn: Conn, stream: UUID) -> list[Rewrite]:
-    """What has not been told yet, oldest first."""
+def list_pending_rewrites(conn: Conn, stream: UUID) -> list[Rewrite]:
+    """List the rewrites that are not yet reported to the Dispatcher, oldest first."""
     with conn.cursor(row_factory=class_row(Rewrite)) as cursor:
-        return cursor.execute(_PENDING, (stream,)).fetchall()
+        return cursor.execute(_PENDING_REWRITES, (stream,)).fetchall()
 
 
-_TOLD = """
+_DELETE_REWRITES = """
 DELETE FROM follower_rewrites WHERE stream = %(stream)s AND rewrite_id <= %(rewrite_id)s
 """
-_ANNOUNCED = """
+_SET_ANNOUNCED = """
 UPDATE followers SET announced = %(cursor)s
  WHERE stream = %(stream)s AND task_id = %(task_id)s AND attempt = %(attempt)s
 """
 
 
-def announced(conn: Conn, writer: Writer, cursor: int, rewrites: Sequence[Rewrite]) -> None:
-    """What was told need not be told again. Losing this in a crash only repeats it."""
+def record_announced(conn: Conn, writer: Writer, cursor: int, rewrites: Sequence[Rewrite]) -> None:
+    """Record what the Dispatcher knows. If a crash loses this, it is only reported again."""
     conn.execute("SET LOCAL synchronous_commit = off")
     values = {**vars(writer), "cursor": cursor}
     if rewrites:
-        conn.execute(_TOLD, {**values, "rewrite_id": rewrites[-1].rewrite_id})
-    conn.execute(_ANNOUNCED, values)
+        conn.execute(_DELETE_REWRITES, {**values, "rewrite_id": rewrites[-1].rewrite_id})
+    conn.execute(_SET_ANNOUNCED, values)

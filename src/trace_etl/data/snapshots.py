@@ -1,4 +1,4 @@
-"""Several tables as of one instant, read over as many connections as their readers like."""
+"""Read several tables as of one instant, over several connections."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -7,68 +7,69 @@ from typing import Any
 
 from psycopg import Error, sql
 
-from trace_etl.data import hot_reading
+from trace_etl.data import table_reader
 from trace_etl.data.connection import Conn, connect, transaction
-from trace_etl.data.errors import DataUnavailable
-from trace_etl.data.hot_reading import Condition
+from trace_etl.data.errors import DataUnavailable, first_line
+from trace_etl.data.table_reader import Condition
 
-_AS_OF_NOW = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_READ_ONLY = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 @dataclass
 class Snapshot:
-    """An instant that stays until it is closed. Threads may read from it at once."""
+    """The database at one instant, until the snapshot is closed. Threads may read concurrently."""
 
     dsn: str
     conn: Conn
-    mark: str
+    snapshot_id: str
     seconds: float
-    """How long one statement may take."""
-    _open: list[Any] = field(default_factory=list[Any])
+    """The timeout of one statement."""
+    _cursors: list[Any] = field(default_factory=list[Any])
 
-    def shape(self, table: str) -> list[tuple[str, str]]:
-        """The columns of a table with their Postgres types; none if there is no such table."""
-        return hot_reading.columns_of(self.conn, table)
+    def list_columns(self, table: str) -> list[tuple[str, str]]:
+        """List the columns with their Postgres types. Empty if the table does not exist."""
+        return table_reader.list_columns(self.conn, table)
 
-    def ends(self, table: str, column: str) -> tuple[Any, Any]:
-        """The least and the greatest value of a column; None and None if there is no row."""
+    def read_min_max(self, table: str, column: str) -> tuple[Any, Any]:
+        """Return the minimum and maximum of a column; (None, None) if the table has no rows."""
         query = sql.SQL("SELECT min({0}), max({0}) FROM {1}").format(
             sql.Identifier(column), sql.Identifier(table)
         )
         row = self.conn.execute(query).fetchone()
         return (row[0], row[1]) if row else (None, None)
 
-    def batches(self, table: str, schema: Any, conditions: Sequence[Condition]) -> Iterator[Any]:
-        """The rows of a table that meet all conditions. Raises DataUnavailable."""
-        query = hot_reading.selection(table, schema.names, conditions)
-        with hot_reading.driver_connection(self.dsn) as conn, conn.cursor() as cursor:
-            self._open.append(cursor)
+    def read_batches(
+        self, table: str, schema: Any, conditions: Sequence[Condition]
+    ) -> Iterator[Any]:
+        """Read the rows that meet all conditions. Raises DataUnavailable."""
+        query = table_reader.select_statement(table, schema.names, conditions)
+        with table_reader.connect_driver(self.dsn) as conn, conn.cursor() as cursor:
+            self._cursors.append(cursor)
             try:
-                cursor.execute(_AS_OF_NOW)
-                cursor.execute(f"SET TRANSACTION SNAPSHOT '{self.mark}'")
+                cursor.execute(_READ_ONLY)
+                cursor.execute(f"SET TRANSACTION SNAPSHOT '{self.snapshot_id}'")
                 cursor.execute(f"SET LOCAL statement_timeout = {int(self.seconds * 1000)}")
                 cursor.execute(query)
                 for batch in cursor.fetch_record_batch():
-                    yield hot_reading.shaped(batch, schema)
-            except hot_reading.DRIVER_ERRORS as error:
-                first = str(error).strip().partition("\n")[0]
-                raise DataUnavailable(f"Postgres data: {first}") from error
+                    yield table_reader.cast_batch(batch, schema)
+            except table_reader.DRIVER_ERRORS as error:
+                raise DataUnavailable(f"Postgres data: {first_line(error)}") from error
             finally:
-                self._open.remove(cursor)
+                self._cursors.remove(cursor)
 
     def cancel(self) -> None:
-        """Break off whatever is being read, from another thread."""
-        for cursor in list(self._open):
+        """Cancel all running reads, from another thread."""
+        for cursor in list(self._cursors):
             cursor.adbc_cancel()
-        with suppress(Error):  # it may have ended by itself a moment ago
+        with suppress(Error):  # the statement may have just ended
             self.conn.cancel_safe(timeout=1.0)
 
 
 @contextmanager
-def snapshot(dsn: str, seconds: float) -> Generator[Snapshot]:
-    """The database as it is now. Raises DataUnavailable."""
+def open_snapshot(dsn: str, seconds: float) -> Generator[Snapshot]:
+    """Open a snapshot of the current state. Raises DataUnavailable."""
     with connect(dsn) as conn, transaction(conn):
-        conn.execute(_AS_OF_NOW)
+        conn.execute(_READ_ONLY)
         conn.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(int(seconds * 1000)))
         row = conn.execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None

@@ -4,7 +4,7 @@ import structlog
 
 from trace_etl import logs
 from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
-from trace_etl.query.service import running
+from trace_etl.query.service import open_app
 from trace_etl.query.settings import QuerySettings
 
 _log = structlog.stdlib.get_logger()
@@ -12,14 +12,14 @@ _log = structlog.stdlib.get_logger()
 
 async def _serve(cfg: QuerySettings) -> None:
     stop = stop_on_signals()
-    async with running(cfg) as app:
+    async with open_app(cfg) as app:
         _log.info("query_ready", port=cfg.query_port)
         listener = Listener(app, cfg.query_host, cfg.query_port)
         await serve([listener], tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)
 
 
 def main() -> None:
-    """Serve until asked to stop."""
+    """Serve queries until a signal stops the process."""
     cfg = QuerySettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("query", cfg.log_level)
     run(_serve(cfg))

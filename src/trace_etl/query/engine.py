@@ -1,4 +1,4 @@
-"""One query in one engine of its own, which can read the pinned files and nothing else."""
+"""Run each query in its own DuckDB engine, which can read only the pinned files and tables."""
 
 import re
 import threading
@@ -13,33 +13,35 @@ import structlog
 
 from trace_etl.api.user.query import MAX_BYTES
 from trace_etl.data.errors import DataUnavailable
-from trace_etl.data.snapshots import Snapshot, snapshot
+from trace_etl.data.snapshots import Snapshot, open_snapshot
 from trace_etl.model.errors import Fault, Invalid, Unavailable
 from trace_etl.query.duckdb_types import duckdb_type
 from trace_etl.query.errors import NoDataYet, QueryTooLarge
 from trace_etl.query.json_values import json_safe
-from trace_etl.query.tables import Budget, dataset
+from trace_etl.query.tables import ReadBudget, open_table
 
-_CHUNK = 200
-_BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException)
-_LINE = re.compile(r"\n\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
+_FETCH_ROWS = 200
+_ENGINE_FAILURES = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException)
+_LINE_EXCERPT = re.compile(r"\n\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 _log = structlog.stdlib.get_logger()
-_OUR_SETTINGS = re.compile(r'\n\nUse "SET .*', re.DOTALL)
+_SETTINGS_HINT = re.compile(r'\n\nUse "SET .*', re.DOTALL)
 
 
 @dataclass(frozen=True)
-class View:
-    """A dataset's name, the files behind it, and the columns to show if there is no file."""
+class DatasetView:
+    """A dataset's name, its files, and its columns in case that it has no files."""
 
     name: str
     files: list[str]
     columns: list[dict[str, str]]
     table: str | None = None
-    """The table of Postgres data that may hold its rows instead."""
+    """The table in Postgres data that may hold its rows instead."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueryLimits:
+    """What one query may return and use."""
+
     rows: int
     memory: str
     threads: int
@@ -49,115 +51,120 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Result:
-    """Columns, and rows that are JSON already."""
+class QueryResult:
+    """Columns, and rows that are already encoded as JSON."""
 
     columns: list[dict[str, str]]
     rows: list[bytes]
     truncated: bool
 
 
-class Stopped(Exception):
-    """Somebody called `stop`."""
+class QueryStopped(Exception):
+    """`QueryRun.stop` was called."""
 
 
 @dataclass
-class Run:
-    """A query that another thread may stop at any time."""
+class QueryRun:
+    """One run of a query. Another thread may stop it at any time."""
 
     sql: str
-    views: list[View]
-    limits: Limits
+    views: list[DatasetView]
+    limits: QueryLimits
     data_dsn: str | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
     _engine: duckdb.DuckDBPyConnection | None = None
     _snapshot: Snapshot | None = None
-    budget: Budget = field(init=False)
+    budget: ReadBudget = field(init=False)
 
     def __post_init__(self) -> None:
-        self.budget = Budget(self.limits.table_bytes, self.limits.table_bytes)
+        self.budget = ReadBudget(self.limits.table_bytes)
 
     def stop(self) -> None:
-        """Make `execute` raise Stopped. An interrupt between two statements is lost: repeat."""
+        """Make `execute` raise QueryStopped.
+
+        Call it repeatedly until `execute` ends: DuckDB ignores an interrupt between two statements.
+        """
         self._stopping.set()
         self.budget.is_stopped = True
-        engine, taken = self._engine, self._snapshot
+        engine, snapshot = self._engine, self._snapshot
         if engine is not None:
             engine.interrupt()
-        if taken is not None:
-            taken.cancel()
+        if snapshot is not None:
+            snapshot.cancel()
 
-    def execute(self) -> Result:
-        """Run it to its end. Raises Invalid, NoDataYet, Unavailable or Stopped."""
+    def execute(self) -> QueryResult:
+        """Run the query. Raises Invalid, NoDataYet, Unavailable or QueryStopped."""
         try:
-            with self._tables() as taken, _open(self.limits) as engine:
-                return self._run(engine, taken)
+            with self._open_snapshot() as snapshot, _open_engine(self.limits) as engine:
+                return self._run(engine, snapshot)
         except DataUnavailable as error:
             if self._stopping.is_set():
-                raise Stopped from error
-            _log.error("tables_unreadable", error=str(error))
+                raise QueryStopped from error
+            _log.error("postgres_data_unavailable", error=str(error))
             raise Unavailable("Postgres data does not answer; try again") from error
 
     @contextmanager
-    def _tables(self) -> Generator[Snapshot | None]:
-        """Postgres data as it is now, if the query reads anything of it."""
+    def _open_snapshot(self) -> Generator[Snapshot | None]:
+        """Open a snapshot of Postgres data if the query may read from it."""
         if self.data_dsn is None or not any(view.table for view in self.views):
             yield None
             return
-        with snapshot(self.data_dsn, self.limits.seconds) as taken:
-            self._snapshot = taken
+        with open_snapshot(self.data_dsn, self.limits.seconds) as snapshot:
+            self._snapshot = snapshot
             try:
-                yield taken
+                yield snapshot
             finally:
                 self._snapshot = None
 
-    def _run(self, engine: duckdb.DuckDBPyConnection, taken: Snapshot | None) -> Result:
+    def _run(self, engine: duckdb.DuckDBPyConnection, snapshot: Snapshot | None) -> QueryResult:
         self._engine = engine
         try:
-            _prepare(engine, self.views, taken, self.budget)
+            _prepare_engine(engine, self.views, snapshot, self.budget)
             if self._stopping.is_set():
-                raise Stopped
-            return self._fetch(engine.execute(self.sql))
+                raise QueryStopped
+            return self._fetch_result(engine.execute(self.sql))
         except duckdb.InterruptException as error:
-            raise Stopped from error
+            raise QueryStopped from error
         except duckdb.Error as error:
-            raise self._explained(error) from error
+            raise self._translate_error(error) from error
         finally:
             self._engine = None
 
-    def _fetch(self, cursor: duckdb.DuckDBPyConnection) -> Result:
+    def _fetch_result(self, cursor: duckdb.DuckDBPyConnection) -> QueryResult:
         columns = [{"name": d[0], "type": str(d[1])} for d in cursor.description or []]
         rows: list[bytes] = []
-        room = self.limits.bytes
-        for row in _rows(cursor):
+        bytes_left = self.limits.bytes
+        for row in _fetch_rows(cursor):
             if self._stopping.is_set():
-                raise Stopped
+                raise QueryStopped
             encoded = orjson.dumps([json_safe(value) for value in row])
-            room -= len(encoded) + 1
-            if len(rows) == self.limits.rows or room < 0:
-                return Result(columns, rows, truncated=True)
+            bytes_left -= len(encoded) + 1
+            if len(rows) == self.limits.rows or bytes_left < 0:
+                return QueryResult(columns, rows, truncated=True)
             rows.append(encoded)
-        return Result(columns, rows, truncated=False)
+        return QueryResult(columns, rows, truncated=False)
 
-    def _explained(self, error: duckdb.Error) -> Exception:
+    def _translate_error(self, error: duckdb.Error) -> Exception:
         if self.budget.failure is not None:
             return self.budget.failure
         if isinstance(error, duckdb.OutOfMemoryException):
             return QueryTooLarge(self.limits.memory)
-        if isinstance(error, _BROKEN) or self._names_a_file(error):
+        if isinstance(error, _ENGINE_FAILURES) or self._names_a_file(error):
             _log.error("pinned_files_unreadable", error=str(error))
-            return Unavailable("the pinned files could not be read; the service's log says more")
+            return Unavailable(
+                "cannot read the pinned files; the log of the Query Service has the details"
+            )
         if isinstance(error, duckdb.PermissionException):
-            return Invalid([Fault("sql", "reaches for something that is not a published dataset")])
+            return Invalid([Fault("sql", "reads something that is not a published dataset")])
         return Invalid([_sql_fault(str(error))])
 
     def _names_a_file(self, error: duckdb.Error) -> bool:
-        # A file that is missing or damaged: the gate lets no SQL name one.
+        # The SQL guard rejects file names in SQL, so this file is missing or damaged.
         message = str(error)
         return any(file in message for view in self.views for file in view.files)
 
 
-def _open(limits: Limits) -> duckdb.DuckDBPyConnection:
+def _open_engine(limits: QueryLimits) -> duckdb.DuckDBPyConnection:
     return duckdb.connect(
         ":memory:",
         config={
@@ -172,53 +179,58 @@ def _open(limits: Limits) -> duckdb.DuckDBPyConnection:
     )
 
 
-def _prepare(
-    engine: duckdb.DuckDBPyConnection, views: list[View], taken: Snapshot | None, budget: Budget
+def _prepare_engine(
+    engine: duckdb.DuckDBPyConnection,
+    views: list[DatasetView],
+    snapshot: Snapshot | None,
+    budget: ReadBudget,
 ) -> None:
-    """Close the engine to all but the pinned files and tables, then name them."""
+    """Restrict the engine to the pinned files and tables, then create a view for each dataset."""
     files = [file for view in views for file in view.files]
     engine.execute("SET TimeZone = 'UTC'")
-    engine.execute(f"SET allowed_paths = {_list(files)}")
+    engine.execute(f"SET allowed_paths = {_quote_list(files)}")
     engine.execute("SET enable_external_access = false")
     engine.execute("SET lock_configuration = true")
     for view in views:
-        held = dataset(taken, view.table, budget) if taken and view.table else None
-        if held is not None:
-            engine.register(view.name, held)
+        table = open_table(snapshot, view.table, budget) if snapshot and view.table else None
+        if table is not None:
+            engine.register(view.name, table)
             continue
-        engine.execute(f"CREATE VIEW {_name(view.name)} AS {_body(view)}")
+        engine.execute(f"CREATE VIEW {_quote_name(view.name)} AS {_select_statement(view)}")
 
 
-def _body(view: View) -> str:
+def _select_statement(view: DatasetView) -> str:
     if view.files:
-        files = _list(view.files)
+        files = _quote_list(view.files)
         return f"SELECT * FROM read_parquet({files}, hive_partitioning = false)"  # noqa: S608
     if not view.columns:
-        raise NoDataYet(f"dataset {view.name!r} has no data yet: no partition of it is committed")
-    columns = [f"NULL::{duckdb_type(c['type'])} AS {_name(c['name'])}" for c in view.columns]
+        raise NoDataYet(
+            f"dataset {view.name!r} has no data yet: none of its partitions is committed"
+        )
+    columns = [f"NULL::{duckdb_type(c['type'])} AS {_quote_name(c['name'])}" for c in view.columns]
     return f"SELECT {', '.join(columns)} WHERE false"
 
 
-def _name(word: str) -> str:
-    return '"' + word.replace('"', '""') + '"'
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
-def _list(words: list[str]) -> str:
-    return "[" + ", ".join("'" + word.replace("'", "''") + "'" for word in words) + "]"
+def _quote_list(texts: list[str]) -> str:
+    return "[" + ", ".join("'" + text.replace("'", "''") + "'" for text in texts) + "]"
 
 
-def _rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
-    while chunk := cursor.fetchmany(_CHUNK):
+def _fetch_rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+    while chunk := cursor.fetchmany(_FETCH_ROWS):
         yield from chunk
 
 
 def _sql_fault(message: str) -> Fault:
-    """DuckDB's complaint without its drawing of the line and its hints at settings."""
-    place = _LINE.search(message)
-    line = int(place[1]) if place else None
+    """Turn a message of DuckDB into a fault, without its line excerpt and hints about settings."""
+    excerpt = _LINE_EXCERPT.search(message)
+    line = int(excerpt[1]) if excerpt else None
     column = None
-    # A long line is shown from its middle on: then the caret tells nothing about the column.
-    if place and not place[2].startswith("..."):
-        column = len(place[3]) - len(f"LINE {line}: ") + 1
-    words = _OUR_SETTINGS.sub("", message[: place.start()] if place else message)
-    return Fault("sql", words.strip(), line, column)
+    # DuckDB cuts off the start of a long line: the caret then does not give the column.
+    if excerpt and not excerpt[2].startswith("..."):
+        column = len(excerpt[3]) - len(f"LINE {line}: ") + 1
+    text = _SETTINGS_HINT.sub("", message[: excerpt.start()] if excerpt else message)
+    return Fault("sql", text.strip(), line, column)

@@ -1,27 +1,27 @@
-"""DuckDB's values as JSON can hold them."""
+"""Convert values of DuckDB to values that JSON can represent."""
 
 import math
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, cast
 
-_EXACT = 2**53  # beyond, readers that keep numbers as doubles would round
+_EXACT = 2**53  # readers that parse numbers as doubles would round larger integers
 
 
 def json_safe(value: Any) -> Any:
-    """Bytes as 0x…, times as ISO 8601, decimals and large integers as strings."""
+    """Return bytes as 0x…, times as ISO 8601, decimals and large integers as strings."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
         return value if -_EXACT <= value <= _EXACT else str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else _infinite(value)
+        return value if math.isfinite(value) else _name_non_finite(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "0x" + bytes(cast(bytes, value)).hex()
-    return _json_safe_rarer(value)
+    return _convert_other(value)
 
 
-def _json_safe_rarer(value: object) -> Any:
+def _convert_other(value: object) -> Any:
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -30,18 +30,18 @@ def _json_safe_rarer(value: object) -> Any:
         return format(value, "f")
     if isinstance(value, dict):
         items = cast(dict[object, object], value).items()
-        return {_key(k): json_safe(v) for k, v in items}
+        return {_convert_key(k): json_safe(v) for k, v in items}
     if isinstance(value, (list, tuple, set)):
         return [json_safe(v) for v in cast(list[object], value)]
     return str(value)
 
 
-def _key(value: object) -> str:
+def _convert_key(value: object) -> str:
     safe = json_safe(value)
     return safe if isinstance(safe, str) else str(safe)
 
 
-def _infinite(value: float) -> str:
+def _name_non_finite(value: float) -> str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 

@@ -1,4 +1,4 @@
-"""What a Query Service process counts."""
+"""Prometheus metrics of the Query Service."""
 
 from prometheus_client import (
     CollectorRegistry,
@@ -11,11 +11,11 @@ from prometheus_client import (
 disable_created_metrics()
 REGISTRY = CollectorRegistry()
 QUERIES = Counter(
-    "trace_queries", "Queries, by the code they ended with.", ["code"], registry=REGISTRY
+    "trace_queries", "Queries, by the code of their result.", ["code"], registry=REGISTRY
 )
 SECONDS = Histogram(
     "trace_query_seconds",
-    "How long an answered query took, with its wait for a slot.",
+    "Duration of answered queries, including the wait for a slot.",
     buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60),
     registry=REGISTRY,
 )

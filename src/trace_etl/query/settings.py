@@ -1,4 +1,4 @@
-"""Everything the Query Service is told from outside."""
+"""Query Service settings, read from the environment."""
 
 from pathlib import Path
 from uuid import UUID
@@ -12,7 +12,7 @@ class QuerySettings(BaseSettings):
 
     state_dsn: str
     data_dsn: str | None = None
-    """Postgres data, for datasets whose rows are in its tables; None: there are none."""
+    """Postgres data. Without it, datasets whose rows are in its tables have no data."""
     query_host: str = "127.0.0.1"
     query_port: int
     tls_cert: Path
@@ -27,8 +27,10 @@ class QuerySettings(BaseSettings):
     query_seconds: float = Field(60.0, gt=0)
     query_memory: str = Field("1GB", pattern=r"^[0-9]+(\.[0-9]+)?[kMGT]?B$")
     query_table_bytes: int = Field(
-        2**30, ge=1, description="What one query may read from tables of Postgres data."
+        2**30, ge=1, description="Bytes that one query may read from Postgres data."
     )
     query_threads: int = Field(2, ge=1)
-    query_slots: int = Field(4, ge=1, description="Queries that run at once; more wait.")
-    query_wait_seconds: float = Field(10.0, gt=0, description="How long one may wait for a slot.")
+    query_slots: int = Field(4, ge=1, description="Queries that run concurrently. Others wait.")
+    query_wait_seconds: float = Field(
+        10.0, gt=0, description="How long a query may wait for a slot."
+    )

@@ -1,4 +1,4 @@
-"""What may be asked: one SELECT over datasets, judged on DuckDB's own parse of it."""
+"""SQL guard: check, on DuckDB's own parse tree, that a query is one SELECT over datasets."""
 
 import json
 import re
@@ -10,12 +10,12 @@ import duckdb
 
 from trace_etl.model.errors import Fault, Invalid
 
-# Of the functions that stand in a FROM, only those that read nothing.
+# Table functions that read no file and no system table.
 TABLE_FUNCTIONS = frozenset(
     {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
 )
-# Scalar functions that tell of the machine, run SQL out of strings, wait, or leave traces.
-# Those that begin like the system's own are refused as well, save the ones known to be harmless.
+# Scalar functions that reveal the machine, run SQL from strings, wait, or have side effects.
+# Functions with a system prefix are refused as well, except the ones known to be harmless.
 _REFUSED = frozenset(
     {
         "getenv",
@@ -50,18 +50,18 @@ _HARMLESS = frozenset(
     }
 )
 _PARSE = "SELECT json_serialize_sql(?, skip_null := true, skip_empty := true)"
-_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*([A-Za-z_]+)", re.DOTALL)
-# DuckDB's lexer takes cubic time over these: 4,000 of them are a minute.
+_FIRST_KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*([A-Za-z_]+)", re.DOTALL)
+# DuckDB's lexer needs cubic time for a run of signs: a minute for 4,000 of them.
 _SIGNS = re.compile(r"[-+]*\+[-+]*")
-_MOST_SIGNS = 100
-_NOWHERE = 2**64 - 1
+_MAX_SIGNS = 100
+_NO_POSITION = 2**64 - 1
 
 Node = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Mention:
-    """A table named in the SQL, and where."""
+class TableReference:
+    """A table that the SQL names, and its position."""
 
     name: str
     line: int | None
@@ -72,20 +72,20 @@ class Mention:
 
 
 @dataclass(frozen=True)
-class Admitted:
-    """A SELECT that may run: the tables it names, and the names it gives itself by WITH."""
+class CheckedQuery:
+    """A SELECT that may run, the tables it names, and the names that its WITH clauses define."""
 
     sql: str
-    tables: tuple[Mention, ...]
-    own: frozenset[str]
+    tables: tuple[TableReference, ...]
+    cte_names: frozenset[str]
 
     @property
     def names(self) -> list[str]:
         return sorted({table.name for table in self.tables})
 
 
-class Gate:
-    """Parses with an engine that can reach nothing; safe to use from many threads."""
+class SqlGuard:
+    """Parses with an engine that has no access to files or the network. Thread-safe."""
 
     def __init__(self) -> None:
         self._engine = duckdb.connect(
@@ -98,18 +98,20 @@ class Gate:
             },
         )
 
-    def admit(self, sql: str) -> Admitted:
+    def check(self, sql: str) -> CheckedQuery:
         """Check a query. Raises Invalid with every fault found."""
         nodes = list(_walk(self._parse(sql)))
-        faults = {(f.line, f.column): f for node in reversed(nodes) for f in _faults(sql, node)}
+        faults = {
+            (f.line, f.column): f for node in reversed(nodes) for f in _list_faults(sql, node)
+        }
         if faults:
             raise Invalid(list(faults.values())[::-1])
-        tables = [_mention(sql, node) for node in nodes if node.get("type") == "BASE_TABLE"]
-        return Admitted(sql, tuple(tables), frozenset(_own_names(nodes)))
+        tables = [_read_reference(sql, node) for node in nodes if node.get("type") == "BASE_TABLE"]
+        return CheckedQuery(sql, tuple(tables), frozenset(_list_cte_names(nodes)))
 
     def _parse(self, sql: str) -> Node:
         for signs in _SIGNS.finditer(sql):
-            if len(signs[0]) > _MOST_SIGNS:
+            if len(signs[0]) > _MAX_SIGNS:
                 where = position(sql, len(sql[: signs.start()].encode()))
                 raise Invalid([Fault("sql", "has too many signs in a row", *where)])
         with self._engine.cursor() as cursor:
@@ -122,31 +124,31 @@ class Gate:
             raise Invalid([_parse_fault(sql, answer)])
         statements: list[Node] = answer.get("statements", [])
         if len(statements) != 1:
-            what = "holds several statements" if statements else "is empty"
-            raise Invalid([Fault("sql", f"{what}; send one SELECT")])
+            problem = "has several statements" if statements else "is empty"
+            raise Invalid([Fault("sql", f"{problem}; send one SELECT")])
         return statements[0]
 
 
 def position(sql: str, offset: int) -> tuple[int, int]:
-    """Line and column, from 1, of a byte offset."""
+    """Return the line and column of a byte offset, both counted from 1."""
     before = sql.encode()[:offset].decode(errors="ignore")
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
 
 def _walk(root: Node) -> Iterator[Node]:
-    """Every object of the parse, in the order of the text."""
-    waiting: list[object] = [root]
-    while waiting:
-        node = waiting.pop()
+    """Yield every node of the parse tree, in the order of the text."""
+    pending: list[object] = [root]
+    while pending:
+        node = pending.pop()
         if isinstance(node, dict):
             found = cast(Node, node)
             yield found
-            waiting.extend(reversed(list(found.values())))
+            pending.extend(reversed(list(found.values())))
         elif isinstance(node, list):
-            waiting.extend(reversed(cast(list[object], node)))
+            pending.extend(reversed(cast(list[object], node)))
 
 
-def _own_names(nodes: list[Node]) -> Iterator[str]:
+def _list_cte_names(nodes: list[Node]) -> Iterator[str]:
     for node in nodes:
         for entry in cast(list[Node], node.get("cte_map", {}).get("map", [])):
             yield str(entry["key"]).lower()
@@ -154,32 +156,32 @@ def _own_names(nodes: list[Node]) -> Iterator[str]:
             yield str(node["cte_name"]).lower()
 
 
-def _mention(sql: str, node: Node) -> Mention:
-    line, column = _place(sql, node)
-    return Mention(str(node["table_name"]).lower(), line, column)
+def _read_reference(sql: str, node: Node) -> TableReference:
+    line, column = _locate(sql, node)
+    return TableReference(str(node["table_name"]).lower(), line, column)
 
 
-def _place(sql: str, node: Node) -> tuple[int, int] | tuple[None, None]:
-    offset = node.get("query_location", _NOWHERE)
-    return (None, None) if offset == _NOWHERE else position(sql, int(offset))
+def _locate(sql: str, node: Node) -> tuple[int, int] | tuple[None, None]:
+    offset = node.get("query_location", _NO_POSITION)
+    return (None, None) if offset == _NO_POSITION else position(sql, int(offset))
 
 
-def _faults(sql: str, node: Node) -> Iterator[Fault]:
-    message = _objection(node)
+def _list_faults(sql: str, node: Node) -> Iterator[Fault]:
+    message = _find_problem(node)
     if message:
-        yield Fault("sql", message, *_place(sql, node))
+        yield Fault("sql", message, *_locate(sql, node))
 
 
-def _objection(node: Node) -> str | None:
-    """What is wrong with one node of the parse."""
+def _find_problem(node: Node) -> str | None:
+    """Return why a node of the parse tree is not allowed, if it is not."""
     kind = node.get("type")
     if kind == "TABLE_FUNCTION":
         name = str(node.get("function", {}).get("function_name", "?")).lower()
         if name not in TABLE_FUNCTIONS:
-            return f"{name}() cannot be read from; name published datasets instead"
+            return f"cannot read from {name}(); name published datasets instead"
     if "function_name" in node and is_refused(str(node["function_name"])):
         return f"the function {str(node['function_name']).lower()} is not available here"
-    if kind == "BASE_TABLE" and not _is_plain(node):
+    if kind == "BASE_TABLE" and not _is_bare_name(node):
         return "only published datasets can be read, by their bare names"
     if kind == "SHOW_REF" and "query" not in node:
         return "SHOW is not available here; `trace datasets` lists the datasets"
@@ -189,12 +191,12 @@ def _objection(node: Node) -> str | None:
 
 
 def is_refused(function: str) -> bool:
-    """Whether a scalar or aggregate function may not be called."""
+    """Whether queries must not call a scalar or aggregate function."""
     name = function.lower()
     return name in _REFUSED or (name.startswith(_SYSTEM_PREFIXES) and name not in _HARMLESS)
 
 
-def _is_plain(node: Node) -> bool:
+def _is_bare_name(node: Node) -> bool:
     return (
         node.get("catalog_name", "") in ("", "memory")
         and node.get("schema_name", "") in ("", "main")
@@ -204,8 +206,8 @@ def _is_plain(node: Node) -> bool:
 
 def _parse_fault(sql: str, answer: Node) -> Fault:
     if answer.get("error_type") == "parser":
-        place = position(sql, int(answer["position"])) if "position" in answer else (None, None)
-        return Fault("sql", str(answer["error_message"]), *place)
-    word = _WORD.match(sql)
-    what = word[1].upper() if word else "this"
-    return Fault("sql", f"only one SELECT can be run here, not {what}")
+        where = position(sql, int(answer["position"])) if "position" in answer else (None, None)
+        return Fault("sql", str(answer["error_message"]), *where)
+    keyword = _FIRST_KEYWORD.match(sql)
+    statement = keyword[1].upper() if keyword else "this"
+    return Fault("sql", f"only one SELECT can be run here, not {statement}")

@@ -1,4 +1,4 @@
-"""Batches as files: found, read, and checked row by row against what was declared."""
+"""Read the file of a batch and check every row against the declared columns."""
 
 import json
 from collections.abc import Iterator
@@ -15,67 +15,65 @@ _JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/x-jsonl
 
 
 class BadBatch(TraceError):
-    """A batch that will never be written, and why."""
+    """The batch is invalid and will never be written."""
 
     code = "bad_batch"
 
 
 class BatchMissing(TraceError):
-    """The artifact is not there, or cannot be read now."""
+    """The file of the batch is missing, or cannot be read now."""
 
     code = "batch_missing"
     retryable = True
 
 
-def read(batch: BufferBatch, store: ObjectStore) -> list[tuple[Any, ...]]:
-    """The rows of a batch, one for each key, the last. Raises BadBatch, BatchMissing."""
+def read_rows(batch: BufferBatch, store: ObjectStore) -> list[tuple[Any, ...]]:
+    """Read the rows of a batch, the last one of each key. Raises BadBatch or BatchMissing."""
     if batch.columns is None:
         raise BadBatch("the dataset is not buffered: publish it with `write_mode: buffered`")
     if batch.content_type.partition(";")[0].strip() not in _JSON_LINES:
         raise BadBatch(f"content_type {batch.content_type!r}: send {_JSON_LINES[0]}")
-    lines = _lines(_load(batch, store))
-    rows = list(_rows(lines, batch.columns, batch.unique_key))
+    lines = _parse_lines(_load_file(batch, store))
+    rows = list(_parse_rows(lines, batch.columns, batch.unique_key))
     if batch.record_count is not None and batch.record_count != len(rows):
-        raise BadBatch(f"record_count is {batch.record_count}, but there are {len(rows)} rows")
+        raise BadBatch(f"record_count is {batch.record_count}, but the batch has {len(rows)} rows")
     names = [column.name for column in batch.columns]
-    at = [names.index(name) for name in batch.unique_key]
-    return list({_key(row, at, names): row for row in rows}.values())
+    key_indexes = [names.index(name) for name in batch.unique_key]
+    return list({_read_key(row, key_indexes, names): row for row in rows}.values())
 
 
-def _key(row: tuple[Any, ...], at: list[int], names: list[str]) -> tuple[Any, ...]:
-    for n in at:
-        if row[n] != row[n]:  # equal to nothing here, and to itself in Postgres
-            raise BadBatch(f"{names[n]!r} is NaN, and part of the unique_key")
-    return tuple(row[n] for n in at)
+def _read_key(row: tuple[Any, ...], indexes: list[int], names: list[str]) -> tuple[Any, ...]:
+    for n in indexes:
+        if row[n] != row[n]:  # NaN: Python treats two of them as different, Postgres as equal
+            raise BadBatch(f"{names[n]!r} is NaN, but it is part of the unique_key")
+    return tuple(row[n] for n in indexes)
 
 
-def _load(batch: BufferBatch, store: ObjectStore) -> bytes:
-    """The artifact. Only what the publishing attempt may write is read at all."""
+def _load_file(batch: BufferBatch, store: ObjectStore) -> bytes:
+    """Read the file. It must be under the prefix of the attempt that published it."""
     scheme, _, rest = batch.batch_uri.partition("://")
     bucket, _, key = rest.partition("/")
-    own = attempt_prefix(buffer_place(batch.dataset_uuid), batch.task_id, batch.attempt)
-    if scheme != "s3" or not key.startswith(own) or {"", ".", ".."} & {bucket, *key.split("/")}:
-        raise BadBatch(f"{batch.batch_uri} is not under {own}, where this attempt may write")
+    prefix = attempt_prefix(buffer_place(batch.dataset_uuid), batch.task_id, batch.attempt)
+    if scheme != "s3" or not key.startswith(prefix) or {"", ".", ".."} & {bucket, *key.split("/")}:
+        raise BadBatch(f"{batch.batch_uri} is not under {prefix}, the prefix of its attempt")
     try:
         return store.get_untrusted(f"{bucket}/{key}", max_bytes=MAX_BATCH_BYTES)
     except ObjectTooLarge as error:
-        raise BadBatch(
-            f"the batch is larger than {MAX_BATCH_BYTES} bytes; publish several"
-        ) from error
+        raise BadBatch(f"the batch is larger than {MAX_BATCH_BYTES} bytes; split it") from error
     except NotAnObject as error:
         raise BadBatch(f"batch_uri: {error}") from error
     except StorageError as error:
         raise BatchMissing(f"batch_uri: {error}") from error
 
 
-def _lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parse_lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
     count = 0
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
         count += 1
         if count > MAX_BATCH_ROWS:
-            raise BadBatch(f"the batch has more than {MAX_BATCH_ROWS} rows; publish several")
+            raise BadBatch(f"the batch has more than {MAX_BATCH_ROWS} rows; split it")
         try:
             row = json.loads(line)
         except ValueError as error:
@@ -87,30 +85,36 @@ def _lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, cast("dict[str, Any]", row)
 
 
-def _rows(
+def _parse_rows(
     lines: Iterator[tuple[int, dict[str, Any]]], columns: list[BufferColumn], key: list[str]
 ) -> Iterator[tuple[Any, ...]]:
-    # Whose row it is, is not for the row to say: an org_id in it is let pass and not looked at.
+    # An org_id in a row is ignored: the Dispatcher knows the organisation of the batch.
     known = {column.name for column in columns} | {"org_id"}
     required = {c.name for c in columns if not c.nullable or c.name in key} - {"org_id"}
     for number, row in lines:
         for name in row.keys() - known:
-            raise BadBatch(f"line {number}: there is no column {name!r} in the schema")
+            raise BadBatch(f"line {number}: the schema has no column {name!r}")
         for name in sorted(required):
             if row.get(name) is None:
-                raise BadBatch(f"line {number}: {name!r} is missing and must not be null")
-        yield tuple(_value(number, column, row.get(column.name)) for column in columns)
+                raise BadBatch(
+                    f"line {number}: {name!r} is missing or null, which the schema does not allow"
+                )
+        yield tuple(_parse_value(number, column, row.get(column.name)) for column in columns)
 
 
-def _value(number: int, column: BufferColumn, given: Any) -> Any:
-    if given is None or column.name == "org_id":
+def _parse_value(number: int, column: BufferColumn, value: Any) -> Any:
+    if value is None or column.name == "org_id":
         return None
     parse = BY_SPARK[column.type].parse_json
     if parse is None:
-        raise BadBatch(f"{column.name!r} is {column.type}, which a buffered dataset cannot have")
+        raise BadBatch(
+            f"{column.name!r}: a buffered dataset cannot have a column of type {column.type}"
+        )
     try:
-        return parse(given)
+        return parse(value)
     except (ValueError, TypeError, OverflowError) as error:
-        nested = isinstance(given, dict | list)
-        shown = "a list or an object" if nested else json.dumps(given)[:80]
-        raise BadBatch(f"line {number}: {column.name!r} is {column.type}, not {shown}") from error
+        is_nested = isinstance(value, dict | list)
+        shown = "a list or an object" if is_nested else json.dumps(value)[:80]
+        raise BadBatch(
+            f"line {number}: {column.name!r} must be {column.type}, not {shown}"
+        ) from error

@@ -20,9 +20,9 @@ def sweep_once(dsn: str, client: DispatcherClient) -> int:
     """
     dropped, after = 0, ""
     with connection.connect(dsn) as conn:
-        while tables := retired_tables.held(conn, after=after, limit=MAX_TABLES):
+        while tables := retired_tables.list_dataset_tables(conn, after=after, limit=MAX_TABLES):
             for retired in client.tables_to_drop(tables):
-                if retired_tables.drop(conn, retired.tables, retired.dataset_versions):
+                if retired_tables.drop_tables(conn, retired.tables, retired.dataset_versions):
                     dropped += len(retired.tables)
                     _log.info("retired_tables_dropped", tables=retired.tables)
             after = tables[-1]

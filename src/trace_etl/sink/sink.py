@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from trace_etl.api.messages import BufferMessage
 from trace_etl.api.task.buffers import BufferBatch, BufferComplete
 from trace_etl.data import buffers, connection
-from trace_etl.data.buffers import Shape, Stamp, Sunk
+from trace_etl.data.buffers import BatchIdentity, BufferTable, WrittenBatch
 from trace_etl.data.errors import DataUnavailable
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.errors import TraceError
@@ -30,13 +30,13 @@ _BATCH_BACKOFF = Backoff(timedelta(seconds=2), timedelta(minutes=5))
 _FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
 _OUTAGE_DELAY = timedelta(seconds=5)
 _OUTAGE_STATUSES = {None, 401, 429, 502, 503, 504}
-"""Answers that say nothing about the batch: none at all, a token just rotated, an outage."""
+"""Statuses that are not caused by the batch: no answer, a token just rotated, an outage."""
 _log = structlog.stdlib.get_logger()
 
 
 @dataclass(frozen=True)
 class Sink:
-    """Any number of sinks may run at once: a batch is written once."""
+    """Writes each batch once, however many sinks run concurrently."""
 
     consumer: QueueConsumer
     client: DispatcherClient
@@ -65,31 +65,31 @@ class Sink:
 
     def _settle(self, message: Message) -> None:
         try:
-            named = BufferMessage.model_validate(
+            body = BufferMessage.model_validate(
                 {name: message.body.get(name) for name in BufferMessage.model_fields}
             )
         except ValidationError as error:
             _log.error("not_a_batch", receipt=message.receipt, error=str(error))
             self.consumer.dead_letter(message)
             return
-        log = _log.bind(publish_id=str(named.publish_id), receives=message.receive_count)
+        log = _log.bind(publish_id=str(body.publish_id), receives=message.receive_count)
         try:
-            written = self._write_and_report(named, message.receive_count)
+            written = self._write_and_report(body, message.receive_count)
         except BadBatch as error:
             log.error("batch_refused", reason=error.detail)
-            self._give_up(message, named, error)
+            self._give_up(message, body, error)
         except (Refused, Unreachable) as error:
-            self._retry_call(message, named, error)
-        except Exception as error:  # record the reason, whatever it is, and go on
-            self._retry_later(message, named, error)
+            self._retry_call(message, body, error)
+        except Exception as error:  # record any reason and continue
+            self._retry_later(message, body, error)
         else:
             self.consumer.delete(message)
             log.info("batch_written", rows=written.row_count, cursor=written.cursor)
 
-    def _write_and_report(self, named: BufferMessage, receive_count: int) -> Sunk:
-        """Write a batch once and report it. Raises BadBatch, and errors that may pass."""
+    def _write_and_report(self, body: BufferMessage, receive_count: int) -> WrittenBatch:
+        """Write a batch once and report it. Raises BadBatch, or errors that a retry may fix."""
         try:
-            batch = self.client.buffer_fetch(named.publish_id)
+            batch = self.client.buffer_fetch(body.publish_id)
             written = self._write(batch, receive_count)
             self.client.buffer_complete(
                 BufferComplete(
@@ -105,44 +105,44 @@ class Sink:
             raise
         return written
 
-    def _write(self, batch: BufferBatch, receive_count: int = 1) -> Sunk:
+    def _write(self, batch: BufferBatch, receive_count: int = 1) -> WrittenBatch:
         with ExitStack() as stack:
             try:
                 conn = stack.enter_context(connection.connect(self.data_dsn))
             except DataUnavailable as error:
                 raise Unreachable(error.detail) from error
-            if (written := buffers.known(conn, batch.publish_id)) is not None:
+            if (written := buffers.find_written_batch(conn, batch.publish_id)) is not None:
                 return written
             if receive_count > MAX_TRIES:  # every sink that received it died before settling it
-                raise BadBatch(f"was received {MAX_TRIES} times and never settled")
-            rows = batch_files.read(batch, self.objects)
+                raise BadBatch(f"the batch was received {MAX_TRIES} times and never settled")
+            rows = batch_files.read_rows(batch, self.objects)
             with connection.transaction(conn):
-                return buffers.write(conn, _shape(batch), _stamp(batch), rows)
+                return buffers.write_batch(conn, _table(batch), _identity(batch), rows)
 
     def _retry_call(
-        self, message: Message, named: BufferMessage, error: Refused | Unreachable
+        self, message: Message, body: BufferMessage, error: Refused | Unreachable
     ) -> None:
         """Retry after an outage for as long as it lasts; count every other failure."""
         if error.status not in _OUTAGE_STATUSES:
-            self._retry_later(message, named, error)
+            self._retry_later(message, body, error)
             return
-        _log.warning("batch_waits", publish_id=str(named.publish_id), error=str(error))
+        _log.warning("batch_waits", publish_id=str(body.publish_id), error=str(error))
         self.consumer.delay(message, _OUTAGE_DELAY, counted=False)
 
-    def _retry_later(self, message: Message, named: BufferMessage, error: Exception) -> None:
+    def _retry_later(self, message: Message, body: BufferMessage, error: Exception) -> None:
         """Retry with growing delays, up to MAX_TRIES times."""
         if message.receive_count >= MAX_TRIES:
-            _log.error("batch_given_up", publish_id=str(named.publish_id), error=str(error))
-            self._give_up(message, named, error)
+            _log.error("batch_given_up", publish_id=str(body.publish_id), error=str(error))
+            self._give_up(message, body, error)
             return
         delay = _BATCH_BACKOFF.delay(message.receive_count)
-        _log.warning("batch_delayed", publish_id=str(named.publish_id), error=str(error))
+        _log.warning("batch_delayed", publish_id=str(body.publish_id), error=str(error))
         self.consumer.delay(message, delay)
 
-    def _give_up(self, message: Message, named: BufferMessage, error: Exception) -> None:
+    def _give_up(self, message: Message, body: BufferMessage, error: Exception) -> None:
         """Report the failure, then dead-letter the message. If the report fails, try again."""
         try:
-            self._report_failure(named, error)
+            self._report_failure(body, error)
         except (Refused, Unreachable) as refusal:
             if not (isinstance(refusal, Refused) and refusal.refusal == "not_found"):
                 _log.error("failure_not_reported", status=refusal.status, detail=refusal.detail)
@@ -152,11 +152,11 @@ class Sink:
                 return
         self.consumer.dead_letter(message)
 
-    def _report_failure(self, named: BufferMessage, error: Exception) -> None:
+    def _report_failure(self, body: BufferMessage, error: Exception) -> None:
         known = error if isinstance(error, TraceError) else TraceError(str(error))
         self.client.buffer_complete(
             BufferComplete(
-                publish_id=named.publish_id,
+                publish_id=body.publish_id,
                 status="Failed",
                 error_code=known.code,
                 error_message=known.detail.replace("\x00", "")[:8000],
@@ -164,11 +164,11 @@ class Sink:
         )
 
 
-def _shape(batch: BufferBatch) -> Shape:
+def _table(batch: BufferBatch) -> BufferTable:
     columns = tuple((c.name, c.type, c.nullable) for c in batch.columns or ())
-    table = hot_table(batch.dataset_uuid, batch.dataset_version)
-    return Shape(table, batch.dataset_version, columns, tuple(batch.unique_key))
+    name = hot_table(batch.dataset_uuid, batch.dataset_version)
+    return BufferTable(name, batch.dataset_version, columns, tuple(batch.unique_key))
 
 
-def _stamp(batch: BufferBatch) -> Stamp:
-    return Stamp(batch.publish_id, batch.publish_no, batch.org_id)
+def _identity(batch: BufferBatch) -> BatchIdentity:
+    return BatchIdentity(batch.publish_id, batch.publish_no, batch.org_id)

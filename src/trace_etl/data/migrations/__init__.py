@@ -1,8 +1,8 @@
-"""The schema of Postgres data: what the platform itself keeps there. Tables of rows come and go."""
+"""Migrations of the platform's own tables in Postgres data. Tables of datasets are created on demand."""
 
 from trace_etl import migrations
 
 
 def apply(dsn: str) -> list[str]:
-    """Bring Postgres data up to date. Returns what was applied."""
+    """Apply all pending migrations. Returns their names."""
     return migrations.apply(dsn, __name__, ledger="data_migrations", lock="trace.data.migrations")

@@ -125,9 +125,9 @@ class ChainFollower:
         self._chain_id = self.reader.chain_id()
         with transaction(self.conn):
             for output in plan.outputs:
-                hot_tables.ensure(self.conn, output.table, SCHEMAS[output.kind])
-            position = followers.take(self.conn, plan.writer, self._chain_id)
-            blocks = followers.recent_blocks(self.conn, plan.writer.stream)
+                hot_tables.ensure_table(self.conn, output.table, SCHEMAS[output.kind])
+            position = followers.take_over(self.conn, plan.writer, self._chain_id)
+            blocks = followers.list_recent_blocks(self.conn, plan.writer.stream)
         self.recent = RecentBlocks(BlockRef(*block) for block in blocks)
         self._finalized = position.finalized
         if position.number is None:
@@ -194,16 +194,18 @@ class ChainFollower:
     def _commit_batch(self, batch: BlockBatch, final: int) -> None:
         stream, old = self.plan.writer.stream, self.recent.last
         with transaction(self.conn):
-            followers.fence(self.conn, self.plan.writer)
+            followers.lock_stream(self.conn, self.plan.writer)
             for output in self.plan.outputs:
                 if batch.orphaned:
-                    hot_tables.delete_from(self.conn, output.table, batch.first)
-                hot_tables.copy_in(self.conn, output.table, batch.rows[output.kind])
+                    hot_tables.delete_from_block(self.conn, output.table, batch.first)
+                hot_tables.copy_rows(self.conn, output.table, batch.rows[output.kind])
             blocks = [(block.number, block.hash) for block in batch.blocks]
-            followers.move(self.conn, stream, blocks, finalized=final, depth=batch.orphaned)
+            followers.move_position(
+                self.conn, stream, blocks, finalized=final, depth=batch.orphaned
+            )
             if batch.orphaned and old is not None:
                 reason = f"reorganisation of {batch.orphaned} blocks at {batch.first}"
-                followers.note_rewrite(self.conn, stream, batch.first, old.number, reason)
+                followers.record_rewrite(self.conn, stream, batch.first, old.number, reason)
 
     def _announce(self) -> None:
         """Send the position and pending rewrites to the Dispatcher, then record them as sent."""
@@ -211,8 +213,8 @@ class ChainFollower:
         if self._has_unsent:
             return
         with transaction(self.conn):
-            position = followers.read(self.conn, self.plan.writer.stream)
-            rewrites = followers.pending_rewrites(self.conn, self.plan.writer.stream)
+            position = followers.read_position(self.conn, self.plan.writer.stream)
+            rewrites = followers.list_pending_rewrites(self.conn, self.plan.writer.stream)
         assert position is not None
         if position.number is None or (position.announced == position.number and not rewrites):
             return
@@ -222,7 +224,7 @@ class ChainFollower:
         )
         self._announced_at = time.monotonic()
         with transaction(self.conn):
-            followers.announced(self.conn, self.plan.writer, position.number, rewrites)
+            followers.record_announced(self.conn, self.plan.writer, position.number, rewrites)
 
     def _log_batch(self, batch: BlockBatch, old: BlockRef | None) -> None:
         if batch.orphaned:

@@ -36,16 +36,16 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     frame = storable(result.frame, output)
     target = _target(context, output, frame)
     with connection.connect(dsn) as conn, connection.transaction(conn):
-        target = appends.prepare(conn, target)
+        target = appends.create_staging(conn, target)
     try:
         staged = frame.coalesce(1).mapInArrow(_Stager(dsn, target), _REPORT_TYPE)
         cast("Any", staged).collect()
         context.check()
         with connection.connect(dsn) as conn, connection.transaction(conn):
-            rows = appends.merge(conn, target)
+            rows = appends.merge_rows(conn, target)
     except BaseException:
         with connection.connect(dsn) as conn:
-            appends.discard(conn, target)
+            appends.drop_staging(conn, target)
         raise
     return reports.appended(context.task, output, f"postgres_table:{target.table}", rows)
 
@@ -89,8 +89,8 @@ def _plain(name: str, kind: DataType) -> Column:
     return F.col(f"`{name}`").cast(form.spark).alias(name)
 
 
-def _target(context: OperatorContext, output: TaskOutput, frame: DataFrame) -> appends.Target:
-    return appends.Target(
+def _target(context: OperatorContext, output: TaskOutput, frame: DataFrame) -> appends.AppendTarget:
+    return appends.AppendTarget(
         table=hot_table(output.dataset_uuid, output.dataset_version),
         schema=to_arrow_schema(frame.schema, timezone="UTC"),
         key=tuple(output.unique_key),
@@ -105,11 +105,11 @@ class _Stager:
     """Runs on an executor: one partition of rows to the staging table."""
 
     dsn: str
-    target: appends.Target
+    target: appends.AppendTarget
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
-            rows = appends.stage(self.dsn, self.target, batches)
+            rows = appends.stage_rows(self.dsn, self.target, batches)
         except KeyMissing as error:
             raise BadSql(f"{error}, which is part of the unique_key") from error
         except ValueRefused as error:

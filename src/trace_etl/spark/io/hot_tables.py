@@ -1,4 +1,4 @@
-"""Hot tables as inputs: a Spark data source over Postgres data, filters pushed down to SQL."""
+"""Load tables of Postgres data as inputs, through a Spark data source that pushes filters to SQL."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
@@ -24,10 +24,11 @@ from pyspark.sql.types import StructType
 
 from trace_etl.api.task.payload import Scope, TaskInput
 from trace_etl.dag.buffered_datasets import RESERVED
-from trace_etl.data import hot_reading
+from trace_etl.data import table_reader
 from trace_etl.data.buffers import CURSOR
 from trace_etl.data.columns import arrow_schema
-from trace_etl.data.hot_reading import Condition
+from trace_etl.data.connection import connect
+from trace_etl.data.table_reader import Condition
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.errors import InputMissing
 from trace_etl.spark.io.inputs import Input, where_columns
@@ -35,7 +36,7 @@ from trace_etl.spark.session.executors import freeze_imports
 
 _BLOCK = "block_number"
 _SMALL_ROWS = 100_000
-_PUSHED: dict[type[Filter], str] = {
+_PUSHED_OPERATORS: dict[type[Filter], str] = {
     EqualTo: "=",
     GreaterThan: ">",
     GreaterThanOrEqual: ">=",
@@ -43,68 +44,76 @@ _PUSHED: dict[type[Filter], str] = {
     LessThanOrEqual: "<=",
     In: "IN",
 }
-_PLAIN = (int, str, float, bool, bytes, bytearray)
+_PUSHED_TYPES = (int, str, float, bool, bytes, bytearray)
 
 
 def load(spark: SparkSession, given: TaskInput, scope: Scope | None, dsn: str | None) -> Input:
-    """The rows of a hot table that a task is about. Raises InputMissing or BadTask."""
+    """Load the rows of a table that are in the task's scope. Raises InputMissing or BadTask."""
     table = hot_table(given.dataset_uuid, given.dataset_version)
-    if dsn is None or not hot_reading.shape(dsn, table):
+    if dsn is None or not _list_columns(dsn, table):
         raise InputMissing(f"input {given.name}: no partition is committed yet")
-    spark.dataSource.register(_source(dsn))
+    spark.dataSource.register(_make_source(dsn))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = spark.read.format("hot").option("table", table).load()
-    limits = _limits(scope, frame.columns)
-    conditions = [_column(one) for one in limits] + where_columns(given, frame.schema)
+    limits = _make_limits(scope, frame.columns)
+    conditions = [_to_column(limit) for limit in limits] + where_columns(given, frame.schema)
     if conditions:
         frame = frame.where(reduce(Column.__and__, conditions))
     if CURSOR in frame.columns:
         frame = frame.drop(*RESERVED)
-    is_small = not hot_reading.is_longer_than(dsn, table, limits, _SMALL_ROWS)
+    is_small = not table_reader.has_more_rows(dsn, table, limits, than=_SMALL_ROWS)
     return Input(given.name, frame, is_small)
 
 
-def _limits(scope: Scope | None, columns: Sequence[str]) -> list[Condition]:
-    """What a task is about: a range of blocks, or what is new since the last one.
+def _list_columns(dsn: str, table: str) -> list[tuple[str, str]]:
+    with connect(dsn) as conn:
+        return table_reader.list_columns(conn, table)
 
-    The cursor of a buffered dataset counts its batches; that of others, blocks.
+
+def _make_limits(scope: Scope | None, columns: Sequence[str]) -> list[Condition]:
+    """Restrict rows to the task's scope: a range of blocks, or what is new since the last task.
+
+    The cursor of a buffered dataset counts its batches; the cursor of others counts blocks.
     """
     if scope is None:
         return []
-    counted = CURSOR if CURSOR in columns else _BLOCK
-    told = (
+    cursor = CURSOR if CURSOR in columns else _BLOCK
+    limits = (
         (_BLOCK, ">=", scope.start),
         (_BLOCK, "<=", scope.end),
-        (counted, ">", scope.after),
-        (counted, "<=", scope.cursor),
+        (cursor, ">", scope.after),
+        (cursor, "<=", scope.cursor),
     )
     return [
         Condition(column, operator, value)
-        for column, operator, value in told
+        for column, operator, value in limits
         if value is not None and column in columns
     ]
 
 
-def _column(one: Condition) -> Column:
-    column = F.col(one.column)
+def _to_column(limit: Condition) -> Column:
+    column = F.col(limit.column)
     return {
-        ">": column > one.value,
-        ">=": column >= one.value,
-        "<=": column <= one.value,
-    }[one.operator]
+        ">": column > limit.value,
+        ">=": column >= limit.value,
+        "<=": column <= limit.value,
+    }[limit.operator]
 
 
-def _source(address: str) -> type[DataSource]:
-    """The tables of one database. Its address holds a password, and Spark shows options to all."""
+def _make_source(address: str) -> type[DataSource]:
+    """Make the data source of one database.
 
-    class Reached(HotTable):
+    The address has a password, so it is not an option: Spark shows options in plans and logs.
+    """
+
+    class ConnectedHotTable(HotTable):
         dsn = address
 
-    return Reached
+    return ConnectedHotTable
 
 
 class HotTable(DataSource):
-    """One hot table."""
+    """A Spark data source that reads one table of Postgres data."""
 
     dsn: str
 
@@ -113,27 +122,27 @@ class HotTable(DataSource):
         return "hot"
 
     def schema(self) -> StructType:
-        columns = hot_reading.shape(self.dsn, self.options["table"])
+        columns = _list_columns(self.dsn, self.options["table"])
         freeze_imports()
         return from_arrow_schema(arrow_schema(columns), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = to_arrow_schema(schema, timezone="UTC")
-        return HotReader(self.dsn, self.options["table"], columns)
+        return HotTableReader(self.dsn, self.options["table"], columns)
 
 
-class HotReader(DataSourceReader):
-    """Reads in one statement: two would see two states while a reorganisation goes through."""
+class HotTableReader(DataSourceReader):
+    """Reads in one statement: during a reorganisation, two statements would see two states."""
 
     def __init__(self, dsn: str, table: str, columns: Any) -> None:
         self._dsn, self._table, self._columns = dsn, table, columns
         self._conditions: list[Condition] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for one in filters:
-            condition = _condition(one)
+        for pushed in filters:
+            condition = _to_condition(pushed)
             if condition is None:
-                yield one
+                yield pushed
             else:
                 self._conditions.append(condition)
 
@@ -141,18 +150,21 @@ class HotReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        yield from hot_reading.batches(self._dsn, self._table, self._columns, self._conditions)
+        yield from table_reader.read_batches(
+            self._dsn, self._table, self._columns, self._conditions
+        )
         freeze_imports()
 
 
-def _condition(one: Filter) -> Condition | None:
-    operator = _PUSHED.get(type(one))
-    if isinstance(one, IsNotNull) and len(one.attribute) == 1:
-        return Condition(one.attribute[0], hot_reading.IS_NOT_NULL, None)
-    attribute, value = getattr(one, "attribute", ()), getattr(one, "value", None)
+def _to_condition(pushed: Filter) -> Condition | None:
+    """Return the condition of a filter; None if Spark must apply the filter itself."""
+    operator = _PUSHED_OPERATORS.get(type(pushed))
+    if isinstance(pushed, IsNotNull) and len(pushed.attribute) == 1:
+        return Condition(pushed.attribute[0], table_reader.IS_NOT_NULL, None)
+    attribute, value = getattr(pushed, "attribute", ()), getattr(pushed, "value", None)
     values = value if operator == "IN" else (value,)
     if operator is None or len(attribute) != 1 or not values:
         return None
-    if not all(isinstance(each, _PLAIN) for each in values):
+    if not all(isinstance(each, _PUSHED_TYPES) for each in values):
         return None
     return Condition(attribute[0], operator, value)

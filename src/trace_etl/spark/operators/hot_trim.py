@@ -29,7 +29,7 @@ def run(context: OperatorContext, config: TrimConfig) -> TaskResult:
         for start, end in split_range(scope.start, scope.end, config.blocks_per_delete):
             context.check()
             with connection.transaction(conn):
-                hot_tables.trim(conn, table, start, end)
+                hot_tables.trim_range(conn, table, start, end)
     return TaskResult()
 
 

@@ -1,0 +1,96 @@
+"""Read tables of Postgres data into Arrow, in one statement: a reader sees one state of the table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import adbc_driver_postgresql.dbapi as _adbc  # pyright: ignore[reportMissingTypeStubs]
+from psycopg import sql
+
+from trace_etl.data.connection import Conn, connect
+
+_OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", "<", "<=", "IN")}
+_driver: Any = _adbc  # it ships no types
+DRIVER_ERRORS: tuple[type[Exception], ...] = (_driver.Error,)
+IS_NOT_NULL = "IS NOT NULL"
+_COLUMNS = """
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Compares a column with a value. IN takes a tuple of values; IS NOT NULL takes None."""
+
+    column: str
+    operator: str
+    value: Any
+
+
+def list_columns(conn: Conn, table: str) -> list[tuple[str, str]]:
+    """List the columns with their Postgres types. The list is empty if the table does not exist."""
+    quoted = sql.Identifier(table).as_string(None)
+    return [(row[0], row[1]) for row in conn.execute(_COLUMNS, (quoted,))]
+
+
+def has_more_rows(dsn: str, table: str, conditions: Sequence[Condition], *, than: int) -> bool:
+    """Whether more than `than` rows meet the conditions. Reads at most one row more than that."""
+    inner = sql.SQL("SELECT 1 FROM {} {} LIMIT {}").format(
+        sql.Identifier(table), _where(conditions), sql.Literal(than + 1)
+    )
+    with connect(dsn) as conn:
+        found = conn.execute(sql.SQL("SELECT count(*) FROM ({}) AS found").format(inner)).fetchone()
+    return found is not None and found[0] > than
+
+
+def read_batches(
+    dsn: str, table: str, schema: Any, conditions: Sequence[Condition]
+) -> Iterator[Any]:
+    """Read the rows that meet all conditions, as record batches of the given schema."""
+    statement = select_statement(table, schema.names, conditions)
+    with connect_driver(dsn) as conn, conn.cursor() as cursor:
+        cursor.execute(statement)
+        for batch in cursor.fetch_record_batch():
+            yield cast_batch(batch, schema)
+
+
+def select_statement(table: str, columns: Sequence[str], conditions: Sequence[Condition]) -> str:
+    """Return the SQL of a read.
+
+    Values are quoted, not bound: with bound parameters the driver fetches row by row.
+    """
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    query = sql.SQL("SELECT {} FROM {} {}").format(names, sql.Identifier(table), _where(conditions))
+    return query.as_string(None)
+
+
+def connect_driver(dsn: str) -> Any:
+    """Open a connection of the driver that reads into Arrow. It raises DRIVER_ERRORS."""
+    return _driver.connect(dsn)
+
+
+def cast_batch(batch: Any, schema: Any) -> Any:
+    """Cast a batch of the driver, which reads numerics as text, to the table's types."""
+    return batch if batch.schema == schema else batch.cast(schema)
+
+
+def _where(conditions: Sequence[Condition]) -> sql.Composable:
+    if not conditions:
+        return sql.SQL("")
+    return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(map(_compare, conditions)))
+
+
+def _compare(condition: Condition) -> sql.Composable:
+    column = sql.Identifier(condition.column)
+    if condition.operator == IS_NOT_NULL:
+        return sql.SQL("{} IS NOT NULL").format(column)
+    operator = _OPERATORS[condition.operator]
+    if operator == "IN":
+        values = sql.SQL(", ").join(map(_literal, condition.value))
+        return sql.SQL("{} IN ({})").format(column, values)
+    return sql.SQL("{} {} {}").format(column, sql.SQL(operator), _literal(condition.value))
+
+
+def _literal(value: Any) -> sql.Composable:
+    return sql.Literal(bytes(value) if isinstance(value, bytearray) else value)

@@ -1,4 +1,4 @@
--- Everything the Dispatcher remembers. Forward only: later changes are new files.
+-- The tables of the Dispatcher. Migrations only go forward: later changes are new files.
 
 CREATE TABLE orgs (
     org_id      uuid PRIMARY KEY,
@@ -17,7 +17,7 @@ CREATE TABLE dags (
     CONSTRAINT dags_name_per_org UNIQUE (org_id, name)
 );
 
--- Immutable: the same text is the same version.
+-- Immutable: the same text has the same version.
 CREATE TABLE dag_versions (
     dag_version  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     dag_id       uuid NOT NULL REFERENCES dags,
@@ -41,7 +41,7 @@ CREATE TABLE jobs (
     CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 );
 
--- Immutable: what a job was when a task of it was created.
+-- Immutable definitions of jobs. A task keeps the revision with which it was created.
 CREATE TABLE job_revisions (
     revision_id                uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     job_id                     uuid NOT NULL REFERENCES jobs,
@@ -75,7 +75,7 @@ CREATE TABLE datasets (
     CONSTRAINT datasets_output_per_job UNIQUE (job_id, output_name)
 );
 
--- A generation. It changes when the producing definition does, not on every write.
+-- A generation of a dataset. It changes with the definition of its producer, not with every write.
 CREATE TABLE dataset_versions (
     dataset_version  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     dataset_uuid     uuid NOT NULL REFERENCES datasets,
@@ -158,7 +158,7 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_only_failed_wait_for_a_retry CHECK (retry_at IS NULL OR status = 'Failed')
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
--- Scans are over live rows only, so history does not slow them down.
+-- Scans read live rows only, so history does not slow them down.
 CREATE INDEX tasks_queued ON tasks (runtime, bulk, queued_at) WHERE status = 'Queued';
 CREATE INDEX tasks_running_lease ON tasks (lease_expires_at) WHERE status = 'Running';
 CREATE INDEX tasks_running_deadline ON tasks (deadline_at) WHERE status = 'Running';
@@ -167,7 +167,7 @@ CREATE INDEX tasks_live_job ON tasks (job_id, status, queued_at) WHERE status IN
 CREATE INDEX tasks_listing ON tasks (org_id, created_at DESC, task_id DESC);
 CREATE INDEX tasks_finished ON tasks (finished_at) WHERE finished_at IS NOT NULL;
 
--- One row for every attempt that ended.
+-- One row for each ended attempt.
 CREATE TABLE task_attempts (
     task_id        uuid NOT NULL,
     attempt        integer NOT NULL,
@@ -199,7 +199,7 @@ CREATE TABLE events (
 );
 CREATE INDEX events_accepted ON events (accepted_at);
 
--- The pointer from a partition to the attempt's prefix that holds it.
+-- The pointer from a partition to the attempt prefix that holds its rows.
 CREATE TABLE partitions (
     dataset_version  uuid NOT NULL REFERENCES dataset_versions,
     generation_no    integer NOT NULL,
@@ -215,14 +215,14 @@ CREATE TABLE partitions (
     committed_at     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (dataset_version, partition_key),
     CHECK ((range_start IS NULL) = (range_end IS NULL) AND range_start <= range_end),
-    -- No block in two partitions of one generation: a row can never be read twice. A degenerate box
-    -- (generation, start)-(generation, end) lets core GiST do it without an extension.
+    -- No block is in two partitions of one generation, so no row is read twice. A degenerate box
+    -- (generation, start)-(generation, end) needs only the built-in GiST, without an extension.
     CONSTRAINT partitions_do_not_overlap EXCLUDE USING gist (
         box(point(generation_no, range_start), point(generation_no, range_end)) WITH &&
     )
 );
 
--- Whatever a transaction wants done outside it, written by that same transaction.
+-- Side effects of a transaction, recorded by that transaction and executed after its commit.
 CREATE TABLE outbox (
     outbox_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind         text NOT NULL CHECK (kind IN ('wake_up', 'route_event', 'run_inline', 'wake_next', 'buffer_message')),
@@ -254,7 +254,7 @@ CREATE TABLE buffer_publishes (
 
 INSERT INTO orgs (org_id, name) VALUES ('00000000-0000-0000-0000-000000000001', 'local');
 
--- The Query Service pins partitions, and reads nothing else.
+-- The Query Service pins partitions and reads nothing else.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'trace_reader') THEN

@@ -1,17 +1,17 @@
--- Two generations at once: one that readers see, one that is built beside it until it is complete.
+-- Two generations side by side: the current one, and one that is built until it is complete.
 
 ALTER TABLE jobs ADD building_revision_id uuid REFERENCES job_revisions;
 ALTER TABLE datasets ADD building_version uuid REFERENCES dataset_versions;
 
--- The generation an edge inside a DAG reads: the revision's own hash contains it, so it is fixed.
--- NULL: an edge across DAGs, which reads whatever is current.
+-- The generation that an edge inside a DAG reads. It is fixed, because the hash of the revision
+-- contains it. NULL is an edge across DAGs, which reads the current generation.
 ALTER TABLE job_inputs ADD dataset_version uuid REFERENCES dataset_versions;
 UPDATE job_inputs i SET dataset_version = d.dataset_version
   FROM jobs j, datasets d JOIN jobs producer ON producer.job_id = d.job_id
  WHERE j.revision_id = i.revision_id AND d.dataset_uuid = i.dataset_uuid
    AND producer.dag_id = j.dag_id;
 
--- What a definition said, whole: a plan compares it with what the next one says.
+-- The whole definition of a job. A deploy plan compares it with the next definition.
 ALTER TABLE job_revisions
     ADD definition  jsonb,
     ADD bootstrap   jsonb,
@@ -24,8 +24,8 @@ ALTER TABLE publications
                     CHECK (write_mode IN ('replace', 'append', 'buffered')),
     ADD columns     jsonb;
 
--- Which revision each job has in a version of the DAG, and what the version publishes: enough to go
--- back to it without reading its text again.
+-- The revision of each job in a version of the DAG, and the names that the version publishes. A
+-- rollback needs both, and does not parse the text again.
 CREATE TABLE dag_version_jobs (
     dag_version  uuid NOT NULL REFERENCES dag_versions,
     job_id       uuid NOT NULL REFERENCES jobs,
@@ -60,8 +60,8 @@ CREATE TABLE rollouts (
 CREATE UNIQUE INDEX rollouts_one_building ON rollouts (dag_id) WHERE state = 'building';
 CREATE INDEX rollouts_of_dag ON rollouts (dag_id, started_at DESC);
 
--- What must be covered before a rollout's pointers move, and what covers it. The dataset differs
--- from the old generation's own when a published name moves to another output.
+-- The generations that must be covered before the pointers of a rollout move, and those that cover
+-- them. If a published name moves to another output, the two belong to different datasets.
 CREATE TABLE rollout_targets (
     rollout_id    uuid NOT NULL REFERENCES rollouts,
     dataset_uuid  uuid NOT NULL REFERENCES datasets,
@@ -70,9 +70,10 @@ CREATE TABLE rollout_targets (
     PRIMARY KEY (rollout_id, dataset_uuid, from_version)
 );
 
--- Canceled, or told to stop, because its definition was given up; wanted again if that comes back.
+-- The task was canceled or asked to stop because its definition was retired. It is requeued if the
+-- definition returns.
 ALTER TABLE tasks ADD abandoned boolean NOT NULL DEFAULT false;
 CREATE INDEX tasks_unsuccessful ON tasks (job_id) WHERE status IN ('Failed', 'Canceled');
 
--- The scopes that a dataset without partitions has.
+-- The scopes of datasets that have no partitions.
 CREATE INDEX events_version ON events (dataset_version, scope_key);

@@ -1,9 +1,9 @@
--- Rewrites and what they make invalid; what every partition was made from; how far each consumer got.
+-- Rewrites and invalidations, lineage of partitions, and positions of consumers.
 
 -- --- order ------------------------------------------------------------------------------------
 
--- What an attempt could see when its inputs were pinned. Snapshots of one database are ordered: each
--- sees all that an earlier one saw. The order decides which of two outputs of one scope stays.
+-- The snapshot in which the inputs of an attempt were pinned. The snapshots of a database are ordered:
+-- each sees all that an earlier one saw. The order decides which of two outputs of one scope stays.
 ALTER TABLE tasks
     ADD pinned_snapshot  pg_snapshot,
     ADD invalidation_id  uuid;
@@ -11,11 +11,11 @@ ALTER TABLE tasks
 ALTER TABLE partitions
     ADD commit_xid     xid8 NOT NULL DEFAULT pg_current_xact_id(),
     ADD read_snapshot  pg_snapshot;
--- In the order of their commits: what the reconciler has not compared yet.
+-- In commit order, for the partitions that the reconciler has not compared yet.
 CREATE INDEX partitions_commit ON partitions (dataset_version, commit_xid, partition_key);
 
--- Whether the first snapshot was taken after the second. Between two snapshots transactions end: one
--- beyond the horizon moves the horizon, one before it leaves the list of those in progress.
+-- Whether the first snapshot was taken after the second. Transactions end between two snapshots. One
+-- beyond the horizon moves the horizon; one before it leaves the list of transactions in progress.
 CREATE FUNCTION read_later(mine pg_snapshot, other pg_snapshot) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN
     CASE WHEN mine IS NULL THEN false
@@ -26,8 +26,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN
 
 -- --- routing ----------------------------------------------------------------------------------
 
--- Who is to be told of a change in a generation: an edge inside a DAG reads one generation, an edge
--- across DAGs the current one. A job that reads a dataset twice is here twice.
+-- The consumers of a generation. An edge inside a DAG reads one generation, an edge across DAGs reads
+-- the current one. A job that reads a dataset twice has two rows.
 CREATE VIEW consumers AS
 SELECT i.dataset_uuid, coalesce(i.dataset_version, d.dataset_version) AS dataset_version,
        j.org_id, j.job_id, r.revision_id, r.generation_hash, r.runtime, r.update_strategy,
@@ -39,7 +39,7 @@ SELECT i.dataset_uuid, coalesce(i.dataset_version, d.dataset_version) AS dataset
   JOIN jobs j ON j.job_id = r.job_id AND j.active
    AND r.revision_id IN (j.revision_id, j.building_revision_id);
 
--- How far a consumer has read a dataset that moves by cursors. A generation of it starts anew.
+-- The position of a consumer in a dataset with cursors. A new generation of the consumer starts anew.
 CREATE TABLE consumer_cursors (
     job_id           uuid NOT NULL REFERENCES jobs,
     generation_hash  text NOT NULL,
@@ -52,7 +52,7 @@ CREATE TABLE consumer_cursors (
 );
 CREATE INDEX consumer_cursors_dataset ON consumer_cursors (dataset_uuid);
 
--- What a `range_aggregator` has seen of each of its ranges, and which task told of it as complete.
+-- The blocks that a `range_aggregator` has seen of each range, and the task that emitted the range.
 CREATE TABLE aggregated_ranges (
     job_id           uuid NOT NULL REFERENCES jobs,
     generation_hash  text NOT NULL,
@@ -67,7 +67,7 @@ CREATE TABLE aggregated_ranges (
 
 -- --- lineage ----------------------------------------------------------------------------------
 
--- What a partition was made from. A row counts while its task and attempt are the partition's own.
+-- The inputs of a partition. A row is valid while its task and attempt are those of the partition.
 CREATE TABLE partition_inputs (
     dataset_version  uuid NOT NULL,
     partition_key    text NOT NULL,
@@ -83,7 +83,7 @@ CREATE INDEX partition_inputs_input ON partition_inputs (input_version, input_ke
 
 -- --- invalidations ----------------------------------------------------------------------------
 
--- Something that was published before is not what it was.
+-- Scopes that were published and are no longer valid.
 CREATE TABLE invalidations (
     invalidation_id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     org_id           uuid NOT NULL,
@@ -111,7 +111,7 @@ CREATE INDEX invalidations_unrouted ON invalidations (made_at) WHERE routed_at I
 CREATE INDEX invalidations_dataset ON invalidations (dataset_uuid, made_at DESC);
 CREATE INDEX invalidations_made ON invalidations (dataset_version, made_xid);
 
--- The work that an invalidation made for a consumer; processed once its completion was accepted.
+-- The task of a consumer for an invalidation. It is processed when its completion is accepted.
 CREATE TABLE invalidation_consumers (
     invalidation_id  uuid NOT NULL REFERENCES invalidations ON DELETE CASCADE,
     job_id           uuid NOT NULL REFERENCES jobs,
@@ -122,7 +122,7 @@ CREATE TABLE invalidation_consumers (
 
 -- --- reconciling ------------------------------------------------------------------------------
 
--- Up to where each edge was compared: every partition before has its task.
+-- The position up to which each edge was compared: every earlier partition has its task.
 CREATE TABLE reconciled_edges (
     job_id           uuid NOT NULL REFERENCES jobs,
     generation_hash  text NOT NULL,
@@ -131,7 +131,7 @@ CREATE TABLE reconciled_edges (
     partition_key    text NOT NULL,
     PRIMARY KEY (job_id, generation_hash, dataset_version)
 );
--- Up to when every accepted event was routed.
+-- The time up to which every accepted event was routed.
 CREATE TABLE reconciled_events (
     only_one     boolean PRIMARY KEY DEFAULT true CHECK (only_one),
     accepted_at  timestamptz NOT NULL

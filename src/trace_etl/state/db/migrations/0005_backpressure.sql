@@ -1,7 +1,7 @@
--- Backpressure: queues that are too long or too old, the jobs upstream that wait for them, and what
--- is owed to those when they go on.
+-- Backpressure: queues that are too long or too old, the upstream jobs that are paused because of
+-- them, and the events that these jobs receive when they resume.
 
--- A queue that tripped. Level 1 sheds bulk work upstream, level 2 all work.
+-- A queue over its limit. Level 1 pauses bulk work upstream, level 2 all work.
 CREATE TABLE trips (
     job_id       uuid PRIMARY KEY REFERENCES jobs,
     level        smallint NOT NULL CHECK (level IN (1, 2)),
@@ -12,7 +12,7 @@ CREATE TABLE trips (
     level_since  timestamptz NOT NULL
 );
 
--- A job is paused while any row of it stands: `bulk` holds its bulk tasks only, `normal` all.
+-- A job is paused while it has a row here: `bulk` pauses its bulk tasks only, `normal` all tasks.
 CREATE TABLE pauses (
     job_id     uuid NOT NULL REFERENCES jobs,
     by_job_id  uuid REFERENCES jobs,  -- whose queue tripped; NULL: a person
@@ -23,14 +23,14 @@ CREATE TABLE pauses (
     CONSTRAINT pauses_once UNIQUE NULLS NOT DISTINCT (job_id, by_job_id)
 );
 
--- What the rows above amount to, where claims find it without another look-up. `bulk_paused_*` is
--- set by a pause of either tier.
+-- A summary of the rows above, so that claims need no other table. `bulk_paused_*` is set by a pause
+-- of either tier.
 ALTER TABLE jobs
     ADD bulk_paused_at  timestamptz,
     ADD bulk_paused_by  text,
     ADD CHECK ((bulk_paused_at IS NULL) = (bulk_paused_by IS NULL));
 
--- Events that a paused job has not been given yet: routed again when it goes on.
+-- Events that were not routed to a paused job. They are routed when it resumes.
 CREATE TABLE deferred_events (
     event_id     uuid NOT NULL REFERENCES events ON DELETE CASCADE,
     job_id       uuid NOT NULL REFERENCES jobs,
@@ -40,10 +40,10 @@ CREATE TABLE deferred_events (
 );
 CREATE INDEX deferred_events_of_job ON deferred_events (job_id, bulk, deferred_at);
 
--- The publisher's table of kinds is the list; a second one here only gets in its way.
+-- The outbox publisher has the list of kinds, so a second list here is not needed.
 ALTER TABLE outbox DROP CONSTRAINT outbox_kind_check;
 
--- Depth and age are measured apart for bulk and normal work, whatever else a queue holds.
+-- Depth and age are measured separately for bulk and normal work.
 DROP INDEX tasks_live_job;
 CREATE INDEX tasks_live_job ON tasks (job_id, status, bulk, queued_at)
  WHERE status IN ('Queued', 'Running');

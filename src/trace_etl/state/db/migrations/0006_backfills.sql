@@ -1,4 +1,4 @@
--- Backfills: a range of a job, cut into chunks, each built by one bulk task.
+-- Backfills: a range of a job, split into chunks. One bulk task builds each chunk.
 
 CREATE TABLE backfills (
     backfill_id      uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -22,7 +22,7 @@ CREATE TABLE backfills (
     CHECK (range_start <= range_end),
     CHECK ((state = 'running') = (ended_at IS NULL))
 );
--- The same request while it runs is the same backfill.
+-- A repeated request for a running backfill returns that backfill.
 CREATE UNIQUE INDEX backfills_running
     ON backfills (job_id, generation_hash, range_start, range_end, chunk, force)
  WHERE state = 'running';

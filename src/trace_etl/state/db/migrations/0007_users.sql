@@ -1,10 +1,10 @@
--- Who may do what. A token says who calls; only these rows say what that person may do, and where.
+-- Users and roles. A token identifies the caller; only these rows say what the caller may do.
 CREATE TABLE users (
     name        text PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_.@-]{0,127}$'),
     created_at  timestamptz NOT NULL DEFAULT now()
 );
 
--- A person may belong to several orgs, with another role in each; each org disables for itself.
+-- A user may belong to several orgs, with a role in each. Each org disables its members separately.
 CREATE TABLE memberships (
     org_id       uuid NOT NULL REFERENCES orgs,
     user_name    text NOT NULL REFERENCES users,
@@ -18,7 +18,7 @@ INSERT INTO users (name) VALUES ('local');
 INSERT INTO memberships (org_id, user_name, role)
 VALUES ('00000000-0000-0000-0000-000000000001', 'local', 'admin');
 
--- The Query Service asks the same rows.
+-- The Query Service reads the same rows.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'trace_reader') THEN

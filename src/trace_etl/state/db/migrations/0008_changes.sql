@@ -1,11 +1,11 @@
--- The stream of changes. What happens often (tasks, partitions) is read from its own rows, in the
--- order of the transactions that changed them; what happens rarely gets a row here.
+-- The change stream. Frequent changes (tasks, partitions) are read from their own rows, in the order
+-- of the transactions that changed them. Rare changes get a row in this table.
 
--- A row tells of its newest change only: two changes between two looks at it are one.
+-- A row shows its newest change only: a reader sees two changes between two reads as one.
 ALTER TABLE tasks ADD changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id();
 CREATE INDEX tasks_changes ON tasks (org_id, changed_xid, task_id);
 
--- In a trigger, so that no statement can forget it.
+-- In a trigger, so that no statement can omit it.
 CREATE FUNCTION note_task_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.changed_xid := pg_current_xact_id();
@@ -23,7 +23,7 @@ CREATE INDEX IF NOT EXISTS partitions_commit
 
 CREATE SEQUENCE change_numbers;
 CREATE TABLE changes (
-    -- A number in the guise of the other keys: changes of one transaction are told in their order.
+    -- A number in the form of the other keys, so that changes of one transaction keep their order.
     change_id    uuid PRIMARY KEY
                  DEFAULT lpad(to_hex(nextval('change_numbers')), 32, '0')::uuid,
     org_id       uuid NOT NULL,
@@ -75,7 +75,7 @@ $$;
 CREATE TRIGGER pauses_changed AFTER INSERT OR UPDATE OF tier OR DELETE ON pauses
    FOR EACH ROW EXECUTE FUNCTION note_pause();
 
--- How much of the stream retention has forgotten: whoever asks from before that is told so.
+-- The position up to which retention has deleted the stream. A reader from before it gets an error.
 CREATE TABLE change_horizon (
     changed_xid  xid8 NOT NULL
 );

@@ -1,14 +1,14 @@
--- At most so many attempts of an operator at once, over all jobs: told by the Dispatcher's settings.
+-- The maximum number of concurrent attempts of an operator over all jobs, from the Dispatcher settings.
 CREATE TABLE operator_caps (
     operator  text PRIMARY KEY,
     cap       integer NOT NULL CHECK (cap >= 1)
 );
 
--- Set for jobs whose operator has a cap, where claims find it without another look-up.
+-- Set for jobs whose operator has a cap, so that claims need no other table.
 ALTER TABLE jobs ADD capped_operator text;
 CREATE INDEX jobs_capped_operator ON jobs (capped_operator) WHERE capped_operator IS NOT NULL;
 
--- In a trigger, so that no deploy, swap or rollback can forget it.
+-- In a trigger, so that no deploy, swap or rollback can omit it.
 CREATE FUNCTION note_operator() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.capped_operator := (

@@ -1,4 +1,4 @@
--- Buffered datasets belong to a name, not to a job: several jobs and DAGs write one of them.
+-- Buffered datasets belong to a name, not to a job: several jobs and DAGs write to one dataset.
 
 ALTER TABLE datasets
     ALTER job_id DROP NOT NULL,
@@ -6,7 +6,7 @@ ALTER TABLE datasets
     ADD CONSTRAINT datasets_buffer_per_org UNIQUE (org_id, buffer_name),
     ADD CONSTRAINT datasets_of_a_job_or_a_name CHECK ((job_id IS NULL) = (buffer_name IS NOT NULL));
 
--- What every batch of a generation of a buffered dataset must look like.
+-- The columns and the key that every batch of a buffered generation must have.
 ALTER TABLE dataset_versions
     ADD columns     jsonb,
     ADD unique_key  text[],
@@ -20,7 +20,7 @@ UPDATE dataset_versions v SET columns = p.columns, unique_key = r.unique_key
 
 CREATE INDEX job_outputs_dataset ON job_outputs (dataset_uuid);
 
--- Who writes a dataset: the one job that it belongs to, or all that publish its name as buffered.
+-- The producers of a dataset: its own job, or all jobs that publish its name as buffered.
 CREATE VIEW dataset_producers AS
 SELECT dataset_uuid, job_id, output_name FROM datasets WHERE job_id IS NOT NULL
  UNION ALL
@@ -30,7 +30,7 @@ SELECT DISTINCT d.dataset_uuid, j.job_id, o.name
    AND r.revision_id IN (j.revision_id, j.building_revision_id)
  WHERE d.job_id IS NULL;
 
--- What became of a batch: its rows are in the table, or why they are not.
+-- The result of a batch: its rows are in the table, or the reason why they are not.
 ALTER TABLE buffer_publishes
     ADD publish_no     bigint GENERATED ALWAYS AS IDENTITY,
     ADD sunk_at        timestamptz,

@@ -1,5 +1,5 @@
--- How many tasks of each job have ended, without counting all of them: a sum up to a transaction,
--- and what changed since then, by the order that the stream of changes has anyway.
+-- The number of ended tasks of each job, without counting all of them: a sum up to a transaction, and
+-- the changes since then, in the order of the change stream.
 CREATE TABLE task_tallies (
     job_id  uuid NOT NULL,
     status  text NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE task_tally_marks (
     org_id      uuid PRIMARY KEY REFERENCES orgs,
     counted_to  xid8 NOT NULL
 );
--- Tasks that had ended and did not stay so, with the transaction that had ended them.
+-- Tasks that are no longer ended, with the transaction in which they had ended.
 CREATE TABLE task_tally_corrections (
     correction_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     org_id         uuid NOT NULL,
@@ -20,7 +20,7 @@ CREATE TABLE task_tally_corrections (
 );
 CREATE INDEX task_tally_corrections_org ON task_tally_corrections (org_id, changed_xid);
 
--- In triggers, so that no statement can forget it; the usual way of a task never fires them.
+-- In triggers, so that no statement can omit it. The usual lifecycle of a task never fires them.
 CREATE FUNCTION note_task_correction() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO task_tally_corrections (org_id, job_id, status, changed_xid)
@@ -36,10 +36,10 @@ CREATE TRIGGER tasks_uncounted AFTER DELETE ON tasks
    FOR EACH ROW WHEN (OLD.status IN ('Completed', 'Failed', 'Canceled'))
    EXECUTE FUNCTION note_task_correction();
 
--- Invalidations that may be forgotten, oldest first.
+-- Invalidations that retention may delete, oldest first.
 CREATE INDEX invalidations_routed ON invalidations (made_at) WHERE routed_at IS NOT NULL;
 
--- DAGs that a person paused as a whole: jobs that come to them later are paused as well.
+-- DAGs that a user paused as a whole: jobs that are added later are paused too.
 CREATE TABLE dag_pauses (
     dag_id   uuid PRIMARY KEY REFERENCES dags,
     by_name  text NOT NULL,

@@ -1,6 +1,6 @@
--- Ids in the order of their making, where the server can draw them (Postgres 18): the newest tasks
--- share the last pages of every index. With random ones each claim would write, and log in full, a
--- page of its own among millions.
+-- Task ids in creation order, if the server can generate them (Postgres 18): the newest tasks share
+-- the last pages of every index. With random ids, each claim would write and log in full a separate
+-- page among millions.
 DO $$
 BEGIN
     IF to_regprocedure('pg_catalog.uuidv7()') IS NOT NULL THEN

@@ -49,7 +49,7 @@ CREATE TYPE publication_entry AS (
 
 -- --- rollouts ---------------------------------------------------------------------------------
 
--- What a generation holds: its partitions, and the scopes of its events where `with_events` is true
+-- The contents of a generation: its partitions, and the scopes of its events where `with_events` is true
 -- because its rows are not stored in partitions.
 CREATE FUNCTION generation_contents(version uuid, with_events boolean)
 RETURNS TABLE (ranges int8multirange, keys text[], last_cursor bigint, partitions bigint)
@@ -124,7 +124,7 @@ SELECT d.dataset_uuid, n.name AS dataset, g.name AS dag, j.name AS job, d.output
   JOIN dags g ON g.dag_id = j.dag_id
   LEFT JOIN publications n ON n.dataset_uuid = d.dataset_uuid;
 
--- What each committed partition was made from.
+-- The inputs of each committed partition.
 CREATE VIEW committed_inputs AS
 SELECT l.dataset_version, l.partition_key, l.input_version, l.input_key, l.input_task_id,
        l.input_attempt, p.task_id, p.attempt
@@ -132,7 +132,7 @@ SELECT l.dataset_version, l.partition_key, l.input_version, l.input_key, l.input
   JOIN partitions p ON p.dataset_version = l.dataset_version
    AND p.partition_key = l.partition_key AND p.task_id = l.task_id;
 
--- What a partition was made from, directly and indirectly.
+-- The partitions upstream of a partition, direct and indirect.
 CREATE FUNCTION partition_ancestors(of_version uuid, of_key text, max_depth integer)
 RETURNS TABLE (depth integer, version uuid, key text, task_id uuid, attempt integer,
                via_version uuid, via_key text)
@@ -153,7 +153,7 @@ LANGUAGE sql STABLE BEGIN ATOMIC
     SELECT * FROM found;
 END;
 
--- What was made from a partition, directly and indirectly.
+-- The partitions downstream of a partition, direct and indirect.
 CREATE FUNCTION partition_descendants(of_version uuid, of_key text, max_depth integer)
 RETURNS TABLE (depth integer, version uuid, key text, task_id uuid, attempt integer,
                via_version uuid, via_key text)

@@ -84,7 +84,7 @@ RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
                                  OR (t.status = 'Failed' AND t.retry_at IS NULL));
 END;
 
--- The tasks that made an output which overlaps the invalid blocks.
+-- The tasks that produced an output which overlaps the invalid blocks.
 CREATE FUNCTION rerun_scopes_of_outputs(ids uuid[])
 RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
     SELECT r.invalidation_id, r.revision_id, coalesce(t.partition_key, q.partition_key),
@@ -119,7 +119,7 @@ RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
      WHERE r.has_partitions;
 END;
 
--- The tasks that run now: they may have pinned what is invalid.
+-- The running tasks, because they may have pinned invalid partitions.
 CREATE FUNCTION rerun_scopes_of_running_tasks(ids uuid[])
 RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
     SELECT r.invalidation_id, r.revision_id, t.partition_key, t.range_start, t.range_end,
@@ -132,7 +132,7 @@ RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
        AND scopes_overlap(t.range_start, t.range_end, r.range_start, r.range_end);
 END;
 
--- All of them. Scopes that overlap become one, because a rerun must be able to replace every
+-- The scopes of all the functions above. Scopes that overlap are merged, because a rerun must be able to replace every
 -- partition that it overlaps.
 CREATE FUNCTION rerun_scopes(ids uuid[])
 RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
@@ -170,7 +170,8 @@ END;
 
 -- --- the tasks that answer an invalidation ----------------------------------------------------
 
--- Create tasks and record which invalidation each of them answers. Returns the new tasks' ids.
+-- Create tasks and record which invalidation each of them processes. Returns the ids of the new
+-- tasks.
 CREATE FUNCTION create_rerun_tasks(wanted new_task[]) RETURNS SETOF uuid LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY
@@ -182,8 +183,8 @@ $$;
 
 -- --- partition commits ------------------------------------------------------------------------
 
--- Whether an input of a task became invalid while the task ran, and no other task answers for it:
--- the routing did not see the task's claim. A reported defect is left out, since the rewrite that it
+-- Whether an input of a task became invalid while the task ran, and no other task processes the
+-- invalidation, because the routing did not see the task's claim. A reported defect is left out, since the rewrite that it
 -- causes invalidates the input again.
 CREATE FUNCTION missed_invalidation(t tasks) RETURNS boolean LANGUAGE sql STABLE
 RETURN EXISTS (

@@ -1,4 +1,4 @@
--- What a consumer has to build from the data that its inputs already hold.
+-- The work of consumers for the data that their inputs already hold.
 
 -- The inputs of every revision that reads events now: live, or being built.
 CREATE VIEW consumer_inputs AS

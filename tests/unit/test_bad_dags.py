@@ -1,4 +1,4 @@
-"""A corpus of broken DAG files: each is refused with the very words beside it."""
+"""Invalid DAG files: each is refused with the messages in the text file beside it."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from trace_etl.dag.positions import locate
 from trace_etl.model.errors import Invalid
 
 CORPUS = Path(__file__).parent / "bad_dags"
-BROKEN = sorted(path.stem for path in CORPUS.glob("*.yaml"))
+INVALID = sorted(path.stem for path in CORPUS.glob("*.yaml"))
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/dag.yaml"))
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_told_what_is_wrong_and_where(name: str) -> None:
+@pytest.mark.parametrize("name", INVALID)
+def test_an_invalid_file_is_refused_with_the_expected_messages_and_positions(name: str) -> None:
     with pytest.raises(Invalid) as refused:
         parse_dag((CORPUS / f"{name}.yaml").read_text())
     faults = refused.value.faults
@@ -24,9 +24,9 @@ def test_a_broken_file_is_told_what_is_wrong_and_where(name: str) -> None:
     assert all(fault.line and fault.column for fault in faults)
 
 
-def test_the_corpus_is_large_and_whole() -> None:
-    assert len(BROKEN) >= 60
-    assert sorted(path.stem for path in CORPUS.glob("*.txt")) == BROKEN
+def test_every_invalid_file_has_its_expected_messages() -> None:
+    assert len(INVALID) >= 60
+    assert sorted(path.stem for path in CORPUS.glob("*.txt")) == INVALID
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_the_corpus_is_large_and_whole() -> None:
     [QUICKSTART, *(p.read_text() for p in EXAMPLES)],
     ids=["test", *map(str, range(len(EXAMPLES)))],
 )
-def test_a_good_file_is_good_to_editors_too(text: str) -> None:
+def test_valid_files_match_the_json_schema(text: str) -> None:
     schema = dag_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(locate(text).data, schema)
     parse_dag(text)
 
 
-# What a schema can say, editors are told: of these files they must complain.
+# The faults of these files can be expressed in JSON Schema, so editors must report them.
 @pytest.mark.parametrize(
     "name",
     [
@@ -58,6 +58,6 @@ def test_a_good_file_is_good_to_editors_too(text: str) -> None:
         "source_kind_wrong",
     ],
 )
-def test_editors_complain_of_what_a_schema_can_say(name: str) -> None:
+def test_the_json_schema_refuses_what_it_can_express(name: str) -> None:
     data = locate((CORPUS / f"{name}.yaml").read_text()).data
     assert list(jsonschema.Draft202012Validator(dag_schema()).iter_errors(data))

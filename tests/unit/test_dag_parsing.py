@@ -1,4 +1,4 @@
-"""DAG files: what is accepted, and where the faults of the rest are."""
+"""Parsing of DAG files: valid files, and the faults of invalid ones with their positions."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.errors import Fault, Invalid
 
 
-def faults(text: str) -> list[Fault]:
+def parse_faults(text: str) -> list[Fault]:
     with pytest.raises(Invalid) as refused:
         parse_dag(text)
     return refused.value.faults
 
 
-def test_the_quickstart_becomes_jobs_with_defaults_filled_in():
+def test_jobs_of_the_quickstart_are_parsed_with_their_defaults():
     dag = parse_dag(QUICKSTART)
     assert [job.name for job in dag.jobs] == ["request", "split", "ingest", "receivers"]
     split, ingest = dag.job("split"), dag.job("ingest")
@@ -23,58 +23,58 @@ def test_the_quickstart_becomes_jobs_with_defaults_filled_in():
     assert dag.job("receivers").inputs[0].name == "logs"
 
 
-def test_an_unknown_operator_names_itself_its_place_and_the_nearest_real_one():
-    (fault,) = faults(QUICKSTART.replace("cryo_ingest", "cryo_injest"))
+def test_an_unknown_operator_is_reported_with_its_position_and_a_suggestion():
+    (fault,) = parse_faults(QUICKSTART.replace("cryo_ingest", "cryo_injest"))
     assert (fault.field, fault.line) == ("jobs[2].operator", 14)
     assert "'cryo_injest'" in fault.message
     assert "'cryo_ingest'" in fault.message
 
 
-def test_an_unknown_field_is_named_with_its_position_and_a_suggestion():
+def test_an_unknown_field_is_reported_with_its_position_and_a_suggestion():
     text = QUICKSTART.replace("  - name: ingest\n", "  - name: ingest\n    max_atempts: 4\n")
-    (fault,) = faults(text)
+    (fault,) = parse_faults(text)
     assert (fault.field, fault.line, fault.column) == ("jobs[2].max_atempts", 14, 5)
     assert "did you mean 'max_attempts'" in fault.message
 
 
-def test_a_missing_input_is_named():
-    (fault,) = faults(QUICKSTART.replace("{job: split}", "{job: splt}"))
+def test_an_unknown_input_job_is_reported_with_a_suggestion():
+    (fault,) = parse_faults(QUICKSTART.replace("{job: split}", "{job: splt}"))
     assert fault.field == "jobs[2].inputs[0].from.job"
     assert "did you mean 'split'" in fault.message
 
 
-def test_a_cycle_is_told_as_the_jobs_that_wait_for_each_other():
+def test_a_cycle_is_reported_with_the_names_of_its_jobs():
     text = QUICKSTART.replace("{from: {job: request}}", "{from: {job: receivers}}")
-    (fault,) = faults(text)
+    (fault,) = parse_faults(text)
     assert "wait for each other" in fault.message
     for job in ("split", "ingest", "receivers"):
         assert job in fault.message
 
 
-def test_a_yaml_typo_is_told_with_line_and_column():
-    (fault,) = faults("name: quickstart\njobs: [\n")
+def test_a_yaml_syntax_error_is_reported_with_its_position():
+    (fault,) = parse_faults("name: quickstart\njobs: [\n")
     assert fault.line == 3
-    assert "not YAML" in fault.message
+    assert "invalid YAML" in fault.message
 
 
-def test_a_key_given_twice_is_refused():
-    (fault,) = faults(QUICKSTART.replace("jobs:", "name: b\njobs:"))
-    assert (fault.field, fault.line, fault.message) == ("name", 3, "given twice; keep one")
+def test_a_key_that_is_given_twice_is_refused():
+    (fault,) = parse_faults(QUICKSTART.replace("jobs:", "name: b\njobs:"))
+    assert (fault.field, fault.line, fault.message) == ("name", 3, "is given twice; keep one")
 
 
-def test_several_faults_come_at_once():
+def test_all_faults_are_reported_together():
     text = QUICKSTART.replace("cryo_ingest", "x").replace("{size: 100}", "{size: 0, sise: 1}")
-    found = {fault.field for fault in faults(text)}
+    found = {fault.field for fault in parse_faults(text)}
     assert {"jobs[2].operator", "jobs[1].config.size", "jobs[1].config.sise"} <= found
 
 
-def test_an_empty_file_and_a_bomb_are_refused():
-    assert "empty" in faults("")[0].message
-    bomb = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "\n".join(
+def test_an_empty_file_and_a_file_that_expands_by_aliases_are_refused():
+    assert "empty" in parse_faults("")[0].message
+    expanding = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "\n".join(
         f"{b}: &{b} [*{a},*{a},*{a},*{a},*{a},*{a},*{a},*{a},*{a},*{a}]"
         for a, b in zip("abcdefg", "bcdefgh", strict=True)
     )
-    assert "too large" in faults(bomb)[0].message
+    assert "more than 100,000 values" in parse_faults(expanding)[0].message
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,6 @@ def test_an_empty_file_and_a_bomb_are_refused():
         (("- name: split", "- name: ingest"), "name"),
     ],
 )
-def test_each_rule_names_its_field(change, field):
-    found = faults(QUICKSTART.replace(*change, 1))
+def test_each_fault_names_its_field(change, field):
+    found = parse_faults(QUICKSTART.replace(*change, 1))
     assert any(field in fault.field for fault in found), found

@@ -1,4 +1,4 @@
-"""Filters on input edges: the map form, the older string form, and nothing wider."""
+"""Filters on inputs: the map form, the older string form, and the refusal of other forms."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from trace_etl.model.errors import Invalid
         ("flag = true and n = 3", {"flag": True, "n": 3}),
     ],
 )
-def test_both_forms_become_the_map(given, map_form):
+def test_both_forms_are_parsed_to_the_map_form(given, map_form):
     assert check_where(given) == map_form
 
 
@@ -33,13 +33,13 @@ def test_both_forms_become_the_map(given, map_form):
         ("a = 1 AND a = 2", 11),
     ],
 )
-def test_anything_else_is_refused_with_its_position(text, position):
+def test_other_syntax_is_refused_with_its_position(text, position):
     with pytest.raises(Invalid) as refused:
         check_where(text)
     assert f"at position {position}" in refused.value.detail
 
 
 @pytest.mark.parametrize("given", [{}, [], 3, {"a b": 1}, {"a": {}}, {"a": []}, {"a": None}])
-def test_a_map_of_the_wrong_shape_is_refused(given):
+def test_an_invalid_map_is_refused(given):
     with pytest.raises(Invalid):
         check_where(given)

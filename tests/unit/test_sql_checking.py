@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trace_etl.dag.parsing import parse_dag
-from trace_etl.dag.positions import inside
+from trace_etl.dag.positions import locate_inside
 from trace_etl.policy.deploy_plan import plan_deploy
 from trace_etl.policy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
 
@@ -91,7 +91,7 @@ def test_a_place_in_a_value_is_found_in_the_file(written: str, wanted: tuple[int
     value: str = yaml.safe_load(written)["sql"]
     before = value[: value.index("wrong")]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-    found = inside(written, ("sql",), line, column)
+    found = locate_inside(written, ("sql",), line, column)
     assert found is not None
     # The lines of the file are counted from its beginning.
     row, at = found
@@ -100,4 +100,4 @@ def test_a_place_in_a_value_is_found_in_the_file(written: str, wanted: tuple[int
 
 
 def test_a_place_behind_an_escape_is_not_guessed() -> None:
-    assert inside('sql: "SELECT \\"a\\", wrong"\n', ("sql",), 1, 13) is None
+    assert locate_inside('sql: "SELECT \\"a\\", wrong"\n', ("sql",), 1, 13) is None

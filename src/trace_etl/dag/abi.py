@@ -1,4 +1,4 @@
-"""Event ABIs: from a human-readable signature or a JSON entry to types. No Spark, no hashing."""
+"""Parse event ABIs, from a human-readable signature or a JSON entry. No Spark, no hashing."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,18 +8,18 @@ from typing import Any, cast
 _TOKEN = re.compile(r"\s*([A-Za-z_$][A-Za-z0-9_$]*|\[[0-9]*\]|[(),;])")
 _SIZED = re.compile(r"^(u?int|bytes)([0-9]+)$")
 _ALIASES = {"uint": "uint256", "int": "int256", "function": "bytes24", "byte": "bytes1"}
-_MOST_ELEMENTS = 1 << 20
-_MOST_DEPTH = 16
-_MOST_INDEXED = {False: 3, True: 4}
+_MAX_ELEMENTS = 1 << 20
+_MAX_DEPTH = 16
+_MAX_INDEXED = {False: 3, True: 4}  # by `anonymous`
 
 
 class BadAbi(ValueError):
-    """Not an event ABI we can decode by; the text says which part is wrong."""
+    """The event ABI is invalid. The message names the invalid part."""
 
 
 @dataclass(frozen=True)
 class Elementary:
-    """`uint256`, `address`, `bytes`: `kind` without the size, `bits` of the value where fixed."""
+    """A type such as `uint256`, `address` or `bytes`: its `kind` without the size, and its fixed size in bits."""
 
     kind: str
     bits: int = 0
@@ -41,7 +41,7 @@ class Elementary:
 
 @dataclass(frozen=True)
 class ArrayOf:
-    """`T[]`, or `T[n]` when it has a length."""
+    """An array type: `T[]`, or `T[n]` if it has a length."""
 
     item: "AbiType"
     length: int | None = None
@@ -56,12 +56,14 @@ class ArrayOf:
 
     @property
     def head_size(self) -> int:
-        """Bytes in the enclosing tuple's head."""
+        """The number of bytes in the head of the enclosing tuple."""
         return 32 if self.is_dynamic else self.item.head_size * (self.length or 0)
 
 
 @dataclass(frozen=True)
 class TupleOf:
+    """A tuple type with named components."""
+
     names: tuple[str, ...]
     items: tuple["AbiType", ...]
 
@@ -83,6 +85,8 @@ AbiType = Elementary | ArrayOf | TupleOf
 
 @dataclass(frozen=True)
 class Parameter:
+    """A parameter of an event."""
+
     name: str
     type: AbiType
     indexed: bool = False
@@ -90,7 +94,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class EventAbi:
-    """One event. Parameters without a name are called `arg0`, `arg1` …, by their place."""
+    """An event. Parameters without a name are named `arg0`, `arg1` …, by their position."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -98,64 +102,70 @@ class EventAbi:
 
     @property
     def canonical(self) -> str:
-        """What is hashed into topic 0."""
+        """The signature whose hash is topic 0."""
         return f"{self.name}({','.join(p.type.canonical for p in self.parameters)})"
 
     @property
     def topics(self) -> int:
-        """How many topics a log of it has."""
+        """The number of topics in a log of this event."""
         return sum(p.indexed for p in self.parameters) + (not self.anonymous)
 
 
 def parse_event(given: str | Mapping[str, Any]) -> EventAbi:
-    """An event by its signature or its JSON ABI entry. Raises BadAbi."""
-    event = _Reader(given).event() if isinstance(given, str) else _from_json(given)
-    _check(event)
+    """Parse an event from its signature or its JSON ABI entry. Raises BadAbi."""
+    event = (
+        _SignatureParser(given).parse_event()
+        if isinstance(given, str)
+        else _parse_json_event(given)
+    )
+    _check_event(event)
     return event
 
 
 def find_event(abi: Sequence[Mapping[str, Any]], name: str) -> EventAbi:
-    """The event of that name, or that canonical signature, in a JSON ABI. Raises BadAbi."""
+    """Find an event in a JSON ABI by its name or its canonical signature. Raises BadAbi."""
     events = [parse_event(entry) for entry in abi if entry.get("type") == "event"]
     found = [event for event in events if name in (event.name, event.canonical)]
     if len(found) == 1:
         return found[0]
     if found:
-        raise BadAbi(f"the ABI has {len(found)} events {name}; name one by its whole signature")
+        raise BadAbi(f"the ABI has {len(found)} events {name}; use the complete signature of one")
     known = ", ".join(event.canonical for event in events) or "none"
     raise BadAbi(f"the ABI has no event {name} (events: {known})")
 
 
-def _check(event: EventAbi) -> None:
+def _check_event(event: EventAbi) -> None:
     indexed = sum(p.indexed for p in event.parameters)
-    most = _MOST_INDEXED[event.anonymous]
-    if indexed > most:
-        raise BadAbi(f"event {event.name}: {indexed} indexed parameters, at most {most} can be")
+    limit = _MAX_INDEXED[event.anonymous]
+    if indexed > limit:
+        raise BadAbi(
+            f"event {event.name}: {indexed} indexed parameters; at most {limit} are allowed"
+        )
     names = [p.name.lower() for p in event.parameters]
     for name in names:
         if names.count(name) > 1:
-            raise BadAbi(f"event {event.name}: two parameters are called {name}")
+            raise BadAbi(f"event {event.name}: two parameters are named {name}; rename one")
     for parameter in event.parameters:
         _check_size(event.name, parameter.type, 0)
 
 
 def _check_size(event: str, kind: AbiType, depth: int) -> int:
-    """The elements a value has at least: small data must not unfold without bound."""
-    if depth > _MOST_DEPTH:
-        raise BadAbi(f"event {event}: types nested more than {_MOST_DEPTH} deep")
+    """Return the minimum number of elements of a value. The limit keeps small data from expanding."""
+    if depth > _MAX_DEPTH:
+        raise BadAbi(f"event {event}: types are nested more than {_MAX_DEPTH} levels deep")
     if isinstance(kind, Elementary):
         return 1
     if isinstance(kind, TupleOf):
         size = sum(_check_size(event, item, depth + 1) for item in kind.items)
     else:
         size = _check_size(event, kind.item, depth + 1) * (kind.length or 1)
-    if size > _MOST_ELEMENTS:
-        raise BadAbi(f"event {event}: {kind.canonical} has more than {_MOST_ELEMENTS} elements")
+    if size > _MAX_ELEMENTS:
+        raise BadAbi(f"event {event}: {kind.canonical} has more than {_MAX_ELEMENTS} elements")
     return size
 
 
-def elementary(text: str) -> Elementary:
-    """A type without brackets. Raises BadAbi."""
+def parse_elementary(text: str) -> Elementary:
+    """Parse a type without brackets. Raises BadAbi."""
     name = _ALIASES.get(text, text)
     if name in ("bytes", "string"):
         return Elementary(name)
@@ -169,18 +179,20 @@ def elementary(text: str) -> Elementary:
     size = int(sized[2])
     if sized[1] == "bytes":
         if not 1 <= size <= 32:
-            raise BadAbi(f"unknown type {text!r}: bytes1 to bytes32")
+            raise BadAbi(f"unknown type {text!r}; use bytes1 to bytes32")
         return Elementary("fixed_bytes", 8 * size)
     if size % 8 or not 8 <= size <= 256:
-        raise BadAbi(f"unknown type {text!r}: 8 to 256 bits, in steps of 8")
+        raise BadAbi(f"unknown type {text!r}; use 8 to 256 bits, in steps of 8")
     return Elementary(sized[1], size)
 
 
-def _arrays(kind: AbiType, suffixes: Sequence[str]) -> AbiType:
+def _wrap_in_arrays(kind: AbiType, suffixes: Sequence[str]) -> AbiType:
     for suffix in suffixes:
         length = suffix[1:-1]
         if length and int(length) == 0:
-            raise BadAbi(f"an array of no elements: {kind.canonical}[0]")
+            raise BadAbi(
+                f"{kind.canonical}[0] is an array without elements; use a length of at least 1"
+            )
         kind = ArrayOf(kind, int(length) if length else None)
     return kind
 
@@ -188,15 +200,17 @@ def _arrays(kind: AbiType, suffixes: Sequence[str]) -> AbiType:
 # --- JSON ---------------------------------------------------------------------------------------
 
 
-def _from_json(entry: Mapping[str, Any]) -> EventAbi:
+def _parse_json_event(entry: Mapping[str, Any]) -> EventAbi:
     if entry.get("type", "event") != "event" or not isinstance(entry.get("name"), str):
-        raise BadAbi("not an event: a JSON ABI entry has `type: event`, a name and inputs")
-    inputs = _entries(entry, "inputs")
+        raise BadAbi("not an event; a JSON ABI entry has `type: event`, a `name` and `inputs`")
+    inputs = _read_entries(entry, "inputs")
     return EventAbi(
         entry["name"],
         tuple(
             Parameter(
-                str(item.get("name") or f"arg{n}"), _json_type(item), bool(item.get("indexed"))
+                str(item.get("name") or f"arg{n}"),
+                _parse_json_type(item),
+                bool(item.get("indexed")),
             )
             for n, item in enumerate(inputs)
         ),
@@ -204,7 +218,7 @@ def _from_json(entry: Mapping[str, Any]) -> EventAbi:
     )
 
 
-def _entries(entry: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
+def _read_entries(entry: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     found = entry.get(field, [])
     if not isinstance(found, list):
         raise BadAbi(f"`{field}` must be a list")
@@ -215,91 +229,93 @@ def _entries(entry: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     return items
 
 
-def _json_type(item: Mapping[str, Any]) -> AbiType:
+def _parse_json_type(item: Mapping[str, Any]) -> AbiType:
     base, _, _ = item["type"].partition("[")
     suffixes = re.findall(r"\[[0-9]*\]", item["type"][len(base) :])
     if "".join([base, *suffixes]) != item["type"]:
         raise BadAbi(f"unknown type {item['type']!r}")
     if base != "tuple":
-        return _arrays(elementary(base), suffixes)
-    components = _entries(item, "components")
+        return _wrap_in_arrays(parse_elementary(base), suffixes)
+    components = _read_entries(item, "components")
     if not components:
-        raise BadAbi("a tuple without components")
+        raise BadAbi("a tuple has no components; add at least one")
     names = tuple(str(part.get("name") or f"f{n}") for n, part in enumerate(components))
-    return _arrays(_tuple(names, tuple(map(_json_type, components))), suffixes)
+    return _wrap_in_arrays(_make_tuple(names, tuple(map(_parse_json_type, components))), suffixes)
 
 
-def _tuple(names: tuple[str, ...], items: tuple[AbiType, ...]) -> TupleOf:
+def _make_tuple(names: tuple[str, ...], items: tuple[AbiType, ...]) -> TupleOf:
     if len({name.lower() for name in names}) < len(names):
-        raise BadAbi(f"a tuple with two components of one name: {', '.join(names)}")
+        raise BadAbi(
+            f"a tuple has two components with the same name ({', '.join(names)}); rename one"
+        )
     return TupleOf(names, items)
 
 
 # --- human-readable -----------------------------------------------------------------------------
 
 
-class _Reader:
-    """`event Transfer(address indexed from, …) anonymous`, token by token."""
+class _SignatureParser:
+    """Parses a signature such as `event Transfer(address indexed from, …) anonymous`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
-    def event(self) -> EventAbi:
-        name = self._word("the event's name")
+    def parse_event(self) -> EventAbi:
+        name = self._read_name("the event's name")
         if name == "event":
-            name = self._word("the event's name")
+            name = self._read_name("the event's name")
         self._expect("(")
-        parameters = self._parameters()
+        parameters = self._parse_parameters()
         anonymous = self._accept("anonymous")
         self._accept(";")
         if self._peek():
-            raise self._wrong("the end")
+            raise self._error("the end")
         return EventAbi(name, parameters, anonymous)
 
-    def _parameters(self) -> tuple[Parameter, ...]:
+    def _parse_parameters(self) -> tuple[Parameter, ...]:
         found: list[Parameter] = []
         while not self._accept(")"):
             if found:
                 self._expect(",")
-            kind = self._type()
+            kind = self._parse_type()
             indexed = self._accept("indexed")
-            found.append(Parameter(self._name() or f"arg{len(found)}", kind, indexed))
+            found.append(Parameter(self._read_optional_name() or f"arg{len(found)}", kind, indexed))
         return tuple(found)
 
-    def _type(self) -> AbiType:
-        word = self._word("a type") if self._peek() != "(" else "tuple"
-        if word == "tuple":
+    def _parse_type(self) -> AbiType:
+        name = self._read_name("a type") if self._peek() != "(" else "tuple"
+        if name == "tuple":
             self._expect("(")
-            kind: AbiType = self._components()
+            kind: AbiType = self._parse_components()
         else:
-            kind = elementary(word)
-            if word == "address":
+            kind = parse_elementary(name)
+            if name == "address":
                 self._accept("payable")
         suffixes: list[str] = []
         while (token := self._peek()) and token.startswith("["):
             suffixes.append(self._next())
-        return _arrays(kind, suffixes)
+        return _wrap_in_arrays(kind, suffixes)
 
-    def _components(self) -> TupleOf:
+    def _parse_components(self) -> TupleOf:
         names: list[str] = []
         items: list[AbiType] = []
         while not self._accept(")"):
             if items:
                 self._expect(",")
-            items.append(self._type())
-            names.append(self._name() or f"f{len(names)}")
+            items.append(self._parse_type())
+            names.append(self._read_optional_name() or f"f{len(names)}")
         if not items:
-            raise BadAbi("a tuple without components")
-        return _tuple(tuple(names), tuple(items))
+            raise BadAbi("a tuple has no components; add at least one")
+        return _make_tuple(tuple(names), tuple(items))
 
-    def _name(self) -> str:
-        return "" if self._peek() in (",", ")") else self._word("a name")
+    def _read_optional_name(self) -> str:
+        return "" if self._peek() in (",", ")") else self._read_name("a name")
 
-    def _word(self, what: str) -> str:
+    def _read_name(self, expected: str) -> str:
         token = self._peek()
         if not token or not (token[0].isalpha() or token[0] in "_$"):
-            raise self._wrong(what)
+            raise self._error(expected)
         return self._next()
 
     def _accept(self, token: str) -> bool:
@@ -310,7 +326,7 @@ class _Reader:
 
     def _expect(self, token: str) -> None:
         if not self._accept(token):
-            raise self._wrong(repr(token))
+            raise self._error(repr(token))
 
     def _peek(self) -> str:
         found = _TOKEN.match(self._text, self._at)
@@ -322,8 +338,8 @@ class _Reader:
         self._at = found.end()
         return found[1]
 
-    def _wrong(self, wanted: str) -> BadAbi:
+    def _error(self, expected: str) -> BadAbi:
         rest = self._text[self._at :].strip()[:20] or "the end"
         return BadAbi(
-            f"not an event signature at character {self._at + 1}: {wanted} expected, not {rest!r}"
+            f"invalid event signature at character {self._at + 1}: expected {expected}, not {rest!r}"
         )

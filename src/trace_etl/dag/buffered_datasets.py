@@ -1,4 +1,4 @@
-"""Buffered datasets: what their producers must agree on."""
+"""Buffered datasets: the columns and the key that all their producers must share."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -9,12 +9,12 @@ from trace_etl.model.dag import Column, Dag
 from trace_etl.model.digests import digest
 
 RESERVED = ("_cursor", "_published")
-"""Columns that the platform keeps beside the declared ones."""
+"""Columns that the platform adds to the declared ones."""
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """What a producer says of a buffered dataset; the order of columns does not matter."""
+class BufferedDataset:
+    """A producer's declaration of a buffered dataset. The order of the columns does not matter."""
 
     name: str
     columns: tuple[Column, ...]
@@ -26,69 +26,77 @@ class Buffer:
         return digest([columns, sorted(self.unique_key)])
 
 
-def buffer(name: str, columns: list[dict[str, Any]], unique_key: list[str]) -> Buffer:
-    """The same, as it was stored."""
-    return Buffer(name, tuple(Column(**column) for column in columns), tuple(unique_key))
+def make_buffered_dataset(
+    name: str, columns: list[dict[str, Any]], unique_key: list[str]
+) -> BufferedDataset:
+    """Build the declaration from its stored form."""
+    return BufferedDataset(name, tuple(Column(**column) for column in columns), tuple(unique_key))
 
 
-def buffers(dag: Dag) -> dict[tuple[str, str], Buffer]:
-    """The outputs of a DAG that are published as buffered, by job and output."""
+def find_buffered_outputs(dag: Dag) -> dict[tuple[str, str], BufferedDataset]:
+    """Return the buffered datasets that a DAG publishes, by job and output."""
     keys = {job.name: job.unique_key for job in dag.jobs}
     return {
-        (entry.job, entry.output): Buffer(entry.name, entry.columns or (), keys[entry.job])
+        (entry.job, entry.output): BufferedDataset(entry.name, entry.columns or (), keys[entry.job])
         for entry in dag.publish
         if entry.write_mode == "buffered" and entry.job in keys
     }
 
 
-def disagreements(mine: Buffer, theirs: Buffer) -> Iterator[tuple[str, str]]:
-    """Every field in which two producers differ, and how; nothing: they can share the name."""
+def find_producer_conflicts(
+    mine: BufferedDataset, theirs: BufferedDataset
+) -> Iterator[tuple[str, str]]:
+    """Yield each field in which two producers differ, and how. Without one, they can share the name."""
     if set(mine.unique_key) != set(theirs.unique_key):
-        yield "unique_key", f"{_listed(mine)} here, {_listed(theirs)} there"
+        yield "unique_key", f"{_describe_key(mine)} here, {_describe_key(theirs)} there"
     ours, others = _by_name(mine), _by_name(theirs)
     for name in [*ours, *(n for n in others if n not in ours)]:
         here, there = ours.get(name), others.get(name)
         if here != there:
-            yield f"schema.{name}", f"{_told(here)} here, {_told(there)} there"
+            yield (
+                f"schema.{name}",
+                f"{_describe_column(here)} here, {_describe_column(there)} there",
+            )
 
 
-def disagreeing(dag: Dag) -> Iterator[tuple[int, str]]:
-    """The publications of one file that share a buffered name and do not agree."""
-    said = buffers(dag)
-    first: dict[str, Buffer] = {}
+def find_conflicting_publications(dag: Dag) -> Iterator[tuple[int, str]]:
+    """Yield the publications of one file that share a buffered name but differ: index and error text."""
+    declared = find_buffered_outputs(dag)
+    first: dict[str, BufferedDataset] = {}
     for n, entry in enumerate(dag.publish):
-        mine = said.get((entry.job, entry.output))
+        mine = declared.get((entry.job, entry.output))
         if mine is not None:
-            for field, how in disagreements(mine, first.setdefault(entry.name, mine)):
-                yield n, f"the producers of {entry.name!r} differ in {field}: {how}"
+            for field, how in find_producer_conflicts(mine, first.setdefault(entry.name, mine)):
+                rule = f"differs from another producer of {entry.name!r} in {field}: {how}"
+                yield n, f"{rule}; make them equal"
 
 
-def unfit(columns: Iterable[tuple[str, str]]) -> Iterator[tuple[int, str, str]]:
-    """The columns, by name and type, that a buffered dataset cannot have; which field, and why."""
+def find_unsupported_columns(columns: Iterable[tuple[str, str]]) -> Iterator[tuple[int, str, str]]:
+    """Yield the columns that a buffered dataset cannot have: index, field and error text."""
     for n, (name, kind) in enumerate(columns):
         if kind not in BUFFERED:
-            rule = f"a buffered dataset holds {', '.join(BUFFERED)}; write {kind} as string"
-            yield n, "type", rule
+            rule = f"is {kind}, but a buffered dataset supports only {', '.join(BUFFERED)}"
+            yield n, "type", f"{rule}; declare the column as string"
         if name == "org_id" and kind != "string":
-            yield n, "type", "org_id is filled in by the platform; it is a string"
+            yield n, "type", f"must be string, not {kind}: the platform fills in org_id"
 
 
-def reserved(names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The columns that no table of rows can have: by them its readers know a buffered one."""
+def find_reserved_columns(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield the columns whose names are reserved: readers recognise a buffered dataset by them."""
     for n, name in enumerate(names):
         if name in RESERVED:
-            yield n, f"{name!r} is kept by the platform"
+            yield n, f"{name!r} is reserved for the platform; choose another name"
 
 
-def _listed(one: Buffer) -> str:
-    return f"[{', '.join(one.unique_key)}]"
+def _describe_key(dataset: BufferedDataset) -> str:
+    return f"[{', '.join(dataset.unique_key)}]"
 
 
-def _by_name(one: Buffer) -> Mapping[str, Column]:
-    return {column.name: column for column in one.columns}
+def _by_name(dataset: BufferedDataset) -> Mapping[str, Column]:
+    return {column.name: column for column in dataset.columns}
 
 
-def _told(column: Column | None) -> str:
+def _describe_column(column: Column | None) -> str:
     if column is None:
         return "missing"
     return column.type if column.nullable else f"{column.type}, not nullable"

@@ -1,4 +1,4 @@
-"""What a DAG file's schema cannot say: references, operators, cycles. Collects every fault."""
+"""Check what the schema of a DAG file cannot express: references, operators, cycles. Collects all faults."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -7,13 +7,13 @@ from zoneinfo import available_timezones
 from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
-from trace_etl.dag.buffered_datasets import disagreeing
-from trace_etl.dag.complaints import complaint, suggest
-from trace_etl.dag.cycles import find_cycle
+from trace_etl.dag.buffered_datasets import find_conflicting_publications
+from trace_etl.dag.cycles import find_cycles
+from trace_etl.dag.error_messages import describe_error, suggest
 from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
 from trace_etl.dag.partition_sizes import find_size_conflicts
-from trace_etl.dag.positions import Located, Path
-from trace_etl.dag.publications import columns_apart, misplaced
+from trace_etl.dag.positions import FieldPath, Located
+from trace_etl.dag.publications import find_duplicate_columns, find_publication_faults
 from trace_etl.dag.schema import (
     Defaults,
     FromSection,
@@ -45,8 +45,8 @@ RUNTIMES: tuple[str, ...] = (
     "ecs_udf_ts",
     "ecs_udf_rust",
 )
-_MOST_PIECES = 100_000
-_UNTRUSTED = ("lambda", "ecs_udf_python", "ecs_udf_ts", "ecs_udf_rust")
+_MAX_BOOTSTRAP_REQUESTS = 100_000
+_UNTRUSTED_RUNTIMES = ("lambda", "ecs_udf_python", "ecs_udf_ts", "ecs_udf_rust")
 _SOURCE_FIELDS = {
     "cron": ("schedule", "timezone", "missed", "most_missed"),
     "webhook": ("secret", "max_bytes", "scope"),
@@ -55,103 +55,106 @@ _SOURCE_OPTIONS = ("timezone", "missed", "most_missed", "secret", "max_bytes")
 
 
 @dataclass(frozen=True)
-class Drafts:
-    """The sections of a file that could be read; a broken one is None, and keeps its place."""
+class ParsedSections:
+    """The sections of a file. An invalid section is None and keeps its index."""
 
     name: str
     defaults: Defaults | None
     jobs: list[JobSection | None]
     job_names: list[str | None]
     publish: list[PublishSection | None]
-    broken: dict[Path, set[str]] = field(default_factory=dict[Path, set[str]])
+    invalid: dict[FieldPath, set[str]] = field(default_factory=dict[FieldPath, set[str]])
 
-    def is_broken(self, place: Path, *fields: str) -> bool:
-        """Whether one of a section's fields was refused already."""
-        return not self.broken.get(place, set()).isdisjoint(fields)
+    def has_invalid(self, section: FieldPath, *fields: str) -> bool:
+        """Return whether the schema refused one of these fields of a section."""
+        return not self.invalid.get(section, set()).isdisjoint(fields)
 
 
-class Checker:
-    """Makes the DAG, and complains of everything that is wrong with it."""
+class DagChecker:
+    """Builds the DAG from its sections, and collects the faults of the file."""
 
-    def __init__(self, drafts: Drafts, located: Located) -> None:
-        self.drafts = drafts
+    def __init__(self, parsed: ParsedSections, located: Located) -> None:
+        self.parsed = parsed
         self.located = located
-        self.defaults = drafts.defaults or Defaults()
+        self.defaults = parsed.defaults or Defaults()
         self.faults: list[Fault] = []
         self.sections: dict[str, JobSection] = {}
-        for job in drafts.jobs:
+        for job in parsed.jobs:
             if job:
                 self.sections.setdefault(job.name, job)
         self.published: dict[str, FromSection] = {}
-        for entry in drafts.publish:
+        for entry in parsed.publish:
             if entry and entry.from_.job:
                 self.published.setdefault(entry.name, entry.from_)
 
-    def dag(self) -> Dag:
-        """The DAG; it means something only when there are no faults."""
-        self._unique("jobs", self.drafts.job_names)
-        self._unique_publications()
-        self._runtime(("defaults", "runtime"), self.defaults.runtime)
-        jobs = tuple(self._job(("jobs", n), j) for n, j in enumerate(self.drafts.jobs) if j)
+    def build_dag(self) -> Dag:
+        """Build the DAG. It is valid only if `faults` stays empty."""
+        self._check_unique("jobs", self.parsed.job_names)
+        self._check_unique_publications()
+        self._check_runtime(("defaults", "runtime"), self.defaults.runtime)
+        jobs = tuple(self._check_job(("jobs", n), j) for n, j in enumerate(self.parsed.jobs) if j)
         publish = tuple(
-            self._publication(("publish", n), p) for n, p in enumerate(self.drafts.publish) if p
+            self._check_publication(("publish", n), p)
+            for n, p in enumerate(self.parsed.publish)
+            if p
         )
-        self._cycle(jobs)
-        dag = Dag(self.drafts.name, jobs, publish)
-        if len(publish) == len(self.drafts.publish):
-            for n, rule in disagreeing(dag):
-                self._fault(("publish", n), rule)
-        if not self.faults and len(jobs) == len(self.drafts.jobs):
+        self._check_cycles(jobs)
+        dag = Dag(self.parsed.name, jobs, publish)
+        if len(publish) == len(self.parsed.publish):
+            for n, rule in find_conflicting_publications(dag):
+                self._add_fault(("publish", n), rule)
+        if not self.faults and len(jobs) == len(self.parsed.jobs):
             for n, rule in find_size_conflicts(dag):
-                self._fault(("jobs", n, "inputs"), rule)
+                self._add_fault(("jobs", n, "inputs"), rule)
         return dag
 
-    def _fault(self, path: Path, message: str) -> None:
+    def _add_fault(self, path: FieldPath, message: str) -> None:
         self.faults.append(self.located.fault(path, message))
 
     # --- names ------------------------------------------------------------------------------
 
-    def _unique(self, section: str, names: list[str | None]) -> None:
+    def _check_unique(self, section: str, names: list[str | None]) -> None:
         for n, name in enumerate(names):
             if name is not None and name in names[:n]:
-                self._fault((section, n, "name"), f"{name!r} is used twice")
+                self._add_fault(
+                    (section, n, "name"), f"{name!r} is used twice; choose another name"
+                )
 
-    def _unique_publications(self) -> None:
-        names = [p.name if p else None for p in self.drafts.publish]
-        # A buffered dataset may have several producers, in one file as over many.
-        shared = {p.name for p in self.drafts.publish if p and p.write_mode == "buffered"}
-        mixed = {p.name for p in self.drafts.publish if p and p.write_mode != "buffered"}
-        self._unique("publish", [None if n in shared - mixed else n for n in names])
+    def _check_unique_publications(self) -> None:
+        names = [p.name if p else None for p in self.parsed.publish]
+        # A buffered dataset may have several producers, in one file or in several.
+        shared = {p.name for p in self.parsed.publish if p and p.write_mode == "buffered"}
+        mixed = {p.name for p in self.parsed.publish if p and p.write_mode != "buffered"}
+        self._check_unique("publish", [None if n in shared - mixed else n for n in names])
         seen: set[tuple[str, str]] = set()
-        for n, entry in enumerate(self.drafts.publish):
+        for n, entry in enumerate(self.parsed.publish):
             producer = self.sections.get((entry.from_.job if entry else None) or "")
             if entry is None or producer is None:
                 continue
             output = entry.from_.output
-            place = (producer.name, str(producer.outputs[0] if output is None else output))
-            if place in seen:
-                self._fault(
-                    ("publish", n, "from"), f"output {place[1]!r} of {place[0]} has a name already"
-                )
-            seen.add(place)
+            key = (producer.name, str(producer.outputs[0] if output is None else output))
+            if key in seen:
+                rule = f"output {key[1]!r} of {key[0]} is already published under another name"
+                self._add_fault(("publish", n, "from"), f"{rule}; remove one of them")
+            seen.add(key)
 
     # --- jobs -------------------------------------------------------------------------------
 
-    def _job(self, at: Path, job: JobSection) -> Job:
+    def _check_job(self, at: FieldPath, job: JobSection) -> Job:
         activation = job.activation or ("source" if job.source else "reactive")
-        if not self.drafts.is_broken(at, "activation", "source", "inputs"):
-            self._activation(at, job, activation)
-        named = job.operator or ("source" if self._passes_on(job, activation) else "")
-        operator = self._operator(at, job, named)
-        inputs = tuple(self._input((*at, "inputs", n), i) for n, i in enumerate(job.inputs))
+        if not self.parsed.has_invalid(at, "activation", "source", "inputs"):
+            self._check_activation(at, job, activation)
+        named = job.operator or ("source" if self._only_forwards(job, activation) else "")
+        operator = self._find_operator(at, job, named)
+        inputs = tuple(self._resolve_input((*at, "inputs", n), i) for n, i in enumerate(job.inputs))
         if operator:
-            self._fit(at, job, operator, inputs)
-        self._inputs_apart(at, inputs)
-        self._outputs_apart(at, job)
-        self._strategies(at, job, operator)
-        return self._made(job, activation, named, self._place(job, operator), inputs)
+            self._check_operator(at, job, operator, inputs)
+        self._check_unique_inputs(at, inputs)
+        self._check_unique_outputs(at, job)
+        self._check_strategies(at, job, operator)
+        return self._build_job(job, activation, named, self._choose_runtime(job, operator), inputs)
 
-    def _made(
+    def _build_job(
         self,
         job: JobSection,
         activation: str,
@@ -172,7 +175,7 @@ class Checker:
             execution_strategy=job.execution_strategy,
             update_strategy=job.update_strategy,
             unique_key=tuple(job.unique_key),
-            source=_source(job.source) if job.source else None,
+            source=_build_source(job.source) if job.source else None,
             max_attempts=job.max_attempts or defaults.max_attempts,
             timeout_seconds=job.timeout or defaults.timeout,
             heartbeat_timeout_seconds=job.heartbeat_timeout or defaults.heartbeat_timeout,
@@ -185,214 +188,244 @@ class Checker:
             udf=Udf(udf.bundle, udf.sha256, udf.handler) if udf else None,
         )
 
-    def _activation(self, at: Path, job: JobSection, activation: str) -> None:
+    def _check_activation(self, at: FieldPath, job: JobSection, activation: str) -> None:
         if activation == "source" and job.source is None:
-            self._fault((*at, "source"), "a source job needs a `source`, such as {kind: manual}")
+            self._add_fault(
+                (*at, "source"), "is required for a source job; add one, such as `{kind: manual}`"
+            )
         if activation == "source" and job.inputs:
-            self._fault((*at, "inputs"), "a source job has no inputs")
+            self._add_fault((*at, "inputs"), "must be empty for a source job; remove them")
         if activation == "reactive" and job.source is not None:
-            self._fault((*at, "source"), "only a job with `activation: source` has a source")
+            rule = "is allowed only with `activation: source`; remove it, or change the activation"
+            self._add_fault((*at, "source"), rule)
         if activation == "reactive" and not job.inputs:
-            self._fault((*at, "inputs"), "a reactive job needs at least one input")
+            self._add_fault(
+                (*at, "inputs"), "must have at least one input for a reactive job; add one"
+            )
         if job.source:
-            self._source((*at, "source"), job.source)
+            self._check_source((*at, "source"), job.source)
         if job.bootstrap:
-            self._bootstrap((*at, "bootstrap"), job)
+            self._check_bootstrap((*at, "bootstrap"), job)
 
-    def _source(self, at: Path, source: SourceSection) -> None:
+    def _check_source(self, at: FieldPath, source: SourceSection) -> None:
         for kind, names in _SOURCE_FIELDS.items():
             for name in names:
                 if kind != source.kind and getattr(source, name) is not None:
-                    self._fault((*at, name), f"goes with `kind: {kind}`, not with {source.kind}")
+                    rule = f"is allowed only with `kind: {kind}`, not with `kind: {source.kind}`"
+                    self._add_fault((*at, name), f"{rule}; remove it")
         if source.kind == "webhook" and source.secret is None:
-            self._fault((*at, "secret"), "a webhook needs the name of the secret that signs it")
+            rule = "is required for a webhook; name the secret that signs its deliveries"
+            self._add_fault((*at, "secret"), rule)
         if source.kind == "cron":
-            self._cron((*at, "schedule"), source.schedule)
+            self._check_schedule((*at, "schedule"), source.schedule)
         if source.timezone is not None and source.timezone not in available_timezones():
-            words = f"no time zone {source.timezone!r}; write one such as Europe/Berlin"
-            self._fault((*at, "timezone"), words)
+            rule = f"unknown time zone {source.timezone!r}; use a name such as Europe/Berlin"
+            self._add_fault((*at, "timezone"), rule)
         if source.most_missed is not None and source.missed != "all":
-            self._fault((*at, "most_missed"), "goes with `missed: all`")
+            self._add_fault((*at, "most_missed"), "is allowed only with `missed: all`; remove it")
         if source.scope is not None:
             given = source.scope.model_dump(exclude_none=True).keys()
             if given not in ({"start", "end"}, {"cursor"}):
-                self._fault((*at, "scope"), "name `start` and `end`, or `cursor` alone")
+                self._add_fault(
+                    (*at, "scope"), "must have either `start` and `end`, or only `cursor`"
+                )
 
-    def _cron(self, at: Path, schedule: str | None) -> None:
-        right = "five fields, such as '*/5 * * * *' for every five minutes"
+    def _check_schedule(self, at: FieldPath, schedule: str | None) -> None:
+        example = "five fields, such as '*/5 * * * *' for every five minutes"
         if schedule is None:
-            self._fault(at, f"is required and missing; write {right}")
+            self._add_fault(at, f"is required but missing; write {example}")
             return
         try:
             CronSim(schedule, datetime.now(UTC))
         except CronSimError as error:
-            self._fault(at, f"is not a cron expression ({error}); write {right}")
+            self._add_fault(at, f"is not a valid cron expression ({error}); write {example}")
 
-    def _bootstrap(self, at: Path, job: JobSection) -> None:
+    def _check_bootstrap(self, at: FieldPath, job: JobSection) -> None:
         assert job.bootstrap
         if job.source is None or job.source.kind not in ("manual", "cron"):
-            self._fault(at, "goes with a `manual` or `cron` source: only those ask for blocks")
+            rule = (
+                "is allowed only with a `manual` or `cron` source; remove it, or change the source"
+            )
+            self._add_fault(at, rule)
         if job.bootstrap.end < job.bootstrap.start:
-            self._fault((*at, "end"), f"must not be before start ({job.bootstrap.start})")
-        pieces = (job.bootstrap.end - job.bootstrap.start) // (job.bootstrap.chunk or MAX_BLOCK)
-        if pieces >= _MOST_PIECES:
-            self._fault((*at, "chunk"), f"makes more than {_MOST_PIECES:,} requests; ask for more")
+            rule = (
+                f"must not be less than start ({job.bootstrap.start}), but is {job.bootstrap.end}"
+            )
+            self._add_fault((*at, "end"), rule)
+        requests = (job.bootstrap.end - job.bootstrap.start) // (job.bootstrap.chunk or MAX_BLOCK)
+        if requests >= _MAX_BOOTSTRAP_REQUESTS:
+            rule = f"splits the range into more than {_MAX_BOOTSTRAP_REQUESTS:,} requests"
+            self._add_fault((*at, "chunk"), f"{rule}; use a larger chunk")
 
-    def _passes_on(self, job: JobSection, activation: str) -> bool:
-        """Whether the job is a source that only passes on what it is told."""
+    def _only_forwards(self, job: JobSection, activation: str) -> bool:
+        """Return whether the job is a source that only forwards events."""
         return activation == "source" and (job.source is None or job.source.kind != "always_on")
 
     # --- operators --------------------------------------------------------------------------
 
-    def _operator(self, at: Path, job: JobSection, name: str) -> Operator | None:
-        self._runtime((*at, "runtime"), job.runtime)
+    def _find_operator(self, at: FieldPath, job: JobSection, name: str) -> Operator | None:
+        self._check_runtime((*at, "runtime"), job.runtime)
         found = OPERATORS.get(name)
-        if found is None and not self.drafts.is_broken(at, "operator", "source"):
-            self._fault((*at, "operator"), self._no_operator(name))
+        if found is None and not self.parsed.has_invalid(at, "operator", "source"):
+            self._add_fault((*at, "operator"), self._explain_unknown_operator(name))
         return found
 
-    def _no_operator(self, name: str) -> str:
+    def _explain_unknown_operator(self, name: str) -> str:
         if not name:
-            return "is required and missing; name one, such as `sql`"
+            return "is required but missing; name one, such as `sql`"
         return f"unknown operator {name!r}" + suggest(name, NAMEABLE)
 
-    def _fit(self, at: Path, job: JobSection, op: Operator, inputs: tuple[JobInput, ...]) -> None:
-        """Whether the job is one that its operator can run."""
+    def _check_operator(
+        self, at: FieldPath, job: JobSection, op: Operator, inputs: tuple[JobInput, ...]
+    ) -> None:
+        """Check that the operator can run the job."""
         try:
             config = op.config.model_validate(job.config)
             names = tuple(i.name for i in inputs)
-            if wrong := config.check_job(names, tuple(job.outputs)):
-                self._fault((*at, "config"), f"of {op.name}: {wrong}")
+            if rule := config.check_job(names, tuple(job.outputs)):
+                self._add_fault((*at, "config"), f"{rule} (operator {op.name})")
         except ValidationError as error:
             known = [f.alias or name for name, f in op.config.model_fields.items()]
             for e in error.errors():
-                self._fault((*at, "config", *e["loc"]), complaint(e, known))
-        if wrong := op.check_outputs(tuple(job.outputs)):
-            self._fault((*at, "outputs"), f"of {op.name} {wrong}")
-        reads = not self.drafts.is_broken(at, "inputs")
-        if reads and (wrong := op.check_inputs(tuple(i.name for i in inputs))):
-            self._fault((*at, "inputs"), f"of {op.name} {wrong}")
+                self._add_fault((*at, "config", *e["loc"]), describe_error(e, known))
+        if rule := op.check_outputs(tuple(job.outputs)):
+            self._add_fault((*at, "outputs"), f"{rule} (operator {op.name})")
+        are_valid = not self.parsed.has_invalid(at, "inputs")
+        if are_valid and (rule := op.check_inputs(tuple(i.name for i in inputs))):
+            self._add_fault((*at, "inputs"), f"{rule} (operator {op.name})")
         if job.runtime in RUNTIMES and job.runtime not in op.runtimes:
             allowed = " or ".join(op.runtimes)
-            self._fault((*at, "runtime"), f"{op.name} runs in {allowed}, not in {job.runtime}")
-        if (job.udf is None) == op.needs_udf and not self.drafts.is_broken(at, "udf"):
-            rule = "needs a `udf` with its bundle" if op.needs_udf else "runs no user code"
-            self._fault((*at, "udf"), f"{op.name} {rule}")
-        if job.secrets and self._place(job, op) in _UNTRUSTED:
-            self._fault((*at, "secrets"), f"{self._place(job, op)} runs untrusted code: no secrets")
+            rule = f"must be {allowed} for the operator {op.name}, not {job.runtime}"
+            self._add_fault((*at, "runtime"), rule)
+        if (job.udf is None) == op.needs_udf and not self.parsed.has_invalid(at, "udf"):
+            rule = "is required; add its bundle" if op.needs_udf else "is not supported; remove it"
+            self._add_fault((*at, "udf"), f"{rule} (operator {op.name})")
+        if job.secrets and self._choose_runtime(job, op) in _UNTRUSTED_RUNTIMES:
+            rule = f"must be empty: {self._choose_runtime(job, op)} runs untrusted code"
+            self._add_fault((*at, "secrets"), f"{rule}; remove them, or change the runtime")
 
-    def _place(self, job: JobSection, operator: Operator | None) -> str:
-        wanted = job.runtime or self.defaults.runtime
+    def _choose_runtime(self, job: JobSection, operator: Operator | None) -> str:
+        requested = job.runtime or self.defaults.runtime
         if operator is None:
-            return wanted or ""
-        return wanted if wanted in operator.runtimes else operator.runtimes[0]
+            return requested or ""
+        return requested if requested in operator.runtimes else operator.runtimes[0]
 
-    def _runtime(self, at: Path, runtime: str | None) -> None:
+    def _check_runtime(self, at: FieldPath, runtime: str | None) -> None:
         if runtime is not None and runtime not in RUNTIMES:
-            self._fault(at, f"unknown runtime {runtime!r}" + suggest(runtime, RUNTIMES))
+            self._add_fault(at, f"unknown runtime {runtime!r}" + suggest(runtime, RUNTIMES))
 
-    def _strategies(self, at: Path, job: JobSection, operator: Operator | None) -> None:
+    def _check_strategies(self, at: FieldPath, job: JobSection, operator: Operator | None) -> None:
         if operator and job.update_strategy not in operator.update_strategies:
-            can = " or ".join(operator.update_strategies)
-            rule = f"{operator.name} can {can}, not {job.update_strategy}"
-            self._fault((*at, "update_strategy"), rule)
-        if self.drafts.is_broken(at, "unique_key", "update_strategy"):
+            allowed = " or ".join(operator.update_strategies)
+            rule = f"must be {allowed} for the operator {operator.name}, not {job.update_strategy}"
+            self._add_fault((*at, "update_strategy"), rule)
+        if self.parsed.has_invalid(at, "unique_key", "update_strategy"):
             return
         if job.update_strategy == "append" and not job.unique_key:
-            rule = "`append` needs the columns that make a row unique, so that a replay adds none"
-            self._fault((*at, "unique_key"), rule)
+            rule = "is required with `append`, so that a replay adds no rows; list the key columns"
+            self._add_fault((*at, "unique_key"), rule)
         if job.update_strategy == "replace" and job.unique_key:
-            self._fault((*at, "unique_key"), "goes with `update_strategy: append`")
+            self._add_fault(
+                (*at, "unique_key"), "is allowed only with `update_strategy: append`; remove it"
+            )
 
     # --- edges ------------------------------------------------------------------------------
 
-    def _outputs_apart(self, at: Path, job: JobSection) -> None:
+    def _check_unique_outputs(self, at: FieldPath, job: JobSection) -> None:
         for n, name in enumerate(job.outputs):
             if name in job.outputs[:n]:
-                self._fault((*at, "outputs", n), f"{name!r} is used twice")
+                self._add_fault((*at, "outputs", n), f"{name!r} is used twice; choose another name")
 
-    def _inputs_apart(self, at: Path, inputs: tuple[JobInput, ...]) -> None:
+    def _check_unique_inputs(self, at: FieldPath, inputs: tuple[JobInput, ...]) -> None:
         names = [item.name for item in inputs]
         for n, name in enumerate(names):
             if name in names[:n]:
-                rule = f"another input is called {name!r}, too; give one of them a `name`"
-                self._fault((*at, "inputs", n), rule)
+                rule = f"another input is also named {name!r}; set `name` on one of them"
+                self._add_fault((*at, "inputs", n), rule)
 
-    def _input(self, at: Path, item: InputSection) -> JobInput:
+    def _resolve_input(self, at: FieldPath, item: InputSection) -> JobInput:
         origin = item.from_
         if (origin.job is None) == (origin.dataset is None):
-            self._fault((*at, "from"), "name a `job` or a `dataset`, one of them")
+            self._add_fault((*at, "from"), "must name either a `job` or a `dataset`")
             return JobInput(item.name or f"input{at[-1]}")
         if origin.dataset is not None and origin.output is not None:
-            self._fault((*at, "from", "output"), "goes with `job`, not with `dataset`")
-        own = self.published.get(origin.dataset or "")
-        if origin.dataset is not None and own is None:
+            self._add_fault(
+                (*at, "from", "output"), "is allowed only with `job`, not with `dataset`; remove it"
+            )
+        local = self.published.get(origin.dataset or "")
+        if origin.dataset is not None and local is None:
             return JobInput(item.name or origin.dataset, dataset=origin.dataset, where=item.where)
-        # A name that this very file publishes is an edge inside it, and waits like any other.
-        output = self._output((*at, "from"), own or origin)
+        # A name that this file publishes is an edge inside the DAG.
+        output = self._resolve_output((*at, "from"), local or origin)
         name = item.name or origin.dataset or output
-        return JobInput(name, job=(own or origin).job, output=output, where=item.where)
+        return JobInput(name, job=(local or origin).job, output=output, where=item.where)
 
-    def _output(self, at: Path, origin: FromSection) -> str:
-        """The output's name, however it was named."""
+    def _resolve_output(self, at: FieldPath, origin: FromSection) -> str:
+        """Return the name of the output that an origin names or numbers."""
         producer = self.sections.get(origin.job or "")
         if producer is None:
-            known = {name for name in self.drafts.job_names if name}
+            known = {name for name in self.parsed.job_names if name}
             if origin.job not in known:
-                self._fault(
+                self._add_fault(
                     (*at, "job"), f"no job {origin.job!r}" + suggest(origin.job or "", known)
                 )
             return str(origin.output)
         outputs = producer.outputs
         if origin.output is None:
             if len(outputs) > 1:
-                self._fault(at, f"{origin.job} has several outputs; name one: {', '.join(outputs)}")
+                names = ", ".join(outputs)
+                self._add_fault(
+                    at, f"{origin.job} has several outputs; set `output` to one of {names}"
+                )
             return outputs[0]
         if isinstance(origin.output, int):
             if origin.output >= len(outputs):
-                which = f"{origin.job} has no output {origin.output}; the last is"
-                self._fault((*at, "output"), f"{which} {len(outputs) - 1} ({outputs[-1]})")
+                rule = (
+                    f"{origin.job} has no output with the index {origin.output}; the last index is"
+                )
+                self._add_fault((*at, "output"), f"{rule} {len(outputs) - 1} ({outputs[-1]})")
                 return outputs[0]
             return outputs[origin.output]
         if origin.output not in outputs:
-            what = f"{origin.job} has no output {origin.output!r}"
-            self._fault((*at, "output"), what + suggest(origin.output, outputs))
+            rule = f"{origin.job} has no output {origin.output!r}"
+            self._add_fault((*at, "output"), rule + suggest(origin.output, outputs))
         return origin.output
 
-    def _cycle(self, jobs: tuple[Job, ...]) -> None:
+    def _check_cycles(self, jobs: tuple[Job, ...]) -> None:
         upstream: dict[str, list[str]] = {}
         for job in jobs:
             if job.activation == "reactive":
                 upstream.setdefault(job.name, [i.job for i in job.inputs if i.job])
-        for loop in find_cycle(upstream):
-            n = self.drafts.job_names.index(loop[0])
-            told = " → ".join([*loop, loop[0]])
-            self._fault(("jobs", n, "inputs"), f"these jobs wait for each other: {told}")
+        for cycle in find_cycles(upstream):
+            n = self.parsed.job_names.index(cycle[0])
+            names = " → ".join([*cycle, cycle[0]])
+            rule = f"these jobs wait for each other: {names}; remove one of these inputs"
+            self._add_fault(("jobs", n, "inputs"), rule)
 
     # --- publications -----------------------------------------------------------------------
 
-    def _publication(self, at: Path, entry: PublishSection) -> Publication:
+    def _check_publication(self, at: FieldPath, entry: PublishSection) -> Publication:
         origin = entry.from_
         if origin.job is None:
-            what = "publish an output of a job of this file: from: {job, output}"
-            self._fault((*at, "from"), what)
+            rule = "must name a job of this file, as `from: {job: …, output: …}`"
+            self._add_fault((*at, "from"), rule)
             return Publication(entry.name, "", "")
-        output = self._output((*at, "from"), origin)
+        output = self._resolve_output((*at, "from"), origin)
         job = self.sections.get(origin.job)
         mode = entry.write_mode or (job.update_strategy if job else "replace")
         storage = entry.storage or ("postgres" if mode == "buffered" else "parquet")
         columns = tuple(Column(c.name, c.type, c.nullable) for c in entry.schema_ or ())
-        found = list(columns_apart(columns))
-        if job and not self.drafts.is_broken(at, "write_mode", "storage", "schema"):
-            found = [*misplaced(entry, job, mode, storage), *found]
-        for where, message in found:
-            self._fault((*at, *where), message)
+        faults = list(find_duplicate_columns(columns))
+        if job and not self.parsed.has_invalid(at, "write_mode", "storage", "schema"):
+            faults = [*find_publication_faults(entry, job, mode, storage), *faults]
+        for path, message in faults:
+            self._add_fault((*at, *path), message)
         return Publication(
             entry.name, origin.job, output, entry.description, storage, mode, columns or None
         )
 
 
-def _source(source: SourceSection) -> Source:
+def _build_source(source: SourceSection) -> Source:
     options = {
         name: value for name in _SOURCE_OPTIONS if (value := getattr(source, name)) is not None
     }

@@ -1,14 +1,14 @@
-"""Finding jobs that wait for each other."""
+"""Find cycles between jobs, and sort jobs topologically."""
 
 from collections.abc import Mapping, Sequence
 
 
-def find_cycle(upstream: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """The loops met on a walk against the edges, each in the direction of the data.
+def find_cycles(upstream: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return cycles, each in the direction of the data flow.
 
-    Without recursion: a file may hold thousands of jobs in a row.
+    The walk is not recursive, because a file may have thousands of jobs in a chain.
     """
-    loops: list[list[str]] = []
+    cycles: list[list[str]] = []
     done: set[str] = set()
     for first in upstream:
         trail: dict[str, list[str]] = {first: list(upstream[first])} if first not in done else {}
@@ -21,14 +21,14 @@ def find_cycle(upstream: Mapping[str, Sequence[str]]) -> list[list[str]]:
             parent = left.pop()
             if parent in trail:
                 path = list(trail)
-                loops.append(path[path.index(parent) :][::-1])
+                cycles.append(path[path.index(parent) :][::-1])
             elif parent in upstream and parent not in done:
                 trail[parent] = list(upstream[parent])
-    return loops
+    return cycles
 
 
-def in_order(upstream: Mapping[str, Sequence[str]]) -> list[str]:
-    """Every name after all that it waits for. There must be no loop."""
+def sort_topologically(upstream: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return every name after the names upstream of it. The graph must not have a cycle."""
     done: dict[str, None] = {}
     for first in upstream:
         trail = [first]

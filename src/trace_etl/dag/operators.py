@@ -1,4 +1,4 @@
-"""What operators exist, and what each may be told. The code that runs them lives elsewhere."""
+"""The operators: their configs, runtimes, inputs, outputs and traits. The code is in `spark` and `dispatcher`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from trace_etl.model.scope import MAX_BLOCK
 
 
 class NoConfig(OperatorConfig):
-    """Sources that only pass on what they are told have nothing to configure."""
+    """The empty config of sources that only forward events."""
 
 
 class SplitConfig(OperatorConfig):
@@ -29,11 +29,11 @@ class SplitConfig(OperatorConfig):
 
 
 class AggregateConfig(OperatorConfig):
-    """Collects what its input tells into aligned ranges, and tells of each once it is whole."""
+    """Collects input events into aligned ranges, and emits an event for each complete range."""
 
     size: int = Field(10_000, ge=1, le=10_000_000, description="Blocks per range.")
     start: int = Field(
-        0, ge=0, le=MAX_BLOCK, description="The first block of an input that moves by cursors."
+        0, ge=0, le=MAX_BLOCK, description="First block, for an input whose events are cursors."
     )
 
 
@@ -48,11 +48,13 @@ class FollowConfig(OperatorConfig):
     rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
     engine: Literal["loop", "streaming"] = Field(
         "loop",
-        description="Who reads: a thread of the worker, or a query of Structured Streaming.",
+        description="What reads the chain: a thread of the worker, or a Structured Streaming query.",
         json_schema_extra=TUNING,
     )
     start_block: int | None = Field(
-        None, ge=0, description="First block; by default the tip, when it is first followed."
+        None,
+        ge=0,
+        description="First block. Default: the head of the chain when the job first runs.",
     )
     batch: int = Field(
         50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING
@@ -61,30 +63,36 @@ class FollowConfig(OperatorConfig):
         100,
         ge=1,
         le=10_000,
-        description="Blocks per transaction while catching up.",
+        description="Blocks per transaction while catching up with the chain.",
         json_schema_extra=TUNING,
     )
     poll_seconds: float = Field(
         1.0,
         ge=0.05,
         le=60,
-        description="How often to look for a new block.",
+        description="Seconds between polls for a new block.",
         json_schema_extra=TUNING,
     )
     finality_depth_blocks: int = Field(
-        2048, ge=1, le=100_000, description="What counts as final where the node does not say."
+        2048,
+        ge=1,
+        le=100_000,
+        description="Blocks after which a block is final, for nodes that do not report finality.",
     )
     patience_seconds: float = Field(
         600,
         ge=1,
         le=86_400,
-        description="How long the nodes may be away before it gives up.",
+        description="Seconds without an answer from any node after which the attempt fails.",
         json_schema_extra=TUNING,
     )
 
 
 class SqlConfig(OperatorConfig):
-    sql: str = Field(min_length=1, description="One SELECT over the inputs, by their names.")
+    sql: str = Field(
+        min_length=1,
+        description="One SELECT statement. The inputs are tables with the names of the inputs.",
+    )
 
 
 WORKERS = ("ecs_python", "ecs_platform")
@@ -92,20 +100,20 @@ WORKERS = ("ecs_python", "ecs_platform")
 
 @dataclass(frozen=True)
 class Operator:
-    """A declared operator: its config, where it runs, and what outputs it can have."""
+    """An operator: its config, its runtimes, its possible inputs and outputs, and its traits."""
 
     name: str
     config: type[OperatorConfig]
     runtimes: tuple[str, ...]
     check_outputs: Callable[[tuple[str, ...]], str | None]
-    """What is wrong with the outputs' names, if anything."""
+    """Return why the names of the outputs are invalid; None: they are valid."""
     check_inputs: Callable[[tuple[str, ...]], str | None] = lambda inputs: None
-    """What is wrong with the inputs' names, if anything."""
+    """Return why the names of the inputs are invalid; None: they are valid."""
     update_strategies: tuple[str, ...] = ("replace",)
     needs_udf: bool = False
-    """Whether it runs a user's function, named in the job's `udf`."""
+    """Whether it runs a user-defined function, which the job names in `udf`."""
     never_ends: bool = False
-    """Whether it runs until it is stopped; such a task takes none of its worker's slots."""
+    """Whether it runs until it is stopped. Such a task does not use a slot of its worker."""
     can_invalidate_inputs: bool = False
     """Whether it checks its inputs and may report defects, which invalidates them."""
     forwards_scopes: bool = False
@@ -115,11 +123,11 @@ class Operator:
     runs_sql: bool = False
     """Whether its config has a `sql` query, which Spark can check before a deploy."""
     is_implicit: bool = False
-    """Whether a job has it without naming it: DAG files cannot name it."""
+    """Whether the platform assigns it to jobs. DAG files cannot name it."""
 
     @property
     def is_for_workers(self) -> bool:
-        """Whether there is a `spark.operators` module of its name."""
+        """Whether workers run it, with the module of `spark.operators` that has its name."""
         return any(runtime in WORKERS for runtime in self.runtimes)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from trace_etl.dag.cycles import in_order
+from trace_etl.dag.cycles import sort_topologically
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Dag, Job
 
@@ -40,7 +40,9 @@ def _partition_sizes(dag: Dag) -> Mapping[str, int | None]:
     """Return the blocks per partition of each job's outputs; None: unknown."""
     jobs = {job.name: job for job in dag.jobs}
     sizes: dict[str, int | None] = {}
-    for name in in_order({job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}):
+    for name in sort_topologically(
+        {job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}
+    ):
         sizes[name] = _output_size(jobs[name], sizes)
     return sizes
 

@@ -1,4 +1,4 @@
-"""YAML as data that remembers where each value stood."""
+"""Parse YAML into plain data, with the line and column of every value."""
 
 import math
 from dataclasses import dataclass
@@ -6,31 +6,36 @@ from typing import Any, cast
 
 import yaml
 
+from trace_etl.dag.error_messages import show_value
 from trace_etl.model.errors import Fault, Invalid
 
-Path = tuple[int | str, ...]
-_MOST_NODES = 100_000
+FieldPath = tuple[int | str, ...]
+_MAX_VALUES = 100_000
+_MAX_INTEGER_BITS = 14_000
+"""Python refuses to print integers of more than 4,300 digits."""
+_CONSTRUCTION_ERRORS = (ValueError, LookupError, AttributeError)
+"""What PyYAML raises for a scalar that its tag cannot represent: `2024-13-45`, `!!int x`, `!!bool x`."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """Plain data, and the line and column of every value in it."""
+    """Plain data, and the line and column of every value."""
 
     data: object
-    marks: dict[Path, tuple[int, int]]
+    positions: dict[FieldPath, tuple[int, int]]
     faults: list[Fault]
-    """Keys given twice, and values that are no plain data."""
+    """Keys that are given twice, and values that JSON cannot represent."""
 
-    def fault(self, path: Path, message: str) -> Fault:
-        """A fault at a path, or at the nearest thing around it that is really there."""
-        there = path
-        while there and there not in self.marks:
-            there = there[:-1]
-        line, column = self.marks.get(there, (1, 1))
-        return Fault(_dotted(path), message, line, column)
+    def fault(self, path: FieldPath, message: str) -> Fault:
+        """Return a fault with the position of a path, or of its nearest parent that exists."""
+        existing = path
+        while existing and existing not in self.positions:
+            existing = existing[:-1]
+        line, column = self.positions.get(existing, (1, 1))
+        return Fault(_format_path(path), message, line, column)
 
 
-def _dotted(path: Path) -> str:
+def _format_path(path: FieldPath) -> str:
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -42,36 +47,38 @@ def locate(text: str) -> Located:
     try:
         node = cast(yaml.Node | None, yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
         if node is None:
-            raise Invalid([Fault("", "the file is empty", 1, 1)])
-        walk = _Walk()
-        return Located(walk.value(node, ()), walk.marks, walk.faults)
+            raise Invalid([Fault("", "the file is empty; add `name` and `jobs`", 1, 1)])
+        reader = _NodeReader()
+        return Located(reader.read(node, ()), reader.positions, reader.faults)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        what = error.problem or "malformed"
+        what = error.problem or "syntax error"
         if error.context and what.startswith("but "):
             what = f"{error.context}, {what}"
-        raise Invalid([Fault("", f"not YAML: {what}", *where)]) from error
+        raise Invalid([Fault("", f"invalid YAML: {what}", *where)]) from error
     except yaml.YAMLError as error:
-        raise Invalid([Fault("", f"not YAML: {error}", 1, 1)]) from error
+        raise Invalid([Fault("", f"invalid YAML: {error}", 1, 1)]) from error
     except RecursionError as error:
-        raise Invalid([Fault("", "nested too deeply", 1, 1)]) from error
+        raise Invalid(
+            [Fault("", "the file is nested too deeply; use fewer levels", 1, 1)]
+        ) from error
 
 
-def inside(text: str, path: Path, line: int, column: int) -> tuple[int, int] | None:
-    """Where a place inside a string value stands in the file; both counted from 1.
+def locate_inside(text: str, path: FieldPath, line: int, column: int) -> tuple[int, int] | None:
+    """Return the position in the file of a position inside a string value; both count from 1.
 
-    Folding and indentation change white space only, so the same characters are counted on both
-    sides. None for a value that is not written as it is, with escapes.
+    Folding and indentation change only white space, so the other characters are counted on both sides.
+    None: the file writes the value with escapes.
     """
     node = cast(yaml.Node | None, yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     for part in path:
-        node = _child(node, part)
+        node = _get_child(node, part)
     if not isinstance(node, yaml.ScalarNode):
         return None
     value: str = node.value
     before = sum(len(one) for one in value.splitlines(keepends=True)[: line - 1]) + column - 1
-    at = _beginning(text, node)
+    at = _find_first_character(text, node)
     for n, character in enumerate(value[: before + 1]):
         if character.isspace():
             continue
@@ -85,7 +92,7 @@ def inside(text: str, path: Path, line: int, column: int) -> tuple[int, int] | N
     return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
 
 
-def _child(node: yaml.Node | None, part: int | str) -> yaml.Node | None:
+def _get_child(node: yaml.Node | None, part: int | str) -> yaml.Node | None:
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == part), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
@@ -93,62 +100,76 @@ def _child(node: yaml.Node | None, part: int | str) -> yaml.Node | None:
     return None
 
 
-def _beginning(text: str, node: yaml.ScalarNode) -> int:
-    """The first character of a value: behind its quote, or on the line after `|` or `>`."""
+def _find_first_character(text: str, node: yaml.ScalarNode) -> int:
+    """Return the index of a value's first character: after its quote, or in the line after `|` or `>`."""
     at: int = node.start_mark.index
     if node.style in ("|", ">"):
         return text.find("\n", at) + 1
     return at + 1 if node.style in ("'", '"') else at
 
 
-class _Walk:
+class _NodeReader:
+    """Converts YAML nodes to plain data, and records their positions and faults."""
+
     def __init__(self) -> None:
-        self.marks: dict[Path, tuple[int, int]] = {}
+        self.positions: dict[FieldPath, tuple[int, int]] = {}
         self.faults: list[Fault] = []
         self.scalars = yaml.SafeLoader("")
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
-        # Aliases can make a small file expand without end.
-        if len(self.marks) > _MOST_NODES:
-            raise Invalid([Fault("", "too large: more than 100,000 values", 1, 1)])
-        self.marks[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
+    def read(self, node: yaml.Node, path: FieldPath) -> Any:
+        # Aliases can expand a small file without limit.
+        if len(self.positions) > _MAX_VALUES:
+            raise Invalid(
+                [Fault("", f"the file has more than {_MAX_VALUES:,} values; split the DAG", 1, 1)]
+            )
+        self.positions[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
+            return self._read_mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*path, n)) for n, item in enumerate(node.value)]
-        return self._scalar(node, path)
+            return [self.read(item, (*path, n)) for n, item in enumerate(node.value)]
+        return self._read_scalar(node, path)
 
-    def _scalar(self, node: yaml.Node, path: Path) -> Any:
-        found = cast(object, self.scalars.construct_object(node))  # pyright: ignore[reportUnknownMemberType]
-        if wrong := _not_plain(found):
-            self.faults.append(Fault(_dotted(path), wrong, *self.marks[path]))
+    def _read_scalar(self, node: yaml.Node, path: FieldPath) -> Any:
+        try:
+            found = cast(object, self.scalars.construct_object(node))  # pyright: ignore[reportUnknownMemberType]
+            rule = _explain_unsupported(found)
+        except _CONSTRUCTION_ERRORS:
+            found, rule = None, _explain_unreadable(node)
+        if rule:
+            self.faults.append(Fault(_format_path(path), rule, *self.positions[path]))
             return None
         return found
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _read_mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = str(key_node.value)
-            if key in found:
-                mark = key_node.start_mark
-                place = (mark.line + 1, mark.column + 1)
-                self.faults.append(Fault(_dotted((*path, key)), "given twice; keep one", *place))
-                continue
-            found[key] = self.value(value_node, (*path, key))
-            self.marks[(*path, key)] = (
-                key_node.start_mark.line + 1,
-                key_node.start_mark.column + 1,
-            )
+            position = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            if rule := _explain_unsupported(key):
+                self.faults.append(Fault(_format_path(path), f"has a key that {rule}", *position))
+            elif key in found:
+                field = _format_path((*path, key))
+                self.faults.append(Fault(field, "is given twice; keep one", *position))
+            else:
+                found[key] = self.read(value_node, (*path, key))
+                self.positions[(*path, key)] = position
         return found
 
 
-def _not_plain(value: object) -> str | None:
-    """Why a value cannot be kept as JSON, if it cannot."""
+def _explain_unsupported(value: object) -> str | None:
+    """Return why JSON cannot represent a value; None: it can."""
     if isinstance(value, float) and not math.isfinite(value):
-        return "is not a finite number"
+        return f"must be a finite number, not {value}"
     if isinstance(value, str):
-        unusable = any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
-        return "holds a character that is no text" if unusable else None
+        has_bad_characters = any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
+        return "contains a NUL or surrogate character; remove it" if has_bad_characters else None
+    if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+        return "is an integer with too many digits; use a smaller one, or put it in quotes"
     if value is None or isinstance(value, bool | int | float):
         return None
-    return f"is a {type(value).__name__} to YAML, which is no plain value; put it in quotes"
+    return f"is a {type(value).__name__} in YAML; put it in quotes"
+
+
+def _explain_unreadable(node: yaml.Node) -> str:
+    kind = node.tag.rpartition(":")[2]
+    return f"is not a valid {kind}: {show_value(node.value)}; correct it, or put it in quotes"

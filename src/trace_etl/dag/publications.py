@@ -1,48 +1,52 @@
-"""What a publication may say of the job behind it: where its rows live, and how they get there."""
+"""Check that a publication's storage, write mode and columns fit its job."""
 
 from collections.abc import Iterator, Sequence
 
-from trace_etl.dag.buffered_datasets import reserved, unfit
-from trace_etl.dag.positions import Path
+from trace_etl.dag.buffered_datasets import find_reserved_columns, find_unsupported_columns
+from trace_etl.dag.positions import FieldPath
 from trace_etl.dag.schema import JobSection, PublishSection
 from trace_etl.model.dag import Column
 
-Complaint = tuple[Path, str]
-"""The field below the publication, and what is wrong with it."""
+PublicationFault = tuple[FieldPath, str]
+"""A field of the publication, and an error text."""
 
 
-def columns_apart(columns: Sequence[Column]) -> Iterator[Complaint]:
-    """Names that are used twice."""
+def find_duplicate_columns(columns: Sequence[Column]) -> Iterator[PublicationFault]:
+    """Yield the columns whose names are used twice."""
     names = [column.name for column in columns]
     for n, name in enumerate(names):
         if name in names[:n]:
-            yield ("schema", n, "name"), f"{name!r} is used twice"
+            yield ("schema", n, "name"), f"{name!r} is used twice; choose another name"
 
 
-def misplaced(
+def find_publication_faults(
     entry: PublishSection, job: JobSection, mode: str, storage: str
-) -> Iterator[Complaint]:
-    """What does not go together: storage, write mode, columns, and what the job does."""
+) -> Iterator[PublicationFault]:
+    """Yield conflicts between storage, write mode, columns and the job's update strategy."""
     if mode == "buffered":
-        yield from _unbufferable(entry, storage)
+        yield from _find_buffering_faults(entry, storage)
     if mode != "replace":
-        for n, rule in reserved(column.name for column in entry.schema_ or ()):
+        for n, rule in find_reserved_columns(column.name for column in entry.schema_ or ()):
             yield ("schema", n, "name"), rule
     if mode == "replace" and job.update_strategy == "append":
-        yield ("write_mode",), f"{job.name} appends; write `append` or `buffered`"
+        rule = f"is replace, but the job {job.name} has `update_strategy: append`"
+        yield ("write_mode",), f"{rule}; use `append` or `buffered`"
     if mode != "replace" and job.update_strategy == "replace":
-        rule = f"{job.name} replaces what it wrote; give it `update_strategy: append`"
-        yield ("write_mode",), rule
+        rule = f"is {mode}, but the job {job.name} has `update_strategy: replace`"
+        yield ("write_mode",), f"{rule}; set `update_strategy: append` in the job"
     if entry.schema_ is not None:
         columns = [column.name for column in entry.schema_]
         for missing in [key for key in job.unique_key if key not in columns]:
-            yield ("schema",), f"lacks {missing!r}, which is in the unique_key of {job.name}"
+            yield (
+                ("schema",),
+                f"has no column {missing!r}, which is in the unique_key of {job.name}; add it",
+            )
 
 
-def _unbufferable(entry: PublishSection, storage: str) -> Iterator[Complaint]:
+def _find_buffering_faults(entry: PublishSection, storage: str) -> Iterator[PublicationFault]:
     if storage != "postgres":
-        yield ("storage",), "a buffered dataset lives in `postgres`"
+        yield ("storage",), f"must be postgres for a buffered dataset, not {storage}"
     if entry.schema_ is None:
-        yield ("schema",), "a buffered dataset needs its columns"
-    for n, field, rule in unfit((c.name, c.type) for c in entry.schema_ or ()):
+        yield ("schema",), "is required for a buffered dataset; list its columns"
+    for n, field, rule in find_unsupported_columns((c.name, c.type) for c in entry.schema_ or ()):
         yield ("schema", n, field), rule

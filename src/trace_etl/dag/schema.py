@@ -1,32 +1,34 @@
-"""The sections of a DAG file: what each field may be."""
+"""The sections of a DAG file and the allowed values of each field."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from pydantic_core import PydanticCustomError
 
 from trace_etl.dag.column_types import DeclaredType
-from trace_etl.dag.complaints import shown
+from trace_etl.dag.error_messages import show_value
 from trace_etl.dag.where import check_where
 from trace_etl.model.errors import Invalid
 from trace_etl.model.scope import MAX_BLOCK
 
 NAME = r"^[a-z][a-z0-9_]{0,127}$"
-_LONGEST = 30 * 86400
+_DURATION = re.compile(r"[0-9]{1,9}[smhd]")
+_MAX_SECONDS = 30 * 86400
 
 
-def _seconds(value: object) -> object:
-    """`90`, `"90s"`, `"15m"`, `"2h"`, `"1d"` → seconds."""
+def _parse_seconds(value: object) -> object:
+    """Convert `90`, `"90s"`, `"15m"`, `"2h"` or `"1d"` to seconds."""
     seconds = value
-    if isinstance(value, str) and value[:-1].isdecimal() and value[-1:] in "smhd":
+    if isinstance(value, str) and _DURATION.fullmatch(value):
         seconds = int(value[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[value[-1]]
-    if isinstance(seconds, int) and not isinstance(seconds, bool) and 1 <= seconds <= _LONGEST:
+    if isinstance(seconds, int) and not isinstance(seconds, bool) and 1 <= seconds <= _MAX_SECONDS:
         return seconds
     rule = "must be a time from 1s to 30d, such as 90, 90s, 15m, 2h or 1d"
-    raise PydanticCustomError("seconds", "{m}", {"m": f"{rule}, not {shown(value)}"})
+    raise PydanticCustomError("seconds", "{m}", {"m": f"{rule}, not {show_value(value)}"})
 
 
-def _where(value: object) -> object:
+def _parse_where(value: object) -> object:
     if value is None:
         return None
     try:
@@ -34,28 +36,28 @@ def _where(value: object) -> object:
     except Invalid as error:
         fault = error.faults[0]
         column = fault.field.removeprefix("where").removeprefix(".")
-        told = f"{column!r} {fault.message}" if column else fault.message
-        raise PydanticCustomError("where", "{m}", {"m": told}) from error
+        message = f"{column!r} {fault.message}" if column else fault.message
+        raise PydanticCustomError("where", "{m}", {"m": message}) from error
 
 
-def _output(value: object) -> object:
-    """An output's name, or its index."""
+def _check_output(value: object) -> object:
+    """Accept the name or the index of an output."""
     if isinstance(value, str) or (type(value) is int and value >= 0):
         return value
-    rule = f"must be an output's name or its index from 0, not {shown(value)}"
+    rule = f"must be the name of an output or its index (0 or more), not {show_value(value)}"
     raise PydanticCustomError("output", "{m}", {"m": rule})
 
 
 Text = StrictStr
 Name = Annotated[StrictStr, Field(pattern=NAME)]
-Secret = Annotated[StrictStr, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Count = Annotated[StrictInt, Field(ge=1)]
 Block = Annotated[StrictInt, Field(ge=0, le=MAX_BLOCK)]
 Attempts = Annotated[StrictInt, Field(ge=1, le=100)]
 Seconds = Annotated[
     int,
-    BeforeValidator(_seconds, json_schema_input_type=int | str),
-    Field(description="Seconds, or a text such as 90s, 15m, 2h, 1d."),
+    BeforeValidator(_parse_seconds, json_schema_input_type=int | str),
+    Field(description="Seconds, or a duration such as 90s, 15m, 2h or 1d."),
 ]
 Dotted = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=256)]
 Priority = Literal["normal", "bulk"]
@@ -66,25 +68,26 @@ class Section(BaseModel):
 
 
 class FromSection(Section):
-    """Where rows come from: an output of a job of this file, or a published dataset."""
+    """The origin of rows: an output of a job in this file, or a published dataset."""
 
     job: Name | None = None
-    output: Annotated[str | int | None, BeforeValidator(_output)] = Field(
-        None, description="The output's name or index. Needed when the job has several."
+    output: Annotated[str | int | None, BeforeValidator(_check_output)] = Field(
+        None, description="Name or index of the output. Required if the job has several."
     )
-    dataset: Name | None = Field(None, description="A dataset that some DAG publishes.")
+    dataset: Name | None = Field(None, description="Name of a dataset that any DAG publishes.")
 
 
 class InputSection(Section):
     from_: FromSection = Field(alias="from")
-    name: Name | None = Field(None, description="What the operator calls this input.")
+    name: Name | None = Field(None, description="Name of this input for the operator.")
     where: Annotated[
-        dict[str, Any] | None, BeforeValidator(_where, json_schema_input_type=dict[str, Any] | str)
-    ] = Field(None, description="Rows to read: column to value, or to a list of values.")
+        dict[str, Any] | None,
+        BeforeValidator(_parse_where, json_schema_input_type=dict[str, Any] | str),
+    ] = Field(None, description="Filter for the rows to read: column to value or list of values.")
 
 
 class ScopeSection(Section):
-    """Where a delivery says what it is about: fields by name, nested ones with dots."""
+    """The fields of a delivery's body that hold its block range or cursor. Dots name nested fields."""
 
     start: Dotted | None = None
     end: Dotted | None = None
@@ -93,27 +96,30 @@ class ScopeSection(Section):
 
 class SourceSection(Section):
     kind: Literal["manual", "cron", "webhook", "always_on"]
-    schedule: Text | None = Field(None, description="cron: five fields, in `timezone`.")
+    schedule: Text | None = Field(None, description="cron: schedule of five fields, in `timezone`.")
     timezone: Text | None = Field(
-        None, description="cron: such as Europe/Berlin; UTC if not given."
+        None, description="cron: time zone, such as Europe/Berlin. Default: UTC."
     )
     missed: Literal["skip", "last", "all"] | None = Field(
-        None, description="cron: which ticks to make up for that nobody fired; `last` if not given."
+        None, description="cron: which missed ticks to run later. Default: `last`."
     )
     most_missed: Annotated[StrictInt, Field(ge=1, le=1000)] | None = Field(
-        None, description="cron: with `missed: all`, how many at most; 100 if not given."
+        None,
+        description="cron: with `missed: all`, the maximum number of missed ticks. Default: 100.",
     )
     scope: ScopeSection | None = Field(
-        None, description="webhook: `start` and `end`, or `cursor`; fields of the body."
+        None, description="webhook: fields of the body, either `start` and `end` or `cursor`."
     )
-    secret: Secret | None = Field(None, description="webhook: the secret that signs deliveries.")
+    secret: Identifier | None = Field(
+        None, description="webhook: name of the secret that signs deliveries."
+    )
     max_bytes: Annotated[StrictInt, Field(ge=1, le=1024 * 1024)] | None = Field(
-        None, description="webhook: the largest delivery."
+        None, description="webhook: maximum size of a delivery in bytes."
     )
 
 
 class BootstrapSection(Section):
-    """Blocks to ask for by itself, once, when the job is first deployed."""
+    """Blocks that the platform requests once, when the job is first deployed."""
 
     start: Block
     end: Block
@@ -121,11 +127,13 @@ class BootstrapSection(Section):
 
 
 class ScalingSection(Section):
-    max_concurrency: Count | None = Field(None, description="Tasks that run at once.")
+    max_concurrency: Count | None = Field(
+        None, description="Maximum number of tasks that run concurrently."
+    )
 
 
 class UdfSection(Section):
-    """User code: an immutable bundle, verified before it runs."""
+    """User code: an immutable bundle. Its hash is verified before it runs."""
 
     bundle: Annotated[StrictStr, Field(min_length=1)]
     sha256: Annotated[StrictStr, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -133,7 +141,7 @@ class UdfSection(Section):
 
 
 class Defaults(Section):
-    """What jobs have unless they say otherwise."""
+    """Default values for all jobs of the file."""
 
     runtime: Text | None = None
     max_attempts: Attempts = 3
@@ -147,37 +155,43 @@ class Defaults(Section):
 class JobSection(Section):
     name: Name
     activation: Literal["source", "reactive"] | None = Field(
-        None, description="`source` with a `source:`, else `reactive`."
+        None, description="Default: `source` if the job has a `source`, otherwise `reactive`."
     )
     runtime: Text | None = Field(
-        None, description="Where it runs; the operator's own if not given."
+        None, description="Runtime of the job. Default: the first runtime of its operator."
     )
     operator: Text | None = None
     inputs: list[InputSection] = []
     outputs: list[Name] = Field(min_length=1)
-    config: dict[str, Any] = Field({}, description="The operator's own settings.")
+    config: dict[str, Any] = Field({}, description="Settings of the operator.")
     source: SourceSection | None = None
     bootstrap: BootstrapSection | None = None
     execution_strategy: Literal["PerPartition", "PerUpdate"] = "PerPartition"
     update_strategy: Literal["replace", "append"] = "replace"
-    unique_key: list[Secret] = Field([], description="What makes a row unique; `append` needs it.")
+    unique_key: list[Identifier] = Field(
+        [], description="Columns that identify a row. Required with `update_strategy: append`."
+    )
     scaling: ScalingSection = Field(default_factory=lambda: ScalingSection(max_concurrency=None))
     max_attempts: Attempts | None = None
     timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
-    priority: Priority | None = Field(None, description="`bulk` gives way to `normal`.")
+    priority: Priority | None = Field(
+        None, description="Tasks with `normal` run before tasks with `bulk`."
+    )
     max_queue_depth: Count | None = Field(
-        None, description="Tasks that may wait before the producers upstream are paused."
+        None, description="Number of queued tasks at which upstream jobs are paused."
     )
     max_queue_age: Seconds | None = Field(
-        None, description="How long the oldest may wait before the producers upstream are paused."
+        None, description="Age of the oldest queued task at which upstream jobs are paused."
     )
-    secrets: list[Secret] = Field([], description="Names of secrets that the operator is given.")
+    secrets: list[Identifier] = Field(
+        [], description="Names of the secrets that the operator receives."
+    )
     udf: UdfSection | None = None
 
 
 class ColumnSection(Section):
-    name: Secret
+    name: Identifier
     type: DeclaredType
     nullable: StrictBool = True
 
@@ -186,10 +200,10 @@ class PublishSection(Section):
     name: Name
     from_: FromSection = Field(alias="from")
     storage: Literal["parquet", "postgres"] | None = Field(
-        None, description="`postgres` for buffered datasets, else `parquet`."
+        None, description="Default: `postgres` for buffered datasets, otherwise `parquet`."
     )
     write_mode: Literal["replace", "append", "buffered"] | None = Field(
-        None, description="The job's update strategy if not given."
+        None, description="Default: the update strategy of the job."
     )
     schema_: list[ColumnSection] | None = Field(None, alias="schema", min_length=1)
     description: Text = ""
@@ -219,7 +233,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def fields_at(path: tuple[int | str, ...]) -> list[str]:
-    """The fields that a section has, by its path in the file."""
+    """Return the fields of the section at a path in the file."""
     named = [part for part in path if isinstance(part, str)]
     model = SECTIONS[named[-1]] if named else DagFile
     return [field.alias or name for name, field in model.model_fields.items()]

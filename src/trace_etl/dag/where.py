@@ -1,4 +1,4 @@
-"""Read-time filters on input edges: AND over keys, a scalar means `=`, a list means `IN`."""
+"""Filters on inputs, applied when rows are read: AND over columns, `=` for a scalar, `IN` for a list."""
 
 import re
 from typing import Any, cast
@@ -14,61 +14,65 @@ _TOKEN = re.compile(
 
 
 def check_where(value: object) -> Where:
-    """The map form of a filter, from a map or from the older string form. Raises Invalid."""
+    """Return the map form of a filter from a map or from the older string form. Raises Invalid."""
     if isinstance(value, str):
-        return _Reader(value).read()
+        return _FilterParser(value).parse()
     if not isinstance(value, dict) or not value:
-        raise Invalid([Fault("where", "must be a map of column to value or list of values")])
+        raise Invalid([Fault("where", "must be a map of column to value, or to a list of values")])
     given = cast("dict[object, object]", value)
-    return {str(key): _checked(str(key), item) for key, item in given.items()}
+    return {str(key): _check_value(str(key), item) for key, item in given.items()}
 
 
-def _checked(column: str, value: Any) -> Any:
+def _check_value(column: str, value: Any) -> Any:
     if not _COLUMN.fullmatch(column):
-        raise Invalid([Fault(f"where.{column}", "is not a column name")])
+        raise Invalid(
+            [Fault(f"where.{column}", "is not a valid column name; use letters, digits and _")]
+        )
     items = cast("list[object]", value if isinstance(value, list) else [value])
     if not items or not all(isinstance(item, str | int | float | bool) for item in items):
-        raise Invalid([Fault(f"where.{column}", "must be a text, number, boolean or list of them")])
+        raise Invalid(
+            [Fault(f"where.{column}", "must be text, a number, a boolean or a list of these")]
+        )
     return cast("object", value)
 
 
-class _Reader:
-    """Reads `a = 'x' AND b IN (1, 2)` and nothing wider."""
+class _FilterParser:
+    """Parses filters such as `a = 'x' AND b IN (1, 2)`. Other operators are refused."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
 
-    def read(self) -> Where:
+    def parse(self) -> Where:
         found: Where = {}
         while True:
-            column = self._take("word", "a column name")
+            column = self._read_token("word", "a column name")
             if column in found:
-                self._refuse(f"column {column!r} is named twice")
-            found[column] = self._comparison()
+                self._fail(f"column {column!r} is used twice")
+            found[column] = self._parse_comparison()
             if not self.text[self.at :].strip():
                 return found
-            if self._take("word", "AND").upper() != "AND":
-                self._refuse("only AND joins conditions")
+            if self._read_token("word", "AND").upper() != "AND":
+                self._fail("conditions can be joined only with AND")
 
-    def _comparison(self) -> object:
+    def _parse_comparison(self) -> object:
         match = self._next()
         if match and match["sign"] == "=":
-            return self._literal()
+            return self._parse_literal()
         if match and (match["word"] or "").upper() == "IN":
-            return self._list()
-        return self._refuse("expected = or IN")
+            return self._parse_list()
+        return self._fail("expected = or IN")
 
-    def _list(self) -> list[object]:
-        self._sign("(")
-        items = [self._literal()]
+    def _parse_list(self) -> list[object]:
+        self._expect("(")
+        items = [self._parse_literal()]
         while (match := self._next()) and match["sign"] == ",":
-            items.append(self._literal())
+            items.append(self._parse_literal())
         if not match or match["sign"] != ")":
-            self._refuse("expected , or )")
+            self._fail("expected , or )")
         return items
 
-    def _literal(self) -> object:
+    def _parse_literal(self) -> object:
         match = self._next()
         if match and match["text"]:
             return match["text"][1:-1].replace("''", "'")
@@ -76,18 +80,18 @@ class _Reader:
             return float(match["number"]) if "." in match["number"] else int(match["number"])
         if match and (match["word"] or "").lower() in ("true", "false"):
             return match["word"].lower() == "true"
-        return self._refuse("expected a quoted text, a number, true or false")
+        return self._fail("expected text in quotes, a number, true or false")
 
-    def _sign(self, sign: str) -> None:
+    def _expect(self, sign: str) -> None:
         match = self._next()
         if not match or match["sign"] != sign:
-            self._refuse(f"expected {sign}")
+            self._fail(f"expected {sign}")
 
-    def _take(self, group: str, what: str) -> str:
+    def _read_token(self, group: str, expected: str) -> str:
         match = self._next()
         if match and match[group]:
             return match[group]
-        return self._refuse(f"expected {what}")
+        return self._fail(f"expected {expected}")
 
     def _next(self) -> re.Match[str] | None:
         rest = self.text[self.at :]
@@ -97,12 +101,13 @@ class _Reader:
             self.at = match.end()
         return match
 
-    def _refuse(self, message: str) -> Any:
+    def _fail(self, message: str) -> Any:
         rest = self.text[self.last :].strip() or "the end"
         raise Invalid(
             [
                 Fault(
-                    "where", f"{message} at position {self.last + 1}, near {rest[:30]!r}; use a map"
+                    "where",
+                    f"{message} at position {self.last + 1}, near {rest[:30]!r}; write the filter as a map",
                 )
             ]
         )

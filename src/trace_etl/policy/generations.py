@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from trace_etl.dag.buffered_datasets import buffers
-from trace_etl.dag.cycles import in_order
+from trace_etl.dag.buffered_datasets import find_buffered_outputs
+from trace_etl.dag.cycles import sort_topologically
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Dag, Job
 from trace_etl.model.digests import digest
@@ -41,10 +41,12 @@ def generation_hashes(dag: Dag) -> dict[str, str]:
     """
     jobs = {job.name: job for job in dag.jobs}
     shared: dict[str, list[list[str]]] = {}
-    for (job, output), buffer in sorted(buffers(dag).items()):
+    for (job, output), buffer in sorted(find_buffered_outputs(dag).items()):
         shared.setdefault(job, []).append([output, buffer.name, buffer.generation])
     hashes: dict[str, str] = {}
-    for name in in_order({job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}):
+    for name in sort_topologically(
+        {job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}
+    ):
         upstream = [hashes.get(i.job or "") for i in jobs[name].inputs]
         targets = [shared[name]] if name in shared else []
         hashes[name] = digest(

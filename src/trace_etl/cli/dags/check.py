@@ -114,14 +114,14 @@ def _analyse_or_fail(
 
 def _locate(text: str, dag: "Dag", problem: "JobProblem") -> "Fault":
     """Find the file position of an error: inside the SQL if known, else at the job."""
-    from trace_etl.dag.positions import inside, locate
+    from trace_etl.dag.positions import locate, locate_inside
 
     has_sql = "sql" in dag.jobs[problem.job].config
     path = ("jobs", problem.job, *(("config", "sql") if has_sql else ("operator",)))
     fault = locate(text).fault(path, problem.message)
     if problem.line is None or problem.column is None:
         return fault
-    position = inside(text, path, problem.line, problem.column)
+    position = locate_inside(text, path, problem.line, problem.column)
     return replace(fault, line=position[0], column=position[1]) if position else fault
 
 

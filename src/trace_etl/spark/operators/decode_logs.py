@@ -19,7 +19,7 @@ _NEEDED = (*TOPICS, "data")
 
 def run(context: OperatorContext, config: DecodeConfig) -> Split:
     """Return one output per event, and optionally one for logs that fail. Raises BadTask."""
-    decoders = [Decoder(output, event) for output, event in config.parsed().items()]
+    decoders = [Decoder(output, event) for output, event in config.parse_events().items()]
     undecoded = UNDECODED if UNDECODED in context.outputs else None
     logs = select_candidates(context.inputs[0], decoders, config.addresses)
     return decode_logs(logs, decoders, undecoded)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from trace_etl.dag.complaints import suggest
+from trace_etl.dag.error_messages import suggest
 from trace_etl.dag.positions import locate
 from trace_etl.model.dag import Dag
 from trace_etl.model.errors import Invalid

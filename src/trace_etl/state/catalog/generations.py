@@ -7,7 +7,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from trace_etl.dag.buffered_datasets import Buffer, buffers
+from trace_etl.dag.buffered_datasets import BufferedDataset, find_buffered_outputs
 from trace_etl.model.dag import Dag
 from trace_etl.state.db.pool import Conn
 
@@ -55,7 +55,7 @@ RETURNING buffer_name, dataset_uuid
 
 async def _insert_buffered_datasets(conn: Conn, org_id: UUID, dag: Dag) -> dict[OutputName, UUID]:
     """Insert the buffered datasets. All jobs that publish the same buffered name share one."""
-    names = {output: buffer.name for output, buffer in buffers(dag).items()}
+    names = {output: buffer.name for output, buffer in find_buffered_outputs(dag).items()}
     if not names:
         return {}
     values = {"org_id": org_id, "names": sorted(set(names.values()))}
@@ -82,7 +82,7 @@ async def insert_generations(
     conn: Conn, dag: Dag, datasets: Mapping[OutputName, UUID], hashes: Mapping[str, str]
 ) -> dict[UUID, UUID]:
     """Insert the missing generations. Returns the generation of each dataset."""
-    shared = buffers(dag)
+    shared = find_buffered_outputs(dag)
     rows = [
         _generation_row(
             datasets[job.name, output], hashes[job.name], shared.get((job.name, output))
@@ -101,7 +101,9 @@ async def insert_generations(
     }
 
 
-def _generation_row(dataset_uuid: UUID, job_hash: str, shared: Buffer | None) -> dict[str, Any]:
+def _generation_row(
+    dataset_uuid: UUID, job_hash: str, shared: BufferedDataset | None
+) -> dict[str, Any]:
     """Return a generation row, identified by the job's hash or by the buffered declaration."""
     if shared is None:
         return {"dataset_uuid": str(dataset_uuid), "generation_hash": job_hash}

@@ -6,7 +6,7 @@ from uuid import UUID
 from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
-from trace_etl.dag.buffered_datasets import buffer, disagreements
+from trace_etl.dag.buffered_datasets import find_producer_conflicts, make_buffered_dataset
 from trace_etl.model.errors import NameTaken
 from trace_etl.state.db.pool import Conn
 
@@ -68,8 +68,12 @@ def _require_agreement(shared: dict[str, dict[str, Any]], producers: list[tuple[
     """Raise NameTaken with the fields in which the producers of a buffered name differ."""
     differences: list[str] = []
     for name, producer, columns, unique_key in producers:
-        mine = buffer(name, shared[name]["columns"], shared[name].get("unique_key", []))
-        for field, how in disagreements(mine, buffer(name, columns, unique_key)):
+        mine = make_buffered_dataset(
+            name, shared[name]["columns"], shared[name].get("unique_key", [])
+        )
+        for field, how in find_producer_conflicts(
+            mine, make_buffered_dataset(name, columns, unique_key)
+        ):
             differences.append(f"{name!r} differs from {producer} in {field}: {how}")
     if differences:
         fix = "declare the same fields, or publish under another name"

@@ -184,8 +184,8 @@ $$;
 -- --- partition commits ------------------------------------------------------------------------
 
 -- Whether an input of a task became invalid while the task ran, and no other task processes the
--- invalidation, because the routing did not see the task's claim. A reported defect is left out, since the rewrite that it
--- causes invalidates the input again.
+-- invalidation, because the routing did not see the task's claim. Reported defects are left out: the
+-- rewrite that a defect causes invalidates the input again. Their keys begin with `doubt:`.
 CREATE FUNCTION missed_invalidation(t tasks) RETURNS boolean LANGUAGE sql STABLE
 RETURN EXISTS (
     SELECT FROM job_inputs i

@@ -1,1 +1,1 @@
-"""What we claim about speed, runnable: `make bench [ONLY=name] [JSON=file]`."""
+"""Benchmarks of our speed claims: `make bench [ONLY=name] [JSON=file]`."""

@@ -1,4 +1,4 @@
-"""`python -m bench [--only NAME] [--json FILE]`: run the entries, print a table, write JSON."""
+"""Run benchmarks, print a table and optionally write JSON."""
 
 import argparse
 import importlib
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bench.harness import Result
 
-# Group → module with `run() -> list[Result]`. A group is run whole: its entries share a stand.
+# Group → module with `run() -> list[Result]`. The entries of a group share one setup.
 GROUPS = {
     "small_task_vs_spark": "bench.small_task",
     "ingest": "bench.ingest",
@@ -28,25 +28,24 @@ GROUPS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", default="", help="groups whose name begins so")
-    parser.add_argument("--json", type=Path, help="write the results here as well")
-    given = parser.parse_args()
-    chosen = [m for group, m in GROUPS.items() if group.startswith(given.only)]
-    if not chosen:
-        print(
-            f"nothing begins with {given.only!r}; there are: {', '.join(GROUPS)}", file=sys.stderr
-        )
+    parser.add_argument("--only", default="", help="run only groups whose name starts with this")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    arguments = parser.parse_args()
+    modules = [m for group, m in GROUPS.items() if group.startswith(arguments.only)]
+    if not modules:
+        known = ", ".join(GROUPS)
+        print(f"no group starts with {arguments.only!r}; the groups are {known}", file=sys.stderr)
         return 2
     results: list[Result] = []
-    for module in chosen:
+    for module in modules:
         results += importlib.import_module(module).run()
-    _print(results)
-    if given.json:
-        given.json.write_text(json.dumps([r.row() for r in results], indent=2) + "\n")
+    _print_results(results)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([r.row() for r in results], indent=2) + "\n")
     return 0
 
 
-def _print(results: list[Result]) -> None:
+def _print_results(results: list[Result]) -> None:
     table = Table("name", "ours", "reference", "unit", "ratio", "goal", "met")
     for r in results:
         numbers = (f"{r.ours:,.3g}", f"{r.reference:,.3g}", r.unit, f"{r.ratio:.2f}")

@@ -1,7 +1,7 @@
-"""17,900 small files to 17: bytes, and the time of a query, before and after.
+"""Compact 17,900 small files into 17; compare bytes and query time before and after.
 
-The rows are the development chain's: senders, tokens and amounts repeat as on a chain, hashes do
-not. Random rows would say nothing about compression, and no chain of ours says all about yours.
+The rows come from the development chain: as on a real chain, senders, tokens and amounts repeat and
+hashes do not, so that compression is realistic. The ratio on your chain will differ.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ from trace_etl.spark.io.writers import mark_success
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
-FILES = 17_900  # what users report, one a block
+FILES = 17_900  # one file per block, a number that users report
 PARTITIONS = 17
 TXS_PER_BLOCK = 20
 TABLES = ("logs", "transactions")
@@ -43,18 +43,18 @@ _QUERIES = {
 def run() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
         root = Path(name)
-        tables = _chain()
+        tables = _read_chain()
         runner = SparkRunner(SparkSettings(FileStore(root / "objects"), root / "spark"))
         try:
-            return [one for table in TABLES for one in _compacted(runner, table, tables[table])]
+            return [one for table in TABLES for one in _measure_table(runner, table, tables[table])]
         finally:
             runner.close()
 
 
-def _compacted(runner: SparkRunner, table: str, rows: Any) -> list[Result]:
+def _measure_table(runner: SparkRunner, table: str, rows: Any) -> list[Result]:
     store = runner.settings.objects
     edges = np.searchsorted(rows["block_number"].to_numpy(), np.arange(FILES + 1))
-    small = _small_files(store, table, rows, edges)
+    small = _write_small_files(store, table, rows, edges)
     large: list[Path] = []
     for blocks in _partitions():
         payload = _payload(table, blocks, small)
@@ -63,16 +63,16 @@ def _compacted(runner: SparkRunner, table: str, rows: Any) -> list[Result]:
         [file] = Path(store.root, place.bucket, place.prefix).glob("*.parquet")
         first, last = edges[blocks.start], edges[blocks.stop]
         if not pq.read_table(file).equals(rows.slice(first, last - first)):
-            raise RuntimeError(f"{file} does not hold the rows of its small files")
+            raise RuntimeError(f"{file} does not contain the rows of its small files")
         large.append(file)
     before, after = (sum(file.stat().st_size for file in files) for files in (small, large))
     ratio = len(large) / len(small)
-    query = partial(_query, _QUERIES[table])
+    query = partial(_time_query, _QUERIES[table])
     return [
         Result(f"compact_{table}_files", len(large), len(small), "files", ratio, "<= 0.001"),
         Result(f"compact_{table}_bytes", after, before, "bytes", after / before, "<= 0.5"),
         compare(
-            f"compact_{table}_query",
+            f"compact_{table}_time_query",
             lambda: query(large),
             lambda: query(small),
             unit="s",
@@ -86,7 +86,7 @@ def _partitions() -> list[range]:
     return [range(first, after) for first, after in pairwise(edges)]
 
 
-def _chain() -> dict[str, Any]:
+def _read_chain() -> dict[str, Any]:
     found: dict[str, list[Any]] = {table: [] for table in TABLES}
     with start_server(DevChain(length=FILES, txs_per_block=TXS_PER_BLOCK)) as chain:
         source = RpcSource((chain.url,))
@@ -97,8 +97,8 @@ def _chain() -> dict[str, Any]:
     return {table: pa.Table.from_batches(batches) for table, batches in found.items()}
 
 
-def _small_files(store: FileStore, table: str, rows: Any, edges: Any) -> list[Path]:
-    """A file a block, as one ingests at the tip."""
+def _write_small_files(store: FileStore, table: str, rows: Any, edges: Any) -> list[Path]:
+    """Write one file per block, as an ingest at the tip does."""
     paths: list[Path] = []
     for block, (first, last) in enumerate(pairwise(edges)):
         target = new_file(store, f"{table}_{block}_{block}.parquet")
@@ -111,7 +111,7 @@ def _small_files(store: FileStore, table: str, rows: Any, edges: Any) -> list[Pa
     return paths
 
 
-def _query(sql: str, files: Sequence[Path]) -> float:
+def _time_query(sql: str, files: Sequence[Path]) -> float:
     began = time.perf_counter()
     with duckdb.connect() as connection:
         connection.read_parquet([str(file) for file in files]).create_view("t")

@@ -1,6 +1,6 @@
-"""A chain of any length from one block: `python -m bench.endless --ready-file FILE`.
+"""Serve a chain of any length, made from one block: `python -m bench.endless --ready-file FILE`.
 
-Only number, hash and parent differ from block to block, so that gigabytes cost the server nothing.
+Only number, hash and parent hash differ between blocks, so the server needs no time to make them.
 """
 
 from dataclasses import dataclass
@@ -21,31 +21,31 @@ from trace_etl.devtools.devchain.rpc.server import listen
 TXS_PER_BLOCK = 100
 HEAD = 10_000_000
 _NUMBER, _HASH, _PARENT = b"@number@", b"@hash@", b"@parent@"
-_MARKS = {"blockNumber": _NUMBER, "blockHash": _HASH}
+_PLACEHOLDERS = {"blockNumber": _NUMBER, "blockHash": _HASH}
 
 
 @dataclass(frozen=True)
 class _Block:
-    """One block; both of its answers are the first block's with other names in them."""
+    """One block: the JSON of the template block with another number, hash and parent hash."""
 
     number: int
     body: bytes
-    its_receipts: bytes
+    receipts: bytes
 
     def full(self) -> bytes:
-        return self._named(self.body)
+        return self._fill_placeholders(self.body)
 
     def all_receipts(self) -> bytes:
-        return self._named(self.its_receipts)
+        return self._fill_placeholders(self.receipts)
 
-    def _named(self, text: bytes) -> bytes:
+    def _fill_placeholders(self, text: bytes) -> bytes:
         text = text.replace(_NUMBER, hex(self.number).encode())
         text = text.replace(_PARENT, _hash(self.number - 1))
         return text.replace(_HASH, _hash(self.number))
 
 
 class Endless:
-    """What the node methods ask of a chain."""
+    """A chain of copies of one block, with the interface that the node methods use."""
 
     chain_id = 1
     head = HEAD
@@ -58,8 +58,8 @@ class Endless:
         block, receipts = orjson.loads(first.full()), orjson.loads(first.all_receipts())
         named = {"number": _NUMBER, "hash": _HASH, "parentHash": _PARENT}
         block |= {key: mark.decode() for key, mark in named.items()}
-        self._body = orjson.dumps(_marked(block))
-        self._receipts = orjson.dumps(_marked(receipts))
+        self._body = orjson.dumps(_insert_placeholders(block))
+        self._receipts = orjson.dumps(_insert_placeholders(receipts))
 
     def block(self, number: int) -> Any:
         return _Block(number, self._body, self._receipts) if number <= self.head else None
@@ -71,12 +71,12 @@ class Endless:
         return None
 
 
-def _marked(value: Any) -> Any:
+def _insert_placeholders(value: Any) -> Any:
     if isinstance(value, list):
-        return [_marked(item) for item in value]
+        return [_insert_placeholders(item) for item in value]
     if isinstance(value, dict):
         return {
-            key: _MARKS[key].decode() if key in _MARKS else _marked(item)
+            key: _PLACEHOLDERS[key].decode() if key in _PLACEHOLDERS else _insert_placeholders(item)
             for key, item in value.items()
         }
     return value
@@ -87,14 +87,14 @@ def _hash(number: int) -> bytes:
 
 
 def bytes_per_block() -> int:
-    """Of both answers."""
+    """Return the size of a block and its receipts as JSON."""
     block = Endless().block(1)
     return len(block.full()) + len(block.all_receipts())
 
 
 def main(ready_file: Annotated[Path, typer.Option()]) -> None:
     async def never(number: int) -> None:
-        raise AssertionError(f"a block of it is always there: {number}")
+        raise AssertionError(f"block {number} must exist")
 
     logs.configure("endless")
     rpc = JsonRpc(NodeMethods(Endless()).table(), never)

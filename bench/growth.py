@@ -1,4 +1,4 @@
-"""Claims with millions of finished tasks behind them, against claims with none."""
+"""Compare claims in a database with millions of finished tasks and in an empty one."""
 
 import time
 from uuid import uuid4
@@ -6,12 +6,12 @@ from uuid import uuid4
 import uvloop
 
 from bench import load
+from bench.bench_stack import BenchStack
 from bench.harness import Result, compare, percentile
-from bench.stand import Stand
 
 FINISHED = 5_000_000
 CLAIMS = 1500
-ROUNDS = 15  # of each, the worst hundredth: what the machine does beside it weighs more than we do
+ROUNDS = 15  # many, because other load on the machine dominates the 99th percentile of one round
 
 _SEED = """
 INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, max_attempts,
@@ -29,35 +29,35 @@ SELECT j.org_id, j.job_id, j.revision_id, 'ecs_python', %(mark)s || n, 3, 'Compl
 """
 
 
-def claim_p99(made: Stand) -> float:
-    """Milliseconds of the 99th percentile of single claims, one after the other."""
-    rows = made.execute(_SEED, {"mark": uuid4().hex, "count": CLAIMS})
+def claim_p99(stack: BenchStack) -> float:
+    """Return the 99th percentile of sequential single claims, in milliseconds."""
+    rows = stack.execute(_SEED, {"mark": uuid4().hex, "count": CLAIMS})
     ids = [str(row[0]) for row in rows]
-    made.settle()
+    stack.settle()
 
     async def run() -> list[float]:
-        conn = await load.connect(made.internal_port, made.ca)
+        conn = await load.connect(stack.internal_port, stack.ca)
         waits: list[float] = []
         for task_id in ids:
             began = time.perf_counter()
-            await load.claim(conn, made.worker_token, task_id, "growth")
+            await load.claim(conn, stack.worker_token, task_id, "growth")
             waits.append(1000 * (time.perf_counter() - began))
         conn.close()
         return waits
 
     waits = uvloop.run(run())
-    made.execute("UPDATE tasks SET status = 'Completed' WHERE task_id = ANY(%s::uuid[])", (ids,))
+    stack.execute("UPDATE tasks SET status = 'Completed' WHERE task_id = ANY(%s::uuid[])", (ids,))
     return percentile(waits, 0.99)
 
 
-def measure(full: Stand, empty: Stand) -> list[Result]:
-    """Fill one stand; then both take turns, so that the machine's moods strike them alike."""
+def measure(full: BenchStack, empty: BenchStack) -> list[Result]:
+    """Fill one stack, then measure both in turns, so that other load affects both alike."""
     full.execute("TRUNCATE tasks, task_attempts, events, outbox CASCADE")
     for _ in range(10):
         full.execute(_FINISH, {"mark": uuid4().hex, "count": FINISHED // 10})
-    for made in (full, empty):
-        made.execute("VACUUM ANALYZE tasks")
-        claim_p99(made)  # warm plans and caches
+    for stack in (full, empty):
+        stack.execute("VACUUM ANALYZE tasks")
+        claim_p99(stack)  # warm plans and caches
     return [
         compare(
             "lifecycle_claim_growth_p99",

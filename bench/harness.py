@@ -1,4 +1,4 @@
-"""Interleaved runs, medians, and one shape for every result."""
+"""Compare two measurements in interleaved runs; the result type of all benchmarks."""
 
 import statistics
 from collections.abc import Callable
@@ -10,9 +10,10 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True)
 class Result:
-    """`ratio` is ours over the reference, both of this run; `goal` says what it must be.
+    """`ratio` is ours divided by the reference; `goal` is its bound.
 
-    `ours` and `reference` are medians of all rounds, for the reader: their quotient may be another.
+    `ours` and `reference` are medians over all rounds. `ratio` is the median of the ratios of the
+    rounds, so it can differ from their quotient.
     """
 
     name: str
@@ -33,10 +34,10 @@ class Result:
 def compare(
     name: str, ours: Measure, reference: Measure, *, unit: str, goal: str, rounds: int = 3
 ) -> Result:
-    """Run both in turns, each round the other way round; the ratio is the median of the rounds'.
+    """Run both in turns, in alternating order; the ratio is the median of the ratios of the rounds.
 
-    A noisy neighbour may stay for a few rounds, and then hits both runs of each: so every run is
-    compared with the one beside it.
+    Other load on the machine may last for some rounds and then slows both runs of a round, so each
+    run is compared with the one of the same round.
     """
     pairs: list[tuple[float, float]] = []
     for turn in range(rounds):

@@ -1,4 +1,4 @@
-"""A whole stack with nothing to do: the share of one core that it uses."""
+"""Measure the CPU share of an idle stack."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SECONDS = 30.0
 LIMIT = 0.02  # of one core
 
 
-def _trace(home: Path, *command: str) -> None:
+def _run_trace(home: Path, *command: str) -> None:
     subprocess.run(
         [str(Path(sys.executable).with_name("trace")), *command],
         env={**os.environ, "TRACE_HOME": str(home)},
@@ -26,40 +26,42 @@ def _trace(home: Path, *command: str) -> None:
     )
 
 
-def _spent(supervisor: psutil.Process) -> dict[int, float]:
-    """Processor seconds of every process of the stack."""
+def _read_cpu_seconds(supervisor: psutil.Process) -> dict[int, float]:
+    """Return the CPU seconds of every process of the stack."""
     family = [supervisor, *supervisor.children(recursive=True)]
     return {p.pid: sum(p.cpu_times()[:2]) for p in family}
 
 
-def _until_warm(home: Path, supervisor: psutil.Process) -> None:
-    """Spark is up in every worker, and what warming it up started has ended."""
+def _wait_until_warm(home: Path, supervisor: psutil.Process) -> None:
+    """Wait until Spark runs in every worker and its warm-up has ended."""
     while not (ready := list((home / "run").glob("worker*.ready*"))) or any(
         read_ready_file(path).get("spark") != "ready" for path in ready
     ):
         time.sleep(0.5)
-    before = _spent(supervisor)
+    before = _read_cpu_seconds(supervisor)
     while True:
         time.sleep(3)
-        now = _spent(supervisor)
+        now = _read_cpu_seconds(supervisor)
         if sum(now.values()) - sum(before.values()) < 0.3:
             return
         before = now
 
 
 def run() -> list[Result]:
-    """Processor time of an idle stack over the wall clock's."""
+    """Divide the CPU time of an idle stack by the wall-clock time."""
     with tempfile.TemporaryDirectory(prefix="trace-idle-") as name:
         home = Path(name)
-        _trace(home, "up", "--detach")
+        _run_trace(home, "up", "--detach")
         try:
             connection = json.loads((home / "connection.json").read_text())
             supervisor = psutil.Process(connection["supervisor_pid"])
-            _until_warm(home, supervisor)
-            before = _spent(supervisor)
+            _wait_until_warm(home, supervisor)
+            before = _read_cpu_seconds(supervisor)
             time.sleep(SECONDS)
-            spent = sum(t - before.get(pid, 0.0) for pid, t in _spent(supervisor).items())
+            spent = sum(
+                t - before.get(pid, 0.0) for pid, t in _read_cpu_seconds(supervisor).items()
+            )
         finally:
-            _trace(home, "down")
+            _run_trace(home, "down")
     share = spent / SECONDS
     return [Result("idle_stack_cpu", share, LIMIT, "cores", share / LIMIT, "<= 1.0")]

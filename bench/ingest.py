@@ -1,4 +1,4 @@
-"""Ingest against `cryo` from PyPI, on the same replayed chain of heavy blocks."""
+"""Compare ingest with `cryo` from PyPI on the same replayed chain with large blocks."""
 
 import os
 import shutil
@@ -21,10 +21,10 @@ from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
 BLOCKS = 2000
-CHUNK = 1000  # what cryo takes when it is not told
+CHUNK = 1000  # cryo's default
 TXS_PER_BLOCK = 29
 BATCH = 40
-WARM = 20  # rounds before: a worker runs for days, its JVM has compiled most of what it runs
+WARM = 20  # warm-up rounds: the JVM of a worker that runs for days has compiled its hot code
 DATASETS = ("blocks", "transactions", "logs")
 
 _CRYO = """
@@ -37,7 +37,7 @@ print(time.perf_counter() - began, file=sys.stderr)
 
 
 def payload(start: int, end: int) -> TaskPayload:
-    """One partition's task, as the Dispatcher would hand it out."""
+    """Return the task of one partition, as the Dispatcher would send it."""
     task_id = uuid4()
     outputs = [
         {
@@ -64,7 +64,7 @@ def payload(start: int, end: int) -> TaskPayload:
 
 
 def ours(runner: SparkRunner, slots: int) -> float:
-    """Blocks per second through the warm session of a worker with this many slots."""
+    """Return blocks per second in the warm session of a worker with this number of slots."""
     tasks = [payload(start, start + CHUNK - 1) for start in range(0, BLOCKS, CHUNK)]
     began = time.perf_counter()
     with ThreadPoolExecutor(slots) as pool:
@@ -75,7 +75,7 @@ def ours(runner: SparkRunner, slots: int) -> float:
 
 
 def cryo(url: str) -> float:
-    """Blocks per second of cryo's own call, without its start."""
+    """Return blocks per second of cryo's function call, without the start of its process."""
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run(
             [sys.executable, "-c", _CRYO, url, str(BLOCKS), out, str(CHUNK)],
@@ -91,14 +91,14 @@ def cryo(url: str) -> float:
 
 
 def drain(url: str) -> float:
-    """Blocks per second that the server gives to a client that looks at none of its answers."""
+    """Return blocks per second of a client that discards the server's responses."""
 
     def fetch(start: int) -> None:
         endpoint = Endpoint(url, timeout=60)
         for method, *more in (("eth_getBlockByNumber", True), ("eth_getBlockReceipts",)):
             calls = [RpcCall(method, (hex(n), *more)) for n in range(start, start + BATCH)]
             if endpoint.post(encode_calls(calls)).status != 200:
-                raise RuntimeError("the replay server refused a batch")
+                raise RuntimeError("the replay server rejected a batch")
         endpoint.close()
 
     began = time.perf_counter()
@@ -108,7 +108,7 @@ def drain(url: str) -> float:
 
 
 def run() -> list[Result]:
-    """Blocks, transactions and logs of the same blocks, to Parquet."""
+    """Write blocks, transactions and logs of the same blocks to Parquet with both programs."""
     if sys.version_info >= (3, 12):
         print("ingest_vs_cryo needs Python 3.11: cryo has no wheel for newer ones", file=sys.stderr)
         return []

@@ -1,4 +1,4 @@
-"""Event accepted → dependent task claimed by a waiting worker, at 100 events a second."""
+"""Measure the time from an accepted event to the claim of its task, at 100 events per second."""
 
 import asyncio
 import json
@@ -11,8 +11,8 @@ from typing import Any
 import uvloop
 
 from bench import load
+from bench.bench_stack import BenchStack
 from bench.harness import Result, percentile
-from bench.stand import Stand
 from trace_etl.queues.pgqueue import PgQueue
 
 RATE = 100
@@ -39,17 +39,17 @@ jobs:
 
 
 class WaitingWorker:
-    """Listens on the queue and claims what it is woken for, noting when."""
+    """Waits for wake-up messages, claims their tasks, and records the time of each claim."""
 
-    def __init__(self, made: Stand) -> None:
-        self.made = made
+    def __init__(self, stack: BenchStack) -> None:
+        self.stack = stack
         self.claimed: dict[str, float] = {}
         self.stop = threading.Event()
         self.thread = threading.Thread(target=lambda: uvloop.run(self._run()))
 
     async def _run(self) -> None:
-        consumer = PgQueue(self.made.dsns.queue).consumer(["ecs_python"], "waiting")
-        conn = await load.connect(self.made.internal_port, self.made.ca)
+        consumer = PgQueue(self.stack.dsns.queue).consumer(["ecs_python"], "waiting")
+        conn = await load.connect(self.stack.internal_port, self.stack.ca)
         while not self.stop.is_set():
             messages = consumer.receive(
                 limit=10,
@@ -59,7 +59,7 @@ class WaitingWorker:
             )
             for message in messages:
                 task_id = message.body["task_id"]
-                answer = await load.claim(conn, self.made.worker_token, task_id, "waiting")
+                answer = await load.claim(conn, self.stack.worker_token, task_id, "waiting")
                 if answer["status"] == "Claimed":
                     key = answer["task"]["scope"]["partition_key"]
                     self.claimed[key] = time.perf_counter()
@@ -68,9 +68,9 @@ class WaitingWorker:
         conn.close()
 
 
-async def _emit(made: Stand, producer: Any, first: int) -> dict[str, float]:
-    """Events at a steady rate, about keys from `first` on; when each was accepted."""
-    conns = [await load.connect(made.internal_port, made.ca) for _ in range(8)]
+async def _emit(stack: BenchStack, producer: Any, first: int) -> dict[str, float]:
+    """Emit events at a steady rate, for keys from `first`; return when each was accepted."""
+    conns = [await load.connect(stack.internal_port, stack.ca) for _ in range(8)]
     output = producer["task"]["outputs"][0]
     accepted: dict[str, float] = {}
 
@@ -101,27 +101,27 @@ async def _emit(made: Stand, producer: Any, first: int) -> dict[str, float]:
     return accepted
 
 
-async def _producer(made: Stand) -> Any:
-    """A running task that may emit: triggered, routed, and claimed by us."""
-    conn = await load.connect(made.internal_port, made.ca)
+async def _producer(stack: BenchStack) -> Any:
+    """Claim a task that can emit events."""
+    conn = await load.connect(stack.internal_port, stack.ca)
     while True:
-        won = await load.claim_many(conn, made.worker_token, "ecs_platform", "producer", 1)
+        won = await load.claim_many(conn, stack.worker_token, "ecs_platform", "producer", 1)
         if won:
             return won[0]
         await asyncio.sleep(0.02)
 
 
-def measure(made: Stand) -> list[Result]:
-    """Latencies against the limits, on a stand whose Dispatcher runs its loops."""
-    made.post("/v1/dags", {"text": _DAG})
-    made.post("/v1/triggers", {"dag": "latency", "job": "request", "start": 0, "end": 0})
-    producer = uvloop.run(_producer(made))
-    made.execute("VACUUM ANALYZE tasks, events, outbox")
-    made.settle()
-    worker = WaitingWorker(made)
+def measure(stack: BenchStack) -> list[Result]:
+    """Compare latencies with their limits, on a stack whose Dispatcher runs its loops."""
+    stack.post("/v1/dags", {"text": _DAG})
+    stack.post("/v1/triggers", {"dag": "latency", "job": "request", "start": 0, "end": 0})
+    producer = uvloop.run(_producer(stack))
+    stack.execute("VACUUM ANALYZE tasks, events, outbox")
+    stack.settle()
+    worker = WaitingWorker(stack)
     worker.thread.start()
     try:
-        rounds = [_waits(made, producer, worker, n * RATE * SECONDS) for n in range(ROUNDS)]
+        rounds = [_waits(stack, producer, worker, n * RATE * SECONDS) for n in range(ROUNDS)]
     finally:
         worker.stop.set()
         worker.thread.join()
@@ -132,9 +132,9 @@ def measure(made: Stand) -> list[Result]:
     ]
 
 
-def _waits(made: Stand, producer: Any, worker: WaitingWorker, first: int) -> list[float]:
-    """How many milliseconds each event of a round took until its task was claimed."""
-    accepted = uvloop.run(_emit(made, producer, first))
+def _waits(stack: BenchStack, producer: Any, worker: WaitingWorker, first: int) -> list[float]:
+    """Return the milliseconds from each event of a round to the claim of its task."""
+    accepted = uvloop.run(_emit(stack, producer, first))
     deadline = time.monotonic() + 30
     while not accepted.keys() <= worker.claimed.keys():
         if time.monotonic() > deadline:

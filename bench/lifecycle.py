@@ -1,4 +1,4 @@
-"""The task lifecycle against its peers, on the same Postgres, with durable commits."""
+"""Compare the task lifecycle with other queues on the same Postgres, with durable commits."""
 
 import asyncio
 import re
@@ -13,15 +13,15 @@ from uuid import uuid4
 import uvloop
 
 from bench import growth, latency, load
+from bench.bench_stack import BenchStack, start_stack
 from bench.harness import Result, compare
-from bench.stand import Stand, stand
 from trace_etl.lite.postgres import binaries
 
 TASKS = 3000
 WORKERS = (1, 16, 64)
-BATCH = 10  # pgqueuer's default batch; our workers claim as many at once
-CLAIMS = 4  # claims that a worker of ours has under way
-ROUNDS = 7  # a run takes a second or two, which is as long as a neighbour may be noisy
+BATCH = 10  # pgqueuer's default batch; our workers claim batches of the same size
+CLAIMS = 4  # concurrent claims of one of our workers
+ROUNDS = 7  # a run takes a second or two, and other load on the machine may last as long
 
 _DAG = """
 name: bench
@@ -43,27 +43,27 @@ RETURNING task_id
 """
 
 
-def deploy(made: Stand) -> None:
-    """Give the stand a job whose tasks can be seeded."""
-    made.post("/v1/dags", {"text": _DAG})
+def deploy(stack: BenchStack) -> None:
+    """Deploy a job whose tasks can be inserted."""
+    stack.post("/v1/dags", {"text": _DAG})
 
 
-def seed(made: Stand, count: int) -> list[str]:
-    """Queued tasks, ready to be claimed."""
-    rows = made.execute(_SEED, {"mark": uuid4().hex, "count": count})
-    made.execute("ANALYZE tasks")
-    made.settle()
+def seed(stack: BenchStack, count: int) -> list[str]:
+    """Insert queued tasks that workers can claim."""
+    rows = stack.execute(_SEED, {"mark": uuid4().hex, "count": count})
+    stack.execute("ANALYZE tasks")
+    stack.settle()
     return [str(row[0]) for row in rows]
 
 
 class Worker:
-    """A worker that keeps four claims of ten under way and does not wait for its reports.
+    """A worker with four concurrent claims of ten tasks that does not wait for its completions.
 
-    Like pgqueuer's, which has no limit of tasks under way and reports when ten have ended.
+    This matches pgqueuer, which has no limit of running tasks and reports ten finished jobs together.
     """
 
-    def __init__(self, made: Stand, name: str) -> None:
-        self._made = made
+    def __init__(self, stack: BenchStack, name: str) -> None:
+        self._made = stack
         self._name = name
         self._halves: list[tuple[load.Connection, load.Connection]] = []
 
@@ -74,7 +74,7 @@ class Worker:
         ]
 
     async def drain(self) -> None:
-        """Work until there is nothing left to claim."""
+        """Claim and complete until no task is left."""
         await asyncio.gather(*(self._drain(*half) for half in self._halves))
 
     async def _drain(self, claimer: load.Connection, reporter: load.Connection) -> None:
@@ -92,10 +92,10 @@ class Worker:
 
 
 class SingleWorker:
-    """A worker with one slot: claims by id, completes, and so on."""
+    """A worker with one slot that claims by id and completes one task after the other."""
 
-    def __init__(self, made: Stand, name: str, ids: list[str]) -> None:
-        self._made = made
+    def __init__(self, stack: BenchStack, name: str, ids: list[str]) -> None:
+        self._made = stack
         self._name = name
         self._ids = ids
 
@@ -104,14 +104,14 @@ class SingleWorker:
 
     async def drain(self) -> None:
         token = self._made.worker_token
-        await load.OneByOne(self._conn, token, self._name, self._ids).drain()
+        await load.SequentialLoad(self._conn, token, self._name, self._ids).drain()
 
     def close(self) -> None:
         self._conn.close()
 
 
 async def _race(workers: Sequence[Worker | SingleWorker], count: int) -> float:
-    """Tasks per second; as for the peers, connections are open before the clock starts."""
+    """Return tasks per second. As for pgqueuer, connections are opened before the measurement."""
     for worker in workers:
         await worker.connect()
     began = time.perf_counter()
@@ -122,23 +122,23 @@ async def _race(workers: Sequence[Worker | SingleWorker], count: int) -> float:
     return count / seconds
 
 
-def ours_many(made: Stand, workers: int) -> float:
-    """Tasks per second with batched claims."""
-    seed(made, TASKS)
-    return uvloop.run(_race([Worker(made, f"w{n}") for n in range(workers)], TASKS))
+def ours_many(stack: BenchStack, workers: int) -> float:
+    """Return tasks per second with batched claims."""
+    seed(stack, TASKS)
+    return uvloop.run(_race([Worker(stack, f"w{n}") for n in range(workers)], TASKS))
 
 
-def ours_single(made: Stand, workers: int) -> float:
-    """Tasks per second, one claim and one completion a task."""
+def ours_single(stack: BenchStack, workers: int) -> float:
+    """Return tasks per second with one claim and one completion per task."""
     count = TASKS if workers > 1 else TASKS // 4
-    ids = seed(made, count)
-    return uvloop.run(_race([SingleWorker(made, f"w{n}", ids) for n in range(workers)], count))
+    ids = seed(stack, count)
+    return uvloop.run(_race([SingleWorker(stack, f"w{n}", ids) for n in range(workers)], count))
 
 
-def pgqueuer(made: Stand, workers: int) -> float:
-    """The peer, in a process of its own, draining as many jobs with as many workers."""
+def pgqueuer(stack: BenchStack, workers: int) -> float:
+    """Return jobs per second of pgqueuer in a separate process, with the same numbers."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.peer_pgqueuer", made.dsns.state, str(workers), str(TASKS)],
+        [sys.executable, "-m", "bench.peer_pgqueuer", stack.dsns.state, str(workers), str(TASKS)],
         capture_output=True,
         text=True,
         check=True,
@@ -167,13 +167,13 @@ COMMIT;
 """
 
 
-def pgbench(made: Stand, clients: int) -> float:
-    """The floor: two fenced updates and an outbox row, straight from C."""
-    made.settle()
+def pgbench(stack: BenchStack, clients: int) -> float:
+    """Return the transaction rate of pgbench with two fenced updates and an outbox row per task."""
+    stack.settle()
     with tempfile.NamedTemporaryFile("w", suffix=".sql", delete=False) as script:
         script.write(_PGBENCH_SCRIPT)
     try:
-        port = str(made.server.port)
+        port = str(stack.server.port)
         done = subprocess.run(
             [
                 binaries.find().binary("pgbench"),
@@ -181,7 +181,7 @@ def pgbench(made: Stand, clients: int) -> float:
                 *("-f", script.name, "-h", "127.0.0.1", "-p", port, "-U", "trace_state"),
                 "trace_state",
             ],
-            env={"PGPASSFILE": str(made.server.passfile), "PATH": "/usr/bin:/bin"},
+            env={"PGPASSFILE": str(stack.server.passfile), "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
             check=True,
@@ -194,19 +194,19 @@ def pgbench(made: Stand, clients: int) -> float:
 
 
 def run() -> list[Result]:
-    """Throughput through claim and complete, over HTTPS with tokens and fencing."""
-    with stand() as quiet:  # before there is anything to vacuum
+    """Measure claim and complete over HTTPS, with tokens and fencing."""
+    with start_stack() as quiet:  # first, before autovacuum has work
         results = latency.measure(quiet)
-    with stand() as made:
-        deploy(made)
-        made.execute(_PGBENCH_SETUP)
-        ours_many(made, 4)  # warm plans and caches
+    with start_stack() as stack:
+        deploy(stack)
+        stack.execute(_PGBENCH_SETUP)
+        ours_many(stack, 4)  # warm plans and caches
         for workers in WORKERS:
             results.append(
                 compare(
                     f"lifecycle_vs_pgqueuer[{workers}]",
-                    lambda n=workers: ours_many(made, n),
-                    lambda n=workers: pgqueuer(made, n),
+                    lambda n=workers: ours_many(stack, n),
+                    lambda n=workers: pgqueuer(stack, n),
                     unit="tasks/s",
                     goal=">= 1.0",
                     rounds=ROUNDS,
@@ -216,14 +216,14 @@ def run() -> list[Result]:
             results.append(
                 compare(
                     f"lifecycle_vs_pgbench[{workers}]",
-                    lambda n=workers: ours_single(made, n),
-                    lambda n=workers: pgbench(made, n),
+                    lambda n=workers: ours_single(stack, n),
+                    lambda n=workers: pgbench(stack, n),
                     unit="tasks/s",
                     goal=">= 0.5",
                     rounds=ROUNDS,
                 )
             )
-        with stand() as empty:
+        with start_stack() as empty:
             deploy(empty)
-            results += growth.measure(made, empty)
+            results += growth.measure(stack, empty)
     return results

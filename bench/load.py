@@ -1,4 +1,4 @@
-"""A load generator: many workers' calls over TLS, as cheaply as Python can make them."""
+"""Generate the calls of many workers over TLS, with as little CPU as possible."""
 
 import asyncio
 import ssl
@@ -12,11 +12,11 @@ import orjson
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive HTTPS connection; answers come in the order of the requests."""
+    """One keep-alive HTTPS connection; responses arrive in the order of the requests."""
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._told: deque[Callable[[bytes | Exception], None]] = deque()
+        self._callbacks: deque[Callable[[bytes | Exception], None]] = deque()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -24,7 +24,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        while self._told:
+        while self._callbacks:
             head, found, rest = self._buffer.partition(b"\r\n\r\n")
             if not found:
                 return
@@ -34,18 +34,18 @@ class Connection(asyncio.Protocol):
                 return
             body, self._buffer = rest[:length], rest[length:]
             is_good = head.startswith(b"HTTP/1.1 200")
-            self._told.popleft()(body if is_good else RuntimeError(body.decode()))
+            self._callbacks.popleft()(body if is_good else RuntimeError(body.decode()))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        while self._told:
-            self._told.popleft()(exc or ConnectionResetError("closed"))
+        while self._callbacks:
+            self._callbacks.popleft()(exc or ConnectionResetError("closed"))
 
     def send(
-        self, path: bytes, header: bytes, body: bytes, tell: Callable[[bytes | Exception], None]
+        self, path: bytes, header: bytes, body: bytes, callback: Callable[[bytes | Exception], None]
     ) -> None:
-        """Send a request; `tell` hears the answer's body, or what went wrong."""
+        """Send a request; `callback` gets the body of the response or an exception."""
         assert self._transport is not None
-        self._told.append(tell)
+        self._callbacks.append(callback)
         self._transport.write(
             b"POST %b HTTP/1.1\r\nhost: t\r\n%b\r\ncontent-length: %d\r\n\r\n%b"
             % (path, header, len(body), body)
@@ -70,11 +70,11 @@ def _settle(future: "asyncio.Future[Any]", found: object) -> None:
         future.set_result(found)
 
 
-class OneByOne:
-    """Claims tasks by their ids and completes them, one after another, until none is left.
+class SequentialLoad:
+    """Claims tasks by id and completes them, one after the other, until none is left.
 
-    Each answer sends the next request from within its own callback: what the generator spends, the
-    two cores do not have for what is measured.
+    The callback of each response sends the next request, because the generator shares the two cores
+    with the system under test and must use little CPU.
     """
 
     def __init__(self, conn: Connection, worker_token: bytes, worker: str, ids: list[str]) -> None:
@@ -126,20 +126,20 @@ async def connect(port: int, ca: Path) -> Connection:
 
 
 async def claim(conn: Connection, worker_token: bytes, task_id: str, worker: str) -> Any:
-    """One claim by id."""
+    """Claim one task by id."""
     body = orjson.dumps({"task_id": task_id, "worker_id": worker})
     return await conn.post(b"/internal/task-claim", b"x-trace-worker-token: " + worker_token, body)
 
 
 async def claim_many(conn: Connection, token: bytes, runtime: str, worker: str, n: int) -> Any:
-    """The extension: up to `n` tasks in one call."""
+    """Claim up to `n` tasks in one call."""
     body = orjson.dumps({"runtime": runtime, "worker_id": worker, "max_tasks": n})
     header = b"x-trace-worker-token: " + token
     return (await conn.post(b"/internal/task-claim-many", header, body))["claimed"]
 
 
 async def complete_many(conn: Connection, worker_token: bytes, tasks: list[Any]) -> None:
-    """The extension: several completions in one call, each with its own token."""
+    """Complete several tasks in one call, each with its own token."""
     completions = [
         {
             "task_id": task["task"]["task_id"],

@@ -1,8 +1,8 @@
-"""What a worker and all its children hold at most, on work larger than memory would hold.
+"""Measure the peak memory of a worker and its children on data larger than memory.
 
-The worker is a process of its own; what it, its JVM and its Python workers hold together is looked
-at all the time. Counted are the pages that are theirs (PSS: a page that several share counts once);
-the sum of resident sizes, which counts it for each, is printed beside it.
+The worker runs in a separate process. The memory of the worker, its JVM and its Python processes is
+sampled during the task. The result is the PSS, which counts a page shared by several processes once;
+the sum of the resident sizes is printed as well.
 """
 
 import json
@@ -32,12 +32,12 @@ from trace_etl.spark.io.writers import mark_success
 from trace_etl.spark.session.conf import heap_within
 from trace_etl.spark.settings import SparkSettings
 
-LIMIT_MB = 1792  # the least there is: Spark does not start with a smaller heap
+LIMIT_MB = 1792  # the smallest possible: Spark does not start with a smaller heap
 LIMIT = LIMIT_MB * 1024 * 1024
 TIMES = 10
 _FILES, _WIDTH, _GROUP = 20, 1024, 50_000
-_EVERY = 0.1
-# Every tenth row, in the order of blocks: all are read, and more is sorted than the heap holds.
+_SAMPLE_SECONDS = 0.1
+# Every tenth row, ordered by block: all rows are read, and the sort needs more than the heap.
 _SQL = "SELECT block_number, log_index, data FROM logs WHERE log_index = 0"
 
 
@@ -45,63 +45,66 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
         root = Path(name)
         with replay.served("-m", "bench.endless") as url:
-            # More than one Spark task reads: the rows go through a shuffle too.
+            # The range needs more than one Spark task, so that the rows pass a shuffle too.
             blocks = TIMES * LIMIT // endless.bytes_per_block() + 1
             handled = blocks * endless.bytes_per_block()
-            ingest = _measured("memory_ingest", root, url, _ingest(blocks), handled)
+            ingest = _measure_task("memory_ingest", root, url, _ingest(blocks), handled)
         rows = TIMES * LIMIT // _WIDTH
         places = _write_logs(FileStore(root / "objects"), rows)
-        return [ingest, _measured("memory_sql", root, url, _select(places, rows), rows * _WIDTH)]
+        return [
+            ingest,
+            _measure_task("memory_sql", root, url, _select(places, rows), rows * _WIDTH),
+        ]
 
 
-def _measured(name: str, root: Path, url: str, task: TaskPayload, handled: int) -> Result:
+def _measure_task(name: str, root: Path, url: str, task: TaskPayload, handled: int) -> Result:
     place = root / f"{name}.json"
     place.write_text(task.model_dump_json())
     worker = subprocess.Popen(
         [sys.executable, "-m", "bench.memory", str(root), url, str(place)], stdout=subprocess.PIPE
     )
-    with Watch(worker.pid) as watch, worker:
+    with MemoryWatch(worker.pid) as watch, worker:
         out, _ = worker.communicate()
     if worker.returncode:
         raise RuntimeError(f"{name}: the worker failed; its errors are above")
     done = json.loads(out.splitlines()[-1])
-    gigabytes = {key: round(value / 1e9, 2) for key, value in watch.most.items()}
-    print(f"{name}: {handled / 1e9:.1f} GB handled, rows {done['rows']}, at most {gigabytes} GB")
-    print(f"{name}: at its height {watch.parts} MB")
-    return Result(name, watch.most["pss"], LIMIT, "bytes", watch.most["pss"] / LIMIT, "<= 1")
+    gigabytes = {key: round(value / 1e9, 2) for key, value in watch.peak.items()}
+    print(f"{name}: {handled / 1e9:.1f} GB handled, rows {done['rows']}, peak {gigabytes} GB")
+    print(f"{name}: per process at the peak {watch.parts} MB")
+    return Result(name, watch.peak["pss"], LIMIT, "bytes", watch.peak["pss"] / LIMIT, "<= 1")
 
 
 @dataclass
-class Watch:
-    """The most that a process and its descendants held together."""
+class MemoryWatch:
+    """Peak memory of a process and its descendants together."""
 
     pid: int
-    most: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("pss", "rss"), 0))
+    peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("pss", "rss"), 0))
     parts: dict[str, int] = field(default_factory=dict[str, int])
-    """Megabytes of the worker, the JVM and Python's processes when they were most together."""
-    _over: threading.Event = field(default_factory=threading.Event)
+    """Megabytes of the worker, the JVM and the Python processes at the peak."""
+    _stop: threading.Event = field(default_factory=threading.Event)
 
-    def __enter__(self) -> "Watch":
-        self._thread = threading.Thread(target=self._look)
+    def __enter__(self) -> "MemoryWatch":
+        self._thread = threading.Thread(target=self._sample_memory)
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
+        self._stop.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._over.wait(_EVERY):
+    def _sample_memory(self) -> None:
+        while not self._stop.wait(_SAMPLE_SECONDS):
             with suppress(psutil.NoSuchProcess):
                 family = [own := psutil.Process(self.pid), *own.children(recursive=True)]
-                held = [_held(one) for one in family]
-                if sum(one["pss"] for one in held) > self.most["pss"]:
-                    self.parts = _parts(family, [one["pss"] for one in held])
-                for key in self.most:
-                    self.most[key] = max(self.most[key], sum(one[key] for one in held))
+                held = [_read_memory(one) for one in family]
+                if sum(one["pss"] for one in held) > self.peak["pss"]:
+                    self.parts = _sum_by_process(family, [one["pss"] for one in held])
+                for key in self.peak:
+                    self.peak[key] = max(self.peak[key], sum(one[key] for one in held))
 
 
-def _parts(family: Sequence[psutil.Process], held: Sequence[int]) -> dict[str, int]:
+def _sum_by_process(family: Sequence[psutil.Process], held: Sequence[int]) -> dict[str, int]:
     found: dict[str, int] = {}
     for n, (process, size) in enumerate(zip(family, held, strict=True)):
         name = "worker" if n == 0 else "jvm" if process.name() == "java" else f"python {n}"
@@ -109,7 +112,7 @@ def _parts(family: Sequence[psutil.Process], held: Sequence[int]) -> dict[str, i
     return found
 
 
-def _held(process: psutil.Process) -> dict[str, int]:
+def _read_memory(process: psutil.Process) -> dict[str, int]:
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         full = process.memory_full_info()
         return {"pss": full.pss, "rss": full.rss}
@@ -117,7 +120,7 @@ def _held(process: psutil.Process) -> dict[str, int]:
 
 
 def _write_logs(store: FileStore, rows: int) -> list[Path]:
-    """Files whose rows would take ten times the limit; on disk, where they repeat, a little."""
+    """Write files whose rows take ten times the limit in memory. They repeat, so files are small."""
     values = pa.array([bytes([n]) * _WIDTH for n in range(200)], pa.binary())
     schema = pa.schema(
         [("block_number", pa.int64()), ("log_index", pa.int64()), ("data", pa.binary())]
@@ -193,7 +196,7 @@ def _payload(
 
 
 def main(root: Path, url: str, place: Path) -> None:
-    """The worker: one warm Spark, one task."""
+    """Run one task in a warm Spark session; this is the worker process."""
     from trace_etl.spark.runner import SparkRunner
 
     settings = SparkSettings(

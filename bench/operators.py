@@ -1,4 +1,4 @@
-"""Operators over a lot of rows: decoding against eth-abi, and the rest against bare Spark."""
+"""Run operators over many rows: compare decoding with eth-abi, and the rest with plain Spark."""
 
 import tempfile
 import time
@@ -30,7 +30,7 @@ from trace_etl.spark.settings import SparkSettings
 DECODED = 1_000_000
 ROWS = 5_000_000
 FILES = 50
-_SAMPLE = 20_000  # of the loop that would take minutes
+_SAMPLE = 20_000  # rows for the eth-abi loop, which would take minutes on all rows
 _TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
 _SQL = "SELECT address, count(*) AS n, max(block_number) AS last FROM logs GROUP BY address"
 _DECODE = {
@@ -43,45 +43,48 @@ def run() -> list[Result]:
         runner = SparkRunner(SparkSettings(FileStore(Path(name) / "objects"), Path(name) / "spark"))
         runner.warm()
         try:
-            return [*_decoding(Stand(runner, DECODED, 1)), *_tables(Stand(runner, ROWS, FILES))]
+            return [
+                *_decoding(OperatorBench(runner, DECODED, 1)),
+                *_tables(OperatorBench(runner, ROWS, FILES)),
+            ]
         finally:
             runner.close()
 
 
-def _decoding(stand: "Stand") -> list[Result]:
-    task = partial(stand.task, "decode_logs", _DECODE, ["answer", "undecoded"])
+def _decoding(bench: "OperatorBench") -> list[Result]:
+    task = partial(bench.task, "decode_logs", _DECODE, ["answer", "undecoded"])
     task()
     return [
         compare(
             "decode_1m_vs_eth_abi",
             lambda: DECODED / task(),
-            stand.loop,
+            bench.loop,
             unit="logs/s",
             goal=">= 20",
         ),
         compare(
             "decode_in_memory_vs_eth_abi",
-            stand.decode,
-            stand.loop_in_memory,
+            bench.decode,
+            bench.loop_in_memory,
             unit="logs/s",
             goal=">= 20",
         ),
     ]
 
 
-def _tables(stand: "Stand") -> list[Result]:
-    sql = partial(stand.task, "sql", {"sql": _SQL}, ["answer"])
-    compact = partial(stand.task, "parquet_compact", {}, ["answer"])
-    bare_sql = partial(stand.bare, _SQL)
-    bare_compact = partial(stand.bare, "SELECT * FROM logs", order="block_number")
+def _tables(bench: "OperatorBench") -> list[Result]:
+    sql = partial(bench.task, "sql", {"sql": _SQL}, ["answer"])
+    compact = partial(bench.task, "parquet_compact", {}, ["answer"])
+    bare_sql = partial(bench.bare, _SQL)
+    bare_compact = partial(bench.bare, "SELECT * FROM logs", order="block_number")
     return [
         compare("sql_5m_vs_spark", sql, bare_sql, unit="s", goal="<= 1.3"),
         compare("compact_5m_vs_spark", compact, bare_compact, unit="s", goal="<= 1.3", rounds=1),
     ]
 
 
-class Stand:
-    """Logs in files of equal ranges, and tasks over them."""
+class OperatorBench:
+    """Log files of equal block ranges, and tasks that read them."""
 
     def __init__(self, runner: SparkRunner, rows: int, files: int) -> None:
         self._runner = runner
@@ -92,14 +95,14 @@ class Stand:
         self._places = [self._write(*span) for span in self._spans]
 
     def task(self, operator: str, config: Mapping[str, Any], outputs: list[str]) -> float:
-        """Seconds that the runner takes, from the payload to the marker."""
+        """Return the seconds that the runner takes, from the payload to the success marker."""
         payload = self._payload(operator, config, outputs)
         began = time.perf_counter()
         self._runner.run(payload)
         return time.perf_counter() - began
 
     def bare(self, sql: str, order: str | None = None) -> float:
-        """The same by Spark alone: read, select, one file."""
+        """Return the seconds of plain Spark for the same: read, select, write one file."""
         began = time.perf_counter()
         spark = self._spark()
         paths = [str(one) for place in self._places for one in place.glob("*.parquet")]
@@ -111,7 +114,7 @@ class Stand:
         return time.perf_counter() - began
 
     def loop(self) -> float:
-        """Logs a second from file to file, as a task does it, by a loop around eth-abi."""
+        """Return logs per second of a loop with eth-abi, from file to file like a task."""
         [path] = self._places[0].glob("*.parquet")
         began = time.perf_counter()
         logs = pq.ParquetFile(path).read_row_group(0).slice(0, _SAMPLE).to_pylist()
@@ -120,7 +123,7 @@ class Stand:
         return _SAMPLE / (time.perf_counter() - began)
 
     def loop_in_memory(self) -> float:
-        """The loop alone."""
+        """Return logs per second of the eth-abi loop without files."""
         logs = _logs(0, _SAMPLE - 1).select(["topic1", "topic2", "data"]).to_pylist()
         began = time.perf_counter()
         for log in logs:
@@ -128,7 +131,7 @@ class Stand:
         return _SAMPLE / (time.perf_counter() - began)
 
     def decode(self) -> float:
-        """Our decoder alone, from Arrow batches to Arrow batches."""
+        """Return logs per second of our decoder without files."""
         batch = _logs(0, 10 * _SAMPLE - 1)
         event = parse_event(_DECODE["events"]["answer"])
         columns = [(field.name, field.type) for field in batch.schema]
@@ -202,7 +205,7 @@ def _by_eth_abi(log: dict[str, Any]) -> dict[str, Any]:
 
 
 def _logs(start: int, end: int) -> Any:
-    """ERC-20 transfers between many people of some hundred tokens, one a block."""
+    """Return ERC-20 transfers of 500 tokens between random accounts, one per block."""
     rows = end - start + 1
     random = np.random.default_rng(start)
     people = np.zeros((rows, 2, 32), np.uint8)

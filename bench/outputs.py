@@ -1,4 +1,4 @@
-"""Outputs for tasks that a bench hands to a runner itself."""
+"""Outputs of tasks that a benchmark runs without a Dispatcher."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,12 +10,12 @@ from trace_etl.spark.io.writers import OutputFile
 
 
 def new_file(store: ObjectStore, name: str) -> OutputFile:
-    """A file under a new prefix of the bucket `bench`."""
+    """Return a file under a new prefix of the bucket `bench`."""
     return OutputFile(store, Storage(scheme="file", bucket="bench", prefix=f"{uuid4()}/"), name)
 
 
 def output(index: int, name: str, task_id: UUID) -> dict[str, Any]:
-    """An output as the Dispatcher would hand it out, of a dataset that nobody else has."""
+    """Return an output of a new dataset, as the Dispatcher would send it."""
     dataset, version = uuid4(), uuid4()
     return {
         "output_index": index,

@@ -1,4 +1,4 @@
-"""pgqueuer drains jobs with its own driver: `python -m bench.peer_pgqueuer DSN WORKERS JOBS`."""
+"""Run jobs with pgqueuer and its driver: `python -m bench.peer_pgqueuer DSN WORKERS JOBS`."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ async def _connect(dsn: str) -> asyncpg.Connection:
 
 
 async def main(dsn: str, workers: int, jobs: int) -> float:
-    """Jobs per second from the first dequeue to the last job's end."""
+    """Return jobs per second from the first dequeue to the end of the last job."""
     connection = await _connect(dsn)
     queries = Queries(AsyncpgDriver(connection))
     if not await queries.has_table("pgqueuer"):

@@ -1,4 +1,4 @@
-"""A chain recorded once and answered from memory, so that a benchmark measures its readers.
+"""Record a chain once and serve it from memory, so that a benchmark measures only the readers.
 
     python -m bench.replay record chain.jsonl --rpc-url URL --start 0 --end 1999
     python -m bench.replay make chain.jsonl --length 2000 --txs-per-block 30
@@ -60,11 +60,11 @@ class Recording:
 
 
 class RecordingFailed(Exception):
-    """The node did not give what was asked for."""
+    """The node did not return the requested data."""
 
 
 def lines_of_rpc(url: str, start: int, end: int) -> Iterator[bytes]:
-    """The lines of a recording, from any node that knows eth_getBlockReceipts."""
+    """Yield the lines of a recording from any node that supports eth_getBlockReceipts."""
     with httpx.Client(timeout=120) as http:
         chain_id = _call(http, url, [("eth_chainId", [])])[0]
         yield orjson.dumps({"chain_id": int(chain_id, 16)})
@@ -92,7 +92,7 @@ def _call(http: httpx.Client, url: str, calls: list[tuple[str, list[Any]]]) -> l
 
 
 def lines_of_chain(chain: DevChain) -> Iterator[bytes]:
-    """The lines of a recording, from a development chain that need not be served for it."""
+    """Yield the lines of a recording from a development chain, without a server."""
     yield orjson.dumps({"chain_id": chain.chain_id})
     chain.seal_to(chain.head)
     for block in map(chain.block, range(chain.head + 1)):
@@ -101,7 +101,7 @@ def lines_of_chain(chain: DevChain) -> Iterator[bytes]:
 
 
 def write(path: Path, lines: Iterator[bytes]) -> int:
-    """Write a recording, whole or not at all; how many blocks it has."""
+    """Write a recording atomically and return the number of its blocks."""
     count = -1
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
@@ -113,7 +113,7 @@ def write(path: Path, lines: Iterator[bytes]) -> int:
 
 
 def read(path: Path) -> Recording:
-    """Load a recording into memory, every answer rendered."""
+    """Load a recording into memory, with all responses rendered."""
     with path.open("rb") as file:
         chain_id = orjson.loads(next(file))["chain_id"]
         return Recording(chain_id, [_block(orjson.loads(line)) for line in file])
@@ -137,20 +137,21 @@ def _block(recorded: dict[str, Any]) -> BlockJson:
 
 
 def _compact(value: Any) -> bytes:
-    """JSON in a buffer of its own size: what orjson returns keeps 8 KB, and it is kept here."""
+    """Encode JSON into a buffer of the exact size. The buffers of orjson occupy 8 KB each, too much
+    for values that stay in memory."""
     return orjson.dumps(value)[:-1] + b"}"
 
 
 @contextmanager
 def replaying(path: Path) -> Generator[str]:
-    """A recording served by a process of its own while the block runs; its URL."""
+    """Serve a recording from a separate process; yields the URL."""
     with served("-m", "bench.replay", "serve", str(path.resolve())) as url:
         yield url
 
 
 @contextmanager
 def served(*command: str) -> Generator[str]:
-    """A server in a process of its own that takes `--ready-file`; its URL."""
+    """Start a server process that accepts `--ready-file`; yields its URL."""
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory, "url")
         process = subprocess.Popen(
@@ -178,7 +179,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], ready: Path) -> str:
 def record_command(
     path: Path, rpc_url: Annotated[str, typer.Option()], start: int = 0, end: int = 1_999
 ) -> None:
-    """Record blocks start to end (both included) of any node."""
+    """Record blocks start to end (inclusive) from any node."""
     print(f"{write(path, lines_of_rpc(rpc_url, start, end))} blocks in {path}")
 
 
@@ -191,10 +192,10 @@ def make_command(path: Path, length: int = 2_000, seed: int = 7, txs_per_block: 
 
 @app.command("serve")
 def serve_command(path: Path, port: int = 0, ready_file: Path | None = None) -> None:
-    """Answer from a recording until interrupted."""
+    """Serve a recording until interrupted."""
 
     async def never(number: int) -> None:
-        raise AssertionError(f"a recorded block is always there: {number}")
+        raise AssertionError(f"block {number} must exist")
 
     logs.configure("replay")
     rpc = JsonRpc(NodeMethods(read(path)).table(), never)

@@ -1,4 +1,4 @@
-"""Routing, invalidating and reconciling with a million partitions, against a thousand."""
+"""Compare routing, invalidation and reconciliation with a million and a thousand partitions."""
 
 import asyncio
 import statistics
@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
+from bench.bench_stack import BenchStack, create_credentials, run_dispatcher
 from bench.harness import Result, compare
-from bench.stand import Stand, dispatcher, made_in
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.lite.processes.ports import free_port
@@ -25,7 +25,7 @@ from trace_etl.state.routing import reconcile as reconciling
 MANY = 1_000_000
 FEW = 1_000
 CALLS = 40
-FRESH = 500  # partitions that a pass has to look at
+FRESH = 500  # new partitions per pass
 _NO_WAIT = "-c synchronous_commit=off"  # the statements are measured, not the disk
 
 _DAG = """
@@ -39,7 +39,7 @@ jobs:
 publish:
   - {name: base, from: {job: base}}
 """
-# An index is built faster at once than row by row, and without asking of each row what it overlaps.
+# Building the index after the inserts is faster, and so is skipping the overlap check of each row.
 _WITHOUT_INDEX = "ALTER TABLE partitions DROP CONSTRAINT partitions_do_not_overlap"
 _WITH_INDEX = """
 CREATE INDEX partitions_span ON partitions USING gist (
@@ -76,53 +76,53 @@ RETURNING event_id
 _BASE = "SELECT org_id, dataset_uuid, dataset_version FROM datasets WHERE output_name = 'base'"
 
 
-class Scene:
-    """A database with some partitions, all of them dealt with."""
+class PartitionedState:
+    """A database with many partitions, each with a finished task."""
 
-    def __init__(self, made: Stand, partitions: int) -> None:
-        self.made = made
-        self.next = partitions  # the first block cell that nobody has yet
+    def __init__(self, stack: BenchStack, partitions: int) -> None:
+        self.stack = stack
+        self.next = partitions  # the first unused partition number
         self.partitions = partitions
 
     def seed(self) -> None:
-        self.made.execute(_WITHOUT_INDEX)
-        self.made.execute(_PARTITIONS, (0, self.partitions - 1))
-        self.made.execute(_WITH_INDEX)
-        self.made.execute(_TASKS, (0,))
-        self.made.execute("VACUUM ANALYZE")
+        self.stack.execute(_WITHOUT_INDEX)
+        self.stack.execute(_PARTITIONS, (0, self.partitions - 1))
+        self.stack.execute(_WITH_INDEX)
+        self.stack.execute(_TASKS, (0,))
+        self.stack.execute("VACUUM ANALYZE")
         self._run(self._catch_up)
-        self.made.settle()
+        self.stack.settle()
 
     def cells(self, count: int) -> tuple[int, int]:
         self.next += count
         return self.next - count, self.next - 1
 
     def route(self) -> float:
-        """Milliseconds to route an event, one after the other."""
-        ids = [row[0] for row in self.made.execute(_EVENT, self.cells(CALLS))]
+        """Return the median milliseconds to route one event."""
+        ids = [row[0] for row in self.stack.execute(_EVENT, self.cells(CALLS))]
         return self._median([lambda conn, i=i: events.route(conn, [i]) for i in ids])
 
     def invalidate(self) -> float:
-        """Milliseconds to route the invalidation of a partition somewhere in the middle."""
-        ((org_id, dataset, version),) = self.made.execute(_BASE)
+        """Return the median milliseconds to route the invalidation of one partition."""
+        ((org_id, dataset, version),) = self.stack.execute(_BASE)
         starts = [(n * 37 % self.partitions) * 10 for n in range(CALLS)]
         return self._median(
             [lambda conn, s=s: _invalidate(conn, org_id, dataset, version, s) for s in starts]
         )
 
     def reconcile(self) -> float:
-        """Milliseconds of a pass over new partitions that were dealt with."""
+        """Return the milliseconds of a pass over new partitions that have tasks."""
         return self._pass(lost=False)
 
     def heal(self) -> float:
-        """Milliseconds of a pass over new partitions whose events were lost."""
+        """Return the milliseconds of a pass over new partitions whose events were lost."""
         return self._pass(lost=True)
 
     def _pass(self, *, lost: bool) -> float:
         cells = self.cells(FRESH)
-        self.made.execute(_PARTITIONS, cells)
+        self.stack.execute(_PARTITIONS, cells)
         if not lost:
-            self.made.execute(_TASKS, (cells[0] * 10,))
+            self.stack.execute(_TASKS, (cells[0] * 10,))
 
         async def once(conn: Conn) -> None:
             done = await _pass(conn, FRESH)
@@ -131,7 +131,7 @@ class Scene:
         return self._median([once])
 
     def idle(self) -> float:
-        """Milliseconds of a pass with nothing to find."""
+        """Return the median milliseconds of a pass without new partitions."""
         return self._median([lambda conn: _pass(conn, FRESH)] * CALLS)
 
     async def _catch_up(self, conn: Conn) -> None:
@@ -141,19 +141,19 @@ class Scene:
     def _median(self, calls: list[Callable[[Conn], Awaitable[object]]]) -> float:
         waits: list[float] = []
 
-        async def all_of_them(conn: Conn) -> None:
+        async def measure_calls(conn: Conn) -> None:
             for call in calls:
                 began = time.perf_counter()
                 await call(conn)
                 waits.append(1000 * (time.perf_counter() - began))
 
-        self._run(all_of_them)
+        self._run(measure_calls)
         return statistics.median(waits)
 
     def _run(self, work: Callable[[Conn], Awaitable[None]]) -> None:
         async def connected() -> None:
             conn = await Connection.connect(
-                self.made.dsns.state, autocommit=True, options=f"{HOT_OPTIONS} {_NO_WAIT}"
+                self.stack.dsns.state, autocommit=True, options=f"{HOT_OPTIONS} {_NO_WAIT}"
             )
             async with conn:
                 conn.prepare_threshold = 0
@@ -172,39 +172,39 @@ async def _pass(conn: Conn, limit: int) -> reconciling.Comparison:
 async def _invalidate(conn: Conn, org_id: UUID, dataset: UUID, version: UUID, start: int) -> None:
     key = f"{start}-{start + 9}"
     new = NewInvalidation(dataset, version, "partition", key, start, start + 9, None, "bench")
-    made = await invalidations.record(conn, org_id, [new], made_by="user:bench", fence=None)
-    assert len(await invalidation_routing.route(conn, made)) == 1
+    recorded = await invalidations.record(conn, org_id, [new], made_by="user:bench", fence=None)
+    assert len(await invalidation_routing.route(conn, recorded)) == 1
 
 
 @contextmanager
-def scenes() -> Generator[tuple[Scene, Scene]]:
-    """The same DAG in two databases of one server: many partitions, and few."""
-    with tempfile.TemporaryDirectory(prefix="trace-bench-") as name, ExitStack() as stack:
-        directory = made_in(Path(name))
+def start_databases() -> Generator[tuple[PartitionedState, PartitionedState]]:
+    """Deploy the same DAG to two databases of one server, with many and with few partitions."""
+    with tempfile.TemporaryDirectory(prefix="trace-bench-") as name, ExitStack() as exits:
+        directory = create_credentials(Path(name))
         embedded = EmbeddedPostgres(directory / "postgres")
-        stack.callback(embedded.remove)
+        exits.callback(embedded.remove)
         server = embedded.start()
-        stack.callback(embedded.stop)
-        found: list[Scene] = []
+        exits.callback(embedded.stop)
+        found: list[PartitionedState] = []
         for label, count in (("many", MANY), ("few", FEW)):
             dsns = databases.provision(server, state=f"state_{label}", data=f"data_{label}")
-            made = Stand(directory, server, dsns, free_port(), free_port())
-            with dispatcher(made, made.api_port, made.internal_port):
-                made.post("/v1/dags", {"text": _DAG})
-            found.append(Scene(made, count))
+            stack = BenchStack(directory, server, dsns, free_port(), free_port())
+            with run_dispatcher(stack, stack.api_port, stack.internal_port):
+                stack.post("/v1/dags", {"text": _DAG})
+            found.append(PartitionedState(stack, count))
             found[-1].seed()
         yield found[0], found[1]
 
 
 def run() -> list[Result]:
-    """Each number with a million partitions, over the same with a thousand."""
-    with scenes() as (many, few):
+    """Divide each time with a million partitions by the time with a thousand."""
+    with start_databases() as (many, few):
         pairs = {
             "routing_event_growth": (many.route, few.route, "<= 1.5"),
             "routing_invalidation_growth": (many.invalidate, few.invalidate, "<= 1.5"),
             "reconciler_pass_growth": (many.reconcile, few.reconcile, "<= 1.5"),
             "reconciler_idle_growth": (many.idle, few.idle, "<= 1.5"),
-            # Comparing costs the same; new rows go to random places of a larger index.
+            # The comparison costs the same, but inserts go to random pages of a larger index.
             "reconciler_heal_growth": (many.heal, few.heal, "<= 3"),
         }
         return [

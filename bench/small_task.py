@@ -1,4 +1,4 @@
-"""A small warm task through the whole platform, over the bare Spark action it consists of."""
+"""Compare a small task on the whole platform with the plain Spark action that it runs."""
 
 import ssl
 import tempfile
@@ -20,7 +20,7 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.session.warm_session import WarmSession
 from trace_etl.spark.settings import SparkSettings
 
-BLOCKS = 20  # a partition
+BLOCKS = 20  # per partition
 SELECT = "SELECT address, count(*) AS n FROM logs GROUP BY address"
 
 _DAG = f"""
@@ -42,7 +42,7 @@ publish:
 
 
 class Platform:
-    """A stack, and one range after the other through it."""
+    """A stack that processes one range after the other."""
 
     def __init__(self, connection: StackConnection) -> None:
         context = ssl.create_default_context(cafile=connection.ca)
@@ -55,7 +55,7 @@ class Platform:
         self._post("/v1/dags", {"text": _DAG})
 
     def one_task(self) -> float:
-        """Seconds from the moment the small task was queued to its committed end."""
+        """Return the seconds from queuing the small task to its committed completion."""
         start = self._next * BLOCKS
         self._next += 1
         span = {"start": start, "end": start + BLOCKS - 1}
@@ -77,8 +77,8 @@ def _seconds(task: dict[str, Any]) -> float:
     return (ended - began).total_seconds()
 
 
-class Bare:
-    """The same SELECT over the same file, written by Spark itself, in a warm session."""
+class PlainSpark:
+    """Runs the same SELECT over the same file in a warm session of plain Spark."""
 
     def __init__(self, home: Home, directory: Path) -> None:
         settings = SparkSettings(objects=FileStore(home.objects), spark_dir=directory / "spark")
@@ -103,7 +103,7 @@ class Bare:
 
 
 def run() -> list[Result]:
-    """Wake-up, claim, token, run, write, marker, fenced completion, against read, select, write."""
+    """Compare wake-up, claim, run, write and fenced completion with read, select and write."""
     with (
         tempfile.TemporaryDirectory(prefix="trace-bench-") as name,
         start_server(DevChain(length=2000), "127.0.0.1", 0) as chain,
@@ -115,7 +115,7 @@ def run() -> list[Result]:
             platform = Platform(connection)
             for _ in range(6):
                 platform.one_task()
-            bare = Bare(home, directory)
+            bare = PlainSpark(home, directory)
             for _ in range(6):
                 bare.one_action()
             try:

@@ -1,4 +1,4 @@
-"""From the tip to hot tables, against `ethereumetl stream` into the same Postgres."""
+"""Compare following the tip into hot tables with `ethereumetl stream` into the same Postgres."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ THEIR_BLOCKS = 60
 TXS_PER_BLOCK = 29
 PROGRAM = Path(sys.prefix) / "ethereum-etl" / "bin"
 KINDS = ("blocks", "transactions", "logs")
-# Their stream wants its tables made beforehand; this is how their own definitions make them.
+# `ethereumetl stream` needs existing tables; this creates them from its own definitions.
 _THEIR_TABLES = """
 import sys
 from sqlalchemy import create_engine
@@ -47,7 +47,7 @@ metadata.create_all(create_engine(sys.argv[1]))
 
 @contextmanager
 def serving(directory: Path) -> Generator[str]:
-    """A Postgres as the stack runs it, commits durable; the connection string of its data."""
+    """Start Postgres like the stack does, with durable commits; yields the DSN of the data."""
     embedded = EmbeddedPostgres(directory / "cluster", passfile=directory / "pgpass")
     server = embedded.start()
     try:
@@ -61,7 +61,7 @@ def serving(directory: Path) -> Generator[str]:
 
 @contextmanager
 def _following(url: str, dsn: str) -> Generator[ChainFollower]:
-    """A follower into fresh hot tables: blocks, transactions and logs."""
+    """Open a follower with new hot tables for blocks, transactions and logs."""
     outputs: list[HotOutput] = []
     for kind in KINDS:
         dataset, version = uuid4(), uuid4()
@@ -72,7 +72,7 @@ def _following(url: str, dsn: str) -> Generator[ChainFollower]:
 
 
 def ours(url: str, dsn: str) -> float:
-    """Blocks per second of the loop, its start included."""
+    """Return blocks per second of the follower loop, including its start."""
     began = time.perf_counter()
     with _following(url, dsn) as follower:
         follower.open()
@@ -84,7 +84,7 @@ def ours(url: str, dsn: str) -> float:
 
 
 def streaming(url: str, dsn: str, spark: SparkSession, directory: Path) -> float:
-    """Blocks per second of Structured Streaming; the query's start is left out, as is theirs."""
+    """Return blocks per second of Structured Streaming, without the start of the query."""
     with _following(url, dsn) as follower, ThreadPoolExecutor(1) as pool:
         made = StreamingFollower(follower, spark, RpcSource((url,)), directory)
         running = pool.submit(made.run)
@@ -100,17 +100,17 @@ def streaming(url: str, dsn: str, spark: SparkSession, directory: Path) -> float
 
 
 def _wait_until(dsn: str, follower: ChainFollower, blocks: int) -> tuple[int, float]:
-    """How many blocks a follower has, and when, once it has so many."""
+    """Wait until the follower has this number of blocks; return its number and the time."""
     with connection.connect(dsn) as conn:
         while not follower.stop.wait(0.005):
-            standing = followers.read_position(conn, follower.plan.writer.stream)
-            if standing and standing.number is not None and standing.number + 1 >= blocks:
-                return standing.number + 1, time.perf_counter()
+            position = followers.read_position(conn, follower.plan.writer.stream)
+            if position and position.number is not None and position.number + 1 >= blocks:
+                return position.number + 1, time.perf_counter()
     raise RuntimeError("the streaming query ended early")
 
 
 def theirs(url: str, dsn: str, directory: Path) -> float:
-    """Blocks per second of `ethereumetl stream`, its start left out."""
+    """Return blocks per second of `ethereumetl stream`, without its start."""
     address = _address(dsn)
     subprocess.run([PROGRAM / "python", "-c", _THEIR_TABLES, address], check=True)
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -136,7 +136,7 @@ def theirs(url: str, dsn: str, directory: Path) -> float:
 
 
 def _address(dsn: str) -> str:
-    """A connection string as SQLAlchemy wants it; it knows no password file."""
+    """Return the connection string for SQLAlchemy, which does not support password files."""
     parts = conninfo_to_dict(dsn)
     for line in Path(str(parts["passfile"])).read_text().splitlines():
         *_, user, password = line.split(":")
@@ -147,7 +147,7 @@ def _address(dsn: str) -> str:
 
 
 def _wait_for(dsn: str, blocks: int, process: subprocess.Popen[bytes]) -> tuple[int, float]:
-    """How many blocks there are, and when, once there are so many."""
+    """Wait until the table has this number of blocks; return its number and the time."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         while True:
             row = conn.execute("SELECT count(*) FROM blocks").fetchone()
@@ -166,7 +166,7 @@ def _check(dsn: str, table: str, blocks: int) -> None:
 
 
 def run() -> list[Result]:
-    """Blocks of 29 transactions and 38 logs, from a recording, into one Postgres."""
+    """Write blocks of 29 transactions and 38 logs from a recording into one Postgres."""
     if not (PROGRAM / "ethereumetl").exists():
         print("tip_vs_ethereumetl needs ethereum-etl: use make bench", file=sys.stderr)
         return []

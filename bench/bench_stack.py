@@ -1,4 +1,4 @@
-"""The stand of the benchmarks: a durable Postgres, and a Dispatcher in its own process."""
+"""The stack that benchmarks use: a durable Postgres and a Dispatcher process."""
 
 import os
 import signal
@@ -26,7 +26,9 @@ _START_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True)
-class Stand:
+class BenchStack:
+    """A running Postgres and Dispatcher."""
+
     directory: Path
     server: Server
     dsns: Dsns
@@ -79,7 +81,7 @@ class Stand:
         }
 
 
-def made_in(directory: Path) -> Path:
+def create_credentials(directory: Path) -> Path:
     """Create the keys, certificates and tokens that a Dispatcher needs."""
     for part in ("tls", "task", "user", "objects"):
         (directory / part).mkdir(mode=0o700)
@@ -91,44 +93,44 @@ def made_in(directory: Path) -> Path:
 
 
 @contextmanager
-def stand() -> Generator[Stand]:
+def start_stack() -> Generator[BenchStack]:
     """Start Postgres with durable commits and one Dispatcher; remove both at the end."""
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as name:
-        directory = made_in(Path(name))
+        directory = create_credentials(Path(name))
         embedded = EmbeddedPostgres(directory / "postgres")
         server = embedded.start()
         try:
             dsns = databases.provision(server)
-            made = Stand(directory, server, dsns, free_port(), free_port())
-            with dispatcher(made, made.api_port, made.internal_port):
-                yield made
+            stack = BenchStack(directory, server, dsns, free_port(), free_port())
+            with run_dispatcher(stack, stack.api_port, stack.internal_port):
+                yield stack
         finally:
             embedded.stop()
             embedded.remove()
 
 
 @contextmanager
-def dispatcher(made: Stand, api_port: int, internal_port: int) -> Generator[int]:
+def run_dispatcher(stack: BenchStack, api_port: int, internal_port: int) -> Generator[int]:
     """Start a Dispatcher on these ports and wait until it is ready. Yields its pid."""
     process = subprocess.Popen(
         [sys.executable, "-m", "trace_etl.dispatcher"],
-        env=made.environment(api_port=api_port, internal_port=internal_port),
+        env=stack.environment(api_port=api_port, internal_port=internal_port),
     )
     try:
-        _wait_until_ready(made, process, api_port, internal_port)
+        _wait_until_ready(stack, process, api_port, internal_port)
         yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(20)
 
 
-def _wait_until_ready(made: Stand, process: subprocess.Popen[bytes], *ports: int) -> None:
+def _wait_until_ready(stack: BenchStack, process: subprocess.Popen[bytes], *ports: int) -> None:
     """Wait until both listeners of the Dispatcher answer their health checks.
 
     The first start on a machine compiles and loads every module from a cold disk: allow minutes.
     """
     deadline = time.monotonic() + _START_TIMEOUT
-    is_ready = probes.https(str(made.ca), *(f"https://127.0.0.1:{port}" for port in ports))
+    is_ready = probes.https(str(stack.ca), *(f"https://127.0.0.1:{port}" for port in ports))
     while not is_ready(process.pid):
         if process.poll() is not None:
             raise RuntimeError(f"the Dispatcher exited with code {process.returncode}")

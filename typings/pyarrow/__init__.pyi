@@ -1,4 +1,4 @@
-# The package ships no types; what crosses into it is Any, by name rather than by silence.
+# The package has no type hints; declare every name as Any.
 from typing import Any
 
 def __getattr__(name: str) -> Any: ...

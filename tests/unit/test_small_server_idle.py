@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from trace_etl.http.small_server import RpcAnswer, RpcProtocol, RpcRequest
+from trace_etl.http.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
 
 IDLE = 0.2
 CALL = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"
@@ -32,7 +32,7 @@ async def served(
     config.loaded_app = app
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: RpcProtocol(config, ServerState(), {}), "127.0.0.1", 0
+        lambda: SmallHttpProtocol(config, ServerState(), {}), "127.0.0.1", 0
     )
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trace_etl.http.event_stream import ABORT
-from trace_etl.http.small_server import RpcApp, RpcProtocol
+from trace_etl.http.small_server import RpcApp, SmallHttpProtocol
 from trace_etl.model.errors import TraceError
 
 _GRACE = 4  # seconds for running requests to finish after a stop signal
@@ -143,7 +143,7 @@ def _config(listener: Listener, tls: Tls) -> uvicorn.Config:
         lifespan="off" if listener.is_rpc else "auto",
         ssl_certfile=str(tls.cert),
         ssl_keyfile=str(tls.key),
-        http=RpcProtocol if listener.is_rpc else _AbortableProtocol,
+        http=SmallHttpProtocol if listener.is_rpc else _AbortableProtocol,
         ws="none",
         log_config=None,
         access_log=False,

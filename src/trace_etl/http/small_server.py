@@ -1,6 +1,6 @@
 """A small HTTP/1.1 server for RPC calls: it reads the whole body and writes the answer at one time.
 
-`RpcProtocol` runs inside uvicorn, which provides the listener, TLS and the shutdown. It leaves out ASGI,
+`SmallHttpProtocol` runs inside uvicorn, which provides the listener, TLS and the shutdown. It leaves out ASGI,
 streaming, upgrades and per-request objects, which take more than half of the time of a small call.
 """
 
@@ -59,7 +59,7 @@ class _LimitExceeded(Exception):
     """Raised in a parser callback to stop the parser."""
 
 
-class RpcProtocol(asyncio.Protocol):
+class SmallHttpProtocol(asyncio.Protocol):
     """One client connection. Pipelined requests are answered in order."""
 
     def __init__(

@@ -28,7 +28,7 @@ class JobList(ListReply[JobItem]):
     """One page of jobs."""
 
 
-class JobInput(Reply):
+class JobInputItem(Reply):
     name: str
     dataset_uuid: UUID
     dag: str
@@ -37,7 +37,7 @@ class JobInput(Reply):
     where: dict[str, Any] | None
 
 
-class JobOutput(Reply):
+class JobOutputItem(Reply):
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
@@ -73,8 +73,8 @@ class JobDetail(JobItem):
     queued: int
     running: int
     oldest_queued_at: datetime | None
-    inputs: list[JobInput]
-    outputs: list[JobOutput]
+    inputs: list[JobInputItem]
+    outputs: list[JobOutputItem]
     upstream: list[UpstreamWork]
     reason: str | None
     """Why the job runs no tasks; null if it runs some, or if no upstream job has work."""

@@ -1,13 +1,13 @@
 """Keyset paging for every list of the user API: `limit`, `after`, and the `next` to pass as `after`.
 
 There is no OFFSET: a page costs the same at the end of a list as at its start, and rows that are
-added or removed meanwhile do not shift the others. A handler:
+added or removed meanwhile do not shift the others. A handler with a filter (see `listing.py`):
 
-    async def list_things(user: CallerDep, ctx: ContextDep, page: PageDep) -> ThingList:
-        (after,) = page.after(str) or ("",)
-        async with ctx.pool.connection() as conn:
-            found = await things.list_things(conn, user.org_id, after=after, limit=page.fetch)
-        return page.reply(ThingList, found, lambda thing: (thing.name,))
+    async def list_things(
+        listing: ListingDep, which: Annotated[ThingFilter, Depends()]
+    ) -> ThingList:
+        found = await listing.fetch(things.list_things, which, datetime, UUID)
+        return listing.reply(ThingList, found, lambda thing: (thing.made_at, thing.thing_id))
 
 The SQL compares rows in the order it sorts by: `(a, b) > (%(after_a)s, %(after_b)s)`.
 """

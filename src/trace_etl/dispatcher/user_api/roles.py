@@ -1,7 +1,8 @@
 """The role that each route of the user API requires.
 
-To add a route, add it to this table and take `CallerDep` in the handler. The Dispatcher does not start
-if a route is missing here. `admin` includes the rights of `writer`, and `writer` those of `reader`.
+To add a route, add it to this table and take `CallerDep` or `ListingDep` in the handler. The Dispatcher
+does not start if a route is missing here. `admin` includes the rights of `writer`, and `writer` those of
+`reader`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -26,6 +26,7 @@ from trace_etl.dispatcher.user_api.backfill_planning import (
     request,
 )
 from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
+from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.dispatcher.user_api.pages import MAX_LIMIT, PageDep
 from trace_etl.model.errors import Conflict
 from trace_etl.model.scope import Range
@@ -62,15 +63,11 @@ async def create_backfill(body: BackfillRequest, user: CallerDep, ctx: ContextDe
 
 @router.get("/backfills")
 async def list_backfills(
-    user: CallerDep, ctx: ContextDep, which: Annotated[BackfillFilter, Depends()], page: PageDep
+    listing: ListingDep, which: Annotated[BackfillFilter, Depends()]
 ) -> BackfillList:
     """List backfills, newest first."""
-    after = page.after(datetime, UUID)
-    async with ctx.pool.connection() as conn:
-        found = await backfills.list_backfills(
-            conn, user.org_id, which, after=after, limit=page.fetch
-        )
-    return page.reply(BackfillList, found, lambda item: (item.created_at, item.backfill_id))
+    found = await listing.fetch(backfills.list_backfills, which, datetime, UUID)
+    return listing.reply(BackfillList, found, lambda item: (item.created_at, item.backfill_id))
 
 
 @router.get("/backfills/{backfill_id}")

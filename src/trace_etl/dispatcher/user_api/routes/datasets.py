@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from trace_etl.api.body import Name
 from trace_etl.api.user.datasets import DatasetDetail, DatasetItem, DatasetList, PartitionItem
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
+from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import DatasetFilter
@@ -19,15 +20,11 @@ router = APIRouter(prefix="/v1", tags=["datasets"])
 
 @router.get("/datasets")
 async def list_datasets(
-    user: CallerDep, ctx: ContextDep, which: Annotated[DatasetFilter, Depends()], page: PageDep
+    listing: ListingDep, which: Annotated[DatasetFilter, Depends()]
 ) -> DatasetList:
     """List the datasets of the deployed DAGs: published ones first, by name."""
-    after = page.after(int, str, str, str, str)
-    async with ctx.pool.connection() as conn:
-        found = await datasets.list_datasets(
-            conn, user.org_id, which, after=after, limit=page.fetch
-        )
-    return page.reply(DatasetList, found, _dataset_key)
+    found = await listing.fetch(datasets.list_datasets, which, int, str, str, str, str)
+    return listing.reply(DatasetList, found, _dataset_key)
 
 
 @router.get("/datasets/{name}")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 
 from trace_etl.api.user.events import EventItem, EventList
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
-from trace_etl.dispatcher.user_api.pages import PageDep
+from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.state.feed import event_log
 from trace_etl.state.feed.event_log import EventFilter
 
@@ -16,14 +16,10 @@ router = APIRouter(prefix="/v1", tags=["events"])
 
 
 @router.get("/events")
-async def list_events(
-    user: CallerDep, ctx: ContextDep, which: Annotated[EventFilter, Depends()], page: PageDep
-) -> EventList:
+async def list_events(listing: ListingDep, which: Annotated[EventFilter, Depends()]) -> EventList:
     """List events of datasets, newest first. `dag` and `job` name the producer."""
-    after = page.after(datetime, UUID)
-    async with ctx.pool.connection() as conn:
-        found = await event_log.list_events(conn, user.org_id, which, after=after, limit=page.fetch)
-    return page.reply(EventList, found, lambda event: (event.accepted_at, event.event_id))
+    found = await listing.fetch(event_log.list_events, which, datetime, UUID)
+    return listing.reply(EventList, found, lambda event: (event.accepted_at, event.event_id))
 
 
 @router.get("/events/{event_id}")

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends
 from trace_etl.api.body import Name
 from trace_etl.api.user.jobs import JobDetail, JobList
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
-from trace_etl.dispatcher.user_api.pages import PageDep
+from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.state.catalog import jobs
 from trace_etl.state.catalog.jobs import JobFilter
 
@@ -15,14 +15,10 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 
 
 @router.get("/jobs")
-async def list_jobs(
-    user: CallerDep, ctx: ContextDep, which: Annotated[JobFilter, Depends()], page: PageDep
-) -> JobList:
+async def list_jobs(listing: ListingDep, which: Annotated[JobFilter, Depends()]) -> JobList:
     """List the jobs of the deployed DAGs, by name."""
-    after = page.after(str, str)
-    async with ctx.pool.connection() as conn:
-        found = await jobs.list_jobs(conn, user.org_id, which, after=after, limit=page.fetch)
-    return page.reply(JobList, found, lambda job: (job.dag, job.job))
+    found = await listing.fetch(jobs.list_jobs, which, str, str)
+    return listing.reply(JobList, found, lambda job: (job.dag, job.job))
 
 
 @router.get("/jobs/{dag}/{job}")

@@ -31,7 +31,7 @@ async def dataset_lineage(name: Name, user: CallerDep, ctx: ContextDep) -> Datas
 async def partition_lineage(
     name: Name, partition_key: Key, user: CallerDep, ctx: ContextDep
 ) -> PartitionLineage:
-    """Show which attempt made a partition, from which partitions, and what was made from it."""
+    """Show the attempt that wrote a partition, and its upstream and downstream partitions."""
     async with ctx.pool.connection() as conn:
         dataset = await datasets.get_dataset(conn, user.org_id, name)
         version = dataset.dataset_version

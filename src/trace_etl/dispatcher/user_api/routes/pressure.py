@@ -15,7 +15,8 @@ from trace_etl.api.user.pressure import (
     StillPaused,
 )
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
-from trace_etl.dispatcher.user_api.pages import MAX_LIMIT, PageDep
+from trace_etl.dispatcher.user_api.listing import ListingDep
+from trace_etl.dispatcher.user_api.pages import MAX_LIMIT
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.flow import loads, pauses
 from trace_etl.state.flow.pauses import PauseFilter
@@ -36,14 +37,10 @@ async def get_pressure(user: CallerDep, ctx: ContextDep) -> Pressure:
 
 
 @router.get("/pauses")
-async def list_pauses(
-    user: CallerDep, ctx: ContextDep, which: Annotated[PauseFilter, Depends()], page: PageDep
-) -> PauseList:
+async def list_pauses(listing: ListingDep, which: Annotated[PauseFilter, Depends()]) -> PauseList:
     """List paused jobs: what paused each of them, since when and why."""
-    after = page.after(str, str, str)
-    async with ctx.pool.connection() as conn:
-        found = await pauses.list_pauses(conn, user.org_id, which, after=after, limit=page.fetch)
-    return page.reply(PauseList, found, lambda pause: (pause.dag, pause.job, pause.by))
+    found = await listing.fetch(pauses.list_pauses, which, str, str, str)
+    return listing.reply(PauseList, found, lambda pause: (pause.dag, pause.job, pause.by))
 
 
 @router.post("/pauses")

@@ -45,7 +45,7 @@ def describe_plan(plan: DeployPlan) -> DagPlan:
 async def rollout(
     name: Name, user: CallerDep, ctx: ContextDep, dag_version: UUID | None = None
 ) -> RolloutReply:
-    """Show the last rollout of a DAG, or of one version: what is covered, what it waits for."""
+    """Show the last rollout of a DAG, or of one version: its progress, and why it waits."""
     async with snapshot(ctx.pool) as conn:
         return await progress.get_rollout(conn, user.org_id, name, dag_version)
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends
 from trace_etl.api.body import Name
 from trace_etl.api.user.tasks import CancelReply, TaskDetail, TaskList, TaskSummary
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
-from trace_etl.dispatcher.user_api.pages import PageDep
+from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.model.errors import Conflict
 from trace_etl.policy.waiting_reasons import TaskFacts, explain_task
 from trace_etl.queues.queue import QueueUnavailable
@@ -29,15 +29,11 @@ _TASK_FACTS = {field.name for field in fields(TaskFacts)} - {"runtime_has_worker
 
 @router.get("/tasks")
 async def list_tasks(
-    user: CallerDep, ctx: ContextDep, which: Annotated[TaskFilter, Depends()], page: PageDep
+    ctx: ContextDep, listing: ListingDep, which: Annotated[TaskFilter, Depends()]
 ) -> TaskList:
     """List tasks, newest first."""
-    after = page.after(datetime, UUID)
-    async with ctx.pool.connection() as conn:
-        found = await task_queries.list_tasks(
-            conn, user.org_id, which, after=after, limit=page.fetch
-        )
-    return page.reply(TaskList, await _explain(ctx, found), lambda t: (t.created_at, t.task_id))
+    found = await listing.fetch(task_queries.list_tasks, which, datetime, UUID)
+    return listing.reply(TaskList, await _explain(ctx, found), lambda t: (t.created_at, t.task_id))
 
 
 @router.get("/tasks/summary")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 
 from trace_etl.api.user.triggers import TriggerList, TriggerReply, TriggerRequest
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
-from trace_etl.dispatcher.user_api.pages import PageDep
+from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.feed import event_log
@@ -20,15 +20,13 @@ router = APIRouter(prefix="/v1", tags=["events"])
 
 @router.get("/triggers")
 async def list_triggers(
-    user: CallerDep, ctx: ContextDep, which: Annotated[TriggerFilter, Depends()], page: PageDep
+    listing: ListingDep, which: Annotated[TriggerFilter, Depends()]
 ) -> TriggerList:
     """List what people, schedules and webhooks asked sources for, newest first."""
-    after = page.after(datetime, UUID)
-    async with ctx.pool.connection() as conn:
-        found = await event_log.list_triggers(
-            conn, user.org_id, which, after=after, limit=page.fetch
-        )
-    return page.reply(TriggerList, found, lambda trigger: (trigger.triggered_at, trigger.event_id))
+    found = await listing.fetch(event_log.list_triggers, which, datetime, UUID)
+    return listing.reply(
+        TriggerList, found, lambda trigger: (trigger.triggered_at, trigger.event_id)
+    )
 
 
 @router.post("/triggers")

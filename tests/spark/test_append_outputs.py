@@ -105,7 +105,7 @@ def test_an_appended_dataset_can_be_read_as_an_input(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("('ann', 1, map('a', 1))", r"column amount is map<string,int>; append holds numbers"),
+        ("('ann', 1, map('a', 1))", r"column amount is map<string,int>; append stores numbers"),
         ("('ann', 1, 'a\\u0000b')", "Postgres cannot store a value"),
         (
             "(CAST(NULL AS STRING), 1, 1D)",
@@ -188,5 +188,5 @@ def test_a_column_reserved_for_buffered_tables_is_refused(
     mine: SparkRunner, output: TaskOutput, name: str
 ) -> None:
     made = task("sql", {"sql": f"SELECT 'ann' AS who, 1L AS {name}"}, ["answer"], scope=SCOPE)
-    with pytest.raises(BadSql, match=f"the platform keeps {name} for itself"):
+    with pytest.raises(BadSql, match=f"the column name {name} is reserved"):
         mine.run(made.model_copy(update={"outputs": [output]}))

@@ -112,7 +112,7 @@ def test_large_outputs_are_split_into_batches_below_the_size_limit(
     mine: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_batches, "MAX_BATCH_BYTES", 100)
-    lines = pipeline_batches.packed(iter(_tables(25)))
+    lines = pipeline_batches.pack_rows(iter(_tables(25)))
     sizes = [sum(map(len, part)) for part in lines]
     assert len(sizes) > 5
     assert max(sizes) <= 100
@@ -120,7 +120,7 @@ def test_large_outputs_are_split_into_batches_below_the_size_limit(
 
 def test_batches_do_not_exceed_the_row_limit_of_the_sink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_batches, "MAX_BATCH_ROWS", 10)
-    assert [len(part) for part in pipeline_batches.packed(iter(_tables(25)))] == [10, 10, 5]
+    assert [len(part) for part in pipeline_batches.pack_rows(iter(_tables(25)))] == [10, 10, 5]
 
 
 def _tables(rows: int) -> list[Any]:

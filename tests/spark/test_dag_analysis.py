@@ -84,7 +84,7 @@ def test_an_invalid_select_is_reported_with_its_position(
 
 @pytest.mark.parametrize(
     ("key", "column", "message"),
-    [("address", "map(address, n)", "append holds numbers"), ("adress", "n", "no column adress")],
+    [("address", "map(address, n)", "append stores numbers"), ("adress", "n", "no column adress")],
     ids=["type", "key"],
 )
 def test_columns_that_append_cannot_store_are_reported_before_a_run(

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from trace_etl.objects.file_store import FileStore
-from trace_etl.spark.io.encodings import smallest
+from trace_etl.spark.io.encodings import choose_encodings
 from trace_etl.spark.io.parquet import open_parquet_file
 
 ROWS = 30_000
@@ -45,7 +45,7 @@ def _written(path: Path, rows: Any, *, is_archive: bool) -> Path:
 
 
 def test_every_column_gets_the_encoding_that_suits_it() -> None:
-    found = smallest(_rows(), level=6)
+    found = choose_encodings(_rows(), level=6)
     assert "address" in found.dictionary and "nested.list.element.a" in found.dictionary
     assert found.others["block_number"] == "DELTA_BINARY_PACKED"
     assert found.others["transaction_hash"] == "DELTA_BYTE_ARRAY"

@@ -4,11 +4,13 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from pydantic import PositiveInt
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, PositiveInt
+from pydantic_settings import SettingsConfigDict
+
+from trace_etl.objects.settings import ObjectsSettings
 
 
-class DispatcherSettings(BaseSettings):
+class DispatcherSettings(ObjectsSettings):
     model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
 
     state_dsn: str
@@ -22,8 +24,6 @@ class DispatcherSettings(BaseSettings):
     task_keys_dir: Path
     user_keys_dir: Path
     worker_tokens_file: Path
-    objects_url: str
-    """The object store, for example `file:///var/lib/trace/objects`."""
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"
 
@@ -50,6 +50,7 @@ class DispatcherSettings(BaseSettings):
     pressure_bulk_delay: timedelta = timedelta(seconds=5)
     """Time between pausing bulk tasks and pausing normal tasks, while a queue stays over its limit."""
     backfill_window: int = 200  # queued and running tasks per backfill
-    operator_caps: dict[str, PositiveInt] = {}  # concurrent attempts per operator, over all jobs
+    operator_caps: dict[str, PositiveInt] = Field({})
+    """Concurrent attempts per operator, over all jobs."""
     reconcile_grace: timedelta = timedelta(seconds=30)
     """Time for the outbox to route an event before the reconciler does."""

@@ -10,7 +10,7 @@ from trace_etl.model.errors import Invalid
 from trace_etl.model.storage import StorageRef, hot_table
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore, object_key
-from trace_etl.query.sql_guard import CheckedQuery, TableReference
+from trace_etl.query.sql_guard import GuardedQuery, TableReference
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import PublishedDataset
 from trace_etl.state.db.pool import Conn, Pool
@@ -37,7 +37,7 @@ class Pin:
         return self.partitions[-1].columns if self.partitions else []
 
 
-async def pin_datasets(pool: Pool, org_id: UUID, query: CheckedQuery) -> list[Pin]:
+async def pin_datasets(pool: Pool, org_id: UUID, query: GuardedQuery) -> list[Pin]:
     """Pin every dataset that the query names, in one snapshot. Raises Invalid for unknown names."""
     async with snapshot(pool) as conn:
         found = await datasets.list_published(conn, org_id, query.names)
@@ -54,7 +54,7 @@ async def _pin_dataset(conn: Conn, dataset: PublishedDataset) -> Pin:
     return Pin(dataset.name, dataset.dataset_version, found, table)
 
 
-def _list_unknown(query: CheckedQuery, published: set[str]) -> list[TableReference]:
+def _list_unknown(query: GuardedQuery, published: set[str]) -> list[TableReference]:
     known = published | query.cte_names
     return [table for table in query.tables if table.name not in known]
 

@@ -4,10 +4,12 @@ from pathlib import Path
 from uuid import UUID
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from trace_etl.objects.settings import ObjectsSettings
 
 
-class QuerySettings(BaseSettings):
+class QuerySettings(ObjectsSettings):
     model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
 
     state_dsn: str
@@ -18,8 +20,6 @@ class QuerySettings(BaseSettings):
     tls_cert: Path
     tls_key: Path
     user_keys_dir: Path
-    objects_url: str
-    """The object store, for example `file:///var/lib/trace/objects`."""
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"
 

@@ -72,7 +72,7 @@ class TableReference:
 
 
 @dataclass(frozen=True)
-class CheckedQuery:
+class GuardedQuery:
     """A SELECT that may run, the tables it names, and the names that its WITH clauses define."""
 
     sql: str
@@ -98,7 +98,7 @@ class SqlGuard:
             },
         )
 
-    def check(self, sql: str) -> CheckedQuery:
+    def check(self, sql: str) -> GuardedQuery:
         """Check a query. Raises Invalid with every fault found."""
         nodes = list(_walk(self._parse(sql)))
         faults = {
@@ -107,7 +107,7 @@ class SqlGuard:
         if faults:
             raise Invalid(list(faults.values())[::-1])
         tables = [_read_reference(sql, node) for node in nodes if node.get("type") == "BASE_TABLE"]
-        return CheckedQuery(sql, tuple(tables), frozenset(_list_cte_names(nodes)))
+        return GuardedQuery(sql, tuple(tables), frozenset(_list_cte_names(nodes)))
 
     def _parse(self, sql: str) -> Node:
         for signs in _SIGNS.finditer(sql):

@@ -4,10 +4,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from trace_etl.objects.settings import ObjectsSettings
 
 
-class SinkSettings(BaseSettings):
+class SinkSettings(ObjectsSettings):
     model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
 
     dispatcher_url: str
@@ -16,7 +18,6 @@ class SinkSettings(BaseSettings):
     sink_id: str = "sink"
     queue_dsn: str
     data_dsn: str
-    objects_url: str
     sweep_interval: timedelta = Field(timedelta(hours=1), gt=timedelta(0))
     """Time between two sweeps for retired tables."""
     ready_file: Path | None = None

@@ -21,7 +21,7 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.sql_checks import add_upstream_jobs
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import OperatorError
-from trace_etl.spark.io.appends import storable
+from trace_etl.spark.io.appends import cast_to_stored
 from trace_etl.spark.io.inputs import Input, where_columns
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.operators import find_operator, find_output_schemas
@@ -159,7 +159,7 @@ def _find_outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas
     if isinstance(result, TaskResult):
         return {}
     if job.update_strategy == "append" and isinstance(result, Frame):
-        stored = storable(result.frame, context.task.outputs[0])
+        stored = cast_to_stored(result.frame, context.task.outputs[0])
         return {result.output: stored.schema}
     return {name: from_arrow_schema(schema) for name, schema in result.schemas().items()}
 

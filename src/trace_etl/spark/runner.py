@@ -140,7 +140,7 @@ class SparkRunner:
         for name, schema in result.schemas().items():
             mark_success(targets[name], written[name], schema)
         invalidations = result.invalidations if isinstance(result, Frame) else ()
-        return reports.result(context.task, written, invalidations)
+        return reports.report_files(context.task, written, invalidations)
 
     def _make_targets(self, task: TaskPayload) -> dict[str, OutputFile]:
         return {

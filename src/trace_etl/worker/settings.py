@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from trace_etl.objects.settings import ObjectsSettings
 
 
-class WorkerSettings(BaseSettings):
+class WorkerSettings(ObjectsSettings):
     model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
 
     dispatcher_url: str
@@ -13,20 +16,18 @@ class WorkerSettings(BaseSettings):
     worker_token_file: Path
     worker_id: str
     queue_dsn: str
-    runtimes: list[str] = ["ecs_python", "ecs_platform"]
+    runtimes: list[str] = Field(["ecs_python", "ecs_platform"])
     slots: int = 2
-    objects_url: str
-    """The object store, for example `file:///var/lib/trace/objects`."""
     spark_master: str = "local[2]"
     spark_memory: str = "1g"
     memory_limit: str | None = None
     """Memory for the worker and its child processes. Sizes Spark's heap instead of spark_memory."""
-    spark_conf: dict[str, str] = {}
+    spark_conf: dict[str, str] = Field({})
     """Spark settings; they override the ones that the worker chooses."""
     spark_dir: Path
     java_home: Path | None = None
     data_dsn: str | None = None
     metrics_port: int | None = None
-    rpc_pools: dict[str, list[str]] = {}
+    rpc_pools: dict[str, list[str]] = Field({})
     ready_file: Path | None = None
     log_level: str = "info"

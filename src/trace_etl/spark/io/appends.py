@@ -1,4 +1,4 @@
-"""`update_strategy: append`: an output's rows upserted into a table of Postgres data."""
+"""Outputs with `update_strategy: append`: upsert rows into a table of Postgres data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     dsn = context.settings.data_dsn
     if dsn is None:
         raise BadTask(f"output {output.name}: append needs Postgres data (TRACE_DATA_DSN)")
-    frame = storable(result.frame, output)
-    target = _target(context, output, frame)
+    frame = cast_to_stored(result.frame, output)
+    target = _make_target(context, output, frame)
     with connection.connect(dsn) as conn, connection.transaction(conn):
         target = appends.create_staging(conn, target)
     try:
@@ -47,49 +47,53 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
         with connection.connect(dsn) as conn:
             appends.drop_staging(conn, target)
         raise
-    return reports.appended(context.task, output, f"postgres_table:{target.table}", rows)
+    return reports.report_appended(context.task, output, f"postgres_table:{target.table}", rows)
 
 
-def storable(frame: DataFrame, output: TaskOutput, *, is_plain: bool = False) -> DataFrame:
-    """The columns as the table holds them. Raises BadSql naming one that has no place there.
+def cast_to_stored(frame: DataFrame, output: TaskOutput, *, is_buffered: bool = False) -> DataFrame:
+    """Cast the columns to types that the table can store. Raises BadSql naming the first other one.
 
-    `is_plain`: only what goes through JSON unharmed, numbers in their widest form.
+    With `is_buffered`, only types that JSON represents without loss are allowed.
     """
     missing = [name for name in output.unique_key if name not in frame.columns]
     if missing:
-        raise BadSql(f"output {output.name}: there is no column {missing[0]} of the unique_key")
-    for name in set(RESERVED) & set(frame.columns):  # readers would take it for buffered
-        raise BadSql(f"output {output.name}: the platform keeps {name} for itself: rename it")
-    stored = _plain if is_plain else _stored
-    columns = [stored(field.name, field.dataType) for field in frame.schema.fields]
+        raise BadSql(
+            f"output {output.name}: the result has no column {missing[0]}, which the unique_key names"
+        )
+    for name in set(RESERVED) & set(frame.columns):  # readers would treat the table as buffered
+        raise BadSql(f"output {output.name}: the column name {name} is reserved; rename the column")
+    cast_column = _cast_buffered if is_buffered else _cast_appended
+    columns = [cast_column(field.name, field.dataType) for field in frame.schema.fields]
     return frame.select(*columns)
 
 
-def _stored(name: str, kind: DataType) -> Column:
+def _cast_appended(name: str, kind: DataType) -> Column:
     item = kind.elementType if isinstance(kind, ArrayType) else kind
     form = appended_form(item.typeName())
     if form is None:
         raise BadSql(
-            f"column {name} is {kind.simpleString()}; append holds numbers, booleans, strings, "
-            "binary, dates, timestamps and arrays of these: CAST it, or make it text by to_json"
+            f"column {name} is {kind.simpleString()}; append stores numbers, booleans, strings, "
+            "binary, dates, timestamps and arrays of these: CAST it, or convert it with to_json"
         )
     if form is BY_SPARK[item.typeName()]:
         return F.col(f"`{name}`")
-    wanted = form.spark if item is kind else f"array<{form.spark}>"
-    return F.col(f"`{name}`").cast(wanted).alias(name)
+    stored_type = form.spark if item is kind else f"array<{form.spark}>"
+    return F.col(f"`{name}`").cast(stored_type).alias(name)
 
 
-def _plain(name: str, kind: DataType) -> Column:
+def _cast_buffered(name: str, kind: DataType) -> Column:
     form = buffered_form(kind.typeName())
     if form is None:
         raise BadSql(
-            f"column {name} is {kind.simpleString()}; a buffered dataset holds bigint, double, "
+            f"column {name} is {kind.simpleString()}; a buffered dataset stores bigint, double, "
             "boolean, string and binary: CAST it"
         )
     return F.col(f"`{name}`").cast(form.spark).alias(name)
 
 
-def _target(context: OperatorContext, output: TaskOutput, frame: DataFrame) -> appends.AppendTarget:
+def _make_target(
+    context: OperatorContext, output: TaskOutput, frame: DataFrame
+) -> appends.AppendTarget:
     return appends.AppendTarget(
         table=hot_table(output.dataset_uuid, output.dataset_version),
         schema=to_arrow_schema(frame.schema, timezone="UTC"),
@@ -102,7 +106,7 @@ def _target(context: OperatorContext, output: TaskOutput, frame: DataFrame) -> a
 
 @dataclass(frozen=True)
 class _Stager:
-    """Runs on an executor: one partition of rows to the staging table."""
+    """Runs on an executor: copies one partition of rows to the staging table."""
 
     dsn: str
     target: appends.AppendTarget

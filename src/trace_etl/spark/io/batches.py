@@ -18,7 +18,7 @@ from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql, BadTask
 from trace_etl.spark.io import reports
-from trace_etl.spark.io.appends import storable
+from trace_etl.spark.io.appends import cast_to_stored
 from trace_etl.spark.io.storage import file_key
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.executors import freeze_imports
@@ -32,7 +32,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     [output] = context.task.outputs
     if context.link is None or context.link.publish is None:
         raise BadTask(f"output {output.name}: this runner is not connected to a Dispatcher")
-    frame = storable(declared(result.frame, output), output, is_plain=True)
+    frame = cast_to_stored(cast_to_declared(result.frame, output), output, is_buffered=True)
     writer = _BatchWriter(context.settings.objects, output.storage_ref)
     written = frame.coalesce(1).mapInArrow(writer, _REPORT_TYPE)
     rows = cast("Any", written).collect()
@@ -45,10 +45,10 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
             batch_size_bytes=row["bytes"],
         )
     total = sum(row["rows"] for row in rows)
-    return reports.buffered(context.task, output, total, sum(row["bytes"] for row in rows))
+    return reports.report_buffered(context.task, output, total, sum(row["bytes"] for row in rows))
 
 
-def declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
+def cast_to_declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
     """Cast columns to the published schema. Raises BadSql naming a column that does not fit."""
     types = {column["name"]: column["type"] for column in output.columns or ()}
     for field in frame.schema.fields:
@@ -61,7 +61,7 @@ def declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
             )
     for column in output.columns or ():
         if column["name"] not in frame.columns and not column["nullable"]:
-            raise BadSql(f"output {output.name}: there is no column {column['name']}")
+            raise BadSql(f"output {output.name}: the result has no column {column['name']}")
     return frame.select(*(F.col(f"`{n}`").cast(types[n]).alias(n) for n in frame.columns))
 
 
@@ -73,7 +73,7 @@ class _BatchWriter:
     storage: Storage
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        files = [self._write_file(n, lines) for n, lines in enumerate(packed(batches))]
+        files = [self._write_file(n, lines) for n, lines in enumerate(pack_rows(batches))]
         freeze_imports()
         columns = [list(column) for column in zip(*files, strict=True)] or [[], [], []]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _REPORT, strict=True)]
@@ -86,13 +86,13 @@ class _BatchWriter:
         return name, len(lines), len(content)
 
 
-def packed(batches: Iterator[Any]) -> Iterator[list[bytes]]:
-    """Rows as lines of JSON, in groups as large as a batch may be."""
+def pack_rows(batches: Iterator[Any]) -> Iterator[list[bytes]]:
+    """Encode rows as lines of JSON, grouped into batches of at most the maximum size."""
     lines: list[bytes] = []
     size = 0
     for batch in batches:
         for row in batch.to_pylist():
-            line = json.dumps(row, default=_hexadecimal, ensure_ascii=False).encode() + b"\n"
+            line = json.dumps(row, default=_encode_bytes, ensure_ascii=False).encode() + b"\n"
             if lines and (size + len(line) > MAX_BATCH_BYTES or len(lines) >= MAX_BATCH_ROWS):
                 yield lines
                 lines, size = [], 0
@@ -102,5 +102,5 @@ def packed(batches: Iterator[Any]) -> Iterator[list[bytes]]:
         yield lines
 
 
-def _hexadecimal(value: Any) -> str:
+def _encode_bytes(value: Any) -> str:
     return "0x" + bytes(value).hex()

@@ -1,4 +1,4 @@
-"""How each column of an archive is encoded: whatever makes its first rows smallest."""
+"""Choose the encoding of each column of an archive: the one that makes its first rows smallest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,24 +8,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 _DICTIONARY, _PLAIN = "DICTIONARY", "PLAIN"
-_SAMPLE = 20_000  # rows; the first of a file are like the others: it is one range of one table
+_SAMPLE = 20_000  # rows; a file is one range of one table, so its first rows represent the others
 
 
 @dataclass(frozen=True)
 class Encodings:
-    """The columns with a dictionary, and the encoding of every other, by Parquet's names."""
+    """The columns with a dictionary, and the encodings of the others, by their names in Parquet."""
 
     dictionary: Sequence[str]
     others: Mapping[str, str]
 
 
-def smallest(rows: Any, *, level: int) -> Encodings:
-    """Try every column in each way. The same rows always give the same answer."""
+def choose_encodings(rows: Any, *, level: int) -> Encodings:
+    """Try all encodings of each column. The same rows always give the same result."""
     sample = rows.slice(0, _SAMPLE)
     chosen: dict[str, str] = {}
     for field in sample.schema:
         column = sample.select([field.name])
-        sizes = {kind: _size(column, kind, level) for kind in _candidates(field.type)}
+        sizes = {kind: _measure_size(column, kind, level) for kind in _list_candidates(field.type)}
         best = min(sizes, key=lambda kind: (sizes[kind][0], kind))
         chosen |= dict.fromkeys(sizes[best][1], best)
     return Encodings(
@@ -34,7 +34,7 @@ def smallest(rows: Any, *, level: int) -> Encodings:
     )
 
 
-def _candidates(kind: Any) -> list[str]:
+def _list_candidates(kind: Any) -> list[str]:
     if pa.types.is_nested(kind) or pa.types.is_boolean(kind):
         return [_DICTIONARY]
     if pa.types.is_int64(kind) or pa.types.is_int32(kind):
@@ -44,8 +44,8 @@ def _candidates(kind: Any) -> list[str]:
     return [_DICTIONARY, _PLAIN]
 
 
-def _size(column: Any, kind: str, level: int) -> tuple[int, list[str]]:
-    """The bytes that a column takes, and the names of its leaves."""
+def _measure_size(column: Any, kind: str, level: int) -> tuple[int, list[str]]:
+    """Return the encoded size of a column, and the names of its leaf columns."""
     sink = pa.BufferOutputStream()
     special = None if kind in (_DICTIONARY, _PLAIN) else {column.schema.names[0]: kind}
     pq.write_table(

@@ -16,7 +16,7 @@ from trace_etl.objects.errors import InvalidKey, StorageError
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.errors import BadTask, InputMissing
-from trace_etl.spark.io.reports import blocks
+from trace_etl.spark.io.reports import block_range
 from trace_etl.spark.io.scan import Limit, Scan
 from trace_etl.spark.io.storage import file_key
 
@@ -72,7 +72,7 @@ def _in_order(partitions: list[InputPartition]) -> bool:
 
 def _are_inside(partitions: list[InputPartition], scope: Scope | None) -> bool:
     """Whether the scope covers the partitions whole, so that no row needs a check."""
-    span = blocks(scope) if scope else None
+    span = block_range(scope) if scope else None
     return span is not None and all(
         part.start is not None
         and part.end is not None
@@ -83,7 +83,7 @@ def _are_inside(partitions: list[InputPartition], scope: Scope | None) -> bool:
 
 
 def _overlaps(partition: InputPartition, scope: Scope | None) -> bool:
-    span = blocks(scope) if scope else None
+    span = block_range(scope) if scope else None
     if span is None or partition.start is None or partition.end is None:
         return True
     return partition.start <= span[1] and partition.end >= span[0]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trace_etl.objects.store import ObjectStore, ObjectWriter
-from trace_etl.spark.io.encodings import smallest
+from trace_etl.spark.io.encodings import choose_encodings
 
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 64 * 1024 * 1024  # limits the memory that wide rows take
@@ -75,7 +75,7 @@ class ParquetFile:
         """Choose encodings by the first rows and start the file."""
         settings: dict[str, Any] = {"use_dictionary": _repetitive(self._schema)}
         if self._is_archive:
-            found = smallest(rows, level=_ARCHIVE_LEVEL)
+            found = choose_encodings(rows, level=_ARCHIVE_LEVEL)
             settings = {
                 "compression_level": _ARCHIVE_LEVEL,
                 "use_dictionary": list(found.dictionary),

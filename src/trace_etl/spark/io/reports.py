@@ -1,4 +1,4 @@
-"""What a finished task tells the Dispatcher, in the shapes of the completion call."""
+"""Build the result that a finished task reports to the Dispatcher."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,22 +8,22 @@ from trace_etl.api.task.lifecycle import Output, Published, TaskResult
 from trace_etl.api.task.payload import Scope, TaskOutput, TaskPayload
 from trace_etl.spark.io.parquet import WrittenFile
 
-_WHOLE = "all"  # the partition of an output that is not cut into ranges
+_WHOLE = "all"  # the partition key of an output that is not split into ranges
 
 
 def file_name(output: str, scope: Scope | None) -> str:
-    """`logs_0_499.parquet`: the range stays readable in the name."""
+    """Return the name of an output's file, for example `logs_0_499.parquet`."""
     if scope is None:
         return f"{output}.parquet"
-    span = blocks(scope)
+    span = block_range(scope)
     if span is not None:
         return f"{output}_{span[0]}_{span[1]}.parquet"
     part = scope.partition_key or _WHOLE
     return f"{output}_{re.sub(r'[^A-Za-z0-9.-]', '_', part)}.parquet"
 
 
-def blocks(scope: Scope) -> tuple[int, int] | None:
-    """The blocks that a scope is about: its range, or what is new up to its cursor."""
+def block_range(scope: Scope) -> tuple[int, int] | None:
+    """Return the blocks of a scope: its range, or the new blocks up to its cursor."""
     if scope.start is not None and scope.end is not None:
         return scope.start, scope.end
     if scope.cursor is not None:
@@ -31,40 +31,40 @@ def blocks(scope: Scope) -> tuple[int, int] | None:
     return None
 
 
-def result(
+def report_files(
     task: TaskPayload,
     written: Mapping[str, WrittenFile],
     invalidations: Sequence[Invalidation] = (),
 ) -> TaskResult:
-    """Every output with its counts, its prefix to point at, and the event it causes."""
+    """Report every output's counts, the prefix to commit, and its event."""
     scope = task.scope or Scope()
     return TaskResult(
-        outputs=[_output(output, scope, written[output.name]) for output in task.outputs],
-        datasets_published=[_published(output, scope) for output in task.outputs],
-        events=[_event(output, scope) for output in task.outputs],
+        outputs=[
+            _make_output(
+                output, scope, rows=written[output.name].rows, size=written[output.name].bytes
+            )
+            for output in task.outputs
+        ],
+        datasets_published=[_make_publication(output, scope) for output in task.outputs],
+        events=[_make_event(output, scope) for output in task.outputs],
         invalidations=list(invalidations),
     )
 
 
-def appended(task: TaskPayload, output: TaskOutput, location: str, rows: int) -> TaskResult:
-    """An output whose rows went to a table: nothing to point at, an event all the same."""
+def report_appended(task: TaskPayload, output: TaskOutput, location: str, rows: int) -> TaskResult:
+    """Report rows that were written to a table: there is no prefix to commit."""
     scope = task.scope or Scope()
-    told = Output(
-        output_index=output.output_index,
-        dataset_uuid=output.dataset_uuid,
-        dataset_version=output.dataset_version,
-        location=location,
-        cursor=scope.cursor,
-        partition_key=_partition_key(scope),
-        row_count=rows,
-    )
-    return TaskResult(outputs=[told], events=[_event(output, scope)])
+    appended = _make_output(output, scope, rows=rows).model_copy(update={"location": location})
+    return TaskResult(outputs=[appended], events=[_make_event(output, scope)])
 
 
-def buffered(task: TaskPayload, output: TaskOutput, rows: int, size: int) -> TaskResult:
-    """An output whose rows wait for the sink: the event is the sink's to cause."""
-    scope = task.scope or Scope()
-    told = Output(
+def report_buffered(task: TaskPayload, output: TaskOutput, rows: int, size: int) -> TaskResult:
+    """Report rows that the sink will write. The event follows when the sink has written them."""
+    return TaskResult(outputs=[_make_output(output, task.scope or Scope(), rows=rows, size=size)])
+
+
+def _make_output(output: TaskOutput, scope: Scope, *, rows: int, size: int | None = None) -> Output:
+    return Output(
         output_index=output.output_index,
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
@@ -74,24 +74,10 @@ def buffered(task: TaskPayload, output: TaskOutput, rows: int, size: int) -> Tas
         row_count=rows,
         byte_count=size,
     )
-    return TaskResult(outputs=[told])
 
 
-def _output(output: TaskOutput, scope: Scope, written: WrittenFile) -> Output:
-    return Output(
-        output_index=output.output_index,
-        dataset_uuid=output.dataset_uuid,
-        dataset_version=output.dataset_version,
-        location=output.storage_ref.ref().url,
-        cursor=scope.cursor,
-        partition_key=_partition_key(scope),
-        row_count=written.rows,
-        byte_count=written.bytes,
-    )
-
-
-def _published(output: TaskOutput, scope: Scope) -> Published:
-    span = blocks(scope)
+def _make_publication(output: TaskOutput, scope: Scope) -> Published:
+    span = block_range(scope)
     return Published(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
@@ -101,8 +87,8 @@ def _published(output: TaskOutput, scope: Scope) -> Published:
     )
 
 
-def _event(output: TaskOutput, scope: Scope) -> Event:
-    span = blocks(scope)
+def _make_event(output: TaskOutput, scope: Scope) -> Event:
+    span = block_range(scope)
     return Event(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
@@ -113,6 +99,6 @@ def _event(output: TaskOutput, scope: Scope) -> Event:
 
 
 def _partition_key(scope: Scope) -> str:
-    """What a cursor's task writes is a partition too: the blocks since the last one."""
-    span = blocks(scope)
+    """A task with a cursor writes a partition too: the blocks since the last task."""
+    span = block_range(scope)
     return scope.partition_key or (f"{span[0]}-{span[1]}" if span else _WHOLE)

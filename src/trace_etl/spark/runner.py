@@ -55,7 +55,7 @@ class _Run:
 
 @dataclass
 class SparkRunner:
-    """Runs tasks. One per worker process; `run` may be called from several threads at once."""
+    """Runs tasks. One per worker process; `run` may be called from several threads."""
 
     settings: SparkSettings
     _runs: list[_Run] = field(default_factory=list[_Run], init=False)

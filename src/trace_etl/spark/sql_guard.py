@@ -88,7 +88,7 @@ class _ClassicQuery:
 class _ConnectQuery:
     """Checks the plan that a Spark Connect server describes, without running the text.
 
-    `spark.sql` would run a command at once. A relation made from the same text does nothing until
+    `spark.sql` would run a command immediately. A relation made from the same text does nothing until
     its rows are requested, and that happens only after the check. Explaining a query optimises it,
     which may call its functions; the body of a view is only analysed.
     """

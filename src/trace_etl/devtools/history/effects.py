@@ -51,12 +51,12 @@ def _find_unsent_events(facts: Facts, dump: Dump) -> Iterator[Violation]:
 
 
 def _find_lost_events(facts: Facts, dump: Dump) -> Iterator[Violation]:
-    kept: dict[UUID, list[EventKey]] = defaultdict(list)
+    stored: dict[UUID, list[EventKey]] = defaultdict(list)
     for _, row in dump.rows_of(EventRow):
-        kept[row.producer_task_id].append(_event_key(row))
+        stored[row.producer_task_id].append(_event_key(row))
     for task_id in list(facts.fenced):
         for one in find_event_calls(facts, task_id):
-            lost = [k for k in one.keys if not any(k.may_be(row) for row in kept[task_id])]
+            lost = [k for k in one.keys if not any(k.may_be(row) for row in stored[task_id])]
             if one.fenced.accepted and lost:
                 scopes = ", ".join(sorted(k.scope_key for k in lost))
                 text = f"task {task_id}: accepted events are missing: {scopes}"

@@ -45,7 +45,7 @@ class RpcSource:
     tries: int = 5
     initial_delay: float = 0.2
     spread: bool = True
-    """Use all endpoints at once. False at the tip, where endpoints may differ."""
+    """Use all endpoints concurrently. False at the tip, where endpoints may differ."""
 
 
 class BatchSizer:

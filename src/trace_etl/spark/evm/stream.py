@@ -35,7 +35,7 @@ class EvmStreamReader(DataSourceStreamReader):
     """Plans on the driver, reads on executors. Every offset keeps `reorg_depth` hashes."""
 
     def __init__(self, options: EvmOptions) -> None:
-        # Endpoints differ at the tip, so ask one after another and not all at once.
+        # Endpoints differ at the tip, so ask one after another, not concurrently.
         self._options = replace(options, source=replace(options.source, spread=False))
         self._tip: TipReader | None = None
         self._changes = 0

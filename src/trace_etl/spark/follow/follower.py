@@ -137,7 +137,7 @@ class ChainFollower:
         self._announce()
 
     def step(self) -> bool:
-        """Write the next blocks, if any. Return whether more may be available at once."""
+        """Write the next blocks, if any. Return whether more may be available immediately."""
         head = self.reader.head()
         advance = self.reader.advance(
             self.recent, start=self.start, final=self._finalized, limit=self.plan.batch, head=head
@@ -154,7 +154,7 @@ class ChainFollower:
         return self.write(BlockBatch(advance.blocks, rows, advance.orphaned), head)
 
     def write(self, batch: BlockBatch, head: BlockRef) -> bool:
-        """Commit a batch and announce it. Return whether more blocks are available at once."""
+        """Commit a batch and announce it. Return whether more blocks are available immediately."""
         final = self._find_final_block(batch)
         old = self.recent.last
         self._commit_batch(batch, final)

@@ -50,7 +50,7 @@ class _QueryState:
 
 @dataclass
 class StreamingFollower:
-    """Runs a follower's queries, one at a time. Spark delivers batches in a thread of its own."""
+    """Runs a follower's queries, one at a time. Spark delivers batches in a separate thread."""
 
     follower: ChainFollower
     spark: SparkSession
@@ -66,7 +66,7 @@ class StreamingFollower:
         self.follower.run(self.run_query)
 
     def run_query(self) -> bool:
-        """Run one query until it ends. Return whether another may begin at once."""
+        """Run one query until it ends. Return whether another may begin immediately."""
         state = _QueryState()
         with self._open_query(state) as query:
             self._watch_query(query)

@@ -75,7 +75,7 @@ class WarmSession:
         return self.get()
 
     def close(self) -> None:
-        """Stop Spark for good, even if it is still starting."""
+        """Stop Spark permanently, even if it is still starting."""
         self._closing.set()
         if self._spark is None:
             self.engine.abort_start()

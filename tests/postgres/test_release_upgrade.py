@@ -27,7 +27,7 @@ from support.postgres import Templates, sql
 from support.rollouts import RolloutDag
 from trace_etl.data import migrations as data_migrations
 from trace_etl.lite.postgres import databases
-from trace_etl.queues import pgqueue
+from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.state.db import migrations
 
 RELEASE = Path(__file__).parent / "release"
@@ -68,7 +68,7 @@ def released(templates: Templates) -> Generator[databases.Dsns]:
 def migrated(released: databases.Dsns) -> databases.Dsns:
     migrations.apply(released.state)
     data_migrations.apply(released.data)
-    pgqueue.migrate(released.queue)
+    PgQueue(released.queue).prepare()
     return released
 
 

@@ -52,8 +52,8 @@ TYPES: st.SearchStrategy[AbiType] = st.recursive(
 
 def _values(kind: AbiType) -> st.SearchStrategy[Any]:
     if isinstance(kind, ArrayOf):
-        least, most = (0, 4) if kind.length is None else (kind.length, kind.length)
-        return st.lists(_values(kind.item), min_size=least, max_size=most)
+        minimum, maximum = (0, 4) if kind.length is None else (kind.length, kind.length)
+        return st.lists(_values(kind.item), min_size=minimum, max_size=maximum)
     if isinstance(kind, TupleOf):
         return st.tuples(*map(_values, kind.items))
     size = kind.bits // 8
@@ -67,13 +67,13 @@ def _values(kind: AbiType) -> st.SearchStrategy[Any]:
     return {"bool": st.booleans(), "string": text}.get(kind.kind, st.binary(max_size=70))
 
 
-def _plain(kind: AbiType, value: Any) -> Any:
-    """What eth-abi says, in the words of our columns."""
+def to_column_value(kind: AbiType, value: Any) -> Any:
+    """Convert a value of eth-abi to the form of our columns."""
     if isinstance(kind, ArrayOf):
-        return [_plain(kind.item, one) for one in value]
+        return [to_column_value(kind.item, one) for one in value]
     if isinstance(kind, TupleOf):
         parts = zip(kind.names, kind.items, value, strict=True)
-        return {name: _plain(item, one) for name, item, one in parts}
+        return {name: to_column_value(item, one) for name, item, one in parts}
     if kind.kind == "address" and isinstance(value, str):
         return bytes.fromhex(value[2:])
     if kind.kind in ("uint", "int") and kind.bits > 120:
@@ -85,7 +85,7 @@ def _plain(kind: AbiType, value: Any) -> Any:
 def _columns(event: EventAbi, args: list[Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for parameter, value in zip(event.parameters, args, strict=True):
-        plain = _plain(parameter.type, value)
+        plain = to_column_value(parameter.type, value)
         if isinstance(plain, dict) and isinstance(parameter.type, Elementary):
             found |= {f"{parameter.name}_{part}": one for part, one in plain.items()}
         else:
@@ -115,17 +115,17 @@ def _cases(draw: st.DrawFn) -> tuple[EventAbi, list[list[Any]]]:
     return event, draw(st.lists(st.tuples(*map(_values, kinds)).map(list), max_size=4))
 
 
-def _encoded(event: EventAbi, args: list[Any]) -> bytes:
+def encode_arguments(event: EventAbi, args: list[Any]) -> bytes:
     return encode([p.type.canonical for p in event.parameters], args)
 
 
 @settings(max_examples=120)
 @given(_cases())
-def test_data_of_every_type_decode_as_eth_abi_decodes_them(
+def test_data_of_every_type_is_decoded_as_by_eth_abi(
     case: tuple[EventAbi, list[list[Any]]],
 ) -> None:
     event, rows = case
-    logs = _logs([([hash_signature(event)], _encoded(event, args)) for args in rows])
+    logs = _logs([([hash_signature(event)], encode_arguments(event, args)) for args in rows])
     found = _decode(event, logs)
     assert found["failed"] == []
     wanted = [{"log_index": n, **_columns(event, args)} for n, args in enumerate(rows)]
@@ -134,11 +134,11 @@ def test_data_of_every_type_decode_as_eth_abi_decodes_them(
 
 @settings(max_examples=150)
 @given(_cases(), st.data())
-def test_broken_data_never_give_a_row_that_eth_abi_would_not(
+def test_broken_data_is_never_decoded_to_a_row_that_eth_abi_rejects(
     case: tuple[EventAbi, list[list[Any]]], data: st.DataObject
 ) -> None:
     event, rows = case
-    broken = [_broken(_encoded(event, args), data) for args in rows]
+    broken = [break_data(encode_arguments(event, args), data) for args in rows]
     found = _decode(event, _logs([([hash_signature(event)], one) for one in broken]))
     done = {row.pop("log_index"): row for row in found["done"]}
     why = {row["log_index"]: row[ERROR] for row in found["failed"]}
@@ -150,12 +150,12 @@ def test_broken_data_never_give_a_row_that_eth_abi_would_not(
         except (DecodingError, UnicodeDecodeError, OverflowError):
             assert n in why
             continue
-        # eth-abi follows offsets into the head, and the same ones many times; nobody writes such.
+        # eth-abi accepts offsets into the head and repeated offsets, which no encoder writes.
         lenient = (TEXTS[Reason.OFFSET], TEXTS[Reason.TOO_MANY])
         assert done.get(n) == wanted or why[n].endswith(lenient), why.get(n)
 
 
-def _broken(whole: bytes, data: st.DataObject) -> bytes:
+def break_data(whole: bytes, data: st.DataObject) -> bytes:
     changed = bytearray(whole)
     for _ in range(data.draw(st.integers(0, 2))):
         if changed:
@@ -165,7 +165,7 @@ def _broken(whole: bytes, data: st.DataObject) -> bytes:
 
 @settings(max_examples=60)
 @given(st.lists(ELEMENTARY, min_size=1, max_size=3), st.booleans(), st.data())
-def test_indexed_values_come_from_topics(
+def test_indexed_values_are_decoded_from_topics(
     kinds: list[AbiType], anonymous: bool, data: st.DataObject
 ) -> None:
     named = tuple(Parameter(f"p{n}", kind, indexed=True) for n, kind in enumerate(kinds))
@@ -202,7 +202,7 @@ ERC721 = ([hash_signature(TRANSFER), _address(1), _address(2), _address(9)], b""
     ],
     ids=["another_count_of_topics", "short_data", "dirty_address"],
 )
-def test_what_does_not_decode_is_kept_with_the_reason(
+def test_a_log_that_cannot_be_decoded_is_kept_with_the_reason(
     log: tuple[list[bytes], bytes], reason: str
 ) -> None:
     logs = _logs([ERC20, log, ERC20])
@@ -216,7 +216,7 @@ def test_what_does_not_decode_is_kept_with_the_reason(
     assert together[1]["value_string"] is None and together[2]["value_string"] == "5"
 
 
-def test_a_log_goes_to_the_first_event_that_decodes_it() -> None:
+def test_a_log_is_assigned_to_the_first_event_that_decodes_it() -> None:
     nft = EventAbi(
         "Transfer", (*TRANSFER.parameters[:2], Parameter("id", Elementary("uint", 256), True))
     )
@@ -226,13 +226,13 @@ def test_a_log_goes_to_the_first_event_that_decodes_it() -> None:
     assert counts == {"coins": 2, "things": 1, "failed": 0}
 
 
-def test_other_events_are_nobodys() -> None:
+def test_logs_of_other_events_are_skipped() -> None:
     found = _decode(TRANSFER, _logs([([b"\x00" * 32], b""), ([], b""), ERC20]))
     assert [row["log_index"] for row in found["done"]] == [2] and found["failed"] == []
 
 
-def test_data_that_unfold_without_bound_are_refused() -> None:
-    """Every element of the outer array leads to the same inner one."""
+def test_data_that_expands_without_limit_is_refused() -> None:
+    """Every element of the outer array refers to the same inner array."""
     kind = ArrayOf(ArrayOf(Elementary("uint", 256)))
     event = EventAbi("Bomb", (Parameter("p", kind),))
     inner = encode(["uint256[]"], [[7] * 1000])[32:]

@@ -1,4 +1,4 @@
-"""How every agent runs: work while there is some, then wait to be woken."""
+"""The agent loop works while a pass finds work, then waits to be woken."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from trace_etl.dispatcher.loops.loop import Loop
 
 
 class Work:
-    """Counts passes; each takes one piece of what is left."""
+    """Counts passes. Each pass takes one of the remaining pieces."""
 
     def __init__(self, pieces: int = 0) -> None:
         self.pieces = pieces
@@ -28,16 +28,16 @@ class Work:
         return 1
 
 
-async def during(loop: Loop, steps: Callable[[], Awaitable[None]]) -> None:
-    """Run the loop while the steps are taken, then stop it."""
+async def run_during(loop: Loop, steps: Callable[[], Awaitable[None]]) -> None:
+    """Run the loop run_during the steps, then stop it."""
     stop = asyncio.Event()
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         group.create_task(loop.run(stop))
         await steps()
         stop.set()
 
 
-async def test_it_works_until_there_is_nothing_left_and_then_stands_still() -> None:
+async def test_a_loop_works_until_nothing_is_left_and_then_waits() -> None:
     work = Work(5)
 
     async def steps() -> None:
@@ -45,11 +45,11 @@ async def test_it_works_until_there_is_nothing_left_and_then_stands_still() -> N
         for _ in range(50):
             await asyncio.sleep(0)
 
-    await during(Loop("worker", work.once, idle=60), steps)
+    await run_during(Loop("worker", work.once, idle=60), steps)
     assert (work.pieces, work.passes) == (0, 6)
 
 
-async def test_a_wake_event_starts_a_pass_at_once() -> None:
+async def test_a_wake_event_starts_a_pass_immediately() -> None:
     work, wake_event = Work(), asyncio.Event()
 
     async def steps() -> None:
@@ -60,25 +60,25 @@ async def test_a_wake_event_starts_a_pass_at_once() -> None:
             wake_event.set()
         await work.idle.wait()
 
-    await during(Loop("worker", work.once, idle=60, wake_event=wake_event), steps)
+    await run_during(Loop("worker", work.once, idle=60, wake_event=wake_event), steps)
     assert work.pieces == 0
 
 
 async def test_a_wake_event_during_a_pass_is_not_lost() -> None:
-    wake_event, again, looks = asyncio.Event(), asyncio.Event(), []
+    wake_event, again, passes = asyncio.Event(), asyncio.Event(), []
 
     async def once() -> int:
-        looks.append(1)
-        if len(looks) == 1:
-            wake_event.set()  # something arrived after we had looked
+        passes.append(1)
+        if len(passes) == 1:
+            wake_event.set()  # work arrives after the pass has checked for work
         else:
             again.set()
         return 0
 
-    await during(Loop("worker", once, idle=60, wake_event=wake_event), again.wait)
+    await run_during(Loop("worker", once, idle=60, wake_event=wake_event), again.wait)
 
 
-async def test_it_wakes_when_something_falls_due() -> None:
+async def test_a_loop_wakes_when_its_next_item_is_due() -> None:
     work = Work()
 
     async def due() -> timedelta:
@@ -89,7 +89,7 @@ async def test_it_wakes_when_something_falls_due() -> None:
             await work.idle.wait()
             work.idle.clear()
 
-    await during(Loop("worker", work.once, idle=60, next_due=due), steps)
+    await run_during(Loop("worker", work.once, idle=60, next_due=due), steps)
     assert work.passes >= 3
 
 
@@ -101,19 +101,19 @@ async def test_without_a_wake_event_the_next_pass_starts_after_the_idle_interval
             await work.idle.wait()
             work.idle.clear()
 
-    await during(Loop("worker", work.once, idle=0.02), steps)
+    await run_during(Loop("worker", work.once, idle=0.02), steps)
     assert work.passes >= 2
 
 
-async def test_a_failing_pass_is_tried_again() -> None:
+async def test_a_failed_pass_is_repeated() -> None:
     work = Work(1)
     work.fails = 2
-    await during(Loop("worker", work.once, idle=60), work.idle.wait)
+    await run_during(Loop("worker", work.once, idle=60), work.idle.wait)
     assert (work.pieces, work.passes) == (0, 4)
 
 
-async def test_it_stops_at_once_though_it_sleeps() -> None:
+async def test_a_sleeping_loop_stops_immediately() -> None:
     work = Work()
     before = asyncio.get_running_loop().time()
-    await during(Loop("worker", work.once, idle=60), work.idle.wait)
+    await run_during(Loop("worker", work.once, idle=60), work.idle.wait)
     assert asyncio.get_running_loop().time() - before < 10

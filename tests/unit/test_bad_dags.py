@@ -46,7 +46,7 @@ def test_valid_files_match_the_json_schema(text: str) -> None:
     "name",
     [
         "activation_wrong",
-        "attempts_a_word",
+        "attempts_a_string",
         "config_misspelt",
         "config_missing",
         "job_unknown_field",

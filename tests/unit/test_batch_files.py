@@ -1,4 +1,4 @@
-"""A batch as a file: whatever a producer leaves in its prefix, the sink says what is wrong."""
+"""A batch file: whatever a producer writes to its prefix, the sink reports what is wrong."""
 
 import json
 import os
@@ -18,14 +18,14 @@ COLUMNS = [{"name": "x", "type": "double"}, {"name": "n", "type": "long"}]
 
 
 class Artifact:
-    """One batch of one attempt, in an object store of its own."""
+    """One batch of one attempt, in its own object store."""
 
     def __init__(self, root: Path, name: str = "batch.jsonl") -> None:
         dataset_uuid, task_id = uuid4(), uuid4()
         prefix = attempt_prefix(buffer_place(dataset_uuid), task_id, 1)
-        self.root, self.own = root, root / "trace" / prefix
-        self.path = self.own / name
-        self.own.mkdir(parents=True)
+        self.root, self.attempt_directory = root, root / "trace" / prefix
+        self.path = self.attempt_directory / name
+        self.attempt_directory.mkdir(parents=True)
         self.batch = BufferBatch.model_validate(
             {
                 "publish_id": uuid4(),
@@ -54,21 +54,21 @@ def artifact(tmp_path: Path) -> Artifact:
     return Artifact(tmp_path)
 
 
-def test_a_pipe_does_not_keep_the_sink_waiting(artifact: Artifact) -> None:
+def test_a_pipe_does_not_block_the_sink(artifact: Artifact) -> None:
     os.mkfifo(artifact.path)
     with pytest.raises(BadBatch, match="is not a file"):
         artifact.read()
 
 
-def test_a_directory_is_no_batch(artifact: Artifact) -> None:
+def test_a_directory_is_refused(artifact: Artifact) -> None:
     artifact.path.mkdir()
     with pytest.raises(BadBatch, match="is not a file"):
         artifact.read()
 
 
 @pytest.mark.parametrize("target", ["../../secret", "beside"])
-def test_a_link_is_not_followed_wherever_it_leads(artifact: Artifact, target: str) -> None:
-    (artifact.own / target).write_text('{"x": 1}')
+def test_a_link_is_not_followed(artifact: Artifact, target: str) -> None:
+    (artifact.attempt_directory / target).write_text('{"x": 1}')
     artifact.path.symlink_to(target)
     with pytest.raises(BadBatch, match="a link leads to it"):
         artifact.read()
@@ -79,30 +79,30 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "batch.jsonl").write_text('{"x": 1}')
-    (artifact.own / "inner").symlink_to(elsewhere)
+    (artifact.attempt_directory / "inner").symlink_to(elsewhere)
     with pytest.raises(BadBatch, match="a link leads to it"):
         artifact.read()
-    (artifact.own / "inner").unlink()
+    (artifact.attempt_directory / "inner").unlink()
     with pytest.raises(BatchMissing):
         artifact.read()
-    (artifact.own / "inner").mkdir()
+    (artifact.attempt_directory / "inner").mkdir()
     assert artifact.read('{"x": 1}') == [(1.0, None)]
 
 
-def test_a_key_that_is_not_a_number_is_refused_and_a_value_is_not(artifact: Artifact) -> None:
+def test_nan_is_refused_in_a_key_and_allowed_in_a_value(artifact: Artifact) -> None:
     with pytest.raises(BadBatch, match="'x' is NaN, but it is part of the unique_key"):
         artifact.read('{"x": NaN}\n{"x": NaN}')
     assert artifact.read('{"x": Infinity}') == [(float("inf"), None)]
 
 
 @pytest.mark.parametrize("depth", [100_000, 400])
-def test_json_however_deep_is_refused_with_its_line(artifact: Artifact, depth: int) -> None:
+def test_deeply_nested_json_is_refused_with_its_line(artifact: Artifact, depth: int) -> None:
     with pytest.raises(BadBatch, match="line 2"):
         artifact.read('{"x": 1}\n{"x": 2, "n": ' + "[" * depth + "]" * depth + "}")
 
 
 @pytest.mark.parametrize("given", ["1_000", " 7", "+7", "٧", "7.0", ""])
-def test_digits_in_quotes_are_digits_only(artifact: Artifact, given: str) -> None:
+def test_a_quoted_number_may_contain_only_digits(artifact: Artifact, given: str) -> None:
     with pytest.raises(BadBatch, match="'n' must be long"):
         artifact.read(json.dumps({"x": 1, "n": given}))
     assert artifact.read(json.dumps({"x": 1, "n": "-007"})) == [(1.0, -7)]

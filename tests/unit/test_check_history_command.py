@@ -1,4 +1,4 @@
-"""`trace check-history`: what it prints and how it exits."""
+"""`trace check-history`: its output and its exit codes."""
 
 import json
 from pathlib import Path
@@ -16,36 +16,36 @@ def run(file: Path, *options: str) -> Result:
     return CliRunner().invoke(app, ["check-history", str(file), *options])
 
 
-def written(path: Path, story: HistoryBuilder) -> Path:
+def write_history(path: Path, story: HistoryBuilder) -> Path:
     path.write_text("\n".join(story.text))
     return path
 
 
-def test_a_proven_history_exits_0_and_says_what_was_not_checked(tmp_path: Path) -> None:
-    result = run(written(tmp_path / "h.jsonl", GOOD))
+def test_a_proven_history_exits_0_and_lists_what_was_not_checked(tmp_path: Path) -> None:
+    result = run(write_history(tmp_path / "h.jsonl", GOOD))
     assert result.exit_code == 0
     assert "Proven: 2 calls (0 unanswered), 1 tasks, 1 attempts, 0 violations." in result.output
     assert "not checked: side effects" in result.output
 
 
 def test_a_refuted_history_exits_1_and_names_the_lines(tmp_path: Path) -> None:
-    result = run(written(tmp_path / "h.jsonl", BAD))
+    result = run(write_history(tmp_path / "h.jsonl", BAD))
     assert result.exit_code == 1
     assert "one_completion_per_attempt" in result.output
     assert "(lines 2, 3)" in result.output
 
 
-def test_the_verdict_can_be_had_as_json(tmp_path: Path) -> None:
-    result = run(written(tmp_path / "h.jsonl", BAD), "--json")
+def test_the_verdict_can_be_printed_as_json(tmp_path: Path) -> None:
+    result = run(write_history(tmp_path / "h.jsonl", BAD), "--json")
     document = json.loads(result.output)
     assert result.exit_code == 1
     assert not document["proven"]
     assert [v["lines"] for v in document["violations"]] == [[2, 3]]
 
 
-def test_the_clocks_may_differ_as_much_as_one_says(tmp_path: Path) -> None:
+def test_clocks_may_differ_by_the_given_amount(tmp_path: Path) -> None:
     early = HistoryBuilder().claim(0, "t", lease_seconds=60).claim(55, "t", 2)
-    file = written(tmp_path / "h.jsonl", early)
+    file = write_history(tmp_path / "h.jsonl", early)
     assert run(file).exit_code == 1
     assert run(file, "--clock-skew", "10").exit_code == 0
 

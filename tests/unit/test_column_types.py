@@ -26,7 +26,7 @@ def test_every_type_of_a_dag_file_is_in_the_table():
 
 
 @pytest.mark.parametrize("kind", _SCALARS, ids=lambda kind: kind.name)
-def test_the_spark_form_is_what_spark_makes_of_the_arrow_form(kind):
+def test_the_spark_form_equals_sparks_conversion_of_the_arrow_form(kind):
     schema = pa.schema([("c", declared_arrow_type(kind.name))])
     [field] = from_arrow_schema(schema, prefer_timestamp_ntz=True).fields
     assert field.dataType.simpleString() == kind.spark
@@ -39,7 +39,7 @@ def test_the_arrow_form_is_the_text_of_an_arrow_type(kind):
 
 
 @pytest.mark.parametrize("kind", [k for k in _SCALARS if k.postgres], ids=lambda kind: kind.name)
-def test_a_type_survives_the_way_to_postgres_and_back(kind):
+def test_a_type_survives_a_round_trip_through_postgres(kind):
     assert postgres_type(declared_arrow_type(kind.name)) == kind.postgres
     assert str(arrow_type(kind.postgres)) == kind.arrow
 

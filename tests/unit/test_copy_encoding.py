@@ -1,4 +1,4 @@
-"""Arrow to binary COPY, read back one field at a time as Postgres would."""
+"""Arrow data is encoded as binary COPY and read back field by field as by Postgres."""
 
 import struct
 from typing import Any
@@ -32,14 +32,14 @@ _ROWS = st.lists(
 
 
 def _batch(values: list[tuple[Any, ...]]) -> Any:
-    """A slice of something longer: offsets do not begin at nought, nor validity at a whole byte."""
+    """A slice of a longer batch, so that offsets and validity bits do not start at zero."""
     first, nulls, last = (1, b"x", "y", 1.0, True), (None,) * 5, (2, b"zz", "", 0.0, False)
     padded = [first, nulls, nulls, *values, last]
     columns = [pa.array([row[at] for row in padded], kind.type) for at, kind in enumerate(_SCHEMA)]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA).slice(3, len(values))
 
 
-def _decoded(data: memoryview) -> list[tuple[Any, ...]]:
+def decode_copy(data: memoryview) -> list[tuple[Any, ...]]:
     readers = (
         lambda field: struct.unpack(">q", field)[0],
         bytes,
@@ -63,26 +63,26 @@ def _decoded(data: memoryview) -> list[tuple[Any, ...]]:
 
 
 @given(_ROWS)
-def test_every_value_comes_through(values: list[tuple[Any, ...]]) -> None:
-    assert _decoded(encode_rows(_batch(values))) == values
+def test_every_value_survives_the_encoding(values: list[tuple[Any, ...]]) -> None:
+    assert decode_copy(encode_rows(_batch(values))) == values
 
 
-def test_bytes_under_a_null_are_nobodys() -> None:
+def test_bytes_behind_a_null_are_not_encoded() -> None:
     held = pa.array([b"abc", b"defg", b"h"], pa.binary())
     validity = pa.py_buffer(bytes([0b101]))
     column = pa.Array.from_buffers(pa.binary(), 3, [validity, *held.buffers()[1:]])
     batch = pa.RecordBatch.from_arrays([column], names=["hash"])
-    word = struct.pack(">h", 1)
+    field_count = struct.pack(">h", 1)
     assert bytes(encode_rows(batch)) == b"".join(
         [
-            *(word, struct.pack(">i", 3), b"abc"),
-            *(word, struct.pack(">i", -1)),
-            *(word, struct.pack(">i", 1), b"h"),
+            *(field_count, struct.pack(">i", 3), b"abc"),
+            *(field_count, struct.pack(">i", -1)),
+            *(field_count, struct.pack(">i", 1), b"h"),
         ]
     )
 
 
-def test_a_type_without_a_place_is_refused() -> None:
+def test_an_unsupported_type_is_refused() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1], pa.uint32())], names=["small"])
     with pytest.raises(TypeError, match="uint32"):
         encode_rows(batch)

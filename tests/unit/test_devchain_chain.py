@@ -1,4 +1,4 @@
-"""The made-up chain, checked by somebody who only sees its JSON."""
+"""The development chain, checked only through its JSON."""
 
 from collections import Counter
 from typing import Any
@@ -84,7 +84,7 @@ def _raw_receipt(receipt: dict[str, Any]) -> bytes:
     return b"\x02" + encoded if receipt["type"] == "0x2" else encoded
 
 
-def test_every_block_hashes_to_its_own_hash_and_points_at_its_parent() -> None:
+def test_every_block_has_a_correct_hash_and_parent_hash() -> None:
     chain = _sealed(seed=3, length=120)
     parent = "0x" + "00" * 32
     for number in range(120):
@@ -95,7 +95,7 @@ def test_every_block_hashes_to_its_own_hash_and_points_at_its_parent() -> None:
         parent = block["hash"]
 
 
-def test_transactions_hash_to_their_own_hashes_and_to_the_root_of_the_header() -> None:
+def test_transactions_match_their_hashes_and_the_transactions_root() -> None:
     chain = _sealed(seed=3, length=60, txs_per_block=12)
     for number in range(60):
         block = _block(chain, number)
@@ -105,7 +105,7 @@ def test_transactions_hash_to_their_own_hashes_and_to_the_root_of_the_header() -
         assert {tx["blockHash"] for tx in block["transactions"]} <= {block["hash"]}
 
 
-def test_receipts_hash_to_the_root_of_the_header_and_add_up() -> None:
+def test_receipts_match_the_receipts_root_and_the_gas_totals() -> None:
     chain = _sealed(seed=3, length=60, txs_per_block=12)
     for number in range(60):
         block, receipts = _block(chain, number), _receipts(chain, number)
@@ -121,7 +121,7 @@ def test_receipts_hash_to_the_root_of_the_header_and_add_up() -> None:
         ]
 
 
-def test_a_receipt_agrees_with_its_transaction() -> None:
+def test_a_receipt_matches_its_transaction() -> None:
     chain = _sealed(seed=3, length=60, txs_per_block=12)
     for number in range(60):
         block = _block(chain, number)
@@ -138,11 +138,11 @@ def test_a_receipt_agrees_with_its_transaction() -> None:
             )
 
 
-def test_the_size_of_a_block_is_that_of_its_encoding() -> None:
+def test_the_size_of_a_block_is_the_size_of_its_encoding() -> None:
     chain = _sealed(seed=3, length=20, txs_per_block=12)
     block = max((_block(chain, n) for n in range(20)), key=lambda b: len(b["transactions"]))
     raw = [_raw_transaction(tx) for tx in block["transactions"]]
-    assert {r[0] >= 0xC0 for r in raw} == {True, False}  # both legacy and typed ones
+    assert {r[0] >= 0xC0 for r in raw} == {True, False}  # both legacy and typed transactions
     body = [rlp.decode(r) if r[0] >= 0xC0 else r for r in raw]
     assert int(block["size"], 16) == len(rlp.encode([_header(block), body, []]))
 
@@ -154,16 +154,16 @@ def test_the_same_seed_makes_the_same_chain_and_another_seed_another_one() -> No
     assert not set(_hashes(first)) & set(_hashes(_sealed(seed=12, length=30)))
 
 
-def test_a_longer_chain_begins_with_the_shorter_one() -> None:
+def test_a_longer_chain_starts_with_the_shorter_one() -> None:
     assert _hashes(_sealed(seed=11, length=60))[:30] == _hashes(_sealed(seed=11, length=30))
 
 
-def test_the_chain_of_seed_7_does_not_change_from_release_to_release() -> None:
+def test_the_chain_of_seed_7_does_not_change_between_releases() -> None:
     known = "0x9bdf2768312cdfb6b9cd25e6255ce5720f99bdcbd5c970ff8126eb4fb394d20d"
     assert _block(_sealed(seed=7, length=101), 100)["hash"] == known
 
 
-def test_the_content_is_worth_filtering() -> None:
+def test_the_chain_has_a_variety_of_logs_and_transactions() -> None:
     chain = _sealed(seed=7, length=600, txs_per_block=8)
     receipts = [receipt for number in range(600) for receipt in _receipts(chain, number)]
     logs = [log for receipt in receipts for log in receipt["logs"]]
@@ -181,7 +181,7 @@ def test_the_content_is_worth_filtering() -> None:
     assert any(not _block(chain, number)["transactions"] for number in range(1, 600))
 
 
-def test_a_few_receivers_get_much_and_many_get_little() -> None:
+def test_a_few_receivers_get_most_of_the_transfers() -> None:
     chain = _sealed(seed=7, length=400, txs_per_block=8)
     received = Counter(
         log["topics"][2]
@@ -197,13 +197,13 @@ def test_a_few_receivers_get_much_and_many_get_little() -> None:
 
 
 @pytest.mark.parametrize("txs_per_block", [0, 1, 4, 30])
-def test_blocks_have_the_wanted_number_of_transactions_on_average(txs_per_block: int) -> None:
+def test_blocks_have_the_requested_average_number_of_transactions(txs_per_block: int) -> None:
     chain = _sealed(seed=7, length=300, txs_per_block=txs_per_block)
     counts = [len(_block(chain, number)["transactions"]) for number in range(300)]
     assert sum(counts) / 300 == pytest.approx(txs_per_block, rel=0.15)
 
 
-def test_a_reorganisation_replaces_the_last_blocks_and_nothing_before() -> None:
+def test_a_reorganisation_replaces_only_the_last_blocks() -> None:
     chain = _sealed(seed=5, length=50)
     before = _hashes(chain)
     assert chain.reorg(4) == 46
@@ -215,7 +215,7 @@ def test_a_reorganisation_replaces_the_last_blocks_and_nothing_before() -> None:
     assert all(_block(chain, n)["parentHash"] == after[n - 1] for n in range(1, 50))
 
 
-def test_a_replaced_block_stays_readable_by_its_hash_and_its_lost_transactions_do_not() -> None:
+def test_a_replaced_block_is_readable_by_hash_but_its_lost_transactions_are_not() -> None:
     chain = _sealed(seed=5, length=50, txs_per_block=10)
     old = [_block(chain, number) for number in range(40, 50)]
     assert all(chain.find_transaction(tx["hash"]) for b in old for tx in b["transactions"])
@@ -232,7 +232,7 @@ def test_a_replaced_block_stays_readable_by_its_hash_and_its_lost_transactions_d
     assert all(chain.find_transaction(tx) is not None for tx in new_txs)
 
 
-def test_a_second_reorganisation_makes_a_third_version() -> None:
+def test_a_second_reorganisation_creates_a_third_version() -> None:
     chain = _sealed(seed=5, length=20)
     versions = {_block(chain, 19)["hash"]}
     for _ in range(3):
@@ -242,7 +242,7 @@ def test_a_second_reorganisation_makes_a_third_version() -> None:
     assert len(versions) == 4
 
 
-def test_a_planned_reorganisation_happens_when_the_head_gets_there() -> None:
+def test_a_planned_reorganisation_happens_when_the_head_reaches_it() -> None:
     chain = _sealed(seed=5, length=40, initial=20, reorg_at=ReorgAt(30, 5))
     chain.mine(10)
     chain.seal_to(chain.head)
@@ -258,7 +258,7 @@ def test_a_planned_reorganisation_happens_when_the_head_gets_there() -> None:
     assert _hashes(chain)[:31] == after
 
 
-def test_a_planned_reorganisation_of_a_whole_chain_is_in_its_past() -> None:
+def test_a_complete_chain_already_contains_its_planned_reorganisation() -> None:
     grown = DevChain(5, 40, initial=1, reorg_at=ReorgAt(30, 5))
     for _ in range(39):
         grown.mine(1)
@@ -266,7 +266,7 @@ def test_a_planned_reorganisation_of_a_whole_chain_is_in_its_past() -> None:
     assert _hashes(_sealed(seed=5, length=40, reorg_at=ReorgAt(30, 5))) == _hashes(grown)
 
 
-def test_a_block_not_yet_sealed_says_so_and_one_beyond_the_head_is_nothing() -> None:
+def test_an_unsealed_block_is_pending_and_a_block_beyond_the_head_is_null() -> None:
     chain = DevChain(seed=5, length=50)
     assert chain.head == 49
     with pytest.raises(Unsealed) as unsealed:
@@ -282,14 +282,14 @@ def test_a_block_not_yet_sealed_says_so_and_one_beyond_the_head_is_nothing() -> 
     assert chain.find_transaction("0x" + "11" * 32) is None
 
 
-def test_mining_goes_past_the_planned_length() -> None:
+def test_mining_can_exceed_the_planned_length() -> None:
     chain = _sealed(seed=5, length=10)
     chain.mine(5)
     chain.seal_to(chain.head)
     assert _hashes(chain) == _hashes(_sealed(seed=5, length=15))
 
 
-def test_a_cache_too_small_for_two_blocks_changes_no_answer() -> None:
+def test_a_very_small_cache_changes_no_answer() -> None:
     small, large = _sealed(5, 30, cache_bytes=1), _sealed(5, 30)
     assert [_block(small, n) for n in range(30)] == [_block(large, n) for n in range(30)]
     assert [_receipts(small, n) for n in range(30)] == [_receipts(large, n) for n in range(30)]
@@ -309,13 +309,15 @@ def test_a_cache_too_small_for_two_blocks_changes_no_answer() -> None:
         ({"length": 100, "reorg_at": ReorgAt(90, 65)}, "reorg_at depth"),
     ],
 )
-def test_an_impossible_chain_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_an_impossible_chain_is_refused_with_a_reason(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         DevChain(**options)
 
 
 @pytest.mark.parametrize("depth", [0, -1, 10, 65])
-def test_a_reorganisation_never_reaches_the_genesis_nor_past_finality(depth: int) -> None:
+def test_a_reorganisation_cannot_reach_the_genesis_or_a_final_block(depth: int) -> None:
     chain = DevChain(seed=5, length=10 if depth < 65 else 100)
     with pytest.raises(ValueError, match="depth"):
         chain.reorg(depth)

@@ -1,4 +1,4 @@
-"""Which logs a filter object of eth_getLogs takes."""
+"""Which logs match a filter object of eth_getLogs."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def _log(address: str, *topics: str) -> LogJson:
 
 
 @pytest.mark.parametrize(
-    ("topics", "taken"),
+    ("topics", "matches"),
     [
         (None, True),
         ([], True),
@@ -34,20 +34,20 @@ def _log(address: str, *topics: str) -> LogJson:
         ([A.upper().replace("0X", "0x")], True),
     ],
 )
-def test_topics_match_position_by_position(topics: Any, taken: bool) -> None:
-    assert log_filter.parse({"topics": topics}).matches(_log(TOKEN, A, B)) is taken
+def test_topics_match_position_by_position(topics: Any, matches: bool) -> None:
+    assert log_filter.parse({"topics": topics}).matches(_log(TOKEN, A, B)) is matches
 
 
-def test_a_filter_longer_than_the_topics_takes_nothing_even_if_it_ends_in_null() -> None:
+def test_a_filter_with_more_topics_than_the_log_matches_nothing() -> None:
     assert not log_filter.parse({"topics": [None]}).matches(_log(TOKEN))
 
 
 @pytest.mark.parametrize(
-    ("address", "taken"),
+    ("address", "matches"),
     [(None, True), ([], True), (TOKEN, True), (OTHER, False), ([OTHER, TOKEN], True)],
 )
-def test_an_address_is_one_or_any_of_several(address: Any, taken: bool) -> None:
-    assert log_filter.parse({"address": address}).matches(_log(TOKEN, A)) is taken
+def test_the_address_filter_is_one_address_or_a_list(address: Any, matches: bool) -> None:
+    assert log_filter.parse({"address": address}).matches(_log(TOKEN, A)) is matches
 
 
 def test_address_and_topics_must_both_match() -> None:
@@ -55,7 +55,7 @@ def test_address_and_topics_must_both_match() -> None:
     assert both.select([_log(TOKEN, A), _log(TOKEN, B), _log(OTHER, A)]) == [b"{}"]
 
 
-def test_without_bounds_the_latest_block_is_meant() -> None:
+def test_a_filter_without_bounds_means_the_latest_block() -> None:
     parsed = log_filter.parse({})
     assert (parsed.first, parsed.last, parsed.block_hash) == ("latest", "latest", None)
 
@@ -82,6 +82,6 @@ def test_without_bounds_the_latest_block_is_meant() -> None:
         {"topics": [[A, 5]]},
     ],
 )
-def test_a_malformed_filter_is_invalid_params(bad: Any) -> None:
+def test_a_malformed_filter_is_rejected_as_invalid_params(bad: Any) -> None:
     with pytest.raises(InvalidParams):
         log_filter.parse(bad)

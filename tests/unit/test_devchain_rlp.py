@@ -1,4 +1,4 @@
-"""The encoder against the reference implementation."""
+"""The RLP encoder is compared with the reference implementation."""
 
 import pytest
 import rlp as reference
@@ -15,19 +15,19 @@ _ITEMS = st.recursive(
 
 
 @given(_ITEMS)
-def test_any_nesting_encodes_as_the_reference_does(item: rlp.Item) -> None:
+def test_any_nesting_is_encoded_as_by_the_reference(item: rlp.Item) -> None:
     assert rlp.encode(item) == reference.encode(item)
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 255, 256, 4_095, 4_096, 65_535, 65_536])
-def test_lengths_around_every_boundary_encode_as_the_reference_does(size: int) -> None:
+def test_lengths_around_every_boundary_are_encoded_as_by_the_reference(size: int) -> None:
     text, members = b"\xff" * size, [b"a"] * size
     assert rlp.encode(text) == reference.encode(text)
     assert rlp.encode(members) == reference.encode(members)
 
 
 @pytest.mark.parametrize("value", [0, 1, 0x7F, 0x80, 0xFF, 0x100])
-def test_small_integers_and_single_bytes_encode_as_the_reference_does(value: int) -> None:
+def test_small_integers_and_single_bytes_are_encoded_as_by_the_reference(value: int) -> None:
     assert rlp.encode(value) == reference.encode(value)
     assert rlp.encode(bytes([value & 0xFF])) == reference.encode(bytes([value & 0xFF]))
 

@@ -1,4 +1,4 @@
-"""The trie against one built the slow way, and against roots of the main chain."""
+"""The trie is compared with a simple implementation and with roots of the main chain."""
 
 import pytest
 import rlp as reference
@@ -8,7 +8,7 @@ from trace_etl.devtools.devchain.chain.keccak import keccak
 
 
 def _insert(node: list | None, path: tuple[int, ...], value: bytes) -> list:
-    """One key at a time, into branches only: [children by nibble, value]."""
+    """Insert one key into branches only: [children by nibble, value]."""
     node = node or [{}, b""]
     if not path:
         node[1] = value
@@ -44,7 +44,7 @@ def _linked_raw(structure: list) -> list | bytes:
     return structure if len(encoded) < 32 else keccak(encoded)
 
 
-def _slow_root(values: list[bytes]) -> bytes:
+def reference_root(values: list[bytes]) -> bytes:
     root: list | None = None
     for index, value in enumerate(values):
         key = reference.encode(index)
@@ -55,17 +55,17 @@ def _slow_root(values: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 15, 16, 17, 18, 127, 128, 129, 130, 256, 257, 300])
 @pytest.mark.parametrize("size", [1, 27, 28, 29, 100])
-def test_every_shape_has_the_root_of_a_trie_built_key_by_key(count: int, size: int) -> None:
+def test_the_root_equals_that_of_a_trie_built_key_by_key(count: int, size: int) -> None:
     values = [bytes([1 + index % 100]) * size for index in range(count)]
-    assert trie.ordered_root(values) == _slow_root(values)
+    assert trie.ordered_root(values) == reference_root(values)
 
 
-def test_the_empty_root_is_the_one_every_empty_block_carries() -> None:
+def test_the_empty_root_is_the_root_of_every_empty_block() -> None:
     known = "56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"
     assert trie.ordered_root([]).hex() == known
 
 
-def test_the_first_transaction_of_the_main_chain_gives_the_root_of_its_block() -> None:
+def test_the_first_transaction_of_the_main_chain_has_the_root_of_its_block() -> None:
     transaction = reference.encode(
         [
             0,

@@ -1,4 +1,4 @@
-"""Reading event ABIs: signatures as people write them, JSON as compilers do."""
+"""Event ABIs are read from human-readable signatures and from compiler JSON."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from trace_etl.spark.abi.events import hash_signature
         ("F(function f, byte b, bytes32[][3] c) anonymous", "F(bytes24,bytes1,bytes32[][3])"),
     ],
 )
-def test_a_signature_is_read_as_people_write_it(text: str, canonical: str) -> None:
+def test_a_signature_may_be_written_in_several_ways(text: str, canonical: str) -> None:
     assert parse_event(text).canonical == canonical
 
 
@@ -34,7 +34,7 @@ def test_topic0_is_the_hash_of_the_canonical_signature() -> None:
     assert (event.topics, [p.name for p in event.parameters]) == (3, ["from", "to", "value"])
 
 
-def test_a_json_entry_says_the_same_as_its_signature() -> None:
+def test_a_json_entry_equals_its_signature() -> None:
     entry = {
         "type": "event",
         "name": "A",
@@ -55,7 +55,7 @@ def test_a_json_entry_says_the_same_as_its_signature() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("", "expected the event's name, not 'the end'"),
         ("Transfer", r"expected '\('"),
@@ -73,12 +73,12 @@ def test_a_json_entry_says_the_same_as_its_signature() -> None:
         ("T(" + "(" * 20 + "uint" + ")" * 20 + ")", "nested more than"),
     ],
 )
-def test_a_wrong_signature_says_what_is_wrong_with_it(text: str, complaint: str) -> None:
-    with pytest.raises(BadAbi, match=complaint):
+def test_an_invalid_signature_is_refused_with_a_reason(text: str, message: str) -> None:
+    with pytest.raises(BadAbi, match=message):
         parse_event(text)
 
 
-def test_an_event_is_found_by_name_unless_there_are_two() -> None:
+def test_an_event_is_found_by_name_unless_the_name_is_ambiguous() -> None:
     entries = [
         {"type": "function", "name": "f"},
         *(
@@ -113,7 +113,7 @@ jobs:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "events", "complaint"),
+    ("outputs", "events", "message"),
     [
         ("a", 'a: "T(uint7 a)"', "unknown type 'uint7'"),
         ("a, b", 'a: "T(uint a)"', "outputs must be those of `events`"),
@@ -121,14 +121,14 @@ jobs:
         ("a", "a: T", "the ABI has no event T"),
     ],
 )
-def test_a_dag_with_a_wrong_event_is_refused_at_its_place(
-    outputs: str, events: str, complaint: str
+def test_a_dag_with_an_invalid_event_is_refused_with_its_position(
+    outputs: str, events: str, message: str
 ) -> None:
     with pytest.raises(Invalid) as caught:
         parse_dag(DAG.format(outputs=outputs, events=events))
     [fault] = caught.value.faults
-    assert complaint in fault.message and fault.line is not None and fault.line >= 15
+    assert message in fault.message and fault.line is not None and fault.line >= 15
 
 
-def test_a_dag_that_decodes_is_taken() -> None:
+def test_a_dag_with_a_decode_job_is_accepted() -> None:
     parse_dag(DAG.format(outputs="a, undecoded", events='a: "T(uint a)"'))

@@ -1,4 +1,4 @@
-"""Every example deploys."""
+"""Every example DAG is valid."""
 
 from pathlib import Path
 
@@ -10,5 +10,5 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", sorted(one.parent.name for one in EXAMPLES.glob("*/dag.yaml")))
-def test_an_example_is_a_dag_without_faults(name: str) -> None:
+def test_an_example_dag_has_no_faults(name: str) -> None:
     assert parse_dag((EXAMPLES / name / "dag.yaml").read_text()).name == name

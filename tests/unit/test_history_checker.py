@@ -73,12 +73,12 @@ def test_a_reaped_attempt_may_complete_late_until_the_next_one_starts() -> None:
     assert_proven(story)
 
 
-def test_the_next_attempt_may_start_once_the_lease_has_run_out() -> None:
+def test_the_next_attempt_may_start_after_the_lease_has_expired() -> None:
     assert_proven(HistoryBuilder().claim(0, "t", lease_seconds=60).claim(70, "t", 2))
     assert_refuted(HistoryBuilder().claim(0, "t", lease_seconds=60).claim(50, "t", 2), LEASE, 1, 2)
 
 
-def test_the_next_attempt_may_start_once_the_hard_timeout_has_passed() -> None:
+def test_the_next_attempt_may_start_after_the_hard_timeout() -> None:
     story = (
         HistoryBuilder().claim(0, "t", timeout=30).beat(20, "t", lease_seconds=60).claim(40, "t", 2)
     )
@@ -99,7 +99,7 @@ def test_an_error_before_anything_was_sent_explains_nothing() -> None:
     assert_refuted(story.claim(5, "t", 2), LEASE, 1, 3)
 
 
-def test_a_503_is_no_answer() -> None:
+def test_a_503_counts_as_unanswered() -> None:
     story = HistoryBuilder().claim(0, "t")
     story.call(
         1,
@@ -113,7 +113,7 @@ def test_a_503_is_no_answer() -> None:
     assert verdict(story).unanswered == 1
 
 
-def test_calls_at_the_same_time_are_taken_in_the_order_that_holds() -> None:
+def test_concurrent_calls_may_have_happened_in_any_valid_order() -> None:
     story = (
         HistoryBuilder().claim(0, "t").complete(1, "t", status="Failed").loop(2, "retry", "t", 2)
     )
@@ -122,7 +122,7 @@ def test_calls_at_the_same_time_are_taken_in_the_order_that_holds() -> None:
     assert_proven(racing)
 
 
-def test_an_unanswered_publish_may_have_left_its_rows() -> None:
+def test_an_unanswered_publish_may_have_committed_its_rows() -> None:
     story = (
         HistoryBuilder()
         .claim(0, "t")
@@ -134,7 +134,7 @@ def test_an_unanswered_publish_may_have_left_its_rows() -> None:
     assert_proven(story)
 
 
-def test_what_ran_where_nobody_recorded_is_not_judged() -> None:
+def test_unrecorded_attempts_are_not_checked() -> None:
     story = HistoryBuilder().dump("tasks", "events").event_row("elsewhere", 1, routed_at="now")
     assert_proven(story.task_row("elsewhere", "Completed"))
 
@@ -146,7 +146,7 @@ def test_two_grants_of_one_attempt_are_refuted() -> None:
     assert_refuted(HistoryBuilder().claim(0, "t").claim(0.2, "t", lease="other"), LEASE, 1, 2)
 
 
-def test_a_grant_while_a_heartbeat_proves_another_alive_is_refuted() -> None:
+def test_a_grant_while_another_attempt_sends_heartbeats_is_refuted() -> None:
     story = (
         HistoryBuilder()
         .claim(0, "t", lease_seconds=5)
@@ -156,14 +156,14 @@ def test_a_grant_while_a_heartbeat_proves_another_alive_is_refuted() -> None:
     assert_refuted(story, LEASE, 1, 3)
 
 
-def test_a_failed_completion_that_a_later_heartbeat_belies_does_not_explain_a_grant() -> None:
+def test_a_failed_completion_before_a_heartbeat_does_not_explain_a_grant() -> None:
     story = HistoryBuilder().claim(0, "t").complete(1, "t", status="Failed", error="ReadTimeout")
     story.claim(5, "t", 2).beat(7, "t")
     kinds = {v.invariant for v in verdict(story).violations}
     assert kinds == {LEASE, FENCE}
 
 
-def test_many_claims_in_one_answer_are_grants_too() -> None:
+def test_every_claim_in_one_answer_is_a_grant() -> None:
     single = HistoryBuilder().claim(0, "t").lines[0]["answer"]["body"]
     story = HistoryBuilder().claim(0, "t")
     story.call(
@@ -228,7 +228,7 @@ def test_a_late_completion_after_the_next_attempt_was_queued_is_refuted() -> Non
     assert_refuted(story.complete(4, "t", status="Failed"), FENCE, 3, 4)
 
 
-def test_a_call_with_a_lease_nobody_was_granted_is_refuted() -> None:
+def test_a_call_with_an_unknown_lease_is_refuted() -> None:
     assert_refuted(HistoryBuilder().claim(0, "t").beat(1, "t", lease="stolen"), FENCE, 1, 2)
     assert_refuted(HistoryBuilder().beat(1, "t"), FENCE, 1)
 
@@ -257,19 +257,19 @@ def test_an_event_counted_as_new_twice_is_refuted() -> None:
     assert_refuted(story, EVENTS, 2, 3)
 
 
-def test_a_new_event_need_not_be_counted_when_the_dispatcher_tried_twice() -> None:
-    """The first try may have committed without anybody hearing of it; the rows must be there."""
+def test_a_new_event_may_be_uncounted_when_the_dispatcher_retried() -> None:
+    """The first try may have committed without an answer; the rows must exist."""
     story = HistoryBuilder().claim(0, "t").events(1, "t", [1, 2], accepted=0)
     assert_proven(story.dump("events").event_row("t", 1).event_row("t", 2))
 
 
-def test_an_event_that_came_with_a_failed_attempt_stays_counted_in_the_next() -> None:
+def test_an_event_of_a_failed_attempt_stays_counted_in_the_next() -> None:
     story = HistoryBuilder().claim(0, "t").events(1, "t", [1], accepted=1)
     story.complete(2, "t", status="Failed").claim(4, "t", 2)
     assert_refuted(story.events(5, "t", [1], accepted=1, attempt=2), EVENTS, 2, 5)
 
 
-def test_events_named_in_part_are_judged_only_as_far_as_they_are_known() -> None:
+def test_partly_known_events_are_checked_only_in_their_known_fields() -> None:
     story = HistoryBuilder().claim(0, "t")
     fields = {"events": [{"dataset": "blocks", "cursor": 1}]}
     story.fenced(1, "events", "t", 1, fields, {"status": "Accepted", "accepted": 1})
@@ -277,7 +277,7 @@ def test_events_named_in_part_are_judged_only_as_far_as_they_are_known() -> None
     assert_proven(story)
 
 
-def test_an_event_that_is_there_twice_is_refuted() -> None:
+def test_a_duplicate_event_is_refuted() -> None:
     story = HistoryBuilder().claim(0, "t").events(1, "t", [1], accepted=1).dump("events")
     story.event_row("t", 1).event_row("t", 1, event_id=uid("again"))
     assert_refuted(story, EVENTS, 4, 5)
@@ -286,7 +286,7 @@ def test_an_event_that_is_there_twice_is_refuted() -> None:
 # --- one completion per attempt -----------------------------------------------------------------
 
 
-def test_two_accepted_completions_with_other_content_are_refuted() -> None:
+def test_two_accepted_completions_with_different_content_are_refuted() -> None:
     story = HistoryBuilder().claim(0, "t").complete(1, "t", status="Failed", error_message="a")
     assert_refuted(story.complete(2, "t", status="Failed", error_message="b"), COMPLETION, 2, 3)
 
@@ -297,12 +297,12 @@ def test_a_grant_after_the_task_was_completed_is_refuted() -> None:
     )
 
 
-def test_a_completion_that_the_database_does_not_know_is_refuted() -> None:
+def test_a_completion_missing_from_the_database_is_refuted() -> None:
     story = HistoryBuilder().claim(0, "t").complete(1, "t").dump("tasks").task_row("t", "Running")
     assert_refuted(story, COMPLETION, 2, 4)
 
 
-def test_a_success_that_nobody_reported_is_refuted() -> None:
+def test_a_success_without_a_completion_call_is_refuted() -> None:
     story = HistoryBuilder().claim(0, "t").dump("tasks").task_row("t", "Completed")
     assert_refuted(story, COMPLETION, 3)
 
@@ -324,7 +324,7 @@ def test_an_attempt_recorded_with_another_outcome_is_refuted() -> None:
 # --- side effects exactly when their transaction committed --------------------------------------
 
 
-def test_an_accepted_event_that_is_not_there_is_refuted() -> None:
+def test_a_missing_accepted_event_is_refuted() -> None:
     story = HistoryBuilder().claim(0, "t").events(1, "t", [1], accepted=1).dump("events")
     assert_refuted(story, EFFECTS, 2)
 
@@ -334,7 +334,7 @@ def test_an_event_of_a_refused_call_is_refuted() -> None:
     assert_refuted(story.dump("events").event_row("t", 1), EFFECTS, 4)
 
 
-def test_an_event_that_nobody_will_route_is_refuted() -> None:
+def test_an_event_without_a_routing_request_is_refuted() -> None:
     story = HistoryBuilder().dump("events", "outbox", "datasets").event_row("t", 1)
     story.row("datasets", dataset_uuid=uid("blocks"), dataset_version=uid("blocks/1"))
     assert_refuted(story, EFFECTS, 2)
@@ -346,20 +346,20 @@ def test_an_event_of_an_old_generation_need_not_be_routed() -> None:
     assert_proven(story)
 
 
-def test_routing_asked_for_an_event_that_was_rolled_back_is_refuted() -> None:
+def test_a_routing_request_for_a_rolled_back_event_is_refuted() -> None:
     story = HistoryBuilder().dump("events", "outbox")
     story.row("outbox", outbox_id=1, kind="route_event", subject=uid("gone"))
     assert_refuted(story, EFFECTS, 2)
 
 
-def test_routing_asked_for_twice_is_refuted() -> None:
+def test_a_duplicate_routing_request_is_refuted() -> None:
     story = HistoryBuilder().dump("events", "outbox").event_row("t", 1)
     for n in (1, 2):
         story.row("outbox", outbox_id=n, kind="route_event", subject=uid("event t 1"))
     assert_refuted(story, EFFECTS, 3, 4)
 
 
-def routed(*task_names: str) -> HistoryBuilder:
+def routed_event(*task_names: str) -> HistoryBuilder:
     scope = {
         "job_id": uid("sql"),
         "dataset_uuid": uid("blocks"),
@@ -376,12 +376,12 @@ def routed(*task_names: str) -> HistoryBuilder:
 
 
 def test_a_routed_event_has_one_task_for_each_consumer() -> None:
-    assert_proven(routed("a"))
-    assert_refuted(routed(), EFFECTS, 2)
-    assert_refuted(routed("a", "b"), EFFECTS, 2, 4, 5)
+    assert_proven(routed_event("a"))
+    assert_refuted(routed_event(), EFFECTS, 2)
+    assert_refuted(routed_event("a", "b"), EFFECTS, 2, 4, 5)
 
 
-def test_a_task_made_for_an_event_that_does_not_exist_is_refuted() -> None:
+def test_a_task_for_an_unknown_event_is_refuted() -> None:
     story = HistoryBuilder().dump("events", "tasks")
     story.task_row(
         "t", "Queued", dataset_uuid=uid("blocks"), dataset_version=uid("blocks/1"), cursor_value=1
@@ -389,7 +389,7 @@ def test_a_task_made_for_an_event_that_does_not_exist_is_refuted() -> None:
     assert_refuted(story, EFFECTS, 2)
 
 
-def test_a_published_partition_that_is_not_there_is_refuted() -> None:
+def test_a_missing_published_partition_is_refuted() -> None:
     story = HistoryBuilder().claim(0, "t")
     story.complete(1, "t", datasets_published=[publication("t", 1, 0, 9)])
     assert_refuted(story.dump("partitions"), EFFECTS, 2)
@@ -400,7 +400,7 @@ def test_a_partition_of_an_attempt_that_never_completed_is_refuted() -> None:
     assert_refuted(story, EFFECTS, 3)
 
 
-def test_a_partition_that_still_shows_what_it_replaced_is_refuted() -> None:
+def test_a_partition_that_was_not_replaced_is_refuted() -> None:
     story = HistoryBuilder().claim(0, "old")
     story.complete(1, "old", datasets_published=[publication("old", 1, 0, 9)])
     story.claim(2, "new")
@@ -409,21 +409,21 @@ def test_a_partition_that_still_shows_what_it_replaced_is_refuted() -> None:
     assert_refuted(story, EFFECTS, 4, 6)
 
 
-def test_an_answer_from_older_inputs_need_not_be_shown() -> None:
+def test_a_result_from_older_inputs_need_not_be_visible() -> None:
     story = HistoryBuilder().claim(0, "late").claim(1, "new")
     story.complete(2, "new", datasets_published=[publication("new", 1, 0, 9)])
     story.complete(3, "late", datasets_published=[publication("late", 1, 0, 9)])
     assert_proven(story.dump("partitions").partition_row("new", 1, 0, 9))
 
 
-def test_a_task_that_answers_an_invalidation_needs_no_event() -> None:
-    story = routed("a")
+def test_a_task_for_an_invalidation_needs_no_event() -> None:
+    story = routed_event("a")
     scope = {"job_id": uid("sql"), "dataset_uuid": uid("blocks"), "revision_id": uid("r")}
     again = {"dataset_version": uid("blocks/1"), "cursor_value": 1, **scope}
     assert_proven(story.task_row("b", "Queued", invalidation_id=uid("i"), **again))
 
 
-def test_a_partition_may_be_swallowed_by_a_later_wider_one() -> None:
+def test_a_partition_may_be_replaced_by_a_later_wider_one() -> None:
     story = HistoryBuilder().claim(0, "old").claim(0, "new")
     story.complete(1, "old", datasets_published=[publication("old", 1, 0, 9)])
     story.complete(2, "new", datasets_published=[publication("new", 1, 0, 99)])
@@ -440,18 +440,18 @@ def test_an_accepted_publish_without_its_record_is_refuted() -> None:
     assert_refuted(story, EFFECTS, 2)
 
 
-def test_a_record_that_nobody_published_is_refuted() -> None:
+def test_a_batch_record_without_a_publish_is_refuted() -> None:
     story = HistoryBuilder().claim(0, "t").dump("buffer_publishes").buffer_row("p", "t", "b")
     assert_refuted(story, EFFECTS, 3)
 
 
-def test_a_record_without_its_message_is_refuted() -> None:
+def test_a_batch_record_without_its_message_is_refuted() -> None:
     story = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p")
     story.dump("buffer_publishes", "outbox", "messages").buffer_row("p", "t", "b")
     assert_refuted(story, EFFECTS, 4)
 
 
-def test_a_record_whose_message_waits_or_was_sent_is_proven() -> None:
+def test_a_batch_record_with_a_pending_or_sent_message_is_proven() -> None:
     waits = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p")
     waits.dump("buffer_publishes", "outbox", "messages").buffer_row("p", "t", "b")
     sent = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p")
@@ -463,14 +463,14 @@ def test_a_record_whose_message_waits_or_was_sent_is_proven() -> None:
     assert_proven(sent)
 
 
-def test_a_message_of_a_publish_that_was_rolled_back_is_refuted() -> None:
+def test_a_message_of_a_rolled_back_publish_is_refuted() -> None:
     story = HistoryBuilder().dump("buffer_publishes", "outbox", "messages")
     producer = {"task_id": uid("t"), "attempt": 1}
     story.row("messages", queue="buffer", body={"producer": producer, "batch_uri": "s3://b/b"})
     assert_refuted(story, EFFECTS, 2)
 
 
-def test_messages_asked_for_twice_or_for_nothing_are_refuted() -> None:
+def test_duplicate_and_unfounded_message_requests_are_refuted() -> None:
     twice = HistoryBuilder().dump("buffer_publishes", "outbox").buffer_row("p", "t", "b")
     for n in (1, 2):
         twice.row("outbox", outbox_id=n, kind="buffer_message", subject=uid("p"))
@@ -480,7 +480,7 @@ def test_messages_asked_for_twice_or_for_nothing_are_refuted() -> None:
     assert_refuted(nothing, EFFECTS, 2)
 
 
-def test_a_wake_up_for_a_task_that_was_rolled_back_is_refuted() -> None:
+def test_a_wake_up_for_a_rolled_back_task_is_refuted() -> None:
     story = HistoryBuilder().dump("tasks", "outbox", "messages")
     story.row("outbox", outbox_id=1, kind="wake_up", subject=uid("gone"))
     assert_refuted(story, EFFECTS, 2)
@@ -507,7 +507,7 @@ def test_a_wake_up_for_a_task_that_was_rolled_back_is_refuted() -> None:
         '{"dump": 1}',
     ],
 )
-def test_a_line_of_another_format_is_unreadable_and_named(line: str) -> None:
+def test_an_unreadable_line_is_reported_with_its_number(line: str) -> None:
     with pytest.raises(Unreadable, match="line 2"):
         parse(['{"history": 1}', line])
 
@@ -517,14 +517,14 @@ def test_a_row_without_its_columns_is_unreadable() -> None:
         parse(HistoryBuilder().dump("tasks").row("tasks", task_id=uid("t")).text)
 
 
-def test_an_accepted_call_that_makes_no_sense_is_unreadable() -> None:
+def test_an_inconsistent_accepted_call_is_unreadable() -> None:
     with pytest.raises(Unreadable, match="line 1"):
         verdict(HistoryBuilder().call(0, "heartbeat", {}, {"status": "Accepted"}))
     with pytest.raises(Unreadable, match="line 1"):
         verdict(HistoryBuilder().call(0, "claim", {}, {"status": "Claimed"}))
 
 
-def test_what_a_history_cannot_speak_about_is_said() -> None:
+def test_the_verdict_lists_what_a_history_cannot_prove() -> None:
     assert verdict(HistoryBuilder()).unchecked == [
         "side effects: the history has no dump of the database"
     ]

@@ -1,4 +1,4 @@
-"""The local authority: what it certifies, for how long, and when it starts anew."""
+"""The local certificate authority: what it certifies, for how long, and when it is renewed."""
 
 import socket
 import ssl
@@ -18,7 +18,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {name: (directory / name).read_bytes() for name in FILES}
 
 
-def shake_hands(directory: Path, *, name: str, ca: Path | None = None) -> str:
+def perform_handshake(directory: Path, *, name: str, ca: Path | None = None) -> str:
     """A real TLS handshake between a server with our certificate and a client that trusts `ca`."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(directory / "server.pem", directory / "server.key")
@@ -31,7 +31,7 @@ def shake_hands(directory: Path, *, name: str, ca: Path | None = None) -> str:
             try:
                 server.wrap_socket(ours, server_side=True).close()
             except ssl.SSLError:
-                return  # the client turned away; its side tells the test why
+                return  # the client refused; its own error fails or passes the test
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -43,23 +43,25 @@ def shake_hands(directory: Path, *, name: str, ca: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
-def test_a_client_that_trusts_the_authority_reaches_this_machine(tmp_path: Path, name: str) -> None:
+def test_a_client_that_trusts_the_authority_connects_to_this_machine(
+    tmp_path: Path, name: str
+) -> None:
     certificates.ensure(tmp_path)
-    assert shake_hands(tmp_path, name=name).startswith("TLS")
+    assert perform_handshake(tmp_path, name=name).startswith("TLS")
 
 
-def test_the_certificate_is_good_for_no_other_machine(tmp_path: Path) -> None:
+def test_the_certificate_is_not_valid_for_another_machine(tmp_path: Path) -> None:
     certificates.ensure(tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(tmp_path, name="example.org")
+        perform_handshake(tmp_path, name="example.org")
 
 
-def test_another_stack_is_not_trusted(tmp_path: Path) -> None:
+def test_the_certificate_of_another_stack_is_not_trusted(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         certificates.ensure(tmp_path / name)
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(tmp_path / "one", name="localhost", ca=tmp_path / "two" / "ca.pem")
+        perform_handshake(tmp_path / "one", name="localhost", ca=tmp_path / "two" / "ca.pem")
 
 
 def test_a_second_start_changes_nothing_and_only_the_owner_can_read(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_a_second_start_changes_nothing_and_only_the_owner_can_read(tmp_path: Pa
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in FILES} == {0o600}
 
 
-def test_a_server_certificate_near_its_end_is_renewed_under_the_same_authority(
+def test_an_expiring_server_certificate_is_renewed_by_the_same_authority(
     tmp_path: Path,
 ) -> None:
     certificates.ensure(tmp_path, now=datetime.now(UTC) - timedelta(days=800))
@@ -79,12 +81,12 @@ def test_a_server_certificate_near_its_end_is_renewed_under_the_same_authority(
     after = contents(tmp_path)
     assert after["ca.pem"] == before["ca.pem"]
     assert after["server.pem"] != before["server.pem"]
-    assert shake_hands(tmp_path, name="localhost")
+    assert perform_handshake(tmp_path, name="localhost")
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", [None, b"", b"nonsense"])
-def test_a_lost_or_damaged_file_is_made_good(
+def test_a_lost_or_damaged_file_is_recreated(
     tmp_path: Path, name: str, damage: bytes | None
 ) -> None:
     certificates.ensure(tmp_path)
@@ -93,13 +95,13 @@ def test_a_lost_or_damaged_file_is_made_good(
     else:
         (tmp_path / name).write_bytes(damage)
     certificates.ensure(tmp_path)
-    assert shake_hands(tmp_path, name="localhost")
+    assert perform_handshake(tmp_path, name="localhost")
 
 
-def test_a_key_of_another_pair_is_noticed(tmp_path: Path) -> None:
+def test_a_key_that_does_not_match_its_certificate_is_detected(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         certificates.ensure(tmp_path / name)
     (tmp_path / "one" / "server.key").write_bytes((tmp_path / "two" / "server.key").read_bytes())
     certificates.ensure(tmp_path / "one")
-    assert shake_hands(tmp_path / "one", name="localhost")
+    assert perform_handshake(tmp_path / "one", name="localhost")

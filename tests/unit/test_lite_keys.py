@@ -23,7 +23,7 @@ def test_the_services_accept_the_local_users_token(tmp_path: Path) -> None:
     assert (str(user.org_id), user.name) == (keys.LOCAL_ORG, "local")
 
 
-def test_the_token_names_its_key_and_has_an_end(tmp_path: Path) -> None:
+def test_the_token_has_a_key_id_and_an_expiry(tmp_path: Path) -> None:
     token, key = user_token(tmp_path)
     text = token.read_text().strip()
     assert jwt.get_unverified_header(text) == {"alg": "ES256", "typ": "JWT", "kid": key.stem}
@@ -46,7 +46,7 @@ def test_a_second_start_keeps_keys_and_tokens(tmp_path: Path) -> None:
     assert len(task_keys) == 1
 
 
-def test_a_token_near_its_end_is_renewed(tmp_path: Path) -> None:
+def test_an_expiring_token_is_renewed(tmp_path: Path) -> None:
     token, key = user_token(tmp_path, now=datetime.now(UTC) - timedelta(days=300))
     before = token.read_text()
     keys.ensure_user_token(token, key)
@@ -62,7 +62,7 @@ def test_a_token_of_a_lost_key_is_replaced(tmp_path: Path) -> None:
     assert UserKeys(tmp_path / "user").verify(token.read_text().strip()).name == "local"
 
 
-def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_secrets(tmp_path: Path) -> None:
     token, key = user_token(tmp_path)
     keys.ensure_worker_token(tmp_path / "worker")
     for path in (token, key, tmp_path / "worker"):

@@ -1,4 +1,4 @@
-"""The one tidy log."""
+"""The combined log of all processes."""
 
 import json
 from datetime import UTC, datetime
@@ -29,23 +29,25 @@ def test_text_with_spaces_is_quoted_and_a_traceback_is_indented() -> None:
 
 
 @pytest.mark.parametrize("text", ["WARN something", "{not json", '{"no": "event"}', '["a"]'])
-def test_other_lines_pass_as_they_are(text: str) -> None:
+def test_other_lines_are_shown_unchanged(text: str) -> None:
     line = log_view.parse("worker", text)
     assert line is not None
     assert line.text == text
 
 
-def test_of_postgres_only_trouble_is_shown() -> None:
-    said = "2026-11-15 12:00:01.250 UTC "
-    assert log_view.parse("postgres", f"{said}LOG:  database system is ready") is None
-    assert log_view.parse("postgres", f"{said}STATEMENT:  SELECT 1") is None
-    assert log_view.parse("postgres", f"{said}FATAL:  the database system is starting up") is None
-    line = log_view.parse("postgres", f"{said}FATAL:  password authentication failed")
+def test_only_problems_of_postgres_are_shown() -> None:
+    timestamp = "2026-11-15 12:00:01.250 UTC "
+    assert log_view.parse("postgres", f"{timestamp}LOG:  database system is ready") is None
+    assert log_view.parse("postgres", f"{timestamp}STATEMENT:  SELECT 1") is None
+    assert (
+        log_view.parse("postgres", f"{timestamp}FATAL:  the database system is starting up") is None
+    )
+    line = log_view.parse("postgres", f"{timestamp}FATAL:  password authentication failed")
     assert line is not None
     assert (line.level, line.text) == ("warning", "password authentication failed")
 
 
-def test_a_follower_reads_only_what_is_new_whole_and_in_order(tmp_path: Path) -> None:
+def test_a_log_follower_reads_only_new_complete_lines_in_order(tmp_path: Path) -> None:
     (tmp_path / "worker.log").write_text(entry(event="old") + "\n")
     follower = log_view.LogFollower(tmp_path)
     with (tmp_path / "worker.log").open("a") as log:
@@ -58,7 +60,7 @@ def test_a_follower_reads_only_what_is_new_whole_and_in_order(tmp_path: Path) ->
     assert [line.text for line in follower.lines()] == ["task_claimed"]
 
 
-def test_a_full_log_is_set_aside_and_followed_on(
+def test_a_full_log_is_rotated_and_still_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_view, "_ROTATE_AT", 100)
@@ -73,7 +75,7 @@ def test_a_full_log_is_set_aside_and_followed_on(
     assert path.with_suffix(".log.1").stat().st_size == 201
 
 
-def test_the_supervisors_events_read_like_everybody_elses(tmp_path: Path) -> None:
+def test_supervisor_events_have_the_format_of_the_other_processes(tmp_path: Path) -> None:
     log = log_view.EventLog(tmp_path / "supervisor.log")
     log.event("part_exited", "error", part="worker", code=-9)
     log.close()
@@ -81,7 +83,9 @@ def test_the_supervisors_events_read_like_everybody_elses(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_an_event_that_the_disk_refuses_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_event_that_cannot_be_written_to_disk_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log = log_view.EventLog(Path("/dev/full"))
     log.event("part_exited", part="worker")
     log.close()

@@ -219,7 +219,7 @@ async def test_a_process_that_ignores_the_stop_signal_is_killed_with_its_childre
     await eventually(lambda: not any(map(runs, pids)))
 
 
-async def test_a_second_stop_request_kills_at_once(tmp_path: Path) -> None:
+async def test_a_second_stop_request_kills_immediately(tmp_path: Path) -> None:
     stubborn = part(tmp_path, "stubborn", STUBBORN, grace=3600.0)
     async with supervised(tmp_path, stubborn) as bench:
         bench.supervisor.request_stop()

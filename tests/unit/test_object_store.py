@@ -100,7 +100,7 @@ def test_writers_of_one_key_do_not_disturb_each_other(store: ObjectStore) -> Non
     assert store.get(KEY) == b"second"
 
 
-def test_a_full_disk_and_an_unwritable_place_are_named(store: ObjectStore) -> None:
+def test_a_full_disk_and_an_unwritable_path_are_reported(store: ObjectStore) -> None:
     path = Path(store.uri(KEY))
     path.parent.mkdir(parents=True)
     draft = path.with_name(f"{path.name}#0")

@@ -1,4 +1,4 @@
-"""How an archive's columns are encoded: by what makes them smallest, and readable by everybody."""
+"""Archive columns get the encoding that makes them smallest and that every reader supports."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def _rows() -> Any:
     )
 
 
-def _written(path: Path, rows: Any, *, is_archive: bool) -> Path:
+def write_file(path: Path, rows: Any, *, is_archive: bool) -> Path:
     with open_parquet_file(
         FileStore(path.parent), path.name, rows.schema, is_archive=is_archive
     ) as file:
@@ -44,7 +44,7 @@ def _written(path: Path, rows: Any, *, is_archive: bool) -> Path:
     return path
 
 
-def test_every_column_gets_the_encoding_that_suits_it() -> None:
+def test_every_column_gets_its_best_encoding() -> None:
     found = choose_encodings(_rows(), level=6)
     assert "address" in found.dictionary and "nested.list.element.a" in found.dictionary
     assert found.others["block_number"] == "DELTA_BINARY_PACKED"
@@ -54,8 +54,8 @@ def test_every_column_gets_the_encoding_that_suits_it() -> None:
 
 def test_an_archive_is_smaller_and_holds_the_same_rows_for_every_reader(tmp_path: Path) -> None:
     rows = _rows()
-    usual = _written(tmp_path / "usual.parquet", rows, is_archive=False)
-    archive = _written(tmp_path / "archive.parquet", rows, is_archive=True)
+    usual = write_file(tmp_path / "usual.parquet", rows, is_archive=False)
+    archive = write_file(tmp_path / "archive.parquet", rows, is_archive=True)
     everywhere = tmp_path / "dictionaries.parquet"
     pq.write_table(rows, everywhere, compression="zstd", compression_level=6)
     assert archive.stat().st_size < everywhere.stat().st_size
@@ -68,7 +68,7 @@ def test_an_archive_is_smaller_and_holds_the_same_rows_for_every_reader(tmp_path
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_an_archive_of_hardly_any_rows_is_a_file_all_the_same(tmp_path: Path, count: int) -> None:
+def test_an_archive_with_very_few_rows_is_a_valid_file(tmp_path: Path, count: int) -> None:
     rows = _rows().slice(0, count)
-    found = pq.read_table(_written(tmp_path / "few.parquet", rows, is_archive=True))
+    found = pq.read_table(write_file(tmp_path / "few.parquet", rows, is_archive=True))
     assert found.num_rows == count and found.schema.names == rows.schema.names

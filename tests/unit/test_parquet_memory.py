@@ -1,4 +1,4 @@
-"""What goes through an executor is held a few row groups at a time, however much it is."""
+"""Executors hold only a few row groups in memory, whatever the size of the file."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from trace_etl.spark.io.parquet import ROW_GROUP_BYTES
 
 TIMES = 10
-# In a process of its own: Arrow tells the most that it ever held.
+# In a separate process, because Arrow reports the peak memory of the process.
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -58,8 +58,8 @@ def test_ten_row_groups_are_written_and_read_in_the_memory_of_a_few(
         stdout=subprocess.PIPE,
         check=True,
     )
-    told = json.loads(done.stdout)
-    assert told["seen"] == told["rows"] and told["in order"]
-    assert told["half"] == told["rows"] - told["rows"] // 2
-    assert told["written"] <= 3 * ROW_GROUP_BYTES
-    assert told["read"] <= 4 * ROW_GROUP_BYTES
+    measured = json.loads(done.stdout)
+    assert measured["seen"] == measured["rows"] and measured["in order"]
+    assert measured["half"] == measured["rows"] - measured["rows"] // 2
+    assert measured["written"] <= 3 * ROW_GROUP_BYTES
+    assert measured["read"] <= 4 * ROW_GROUP_BYTES

@@ -1,4 +1,4 @@
-"""The generated reference pages are as the code would write them now."""
+"""The generated reference pages match the code."""
 
 import os
 import subprocess

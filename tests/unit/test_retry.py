@@ -19,7 +19,7 @@ def test_outbox_retries_start_at_a_second_and_double_to_five_minutes():
 
 
 @given(st.integers(1, 1000))
-def test_jitter_stays_within_half_of_the_wait(tries):
+def test_jitter_stays_within_half_of_the_delay(tries):
     base = TASK_RETRY.delay(tries, spread=0)
     assert base * 0.5 <= TASK_RETRY.delay(tries) <= base * 1.5
 

@@ -1,4 +1,4 @@
-"""What the master decides about Spark's settings, without starting it."""
+"""The Spark settings that each kind of master gets, without starting Spark."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def _conf(tmp_path: Path, master: str, **given: str) -> dict[str, str]:
     return spark_conf(settings, Scratch(tmp_path, tmp_path / "sockets"))
 
 
-def test_threads_of_our_own_stay_on_the_loopback(tmp_path: Path) -> None:
+def test_a_local_master_binds_to_the_loopback_address(tmp_path: Path) -> None:
     conf = _conf(tmp_path, "local[2]")
     assert conf["spark.driver.host"] == "127.0.0.1" and conf["spark.authenticate"] == "true"
 
@@ -30,7 +30,7 @@ def test_a_cluster_keeps_its_own_addresses_secrets_and_directories(tmp_path: Pat
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://10.0.0.5:7077"])
-def test_slots_share_cores_fairly_and_a_select_reads_no_files_anywhere(
+def test_every_master_schedules_fairly_and_disables_sql_on_files(
     tmp_path: Path, master: str
 ) -> None:
     conf = _conf(tmp_path, master)
@@ -47,11 +47,13 @@ def test_slots_share_cores_fairly_and_a_select_reads_no_files_anywhere(
         ("4G", "spark://10.0.0.5:7077", "3328m"),
     ],
 )
-def test_the_heap_is_what_a_limit_for_everything_leaves(limit: str, master: str, heap: str) -> None:
+def test_the_heap_is_the_part_of_the_memory_limit_that_remains(
+    limit: str, master: str, heap: str
+) -> None:
     assert heap_within(limit, master) == heap
 
 
-def test_a_limit_that_leaves_no_heap_is_refused_with_what_would_do() -> None:
+def test_a_limit_that_leaves_no_heap_is_refused_with_the_minimum() -> None:
     with pytest.raises(SparkNotStarted, match=r"1791m is too small; .* needs at least 1792m"):
         heap_within("1791m", "local[2]")
     with pytest.raises(SparkNotStarted, match="not a size"):

@@ -1,4 +1,4 @@
-"""Where Spark's sockets go: never to a path that Spark refuses."""
+"""Spark's sockets always get a path that is short enough."""
 
 import os
 from pathlib import Path
@@ -14,14 +14,14 @@ SPARK_REFUSES_FROM = 61
 def test_the_sockets_directory_is_always_short_enough_for_spark(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Path(f"/tmp/trace-scratch-{os.getpid()}-".ljust(length, "x"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # a long one, as test runners have
+    directory = Path(f"/tmp/trace-scratch-{os.getpid()}-".ljust(length, "x"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # a long path, as under test runners
     try:
-        made = Scratch.make(place)
+        made = Scratch.make(directory)
         assert made.sockets.is_dir()
         assert len(os.fsencode(made.sockets)) < SPARK_REFUSES_FROM
         made.remove()
     finally:
-        for path in sorted(place.rglob("*"), reverse=True):
+        for path in sorted(directory.rglob("*"), reverse=True):
             path.rmdir()
-        place.rmdir()
+        directory.rmdir()

@@ -1,4 +1,4 @@
-"""Which jobs Spark is asked about before a deploy, and where in the file its complaints are."""
+"""Which jobs are checked with Spark before a deploy, and the positions of reported faults."""
 
 from typing import Any
 
@@ -34,21 +34,21 @@ def planned(*jobs: tuple[str, str, str, list[str]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_all_sql_of_a_new_dag_is_asked_about() -> None:
+def test_all_sql_of_a_new_dag_is_checked() -> None:
     dag = parse_dag(DAG)
     new = [vars(job) for job in plan_deploy({}, {}, dag).jobs]
     assert find_changed_sql_jobs(dag, new) == ["count", "show"]
 
 
-def test_sql_that_did_not_change_is_not_asked_about() -> None:
+def test_unchanged_sql_is_not_checked() -> None:
     dag = parse_dag(DAG)
-    kept = planned(
+    unchanged = planned(
         ("ask", "unchanged", "keep", []),
         ("get", "changed", "adopt", ["config.batch"]),
         ("count", "changed", "adopt", ["max_attempts"]),
         ("show", "unchanged", "keep", []),
     )
-    assert find_changed_sql_jobs(dag, kept) == []
+    assert find_changed_sql_jobs(dag, unchanged) == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_sql_that_did_not_change_is_not_asked_about() -> None:
     ],
     ids=["added again", "its own text", "what it reads", "a filter"],
 )
-def test_what_is_new_to_a_query_has_it_asked_about(
+def test_a_query_with_a_change_in_text_or_inputs_is_checked(
     change: str, action: str, fields: list[str]
 ) -> None:
     assert find_changed_sql_jobs(parse_dag(DAG), planned(("show", change, action, fields))) == [
@@ -69,7 +69,7 @@ def test_what_is_new_to_a_query_has_it_asked_about(
     ]
 
 
-def test_a_job_is_judged_with_all_it_reads_from() -> None:
+def test_a_job_is_checked_with_everything_upstream() -> None:
     assert add_upstream_jobs(parse_dag(DAG), ["count"]) == {"count", "get", "ask"}
 
 
@@ -85,7 +85,7 @@ def test_a_job_is_judged_with_all_it_reads_from() -> None:
     ],
     ids=["literal", "folded", "plain", "quoted", "one quoted line", "one line"],
 )
-def test_a_place_in_a_value_is_found_in_the_file(written: str, wanted: tuple[int, int]) -> None:
+def test_a_position_in_a_value_is_mapped_to_the_file(written: str, wanted: tuple[int, int]) -> None:
     import yaml
 
     value: str = yaml.safe_load(written)["sql"]
@@ -93,11 +93,11 @@ def test_a_place_in_a_value_is_found_in_the_file(written: str, wanted: tuple[int
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
     found = locate_inside(written, ("sql",), line, column)
     assert found is not None
-    # The lines of the file are counted from its beginning.
+    # Lines are counted from the beginning of the file.
     row, at = found
     assert written.splitlines()[row - 1][at - 1 :].startswith("wrong")
     assert (row - (1 if written.startswith(("sql: |", "sql: >")) else 0), at) == wanted
 
 
-def test_a_place_behind_an_escape_is_not_guessed() -> None:
+def test_a_position_after_an_escape_is_not_guessed() -> None:
     assert locate_inside('sql: "SELECT \\"a\\", wrong"\n', ("sql",), 1, 13) is None

@@ -1,4 +1,4 @@
-"""Capability tokens: minted, verified once, forgotten with their key."""
+"""Capability tokens are minted, verified once, and refused when their key is removed."""
 
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ from trace_etl.model.task import Fence
 
 
 class CountingSigner(PemSigner):
-    """Counts how often a key is asked for: once for every token that is really verified."""
+    """Counts key lookups: one for each token whose signature is verified."""
 
     asked = 0
 
@@ -40,11 +40,13 @@ def grant(prefix: str) -> DatasetGrant:
 
 def scope(task_id: UUID | None = None, attempt: int = 1) -> TokenScope:
     task_id = task_id or uuid4()
-    own = attempt_prefix("", task_id, attempt)
-    return TokenScope(uuid4(), task_id, attempt, own, Permissions([grant("in/")], [grant("out/")]))
+    prefix = attempt_prefix("", task_id, attempt)
+    return TokenScope(
+        uuid4(), task_id, attempt, prefix, Permissions([grant("in/")], [grant("out/")])
+    )
 
 
-def test_what_is_minted_verifies_here_and_on_every_other_replica(directory: Path) -> None:
+def test_a_minted_token_verifies_on_every_replica(directory: Path) -> None:
     mine, other = TaskTokens(PemSigner(directory)), TaskTokens(PemSigner(directory))
     asked = scope()
     token = mine.mint(asked, 60)
@@ -57,7 +59,7 @@ def test_what_is_minted_verifies_here_and_on_every_other_replica(directory: Path
     assert claims["s3"] == {"read_prefixes": ["s3://trace/in/"], "write_prefixes": [output.url]}
 
 
-def test_a_token_is_verified_once_and_not_on_every_call(directory: Path) -> None:
+def test_a_token_is_verified_once_instead_of_on_every_call(directory: Path) -> None:
     token = TaskTokens(PemSigner(directory)).mint(scope(), 60)
     signer = CountingSigner(directory)
     elsewhere = TaskTokens(signer)
@@ -66,9 +68,7 @@ def test_a_token_is_verified_once_and_not_on_every_call(directory: Path) -> None
     assert signer.asked == 1
 
 
-def test_what_was_verified_before_still_expires(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verified_token_still_expires(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = TaskTokens(PemSigner(directory))
     token = tokens.mint(scope(), 60)
     tokens.verify(token)
@@ -78,7 +78,7 @@ def test_what_was_verified_before_still_expires(
         tokens.verify(token)
 
 
-def test_a_bad_token_is_not_remembered_as_good(directory: Path) -> None:
+def test_an_invalid_token_is_not_cached_as_valid(directory: Path) -> None:
     tokens = TaskTokens(PemSigner(directory))
     token = tokens.mint(scope(), 60)
     flipped = token[:-2] + ("A" if token[-2] != "A" else "B") + token[-1]
@@ -87,7 +87,7 @@ def test_a_bad_token_is_not_remembered_as_good(directory: Path) -> None:
             tokens.verify(flipped)
 
 
-def test_the_memory_is_bounded_and_forgetting_costs_only_time(directory: Path) -> None:
+def test_the_token_cache_is_bounded_and_an_evicted_token_is_verified_again(directory: Path) -> None:
     signer = CountingSigner(directory)
     tokens = TaskTokens(signer, remember=2)
     first, *others = [tokens.mint(scope(), 60) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_the_memory_is_bounded_and_forgetting_costs_only_time(directory: Path) -
     assert signer.asked == 1
 
 
-def test_a_new_key_signs_at_once_and_the_old_one_still_verifies(directory: Path) -> None:
+def test_a_new_key_signs_immediately_and_the_old_one_still_verifies(directory: Path) -> None:
     tokens = TaskTokens(PemSigner(directory))
     old = tokens.mint(scope(), 60)
     rotation = keys.rotate_task_key(directory)
@@ -109,7 +109,7 @@ def test_a_new_key_signs_at_once_and_the_old_one_still_verifies(directory: Path)
     tokens.verify(new)
 
 
-def test_a_key_that_is_taken_away_vouches_for_nothing_not_even_for_what_it_did(
+def test_tokens_of_a_removed_key_are_refused_even_if_verified_before(
     directory: Path,
 ) -> None:
     tokens = TaskTokens(PemSigner(directory))
@@ -131,7 +131,7 @@ def test_clocks_of_replicas_may_differ_a_little(
     assert TaskTokens(PemSigner(directory)).verify(token)
 
 
-def test_a_renewed_token_has_the_same_scope_and_a_new_life(directory: Path) -> None:
+def test_a_renewed_token_has_the_same_scope_and_a_new_expiry(directory: Path) -> None:
     tokens = TaskTokens(PemSigner(directory))
     old = tokens.mint(scope(), 900)
     new = tokens.renew(old)
@@ -141,14 +141,14 @@ def test_a_renewed_token_has_the_same_scope_and_a_new_life(directory: Path) -> N
     assert after.expires_at - after.issued_at == 900
 
 
-def test_most_of_a_life_is_two_thirds_of_it(directory: Path) -> None:
+def test_a_token_is_due_for_renewal_after_two_thirds_of_its_lifetime(directory: Path) -> None:
     tokens = TaskTokens(PemSigner(directory))
     mine = tokens.verify(tokens.mint(scope(), 900))
     assert not mine.is_nearly_expired(mine.issued_at + 600)
     assert mine.is_nearly_expired(mine.issued_at + 601)
 
 
-def test_a_capability_speaks_for_its_own_attempt_only(directory: Path) -> None:
+def test_a_capability_is_valid_only_for_its_attempt(directory: Path) -> None:
     tokens = TaskTokens(PemSigner(directory))
     task_id = uuid4()
     mine = tokens.verify(tokens.mint(scope(task_id, 2), 60))
@@ -158,7 +158,7 @@ def test_a_capability_speaks_for_its_own_attempt_only(directory: Path) -> None:
             mine.require(other)
 
 
-def test_the_published_keys_are_the_public_halves(directory: Path) -> None:
+def test_the_published_keys_are_public_keys(directory: Path) -> None:
     signer = PemSigner(directory)
     token = TaskTokens(signer).mint(scope(), 60)
     published = jwt.PyJWKSet.from_dict(signer.jwks())

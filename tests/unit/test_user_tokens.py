@@ -1,4 +1,4 @@
-"""User bearer tokens: what verifies, and everything that must not."""
+"""User bearer tokens: which are accepted and which are refused."""
 
 import time
 import uuid
@@ -56,7 +56,7 @@ def test_a_token_signed_by_a_known_key_names_its_user(tmp_path: Path, signer: Si
     assert keys.verify(token) == keys.verify(token) == User(ORG, "ada")
 
 
-def test_the_token_that_a_stack_makes_verifies(tmp_path: Path) -> None:
+def test_a_token_created_by_the_stack_is_accepted(tmp_path: Path) -> None:
     key = lite_keys.ensure_user_key(tmp_path)
     lite_keys.ensure_user_token(tmp_path / "user.jwt", key)
     user = UserKeys(tmp_path).verify((tmp_path / "user.jwt").read_text().strip())
@@ -68,7 +68,7 @@ def test_the_token_that_a_stack_makes_verifies(tmp_path: Path) -> None:
     [
         {"aud": "trace.task"},
         {"aud": ["trace.user", "trace.task"]},
-        {"iss": "somebody"},
+        {"iss": "unknown"},
         {"sub": "task:1"},
         {"sub": "user:"},
         {"org_id": "not-a-uuid"},
@@ -81,7 +81,7 @@ def test_the_token_that_a_stack_makes_verifies(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_token_with_wrong_claims_is_refused(
+def test_a_token_with_invalid_claims_is_refused(
     tmp_path: Path, signer: Signer, changes: dict[str, object]
 ) -> None:
     with pytest.raises(Unauthenticated):
@@ -89,7 +89,7 @@ def test_a_token_with_wrong_claims_is_refused(
 
 
 @pytest.mark.parametrize("kid", ["user-2", "../user-1", 7, None])
-def test_a_token_naming_no_known_key_is_refused(
+def test_a_token_with_an_unknown_key_is_refused(
     tmp_path: Path, signer: Signer, kid: object
 ) -> None:
     headers: dict[str, object] = {} if kid is None else {"kid": kid}
@@ -118,7 +118,7 @@ def test_a_key_of_another_signer_does_not_verify(tmp_path: Path, signer: Signer)
         UserKeys(tmp_path).verify(Signer(elsewhere).token())
 
 
-def test_a_verified_token_ends_with_its_expiry(
+def test_a_verified_token_still_expires(
     tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = UserKeys(tmp_path)
@@ -130,7 +130,7 @@ def test_a_verified_token_ends_with_its_expiry(
         keys.verify(token)
 
 
-def test_a_removed_key_refuses_what_it_vouched_for_and_a_new_one_counts_at_once(
+def test_tokens_of_a_removed_key_are_refused_and_a_new_key_works_immediately(
     tmp_path: Path, signer: Signer
 ) -> None:
     keys = UserKeys(tmp_path)

@@ -1,4 +1,4 @@
-"""Who waits for whom around the warm session, and what a failure says of it. Needs no Spark."""
+"""The warm session under concurrency, and how failures are classified. Needs no Spark."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -33,7 +33,7 @@ class _Failure(PySparkException):
 
 
 class _Engine:
-    """A Spark that answers when the test lets it."""
+    """A Spark engine that answers when the test allows it."""
 
     is_alive = True
 
@@ -79,7 +79,7 @@ def _warm(tmp_path: Path, engine: Any) -> WarmSession:
     return made
 
 
-def test_while_a_server_is_asked_other_slots_go_on(tmp_path: Path, engine: _Engine) -> None:
+def test_other_slots_continue_while_a_server_is_checked(tmp_path: Path, engine: _Engine) -> None:
     warm = _warm(tmp_path, engine)
     spark = warm.get()
     engine.answers.clear()
@@ -100,7 +100,7 @@ def _leased(warm: WarmSession, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("is_canceled", [True, False], ids=["canceled", "left_alone"])
-def test_a_canceled_task_leaves_the_warm_session_to_others(
+def test_a_canceled_task_does_not_restart_the_warm_session(
     tmp_path: Path, engine: _Engine, is_canceled: bool
 ) -> None:
     runner = SparkRunner(SparkSettings(FileStore(tmp_path), tmp_path))
@@ -130,5 +130,5 @@ def test_a_canceled_task_leaves_the_warm_session_to_others(
         ("NO_ACTIVE_SESSION", True),
     ],
 )
-def test_a_lost_operation_is_no_lost_session(condition: str, expected: bool) -> None:
+def test_only_a_lost_session_counts_as_lost(condition: str, expected: bool) -> None:
     assert is_spark_lost(_Failure(condition)) is expected

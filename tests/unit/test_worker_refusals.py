@@ -1,4 +1,4 @@
-"""What a worker says of an attempt whose completion was refused."""
+"""What a worker reports about an attempt whose completion was refused."""
 
 import threading
 from datetime import UTC, datetime
@@ -20,28 +20,28 @@ CHANGE = InvalidScope(
 )
 
 
-class Strict:
-    """A Dispatcher that takes no success."""
+class RefusingDispatcher:
+    """A Dispatcher that refuses every success."""
 
     def __init__(self, code: str) -> None:
         self._code = code
         self.heard: list[bodies.Complete] = []
 
-    def complete(self, body: bodies.Complete, *words: object) -> None:
+    def complete(self, body: bodies.Complete, *arguments: object) -> None:
         if body.status == "Completed":
             raise Refused(409, self._code, "no")
         self.heard.append(body)
 
 
-class Quick:
+class InstantRunner:
     def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
         return bodies.TaskResult()
 
     def cancel(self, task_id: UUID) -> None:
-        raise AssertionError("nobody cancels it")
+        raise AssertionError("the worker must not cancel the task")
 
 
-def _said(code: str, **fields: Any) -> list[bodies.Complete]:
+def reported_completions(code: str, **fields: Any) -> list[bodies.Complete]:
     payload = task("sql", {}, ["out"]).model_copy(update=fields)
     claimed = bodies.Claimed(
         attempt=1,
@@ -50,9 +50,11 @@ def _said(code: str, **fields: Any) -> list[bodies.Complete]:
         capability_token="",
         task=payload,
     )
-    office = Strict(code)
-    Attempt(claimed, cast("Any", office), Quick(), threading.Event()).run()
-    return office.heard
+    dispatcher = RefusingDispatcher(code)
+    Attempt(
+        claimed, cast("Any", dispatcher), InstantRunner(), threading.Event(), lambda: None
+    ).run()
+    return dispatcher.heard
 
 
 @pytest.mark.parametrize(
@@ -62,15 +64,19 @@ def _said(code: str, **fields: Any) -> list[bodies.Complete]:
         ("forbidden", {"scope": RANGE}, False),
         ("partition_overlap", {"scope": RANGE}, False),
         ("partition_overlap", {"scope": CURSOR, "invalidation": CHANGE}, False),
-        ("partition_overlap", {"scope": CURSOR}, True),  # the next attempt begins elsewhere
+        (
+            "partition_overlap",
+            {"scope": CURSOR},
+            True,
+        ),  # the next attempt starts at another position
     ],
 )
-def test_it_fails_with_the_reason_and_is_tried_again_where_that_helps(
+def test_a_refused_completion_fails_with_its_reason_and_is_retried_if_useful(
     code: str, fields: dict[str, Any], retryable: bool
 ) -> None:
-    (said,) = _said(code, **fields)
-    assert (said.status, said.error_code, said.retryable) == ("Failed", code, retryable)
+    (reported,) = reported_completions(code, **fields)
+    assert (reported.status, reported.error_code, reported.retryable) == ("Failed", code, retryable)
 
 
-def test_who_lost_the_lease_says_nothing_more() -> None:
-    assert _said("lease_lost", scope=RANGE) == []
+def test_a_worker_that_lost_its_lease_reports_nothing() -> None:
+    assert reported_completions("lease_lost", scope=RANGE) == []

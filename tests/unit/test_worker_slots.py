@@ -65,15 +65,17 @@ class Running:
 
     def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
         self.started.put(task.operator)
-        self._over.wait(30)
+        self._over.wait(120)
         return bodies.TaskResult()
 
     def cancel(self, task_id: UUID) -> None:
         self._over.set()
 
 
-def _claimed(operators: list[str], engine: str = "loop") -> Iterator[str]:
-    """The operators that a worker with one slot starts, in order."""
+def started_operators(
+    operators: list[str], engine: str = "loop", *, next_timeout: float = 60
+) -> Iterator[str]:
+    """Yield the operators that a worker with one slot starts, in order."""
     payloads = [task(name, {"engine": engine}, ["hot_logs"]) for name in operators]
     runner, stop = Running(), threading.Event()
     queue = WakeUps([payload.task_id for payload in payloads])
@@ -88,22 +90,23 @@ def _claimed(operators: list[str], engine: str = "loop") -> Iterator[str]:
     thread = threading.Thread(target=slots.run)
     thread.start()
     try:
-        for _ in operators:
-            yield runner.started.get(timeout=2)
+        yield runner.started.get(timeout=60)
+        for _ in operators[1:]:
+            yield runner.started.get(timeout=next_timeout)
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("engine", ["loop", "streaming"])
-def test_what_never_ends_leaves_the_slots_to_the_others(engine: str) -> None:
+def test_endless_tasks_do_not_occupy_slots(engine: str) -> None:
     names = ["block_follower", "block_follower", "sql"]
-    assert sorted(_claimed(names, engine)) == names
+    assert sorted(started_operators(names, engine)) == names
 
 
 def test_one_slot_runs_one_attempt_at_a_time() -> None:
-    started = _claimed(["sql", "sql"])
+    started = started_operators(["sql", "sql"], next_timeout=1)
     assert next(started) == "sql"
     with pytest.raises(Empty):
         next(started)

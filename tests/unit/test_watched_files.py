@@ -1,4 +1,4 @@
-"""A file that changes under a running process is read again, and only then."""
+"""A watched file is read again only when it changes."""
 
 import os
 import time
@@ -32,21 +32,21 @@ def _write(path: Path, text: str, *, age: float) -> None:
     os.utime(path, (when, when))
 
 
-def test_what_does_not_change_is_read_once(reader: Reader) -> None:
+def test_an_unchanged_file_is_read_once(reader: Reader) -> None:
     for _ in range(3):
         reader.watched.refresh_now()
     assert reader.texts == ["old"]
 
 
-def test_a_change_is_read(reader: Reader) -> None:
+def test_a_changed_file_is_read_again(reader: Reader) -> None:
     reader.watched.refresh_now()
     _write(reader.path, "new", age=30)
     reader.watched.refresh_now()
     assert reader.texts == ["old", "new"]
 
 
-def test_a_second_change_in_the_same_tick_of_the_clock_is_read(reader: Reader) -> None:
-    when = time.time() + 60  # a tick that lasts as long as the test
+def test_a_second_change_with_the_same_timestamp_is_read(reader: Reader) -> None:
+    when = time.time() + 60  # a timestamp that does not change during the test
     for text in ("one", "two"):
         reader.path.write_text(text)
         os.utime(reader.path, (when, when))
@@ -54,7 +54,7 @@ def test_a_second_change_in_the_same_tick_of_the_clock_is_read(reader: Reader) -
     assert reader.texts == ["one", "two"]
 
 
-def test_what_could_not_be_read_is_tried_again(reader: Reader) -> None:
+def test_a_failed_read_is_repeated(reader: Reader) -> None:
     good = reader.path
     reader.path = good.parent / "nothing"
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Only a checker's token may invalidate what the task reads."""
+"""Only the token of a checker may invalidate the inputs of its task."""
 
 from uuid import UUID, uuid4
 
@@ -30,29 +30,29 @@ def _capability(*, can_invalidate_inputs: bool) -> Capability:
     )
 
 
-def _doubt(version: UUID = READ_VERSION) -> Invalidation:
+def defect(version: UUID = READ_VERSION) -> Invalidation:
     return Invalidation(
         kind="partition", dataset_uuid=READ, dataset_version=version, partition_key="0-9"
     )
 
 
-def test_a_checker_can_invalidate_inputs_its_input() -> None:
-    found = new_invalidation(_doubt(), _capability(can_invalidate_inputs=True), {})
+def test_a_checker_can_invalidate_its_input() -> None:
+    found = new_invalidation(defect(), _capability(can_invalidate_inputs=True), {})
     assert (found.dataset_uuid, found.dataset_version) == (READ, READ_VERSION)
     assert (found.range_start, found.range_end) == (0, 9)
 
 
-def test_nobody_else_may() -> None:
+def test_another_task_cannot_invalidate_its_input() -> None:
     with pytest.raises(Forbidden, match="is not an output"):
-        new_invalidation(_doubt(), _capability(can_invalidate_inputs=False), {})
+        new_invalidation(defect(), _capability(can_invalidate_inputs=False), {})
 
 
-def test_not_even_a_checker_can_invalidate_inputs_a_generation_it_does_not_read() -> None:
+def test_a_checker_cannot_invalidate_a_generation_that_it_does_not_read() -> None:
     with pytest.raises(Forbidden):
-        new_invalidation(_doubt(uuid4()), _capability(can_invalidate_inputs=True), {})
+        new_invalidation(defect(uuid4()), _capability(can_invalidate_inputs=True), {})
 
 
-def test_only_integrity_check_declares_it_and_it_runs_no_users_code() -> None:
+def test_only_integrity_check_can_invalidate_inputs_and_it_runs_no_user_code() -> None:
     declared = [one for one in OPERATORS.values() if one.can_invalidate_inputs]
     assert [one.name for one in declared] == ["integrity_check"]
     assert set(declared[0].runtimes) <= set(WORKERS) and not declared[0].needs_udf

@@ -12,7 +12,7 @@ TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 NOBODY = "0x" + "11" * 32
 LENGTH = 300
 
-Ask = Callable[..., Any]
+Call = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -28,38 +28,38 @@ def client() -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def ask(server: RunningServer, client: httpx.Client) -> Ask:
-    return _asker(server, client)
+def call(server: RunningServer, client: httpx.Client) -> Call:
+    return _caller(server, client)
 
 
 @pytest.fixture
-def moving(client: httpx.Client) -> Iterator[Ask]:
-    """A chain that a test may change."""
+def moving(client: httpx.Client) -> Iterator[Call]:
+    """A chain that the test may change."""
     with start_server(DevChain(seed=7, length=100)) as running:
-        yield _asker(running, client)
+        yield _caller(running, client)
 
 
-def _asker(server: RunningServer, client: httpx.Client) -> Ask:
-    def ask(method: str, *params: Any, named: dict[str, Any] | None = None) -> Any:
-        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": named or list(params)}
-        answer = client.post(server.url, json=call).json()
+def _caller(server: RunningServer, client: httpx.Client) -> Call:
+    def call(method: str, *params: Any, named: dict[str, Any] | None = None) -> Any:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": named or list(params)}
+        answer = client.post(server.url, json=request).json()
         assert answer["jsonrpc"] == "2.0"
         assert answer["id"] == 1
         return answer["error"] if "error" in answer else answer["result"]
 
-    return ask
+    return call
 
 
 def _post(client: httpx.Client, server: RunningServer, body: Any) -> Any:
     return client.post(server.url, json=body).json()
 
 
-def test_the_chain_introduces_itself(ask: Ask) -> None:
-    assert ask("eth_chainId") == "0x7a69"
-    assert ask("net_version") == "31337"
-    assert ask("web3_clientVersion").startswith("trace-devchain/")
-    assert ask("eth_syncing") is False
-    assert ask("eth_blockNumber") == hex(LENGTH - 1)
+def test_the_chain_reports_its_id_and_version(call: Call) -> None:
+    assert call("eth_chainId") == "0x7a69"
+    assert call("net_version") == "31337"
+    assert call("web3_clientVersion").startswith("trace-devchain/")
+    assert call("eth_syncing") is False
+    assert call("eth_blockNumber") == hex(LENGTH - 1)
 
 
 @pytest.mark.parametrize(
@@ -74,42 +74,42 @@ def test_the_chain_introduces_itself(ask: Ask) -> None:
         ("0x12b", 299),
     ],
 )
-def test_a_block_is_found_by_number_and_by_tag(ask: Ask, tag: str, number: int) -> None:
-    assert ask("eth_getBlockByNumber", tag, False)["number"] == hex(number)
+def test_a_block_is_found_by_number_and_by_tag(call: Call, tag: str, number: int) -> None:
+    assert call("eth_getBlockByNumber", tag, False)["number"] == hex(number)
 
 
-def test_finality_never_falls_below_the_genesis(moving: Ask) -> None:
+def test_finality_never_falls_below_the_genesis(moving: Call) -> None:
     with start_server(DevChain(seed=7, length=5)) as running, httpx.Client() as http:
-        assert _asker(running, http)("eth_getBlockByNumber", "finalized", False)["number"] == "0x0"
+        assert _caller(running, http)("eth_getBlockByNumber", "finalized", False)["number"] == "0x0"
     assert moving("eth_getBlockByNumber", "finalized", False)["number"] == hex(99 - 64)
 
 
-def test_a_block_has_whole_transactions_or_their_hashes(ask: Ask) -> None:
-    full = ask("eth_getBlockByNumber", "0x10", True)
-    light = ask("eth_getBlockByNumber", "0x10", False)
+def test_a_block_has_whole_transactions_or_their_hashes(call: Call) -> None:
+    full = call("eth_getBlockByNumber", "0x10", True)
+    light = call("eth_getBlockByNumber", "0x10", False)
     assert full["transactions"]
     assert light["transactions"] == [tx["hash"] for tx in full["transactions"]]
     assert {**full, "transactions": None} == {**light, "transactions": None}
-    assert ask("eth_getBlockByHash", full["hash"], True) == full
-    assert ask("eth_getBlockByHash", full["hash"], False) == light
+    assert call("eth_getBlockByHash", full["hash"], True) == full
+    assert call("eth_getBlockByHash", full["hash"], False) == light
     count = hex(len(full["transactions"]))
-    assert ask("eth_getBlockTransactionCountByNumber", "0x10") == count
-    assert ask("eth_getBlockTransactionCountByHash", full["hash"]) == count
+    assert call("eth_getBlockTransactionCountByNumber", "0x10") == count
+    assert call("eth_getBlockTransactionCountByHash", full["hash"]) == count
 
 
-def test_a_transaction_and_its_receipt_are_those_of_its_block(ask: Ask) -> None:
-    block = ask("eth_getBlockByNumber", "0x10", True)
-    receipts = ask("eth_getBlockReceipts", "0x10")
+def test_a_transaction_and_its_receipt_are_those_of_its_block(call: Call) -> None:
+    block = call("eth_getBlockByNumber", "0x10", True)
+    receipts = call("eth_getBlockReceipts", "0x10")
     hashes = [tx["hash"] for tx in block["transactions"]]
-    assert [ask("eth_getTransactionByHash", h) for h in hashes] == block["transactions"]
-    assert [ask("eth_getTransactionReceipt", h) for h in hashes] == receipts
+    assert [call("eth_getTransactionByHash", h) for h in hashes] == block["transactions"]
+    assert [call("eth_getTransactionReceipt", h) for h in hashes] == receipts
 
 
-def test_receipts_are_found_by_every_kind_of_reference(ask: Ask) -> None:
-    block_hash = ask("eth_getBlockByNumber", "0x10", False)["hash"]
-    expected = ask("eth_getBlockReceipts", "0x10")
+def test_receipts_are_found_by_every_kind_of_reference(call: Call) -> None:
+    block_hash = call("eth_getBlockByNumber", "0x10", False)["hash"]
+    expected = call("eth_getBlockReceipts", "0x10")
     references = [block_hash, {"blockHash": block_hash}, {"blockNumber": "0x10"}]
-    assert [ask("eth_getBlockReceipts", r) for r in references] == [expected] * 3
+    assert [call("eth_getBlockReceipts", r) for r in references] == [expected] * 3
 
 
 @pytest.mark.parametrize(
@@ -126,33 +126,35 @@ def test_receipts_are_found_by_every_kind_of_reference(ask: Ask) -> None:
         ("eth_getBlockTransactionCountByHash", [NOBODY]),
     ],
 )
-def test_what_is_not_there_is_null(ask: Ask, method: str, params: list[Any]) -> None:
-    assert ask(method, *params) is None
+def test_unknown_blocks_and_transactions_are_null(
+    call: Call, method: str, params: list[Any]
+) -> None:
+    assert call(method, *params) is None
 
 
-def test_logs_of_a_range_are_those_of_its_receipts_in_order(ask: Ask) -> None:
+def test_logs_of_a_range_are_those_of_its_receipts_in_order(call: Call) -> None:
     numbers = range(40, 61)
-    receipts = [r for n in numbers for r in ask("eth_getBlockReceipts", hex(n))]
+    receipts = [r for n in numbers for r in call("eth_getBlockReceipts", hex(n))]
     expected = [log for receipt in receipts for log in receipt["logs"]]
     assert expected
-    assert ask("eth_getLogs", {"fromBlock": hex(40), "toBlock": hex(60)}) == expected
+    assert call("eth_getLogs", {"fromBlock": hex(40), "toBlock": hex(60)}) == expected
 
 
-def test_logs_are_filtered_by_address_and_topics(ask: Ask) -> None:
-    everything = ask("eth_getLogs", {"fromBlock": "earliest", "toBlock": "latest"})
+def test_logs_are_filtered_by_address_and_topics(call: Call) -> None:
+    everything = call("eth_getLogs", {"fromBlock": "earliest", "toBlock": "latest"})
     token = next(log["address"] for log in everything if log["topics"][:1] == [TRANSFER])
     wanted = {"address": [token], "topics": [TRANSFER], "fromBlock": "0x0", "toBlock": "latest"}
     expected = [
         log for log in everything if log["address"] == token and log["topics"][:1] == [TRANSFER]
     ]
     assert 0 < len(expected) < len(everything)
-    assert ask("eth_getLogs", wanted) == expected
+    assert call("eth_getLogs", wanted) == expected
 
 
-def test_logs_of_one_block_are_found_by_its_hash(ask: Ask) -> None:
-    block_hash = ask("eth_getBlockByNumber", "0x10", False)["hash"]
-    by_number = ask("eth_getLogs", {"fromBlock": "0x10", "toBlock": "0x10"})
-    assert ask("eth_getLogs", {"blockHash": block_hash}) == by_number
+def test_logs_of_one_block_are_found_by_its_hash(call: Call) -> None:
+    block_hash = call("eth_getBlockByNumber", "0x10", False)["hash"]
+    by_number = call("eth_getLogs", {"fromBlock": "0x10", "toBlock": "0x10"})
+    assert call("eth_getLogs", {"blockHash": block_hash}) == by_number
 
 
 @pytest.mark.parametrize(
@@ -166,9 +168,9 @@ def test_logs_of_one_block_are_found_by_its_hash(ask: Ask) -> None:
     ],
 )
 def test_a_log_query_that_cannot_be_answered_is_refused(
-    ask: Ask, wanted: dict[str, Any], code: int, message: str
+    call: Call, wanted: dict[str, Any], code: int, message: str
 ) -> None:
-    error = ask("eth_getLogs", wanted)
+    error = call("eth_getLogs", wanted)
     assert error["code"] == code
     assert message in error["message"]
 
@@ -176,11 +178,11 @@ def test_a_log_query_that_cannot_be_answered_is_refused(
 def test_a_log_query_over_too_many_blocks_or_results_is_refused(client: httpx.Client) -> None:
     chain = DevChain(seed=7, length=10_001, txs_per_block=0)
     with start_server(chain) as running:
-        ask = _asker(running, client)
-        over = ask("eth_getLogs", {"fromBlock": "0x0", "toBlock": hex(10_000)})
+        call = _caller(running, client)
+        over = call("eth_getLogs", {"fromBlock": "0x0", "toBlock": hex(10_000)})
         assert over == {"code": -32602, "message": "query exceeds max block range 10000"}
     with start_server(DevChain(seed=7, length=200, txs_per_block=120)) as running:
-        over = _asker(running, client)("eth_getLogs", {"fromBlock": "0x0", "toBlock": "latest"})
+        over = _caller(running, client)("eth_getLogs", {"fromBlock": "0x0", "toBlock": "latest"})
         assert over == {"code": -32005, "message": "query returned more than 20000 results"}
 
 
@@ -209,22 +211,22 @@ def test_a_log_query_over_too_many_blocks_or_results_is_refused(client: httpx.Cl
         ("devchain_reorg", [65], "depth must be between"),
     ],
 )
-def test_arguments_that_do_not_fit_are_invalid_params(
-    ask: Ask, method: str, params: list[Any], message: str
+def test_wrong_arguments_are_invalid_params(
+    call: Call, method: str, params: list[Any], message: str
 ) -> None:
-    error = ask(method, *params)
+    error = call(method, *params)
     assert error["code"] == -32602
     assert message in error["message"]
 
 
-def test_named_arguments_are_refused_where_a_node_takes_a_list(ask: Ask) -> None:
-    error = ask("eth_getBlockByNumber", named={"block": "0x1"})
+def test_named_arguments_are_refused_where_a_node_takes_a_list(call: Call) -> None:
+    error = call("eth_getBlockByNumber", named={"block": "0x1"})
     assert error == {"code": -32602, "message": "non-array args"}
 
 
 @pytest.mark.parametrize("method", ["trace_block", "eth_getBalance", "nonsense", ""])
-def test_an_unknown_method_is_method_not_found(ask: Ask, method: str) -> None:
-    error = ask(method, "0x1")
+def test_an_unknown_method_is_method_not_found(call: Call, method: str) -> None:
+    error = call(method, "0x1")
     assert error["code"] == -32601
     assert method in error["message"]
 
@@ -250,7 +252,7 @@ def test_an_unknown_method_is_method_not_found(ask: Ask, method: str) -> None:
         (b'{"jsonrpc":"2.0","id":true,"method":"eth_blockNumber"}', -32600),
     ],
 )
-def test_a_body_that_is_no_call_is_refused_with_the_code_of_the_standard(
+def test_a_body_that_is_not_a_call_is_refused_with_the_standard_code(
     server: RunningServer, client: httpx.Client, body: bytes, code: int
 ) -> None:
     answer = client.post(server.url, content=body, headers={"Content-Type": "application/json"})
@@ -258,10 +260,10 @@ def test_a_body_that_is_no_call_is_refused_with_the_code_of_the_standard(
     assert answer.json()["error"]["code"] == code
 
 
-def test_an_id_comes_back_as_it_was_sent(server: RunningServer, client: httpx.Client) -> None:
+def test_the_id_is_returned_unchanged(server: RunningServer, client: httpx.Client) -> None:
     for sent in (0, -1, 2**53, "abc", 'a"b\\é', 1.5, None):
-        call = {"jsonrpc": "2.0", "id": sent, "method": "eth_chainId"}
-        assert _post(client, server, call)["id"] == sent
+        request = {"jsonrpc": "2.0", "id": sent, "method": "eth_chainId"}
+        assert _post(client, server, request)["id"] == sent
 
 
 def test_a_batch_is_answered_in_order_with_an_error_for_each_bad_call(
@@ -280,7 +282,9 @@ def test_a_batch_is_answered_in_order_with_an_error_for_each_bad_call(
     assert answers[3]["result"]["number"] == "0x1"
 
 
-def test_a_batch_of_many_blocks_is_whole(server: RunningServer, client: httpx.Client) -> None:
+def test_a_batch_of_many_blocks_is_answered_completely(
+    server: RunningServer, client: httpx.Client
+) -> None:
     batch = [
         {"jsonrpc": "2.0", "id": n, "method": "eth_getBlockByNumber", "params": [hex(n), True]}
         for n in range(LENGTH)
@@ -290,9 +294,7 @@ def test_a_batch_of_many_blocks_is_whole(server: RunningServer, client: httpx.Cl
     assert [int(answer["result"]["number"], 16) for answer in answers] == list(range(LENGTH))
 
 
-def test_a_batch_over_the_limit_is_refused_whole(
-    server: RunningServer, client: httpx.Client
-) -> None:
+def test_a_batch_over_the_limit_is_refused(server: RunningServer, client: httpx.Client) -> None:
     calls = [{"jsonrpc": "2.0", "id": n, "method": "eth_chainId"} for n in range(5, 1_006)]
     error = {"code": -32600, "message": "batch too large"}
     assert _post(client, server, calls) == [{"jsonrpc": "2.0", "id": 5, "error": error}]
@@ -306,7 +308,7 @@ def test_notifications_get_no_answer(server: RunningServer, client: httpx.Client
         assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_mining_moves_the_head(moving: Ask) -> None:
+def test_mining_moves_the_head(moving: Call) -> None:
     assert moving("devchain_mine") == hex(100)
     assert moving("devchain_mine", 5) == hex(105)
     assert moving("devchain_mine", "0x5") == hex(110)
@@ -317,7 +319,7 @@ def test_mining_moves_the_head(moving: Ask) -> None:
     assert head["parentHash"] == before["hash"]
 
 
-def test_a_reorganisation_can_be_asked_for(moving: Ask) -> None:
+def test_a_reorganisation_can_be_requested(moving: Call) -> None:
     old = [moving("eth_getBlockByNumber", hex(n), True) for n in range(95, 100)]
     assert moving("devchain_reorg", named={"depth": 3}) == hex(97)
     new = [moving("eth_getBlockByNumber", hex(n), True) for n in range(95, 100)]
@@ -333,6 +335,6 @@ def test_a_reorganisation_can_be_asked_for(moving: Ask) -> None:
 
 def test_a_reorganisation_of_the_genesis_is_refused(client: httpx.Client) -> None:
     with start_server(DevChain(seed=7, length=5)) as running:
-        ask = _asker(running, client)
-        assert ask("devchain_reorg", 5)["code"] == -32602
-        assert ask("devchain_reorg", 4) == "0x1"
+        call = _caller(running, client)
+        assert call("devchain_reorg", 5)["code"] == -32602
+        assert call("devchain_reorg", 4) == "0x1"

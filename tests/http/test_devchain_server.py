@@ -42,15 +42,15 @@ def _command(*options: str) -> list[str]:
     return [sys.executable, "-m", "trace_etl.devtools.devchain", *options]
 
 
-def test_a_long_chain_answers_at_once_and_blocks_follow() -> None:
+def test_a_long_chain_answers_before_all_blocks_are_sealed() -> None:
     started = time.monotonic()
     with start_server(DevChain(seed=7, length=1_000_000)) as running:
         assert _head(running.url) == 999_999
         assert _ask(running.url, "eth_getBlockByNumber", "0x64", False)["number"] == "0x64"
-        assert time.monotonic() - started < DEADLINE  # sealing all of it would take minutes
+        assert time.monotonic() - started < DEADLINE  # sealing the whole chain would take minutes
 
 
-def test_a_chain_grows_with_time_up_to_its_length_and_reorganises_on_the_way() -> None:
+def test_a_chain_grows_to_its_length_and_reorganises_meanwhile() -> None:
     plain = DevChain(seed=7, length=31)
     plain.seal_to(30)
     chain = DevChain(seed=7, length=31, initial=11, reorg_at=ReorgAt(20, 2))
@@ -65,7 +65,7 @@ def test_a_chain_grows_with_time_up_to_its_length_and_reorganises_on_the_way() -
     assert same == [True] * 19 + [False] * 12
 
 
-def test_a_running_chain_is_driven_from_the_test_that_started_it() -> None:
+def test_a_test_can_mine_and_reorganise_a_running_chain() -> None:
     with start_server(DevChain(seed=7, length=10)) as running:
         running.mine(5)
         assert _head(running.url) == 14
@@ -76,7 +76,7 @@ def test_a_running_chain_is_driven_from_the_test_that_started_it() -> None:
             running.reorg(15)
 
 
-def test_a_closed_server_is_gone_and_may_be_closed_again() -> None:
+def test_a_closed_server_stops_answering_and_can_be_closed_twice() -> None:
     running = start_server(DevChain(seed=7, length=10))
     with httpx.Client() as client:
         client.post(running.url, json={})
@@ -86,13 +86,13 @@ def test_a_closed_server_is_gone_and_may_be_closed_again() -> None:
     running.close()
 
 
-def test_a_taken_port_is_an_error_of_the_caller() -> None:
+def test_a_taken_port_raises_an_error() -> None:
     other = socket.create_server(("127.0.0.1", 0))
     with other, pytest.raises(OSError, match="in use"):
         start_server(DevChain(seed=7, length=10), port=other.getsockname()[1])
 
 
-def test_the_process_tells_its_url_and_stops_cleanly_when_told(tmp_path: Path) -> None:
+def test_the_process_prints_its_url_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
     ready = tmp_path / "url"
     command = _command("--port", "0", "--length", "50", "--ready-file", str(ready))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -101,7 +101,7 @@ def test_the_process_tells_its_url_and_stops_cleanly_when_told(tmp_path: Path) -
             url = ready.read_text().strip()
             assert _head(url) == 49
             with httpx.Client() as idle:
-                idle.post(url, json={})  # an open connection must not hold it up
+                idle.post(url, json={})  # an open connection must not delay the stop
                 process.send_signal(signal.SIGTERM)
                 out, err = process.communicate(timeout=DEADLINE)
         finally:
@@ -112,7 +112,7 @@ def test_the_process_tells_its_url_and_stops_cleanly_when_told(tmp_path: Path) -
     assert b"Traceback" not in err
 
 
-def test_a_taken_port_ends_the_process_with_a_plain_sentence(tmp_path: Path) -> None:
+def test_a_taken_port_ends_the_process_with_an_error_message(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         command = _command("--port", str(port), "--ready-file", str(tmp_path / "url"))
@@ -146,7 +146,7 @@ def test_a_taken_port_ends_the_process_with_a_plain_sentence(tmp_path: Path) -> 
         (["--nonsense"], "--nonsense"),
     ],
 )
-def test_a_bad_option_is_refused_by_name(options: list[str], named: str) -> None:
+def test_a_bad_option_is_refused_with_its_name(options: list[str], named: str) -> None:
     done = CliRunner().invoke(app, ["devchain", "--port", "0", *options], terminal_width=200)
     assert done.exit_code == 2
     assert named in done.output

@@ -1,4 +1,4 @@
-"""`POST /v1/task/events`: three shapes, accepted once, routed when current."""
+"""`POST /v1/task/events`: three event shapes, each accepted once and routed if current."""
 
 from uuid import uuid4
 
@@ -25,7 +25,7 @@ def accepted(bench: Bench, attempt: Attempt, *events: dict) -> int:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_cursor_event_is_recorded_and_asked_to_be_routed(shared: Bench, path: str) -> None:
+def test_a_cursor_event_is_recorded_and_enqueued_for_routing(shared: Bench, path: str) -> None:
     attempt = shared.attempt()
     reply = shared.call(path, attempt, events=[attempt.event(cursor=12345)])
     assert reply.json() == {"status": "Accepted", "accepted": 1}
@@ -46,13 +46,13 @@ def test_a_partition_event_is_recorded_with_its_range(shared: Bench) -> None:
     assert (event["range_start"], event["range_end"]) == (1000000, 1010000)
 
 
-def test_a_batch_is_recorded_whole(shared: Bench) -> None:
+def test_all_events_of_a_batch_are_recorded(shared: Bench) -> None:
     attempt = shared.attempt()
     assert accepted(shared, attempt, *(attempt.event(cursor=n) for n in range(50))) == 50
     assert len(events_of(shared, attempt)) == 50
 
 
-def test_a_partition_without_a_range_is_an_event_too(shared: Bench) -> None:
+def test_a_partition_event_needs_no_range(shared: Bench) -> None:
     attempt = shared.attempt()
     assert accepted(shared, attempt, attempt.event(partition_key="2025-12-31")) == 1
     assert events_of(shared, attempt)[0]["partition_key"] == "2025-12-31"
@@ -67,7 +67,7 @@ def test_a_dataset_can_be_named_by_its_published_name(shared: Bench) -> None:
     assert str(event["dataset_version"]) == attempt.output["dataset_version"]
 
 
-def test_without_a_version_the_current_one_is_meant(shared: Bench) -> None:
+def test_an_event_without_a_version_refers_to_the_current_one(shared: Bench) -> None:
     attempt = shared.attempt()
     event = {"dataset_uuid": attempt.output["dataset_uuid"], "cursor": 1}
     assert accepted(shared, attempt, event) == 1
@@ -77,7 +77,7 @@ def test_without_a_version_the_current_one_is_meant(shared: Bench) -> None:
 # --- once -------------------------------------------------------------------------------------
 
 
-def test_the_same_event_again_is_accepted_and_changes_nothing(shared: Bench) -> None:
+def test_a_repeated_event_is_accepted_and_changes_nothing(shared: Bench) -> None:
     attempt = shared.attempt()
     assert accepted(shared, attempt, attempt.event()) == 1
     before = shared.dump()
@@ -85,26 +85,26 @@ def test_the_same_event_again_is_accepted_and_changes_nothing(shared: Bench) -> 
     assert shared.dump() == before
 
 
-def test_an_event_twice_in_one_batch_counts_once(shared: Bench) -> None:
+def test_a_duplicate_event_in_one_batch_is_recorded_once(shared: Bench) -> None:
     attempt = shared.attempt()
     assert accepted(shared, attempt, attempt.event(), attempt.event()) == 1
     assert len(events_of(shared, attempt)) == 1
 
 
-def test_a_repeat_with_news_records_only_the_news(shared: Bench) -> None:
+def test_a_repeated_call_records_only_its_new_events(shared: Bench) -> None:
     attempt = shared.attempt()
     assert accepted(shared, attempt, attempt.event(cursor=1)) == 1
     assert accepted(shared, attempt, attempt.event(cursor=1), attempt.event(cursor=2)) == 1
 
 
-def test_an_event_on_completion_that_was_sent_before_counts_once(shared: Bench) -> None:
+def test_an_event_repeated_in_the_completion_is_recorded_once(shared: Bench) -> None:
     attempt = shared.attempt()
     accepted(shared, attempt, attempt.event())
     assert shared.complete(attempt, events=[attempt.event()]).status_code == 200
     assert len(events_of(shared, attempt)) == 1
 
 
-def test_a_retry_does_not_repeat_its_predecessors_events(shared: Bench) -> None:
+def test_a_retry_does_not_record_events_of_the_previous_attempt_again(shared: Bench) -> None:
     first = shared.attempt()
     accepted(shared, first, first.event())
     shared.complete(first, "Failed")
@@ -114,7 +114,7 @@ def test_a_retry_does_not_repeat_its_predecessors_events(shared: Bench) -> None:
     assert event["attempt"] == 1
 
 
-def test_two_producers_of_the_same_scope_are_two_events_and_one_task(shared: Bench) -> None:
+def test_two_producers_of_one_scope_record_two_events_but_create_one_task(shared: Bench) -> None:
     dag = shared.dag()
     one, two = (shared.claimed(t) for t in shared.tasks(2, dag=dag))
     assert accepted(shared, one, one.event(cursor=7)) == 1
@@ -131,7 +131,7 @@ def dependents(bench: Bench, dag) -> list[dict]:
     return bench.user.get("/v1/tasks", params=query).json()["items"]
 
 
-def test_an_event_makes_one_task_of_each_dependent_job_and_wakes_a_worker(shared: Bench) -> None:
+def test_an_event_creates_one_task_per_dependent_job_and_wakes_a_worker(shared: Bench) -> None:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     accepted(shared, attempt, attempt.event())
@@ -142,7 +142,7 @@ def test_an_event_makes_one_task_of_each_dependent_job_and_wakes_a_worker(shared
     assert events_of(shared, attempt)[0]["routed_at"] is not None
 
 
-def test_an_event_that_is_routed_twice_makes_no_second_task(shared: Bench) -> None:
+def test_routing_an_event_twice_creates_no_second_task(shared: Bench) -> None:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     accepted(shared, attempt, attempt.event())
@@ -155,7 +155,7 @@ def test_an_event_that_is_routed_twice_makes_no_second_task(shared: Bench) -> No
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_an_event_of_an_old_generation_is_kept_for_audit_but_not_routed(
+def test_an_event_of_an_old_generation_is_recorded_but_not_routed(
     shared: Bench, named: bool
 ) -> None:
     dag = shared.dag()
@@ -190,7 +190,7 @@ def test_events_of_a_stale_fence_change_nothing(shared: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["Completed", "Failed", "Canceled"])
-def test_events_after_the_end_are_refused(shared: Bench, end: str) -> None:
+def test_events_after_the_end_of_the_attempt_are_refused(shared: Bench, end: str) -> None:
     attempt = shared.attempt()
     shared.complete(attempt, end)
     before = shared.dump()
@@ -199,7 +199,7 @@ def test_events_after_the_end_are_refused(shared: Bench, end: str) -> None:
     assert shared.dump() == before
 
 
-def test_events_of_a_task_that_is_gone_are_not_found(shared: Bench) -> None:
+def test_events_of_a_deleted_task_are_not_found(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.rows("DELETE FROM tasks WHERE task_id = %s", attempt.task_id)
     reply = shared.events(attempt, attempt.event())
@@ -219,7 +219,7 @@ def test_one_foreign_dataset_refuses_the_whole_batch(shared: Bench) -> None:
     assert shared.dump() == before
 
 
-def test_an_unknown_published_name_is_refused_naming_the_field(shared: Bench) -> None:
+def test_an_unknown_published_name_is_refused_with_the_field(shared: Bench) -> None:
     attempt = shared.attempt()
     reply = shared.events(attempt, {"dataset": "nobody_publishes_this", "cursor": 1})
     assert reply.status_code == 422
@@ -248,7 +248,7 @@ DATASET = {"dataset_uuid": str(uuid4())}
         (7, "events.0"),
     ],
 )
-def test_a_malformed_event_is_refused_naming_the_field(
+def test_a_malformed_event_is_refused_with_the_field(
     shared: Bench, event: dict, field: str
 ) -> None:
     attempt = shared.attempt()

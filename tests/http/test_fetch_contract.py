@@ -1,4 +1,4 @@
-"""`GET /internal/task-fetch`: read-only, and how a worker learns to stop."""
+"""`GET /internal/task-fetch`: read-only; a worker learns from it that its task was canceled."""
 
 from uuid import uuid4
 
@@ -7,7 +7,7 @@ import pytest
 from support.lifecycle import Bench
 
 
-def test_fetch_returns_the_task_as_it_would_be_claimed(shared: Bench) -> None:
+def test_fetch_returns_the_same_payload_as_a_claim(shared: Bench) -> None:
     (task_id,) = shared.tasks()
     before = shared.row(task_id)
     reply = shared.fetch(task_id)
@@ -18,7 +18,7 @@ def test_fetch_returns_the_task_as_it_would_be_claimed(shared: Bench) -> None:
     assert shared.claimed(task_id).claimed["task"] == body["task"]
 
 
-def test_fetch_hands_out_neither_lease_nor_token(shared: Bench) -> None:
+def test_fetch_returns_neither_lease_nor_token(shared: Bench) -> None:
     attempt = shared.attempt()
     text = shared.fetch(attempt.task_id).text
     assert attempt.claimed["lease_token"] not in text
@@ -26,19 +26,19 @@ def test_fetch_hands_out_neither_lease_nor_token(shared: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["Completed", "Failed", "Canceled"])
-def test_fetch_says_how_a_task_ended(shared: Bench, end: str) -> None:
+def test_fetch_returns_the_final_status_of_a_task(shared: Bench, end: str) -> None:
     attempt = shared.attempt()
     shared.complete(attempt, end)
     assert shared.fetch(attempt.task_id).json()["status"] == end
 
 
-def test_a_canceled_task_reads_as_canceled(shared: Bench) -> None:
+def test_a_canceled_task_is_returned_as_canceled(shared: Bench) -> None:
     (task_id,) = shared.tasks()
     shared.cancel(task_id)
     assert shared.fetch(task_id).json()["status"] == "Canceled"
 
 
-def test_a_running_task_that_is_to_stop_reads_as_canceled_and_its_worker_reports_it(
+def test_a_running_task_with_a_cancel_request_is_returned_as_canceled(
     shared: Bench,
 ) -> None:
     attempt = shared.attempt()
@@ -52,7 +52,7 @@ def test_a_running_task_that_is_to_stop_reads_as_canceled_and_its_worker_reports
     assert shared.status(attempt.task_id) == "Canceled"
 
 
-def test_a_task_that_completed_before_it_could_be_stopped_reads_as_completed(
+def test_a_task_that_completed_despite_a_cancel_request_is_returned_as_completed(
     shared: Bench,
 ) -> None:
     attempt = shared.attempt()
@@ -61,7 +61,7 @@ def test_a_task_that_completed_before_it_could_be_stopped_reads_as_completed(
     assert shared.fetch(attempt.task_id).json()["status"] == "Completed"
 
 
-def test_a_task_of_an_abandoned_definition_reads_as_canceled(shared: Bench) -> None:
+def test_a_task_of_a_retired_definition_is_returned_as_canceled(shared: Bench) -> None:
     dag = shared.dag()
     running, waiting = shared.tasks(2, dag=dag)
     shared.claimed(running)
@@ -76,7 +76,7 @@ def test_fetch_of_an_unknown_task_is_not_found(shared: Bench) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?task_id=", "?task_id=7", "?task_id=a&task_id=b"])
-def test_fetch_without_one_task_id_is_refused_naming_the_field(shared: Bench, query: str) -> None:
+def test_fetch_without_a_task_id_is_refused_with_the_field(shared: Bench, query: str) -> None:
     reply = shared.http.get(f"/internal/task-fetch{query}", headers=shared.worker_headers)
     assert reply.status_code == 422
     assert [e["field"] for e in reply.json()["errors"]] == ["task_id"]

@@ -1,4 +1,4 @@
-"""`POST /v1/task/heartbeat`: extends the lease, tells of cancellation, renews the token."""
+"""`POST /v1/task/heartbeat`: extends the lease, reports a cancel request, renews the token."""
 
 import time
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ PATHS = ["/v1/task/heartbeat", "/internal/heartbeat"]
 
 
 def aged(bench: Bench, attempt: Attempt, *, used: float) -> str:
-    """The attempt's token as it would be after that share of its life, signed with our key."""
+    """Return the attempt's token as if this share of its lifetime had passed, signed with our key."""
     claims = jwt.decode(attempt.token, options={"verify_signature": False})
     life = claims["exp"] - claims["iat"]
     claims["iat"] = int(time.time() - life * used)
@@ -24,7 +24,7 @@ def aged(bench: Bench, attempt: Attempt, *, used: float) -> str:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_heartbeat_pushes_the_lease_forward(shared: Bench, path: str) -> None:
+def test_a_heartbeat_extends_the_lease(shared: Bench, path: str) -> None:
     attempt = shared.attempt()
     soon = "UPDATE tasks SET lease_expires_at = now() + interval '5 seconds' WHERE task_id = %s"
     shared.rows(soon, attempt.task_id)
@@ -40,14 +40,14 @@ def test_a_heartbeat_pushes_the_lease_forward(shared: Bench, path: str) -> None:
     assert {**after, "lease_expires_at": 0} == {**before, "lease_expires_at": 0}
 
 
-def test_a_heartbeat_does_not_push_the_hard_timeout(shared: Bench) -> None:
+def test_a_heartbeat_does_not_extend_the_hard_timeout(shared: Bench) -> None:
     attempt = shared.attempt()
     before = shared.row(attempt.task_id)["deadline_at"]
     shared.heartbeat(attempt)
     assert shared.row(attempt.task_id)["deadline_at"] == before
 
 
-def test_a_heartbeat_tells_of_cancellation_and_still_holds_the_lease(shared: Bench) -> None:
+def test_a_heartbeat_reports_a_cancel_request_and_extends_the_lease(shared: Bench) -> None:
     attempt = shared.attempt()
     assert shared.cancel(attempt.task_id).json()["status"] == "Running"
     reply = shared.heartbeat(attempt)
@@ -56,7 +56,7 @@ def test_a_heartbeat_tells_of_cancellation_and_still_holds_the_lease(shared: Ben
     assert shared.status(attempt.task_id) == "Running"
 
 
-def test_a_token_that_has_used_most_of_its_life_is_replaced_by_a_fresh_one(shared: Bench) -> None:
+def test_a_heartbeat_replaces_a_token_that_expires_soon(shared: Bench) -> None:
     attempt = shared.attempt()
     reply = shared.heartbeat(attempt, token=aged(shared, attempt, used=0.8))
     fresh = reply.json()["capability_token"]
@@ -74,14 +74,14 @@ def test_a_token_that_has_used_most_of_its_life_is_replaced_by_a_fresh_one(share
     assert again.json()["capability_token"] is None
 
 
-def test_a_young_token_is_kept(shared: Bench) -> None:
+def test_a_heartbeat_does_not_replace_a_new_token(shared: Bench) -> None:
     attempt = shared.attempt()
     reply = shared.heartbeat(attempt, token=aged(shared, attempt, used=0.5))
     assert reply.status_code == 200
     assert reply.json()["capability_token"] is None
 
 
-def test_a_stale_fence_never_gets_a_fresh_token(shared: Bench) -> None:
+def test_a_stale_fence_never_gets_a_new_token(shared: Bench) -> None:
     first = shared.attempt()
     token = aged(shared, first, used=0.9)
     shared.complete(first, "Failed")
@@ -93,7 +93,7 @@ def test_a_stale_fence_never_gets_a_fresh_token(shared: Bench) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_heartbeat_of_an_older_attempt_is_fenced_off(shared: Bench, path: str) -> None:
+def test_a_heartbeat_of_an_older_attempt_is_refused(shared: Bench, path: str) -> None:
     first = shared.attempt()
     shared.complete(first, "Failed")
     shared.next_attempt(first)
@@ -105,7 +105,7 @@ def test_a_heartbeat_of_an_older_attempt_is_fenced_off(shared: Bench, path: str)
     assert shared.row(first.task_id) == before
 
 
-def test_a_heartbeat_with_another_lease_is_fenced_off(shared: Bench) -> None:
+def test_a_heartbeat_with_another_lease_is_refused(shared: Bench) -> None:
     attempt = shared.attempt()
     before = shared.row(attempt.task_id)
     reply = shared.heartbeat(attempt, lease_token=str(uuid4()))
@@ -114,7 +114,7 @@ def test_a_heartbeat_with_another_lease_is_fenced_off(shared: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["Completed", "Failed", "Canceled"])
-def test_a_heartbeat_after_the_end_is_fenced_off(shared: Bench, end: str) -> None:
+def test_a_heartbeat_after_the_end_of_the_attempt_is_refused(shared: Bench, end: str) -> None:
     attempt = shared.attempt()
     shared.complete(attempt, end)
     before = shared.row(attempt.task_id)
@@ -123,7 +123,7 @@ def test_a_heartbeat_after_the_end_is_fenced_off(shared: Bench, end: str) -> Non
     assert shared.row(attempt.task_id) == before
 
 
-def test_a_reaped_attempt_cannot_be_brought_back_by_a_heartbeat(shared: Bench) -> None:
+def test_a_heartbeat_does_not_revive_a_reaped_attempt(shared: Bench) -> None:
     attempt = shared.reaped()
     before = shared.row(attempt.task_id)
     reply = shared.heartbeat(attempt)
@@ -131,22 +131,22 @@ def test_a_reaped_attempt_cannot_be_brought_back_by_a_heartbeat(shared: Bench) -
     assert shared.row(attempt.task_id) == before
 
 
-def test_an_expired_lease_that_nobody_reaped_yet_can_still_be_extended(shared: Bench) -> None:
+def test_an_expired_lease_can_be_extended_until_it_is_reaped(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.let_lease_expire(attempt)
     assert shared.heartbeat(attempt).status_code == 200
-    shared.reap()  # other tests leave attempts behind
+    shared.reap()  # other tests leave expired attempts
     assert shared.row(attempt.task_id)["status"] == "Running"
 
 
-def test_a_heartbeat_of_a_task_that_is_gone_is_not_found(shared: Bench) -> None:
+def test_a_heartbeat_of_a_deleted_task_is_not_found(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.rows("DELETE FROM tasks WHERE task_id = %s", attempt.task_id)
     reply = shared.heartbeat(attempt)
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
-def test_a_fence_of_another_task_or_attempt_than_the_tokens_is_forbidden(shared: Bench) -> None:
+def test_a_fence_that_does_not_match_the_token_is_forbidden(shared: Bench) -> None:
     one, other = shared.attempt(), shared.attempt()
     before = shared.row(other.task_id)
     reply = shared.heartbeat(other, token=one.token)
@@ -167,7 +167,7 @@ def test_a_fence_of_another_task_or_attempt_than_the_tokens_is_forbidden(shared:
         ({"status": "Running"}, "status"),
     ],
 )
-def test_a_malformed_heartbeat_is_refused_naming_the_field(
+def test_a_malformed_heartbeat_is_refused_with_the_field(
     shared: Bench, change: dict, field: str
 ) -> None:
     attempt = shared.attempt()
@@ -176,7 +176,7 @@ def test_a_malformed_heartbeat_is_refused_naming_the_field(
     assert [e["field"] for e in reply.json()["errors"]] == [field]
 
 
-def test_any_replica_verifies_a_token_that_another_one_minted(shared: Bench) -> None:
+def test_every_replica_verifies_tokens_of_the_other_replicas(shared: Bench) -> None:
     attempt = shared.attempt()
     elsewhere = TaskTokens(PemSigner(shared.live.cfg.task_keys_dir))
     assert elsewhere.verify(attempt.token).task_id == UUID(attempt.task_id)

@@ -14,10 +14,10 @@ from support.postgres import Templates, copied
 
 
 @pytest.fixture(scope="module")
-def stage(
+def own_bench(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Bench]:
-    """A Dispatcher whose reconciler waits for nobody."""
+    """A Dispatcher whose reconciler has no grace period."""
     objects = tmp_path_factory.mktemp("objects")
     with (
         copied(templates) as dsns,
@@ -50,46 +50,46 @@ steps = st.one_of(
 )
 
 
-def play(world: CascadeDag, step: tuple) -> None:
+def run_step(dag: CascadeDag, step: tuple) -> None:
     match step:
-        case ("reorganise" | "trigger" as what, (first, last)):
-            getattr(world, what)(first, last)
+        case ("reorganise" | "trigger" as action, (first, last)):
+            getattr(dag, action)(first, last)
         case ("partition", output, cell):
-            world.invalidate(output, partition_key=f"{cell * 10}-{cell * 10 + 9}")
+            dag.invalidate(output, partition_key=f"{cell * 10}-{cell * 10 + 9}")
         case ("rebuild", (first, last)):
-            world.invalidate("base", start=first, end=last, rebuild=True)
-        case (what, n):
-            getattr(world, what)(n)
-        case (what,):
-            getattr(world, what)()
+            dag.invalidate("base", start=first, end=last, rebuild=True)
+        case (action, n):
+            getattr(dag, action)(n)
+        case (action,):
+            getattr(dag, action)()
 
 
 @settings(max_examples=settings.default.max_examples // 3, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=5, max_size=25))
 @example([("publish",), ("claim", 0), ("reorganise", (0, 19)), ("finish", 0)])
-def test_after_any_sequence_every_output_equals_a_rebuild(stage: Bench, story: list) -> None:
-    world = CascadeDag(stage).deploy()
+def test_after_any_sequence_every_output_equals_a_rebuild(own_bench: Bench, sequence: list) -> None:
+    dag = CascadeDag(own_bench).deploy()
     try:
-        world.trigger(0, 19)
-        world.publish()
-        for step in story:
-            play(world, step)
-        world.settle()
-        assert {job: world.visible_rows(job) for job in JOBS} == {
-            job: world.expected_rows(job) for job in JOBS
+        dag.trigger(0, 19)
+        dag.publish()
+        for step in sequence:
+            run_step(dag, step)
+        dag.settle()
+        assert {job: dag.visible_rows(job) for job in JOBS} == {
+            job: dag.expected_rows(job) for job in JOBS
         }
-        assert unprocessed(world) == []
+        assert unprocessed(dag) == []
     finally:
-        world.close()
+        dag.close()
 
 
-def unprocessed(world: CascadeDag) -> list[dict]:
-    """What an invalidation asked for and nobody did."""
-    return world.bench.rows(
+def unprocessed(dag: CascadeDag) -> list[dict]:
+    """Return the tasks required by invalidations that are still unprocessed."""
+    return dag.bench.rows(
         """
         SELECT c.*, t.status, t.error_message FROM invalidation_consumers c
           JOIN tasks t USING (task_id) JOIN jobs j ON j.job_id = c.job_id JOIN dags g USING (dag_id)
          WHERE g.name = %s AND c.processed_at IS NULL
         """,
-        world.name,
+        dag.name,
     )

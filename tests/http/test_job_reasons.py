@@ -1,4 +1,4 @@
-"""Why a job runs nothing: its own queue, a pause, or the work that is still above it."""
+"""The reason why a job runs nothing: an empty queue, a pause, or unfinished upstream work."""
 
 from typing import Any
 from uuid import uuid4
@@ -53,12 +53,12 @@ def work_of(bench: Bench, dag: str, name: str) -> list[str]:
     return [item["task_id"] for item in items]
 
 
-def test_a_job_with_nothing_above_it_waits_for_nobody(shared: Bench, dag: str) -> None:
+def test_a_job_without_upstream_work_has_no_reason(shared: Bench, dag: str) -> None:
     found = job(shared, dag, "third")
     assert (found["reason"], found["upstream"]) == (None, [])
 
 
-def test_a_job_says_which_work_above_it_is_under_way(shared: Bench, dag: str) -> None:
+def test_a_job_names_the_unfinished_upstream_work(shared: Bench, dag: str) -> None:
     (task_id,) = work_of(shared, dag, "first")
     assert job(shared, dag, "first")["reason"].startswith("1 task queued")
     assert job(shared, dag, "third")["reason"] == "waiting for upstream: first (1 task queued)"
@@ -70,21 +70,21 @@ def test_a_job_says_which_work_above_it_is_under_way(shared: Bench, dag: str) ->
     assert (above["job"], above["distance"], above["running"]) == ("first", 2, 1)
 
 
-def test_a_failure_above_is_what_a_job_waits_for(shared: Bench, dag: str) -> None:
+def test_a_job_names_the_upstream_failure_it_waits_for(shared: Bench, dag: str) -> None:
     (task_id,) = work_of(shared, dag, "first")
     assert shared.complete(shared.claimed(task_id), "Failed").status_code == 200
     reason = job(shared, dag, "second")["reason"]
     assert reason == "waiting for upstream: first (1 task failed permanently)"
 
 
-def test_pauses_are_told_of_on_both_sides(shared: Bench, dag: str) -> None:
+def test_pauses_of_the_job_and_of_its_upstream_are_reported(shared: Bench, dag: str) -> None:
     body = {"dag": dag, "job": "first", "reason": "repairs", "tier": "normal"}
     assert shared.user.post("/v1/pauses", json=body).status_code == 200
     assert job(shared, dag, "first")["reason"].startswith("paused by local (repairs)")
     assert "first (paused by local (repairs)" in job(shared, dag, "second")["reason"]
 
 
-def test_a_job_that_reads_another_dag_names_it(shared: Bench, dag: str) -> None:
+def test_a_job_names_an_upstream_job_of_another_dag(shared: Bench, dag: str) -> None:
     published = f"{dag}_pieces"
     text = _DAG.format(name=dag) + f"publish: [{{name: {published}, from: {{job: second}}}}]\n"
     assert shared.user.post("/v1/dags", json={"text": text}).status_code == 200

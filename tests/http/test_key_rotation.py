@@ -1,4 +1,4 @@
-"""Rotating what signs and what identifies, on a live Dispatcher."""
+"""Rotation of signing keys and worker tokens on a running Dispatcher."""
 
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from trace_etl.lite.home import Home
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A home with keys and tokens, as `trace up` leaves it."""
+    """A home directory with keys and tokens like those of `trace up`."""
     place = Home(tmp_path / "home")
     place.open()
     keys.ensure_task_key(place.task_keys)
@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Home:
 def rotating(
     templates: Templates, secrets: Secrets, home: Home, tmp_path: Path
 ) -> Generator[Bench]:
-    """A Dispatcher with the keys of that home."""
+    """A Dispatcher that uses the keys of the home directory."""
     mine = {"task_keys_dir": home.task_keys, "worker_tokens_file": home.worker_token}
     with (
         copied(templates) as dsns,
@@ -63,7 +63,7 @@ def jwks(bench: Bench, home: Home, **headers: str):
     return bench.http.get("/internal/jwks/task", headers={**worker(home), **headers})
 
 
-def test_a_rotated_key_signs_what_is_new_and_the_old_one_verifies_what_is_old(
+def test_new_tokens_use_the_rotated_key_and_old_tokens_stay_valid(
     rotating: Bench, home: Home
 ) -> None:
     one, two = rotating.tasks(2)
@@ -86,10 +86,12 @@ def test_the_published_keys_verify_the_tokens(rotating: Bench, home: Home) -> No
     claims = jwt.decode(token, key, algorithms=["ES256"], audience="trace.task", issuer="trace")
     assert claims["task_id"] == task_id
     (jwk,) = jwks(rotating, home).json()["keys"]
-    assert set(jwk) == {"kty", "crv", "use", "alg", "kid", "x", "y"}  # never the private half
+    assert set(jwk) == {"kty", "crv", "use", "alg", "kid", "x", "y"}  # never the private key
 
 
-def test_the_keys_may_be_cached_and_a_rotation_shows(rotating: Bench, home: Home) -> None:
+def test_the_published_keys_are_cacheable_and_change_on_rotation(
+    rotating: Bench, home: Home
+) -> None:
     first = jwks(rotating, home)
     assert first.headers["cache-control"] == "private, max-age=300"
     tag = first.headers["etag"]
@@ -107,12 +109,10 @@ def test_the_keys_need_a_worker_token(rotating: Bench) -> None:
     assert rotating.http.get("/internal/jwks/task").status_code == 401
 
 
-def test_a_key_is_dropped_when_its_last_token_must_have_expired(
-    rotating: Bench, home: Home
-) -> None:
+def test_an_old_key_is_removed_after_its_last_token_expired(rotating: Bench, home: Home) -> None:
     (task_id,) = rotating.tasks()
     attempt = Attempt(claim(rotating, task_id, worker(home)).json())
-    assert rotating.heartbeat(attempt).status_code == 200  # verified, and remembered
+    assert rotating.heartbeat(attempt).status_code == 200  # verified and cached
     now = datetime.now(UTC)
     keys.rotate_task_key(home.task_keys, now=now)
     kept = keys.rotate_task_key(home.task_keys, now=now + timedelta(hours=24, minutes=59))
@@ -126,7 +126,7 @@ def test_a_key_is_dropped_when_its_last_token_must_have_expired(
     assert kid(attempt.token) not in {k["kid"] for k in jwks(rotating, home).json()["keys"]}
 
 
-def test_a_key_with_a_name_of_its_own_is_never_dropped_by_guesswork(home: Home) -> None:
+def test_a_key_with_a_custom_name_is_never_removed(home: Home) -> None:
     (made,) = home.task_keys.glob("*.pem")
     made.rename(home.task_keys / "mine.pem")
     far = datetime.now(UTC) + timedelta(days=400)
@@ -134,7 +134,7 @@ def test_a_key_with_a_name_of_its_own_is_never_dropped_by_guesswork(home: Home) 
     assert (home.task_keys / "mine.pem").exists()
 
 
-def test_two_worker_tokens_are_valid_at_once_and_a_third_is_not(
+def test_two_worker_tokens_are_valid_together_and_a_third_is_not(
     rotating: Bench, home: Home
 ) -> None:
     first = worker(home)
@@ -151,7 +151,7 @@ def test_two_worker_tokens_are_valid_at_once_and_a_third_is_not(
     assert claim(rotating, next(ids), worker(home)).json()["status"] == "Claimed"
 
 
-def test_rotations_keep_secrets_to_their_owner_and_out_of_sight(home: Home) -> None:
+def test_rotated_secrets_are_readable_only_by_their_owner_and_not_printed(home: Home) -> None:
     shown = trace(home, "keys", "rotate") + trace(home, "keys", "rotate-worker")
     for path in [*home.task_keys.iterdir(), home.worker_token]:
         assert path.stat().st_mode & 0o777 == 0o600
@@ -160,7 +160,7 @@ def test_rotations_keep_secrets_to_their_owner_and_out_of_sight(home: Home) -> N
         assert secret not in shown
 
 
-def test_rotating_where_no_stack_ever_was_says_so(tmp_path: Path) -> None:
+def test_rotating_without_a_stack_is_refused_with_the_reason(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["keys", "rotate", "--home", str(tmp_path / "nowhere")])
     assert result.exit_code == 3
     assert "trace up" in result.output

@@ -1,4 +1,4 @@
-"""Abuse of the internal listener: each gets its documented answer, and nothing changes."""
+"""Invalid calls to the internal listener: each gets its documented answer and changes nothing."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ MAX_BODY = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def attempt(shared: Bench) -> Attempt:
-    """One live attempt that nothing here may touch."""
+    """A running attempt that no call in this file may change."""
     return shared.attempt("timeout: 24h\nheartbeat_timeout: 24h")
 
 
@@ -38,7 +38,7 @@ def unchanged(shared: Bench, attempt: Attempt) -> Generator[None]:
 
 
 def bodies(attempt: Attempt) -> dict[str, dict[str, Any]]:
-    """A call of each kind that would be accepted with the right token."""
+    """Return a call of each kind that would be accepted with the right token."""
     target = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": "s3://b/x"}
     made = {
         "/v1/task/heartbeat": {},
@@ -64,7 +64,7 @@ def refused(reply: Any, status: int, code: str) -> None:
 
 
 def forged(bench: Bench, attempt: Attempt, /, *, headers: dict | None = None, **claims: Any) -> str:
-    """The attempt's claims, changed, signed with the Dispatcher's own key."""
+    """Return the attempt's token with changed claims, signed with the Dispatcher's key."""
     (path,) = bench.live.cfg.task_keys_dir.glob("*.pem")
     whole = {**read(attempt.token), **claims}
     kept = {name: value for name, value in whole.items() if value is not ...}
@@ -91,7 +91,7 @@ def part(value: dict | bytes) -> str:
 
 
 def hs256_with_the_public_key(bench: Bench, attempt: Attempt) -> str:
-    """Signed by hand: libraries refuse to help with this one."""
+    """Sign by hand, because JWT libraries refuse this combination."""
     import hashlib
     import hmac
 
@@ -234,7 +234,7 @@ def test_the_token_of_another_task_or_attempt_is_forbidden(
     assert shared.dump() == before
 
 
-def test_the_token_of_an_ended_attempt_opens_nothing_of_the_next(shared: Bench) -> None:
+def test_the_token_of_an_ended_attempt_is_refused_for_the_next_attempt(shared: Bench) -> None:
     first = shared.attempt()
     shared.complete(first, "Failed")
     second = shared.next_attempt(first)
@@ -257,7 +257,7 @@ def test_a_bad_worker_token_is_refused(
         params = {"task_id": attempt.task_id}
         reply = shared.http.request(method, path, json=body, params=params, headers=headers)
         if reply.headers.get("content-type", "").startswith("text/plain"):
-            assert reply.status_code == 400  # no HTTP: refused before it is a request
+            assert reply.status_code == 400  # invalid HTTP: refused before it becomes a request
             continue
         refused(reply, 401, "unauthenticated")
         assert good not in reply.text
@@ -350,7 +350,7 @@ def test_a_bad_body_is_refused_everywhere(shared: Bench, attempt: Attempt, kind:
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("path", TASK_SCOPED)
-def test_wrong_types_in_any_field_are_refused_naming_it(
+def test_a_wrong_type_in_any_field_is_refused_with_the_field(
     shared: Bench, attempt: Attempt, path: str
 ) -> None:
     body = bodies(attempt)[path]
@@ -371,13 +371,13 @@ def test_more_than_a_megabyte_is_refused(shared: Bench, attempt: Attempt, path: 
     content = b'{"x": "' + b"y" * MAX_BODY + b'"}'
     refused(send(shared, attempt, path, content), 413, "too_large")
     headers = {"X-Trace-Task-Capability": attempt.token, **shared.worker_headers}
-    pieces = (b"y" * 65_536 for _ in range(20))  # no Content-Length: counted as it comes
+    pieces = (b"y" * 65_536 for _ in range(20))  # without Content-Length: counted while it arrives
     refused(shared.http.post(path, content=pieces, headers=headers), 413, "too_large")
     assert shared.http.get("/healthz").status_code == 200
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_no_token_is_no_reason_to_read_a_large_body(shared: Bench) -> None:
+def test_a_large_body_without_a_token_is_not_read(shared: Bench) -> None:
     content = b"y" * (MAX_BODY + 1)
     reply = shared.http.post("/v1/task/complete", content=content)
     assert reply.status_code in (401, 413)
@@ -415,7 +415,7 @@ def raw(bench: Bench, request: bytes) -> bytes:
         b"POST /v1/task/complete HTTP/1.1\r\nHost: x\r\nX-Trace-Task-Capability: a\x00b\r\n\r\n",
     ],
 )
-def test_what_is_no_http_is_refused_and_the_listener_lives_on(
+def test_invalid_http_is_refused_and_the_listener_keeps_serving(
     shared: Bench, request_text: bytes
 ) -> None:
     answer = raw(shared, request_text)
@@ -424,7 +424,7 @@ def test_what_is_no_http_is_refused_and_the_listener_lives_on(
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_a_caller_that_goes_away_in_the_middle_changes_nothing(
+def test_a_client_that_disconnects_mid_request_changes_nothing(
     shared: Bench, attempt: Attempt
 ) -> None:
     body = json.dumps(bodies(attempt)["/v1/task/complete"]).encode()
@@ -445,7 +445,7 @@ def test_a_caller_that_goes_away_in_the_middle_changes_nothing(
     assert shared.http.get("/healthz").status_code == 200
 
 
-def test_no_token_reaches_the_log(
+def test_no_token_is_logged(
     shared: Bench, attempt: Attempt, capfd: pytest.CaptureFixture[str]
 ) -> None:
     worker = shared.live.secrets.worker_token
@@ -459,6 +459,6 @@ def test_no_token_reaches_the_log(
     shared.complete(shared.attempt(), "Failed", error_message="x")
     shared.live.drain()
     out, err = capfd.readouterr()
-    assert "events_routed" in out + err  # the log is where we look for it
+    assert "events_routed" in out + err  # the log was captured
     for secret in (attempt.token, bad, worker, worker[:-1], attempt.claimed["lease_token"]):
         assert secret not in out + err

@@ -1,4 +1,4 @@
-"""Fault points: the connection breaks before and after every statement and every commit."""
+"""Fault injection: the connection breaks before or after every statement and every commit."""
 
 import time
 from collections.abc import Callable, Generator
@@ -56,125 +56,127 @@ def breaking(
 
 
 @pytest.fixture(autouse=True)
-def _an_empty_stage(breaking: tuple[ReplicaPair, FaultPlan]) -> None:
+def _clean_replicas(breaking: tuple[ReplicaPair, FaultPlan]) -> None:
     breaking[0].clean()
 
 
 @dataclass
-class Scene:
-    """What must have happened before, and the step that is to be struck."""
+class FaultCase:
+    """The preparing steps, and the step during which the connection breaks."""
 
     name: str
     before: list[Step | Callable[[ModelRun], Step]]
     step: Callable[[ModelRun], Step]
 
-    def set(self, play: ModelRun) -> Step:
+    def set(self, run: ModelRun) -> Step:
         for step in (Trigger("p:0-9"), Publish(), Publish(), *self.before):
-            play.run_steps(step if isinstance(step, Step) else step(play))
-        return self.step(play)
+            run.run_steps(step if isinstance(step, Step) else step(run))
+        return self.step(run)
 
 
-def held(play: ModelRun, n: int = 0) -> HeldAttempt:
-    return play.held[-1 - n]
+def held(run: ModelRun, n: int = 0) -> HeldAttempt:
+    return run.held[-1 - n]
 
 
 def completed(report: Report) -> Callable[[ModelRun], Step]:
-    return lambda play: Complete(held(play), report)
+    return lambda run: Complete(held(run), report)
 
 
 RUNNING: list[Step | Callable[[ModelRun], Step]] = [Claim(WORK)]
 EXPIRED = [ClaimMany(2), MoveIntoPast(WORK, "expired"), MoveIntoPast(CAPPED, "overdue")]
 WAITING = [*EXPIRED, Reap(), MoveIntoPast(WORK, "retry"), MoveIntoPast(CAPPED, "retry")]
-SCENES = [
-    Scene("claim", [], lambda _: Claim(WORK)),
-    Scene("claim_of_a_capped_job", [], lambda _: Claim(CAPPED)),
-    Scene("claim_that_loses", RUNNING, lambda _: Claim(WORK)),
-    Scene("claim_many", [], lambda _: ClaimMany(3)),
-    Scene("fetch", RUNNING, lambda _: Fetch(WORK)),
-    Scene("heartbeat", RUNNING, lambda play: Heartbeat(held(play))),
-    Scene("stale_heartbeat", RUNNING, lambda play: Heartbeat(held(play).forged())),
-    Scene("complete", RUNNING, completed(DONE)),
-    Scene("failure", RUNNING, completed(Report("Failed", message="boom"))),
-    Scene("failure_of_a_capped_job", [Claim(CAPPED)], completed(Report("Failed"))),
-    Scene("publication", RUNNING, completed(Report("Completed", scopes=("c:1",), publishes=True))),
-    Scene(
+FAULT_CASES = [
+    FaultCase("claim", [], lambda _: Claim(WORK)),
+    FaultCase("claim_of_a_capped_job", [], lambda _: Claim(CAPPED)),
+    FaultCase("claim_that_loses", RUNNING, lambda _: Claim(WORK)),
+    FaultCase("claim_many", [], lambda _: ClaimMany(3)),
+    FaultCase("fetch", RUNNING, lambda _: Fetch(WORK)),
+    FaultCase("heartbeat", RUNNING, lambda run: Heartbeat(held(run))),
+    FaultCase("stale_heartbeat", RUNNING, lambda run: Heartbeat(held(run).forged())),
+    FaultCase("complete", RUNNING, completed(DONE)),
+    FaultCase("failure", RUNNING, completed(Report("Failed", message="boom"))),
+    FaultCase("failure_of_a_capped_job", [Claim(CAPPED)], completed(Report("Failed"))),
+    FaultCase(
+        "publication", RUNNING, completed(Report("Completed", scopes=("c:1",), publishes=True))
+    ),
+    FaultCase(
         "late_publication",
         [Claim(WORK), MoveIntoPast(WORK, "expired"), Reap()],
         completed(Report("Completed", publishes=True)),
     ),
-    Scene("stale_completion", RUNNING, lambda play: Complete(held(play).forged(), DONE)),
-    Scene("events", RUNNING, lambda play: Emit(held(play), ("c:1", "c:2"))),
-    Scene("batch", RUNNING, lambda play: PublishBatch(held(play), "s3://buffers/1")),
-    Scene("trigger", [], lambda _: Trigger("p:10-19")),
-    Scene("cancel", RUNNING, lambda _: Cancel(WORK)),
-    Scene("reap", EXPIRED, lambda _: Reap()),
-    Scene("retry", WAITING, lambda _: Retry()),
+    FaultCase("stale_completion", RUNNING, lambda run: Complete(held(run).forged(), DONE)),
+    FaultCase("events", RUNNING, lambda run: Emit(held(run), ("c:1", "c:2"))),
+    FaultCase("batch", RUNNING, lambda run: PublishBatch(held(run), "s3://buffers/1")),
+    FaultCase("trigger", [], lambda _: Trigger("p:10-19")),
+    FaultCase("cancel", RUNNING, lambda _: Cancel(WORK)),
+    FaultCase("reap", EXPIRED, lambda _: Reap()),
+    FaultCase("retry", WAITING, lambda _: Retry()),
 ]
-BY_NAME = [pytest.param(scene, id=scene.name) for scene in SCENES]
+BY_NAME = [pytest.param(case, id=case.name) for case in FAULT_CASES]
 
 
-def once(play: ModelRun, step: Step) -> Answer | None:
-    """Try a step; None when its caller learns only that something broke, and must try again."""
-    hand = play.context(0)
+def once(run: ModelRun, step: Step) -> Answer | None:
+    """Try a step. Returns None if the caller only learns that the connection broke."""
+    context = run.context(0)
     try:
-        answer = step.run(hand)
+        answer = step.run(context)
     except (OperationalError, InterfaceError, PoolTimeout):
         assert isinstance(step, LoopPass | Publish), "callers get an answer, if only a 503"
         return None
-    play.held += hand.won
+    run.held += context.won
     return None if answer[:1] == (503,) else answer
 
 
-def until_heard(play: ModelRun, step: Step) -> Answer:
-    """Try again until there is an answer, as every caller does."""
-    _wait_for_rollbacks(play)
+def retry_until_answered(run: ModelRun, step: Step) -> Answer:
+    """Repeat a step until it is answered, like every caller does."""
+    _wait_for_rollbacks(run)
     for _ in range(20):
-        answer = once(play, step)
+        answer = once(run, step)
         if answer is not None:
             return answer
     raise AssertionError(f"{step} is never answered")
 
 
-def _wait_for_rollbacks(play: ModelRun) -> None:
-    """A loop skips rows that a session is still letting go of; it would come by again."""
+def _wait_for_rollbacks(run: ModelRun) -> None:
+    """Wait until broken sessions have released their locks, because loops skip locked rows."""
     busy = """
         SELECT FROM pg_stat_activity WHERE datname = current_database()
            AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
     """
     deadline = time.monotonic() + 20
-    while sql(play.stage.dsns.state, busy):
+    while sql(run.pair.dsns.state, busy):
         assert time.monotonic() < deadline, "a session never let go"
 
 
-def settle(play: ModelRun, step: Step, answer: Answer) -> None:
-    """The rows must be as if the step had happened once, whatever the counts it told."""
-    view = play.stage.view()
+def settle(run: ModelRun, step: Step, answer: Answer) -> None:
+    """Check that the rows look as if the step ran once, regardless of the counts it returned."""
+    view = run.pair.view()
     seen = view.model()
     doubts: list[str] = []
-    for expected, after in step.outcomes(play.model, answer, alone=True):
+    for expected, after in step.outcomes(run.model, answer, alone=True):
         doubts = differences(after, seen)
         if not doubts and (isinstance(step, LoopPass) or expected[:1] == answer[:1]):
-            play.model, play.ids = after, view.ids
+            run.model, run.ids = after, view.ids
             return
     raise AssertionError(f"{step} answered {answer}:\n" + "\n".join(doubts))
 
 
-@pytest.mark.parametrize("scene", BY_NAME)
-def test_a_broken_connection_at_any_point_neither_doubles_nor_loses(
-    scene: Scene, breaking: tuple[ReplicaPair, FaultPlan]
+@pytest.mark.parametrize("case", BY_NAME)
+def test_a_broken_connection_at_any_point_neither_duplicates_nor_loses_work(
+    case: FaultCase, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
     made, plan = breaking
     for point in range(MOST_POINTS):
-        play = ModelRun(made)
-        step = scene.set(play)
+        run = ModelRun(made)
+        step = case.set(run)
         with plan.breaking(at=point):
-            answer = once(play, step)
+            answer = once(run, step)
         struck = plan.injected
         if answer is None:
-            answer = until_heard(play, step)
+            answer = retry_until_answered(run, step)
         try:
-            settle(play, step, answer)
-            play.finish()
+            settle(run, step, answer)
+            run.finish()
         except AssertionError as error:
             raise AssertionError(f"struck {struck}: {error}") from error
         finally:
@@ -185,51 +187,51 @@ def test_a_broken_connection_at_any_point_neither_doubles_nor_loses(
     raise AssertionError("there is no end to the points")
 
 
-@pytest.mark.parametrize("scene", BY_NAME)
-def test_while_nothing_reaches_postgres_callers_hear_so_and_nothing_changes(
-    scene: Scene, breaking: tuple[ReplicaPair, FaultPlan]
+@pytest.mark.parametrize("case", BY_NAME)
+def test_while_postgres_is_unreachable_calls_fail_and_nothing_changes(
+    case: FaultCase, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
     made, plan = breaking
-    play = ModelRun(made)
-    step = scene.set(play)
+    run = ModelRun(made)
+    step = case.set(run)
     with plan.breaking(every="before"):
-        assert once(play, step) is None
+        assert once(run, step) is None
         assert plan.injected
-    assert not differences(play.model, made.view().model())
-    settle(play, step, until_heard(play, step))
-    play.finish()
+    assert not differences(run.model, made.view().model())
+    settle(run, step, retry_until_answered(run, step))
+    run.finish()
 
 
 LASTING = [
-    scene for scene in BY_NAME if scene.id not in ("claim", "claim_of_a_capped_job", "claim_many")
+    case for case in BY_NAME if case.id not in ("claim", "claim_of_a_capped_job", "claim_many")
 ]
 
 
-@pytest.mark.parametrize("scene", LASTING)
-def test_while_every_answer_of_postgres_is_lost_a_repeat_finds_what_was_done(
-    scene: Scene, breaking: tuple[ReplicaPair, FaultPlan]
+@pytest.mark.parametrize("case", LASTING)
+def test_a_repeated_call_finds_the_result_whose_answer_was_lost(
+    case: FaultCase, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
     made, plan = breaking
-    play = ModelRun(made)
-    step = scene.set(play)
+    run = ModelRun(made)
+    step = case.set(run)
     with plan.breaking(every="after"):
-        assert once(play, step) is None
+        assert once(run, step) is None
         assert plan.injected
-    settle(play, step, until_heard(play, step))
-    play.finish()
+    settle(run, step, retry_until_answered(run, step))
+    run.finish()
 
 
-def test_a_claim_whose_every_answer_is_lost_is_healed_by_its_lease(
+def test_a_claim_whose_answer_is_lost_is_recovered_when_its_lease_expires(
     breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
-    """Nobody knows the lease that was granted: nobody else gets the task until it has run out."""
+    """No worker knows the granted lease, so the task is not available until the lease expires."""
     made, plan = breaking
-    play = ModelRun(made)
-    Scene("", [], lambda _: Claim(WORK)).set(play)
+    run = ModelRun(made)
+    FaultCase("", [], lambda _: Claim(WORK)).set(run)
     with plan.breaking(every="after"):
-        assert once(play, Claim(WORK)) is None
-    assert once(play, Claim(WORK)) == ("NotClaimed", "AlreadyRunning")
-    play.model.claim(WORK, made.view().model().tasks[WORK].lease or "")
+        assert once(run, Claim(WORK)) is None
+    assert once(run, Claim(WORK)) == ("NotClaimed", "AlreadyRunning")
+    run.model.claim(WORK, made.view().model().tasks[WORK].lease or "")
     for step in (
         MoveIntoPast(WORK, "expired"),
         Reap(),
@@ -237,19 +239,19 @@ def test_a_claim_whose_every_answer_is_lost_is_healed_by_its_lease(
         Retry(),
         Claim(WORK),
     ):
-        play.run_steps(step)
-    assert held(play).fence.attempt == 2
-    play.finish()
+        run.run_steps(step)
+    assert held(run).fence.attempt == 2
+    run.finish()
 
 
-def test_a_committed_claim_is_answered_wherever_the_read_for_its_payload_breaks(
+def test_a_committed_claim_is_answered_even_if_reading_its_payload_breaks(
     breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
     made, plan = breaking
     reads: list[str] = []
     with bench(made.replicas[0].live) as own:
         for _ in range(MOST_POINTS):
-            (task_id,) = own.tasks()  # of a job of its own, which the Dispatcher must read about
+            (task_id,) = own.tasks()  # of a new job, which the Dispatcher has not cached
             with plan.breaking(at=CLAIMED + len(reads)):
                 reply = own.claim(task_id)
             told, row = reply.json(), own.row(task_id)
@@ -266,51 +268,51 @@ def test_a_committed_claim_is_answered_wherever_the_read_for_its_payload_breaks(
 # --- the outbox -----------------------------------------------------------------------------------
 
 
-ROUTING = [Trigger("p:10-19"), Claim(WORK), lambda play: Complete(held(play), DONE)]
+ROUTING = [Trigger("p:10-19"), Claim(WORK), lambda run: Complete(held(run), DONE)]
 WAKING = [
     *ROUTING,
     Publish(),
     Claim(("work", "p:10-19")),
-    lambda play: PublishBatch(held(play), "s3://buffers/1"),
-    lambda play: PublishBatch(held(play), "s3://buffers/2"),
+    lambda run: PublishBatch(held(run), "s3://buffers/1"),
+    lambda run: PublishBatch(held(run), "s3://buffers/2"),
 ]
 OUTBOXES = [
-    Scene("routing", ROUTING, lambda _: Publish()),
-    Scene("waking", WAKING, lambda _: Publish()),
+    FaultCase("routing", ROUTING, lambda _: Publish()),
+    FaultCase("waking", WAKING, lambda _: Publish()),
 ]
 
 
-@pytest.mark.parametrize("scene", [pytest.param(scene, id=scene.name) for scene in OUTBOXES])
-def test_what_the_outbox_holds_is_performed_at_least_once_wherever_it_breaks(
-    scene: Scene, breaking: tuple[ReplicaPair, FaultPlan]
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in OUTBOXES])
+def test_outbox_rows_are_published_at_least_once_wherever_the_connection_breaks(
+    case: FaultCase, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
     made, plan = breaking
     for point in range(MOST_POINTS):
-        play = ModelRun(made)
-        scene.set(play)
+        run = ModelRun(made)
+        case.set(run)
         with plan.breaking(at=point):
-            once(play, Publish())
+            once(run, Publish())
         struck = plan.injected
-        drain(play)
-        while play.model.outbox:
-            play.model.publish()
+        drain(run)
+        while run.model.outbox:
+            run.model.publish()
         seen = made.view().model()
-        assert seen.messages >= play.model.messages, f"a message was lost, struck {struck}"
-        assert seen.messages.keys() == play.model.messages.keys()
-        play.model.messages = seen.messages  # at least once: some may have gone out twice
-        assert not differences(play.model, seen), f"struck {struck}"
-        play.finish()
+        assert seen.messages >= run.model.messages, f"a message was lost, struck {struck}"
+        assert seen.messages.keys() == run.model.messages.keys()
+        run.model.messages = seen.messages  # at least once: some messages may be sent twice
+        assert not differences(run.model, seen), f"struck {struck}"
+        run.finish()
         if not struck:
-            assert seen.messages.total() == play.model.messages.total()
+            assert seen.messages.total() == run.model.messages.total()
             return
     raise AssertionError("there is no end to the points")
 
 
-def drain(play: ModelRun) -> None:
-    """Let every row fall due, and publish until there is none."""
+def drain(run: ModelRun) -> None:
+    """Make every outbox row due, and publish until none is left."""
     for _ in range(20):
-        play.stage.state.execute("UPDATE outbox SET next_try_at = now()")
-        if once(play, Publish()) == (0,):
+        run.pair.state.execute("UPDATE outbox SET next_try_at = now()")
+        if once(run, Publish()) == (0,):
             return
     raise AssertionError("the outbox is never empty")
 
@@ -332,21 +334,21 @@ jobs:
 """
 
 
-def test_a_task_that_runs_in_the_dispatcher_runs_once_wherever_it_breaks(
+def test_an_inline_task_runs_once_wherever_the_connection_breaks(
     breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
     made, plan = breaking
     user = made.replicas[0].user
     assert user.post("/v1/dags", json={"text": INLINE}).status_code == 200
     for point in range(MOST_POINTS):
-        play = ModelRun(made)
+        run = ModelRun(made)
         body = {"dag": "inline", "job": "ask", "start": 0, "end": 29}
         assert user.post("/v1/triggers", json=body).status_code == 200
-        once(play, Publish())
+        once(run, Publish())
         with plan.breaking(at=point):
-            once(play, Publish())
+            once(run, Publish())
         struck = plan.injected
-        drain(play)
+        drain(run)
         seen = made.view().model()
         tasks = {key: (task.status, task.attempt) for key, task in seen.tasks.items()}
         assert tasks == {
@@ -355,7 +357,7 @@ def test_a_task_that_runs_in_the_dispatcher_runs_once_wherever_it_breaks(
             **{("leaf", f"p:{n}-{n + 9}"): ("Queued", 1) for n in (0, 10, 20)},
         }, f"struck {struck}"
         assert len(seen.events) == 4
-        play.finish()
+        run.finish()
         if not struck:
             assert point > 4
             return

@@ -1,4 +1,4 @@
-"""A state machine drives two Dispatchers over HTTPS and Postgres, and a model says what must be."""
+"""A state machine runs random steps on two Dispatchers and compares every result with a model."""
 
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -38,15 +38,15 @@ from support.lifecycle_run import ModelRun
 from support.postgres import Templates, copied
 from support.replicas import ReplicaPair, replica_pair
 
-# Races end as they will, so what Hypothesis draws must not depend on the state: it draws wishes
-# ("complete the third newest attempt so"), and a step is made of each when its time comes.
-Wish = Callable[[ModelRun], Step]
+# The outcome of races varies, so what Hypothesis draws must not depend on the state: it draws
+# step factories ("complete the third newest attempt"), which are resolved when they run.
+StepFactory = Callable[[ModelRun], Step]
 
 REPLICA = st.integers(0, 1)
 ANY = st.integers(0, 7)
-"""Which task, or which attempt: counted from the newest."""
-LIVELY = st.sampled_from([True, True, True, False])
-"""Whether an attempt that runs is wanted, if there is one."""
+"""Index of a task or an attempt, counted from the newest."""
+PREFER_RUNNING = st.sampled_from([True, True, True, False])
+"""Whether to choose among running attempts, if any."""
 SOME = st.lists(st.sampled_from(SCOPES), min_size=1, max_size=3).map(tuple)
 REPORT = st.one_of(
     st.builds(
@@ -68,12 +68,14 @@ MOMENT = st.sampled_from(["expired", "expired", "overdue", "retry"])
 FORGED = st.sampled_from([False] * 9 + [True])
 
 
-def wish(make: Callable[..., Step], **drawn: st.SearchStrategy) -> st.SearchStrategy[Wish]:
-    """A step to be made when its time comes, from what is drawn now."""
-    return st.fixed_dictionaries(drawn).map(lambda values: lambda play: make(play, **values))
+def draw_step(
+    make: Callable[..., Step], **drawn: st.SearchStrategy
+) -> st.SearchStrategy[StepFactory]:
+    """Draw the parameters of a step that is created later from the current model."""
+    return st.fixed_dictionaries(drawn).map(lambda values: lambda run: make(run, **values))
 
 
-# --- wishes -------------------------------------------------------------------------------------
+# --- step factories -------------------------------------------------------------------------------------
 
 CALLS: dict[str, Callable[..., Step]] = {
     "emit": lambda held, scopes, **_: Emit(held, scopes),
@@ -81,59 +83,59 @@ CALLS: dict[str, Callable[..., Step]] = {
     "publish_batch": lambda held, batch, **_: PublishBatch(held, batch),
     "complete": lambda held, report, **_: Complete(held, report),
 }
-WHICH = {"n": ANY, "lively": LIVELY, "forged": FORGED}
+WHICH = {"n": ANY, "prefer_running": PREFER_RUNNING, "forged": FORGED}
 WHAT = {"report": REPORT, "scopes": SOME, "batch": BATCH}
 
 
-def of_an_attempt(
-    play: ModelRun, call: str, n: int, lively: bool, forged: bool, **drawn: Any
+def step_of_attempt(
+    run: ModelRun, call: str, n: int, prefer_running: bool, forged: bool, **drawn: Any
 ) -> Step:
-    held = play.attempt(n, lively)
+    held = run.attempt(n, prefer_running)
     if held is None:
-        return Claim(play.key(n))
+        return Claim(run.key(n))
     return CALLS[call](held.forged() if forged else held, **drawn)
 
 
-def of_a_task(play: ModelRun, kind: Callable[[Key], Step], n: int) -> Step:
-    return kind(play.key(n))
+def step_of_task(run: ModelRun, kind: Callable[[Key], Step], n: int) -> Step:
+    return kind(run.key(n))
 
 
-def reap(play: ModelRun) -> Step:
-    """The reaper, if there is something to reap; or time passes, so that there is."""
-    running = [k for k, t in play.model.tasks.items() if t.status == "Running"]
-    return MoveIntoPast(running[-1], "expired") if running and not play.model.overdue() else Reap()
+def reap(run: ModelRun) -> Step:
+    """Run the reaper, or first expire a lease so that there is something to reap."""
+    running = [k for k, t in run.model.tasks.items() if t.status == "Running"]
+    return MoveIntoPast(running[-1], "expired") if running and not run.model.overdue() else Reap()
 
 
-def retry(play: ModelRun) -> Step:
-    waiting = [k for k, t in play.model.tasks.items() if t.retry]
-    return MoveIntoPast(waiting[-1], "retry") if waiting and not play.model.due() else Retry()
+def retry(run: ModelRun) -> Step:
+    waiting = [k for k, t in run.model.tasks.items() if t.retry]
+    return MoveIntoPast(waiting[-1], "retry") if waiting and not run.model.due() else Retry()
 
 
-def claim_many(play: ModelRun, places: int) -> Step:
-    """As many as that; or another trigger, so that there is something to claim."""
-    missing = [scope for scope in RANGES if ("request", scope) not in play.model.tasks]
-    return ClaimMany(places) if play.model.claimable(1) or not missing else Trigger(missing[0])
+def claim_many(run: ModelRun, max_tasks: int) -> Step:
+    """Claim several tasks, or trigger a range so that there is something to claim."""
+    missing = [scope for scope in RANGES if ("request", scope) not in run.model.tasks]
+    return ClaimMany(max_tasks) if run.model.claimable(1) or not missing else Trigger(missing[0])
 
 
-CALL = wish(of_an_attempt, call=st.sampled_from(list(CALLS)), **WHICH, **WHAT)
-COMPLETE = wish(of_an_attempt, call=st.just("complete"), **WHICH, report=REPORT)
-KEYED = wish(of_a_task, kind=st.sampled_from([Claim, Claim, Fetch, Cancel]), n=ANY)
-LOOP = wish(lambda play, loop: loop(play), loop=st.sampled_from([reap, retry]))
-PASS = wish(lambda play, n, moment: MoveIntoPast(play.key(n), moment), n=ANY, moment=MOMENT)
-CLAIM_MANY = wish(claim_many, places=st.integers(1, 4))
-TRIGGER = wish(lambda play, scope: Trigger(scope), scope=st.sampled_from(RANGES))
+CALL = draw_step(step_of_attempt, call=st.sampled_from(list(CALLS)), **WHICH, **WHAT)
+COMPLETE = draw_step(step_of_attempt, call=st.just("complete"), **WHICH, report=REPORT)
+KEYED = draw_step(step_of_task, kind=st.sampled_from([Claim, Claim, Fetch, Cancel]), n=ANY)
+LOOP = draw_step(lambda run, loop: loop(run), loop=st.sampled_from([reap, retry]))
+PASS = draw_step(lambda run, n, moment: MoveIntoPast(run.key(n), moment), n=ANY, moment=MOMENT)
+CLAIM_MANY = draw_step(claim_many, max_tasks=st.integers(1, 4))
+TRIGGER = draw_step(lambda run, scope: Trigger(scope), scope=st.sampled_from(RANGES))
 ANYTHING = st.one_of(CALL, CALL, KEYED, LOOP, PASS, CLAIM_MANY, TRIGGER)
 
 
 class LifecycleMachine(RuleBasedStateMachine):
-    """Each rule is a step, or several at once; whatever the answers, some order explains them."""
+    """Each rule runs one or several concurrent steps; some order of them must explain the answers."""
 
-    stage: ReplicaPair
-    tally: ClassVar[Counter[str]] = Counter()
+    pair: ReplicaPair
+    step_counts: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
-        self.play = ModelRun(self.stage)
+        self.model_run = ModelRun(self.pair)
         self.restarts = 0
 
     @initialize(
@@ -144,104 +146,108 @@ class LifecycleMachine(RuleBasedStateMachine):
         for step in (*(Trigger(scope) for scope in scopes), Publish(), Publish()):
             self.run_steps(step)
 
-    # --- one after another ------------------------------------------------------------------
+    # --- sequential steps -------------------------------------------------------------------
 
     @rule(replica=REPLICA, n=ANY)
     def claim(self, replica: int, n: int) -> None:
-        self.run_steps(Claim(self.play.key(n)), first=replica)
+        self.run_steps(Claim(self.model_run.key(n)), first=replica)
 
     @rule(replica=REPLICA, step=CLAIM_MANY)
-    def claim_many(self, replica: int, step: Wish) -> None:
-        self.run_steps(step(self.play), first=replica)
+    def claim_many(self, replica: int, step: StepFactory) -> None:
+        self.run_steps(step(self.model_run), first=replica)
 
     @rule(replica=REPLICA, call=CALL)
-    def an_attempt_says(self, replica: int, call: Wish) -> None:
-        self.run_steps(call(self.play), first=replica)
+    def call_of_attempt(self, replica: int, call: StepFactory) -> None:
+        self.run_steps(call(self.model_run), first=replica)
 
     @rule(replica=REPLICA, complete=COMPLETE)
-    def an_attempt_ends(self, replica: int, complete: Wish) -> None:
-        self.run_steps(complete(self.play), first=replica)
+    def completion(self, replica: int, complete: StepFactory) -> None:
+        self.run_steps(complete(self.model_run), first=replica)
 
     @rule(replica=REPLICA, call=CALL)
-    def an_attempt_repeats_itself(self, replica: int, call: Wish) -> None:
-        step = call(self.play)
+    def repeated_call(self, replica: int, call: StepFactory) -> None:
+        step = call(self.model_run)
         self.run_steps(step, first=replica)
         self.run_steps(step, first=1 - replica)
 
     @rule(replica=REPLICA, step=KEYED)
-    def somebody_asks(self, replica: int, step: Wish) -> None:
-        self.run_steps(step(self.play), first=replica)
+    def call_of_task(self, replica: int, step: StepFactory) -> None:
+        self.run_steps(step(self.model_run), first=replica)
 
     @rule(replica=REPLICA, trigger=TRIGGER)
-    def trigger(self, replica: int, trigger: Wish) -> None:
-        self.run_steps(trigger(self.play), first=replica)
+    def trigger(self, replica: int, trigger: StepFactory) -> None:
+        self.run_steps(trigger(self.model_run), first=replica)
 
     @rule(time_passes=PASS)
-    def time_passes(self, time_passes: Wish) -> None:
-        self.run_steps(time_passes(self.play))
+    def time_passes(self, time_passes: StepFactory) -> None:
+        self.run_steps(time_passes(self.model_run))
 
     @rule(replica=REPLICA, loop=LOOP)
-    def loop(self, replica: int, loop: Wish) -> None:
-        self.run_steps(loop(self.play), first=replica)
+    def loop(self, replica: int, loop: StepFactory) -> None:
+        self.run_steps(loop(self.model_run), first=replica)
 
     @rule(replica=REPLICA)
     def publish(self, replica: int) -> None:
         self.run_steps(Publish(), first=replica)
 
     @rule()
-    def everything_falls_due(self) -> None:
-        """Dead attempts are reaped and waiting ones start again, on both replicas at once."""
-        for key in [k for k, task in self.play.model.tasks.items() if task.status == "Running"]:
+    def expire_and_retry_everything(self) -> None:
+        """Expire and reap all running attempts, then start all retries, on both replicas concurrently."""
+        for key in [
+            k for k, task in self.model_run.model.tasks.items() if task.status == "Running"
+        ]:
             self.run_steps(MoveIntoPast(key, "expired"))
-        if self.play.model.overdue():
+        if self.model_run.model.overdue():
             self.run_steps(Reap(), Reap())
-        for key in [k for k, task in self.play.model.tasks.items() if task.retry]:
+        for key in [k for k, task in self.model_run.model.tasks.items() if task.retry]:
             self.run_steps(MoveIntoPast(key, "retry"))
-        if self.play.model.due():
+        if self.model_run.model.due():
             self.run_steps(Retry(), Retry())
 
     @precondition(lambda self: self.restarts > 0)
     @rule(replica=REPLICA)
     def restart(self, replica: int) -> None:
         self.restarts -= 1
-        self.stage.restart(replica)
+        self.pair.restart(replica)
 
-    # --- at once ----------------------------------------------------------------------------
+    # --- concurrent steps ----------------------------------------------------------------------------
 
     @rule(n=ANY)
-    def many_claim_one_task(self, n: int) -> None:
-        step = Claim(self.play.key(n))
+    def concurrent_claims_of_one_task(self, n: int) -> None:
+        step = Claim(self.model_run.key(n))
         self.run_steps(step, step, step)
 
     @rule(step=CLAIM_MANY)
-    def many_claim_many(self, step: Wish) -> None:
-        self.run_steps(step(self.play), step(self.play))
+    def concurrent_claims_of_many(self, step: StepFactory) -> None:
+        self.run_steps(step(self.model_run), step(self.model_run))
 
     @rule(call=CALL)
-    def a_caller_loses_patience(self, call: Wish) -> None:
-        """And repeats its call while the first try is still under way."""
-        step = call(self.play)
+    def concurrent_repetition(self, call: StepFactory) -> None:
+        """Repeat a call while the first one is still running."""
+        step = call(self.model_run)
         self.run_steps(step, step)
 
     @rule(one=CALL, other=CALL, moment=MOMENT, n=ANY, end=st.sampled_from([Reap, Retry, Cancel]))
-    def an_attempt_races_its_end(
-        self, one: Wish, other: Wish, moment: str, n: int, end: type[Step]
+    def calls_race_the_end_of_an_attempt(
+        self, one: StepFactory, other: StepFactory, moment: str, n: int, end: type[Step]
     ) -> None:
-        held = self.play.attempt(n, prefer_running=True)
-        key = held.fence.key if held else self.play.key(n)
+        held = self.model_run.attempt(n, prefer_running=True)
+        key = held.fence.key if held else self.model_run.key(n)
         self.run_steps(MoveIntoPast(key, moment))
-        self.run_steps(one(self.play), other(self.play), end(key) if end is Cancel else end())
+        self.run_steps(
+            one(self.model_run), other(self.model_run), end(key) if end is Cancel else end()
+        )
 
-    @rule(wishes=st.lists(ANYTHING, min_size=2, max_size=3))
-    def anything_at_once(self, wishes: list[Wish]) -> None:
-        self.run_steps(*(make(self.play) for make in wishes))
+    @rule(factories=st.lists(ANYTHING, min_size=2, max_size=3))
+    def any_concurrent_steps(self, factories: list[StepFactory]) -> None:
+        self.run_steps(*(make(self.model_run) for make in factories))
 
-    def happen(self, *steps: Step, first: int = 0) -> None:
-        happened = self.play.run_steps(*steps, first=first)
-        self.tally.update(step.summary(answer) for step, answer in happened)
+    def run_steps(self, *steps: Step, first: int = 0) -> None:
+        answered = self.model_run.run_steps(*steps, first=first)
+        self.step_counts.update(step.summary(answer) for step, answer in answered)
 
     def teardown(self) -> None:
-        self.play.finish()
+        self.model_run.finish()
 
 
 @pytest.fixture(scope="module")
@@ -250,21 +256,21 @@ def machine(
 ) -> Generator[type[LifecycleMachine]]:
     objects = tmp_path_factory.mktemp("objects")
     with copied(templates) as dsns, replica_pair(secrets, dsns, objects, DAG) as made:
-        LifecycleMachine.stage = made
+        LifecycleMachine.pair = made
         yield LifecycleMachine
 
 
-def test_whatever_happens_the_lifecycle_does_as_the_model_says(
+def test_random_lifecycle_steps_match_the_model(
     machine: type[LifecycleMachine],
 ) -> None:
-    # Shrinking replays races for minutes: it is for the long profile, where somebody looks on.
+    # Shrinking repeats races for minutes, so only the long profile does it.
     shrinks = settings.get_current_profile_name() != "ci"
     phases = [Phase.generate, Phase.shrink] if shrinks else [Phase.generate]
     run_state_machine_as_test(machine, settings=settings(phases=phases))
-    assert machine.tally.total() >= 2_000
+    assert machine.step_counts.total() >= 2_000
 
 
-# --- a tour -------------------------------------------------------------------------------------
+# --- fixed sequence -------------------------------------------------------------------------------------
 
 A, B, CAPPED = ("work", "p:0-9"), ("work", "p:10-19"), ("capped", "p:0-9")
 BOOM = Report("Failed", message="boom")
@@ -272,19 +278,19 @@ DONE = Report("Completed", scopes=("c:1",), publishes=True)
 
 
 def last(make: Callable[[HeldAttempt], Step], n: int = 0) -> Callable[[ModelRun], Step]:
-    """A step of the n-th newest attempt."""
-    return lambda play: make(play.held[-1 - n])
+    """Return a factory for a step of the n-th newest attempt."""
+    return lambda run: make(run.held[-1 - n])
 
 
-# Chance may miss a corner; a tour that visits each of them once does not.
-TOUR: list[tuple[Step | Callable[[ModelRun], Step], str]] = [
+# Random steps may miss an answer; this fixed sequence produces each of them once.
+SEQUENCE: list[tuple[Step | Callable[[ModelRun], Step], str]] = [
     (Claim(A), "Claim NotClaimed NotFound"),
     (Cancel(A), "Cancel 404"),
     (Fetch(A), "Fetch 404"),
     (Trigger("p:0-9"), "Trigger 200 True"),
     (Trigger("p:0-9"), "Trigger 200 False"),
     (Trigger("p:10-19"), "Trigger 200 True"),
-    (Publish(), "Publish 2"),  # the wake-ups of what it routes go out with it
+    (Publish(), "Publish 2"),  # routing also sends the wake-ups of the new tasks
     (Publish(), "Publish 0"),
     (Claim(A), "Claim Claimed 1"),
     (Claim(A), "Claim NotClaimed AlreadyRunning"),
@@ -345,10 +351,10 @@ TOUR: list[tuple[Step | Callable[[ModelRun], Step], str]] = [
 ]
 
 
-def test_a_tour_of_every_answer(machine: type[LifecycleMachine]) -> None:
-    play = ModelRun(machine.stage)
-    for n, (made, summary) in enumerate(TOUR):
-        step = made if isinstance(made, Step) else made(play)
-        ((_, answer),) = play.run_steps(step, first=n)
-        assert step.summary(answer) == summary, f"stop {n}: {step}"
-    play.finish()
+def test_a_fixed_sequence_produces_every_answer(machine: type[LifecycleMachine]) -> None:
+    run = ModelRun(machine.pair)
+    for n, (made, summary) in enumerate(SEQUENCE):
+        step = made if isinstance(made, Step) else made(run)
+        ((_, answer),) = run.run_steps(step, first=n)
+        assert step.summary(answer) == summary, f"step {n}: {step}"
+    run.finish()

@@ -1,4 +1,4 @@
-"""Races as races: many threads, connections of their own, one barrier, real rows to fight over."""
+"""Races between many threads with their own connections, started together by a barrier."""
 
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -22,7 +22,7 @@ CROWD = 32
 def replicas(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[list[Bench]]:
-    """Two Dispatchers over the same databases; their loops stand still."""
+    """Two Dispatchers on the same databases; their loops do not run."""
     objects = tmp_path_factory.mktemp("objects")
     with ExitStack() as stack:
         dsns = stack.enter_context(copied(templates))
@@ -30,16 +30,16 @@ def replicas(
         yield [stack.enter_context(bench(one)) for one in running]
 
 
-def crowd(
+def run_callers(
     benches: list[Bench],
     size: int,
     call: Callable[[int, Bench, httpx.Client], Any],
     *,
     over: list[str] | None = None,
 ) -> list[Any]:
-    """`size` callers at once, each with a connection of its own, spread over the replicas.
+    """Run `size` concurrent callers, each with its own connection, spread over the replicas.
 
-    The tasks in `over` are locked until several sessions wait for them: then all go on at once.
+    The tasks in `over` are locked until several sessions wait for them; then all continue together.
     """
     with ExitStack() as stack:
         calls: list[Callable[[], Any]] = []
@@ -49,14 +49,14 @@ def crowd(
         for n in range(size):
             chosen = benches[n % len(benches)]
             http = stack.enter_context(chosen.live.internal())
-            assert http.get("/healthz").status_code == 200  # connected, before the barrier
+            assert http.get("/healthz").status_code == 200  # connect before the barrier
             calls.append(lambda n=n, chosen=chosen, http=http: call(n, chosen, http))
         if over:
-            return run_concurrently([*calls, lambda: let_go(conn)])[:-1]
+            return run_concurrently([*calls, lambda: release_when_blocked(conn)])[:-1]
         return run_concurrently(calls)
 
 
-def let_go(conn: psycopg.Connection) -> None:
+def release_when_blocked(conn: psycopg.Connection) -> None:
     """Commit once two other sessions wait for a lock."""
     until_blocked(conn.info.dsn, 2)
     conn.commit()
@@ -69,7 +69,7 @@ def statuses(replies: list[httpx.Response]) -> Counter[int]:
 # --- claims -----------------------------------------------------------------------------------
 
 
-def test_claims_pass_by_others_that_wait_for_a_lock(replicas: list[Bench]) -> None:
+def test_claims_are_not_blocked_by_claims_that_wait_for_a_lock(replicas: list[Bench]) -> None:
     one = replicas[0]
     *locked, free = one.tasks(4)
     with ExitStack() as stack:
@@ -87,9 +87,9 @@ def test_claims_pass_by_others_that_wait_for_a_lock(replicas: list[Bench]) -> No
         assert [call.result().json()["status"] for call in run_behind_lock] == ["Claimed"] * 3
 
 
-def test_of_many_claims_at_once_exactly_one_wins(replicas: list[Bench]) -> None:
+def test_of_many_concurrent_claims_exactly_one_wins(replicas: list[Bench]) -> None:
     for task_id in replicas[0].tasks(5):
-        replies = crowd(
+        replies = run_callers(
             replicas,
             CROWD,
             lambda n, b, http, t=task_id: b.claim(t, f"w{n}", http=http),
@@ -112,12 +112,12 @@ def test_claims_of_many_tasks_in_any_order_do_not_block_each_other(replicas: lis
         order = ids if n % 2 else list(reversed(ids))
         return [b.claim(t, f"w{n}", http=http).json() for t in order]
 
-    answers = [a for each in crowd(replicas, 8, claim_all) for a in each]
+    answers = [a for each in run_callers(replicas, 8, claim_all) for a in each]
     won = Counter(a["task"]["task_id"] for a in answers if a["status"] == "Claimed")
     assert won == Counter(ids)
 
 
-def test_claims_of_many_at_once_share_out_the_tasks(replicas: list[Bench]) -> None:
+def test_concurrent_claim_many_calls_share_the_tasks(replicas: list[Bench]) -> None:
     ids = replicas[0].tasks(50, "runtime: ecs_platform")
 
     def claim_some(n: int, b: Bench, http: httpx.Client) -> list[dict]:
@@ -129,7 +129,9 @@ def test_claims_of_many_at_once_share_out_the_tasks(replicas: list[Bench]) -> No
         answer = b.claim(ids[n], f"w{n}", http=http).json()
         return [answer] if answer["status"] == "Claimed" else []
 
-    won = crowd(replicas, 16, lambda *who: claim_one(*who) if who[0] % 2 else claim_some(*who))
+    won = run_callers(
+        replicas, 16, lambda *who: claim_one(*who) if who[0] % 2 else claim_some(*who)
+    )
     taken = Counter(a["task"]["task_id"] for each in won for a in each)
     assert set(taken.values()) == {1}
     assert all(len(each) <= 7 for each in won)
@@ -141,7 +143,7 @@ def test_claims_of_many_at_once_share_out_the_tasks(replicas: list[Bench]) -> No
 
 def test_a_capped_job_never_exceeds_its_cap(replicas: list[Bench]) -> None:
     ids = replicas[0].tasks(CROWD, "scaling: {max_concurrency: 3}")
-    replies = crowd(
+    replies = run_callers(
         replicas, CROWD, lambda n, b, http: b.claim(ids[n], f"w{n}", http=http), over=ids
     )
     answers = [reply.json() for reply in replies]
@@ -166,11 +168,11 @@ def test_a_capped_job_never_exceeds_its_cap_while_tasks_end(replicas: list[Bench
         return done
 
     of_job = "SELECT status FROM tasks WHERE job_id = %s"
-    assert sum(crowd(replicas, 2, lambda n, b, http: work(n % 2, b, http))) == 24
+    assert sum(run_callers(replicas, 2, lambda n, b, http: work(n % 2, b, http))) == 24
     assert max(seen) <= 2
 
 
-def test_a_claim_and_a_cancellation_agree_on_who_came_first(replicas: list[Bench]) -> None:
+def test_a_concurrent_claim_and_cancellation_are_serialised(replicas: list[Bench]) -> None:
     outcomes: Counter[str] = Counter()
     for task_id in replicas[0].tasks(12):
 
@@ -179,7 +181,7 @@ def test_a_claim_and_a_cancellation_agree_on_who_came_first(replicas: list[Bench
                 return b.claim(task_id, http=http).json()
             return b.cancel(task_id).json()
 
-        canceled, claimed = crowd(replicas, 2, act, over=[task_id])
+        canceled, claimed = run_callers(replicas, 2, act, over=[task_id])
         row = replicas[0].row(task_id)
         outcomes[claimed["status"]] += 1
         if claimed["status"] == "Claimed":
@@ -195,10 +197,10 @@ def test_a_claim_and_a_cancellation_agree_on_who_came_first(replicas: list[Bench
 # --- completions ------------------------------------------------------------------------------
 
 
-def test_the_same_completion_from_many_at_once_is_done_once(replicas: list[Bench]) -> None:
+def test_concurrent_identical_completions_take_effect_once(replicas: list[Bench]) -> None:
     attempt = replicas[0].attempt()
     body = {"events": [attempt.event()], "datasets_published": [replicas[0].write_output(attempt)]}
-    replies = crowd(
+    replies = run_callers(
         replicas,
         16,
         lambda n, b, http: b.complete(attempt, http=http, **body),
@@ -211,11 +213,11 @@ def test_the_same_completion_from_many_at_once_is_done_once(replicas: list[Bench
     assert len(first.rows("SELECT 1 FROM task_attempts WHERE task_id = %s", attempt.task_id)) == 1
 
 
-def test_of_different_completions_at_once_one_wins_and_the_others_conflict(
+def test_of_different_concurrent_completions_one_wins_and_the_others_conflict(
     replicas: list[Bench],
 ) -> None:
     for attempt in [replicas[0].claimed(t) for t in replicas[0].tasks(4)]:
-        replies = crowd(
+        replies = run_callers(
             replicas,
             16,
             lambda n, b, http, a=attempt: b.complete(
@@ -230,13 +232,15 @@ def test_of_different_completions_at_once_one_wins_and_the_others_conflict(
         assert replicas[0].row(attempt.task_id)["error_message"] == f"word of {winner}"
 
 
-def test_a_stale_completion_beside_the_current_one_spoils_nothing(replicas: list[Bench]) -> None:
+def test_a_concurrent_stale_completion_does_not_affect_the_current_one(
+    replicas: list[Bench],
+) -> None:
     for _ in range(3):
         old = replicas[0].attempt()
         replicas[0].complete(old, "Failed")
         new = replicas[0].next_attempt(old)
-        replies = crowd(
-            replicas[:1],  # one replica: they share its batches
+        replies = run_callers(
+            replicas[:1],  # one replica: the calls share its group commits
             16,
             lambda n, b, http, old=old, new=new: b.complete(new if n % 4 == 3 else old, http=http),
         )
@@ -247,7 +251,7 @@ def test_a_stale_completion_beside_the_current_one_spoils_nothing(replicas: list
         assert replicas[0].row(new.task_id)["attempt"] == 2
 
 
-def test_a_completion_and_the_reaper_agree(replicas: list[Bench]) -> None:
+def test_a_concurrent_completion_and_reap_are_serialised(replicas: list[Bench]) -> None:
     first, second = replicas
     for attempt in [first.claimed(t) for t in first.tasks(8)]:
         first.let_lease_expire(attempt)
@@ -255,7 +259,7 @@ def test_a_completion_and_the_reaper_agree(replicas: list[Bench]) -> None:
         def act(n: int, b: Bench, http: httpx.Client, attempt: Attempt = attempt) -> Any:
             return b.complete(attempt, http=http) if n == 0 else b.reap()
 
-        reply, *_ = crowd([first, second], 3, act)
+        reply, *_ = run_callers([first, second], 3, act)
         assert reply.status_code == 200
         row = first.row(attempt.task_id)
         assert (row["status"], row["retry_at"], row["cause"]) == ("Completed", None, None)
@@ -263,7 +267,7 @@ def test_a_completion_and_the_reaper_agree(replicas: list[Bench]) -> None:
         assert ended["outcome"] == "Completed"
 
 
-def test_a_late_completion_and_the_retry_agree_on_who_came_first(replicas: list[Bench]) -> None:
+def test_a_concurrent_late_completion_and_retry_are_serialised(replicas: list[Bench]) -> None:
     first, second = replicas
     for task_id in first.tasks(8):
         attempt = first.claimed(task_id)
@@ -276,7 +280,7 @@ def test_a_late_completion_and_the_retry_agree_on_who_came_first(replicas: list[
                 return b.complete(attempt, http=http, events=[attempt.event()])
             return b.start_retries()
 
-        reply, *started = crowd([first, second], 3, act)
+        reply, *started = run_callers([first, second], 3, act)
         row = first.row(task_id)
         events = first.rows("SELECT 1 FROM events WHERE producer_task_id = %s", task_id)
         if reply.status_code == 200:
@@ -288,7 +292,7 @@ def test_a_late_completion_and_the_retry_agree_on_who_came_first(replicas: list[
             assert sum(started) == 1
 
 
-def test_a_heartbeat_and_the_reaper_agree(replicas: list[Bench]) -> None:
+def test_a_concurrent_heartbeat_and_reap_are_serialised(replicas: list[Bench]) -> None:
     first, second = replicas
     for attempt in [first.claimed(t) for t in first.tasks(8)]:
         first.let_lease_expire(attempt)
@@ -296,7 +300,7 @@ def test_a_heartbeat_and_the_reaper_agree(replicas: list[Bench]) -> None:
         def act(n: int, b: Bench, http: httpx.Client, attempt: Attempt = attempt) -> Any:
             return b.heartbeat(attempt, http=http) if n == 0 else b.reap()
 
-        reply, reaped = crowd([first, second], 2, act)
+        reply, reaped = run_callers([first, second], 2, act)
         row = first.row(attempt.task_id)
         if reply.status_code == 200:
             assert (row["status"], reaped) == ("Running", 0)
@@ -308,9 +312,9 @@ def test_a_heartbeat_and_the_reaper_agree(replicas: list[Bench]) -> None:
 # --- events and buffers -----------------------------------------------------------------------
 
 
-def test_the_same_event_from_many_at_once_is_recorded_once(replicas: list[Bench]) -> None:
+def test_concurrent_identical_events_are_recorded_once(replicas: list[Bench]) -> None:
     attempt = replicas[0].attempt()
-    replies = crowd(
+    replies = run_callers(
         replicas,
         16,
         lambda n, b, http: b.events(attempt, attempt.event(), http=http),
@@ -324,11 +328,11 @@ def test_the_same_event_from_many_at_once_is_recorded_once(replicas: list[Bench]
     assert len(replicas[0].rows(asked, event["event_id"])) == 1
 
 
-def test_the_same_batch_from_many_at_once_is_published_once(replicas: list[Bench]) -> None:
+def test_concurrent_identical_batches_are_published_once(replicas: list[Bench]) -> None:
     for n in range(4):
         attempt = replicas[0].attempt()
         body = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": f"s3://b/{n}"}
-        replies = crowd(
+        replies = run_callers(
             replicas,
             16,
             lambda n, b, http, a=attempt, x=body: b.publish(a, http=http, **x),
@@ -345,7 +349,7 @@ def test_the_same_batch_from_many_at_once_is_published_once(replicas: list[Bench
 # --- deploys, triggers and loops --------------------------------------------------------------
 
 
-def test_the_same_trigger_from_many_at_once_is_one_event(replicas: list[Bench]) -> None:
+def test_concurrent_identical_triggers_record_one_event(replicas: list[Bench]) -> None:
     dag = replicas[0].dag()
     body = {"dag": dag.name, "job": "request", "start": 0, "end": 99}
     users = [b.user for b in replicas]
@@ -357,7 +361,7 @@ def test_the_same_trigger_from_many_at_once_is_one_event(replicas: list[Bench]) 
     assert len({r.json()["event_id"] for r in replies}) == 1
 
 
-def test_publishers_of_two_replicas_do_everything_and_nothing_twice(
+def test_publishers_of_two_replicas_process_every_outbox_row_once(
     replicas: list[Bench], tmp_path: Path
 ) -> None:
     first, second = replicas

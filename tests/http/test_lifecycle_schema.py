@@ -18,7 +18,7 @@ from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
 from trace_etl.dispatcher.task_api.openapi import document, pages
 
 SCHEMA = schemathesis.openapi.from_dict(document())
-SCHEMA.config.generation.update(with_security_parameters=False)  # tokens have tests of their own
+SCHEMA.config.generation.update(with_security_parameters=False)  # tokens have their own tests
 OPERATIONS = {op.ok().label: op.ok() for op in SCHEMA.get_all_operations()}
 LABELS = [label for label in OPERATIONS if "/healthz" not in label]
 ALIASES = {f"{call.method} {path}" for call in ENDPOINTS for path in call.aliases}
@@ -34,7 +34,7 @@ bounded = settings(
 # --- the document itself ----------------------------------------------------------------------
 
 
-def test_the_document_is_served_to_anybody_and_is_the_one_of_the_code(shared: Bench) -> None:
+def test_the_document_is_served_without_a_token_and_matches_the_code(shared: Bench) -> None:
     reply = shared.http.get("/openapi.json")
     assert reply.status_code == 200
     assert reply.json() == document()
@@ -43,12 +43,12 @@ def test_the_document_is_served_to_anybody_and_is_the_one_of_the_code(shared: Be
 
 
 def test_the_reference_pages_are_current() -> None:
-    """Write them anew with `python -m trace_etl.dispatcher.task_api.openapi docs/reference`."""
+    """Regenerate them with `python -m trace_etl.dispatcher.task_api.openapi docs/reference`."""
     directory = Path(__file__).parents[2] / "docs" / "reference"
     assert {name: (directory / name).read_text() for name in pages()} == pages()
 
 
-def test_every_schema_of_the_document_is_a_schema() -> None:
+def test_every_schema_of_the_document_is_valid() -> None:
     for schema in document()["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
 
@@ -67,7 +67,7 @@ def test_every_call_and_alias_is_documented_with_its_token() -> None:
     }
 
 
-def test_a_wrong_method_is_refused_with_the_right_ones(shared: Bench) -> None:
+def test_a_wrong_method_is_refused_with_the_allowed_ones(shared: Bench) -> None:
     reply = shared.http.get("/v1/task/heartbeat")
     assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
     assert reply.json()["code"] == "method_not_allowed"
@@ -88,7 +88,7 @@ NOT_OURS = [check for check in CHECKS.get_all() if check.__name__ not in OURS]
 
 
 class Caller:
-    """Sends generated cases with good tokens, and counts what came back."""
+    """Sends generated cases with valid tokens, and counts the answers."""
 
     def __init__(self, shared: Bench) -> None:
         self._shared = shared
@@ -97,9 +97,9 @@ class Caller:
         self.seen: Counter[int] = Counter()
 
     def send(self, case: Any, *, live: bool) -> None:
-        """Send a case; a `live` one speaks of tasks that exist and of a lease that holds."""
+        """Send a case; a `live` case refers to existing tasks and valid leases."""
         if live:
-            self._bring_home(case)
+            self._use_existing_ids(case)
         sent = case.as_transport_kwargs(base_url=str(self._shared.http.base_url))
         tokens = {**self._shared.worker_headers, "X-Trace-Task-Capability": self._attempt.token}
         reply = self._shared.http.request(
@@ -117,7 +117,7 @@ class Caller:
     def _next(self) -> Attempt:
         return self._shared.claimed(next(self._ids))
 
-    def _bring_home(self, case: Any) -> None:
+    def _use_existing_ids(self, case: Any) -> None:
         if case.path == "/internal/task-claim":
             case.body = {**case.body, "task_id": next(self._ids)}
         elif case.path == "/internal/buffer-complete":
@@ -140,7 +140,7 @@ class Caller:
         home = {name: self._attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
         lists = {
             name: [
-                in_step(
+                align_partition_key(
                     {**item, **home, "dataset": None} if "dataset" in item else {**item, **home}
                 )
                 for item in body[name][:1]
@@ -149,12 +149,14 @@ class Caller:
             if name in body
         }
         if body.get("status", "Completed") != "Completed":
-            lists = {key: [] for key in lists}  # as a sentence, not as a rule, in the schema
+            lists = {
+                key: [] for key in lists
+            }  # the schema states this rule only in its description
         return {**lists, **({**home, "dedupe_scope": None} if "batch_uri" in body else {})}
 
 
-def in_step(item: dict[str, Any]) -> dict[str, Any]:
-    """The key of a block range says the range: a rule beyond JSON Schema."""
+def align_partition_key(item: dict[str, Any]) -> dict[str, Any]:
+    """Make a partition key match its block range, which JSON Schema cannot express."""
     if item.get("partition_key") is None or item.get("start") is None or item.get("end") is None:
         return {key: value for key, value in item.items() if key not in ("start", "end")}
     start, end = sorted((int(item["start"]), int(item["end"])))
@@ -162,7 +164,7 @@ def in_step(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole(value: Any) -> Any:
-    """Numbers like 1.0 are integers to JSON Schema, but not to us."""
+    """Exclude numbers like 1.0, which are integers in JSON Schema but not in Trace."""
     if isinstance(value, dict):
         return {key: whole(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""/metrics of the Dispatcher, the scheduler and the Query Service: true, scoped, and cheap."""
+"""`/metrics` of the Dispatcher, the scheduler and the Query Service: correct, scoped and cheap."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @pytest.fixture(autouse=True)
-def at_once_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_metrics_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
 
 
@@ -61,7 +61,7 @@ def scrape(client: httpx.Client) -> Samples:
     return parsed(client.get("/metrics"))
 
 
-def test_queues_and_what_runs_are_shown_by_job_runtime_and_operator(alone: Bench) -> None:
+def test_queued_and_running_tasks_are_shown_by_job_runtime_and_operator(alone: Bench) -> None:
     dag = alone.dag()
     first, *_ = alone.tasks(3, dag=dag)
     place = {"dag": dag.name, "job": "work"}
@@ -91,7 +91,9 @@ def test_transitions_batches_and_calls_are_counted(alone: Bench) -> None:
     def more(name: str, **labels: str) -> float:
         return value(after, name, **labels) - value(before, name, **labels)
 
-    assert more("trace_task_transitions_total", to="Running") >= 2  # the split, and ours
+    assert (
+        more("trace_task_transitions_total", to="Running") >= 2
+    )  # the split task and the test's task
     assert more("trace_task_transitions_total", to="Completed") >= 2
     assert more("trace_task_transitions_total", to="Queued") >= 2
     assert more("trace_group_commit_size_count", writer="claim") == 1
@@ -131,7 +133,7 @@ def test_the_outbox_and_pauses_are_shown(alone: Bench) -> None:
     assert value(seen, "trace_job_paused", **paused) == 1
 
 
-def test_a_reader_scrapes_and_sees_nothing_of_another_org(alone: Bench) -> None:
+def test_a_reader_can_scrape_and_sees_only_its_own_org(alone: Bench) -> None:
     dag = alone.dag()
     alone.tasks(1, dag=dag)
     assert alone.user.get("/metrics", headers={"Authorization": ""}).status_code == 401
@@ -147,7 +149,7 @@ def test_loops_are_timed(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> None:
             pass
 
 
-# Whole scans of what a scrape may read; the history behind it must not be in any of them.
+# Full scans that a scrape may do; none of them may read historical rows.
 _SCRAPED = ("tasks",)
 _HISTORY = """
 INSERT INTO tasks (org_id, job_id, revision_id, runtime, dedupe_key, status, max_attempts,
@@ -173,7 +175,7 @@ def test_a_scrape_reads_live_rows_only(alone: Bench) -> None:
 
 
 def read(node: dict[str, Any]) -> float:
-    """Rows of tasks that a plan touched, kept or not."""
+    """Return the rows of `tasks` that a plan read, including filtered ones."""
     mine = 0.0
     if node.get("Relation Name") in _SCRAPED:
         mine = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
@@ -181,7 +183,7 @@ def read(node: dict[str, Any]) -> float:
     return mine + sum(read(child) for child in node.get("Plans", []))
 
 
-def test_the_query_service_counts_queries_for_its_users_only(
+def test_the_query_service_shows_query_counts_only_to_its_users(
     alone: Bench, secrets: Secrets, tmp_path: Path
 ) -> None:
     with (
@@ -199,7 +201,7 @@ def test_the_query_service_counts_queries_for_its_users_only(
         assert client.get("/metrics", headers={"Authorization": ""}).status_code == 401
 
 
-async def test_the_scheduler_asks_the_dispatcher_who_may_scrape(
+async def test_the_scheduler_checks_scrape_tokens_with_the_dispatcher(
     alone: Bench, secrets: Secrets
 ) -> None:
     dispatcher = alone.live
@@ -210,7 +212,7 @@ async def test_the_scheduler_asks_the_dispatcher_who_may_scrape(
         listener = Listener(make_app(api, trigger.metrics), "127.0.0.1", port)
         tls = Tls(dispatcher.cfg.tls_cert, dispatcher.cfg.tls_key)
         postgres_server = asyncio.create_task(serve([listener], tls=tls, stop=stop))
-        trust = dispatcher.user()  # the same authority signed both
+        trust = dispatcher.user()  # the same CA signed both certificates
         reply = await asyncio.to_thread(_scrape, trust, port)
         assert "trace_scheduler_jobs 0.0" in reply.text
         refused = await asyncio.to_thread(_scrape, trust, port, {"Authorization": "Bearer x"})

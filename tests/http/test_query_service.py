@@ -1,4 +1,4 @@
-"""The Query Service: real HTTPS, real Postgres, real DuckDB, and people who try to get out."""
+"""The Query Service over real HTTPS, Postgres and DuckDB, including attempts to escape it."""
 
 import json
 import signal
@@ -27,7 +27,7 @@ from trace_etl.query.engine import DatasetView, QueryLimits, QueryRun
 from trace_etl.query.sql_guard import is_refused
 
 DAG = """
-name: shop
+name: reading
 jobs:
   - {name: request, source: {kind: manual}, outputs: [ranges]}
   - name: ingest
@@ -59,7 +59,7 @@ def filled(dsns: Dsns, objects: Path) -> Warehouse:
 
 
 @dataclass(frozen=True)
-class Shop:
+class QuerySetup:
     """A Query Service and the datasets behind it."""
 
     query: LiveQuery
@@ -67,24 +67,24 @@ class Shop:
 
 
 @pytest.fixture(scope="module")
-def shop(
+def reading(
     secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Shop]:
-    """For tests that only read."""
+) -> Generator[QuerySetup]:
+    """Shared by tests that only read."""
     with copied(templates) as dsns:
         made = filled(dsns, tmp_path_factory.mktemp("objects"))
         with running_query_service(secrets, dsns, made.objects) as live:
-            yield Shop(live, made)
+            yield QuerySetup(live, made)
 
 
 @pytest.fixture(scope="module")
-def query(shop: Shop) -> LiveQuery:
-    return shop.query
+def query(reading: QuerySetup) -> LiveQuery:
+    return reading.query
 
 
 @pytest.fixture
 def warehouse(dsns: Dsns, tmp_path: Path) -> Warehouse:
-    """For tests that commit: databases of their own."""
+    """Separate databases for tests that commit."""
     return filled(dsns, tmp_path / "objects")
 
 
@@ -97,15 +97,17 @@ def fresh(secrets: Secrets, warehouse: Warehouse) -> Generator[LiveQuery]:
 # --- answers ----------------------------------------------------------------------------------
 
 
-def test_a_select_reads_every_committed_partition_and_says_what_it_pinned(shop: Shop) -> None:
-    answer = shop.query.ask(
+def test_a_select_reads_every_committed_partition_and_returns_the_pinned_versions(
+    reading: QuerySetup,
+) -> None:
+    answer = reading.query.ask(
         "SELECT count(*) AS n, min(block_number), max(block_number) FROM blocks"
     )
     assert answer["rows"] == [[200, 0, 199]]
     assert answer["columns"][0] == {"name": "n", "type": "BIGINT"}
     assert (answer["row_count"], answer["truncated"]) == (1, False)
     assert answer["elapsed_ms"] > 0
-    version = shop.warehouse.generation("blocks")[1]
+    version = reading.warehouse.generation("blocks")[1]
     assert answer["pinned"] == [
         {"dataset": "blocks", "dataset_version": str(version), "partitions": 2}
     ]
@@ -119,7 +121,7 @@ def test_a_partition_committed_later_is_in_the_next_answer(
     assert fresh.ask("SELECT count(*) FROM blocks")["rows"] == [[250]]
 
 
-def test_files_nobody_committed_are_not_read(fresh: LiveQuery, warehouse: Warehouse) -> None:
+def test_uncommitted_files_are_not_read(fresh: LiveQuery, warehouse: Warehouse) -> None:
     directory = warehouse.commit("blocks", 300, 309, blocks(300, 309))
     stray = directory / "stray_300_309.parquet"
     stray.write_bytes((directory / "blocks_300_309.parquet").read_bytes())
@@ -145,7 +147,7 @@ def test_files_nobody_committed_are_not_read(fresh: LiveQuery, warehouse: Wareho
         "VALUES (0)",
     ],
 )
-def test_whatever_is_one_select_is_answered(query: LiveQuery, text: str) -> None:
+def test_every_form_of_a_single_select_is_answered(query: LiveQuery, text: str) -> None:
     assert query.ask(text)["rows"] == [[0]]
 
 
@@ -154,7 +156,7 @@ def test_describe_shows_the_columns(query: LiveQuery) -> None:
     assert [row[:2] for row in rows] == [["block_number", "BIGINT"], ["hash", "BLOB"]]
 
 
-def test_values_arrive_as_json_can_hold_them(query: LiveQuery) -> None:
+def test_values_are_encoded_for_json(query: LiveQuery) -> None:
     (row,) = query.ask(
         """SELECT 'ab'::BLOB, 9007199254740992, 9007199254740993,
                   2000000000000000000000000000000::HUGEINT, 1.50::DECIMAL(10,2),
@@ -183,7 +185,7 @@ def test_values_arrive_as_json_can_hold_them(query: LiveQuery) -> None:
     ]
 
 
-def test_rows_beyond_the_limit_are_left_out_and_told(query: LiveQuery) -> None:
+def test_a_result_above_the_row_limit_is_truncated_and_marked(query: LiveQuery) -> None:
     some = query.ask("SELECT block_number FROM blocks ORDER BY 1 DESC", limit=3)
     assert some["rows"] == [[199], [198], [197]]
     assert (some["row_count"], some["truncated"]) == (3, True)
@@ -193,7 +195,7 @@ def test_rows_beyond_the_limit_are_left_out_and_told(query: LiveQuery) -> None:
     assert (most["row_count"], most["truncated"]) == (10_000, True)
 
 
-def test_an_endless_result_stops_at_ten_mebibytes(query: LiveQuery) -> None:
+def test_a_large_result_is_truncated_at_ten_mebibytes(query: LiveQuery) -> None:
     with query.client() as http:
         text = "SELECT repeat('x', 2000) FROM range(1000000000)"
         answer = http.post("/v1/query", json={"sql": text})
@@ -228,13 +230,15 @@ def test_partitions_without_rows_do_not_hide_those_with_rows(
 # --- refusals that help ---------------------------------------------------------------------
 
 
-def test_a_dataset_nobody_wrote_to_yet_says_so(query: LiveQuery) -> None:
+def test_a_dataset_without_data_is_reported_as_such(query: LiveQuery) -> None:
     problem = query.refusal("SELECT * FROM transfers", 409)
     assert problem["code"] == "no_data_yet"
     assert "'transfers' has no data yet" in problem["detail"]
 
 
-def test_an_unknown_dataset_is_named_with_its_position_and_a_likely_one(query: LiveQuery) -> None:
+def test_an_unknown_dataset_is_reported_with_its_position_and_a_suggestion(
+    query: LiveQuery,
+) -> None:
     problem = query.refusal("SELECT *\n  FROM blokcs, nothing_like_it")
     first, second = problem["errors"]
     assert first["message"] == "no dataset 'blokcs' is published; did you mean 'blocks'?"
@@ -244,20 +248,20 @@ def test_an_unknown_dataset_is_named_with_its_position_and_a_likely_one(query: L
     )
 
 
-def test_a_syntax_error_tells_its_position(query: LiveQuery) -> None:
+def test_a_syntax_error_is_reported_with_its_position(query: LiveQuery) -> None:
     (fault,) = query.refusal("SELECT 'é',\n SELEC 1")["errors"]
     assert (fault["field"], fault["line"]) == ("sql", 2)
     assert "syntax error" in fault["message"]
 
 
-def test_an_unknown_column_tells_its_position(query: LiveQuery) -> None:
+def test_an_unknown_column_is_reported_with_its_position(query: LiveQuery) -> None:
     (fault,) = query.refusal("SELECT count(*),\n       nocolumn FROM blocks")["errors"]
     assert (fault["line"], fault["column"]) == (2, 8)
     assert 'Referenced column "nocolumn" not found' in fault["message"]
     assert "LINE" not in fault["message"]
 
 
-def test_an_error_while_running_is_the_queries_fault(query: LiveQuery) -> None:
+def test_a_runtime_error_is_reported_as_a_query_error(query: LiveQuery) -> None:
     (fault,) = query.refusal("SELECT CAST('x' || block_number AS INTEGER) FROM blocks")["errors"]
     assert "Could not convert" in fault["message"]
 
@@ -284,7 +288,7 @@ def test_a_query_that_needs_too_much_memory_is_stopped(
         assert query.ask("SELECT 1")["rows"] == [[1]]
 
 
-def test_more_queries_than_slots_are_told_to_come_again(
+def test_queries_above_the_slot_limit_are_refused_with_retry_after(
     secrets: Secrets, dsns: Dsns, warehouse: Warehouse
 ) -> None:
     limits = {"query_slots": 1, "query_wait_seconds": 0.2, "query_seconds": 20.0}
@@ -296,7 +300,7 @@ def test_more_queries_than_slots_are_told_to_come_again(
         assert refused.json()["code"] == "unavailable"
         assert refused.headers["retry-after"]
         thread.join()
-        # Its caller has left, so the engine was stopped long before its twenty seconds.
+        # The client disconnected, so the engine stopped long before its limit of twenty seconds.
         _wait_for_answer(query)
 
 
@@ -349,7 +353,7 @@ def test_a_malformed_request_names_the_field(query: LiveQuery, body: dict, field
     assert answer.json()["errors"][0]["field"] == field
 
 
-def test_only_a_user_of_this_organisation_may_ask(query: LiveQuery) -> None:
+def test_only_users_of_the_organisation_may_query(query: LiveQuery) -> None:
     with query.client(token="nonsense") as http:
         assert http.post("/v1/query", json={"sql": "SELECT 1"}).status_code == 401
     with httpx.Client(verify=False) as http:
@@ -496,11 +500,11 @@ def escape(text: str, objects: Path) -> str:
 
 
 @pytest.mark.parametrize("text", ESCAPES)
-def test_nothing_but_published_datasets_can_be_reached(shop: Shop, text: str) -> None:
-    objects = shop.warehouse.objects
+def test_nothing_but_published_datasets_can_be_reached(reading: QuerySetup, text: str) -> None:
+    objects = reading.warehouse.objects
     before = sorted(objects.rglob("*"))
     asked = escape(text, objects)
-    with shop.query.client() as http:
+    with reading.query.client() as http:
         answer = http.post("/v1/query", json={"sql": asked})
     assert answer.status_code == 422, answer.text
     assert answer.json()["code"] == "invalid"
@@ -516,8 +520,10 @@ def test_a_dataset_in_a_schema_is_not_the_dataset(query: LiveQuery, schema: str)
 
 
 @pytest.mark.parametrize("text", [t for t in ESCAPES if "/" in t and "{file}" not in t])
-def test_past_the_gate_the_engine_itself_reaches_no_other_file(shop: Shop, text: str) -> None:
-    objects = shop.warehouse.objects
+def test_without_the_sql_guard_the_engine_still_cannot_read_other_files(
+    reading: QuerySetup, text: str
+) -> None:
+    objects = reading.warehouse.objects
     before = sorted(objects.rglob("*"))
     file = next(objects.rglob("blocks_0_99.parquet"))
     run = QueryRun(
@@ -534,12 +540,12 @@ def test_past_the_gate_the_engine_itself_reaches_no_other_file(shop: Shop, text:
     "text",
     ["SET enable_external_access = true", "SET allowed_paths = ['/']", "RESET lock_configuration"],
 )
-def test_past_the_gate_the_engines_settings_stay_locked(text: str) -> None:
+def test_without_the_sql_guard_the_engines_settings_stay_locked(text: str) -> None:
     with pytest.raises(Invalid, match="locked"):
         QueryRun(text, [], QueryLimits(10, "100MB", threads=1)).execute()
 
 
-def test_a_broken_file_tells_nothing_of_where_it_lies(
+def test_the_error_for_a_broken_file_does_not_reveal_its_path(
     fresh: LiveQuery, warehouse: Warehouse
 ) -> None:
     file = warehouse.commit("transfers", 0, 9, blocks(0, 9)) / "transfers_0_9.parquet"
@@ -566,7 +572,7 @@ def test_the_reading_role_cannot_write(dsns: Dsns) -> None:
         sql(dsns.reader, "SELECT * FROM tasks")
 
 
-def test_every_impure_function_of_the_engine_has_been_judged() -> None:
+def test_every_impure_function_of_the_engine_is_classified() -> None:
     harmless = {"random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "error", "now", "today"}
     harmless |= {"transaction_timestamp", "get_current_time", "get_current_timestamp"}
     harmless |= {"current_date", "current_localtime", "current_localtimestamp"}
@@ -581,8 +587,8 @@ def test_every_impure_function_of_the_engine_has_been_judged() -> None:
     assert {n for n in names if not is_refused(n)} <= harmless
 
 
-def test_the_process_serves_until_it_is_told_to_stop(shop: Shop, secrets: Secrets) -> None:
-    cfg = settings(secrets, shop.warehouse.dsns, shop.warehouse.objects)
+def test_the_process_serves_until_sigterm(reading: QuerySetup, secrets: Secrets) -> None:
+    cfg = settings(secrets, reading.warehouse.dsns, reading.warehouse.objects)
     environment = {
         f"TRACE_{name.upper()}": str(value)
         for name, value in cfg.model_dump().items()

@@ -1,4 +1,4 @@
-"""Datasets whose rows are in tables of Postgres data, asked by SQL like any other."""
+"""SQL queries on datasets whose rows are stored in tables of Postgres data."""
 
 import threading
 from collections.abc import Generator
@@ -77,7 +77,7 @@ KEPT = pa.schema(
 
 
 @dataclass(frozen=True)
-class Shop:
+class TableQuerySetup:
     query: LiveQuery
     warehouse: Warehouse
 
@@ -110,7 +110,7 @@ class Shop:
             appends.merge_rows(conn, target)
 
     def run(self, query: str, **limits: Any) -> QueryRun:
-        """The same query without HTTP around it, to look at what it asks of Postgres."""
+        """Run a query without HTTP, to inspect what it reads from Postgres."""
         names = ("logs", "kept")
         views = [DatasetView(name, [], [], self.table(name)) for name in names]
         reader = self.warehouse.dsns.data_reader
@@ -120,14 +120,14 @@ class Shop:
 @pytest.fixture(scope="module")
 def shop(
     secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Shop]:
+) -> Generator[TableQuerySetup]:
     with copied(templates) as dsns:
         made = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
         made.deploy(DAG)
         numbers = pa.table({"block_number": pa.array(range(100), pa.int64())})
         made.commit("blocks", 0, 99, numbers)
         with running_query_service(secrets, dsns, made.objects) as live:
-            place = Shop(live, made)
+            place = TableQuerySetup(live, made)
             place.follow(0, 999)
             place.keep(ANN, {"who": "bob"})
             yield place
@@ -143,7 +143,7 @@ ANN = {
 }
 
 
-def test_a_hot_table_is_queried_with_its_generation_pinned(shop: Shop) -> None:
+def test_a_hot_table_is_queried_with_its_generation_pinned(shop: TableQuerySetup) -> None:
     answer = shop.query.ask(
         "SELECT count(*), max(block_number) FROM logs WHERE block_number BETWEEN 10 AND 19"
         " AND address = '\\x01'::BLOB"
@@ -153,7 +153,7 @@ def test_a_hot_table_is_queried_with_its_generation_pinned(shop: Shop) -> None:
     assert answer["pinned"] == [{"dataset": "logs", "dataset_version": version, "partitions": 0}]
 
 
-def test_every_value_of_an_appended_table_is_shown(shop: Shop) -> None:
+def test_every_value_of_an_appended_table_is_shown(shop: TableQuerySetup) -> None:
     answer = shop.query.ask("SELECT * FROM kept ORDER BY who")
     assert answer["rows"] == [
         ["ann", "-12.3400", "2024-02-29", "2024-02-29T12:00:00.000001+00:00", ["a", None], 5],
@@ -166,7 +166,7 @@ def test_every_value_of_an_appended_table_is_shown(shop: Shop) -> None:
     assert [row[0] for row in described] == KEPT.names
 
 
-def test_tables_and_files_join(shop: Shop) -> None:
+def test_tables_and_files_join(shop: TableQuerySetup) -> None:
     answer = shop.query.ask(
         "SELECT b.block_number, k.who, count(*) FROM blocks b JOIN logs l USING (block_number)"
         " JOIN kept k USING (block_number) JOIN logs m USING (block_number, log_index) GROUP BY ALL"
@@ -174,11 +174,11 @@ def test_tables_and_files_join(shop: Shop) -> None:
     assert answer["rows"] == [[5, "ann", 3]]
 
 
-def test_a_table_that_nobody_has_made_has_no_data_yet(shop: Shop) -> None:
+def test_a_dataset_without_a_table_has_no_data_yet(shop: TableQuerySetup) -> None:
     assert shop.query.refusal("SELECT * FROM empty", 409)["code"] == "no_data_yet"
 
 
-def test_only_named_columns_and_blocks_are_asked_of_postgres(shop: Shop) -> None:
+def test_only_the_needed_columns_and_blocks_are_read_from_postgres(shop: TableQuerySetup) -> None:
     some = "block_number > 990 AND block_number < 995"
     run = shop.run(f"SELECT sum(log_index) FROM logs WHERE {some}")
     assert run.execute().rows == [b"[12]"]
@@ -186,7 +186,9 @@ def test_only_named_columns_and_blocks_are_asked_of_postgres(shop: Shop) -> None
     assert scan == "block_number,log_index WHERE block_number >= 991 AND block_number <= 994"
 
 
-def test_rows_without_a_block_are_found_although_blocks_are_pushed_down(shop: Shop) -> None:
+def test_rows_without_a_block_number_are_found_despite_filter_pushdown(
+    shop: TableQuerySetup,
+) -> None:
     for condition, wanted in (
         ("block_number IS NULL", [b'["bob"]']),
         ("block_number = 5 OR block_number IS NULL", [b'["ann"]', b'["bob"]']),
@@ -220,7 +222,7 @@ _FILTERS = st.recursive(
 
 
 @given(_FILTERS)
-def test_no_row_that_matches_is_outside_of_the_range_that_is_read(chosen: Any) -> None:
+def test_every_matching_row_is_inside_the_range_that_is_read(chosen: Any) -> None:
     schema = pa.schema([("block_number", pa.int64()), ("x", pa.int64())])
     rows = [{"block_number": n, "x": x} for n in range(41) for x in (0, 20, None)]
     table = pa.Table.from_pylist(rows, schema=schema)
@@ -229,8 +231,8 @@ def test_no_row_that_matches_is_outside_of_the_range_that_is_read(chosen: Any) -
     assert all(span is not None and span[0] <= n <= span[1] for n in matched)
 
 
-def test_all_scans_of_a_query_see_one_state(shop: Shop) -> None:
-    """Two scans, and a reorganisation between them."""
+def test_all_scans_of_a_query_use_one_snapshot(shop: TableQuerySetup) -> None:
+    """A reorganisation happens between two scans."""
     run = shop.run("SELECT (SELECT count(*) FROM logs), (SELECT max(block_number) FROM logs)")
     seen = threading.Event()
     taken = run._open_snapshot
@@ -250,7 +252,7 @@ def test_all_scans_of_a_query_see_one_state(shop: Shop) -> None:
             conn.execute(f"DELETE FROM {shop.table('logs')} WHERE block_number > 999")
 
 
-def test_what_is_read_of_tables_is_bounded(shop: Shop) -> None:
+def test_the_amount_of_data_read_from_tables_is_limited(shop: TableQuerySetup) -> None:
     with pytest.raises(TablesTooLarge, match="read fewer blocks or columns"):
         shop.run("SELECT * FROM logs", table_bytes=1000).execute()
     few = "SELECT count(*) FROM logs WHERE block_number < 10"
@@ -259,9 +261,9 @@ def test_what_is_read_of_tables_is_bounded(shop: Shop) -> None:
 
 @pytest.mark.parametrize("is_scanning", [False, True], ids=["before", "in a scan"])
 def test_a_query_that_waits_for_postgres_can_be_stopped(
-    shop: Shop, is_scanning: bool, monkeypatch: pytest.MonkeyPatch
+    shop: TableQuerySetup, is_scanning: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if is_scanning:  # nothing before it waits for the table's lock
+    if is_scanning:  # no earlier statement waits for the table's lock
         monkeypatch.setattr(Snapshot, "read_min_max", lambda *_: (0, 999))
     run = shop.run("SELECT count(*) FROM logs")
     failed: list[BaseException] = []
@@ -287,22 +289,22 @@ def test_a_query_that_waits_for_postgres_can_be_stopped(
     assert isinstance(failed[0], QueryStopped), failed
 
 
-def test_a_service_without_postgres_data_says_that_there_is_nothing(
-    shop: Shop, secrets: Secrets, tmp_path: Path
+def test_a_service_without_postgres_data_reports_no_data(
+    shop: TableQuerySetup, secrets: Secrets, tmp_path: Path
 ) -> None:
     with running_query_service(secrets, shop.warehouse.dsns, tmp_path, data_dsn=None) as live:
         assert live.refusal("SELECT * FROM kept", 409)["code"] == "no_data_yet"
 
 
-def test_postgres_data_that_does_not_answer_is_an_outage(
-    shop: Shop, secrets: Secrets, tmp_path: Path
+def test_unreachable_postgres_data_is_reported_as_an_outage(
+    shop: TableQuerySetup, secrets: Secrets, tmp_path: Path
 ) -> None:
     gone = "host=127.0.0.1 port=1 user=nobody dbname=nothing connect_timeout=2"
     with running_query_service(secrets, shop.warehouse.dsns, tmp_path, data_dsn=gone) as live:
         assert live.refusal("SELECT * FROM kept", 503)["code"] == "unavailable"
 
 
-def test_the_services_role_reads_datasets_and_nothing_else(shop: Shop) -> None:
+def test_the_services_role_reads_datasets_and_nothing_else(shop: TableQuerySetup) -> None:
     version = uuid4()
     shape = buffers.BufferTable(
         hot_table(uuid4(), version), version, (("n", "long", False),), ("n",)
@@ -325,9 +327,9 @@ def test_the_services_role_reads_datasets_and_nothing_else(shop: Shop) -> None:
     assert [c["name"] for c in shown.columns] == ["n", "org_id"]
 
 
-def test_a_new_generation_is_shown_once_it_is_current(shop: Shop) -> None:
+def test_a_new_generation_is_visible_once_it_is_current(shop: TableQuerySetup) -> None:
     text = DAG.replace("VERSION", "2")
-    shop.warehouse.deploy(text)  # there is no partition to serve: current at once
+    shop.warehouse.deploy(text)  # without partitions the generation is current immediately
     assert shop.query.refusal("SELECT * FROM kept", 409)["code"] == "no_data_yet"
     shop.keep({**ANN, "who": "cid"})
     assert shop.query.ask("SELECT who FROM kept")["rows"] == [["cid"]]

@@ -1,4 +1,4 @@
-"""Cron sources through a real Dispatcher: every tick once, none lost, none doubled."""
+"""Cron sources on a real Dispatcher: every tick fires exactly once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -35,7 +35,7 @@ MINUTE = timedelta(minutes=1)
 def dispatcher(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Live]:
-    """One for all tests: each has a job of its own, which takes the place of the one before."""
+    """One Dispatcher for all tests: each test deploys its own job, which replaces the previous one."""
     objects = tmp_path_factory.mktemp("objects")
     with copied(templates) as dsns, live(secrets, dsns, objects) as running:
         yield running
@@ -102,7 +102,7 @@ def test_a_job_seen_for_the_first_time_fires_from_its_next_tick_on(dispatcher: L
     ids=["default", "last", "skip", "all", "bounded"],
 )
 @pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "asleep"])
-def test_missed_ticks_are_made_up_for_as_the_source_says(
+def test_missed_ticks_fire_according_to_the_sources_policy(
     dispatcher: Live, policy: str, made_up_for: Sequence[int], restarted: bool
 ) -> None:
     deploy(dispatcher, DAG.replace('"0 * * * *"', f'"0 * * * *"{policy}'))
@@ -121,7 +121,7 @@ def test_missed_ticks_are_made_up_for_as_the_source_says(
     assert fired(dispatcher) == [key(NOON + n * HOUR) for n in (0, *made_up_for, 21)]
 
 
-def test_the_ticks_of_a_paused_source_are_kept_and_routed_when_it_goes_on(
+def test_ticks_of_a_paused_source_are_routed_when_it_resumes(
     dispatcher: Live,
 ) -> None:
     deploy(dispatcher)
@@ -143,7 +143,7 @@ def test_the_ticks_of_a_paused_source_are_kept_and_routed_when_it_goes_on(
     assert fired(dispatcher, "AND e.routed_at IS NOT NULL") == fired(dispatcher)
 
 
-def test_a_tick_on_time_stands_for_those_missed_before_it(dispatcher: Live) -> None:
+def test_a_tick_on_time_replaces_the_ticks_missed_before_it(dispatcher: Live) -> None:
     deploy(dispatcher)
 
     async def use(trigger: CronTrigger) -> None:
@@ -172,7 +172,7 @@ def test_a_schedule_follows_the_clock_of_its_time_zone(dispatcher: Live) -> None
     ]
 
 
-def test_a_restarted_scheduler_goes_on_where_the_last_one_stopped(dispatcher: Live) -> None:
+def test_a_restarted_scheduler_continues_after_the_last_fired_tick(dispatcher: Live) -> None:
     deploy(dispatcher)
 
     async def first(trigger: CronTrigger) -> None:
@@ -208,7 +208,7 @@ def count(trigger: CronTrigger, who: str) -> float:
     return trigger.metrics.registry.get_sample_value("trace_scheduler_ticks_total", labels) or 0
 
 
-def test_a_changed_schedule_and_a_removed_job_count_after_the_refresh(dispatcher: Live) -> None:
+def test_a_changed_schedule_and_a_removed_job_apply_after_the_refresh(dispatcher: Live) -> None:
     deploy(dispatcher)
 
     async def use(trigger: CronTrigger) -> None:
@@ -225,7 +225,7 @@ def test_a_changed_schedule_and_a_removed_job_count_after_the_refresh(dispatcher
     with_scheduler(dispatcher, use)
 
 
-def test_a_silent_dispatcher_loses_no_tick(dispatcher: Live) -> None:
+def test_no_tick_is_lost_while_the_dispatcher_does_not_answer(dispatcher: Live) -> None:
     deploy(dispatcher)
 
     async def use(trigger: CronTrigger) -> None:
@@ -247,7 +247,7 @@ def test_a_silent_dispatcher_loses_no_tick(dispatcher: Live) -> None:
     assert fired(dispatcher) == [key(NOON + HOUR)]
 
 
-def test_the_agent_fires_by_the_clock_and_stops_when_told(dispatcher: Live) -> None:
+def test_the_agent_fires_on_schedule_and_stops_on_request(dispatcher: Live) -> None:
     deploy(dispatcher, DAG.replace("0 * * * *", "* * * * * */1"))
 
     async def use(trigger: CronTrigger) -> None:
@@ -261,14 +261,14 @@ def test_the_agent_fires_by_the_clock_and_stops_when_told(dispatcher: Live) -> N
     with_scheduler(dispatcher, use)
 
 
-def test_ticks_lie_after_the_start_and_up_to_the_end() -> None:
+def test_ticks_are_after_the_start_and_up_to_the_end() -> None:
     found = list(ticks.between(Schedule("*/15 * * * *"), NOON, NOON + HOUR))
     assert [tick.minute for tick in found] == [15, 30, 45, 0]
     assert ticks.following(Schedule("0 0 30 2 *"), NOON) is None
     assert ticks.following(Schedule("nonsense"), NOON) is None
 
 
-def test_a_schedule_of_seconds_after_a_year_is_not_counted_up() -> None:
+def test_missed_ticks_of_a_frequent_schedule_are_not_enumerated() -> None:
     every_second = Schedule("* * * * * */1", missed="all", most_missed=3)
     found = ticks.due(every_second, NOON, NOON + 24 * 365 * HOUR, tolerance=2 * SECOND)
     assert found == [NOON + 24 * 365 * HOUR - n * SECOND for n in (4, 3, 2, 1, 0)]

@@ -1,4 +1,4 @@
-"""What every service shares: TLS listeners, problem documents, clean stops."""
+"""HTTP features shared by all services: TLS listeners, problem documents, clean stops."""
 
 import asyncio
 import socket
@@ -155,24 +155,24 @@ async def test_every_error_is_a_problem_document_with_its_code(
     assert document["detail"] == str(ERRORS[name])
 
 
-async def test_a_lost_lease_tells_its_reason(client: httpx.AsyncClient) -> None:
+async def test_a_lost_lease_contains_its_reason(client: httpx.AsyncClient) -> None:
     assert (await client.get("/fail/lease_lost")).json()["reason"] == "stale_attempt"
 
 
-async def test_invalid_input_lists_every_fault_with_its_position(client: httpx.AsyncClient) -> None:
+async def test_invalid_input_lists_every_error_with_its_position(client: httpx.AsyncClient) -> None:
     assert (await client.get("/fail/invalid")).json()["errors"] == [
         {"field": "jobs.0.name", "line": 3, "column": 9, "message": "is used twice"},
         {"field": "x", "line": None, "column": None, "message": "y"},
     ]
 
 
-async def test_the_headers_say_how_to_go_on(client: httpx.AsyncClient) -> None:
+async def test_the_headers_tell_the_client_how_to_continue(client: httpx.AsyncClient) -> None:
     assert (await client.get("/fail/unauthenticated")).headers["www-authenticate"]
     assert int((await client.get("/fail/unavailable")).headers["retry-after"]) >= 1
 
 
 @pytest.mark.parametrize("name", ["odd", "surprise"])
-async def test_a_surprise_leaks_nothing(client: httpx.AsyncClient, name: str) -> None:
+async def test_an_unexpected_error_reveals_no_details(client: httpx.AsyncClient, name: str) -> None:
     answer = await client.get(f"/fail/{name}")
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"
@@ -188,7 +188,7 @@ async def test_a_malformed_body_names_the_field(client: httpx.AsyncClient) -> No
     assert missing.json()["errors"][0]["message"] == "is required and missing"
 
 
-async def test_broken_json_is_named_as_such(client: httpx.AsyncClient) -> None:
+async def test_broken_json_is_reported_as_such(client: httpx.AsyncClient) -> None:
     answer = await client.post(
         "/body", content=b'{"size": ', headers={"content-type": "application/json"}
     )
@@ -203,7 +203,7 @@ async def test_a_body_above_the_limit_is_refused(client: httpx.AsyncClient) -> N
     assert answer.json()["code"] == "too_large"
 
 
-async def test_an_unknown_path_or_method_is_a_problem_too(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_path_or_method_is_a_problem_document(client: httpx.AsyncClient) -> None:
     unknown = await client.get("/nothing")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     wrong = await client.put("/body")
@@ -211,7 +211,7 @@ async def test_an_unknown_path_or_method_is_a_problem_too(client: httpx.AsyncCli
     assert wrong.headers["allow"] == "POST"
 
 
-async def test_a_user_is_known_by_the_bearer_token(
+async def test_a_user_is_identified_by_the_bearer_token(
     client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     token = (tmp_path / "user.jwt").read_text().strip()
@@ -222,7 +222,7 @@ async def test_a_user_is_known_by_the_bearer_token(
         assert (bad.status_code, bad.json()["code"]) == (401, "unauthenticated")
 
 
-async def test_answers_carry_the_date_of_now(client: httpx.AsyncClient) -> None:
+async def test_answers_contain_the_current_date(client: httpx.AsyncClient) -> None:
     first = (await client.get("/healthz")).headers["date"]
     async with asyncio.timeout(20):
         while (later := (await client.get("/healthz")).headers["date"]) == first:  # noqa: ASYNC110
@@ -238,7 +238,7 @@ async def test_plain_http_is_not_answered(client: httpx.AsyncClient) -> None:
             await other.get(f"{plain}/healthz")
 
 
-async def test_a_taken_port_is_named_before_anything_is_served(app: FastAPI, tls: Tls) -> None:
+async def test_a_taken_port_is_reported_before_any_listener_starts(app: FastAPI, tls: Tls) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -247,7 +247,7 @@ async def test_a_taken_port_is_named_before_anything_is_served(app: FastAPI, tls
             await serve([Listener(app, "127.0.0.1", port)], tls=tls, stop=asyncio.Event())
 
 
-async def test_a_stop_lets_a_request_under_way_finish_on_every_listener(
+async def test_a_stop_lets_running_requests_finish_on_every_listener(
     app: FastAPI, tls: Tls, user_keys: Path
 ) -> None:
     stop, first, second = asyncio.Event(), free_port(), free_port()

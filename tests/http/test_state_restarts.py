@@ -1,4 +1,4 @@
-"""Postgres state goes away under a Dispatcher and comes back: calls go on, nothing is doubled."""
+"""Postgres state restarts under a running Dispatcher: calls continue, nothing is duplicated."""
 
 from collections import Counter
 from collections.abc import Generator
@@ -26,7 +26,7 @@ def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[B
 
 
 def end_every_session(bench: Bench) -> int:
-    """What a restart of Postgres looks like to those who are connected."""
+    """End every session, like a restart of Postgres does."""
     query = """
         SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
          WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -36,7 +36,7 @@ def end_every_session(bench: Bench) -> int:
 
 
 def resting_after_a_claim(bench: Bench) -> int:
-    """How many sessions are open, and were last used for a claim."""
+    """Count the open sessions whose last statement was a claim."""
     query = """
         SELECT pid FROM pg_stat_activity
          WHERE datname = current_database() AND state = 'idle'
@@ -46,7 +46,7 @@ def resting_after_a_claim(bench: Bench) -> int:
 
 
 def fill_the_pools(bench: Bench, ids: list[str]) -> list[Attempt]:
-    """Have several connections opened: each claim finds the ones before it held up by a lock."""
+    """Open several connections: each claim finds the connections of earlier claims blocked by a lock."""
     with (
         psycopg.connect(bench.live.dsns.state) as holder,
         ThreadPoolExecutor(len(ids)) as pool,
@@ -62,7 +62,7 @@ def fill_the_pools(bench: Bench, ids: list[str]) -> list[Attempt]:
         return [Attempt(call.result().json()) for call in calls]
 
 
-def test_every_call_is_answered_after_all_sessions_were_ended(alone: Bench) -> None:
+def test_every_call_is_answered_after_all_sessions_ended(alone: Bench) -> None:
     dag = alone.dag()
     ids = alone.tasks(6, dag=dag)
     attempts = fill_the_pools(alone, ids[:4])
@@ -87,7 +87,7 @@ def test_every_call_is_answered_after_all_sessions_were_ended(alone: Bench) -> N
     assert len(alone.rows("SELECT 1 FROM events WHERE producer_task_id = %s", one.task_id)) == 1
 
 
-def test_sessions_that_end_in_the_middle_lose_nothing_and_double_nothing(alone: Bench) -> None:
+def test_ending_sessions_during_calls_neither_loses_nor_duplicates_work(alone: Bench) -> None:
     ids = alone.tasks(60)
 
     def claim_and_complete(task_id: str) -> tuple[int, int]:
@@ -115,12 +115,12 @@ def test_sessions_that_end_in_the_middle_lose_nothing_and_double_nothing(alone: 
             assert len(events) == (row["status"] == "Completed")
 
 
-def test_the_loops_go_on_after_all_sessions_were_ended(alone: Bench) -> None:
+def test_the_loops_continue_after_all_sessions_ended(alone: Bench) -> None:
     dag = alone.dag()
     attempt = alone.attempt(dag=dag)
     alone.let_lease_expire(attempt)
     end_every_session(alone)
-    for _ in range(20):  # a pass may fail; the loop logs it and tries again
+    for _ in range(20):  # a pass may fail; the loop logs the error and retries
         try:
             if alone.reap():
                 break

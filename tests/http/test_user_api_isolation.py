@@ -1,4 +1,4 @@
-"""Every route of the user API, with the ids and names of another org: they do not exist."""
+"""Every route of the user API answers 404 for ids and names of another org."""
 
 import re
 from collections.abc import Generator
@@ -22,7 +22,7 @@ def parameters(label: str) -> dict[str, Any]:
 
 
 LISTS = [label for label in ROLES if "limit" in parameters(label) and "{" not in label]
-# What has no body is found wanting by its path alone.
+# A route without a body must answer 404 because of its path alone.
 ADDRESSED = [
     label
     for label, needed in ROLES.items()
@@ -33,8 +33,8 @@ ADDRESSED = [
 
 
 @dataclass(frozen=True)
-class Theirs:
-    """What somebody has, by the name of the path parameter that leads to it."""
+class OtherOrg:
+    """Objects of another org, by the path parameter that refers to them."""
 
     things: dict[str, str]
     dag: str
@@ -49,7 +49,7 @@ class Theirs:
 
 
 @pytest.fixture(scope="module")
-def theirs(shared: Bench) -> Theirs:
+def other_org(shared: Bench) -> OtherOrg:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     published = shared.write_output(attempt)
@@ -73,7 +73,7 @@ def theirs(shared: Bench) -> Theirs:
         "publish_id": batch.json()["publish_id"],
         "backfill_id": backfill.json()["backfill_id"],
     }
-    return Theirs(things, dag.name, dag.published)
+    return OtherOrg(things, dag.name, dag.published)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +83,10 @@ def stranger(shared: Bench) -> Generator[httpx.Client]:
 
 
 @pytest.mark.parametrize("label", ADDRESSED)
-def test_a_thing_of_another_org_is_not_there(
-    shared: Bench, theirs: Theirs, stranger: httpx.Client, label: str
+def test_an_object_of_another_org_is_not_found(
+    shared: Bench, other_org: OtherOrg, stranger: httpx.Client, label: str
 ) -> None:
-    method, path = label.split(" ")[0], theirs.path(label)
+    method, path = label.split(" ")[0], other_org.path(label)
     if method == "GET":
         assert shared.user.get(path).status_code == 200, label
     before = shared.dump()
@@ -104,7 +104,7 @@ def test_a_list_of_an_empty_org_is_empty(stranger: httpx.Client, label: str) -> 
 
 
 @pytest.mark.parametrize("label", LISTS)
-def test_every_list_is_bounded_and_refuses_what_it_does_not_know(shared: Bench, label: str) -> None:
+def test_every_list_is_limited_and_refuses_unknown_parameters(shared: Bench, label: str) -> None:
     path = label.split(" ")[1]
     for name, value in (("limit", "0"), ("limit", "1001"), ("after", "x"), ("colour", "red")):
         reply = shared.user.get(path, params={name: value})
@@ -121,10 +121,10 @@ def test_every_list_is_bounded_and_refuses_what_it_does_not_know(shared: Bench, 
         ("/v1/pauses/resume", {"job": "work"}),
     ],
 )
-def test_a_body_that_names_another_orgs_dag_finds_nothing(
-    shared: Bench, theirs: Theirs, stranger: httpx.Client, path: str, body: dict[str, Any]
+def test_a_body_that_names_a_dag_of_another_org_is_not_found(
+    shared: Bench, other_org: OtherOrg, stranger: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
     before = shared.dump()
-    reply = stranger.post(path, json={"dag": theirs.dag, **body})
+    reply = stranger.post(path, json={"dag": other_org.dag, **body})
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found"), reply.text
     assert shared.dump() == before

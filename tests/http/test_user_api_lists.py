@@ -1,4 +1,4 @@
-"""Every list of the user API: pages, filters, and nothing of another org."""
+"""Every list of the user API: pages, filters, and isolation between orgs."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ LISTS = {
 
 @dataclass(frozen=True)
 class Org:
-    """Somebody's org with a DAG, tasks, events and a row that waits in the outbox."""
+    """An org with a DAG, tasks, events and a waiting outbox row."""
 
     user: httpx.Client
     dag: Dag
@@ -36,7 +36,7 @@ class Org:
 def alone(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Bench]:
-    """A Dispatcher whose outbox nobody else empties."""
+    """A Dispatcher with its own databases, so that no other test empties its outbox."""
     objects = tmp_path_factory.mktemp("objects")
     with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
         yield made
@@ -81,7 +81,7 @@ def listed(user: httpx.Client, path: str, **filters: Any) -> list[dict[str, Any]
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_small_pages_hold_the_same_as_a_large_one_in_the_same_order(
+def test_small_pages_contain_the_same_items_as_a_large_page_in_the_same_order(
     orgs: list[Org], path: str
 ) -> None:
     user = orgs[1].user
@@ -101,7 +101,7 @@ def test_a_limit_out_of_bounds_is_refused(shared: Bench, path: str, limit: str) 
 
 @pytest.mark.parametrize("path", LISTS)
 @pytest.mark.parametrize("after", ["x", "bnVsbA", "W10", "Wzk5OTk5OTk5OTk5OTk5OTk5OTk5OV0", "é"])
-def test_a_position_nobody_handed_out_is_refused(shared: Bench, path: str, after: str) -> None:
+def test_an_invalid_position_is_refused(shared: Bench, path: str, after: str) -> None:
     reply = shared.user.get(path, params={"after": after})
     assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, "after"), reply.text
 
@@ -175,7 +175,7 @@ def test_the_summary_counts_the_callers_org_only(orgs: list[Org]) -> None:
     ],
     ids=str,
 )
-def test_a_filter_keeps_exactly_what_it_names(
+def test_a_filter_returns_exactly_the_matching_items(
     orgs: list[Org], path: str, filters: dict[str, str], field: str
 ) -> None:
     user = orgs[1].user
@@ -184,7 +184,7 @@ def test_a_filter_keeps_exactly_what_it_names(
     assert kept and kept == [item for item in listed(user, path) if item[field] == wanted]
 
 
-def test_yes_and_no_filters_part_a_list_in_two(orgs: list[Org]) -> None:
+def test_a_boolean_filter_divides_a_list_into_two_parts(orgs: list[Org]) -> None:
     user = orgs[1].user
     for path, name in (("/v1/datasets", "published"), ("/v1/events", "routed")):
         yes, no = (listed(user, path, **{name: str(value)}) for value in (True, False))
@@ -192,14 +192,14 @@ def test_yes_and_no_filters_part_a_list_in_two(orgs: list[Org]) -> None:
     assert listed(user, "/v1/jobs", paused="true") == []
 
 
-def test_a_misspelt_filter_is_refused_instead_of_finding_everything(shared: Bench) -> None:
+def test_a_misspelt_filter_is_refused_instead_of_ignored(shared: Bench) -> None:
     reply = shared.user.get("/v1/tasks", params={"stats": "Failed"})
     assert reply.status_code == 422
     assert reply.json()["errors"][0]["field"] == "stats"
     assert "status" in reply.json()["errors"][0]["message"]
 
 
-def test_rows_that_come_while_paging_shift_nothing(orgs: list[Org]) -> None:
+def test_rows_added_while_paging_do_not_shift_the_pages(orgs: list[Org]) -> None:
     user, query = orgs[1].user, {"dag": orgs[1].dag.name, "limit": 2}
     before = [item["task_id"] for item in listed(user, "/v1/tasks", dag=orgs[1].dag.name)]
     page = user.get("/v1/tasks", params=query).json()
@@ -211,7 +211,7 @@ def test_rows_that_come_while_paging_shift_nothing(orgs: list[Org]) -> None:
     assert seen == before
 
 
-def test_a_dag_and_a_job_tell_what_they_are_made_of(orgs: list[Org]) -> None:
+def test_a_dag_and_a_job_show_their_definition(orgs: list[Org]) -> None:
     user, dag = orgs[0].user, orgs[0].dag
     whole = user.get(f"/v1/dags/{dag.name}").json()
     assert f"name: {dag.name}" in whole["text"]

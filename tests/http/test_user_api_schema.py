@@ -37,13 +37,13 @@ bounded = settings(
 
 SCHEMA = schemathesis.openapi.from_dict(document())
 SCHEMA.config.generation.update(with_security_parameters=False)
-ENDLESS = "GET /v1/changes"  # has tests of its own
+STREAM_ROUTE = "GET /v1/changes"  # has its own tests
 OPERATIONS = {
-    op.ok().label: op.ok() for op in SCHEMA.get_all_operations() if op.ok().label != ENDLESS
+    op.ok().label: op.ok() for op in SCHEMA.get_all_operations() if op.ok().label != STREAM_ROUTE
 }
 
 
-def test_the_document_is_served_to_anybody_and_tells_of_tokens_and_refusals(
+def test_the_document_is_served_without_a_token_and_describes_tokens_and_errors(
     shared: Bench,
 ) -> None:
     reply = shared.user.get("/openapi.json", headers={"Authorization": ""})
@@ -76,7 +76,7 @@ def failed_batch(shared: Bench, attempt: Attempt) -> str:
 
 
 class Caller:
-    """Sends generated cases as the local user, and counts what came back."""
+    """Sends generated cases as the local user, and counts the answers."""
 
     def __init__(self, shared: Bench) -> None:
         self._shared = shared
@@ -96,7 +96,7 @@ class Caller:
 
     def send(self, case: Any, *, real: bool) -> None:
         if real:
-            self._bring_home(case)
+            self._use_existing_ids(case)
         sent = case.as_transport_kwargs(base_url=str(self._shared.user.base_url))
         reply = self._shared.user.request(
             sent["method"],
@@ -108,8 +108,8 @@ class Caller:
         self.seen[reply.status_code] += 1
         case.validate_response(reply, excluded_checks=NOT_OURS)
 
-    def _bring_home(self, case: Any) -> None:
-        """The generated case, speaking of things that exist."""
+    def _use_existing_ids(self, case: Any) -> None:
+        """Replace generated ids and names with existing ones."""
         known = {
             "task_id": self._ids[0],
             "name": self._dag.name if case.path.startswith("/v1/dags/") else self._dag.published,
@@ -137,13 +137,13 @@ def caller(shared: Bench) -> Caller:
     return Caller(shared)
 
 
-# No generated text is a DAG, and a DAG's first version has nothing before it or beside it.
+# Generated text is never a valid DAG, and a DAG's first version has no previous or building version.
 NEVER_WELL = {
     "POST /v1/dags",
     "POST /v1/plans",
     "POST /v1/dags/{name}/rollback",
     "POST /v1/dags/{name}/promote",
-    "POST /v1/webhooks/{dag}/{job}",  # nobody generates a signature
+    "POST /v1/webhooks/{dag}/{job}",  # generated calls have no valid signature
 }
 
 
@@ -163,7 +163,7 @@ def test_well_formed_calls_get_documented_answers_of_the_user_api(
     assert answers[200] or label in NEVER_WELL, answers
 
 
-# Nearly every word is a well-formed name: the odd ones have a test below.
+# Nearly every generated text is a valid name: unusual ones have a test below.
 MALFORMABLE = [
     label
     for label, op in OPERATIONS.items()
@@ -185,7 +185,7 @@ def test_malformed_calls_are_refused_as_documented_by_the_user_api(
 
 
 @pytest.mark.parametrize("label", [name for name in OPERATIONS if "/v1/" in name])
-def test_no_call_of_the_user_api_answers_without_a_good_token(shared: Bench, label: str) -> None:
+def test_every_call_of_the_user_api_needs_a_valid_token(shared: Bench, label: str) -> None:
     method, path = label.split(" ")
     path = re.sub(r"\{\w+\}", "00000000-0000-0000-0000-000000000000", path)
     before = shared.dump()
@@ -214,7 +214,7 @@ def test_no_call_of_the_user_api_answers_without_a_good_token(shared: Bench, lab
         "/v1/dags?x=%00",
     ],
 )
-def test_odd_words_in_a_query_or_a_path_are_no_failure(shared: Bench, path: str) -> None:
+def test_unusual_text_in_a_query_or_a_path_causes_no_server_error(shared: Bench, path: str) -> None:
     reply = shared.user.get(path)
     assert reply.status_code in (200, 404, 422), reply.text
     if "after=" in path or "limit=" in path:

@@ -1,4 +1,4 @@
-"""Who may call what: roles from Postgres state, route by route."""
+"""Permissions of every role on every route."""
 
 import re
 from collections.abc import Generator
@@ -20,7 +20,7 @@ CALLS = [label for label, needed in ROLES.items() if needed != SIGNED]
 
 
 @pytest.fixture(scope="module")
-def people(shared: Bench) -> Generator[dict[str, httpx.Client]]:
+def users(shared: Bench) -> Generator[dict[str, httpx.Client]]:
     made = {role: new_user(shared, role) for role in RANK}
     yield made
     for client in made.values():
@@ -28,7 +28,7 @@ def people(shared: Bench) -> Generator[dict[str, httpx.Client]]:
 
 
 def call(client: httpx.Client, label: str) -> httpx.Response:
-    """Something that passes the door and is refused right behind it, or reads."""
+    """Send a call that passes the role check and then only reads or is refused as invalid."""
     method, path = label.split(" ")
     path = re.sub(r"\{\w+\}", lambda _: str(uuid4()), path)
     if path == "/v1/changes":
@@ -36,16 +36,16 @@ def call(client: httpx.Client, label: str) -> httpx.Response:
     return client.request(method, path, json={"nobody_knows": True} if method == "POST" else None)
 
 
-def test_every_route_has_a_line_in_the_table_and_every_line_a_route() -> None:
+def test_every_route_has_one_line_in_the_permission_table() -> None:
     assert sorted(ROLES) == sorted(label for router in ROUTERS for label in labels(router))
 
 
 @pytest.mark.parametrize("role", RANK)
 @pytest.mark.parametrize("label", CALLS)
-def test_a_role_passes_exactly_the_routes_it_may(
-    people: dict[str, httpx.Client], label: str, role: str
+def test_a_role_may_call_exactly_its_permitted_routes(
+    users: dict[str, httpx.Client], label: str, role: str
 ) -> None:
-    reply = call(people[role], label)
+    reply = call(users[role], label)
     may = RANK.index(role) >= RANK.index(ROLES[label])
     assert (reply.status_code == 403) is not may, reply.text
     if not may:
@@ -53,7 +53,7 @@ def test_a_role_passes_exactly_the_routes_it_may(
         assert ROLES[label] in reply.json()["detail"]
 
 
-def test_the_token_says_who_and_never_what(shared: Bench) -> None:
+def test_the_role_comes_from_the_database_and_not_from_the_token(shared: Bench) -> None:
     with new_user(shared, "reader") as reader:
         me = reader.get("/v1/me").json()
         assert me["role"] == "reader"
@@ -61,13 +61,13 @@ def test_the_token_says_who_and_never_what(shared: Bench) -> None:
         assert reader.get("/v1/me").json()["role"] == "writer"
 
 
-def test_a_user_nobody_added_is_refused_with_a_good_token(shared: Bench) -> None:
+def test_an_unknown_user_with_a_valid_token_is_refused(shared: Bench) -> None:
     token = keys.sign_user_token(_key(shared), "nobody", now=datetime.now(UTC))
     reply = shared.user.get("/v1/dags", headers={"Authorization": f"Bearer {token}"})
     assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
 
 
-def test_a_disabled_user_is_refused_at_once_and_let_in_again(shared: Bench) -> None:
+def test_a_disabled_user_is_refused_immediately_and_can_be_enabled_again(shared: Bench) -> None:
     with new_user(shared, "writer") as writer:
         name = writer.get("/v1/me").json()["name"]
         assert shared.user.post(f"/v1/users/{name}/disable").json()["disabled_at"] is not None

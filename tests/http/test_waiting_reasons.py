@@ -1,4 +1,4 @@
-"""Every task that is not running says why: in the API, and in `trace task`."""
+"""Every task that is not running shows the reason: in the API and in `trace task`."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from trace_etl.queues.pgqueue import PgQueue
 
 
 def reason(bench: Bench, task_id: str) -> str | None:
-    """What the API says, asked for the one task and in the listing."""
+    """Return the reason from the API, which is the same for one task and in the list."""
     one = bench.user.get(f"/v1/tasks/{task_id}").json()
     listed = bench.user.get("/v1/tasks", params={"dag": one["dag"], "limit": 1000}).json()["items"]
     (found,) = [item["reason"] for item in listed if item["task_id"] == task_id]
@@ -26,14 +26,14 @@ def reason(bench: Bench, task_id: str) -> str | None:
 
 @contextmanager
 def serving(bench: Bench, runtime: str) -> Generator[None]:
-    """A worker that listens to a runtime's queue."""
+    """Run a worker that listens to a runtime's queue."""
     consumer = PgQueue(bench.live.dsns.queue).consumer([runtime], "worker")
     consumer.receive(limit=1, visibility=timedelta(0))
     yield
     consumer.close()
 
 
-def test_a_task_without_any_worker_for_its_runtime_says_so(shared: Bench) -> None:
+def test_the_reason_says_that_no_worker_serves_the_runtime(shared: Bench) -> None:
     (task_id,) = shared.tasks()
     queued = shared.row(task_id)["queued_at"]
     since = f"queued since {queued:%Y-%m-%d %H:%M:%S}Z"
@@ -43,7 +43,7 @@ def test_a_task_without_any_worker_for_its_runtime_says_so(shared: Bench) -> Non
     assert reason(shared, task_id) == f"{since}: no worker for runtime ecs_python"
 
 
-def test_a_task_of_a_paused_job_says_by_whom(shared: Bench) -> None:
+def test_the_reason_names_the_user_who_paused_the_job(shared: Bench) -> None:
     (task_id,) = shared.tasks()
     shared.rows(
         "UPDATE jobs SET paused_at = now(), paused_by = 'backpressure of after'"
@@ -53,7 +53,7 @@ def test_a_task_of_a_paused_job_says_by_whom(shared: Bench) -> None:
     assert str(reason(shared, task_id)).startswith("paused by backpressure of after since ")
 
 
-def test_a_task_turned_away_by_its_jobs_cap_says_so(shared: Bench) -> None:
+def test_the_reason_names_the_cap_of_the_job(shared: Bench) -> None:
     first, second = shared.tasks(2, "scaling: {max_concurrency: 1}")
     attempt = shared.claimed(first)
     assert str(reason(shared, second)).endswith(": the job's max_concurrency of 1 is reached")
@@ -61,7 +61,7 @@ def test_a_task_turned_away_by_its_jobs_cap_says_so(shared: Bench) -> None:
     assert "max_concurrency" not in str(reason(shared, second))
 
 
-def test_a_failed_task_says_when_it_is_tried_again(shared: Bench) -> None:
+def test_the_reason_of_a_failed_task_contains_its_retry_time(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.complete(attempt, "Failed", error_message="the node is down")
     at = shared.row(attempt.task_id)["retry_at"]
@@ -70,33 +70,33 @@ def test_a_failed_task_says_when_it_is_tried_again(shared: Bench) -> None:
     )
 
 
-def test_a_reaped_task_says_what_became_of_its_worker(shared: Bench) -> None:
+def test_the_reason_of_a_reaped_task_describes_its_worker(shared: Bench) -> None:
     attempt = shared.reaped()
     said = str(reason(shared, attempt.task_id))
     assert said.startswith("retry at ")
     assert "worker w1 is gone and its lease ran out" in said
 
 
-def test_a_task_that_failed_for_good_says_so(shared: Bench) -> None:
+def test_the_reason_says_that_a_task_failed_permanently(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.complete(attempt, "Failed", error_message="bad SQL", retryable=False)
     assert reason(shared, attempt.task_id) == "failed permanently at attempt 1 of 3: bad SQL"
 
 
-def test_a_running_task_that_is_to_stop_says_so(shared: Bench) -> None:
+def test_the_reason_says_that_a_running_task_was_asked_to_stop(shared: Bench) -> None:
     attempt = shared.attempt()
     assert reason(shared, attempt.task_id) is None
     shared.cancel(attempt.task_id)
     assert reason(shared, attempt.task_id) == "running, cancellation requested"
 
 
-def test_what_has_ended_well_has_no_reason(shared: Bench) -> None:
+def test_a_completed_task_has_no_reason(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.complete(attempt)
     assert reason(shared, attempt.task_id) is None
 
 
-def test_the_command_line_shows_the_same_words(shared: Bench, tmp_path: Path) -> None:
+def test_the_cli_shows_the_same_reason(shared: Bench, tmp_path: Path) -> None:
     (task_id,) = shared.tasks()
     home = Home(tmp_path)
     cfg, secrets = shared.live.cfg, shared.live.secrets

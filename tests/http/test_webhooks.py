@@ -1,4 +1,4 @@
-"""POST /v1/webhooks/{dag}/{job}: signed, fresh, small, once; and nothing of it is lost."""
+"""`POST /v1/webhooks/{dag}/{job}`: deliveries are verified, limited, recorded once and never lost."""
 
 import hashlib
 import hmac
@@ -55,7 +55,7 @@ def here(
 
 @dataclass
 class Hook:
-    """Somebody who delivers to one source."""
+    """A sender that delivers to one source."""
 
     here: Bench
     dag: str
@@ -117,7 +117,7 @@ def test_a_signed_delivery_becomes_an_event_that_is_routed(here: Bench, hook: Ho
     assert len(here.user.get("/v1/tasks", params=query).json()["items"]) == 1
 
 
-def test_the_same_delivery_again_changes_nothing_and_another_body_is_a_conflict(
+def test_a_repeated_delivery_changes_nothing_and_a_different_body_is_a_conflict(
     hook: Hook,
 ) -> None:
     first = hook.send({"start": 0, "end": 9}, delivery="d1").json()
@@ -128,7 +128,7 @@ def test_the_same_delivery_again_changes_nothing_and_another_body_is_a_conflict(
     assert len(hook.events()) == 1
 
 
-def test_many_at_once_with_one_id_make_one_event(hook: Hook) -> None:
+def test_concurrent_deliveries_with_one_id_record_one_event(hook: Hook) -> None:
     replies = run_concurrently([lambda: hook.send({"start": 0, "end": 9}, delivery="race")] * 8)
     assert {reply.status_code for reply in replies} == {200}
     assert sum(reply.json()["created"] for reply in replies) == 1
@@ -151,7 +151,7 @@ def test_many_at_once_with_one_id_make_one_event(hook: Hook) -> None:
     ],
     ids=str,
 )
-def test_a_delivery_that_nobody_signed_just_now_is_refused(
+def test_a_delivery_without_a_recent_valid_signature_is_refused(
     hook: Hook, wrong: dict[str, Any]
 ) -> None:
     reply = hook.send({"start": 0, "end": 9}, **wrong)
@@ -159,7 +159,7 @@ def test_a_delivery_that_nobody_signed_just_now_is_refused(
     assert hook.events() == []
 
 
-def test_a_body_changed_on_its_way_is_refused(hook: Hook) -> None:
+def test_a_body_changed_after_signing_is_refused(hook: Hook) -> None:
     good = hook.send({"start": 0, "end": 9}, delivery="d")
     sent = good.request
     forged = hook.here.user.post(
@@ -168,11 +168,11 @@ def test_a_body_changed_on_its_way_is_refused(hook: Hook) -> None:
     assert forged.status_code == 401
 
 
-def test_the_secret_before_verifies_while_it_is_rotated(hook: Hook) -> None:
+def test_the_previous_secret_is_accepted_during_a_rotation(hook: Hook) -> None:
     assert hook.send({"start": 0, "end": 9}, secret="the-one-before").status_code == 200
 
 
-def test_a_rotated_secret_counts_at_once(here: Bench, hook: Hook, keys: Path) -> None:
+def test_a_rotated_secret_applies_immediately(here: Bench, hook: Hook, keys: Path) -> None:
     file = keys / "hook_secret"
     before = file.read_text()
     file.write_text("brand-new\n")
@@ -183,14 +183,14 @@ def test_a_rotated_secret_counts_at_once(here: Bench, hook: Hook, keys: Path) ->
         file.write_text(before)
 
 
-def test_an_unknown_webhook_looks_like_a_bad_signature(here: Bench, hook: Hook) -> None:
+def test_an_unknown_webhook_is_answered_like_a_bad_signature(here: Bench, hook: Hook) -> None:
     unknown = Hook(here, "no_such_dag").send({"start": 0, "end": 9})
     forged = hook.send({"start": 0, "end": 9}, secret="x")
     assert unknown.status_code == forged.status_code == 401
     assert unknown.json() == forged.json()
 
 
-def test_a_source_whose_secret_nobody_configured_asks_to_come_back(here: Bench) -> None:
+def test_a_source_without_a_configured_secret_answers_unavailable(here: Bench) -> None:
     dag = deploy(here.user)
     text = DAG.format(name=dag, options="").replace("hook_secret", "not_there")
     assert here.user.post("/v1/dags", json={"text": text}).status_code == 200
@@ -223,17 +223,19 @@ def test_a_delivery_above_the_limit_of_its_source_is_refused(here: Bench) -> Non
     ],
     ids=str,
 )
-def test_a_body_without_a_scope_names_the_field_and_emits_nothing(
+def test_a_body_without_a_scope_is_refused_with_the_field(
     hook: Hook, body: object, field: str
 ) -> None:
     reply = hook.send(body, delivery="bad")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
     assert reply.json()["errors"][0]["field"] == field
     assert hook.events() == []
-    assert hook.send({"start": 0, "end": 9}, delivery="bad").status_code == 200  # the id is free
+    assert (
+        hook.send({"start": 0, "end": 9}, delivery="bad").status_code == 200
+    )  # a refused delivery does not use up its id
 
 
-def test_the_scope_is_found_where_the_source_says(here: Bench) -> None:
+def test_the_scope_is_read_from_the_configured_field(here: Bench) -> None:
     nested = Hook(here, deploy(here.user, ", scope: {start: block.from, end: block.to}"))
     reply = nested.send({"block": {"from": "0x10", "to": "31"}})
     assert reply.json()["partition_key"] == "16-31"
@@ -242,7 +244,7 @@ def test_the_scope_is_found_where_the_source_says(here: Bench) -> None:
     assert moving.events()[0]["cursor_value"] == 77
 
 
-def test_a_paused_source_keeps_its_deliveries_until_it_goes_on(here: Bench, hook: Hook) -> None:
+def test_deliveries_to_a_paused_source_are_routed_when_it_resumes(here: Bench, hook: Hook) -> None:
     here.rows(
         "UPDATE jobs SET paused_at = now(), paused_by = 'ada', bulk_paused_at = now(),"
         " bulk_paused_by = 'ada' FROM dags g WHERE g.dag_id = jobs.dag_id AND g.name = %s"
@@ -258,7 +260,7 @@ def test_a_paused_source_keeps_its_deliveries_until_it_goes_on(here: Bench, hook
     assert len(kept) == 1
 
 
-def test_a_webhook_of_another_org_is_reached_by_naming_the_org(here: Bench) -> None:
+def test_a_webhook_of_another_org_is_addressed_with_the_org_name(here: Bench) -> None:
     org = new_org(here)
     with new_user(here, "admin", org_id=org) as stranger:
         dag = deploy(stranger)
@@ -268,6 +270,6 @@ def test_a_webhook_of_another_org_is_reached_by_naming_the_org(here: Bench) -> N
         assert Hook(here, dag, org=name).send(body).status_code == 200
 
 
-def test_a_webhook_is_not_triggered_by_hand(hook: Hook) -> None:
+def test_a_webhook_source_cannot_be_triggered_manually(hook: Hook) -> None:
     body = {"dag": hook.dag, "job": "hook", "start": 0, "end": 9}
     assert hook.here.user.post("/v1/triggers", json=body).status_code == 409

@@ -1,4 +1,4 @@
-"""The thinnest true path: deploy, trigger, route, claim, complete, and the next job."""
+"""The minimal pipeline: deploy, trigger, route, claim, complete, and the next job."""
 
 import json
 
@@ -27,7 +27,7 @@ def queued(live: Live, job: str) -> list[str]:
     with live.user() as http:
         query = {"job": job, "status": "Queued"}
         items = http.get("/v1/tasks", params=query).json()["items"]
-        # Always in this order: of two attempts at one scope, the one that read later stays.
+        # Always in this order: of two attempts for one scope, the one that read later wins.
         return [task["task_id"] for task in sorted(items, key=lambda t: t["partition_key"])]
 
 
@@ -43,7 +43,7 @@ def claim(live: Live, task_id: str, worker: str = "w1") -> dict:
 
 
 def write_outputs(live: Live, claimed: dict, rows: int = 3) -> list[dict]:
-    """What a worker leaves behind: a file and its marker, and how it publishes them."""
+    """Write a file and its marker like a worker. Returns the publications to send."""
     published = []
     scope = claimed["task"]["scope"]
     for output in claimed["task"]["outputs"]:
@@ -94,7 +94,7 @@ def events_of(claimed: dict) -> list[dict]:
     ]
 
 
-def test_a_triggered_range_is_split_ingested_committed_and_passed_on(dispatcher: Live) -> None:
+def test_a_triggered_range_is_split_ingested_committed_and_routed(dispatcher: Live) -> None:
     deploy(dispatcher)
     trigger(dispatcher, 0, 299)
     dispatcher.drain()
@@ -129,7 +129,7 @@ def test_deploying_the_same_text_twice_changes_nothing(dispatcher: Live) -> None
     assert first["datasets"] == second["datasets"]
 
 
-def test_triggering_the_same_range_twice_asks_for_nothing_new(dispatcher: Live) -> None:
+def test_triggering_the_same_range_twice_creates_no_new_tasks(dispatcher: Live) -> None:
     deploy(dispatcher)
     first, second = trigger(dispatcher, 0, 299), trigger(dispatcher, 0, 299)
     dispatcher.drain()
@@ -138,7 +138,7 @@ def test_triggering_the_same_range_twice_asks_for_nothing_new(dispatcher: Live) 
     assert len(queued(dispatcher, "ingest")) == 3
 
 
-def test_a_changed_config_gives_new_versions_to_the_job_and_everything_below(
+def test_a_changed_config_gives_new_versions_to_the_job_and_all_downstream_jobs(
     dispatcher: Live,
 ) -> None:
     before = {d["output"]: d for d in deploy(dispatcher)["datasets"] if d["job"] != "request"}
@@ -151,7 +151,7 @@ def test_a_changed_config_gives_new_versions_to_the_job_and_everything_below(
     assert all(before[n]["dataset_uuid"] == after[n]["dataset_uuid"] for n in before)
 
 
-def test_a_range_that_cuts_through_a_committed_partition_is_refused(dispatcher: Live) -> None:
+def test_a_range_that_partly_overlaps_a_committed_partition_is_refused(dispatcher: Live) -> None:
     deploy(dispatcher)
     trigger(dispatcher, 0, 99)
     trigger(dispatcher, 50, 149)

@@ -269,6 +269,6 @@ def test_ticks_are_after_the_start_and_up_to_the_end() -> None:
 
 
 def test_missed_ticks_of_a_frequent_schedule_are_not_enumerated() -> None:
-    every_second = Schedule("* * * * * */1", missed="all", most_missed=3)
+    every_second = Schedule("* * * * * */1", missed="all", max_missed=3)
     found = ticks.due(every_second, NOON, NOON + 24 * 365 * HOUR, tolerance=2 * SECOND)
     assert found == [NOON + 24 * 365 * HOUR - n * SECOND for n in (4, 3, 2, 1, 0)]

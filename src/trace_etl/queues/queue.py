@@ -119,7 +119,7 @@ class Queue(Protocol):
     """A queue service. `main()` chooses one and passes it on."""
 
     def prepare(self) -> None:
-        """Create or update what the service needs. Several processes may call it at once."""
+        """Create or update what the service needs. Safe to call concurrently."""
         ...
 
     def producer(self, *, call_timeout: timedelta) -> AbstractAsyncContextManager[QueueProducer]:

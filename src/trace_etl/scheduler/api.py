@@ -113,5 +113,5 @@ def _read_schedule(job: JobItem) -> Schedule:
         expression=job.schedule or "",
         timezone=options.get("timezone", "UTC"),
         missed=options.get("missed", "last"),
-        most_missed=options.get("most_missed", 100),
+        max_missed=options.get("most_missed", 100),
     )

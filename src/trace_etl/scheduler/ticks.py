@@ -15,7 +15,7 @@ class Schedule:
     expression: str
     timezone: str = "UTC"
     missed: str = "last"
-    most_missed: int = 100
+    max_missed: int = 100
 
 
 def between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -53,7 +53,7 @@ def due(
 
 def _count_repeats(schedule: Schedule, on_time: list[datetime]) -> int:
     if schedule.missed == "all":
-        return schedule.most_missed
+        return schedule.max_missed
     # A tick on time replaces all ticks missed before it.
     return 1 if schedule.missed == "last" and not on_time else 0
 

@@ -199,7 +199,7 @@ class Attempt:
         try:
             reply = self.client.heartbeat(self._fence, self._token, timeout=max(1.0, interval))
         except Unreachable as error:
-            # The lease may outlast the outage: go on, and let the Dispatcher's fence decide.
+            # The lease may outlast the outage: continue, and let the Dispatcher's fence decide.
             self._failed_heartbeats += 1
             _log.warning("heartbeat_failed", task_id=str(self._fence.task_id), error=str(error))
             return min(interval, self.client.pause_after(self._failed_heartbeats))

@@ -25,7 +25,7 @@ _MAX_ENDLESS = 64
 
 
 class Slots:
-    """Run up to `size` attempts at once, plus attempts that never end.
+    """Run up to `size` attempts concurrently, plus attempts that never end.
 
     A wake-up stays hidden while its task runs, and is deleted when the Dispatcher has decided on
     the attempt. If the worker dies, the wake-up becomes visible again and wakes another worker.

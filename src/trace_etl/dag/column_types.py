@@ -129,7 +129,7 @@ def buffered_form(name: str) -> ColumnType | None:
 
 
 def holds_without_loss(declared: str, name: str) -> bool:
-    """Tell whether a column declared with one type holds every value of a Spark type."""
+    """Return whether a column declared with one type holds every value of a Spark type."""
     return any(kind.name == declared for kind in _forms(name))
 
 

@@ -26,7 +26,7 @@ def find_size_conflicts(dag: Dag) -> Iterator[tuple[int, str]]:
 
 
 def _copies_partitions(job: Job) -> bool:
-    """Tell whether the job's output has the partitions of its inputs."""
+    """Return whether the job's output has the partitions of its inputs."""
     per_partition = job.execution_strategy == "PerPartition" and job.update_strategy == "replace"
     return per_partition and not _repartitions(job)
 

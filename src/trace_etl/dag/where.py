@@ -9,7 +9,7 @@ Where = dict[str, Any]
 
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(
-    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?:\.\d+)?)|(?P<word>[A-Za-z_]\w*)|(?P<sign>[=(),]))"
+    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[=(),]))"
 )
 
 
@@ -46,20 +46,20 @@ class _FilterParser:
     def parse(self) -> Where:
         found: Where = {}
         while True:
-            column = self._read_token("word", "a column name")
+            column = self._read_token("name", "a column name")
             if column in found:
                 self._fail(f"column {column!r} is used twice")
             found[column] = self._parse_comparison()
             if not self.text[self.at :].strip():
                 return found
-            if self._read_token("word", "AND").upper() != "AND":
+            if self._read_token("name", "AND").upper() != "AND":
                 self._fail("conditions can be joined only with AND")
 
     def _parse_comparison(self) -> object:
         match = self._next()
         if match and match["sign"] == "=":
             return self._parse_literal()
-        if match and (match["word"] or "").upper() == "IN":
+        if match and (match["name"] or "").upper() == "IN":
             return self._parse_list()
         return self._fail("expected = or IN")
 
@@ -78,8 +78,8 @@ class _FilterParser:
             return match["text"][1:-1].replace("''", "'")
         if match and match["number"]:
             return float(match["number"]) if "." in match["number"] else int(match["number"])
-        if match and (match["word"] or "").lower() in ("true", "false"):
-            return match["word"].lower() == "true"
+        if match and (match["name"] or "").lower() in ("true", "false"):
+            return match["name"].lower() == "true"
         return self._fail("expected text in quotes, a number, true or false")
 
     def _expect(self, sign: str) -> None:

@@ -1,4 +1,4 @@
-"""What a webhook's body is about: the scope its source declared, found in it. Pure."""
+"""Read the block range or cursor of a webhook delivery from its body."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ DEFAULT_SCOPE: Mapping[str, str] = {"start": "start", "end": "end"}
 
 @dataclass(frozen=True)
 class WebhookScope:
-    """A range of blocks, or a cursor."""
+    """The scope of a delivery: a block range or a cursor."""
 
     span: Range | None
     cursor: int | None
@@ -23,35 +23,35 @@ class WebhookScope:
 
 
 def find_scope(body: object, fields: Mapping[str, str]) -> WebhookScope:
-    """The scope of a delivery. Raises Invalid, naming the field of the body."""
+    """Read the scope of a delivery. Raises Invalid with the field of the body."""
     faults: list[Fault] = []
-    found = {name: _number(body, path, faults) for name, path in fields.items()}
+    found = {name: _read_number(body, path, faults) for name, path in fields.items()}
     if faults:
         raise Invalid(faults)
     if "cursor" in found:
         return WebhookScope(None, found["cursor"])
     if found["end"] < found["start"]:
-        rule = f"({found['end']}) must not be before {fields['start']} ({found['start']})"
+        rule = f"must not be less than {fields['start']} ({found['start']}), but is {found['end']}"
         raise Invalid([Fault(fields["end"], rule)])
     return WebhookScope(Range(found["start"], found["end"]), None)
 
 
-def _number(body: object, path: str, faults: list[Fault]) -> int:
+def _read_number(body: object, path: str, faults: list[Fault]) -> int:
     value: object = body
     for part in path.split("."):
         if not isinstance(value, Mapping) or part not in value:
             faults.append(Fault(path, "is required and missing"))
             return 0
         value = cast(Mapping[str, Any], value)[part]
-    number = _whole(value)
+    number = _parse_integer(value)
     if number is None or not 0 <= number <= MAX_BLOCK:
         faults.append(Fault(path, f"must be a whole number from 0 to {MAX_BLOCK}"))
         return 0
     return number
 
 
-def _whole(value: object) -> int | None:
-    """Numbers, and the texts that chains write them as: decimal or 0x."""
+def _parse_integer(value: object) -> int | None:
+    """Parse an integer from a number, or from a decimal or 0x text, as chains write it."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, str) or len(value) > 20 or not value.isascii():

@@ -40,7 +40,7 @@ def resting_after_a_claim(bench: Bench) -> int:
     query = """
         SELECT pid FROM pg_stat_activity
          WHERE datname = current_database() AND state = 'idle'
-           AND starts_with(query, 'WITH won AS (')
+           AND starts_with(ltrim(query, E'\n'), 'UPDATE tasks t')
     """
     return len(bench.rows(query))
 

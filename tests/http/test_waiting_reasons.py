@@ -74,7 +74,7 @@ def test_the_reason_of_a_reaped_task_describes_its_worker(shared: Bench) -> None
     attempt = shared.reaped()
     said = str(reason(shared, attempt.task_id))
     assert said.startswith("retry at ")
-    assert "worker w1 is gone and its lease ran out" in said
+    assert "worker w1 disconnected and its lease expired" in said
 
 
 def test_the_reason_says_that_a_task_failed_permanently(shared: Bench) -> None:

@@ -43,7 +43,7 @@ class Doubling:
 
 @pytest.fixture
 async def doubling(dsns: Dsns, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Doubling]:
-    monkeypatch.setattr(batch_writer, "_PATIENCE", 60)  # a slow machine is not what is tested
+    monkeypatch.setattr(batch_writer, "_OVERTAKE_AFTER", 60)  # a slow machine is not what is tested
     async with make_pool(dsns.state, size=6, hot=True) as pool:
         kept = ReusedConnections(pool)
         yield Doubling(kept)
@@ -139,7 +139,7 @@ async def test_a_request_that_breaks_its_batch_fails_alone(doubling: Doubling) -
 async def test_other_requests_overtake_a_blocked_batch(
     doubling: Doubling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_writer, "_PATIENCE", 0.005)
+    monkeypatch.setattr(batch_writer, "_OVERTAKE_AFTER", 0.005)
     held = asyncio.ensure_future(doubling.writer.submit(_HELD))
     async with asyncio.timeout(20):
         await doubling.holding.wait()

@@ -264,10 +264,8 @@ def test_two_concurrent_sinks_neither_lose_nor_duplicate_rows(
     first = sinks.sink.consumer
     other = PgQueue(sinks.bench.live.dsns.queue).consumer([QUEUE], "test:other-sink")
     try:
-        sinks = [replace(sinks.sink, consumer=consumer) for consumer in (first, other)]
-        run_concurrently(
-            [lambda sink=sink: [sink.write_once() for _ in range(8)] for sink in sinks]
-        )
+        both = [replace(sinks.sink, consumer=consumer) for consumer in (first, other)]
+        run_concurrently([lambda sink=sink: [sink.write_once() for _ in range(8)] for sink in both])
     finally:
         other.close()
     sinks.drain()

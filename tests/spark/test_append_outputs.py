@@ -166,7 +166,7 @@ def test_a_unique_key_that_is_not_a_column_is_reported(
     mine: SparkRunner, output: TaskOutput
 ) -> None:
     wrong = output.model_copy(update={"unique_key": ["whom"]})
-    with pytest.raises(BadSql, match="no column whom of the unique_key"):
+    with pytest.raises(BadSql, match="no column whom, which the unique_key names"):
         mine.run(_task(wrong, "('ann', 1, 1D)"))
 
 

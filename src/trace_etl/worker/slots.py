@@ -102,7 +102,7 @@ class Slots:
         attempt = Attempt(claimed, self._client, self._runner, self._stop, keep_hidden)
         operator = OPERATORS.get(claimed.task.operator)
         if operator is not None and operator.never_ends:
-            # It would occupy a slot for ever, and mostly waits for the next block.
+            # A task that never ends takes no slot: it mostly waits for the next block.
             future = self._endless.submit(self._run, attempt, message)
             future.add_done_callback(_log_crash)
             return

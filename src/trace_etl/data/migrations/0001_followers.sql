@@ -1,5 +1,5 @@
--- One row per followed chain and generation: who writes it, how far it is, what was told.
--- The row is locked and checked in every batch's transaction: it is the fence.
+-- One row per followed chain and generation: the attempt that may write, its position, and the
+-- announced cursor. Every batch locks and checks this row: it is the fence.
 CREATE TABLE followers (
     stream            uuid PRIMARY KEY,
     task_id           uuid NOT NULL,
@@ -15,7 +15,7 @@ CREATE TABLE followers (
     CHECK ((number IS NULL) = (hash IS NULL))
 );
 
--- The hashes of the blocks written and not yet final: what a reorganisation is found by.
+-- Hashes of written blocks that are not final yet, to detect reorganisations.
 CREATE TABLE follower_trail (
     stream  uuid NOT NULL REFERENCES followers ON DELETE CASCADE,
     number  bigint NOT NULL,
@@ -23,14 +23,14 @@ CREATE TABLE follower_trail (
     PRIMARY KEY (stream, number)
 );
 
--- Tasks that were followed by another: they may never write again, however late they wake.
+-- Tasks that were replaced by another task and may never write again.
 CREATE TABLE follower_past_tasks (
     stream   uuid NOT NULL REFERENCES followers ON DELETE CASCADE,
     task_id  uuid NOT NULL,
     PRIMARY KEY (stream, task_id)
 );
 
--- Rewritten ranges that the Dispatcher has not heard of yet.
+-- Rewritten ranges that were not yet announced to the Dispatcher.
 CREATE TABLE follower_rewrites (
     rewrite_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream       uuid NOT NULL REFERENCES followers ON DELETE CASCADE,

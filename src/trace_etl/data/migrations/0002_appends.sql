@@ -1,4 +1,4 @@
--- Which attempt of a task last wrote to a table that rows are appended to: an older one may not.
+-- The attempt of a task that last wrote to an appended table. An older attempt may not write.
 CREATE TABLE append_fences (
     dataset_version  uuid NOT NULL,
     task_id          uuid NOT NULL,

@@ -1,11 +1,11 @@
--- How many batches have changed a buffered dataset: rows carry the number that last changed them.
--- The row is locked while a batch is written, so numbers become visible in their order.
+-- The number of batches written to a buffered dataset. Rows carry the number of their last change.
+-- The row is locked while a batch is written, so numbers become visible in order.
 CREATE TABLE buffer_cursors (
     dataset_version  uuid PRIMARY KEY,
     cursor_value     bigint NOT NULL
 );
 
--- The batches that were written: one that is delivered again changes nothing.
+-- Written batches. A batch that is delivered again changes nothing.
 CREATE TABLE buffer_batches (
     publish_id       uuid PRIMARY KEY,
     dataset_version  uuid NOT NULL,

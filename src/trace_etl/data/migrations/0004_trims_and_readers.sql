@@ -1,11 +1,11 @@
--- Blocks that were deleted from a hot table because a cold dataset holds them: whoever makes that
--- dataset again must not take their absence for the chain's.
+-- Blocks deleted from a hot table because a cold dataset holds them. A rebuild of the cold dataset
+-- must not treat them as empty blocks.
 CREATE TABLE hot_trims (
     table_name  text PRIMARY KEY,
     trimmed     int8multirange NOT NULL
 );
 
--- The Query Service reads datasets, and nothing else of this database.
+-- The Query Service may read datasets and nothing else of this database.
 DO $$
 DECLARE
     found text;

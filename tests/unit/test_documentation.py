@@ -1,0 +1,62 @@
+"""The documentation matches the code, and the code keeps its layout."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "trace_etl"
+GENERATED = {"cli.md", "operators.md", "task-api.md", "user-api.md"}
+PAGES = sorted(
+    page
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if page.name not in GENERATED
+)
+
+
+def _prose(text: str) -> list[str]:
+    """Return the lines outside code blocks and tables."""
+    lines: list[str] = []
+    in_code = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        elif not in_code and not line.lstrip().startswith("|"):
+            lines.append(line)
+    return lines
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_prose_wraps_at_120_characters(page: Path) -> None:
+    assert [line for line in _prose(page.read_text()) if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "how-to/develop.md"])
+def test_modules_that_the_pages_name_exist(page: str) -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", (ROOT / "docs" / page).read_text())
+    places = (SOURCE, ROOT)
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    names = Counter(
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_folder_is_a_heap() -> None:
+    sizes = Counter(path.parent for path in SOURCE.rglob("*.py") if path.name[0] != "_")
+    assert {str(folder): size for folder, size in sizes.items() if size > 18} == {}

@@ -1,4 +1,4 @@
-# Trace. `make help` lists what there is. Needs Python 3.11+ and PyPI; nothing else.
+# Trace. `make help` lists the targets. Needs Python 3.11+ and PyPI, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -7,11 +7,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ANVIL := $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed)
 UV := $(BIN)/uv
-# More than cores: many tests wait for processes and clocks.
+# More workers than cores: many tests wait for processes and clocks.
 WORKERS ?= 4
-# Companies put their own authority into the system store; uv would look at its own list only.
+# Use the system's certificate store, where companies add their own authority.
 export UV_SYSTEM_CERTS ?= 1
-# Images like to set it; here processes start by the hundred, and each would compile it all anew.
+# Some images set it. The tests start hundreds of processes, and each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-chain test-cluster test-peers test-all packages prepared check format \
@@ -35,14 +35,14 @@ test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalo
 test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the tools people use today (needs Python 3.11)
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)
 
-test-all: packages prepared ## Run all of these tests at once
+test-all: packages prepared ## Run all of these tests in one run
 	$(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
 
-packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(ANVIL) ## Install what any target needs
+packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(ANVIL) ## Install the packages of all targets
 
-prepared: $(VENV)/.prepared ## Keep what a JVM loads in a file, so that Spark starts sooner
+prepared: $(VENV)/.prepared ## Cache the JVM's classes in a file, so that Spark starts faster
 
-check: $(VENV)/.dev ## Lint, types, import contracts
+check: $(VENV)/.dev ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -52,17 +52,17 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Measure what we claim [ONLY=name] [JSON=file]
+bench: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Run the benchmarks [ONLY=name] [JSON=file]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
-reference: $(VENV)/.dev ## Write the generated reference pages anew
+reference: $(VENV)/.dev ## Write the generated reference pages
 	TERM=dumb $(BIN)/python -m typer trace_etl.cli.main utils docs --name trace > docs/reference/cli.md
 	$(BIN)/trace schema > docs/reference/dag.schema.json
 	$(BIN)/python -m trace_etl.spark.operator_reference > docs/reference/operators.md
 	$(BIN)/python -m trace_etl.dispatcher.task_api.openapi docs/reference
 	$(BIN)/python -m trace_etl.dispatcher.user_api.openapi docs/reference
 
-lock: $(VENV)/.dev ## Pin the requirements anew from pyproject.toml
+lock: $(VENV)/.dev ## Pin the requirements from pyproject.toml
 	$(UV) pip compile $(LOCK) requirements/bootstrap.in -o requirements/bootstrap.txt
 	$(UV) pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt
 	$(UV) pip compile $(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt
@@ -71,7 +71,7 @@ lock: $(VENV)/.dev ## Pin the requirements anew from pyproject.toml
 
 LOCK := --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
-# A peer with dependencies of its own time; what they ask of each other cannot all be had.
+# A peer with old dependencies whose requirements contradict each other.
 $(VENV)/ethereum-etl/.installed: requirements/ethereum-etl.txt | $(VENV)/.bootstrap
 	$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/ethereum-etl
 	$(UV) pip install --quiet --python $(VENV)/ethereum-etl/bin/python --no-deps --require-hashes -r requirements/ethereum-etl.txt
@@ -82,10 +82,10 @@ tests/chain/node_modules/.installed: tests/chain/package-lock.json
 	npm ci --prefix tests/chain --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-clean: ## Remove what the other targets made
+clean: ## Remove everything that the other targets created
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse tests/chain/node_modules
 
-# --- the environment: each stamp holds what the one before it has, and more ---------------------
+# --- the environment: each stamp includes the one before it --------------------------------------
 
 $(VENV)/.bootstrap: requirements/bootstrap.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -100,9 +100,9 @@ $(VENV)/.runtime: $(VENV)/.bootstrap requirements/runtime.txt pyproject.toml
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The demo goes without: it would wait longer for this than it saves.
+# The demo skips this: it would wait longer than it saves.
 $(VENV)/.prepared: $(VENV)/.runtime
-	$(BIN)/trace prepare || echo "going on without: Spark will take longer to start" >&2
+	$(BIN)/trace prepare || echo "continuing without the class cache: Spark starts more slowly" >&2
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt

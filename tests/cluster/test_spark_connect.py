@@ -222,7 +222,7 @@ def test_the_sql_guard_sees_through_literals_comments_and_names(
 
         given = json.loads(sys.argv[4])
         at_first = refusals()
-        sql_guard._refuse_words = lambda text: None
+        sql_guard._check_text = lambda text: None
         by_plan = refusals()
         called = spark.sql("SELECT reflect('java.lang.System', 'getProperty', 'trace.test') AS x")
         print(json.dumps([at_first, by_plan, called.collect()[0].x]))

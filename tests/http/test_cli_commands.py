@@ -225,7 +225,7 @@ def test_an_unknown_task_is_refused(shell: Shell, verb: str) -> None:
     assert shell.refused(verb, unknown) == [f"error: no task {unknown}"]
     assert shell.refused(verb, "x")[0].startswith("error: task_id: ")
     # A task id that looks like a path is treated as an invalid task id.
-    assert "there is no" in shell.refused(verb, "../dags")[0]
+    assert "unknown endpoint" in shell.refused(verb, "../dags")[0]
 
 
 def test_an_unknown_status_is_refused(shell: Shell) -> None:

@@ -449,7 +449,7 @@ def test_lineage_of_a_dataset_lists_its_producers_and_consumers(dag: CascadeDag)
     assert [(i["depth"], i["output"]) for i in found["up"]] == [
         (1, "base"),
         (2, "ranges"),
-        (3, "asked"),
+        (3, "requested"),
     ]
     assert [(i["depth"], i["output"]) for i in found["down"]] == [(1, "both")]
     path = f"/v1/datasets/{dag.name}_left/lineage/7-8"

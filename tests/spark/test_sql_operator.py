@@ -248,9 +248,9 @@ def test_a_select_that_fails_on_its_rows_fails_permanently(runner: SparkRunner) 
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        ("SELECT NULL AS nothing", "column nothing is void"),
+        ("SELECT NULL AS nothing", "column nothing has type void"),
         ("SELECT array(struct(NULL AS x)) AS deep", "column deep"),
-        ("SELECT INTERVAL 1 DAY AS span", "column span is interval day"),
+        ("SELECT INTERVAL 1 DAY AS span", "column span has type interval day"),
         ("SELECT 1 AS one, 2 AS ONE", "two columns are called ONE"),
     ],
 )

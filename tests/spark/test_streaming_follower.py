@@ -143,7 +143,7 @@ def test_a_reorganisation_deeper_than_an_offset_is_found_in_the_recent_blocks(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streaming, "_HASHES", 4)
+    monkeypatch.setattr(streaming, "_REORG_DEPTH", 4)
     with stream.streaming(1, spark, tmp_path, tip.url, check_interval=3600) as attempt:
         attempt.catch_up(tip)
         tip.mine(1)
@@ -187,7 +187,7 @@ def test_an_unavailable_node_is_waited_for_and_broken_finality_is_reported(
 def test_the_attempt_fails_with_the_cause_after_the_node_timeout(
     spark: SparkSession, tip: GrowingChain, data: str, tmp_path: Path
 ) -> None:
-    stream = new_stream(data, patience=0.5)
+    stream = new_stream(data, timeout=0.5)
     with (
         FaultyNode(tip.url) as node,
         stream.streaming(1, spark, tmp_path, node.url, tries=1) as attempt,

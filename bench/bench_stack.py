@@ -74,7 +74,7 @@ class BenchStack:
             "TRACE_TLS_CERT": str(self.directory / "tls" / "server.pem"),
             "TRACE_TLS_KEY": str(self.directory / "tls" / "server.key"),
             "TRACE_TASK_KEYS_DIR": str(self.directory / "task"),
-            "TRACE_USER_KEYS_DIR": str(self.directory / "user"),
+            "TRACE_USER_KEYS_DIR": str(self.directory / "user" / "public"),
             "TRACE_WORKER_TOKENS_FILE": str(self.directory / "worker"),
             "TRACE_OBJECTS_URL": (self.directory / "objects").as_uri(),
             "TRACE_LOG_LEVEL": "error",

@@ -34,7 +34,7 @@ def _read_cpu_seconds(supervisor: psutil.Process) -> dict[int, float]:
 
 def _wait_until_warm(home: Path, supervisor: psutil.Process) -> None:
     """Wait until Spark runs in every worker and its warm-up has ended."""
-    while not (ready := list((home / "run").glob("worker*.ready*"))) or any(
+    while not (ready := list((home / "run").glob("worker*/ready"))) or any(
         read_ready_file(path).get("spark") != "ready" for path in ready
     ):
         time.sleep(0.5)

@@ -19,6 +19,7 @@ import pytest
 from support.waiting import eventually
 from trace_etl.lite import stack as lite
 from trace_etl.lite import status as checks
+from trace_etl.lite.credentials import passwords
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import Server
@@ -146,14 +147,21 @@ def test_only_the_owner_can_read_the_files_in_the_home(home: Path) -> None:
         paths = [home, *(path for path in home.rglob("*") if not path.is_symlink())]
         open_to_others = [p for p in paths if stat.S_IMODE(p.stat().st_mode) & 0o077]
     assert open_to_others == []
-    assert {path.name for path in home.iterdir()} >= {"tls", "keys", "tokens", "pgpass", "postgres"}
+    assert {path.name for path in home.iterdir()} >= {
+        "tls",
+        "keys",
+        "tokens",
+        "credentials",
+        "postgres",
+    }
 
 
 def test_no_secret_is_in_a_command_line_or_environment(home: Path) -> None:
     with running(home) as stack:
-        secrets = [line.split(":")[-1] for line in (home / "pgpass").read_text().splitlines()]
-        secrets += [(home / "tokens" / name).read_text().strip() for name in ("worker", "user.jwt")]
-        assert len(secrets) == 8
+        secrets = list(passwords.read(Home(home).pgpass).values())
+        tokens = (Home(home).worker_token, Home(home).user_token, Home(home).scheduler_token)
+        secrets += [path.read_text().strip() for path in tokens]
+        assert len(secrets) == 9
         for process in [psutil.Process(stack.process.pid), *stack.descendants()]:
             shown = " ".join([*process.cmdline(), *process.environ().values()])
             assert not [secret for secret in secrets if secret in shown]
@@ -213,7 +221,7 @@ def test_status_is_degraded_when_a_process_does_not_answer(home: Path) -> None:
 def test_a_killed_postgres_is_restarted_with_every_row(home: Path) -> None:
     with running(home) as stack:
         port = int(json.loads((home / "config.json").read_text())["ports"]["postgres"]["port"])
-        dsns = databases.dsns(Server(port, home / "pgpass"))
+        dsns = databases.dsns(Server(port, Home(home).pgpass))
         with psycopg.connect(dsns.data) as conn:
             conn.execute("CREATE TABLE IF NOT EXISTS kept AS SELECT 7 AS n")
         before = stack.pid("postgres")

@@ -95,7 +95,7 @@ def user_keys(tmp_path: Path) -> Path:
     directory = tmp_path / "user"
     directory.mkdir()
     keys.ensure_user_token(tmp_path / "user.jwt", keys.ensure_user_key(directory))
-    return directory
+    return directory / "public"
 
 
 @pytest.fixture

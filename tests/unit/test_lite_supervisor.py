@@ -150,11 +150,22 @@ async def test_the_restart_delay_grows_up_to_a_maximum(tmp_path: Path) -> None:
     assert waits == [0.05, 0.1, 0.2, 0.2]
 
 
-def test_a_stable_run_resets_the_number_of_failures() -> None:
-    policy = RestartPolicy(stable_after=30)
-    assert policy.failures_after(5, age=1.0) == 6
-    assert policy.failures_after(5, age=31.0) == 1
-    assert policy.backoff.seconds(10_000) == 30
+async def test_a_healthy_run_resets_the_restart_delay(tmp_path: Path) -> None:
+    policy = RestartPolicy(QUICK.backoff, stable_after=1e-9)
+    async with supervised(tmp_path, part(tmp_path, "worker"), policy=policy) as bench:
+        for death in range(3):
+            await eventually(lambda: bench.now("worker").state == "ready")
+            os.kill(bench.now("worker").pid or 0, signal.SIGKILL)
+            await eventually(lambda death=death: bench.now("worker").restarts == death + 1)
+    waits = [line["restart_in"] for line in bench.logged("part_exited")]
+    assert waits == [0.05] * 3
+
+
+def test_the_restart_delay_resets_after_a_healthy_minute_and_stays_short() -> None:
+    policy = RestartPolicy()
+    assert policy.failures_after(5, healthy=59.0) == 6
+    assert policy.failures_after(5, healthy=60.0) == 1
+    assert policy.backoff.seconds(10_000) == 5
 
 
 async def test_a_process_that_cannot_start_fails_the_start_and_shows_its_log(

@@ -59,7 +59,7 @@ def test_a_token_signed_by_a_known_key_names_its_user(tmp_path: Path, signer: Si
 def test_a_token_created_by_the_stack_is_accepted(tmp_path: Path) -> None:
     key = lite_keys.ensure_user_key(tmp_path)
     lite_keys.ensure_user_token(tmp_path / "user.jwt", key)
-    user = UserKeys(tmp_path).verify((tmp_path / "user.jwt").read_text().strip())
+    user = UserKeys(tmp_path / "public").verify((tmp_path / "user.jwt").read_text().strip())
     assert user == User(ORG, "local")
 
 

@@ -23,7 +23,10 @@ _CACHE_SIZE = 1024
 
 @dataclass(frozen=True)
 class User:
-    """The user that a verified token names. The role is not in the token but in the database."""
+    """The user that a verified token names. The role is not in the token but in the database.
+
+    A service of the stack is named `service:NAME`. No user has such a name.
+    """
 
     org_id: UUID
     name: str
@@ -104,9 +107,9 @@ def _load_keys(directory: Path) -> dict[str, ec.EllipticCurvePublicKey]:
 
 def _parse_user(claims: dict[str, Any]) -> User:
     kind, _, name = str(claims["sub"]).partition(":")
-    if kind != "user" or not name or "\0" in name:
+    if kind not in ("user", "service") or not name or "\0" in name:
         raise jwt.InvalidTokenError("`sub` does not name a user")
-    return User(UUID(str(claims["org_id"])), name)
+    return User(UUID(str(claims["org_id"])), name if kind == "user" else f"service:{name}")
 
 
 def bearer_token(request: Request) -> str:

@@ -91,6 +91,19 @@ def _check_or_replace(name: str, port: Port | None, taken: frozenset[int]) -> Po
     )
 
 
+def parse_postgres_uid(environment: Mapping[str, str]) -> int | None:
+    """Read TRACE_POSTGRES_UID, the user id of Postgres when the stack runs as root. Raises BadSetting."""
+    value = environment.get("TRACE_POSTGRES_UID")
+    if value is None:
+        return None
+    if not value.isdecimal() or not 0 < int(value) < 2**32 - 1:
+        raise BadSetting(
+            f"TRACE_POSTGRES_UID: {value!r} is not the id of an ordinary user",
+            "set it to a positive number, or unset it",
+        )
+    return int(value)
+
+
 def parse_rpc_urls(values: Sequence[str]) -> dict[str, list[str]]:
     """Parse `URL` (pool `default`) and `name=URL` values. Raises BadSetting."""
     pools: dict[str, list[str]] = {}

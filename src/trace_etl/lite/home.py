@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +19,18 @@ _DIRECTORIES = (
     "keys",
     "keys/task",
     "keys/user",
+    "keys/user/public",
     "tokens",
+    "tokens/workers",
+    "credentials",
     "secrets",
     "logs",
     "run",
     "objects",
     "spark",
 )
-_FILES = ("connection.json", "config.json", "pgpass", "postgres.log")
+_FILES = ("connection.json", "config.json", "postgres.log")
+_SHORT_PATH = 40  # leaves room for the names of Unix sockets
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,14 @@ class Home:
     def postgres(self) -> Path:
         return self.path / "postgres"
 
+    def credentials(self, part: str) -> Path:
+        """Return the directory that holds the credentials of one part."""
+        return self.path / "credentials" / part
+
     @property
     def pgpass(self) -> Path:
-        return self.path / "pgpass"
+        """The passwords of all roles, for the supervisor only."""
+        return self.credentials("supervisor") / "pgpass"
 
     @property
     def tls(self) -> Path:
@@ -68,12 +78,23 @@ class Home:
         return self.path / "keys" / "user"
 
     @property
+    def user_public_keys(self) -> Path:
+        return self.user_keys / "public"
+
+    @property
     def user_token(self) -> Path:
         return self.path / "tokens" / "user.jwt"
 
     @property
     def worker_token(self) -> Path:
-        return self.path / "tokens" / "worker"
+        return self.path / "tokens" / "workers" / "token"
+
+    @property
+    def scheduler_token(self) -> Path:
+        return self.credentials("scheduler") / "token"
+
+    def ready_file(self, part: str) -> Path:
+        return self.run / part / "ready"
 
     @property
     def secrets(self) -> Path:
@@ -116,6 +137,7 @@ class Home:
                 private_files.make_directory(self.path / name)
             private_files.make_directory(self.objects / BUCKET)
             private_files.write(self.run / ".writable", "yes")
+            self._move_old_files()
         check_space(self.path)
 
     def remove(self) -> None:
@@ -126,6 +148,43 @@ class Home:
             (self.path / name).unlink(missing_ok=True)
         if self.path.exists() and not any(self.path.iterdir()):
             self.path.rmdir()
+
+    @property
+    def private_paths(self) -> list[Path]:
+        """Everything in the home that a part may use only if it is named for that part."""
+        names = {Path(name).parts[0] for name in (*_DIRECTORIES, *_FILES, "postgres")}
+        return [self.path / name for name in sorted(names)]
+
+    def make_part_directory(self, part: str) -> Path:
+        """Create the working directory of a part, empty."""
+        directory = self.run / part
+        shutil.rmtree(directory, ignore_errors=True)
+        return private_files.make_directory(directory)
+
+    @contextmanager
+    def temporary_directory(self) -> Generator[Path]:
+        """Create a directory for temporary files, whose path is short enough for Unix sockets."""
+        link = self.run / "temporary"
+        if link.is_symlink():
+            shutil.rmtree(link.readlink(), ignore_errors=True)  # its supervisor was killed
+            link.unlink()
+        if len(os.fsencode(link)) <= _SHORT_PATH:
+            yield private_files.make_directory(link)
+            return
+        default = tempfile.gettempdir()
+        parent = default if len(os.fsencode(default)) <= _SHORT_PATH // 2 else "/tmp"  # noqa: S108
+        with tempfile.TemporaryDirectory(prefix="trace-", dir=parent) as made:
+            link.symlink_to(made)
+            yield Path(made)
+        link.unlink()
+
+    def _move_old_files(self) -> None:
+        """Move the password file and the worker token of an earlier release to their directories."""
+        private_files.make_directory(self.pgpass.parent)
+        moves = {"pgpass": self.pgpass, "tokens/worker": self.worker_token}
+        for name, new in moves.items():
+            if (self.path / name).is_file():
+                (self.path / name).replace(new)
 
 
 def check_space(path: Path) -> None:

@@ -5,12 +5,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-from trace_etl.lite import configuration, connection, jvm
+from trace_etl.lite import configuration, connection, isolation, jvm
 from trace_etl.lite.configuration import Configuration
 from trace_etl.lite.connection import StackConnection
-from trace_etl.lite.credentials import certificates, keys
+from trace_etl.lite.credentials import certificates, keys, passwords
 from trace_etl.lite.home import Home, check_space, explain_os_errors
 from trace_etl.lite.options import Options
 from trace_etl.lite.postgres import databases
@@ -22,6 +24,7 @@ from trace_etl.lite.processes.parts import (
     inherited_environment,
     postgres_part,
     service_parts,
+    write_credentials,
 )
 from trace_etl.lite.processes.record import PartRecord
 from trace_etl.lite.processes.supervisor import Supervisor
@@ -63,9 +66,11 @@ def up(
         if ended:
             log.event("orphans_stopped", "warning", processes=ended)
         try:
-            with explain_os_errors(home.path):
-                prepared = prepare(home, options, services)
-            asyncio.run(_Run(home, prepared, log, follower, show).run(on_up, began))
+            with ExitStack() as stack:
+                with explain_os_errors(home.path):
+                    temporary = stack.enter_context(home.temporary_directory())
+                    prepared = prepare(home, options, services, temporary)
+                asyncio.run(_Run(home, prepared, log, follower, show).run(on_up, began))
         finally:
             home.connection.unlink(missing_ok=True)
             log.close()
@@ -89,7 +94,7 @@ def purge(home: Home) -> None:
     home.remove()
 
 
-def prepare(home: Home, options: Options, services: Services) -> Prepared:
+def prepare(home: Home, options: Options, services: Services, temporary: Path) -> Prepared:
     """Create missing keys, certificates and the data directory, and choose ports and settings."""
     environment = inherited_environment()
     certificates.ensure(home.tls)
@@ -99,7 +104,8 @@ def prepare(home: Home, options: Options, services: Services) -> Prepared:
     java = jvm.choose(environment)
     saved = configuration.read(home.config)
     pools = configuration.parse_rpc_urls(options.rpc_urls) or saved.rpc_pools
-    postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass)
+    uid = configuration.parse_postgres_uid(environment)
+    postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass, uid=uid)
     postgres.prepare()
     check_space(postgres.directory.resolve())
     ports = configuration.choose_ports(saved.ports, options.ports)
@@ -114,9 +120,15 @@ def prepare(home: Home, options: Options, services: Services) -> Prepared:
         query=ports["query"].number,
         pid=os.getpid(),
     )
-    plan = Blueprint(home, chosen, where, databases.dsns(server), java, options.workers)
+    passwords.ensure(home.pgpass, databases.ROLES)
+    write_credentials(home, home.pgpass)
+    access = None
+    if isolation.is_enforced(environment):
+        private = [*home.private_paths, postgres.directory.resolve()]
+        access = isolation.shared_access(environment, private)
+    plan = Blueprint(home, chosen, where, server, java, temporary, access, options.workers)
     parts = [
-        postgres_part(postgres, lambda: databases.provision(server)),
+        postgres_part(postgres, lambda: databases.provision(server), access),
         *services(plan, environment),
     ]
     return Prepared(where, parts)

@@ -23,6 +23,8 @@ class ProcessStatus:
     since: str | None
     restarts: int
     spark: str | None
+    isolation: str = "none"
+    """What keeps the process from the files of other parts: `landlock`, `uid N`, or `none`."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,17 @@ def _check(home: Home) -> Status:
 
 
 def _check_part(home: Home, part: PartRecord) -> ProcessStatus:
-    ready_file = probes.read_ready_file(home.run / f"{part.name}.ready")
+    ready_file = probes.read_ready_file(home.ready_file(part.name))
     spark = ready_file.get("spark") if ready_file.get("pid") == part.pid else None
     return ProcessStatus(
-        part.name, _check_health(home, part), part.pid, part.where, part.since, part.restarts, spark
+        name=part.name,
+        health=_check_health(home, part),
+        pid=part.pid,
+        where=part.where,
+        since=part.since,
+        restarts=part.restarts,
+        spark=spark,
+        isolation=part.isolation,
     )
 
 

@@ -179,11 +179,16 @@ def _print_status(found: "Status") -> None:
                 f"Orphans of an earlier run still exist ({pids}). Stop them with: trace down"
             )
         return
-    headings = ["process", "state", "pid", "address", "since", "restarts", "spark"]
+    headings = ["process", "state", "pid", "address", "since", "restarts", "spark", "isolation"]
     rows = [
-        [p.name, p.health, p.pid, p.where or None, output.format_time(p.since), p.restarts, p.spark]
+        [
+            *(p.name, p.health, p.pid, p.where or None, output.format_time(p.since)),
+            *(p.restarts, p.spark, p.isolation),
+        ]
         for p in found.parts
     ]
     output.print_rows(headings, rows, right=["pid", "restarts"])
+    if any(p.isolation == "none" for p in found.parts):
+        typer.echo("Processes with isolation `none` can read the credentials of all others.")
     since = f", up since {output.format_time(found.started_at)}" if found.started_at else ""
     typer.echo(f"{found.state}: {found.home}, supervisor pid {found.supervisor_pid}{since}")

@@ -15,6 +15,8 @@ from trace_etl.model.errors import Forbidden
 READER, WRITER, ADMIN = "reader", "writer", "admin"
 SIGNED = "signed"
 """No bearer token: the request is signed with the secret of a webhook source."""
+SERVICES: Mapping[str, str] = {"service:scheduler": WRITER}
+"""Callers that are services of the stack. They are not users, so no admin can disable them."""
 _RANK = {READER: 0, WRITER: 1, ADMIN: 2}
 
 ROLES: Mapping[str, str] = {

@@ -65,14 +65,19 @@ def _has_expired(successor: Path, now: datetime) -> bool:
 
 
 def ensure_user_key(directory: Path) -> Path:
-    """Create the key pair of user tokens if needed; return the path of the newest private key."""
+    """Create the key pair of user tokens if needed; return the path of the newest private key.
+
+    Public keys have a directory of their own, for the processes that verify tokens.
+    """
     known = _list_private_keys(directory)
     private = known[-1] if known else directory / f"{_make_key_id('user', datetime.now(UTC))}.pem"
     if not known:
         _make_key(private)
-    public = private.with_suffix(_PUBLIC)
-    if not public.exists():
-        private_files.write(public, _read_public_key(private))
+    public = private_files.make_directory(directory / "public")
+    for old in directory.glob(f"*{_PUBLIC}"):  # an earlier release kept them beside the private key
+        old.replace(public / old.name)
+    if not (public / f"{private.stem}{_PUBLIC}").exists():
+        private_files.write(public / f"{private.stem}{_PUBLIC}", _read_public_key(private))
     return private
 
 
@@ -95,12 +100,23 @@ def ensure_user_token(path: Path, key: Path, *, now: datetime | None = None) -> 
         private_files.write(path, f"{sign_user_token(key, LOCAL_USER, now=now)}\n")
 
 
+def ensure_scheduler_token(path: Path, key: Path) -> None:
+    """Create or renew the bearer token of the scheduler, which does not depend on any user."""
+    now = datetime.now(UTC)
+    if not _is_valid(path, key, now):
+        private_files.write(path, f"{_sign_token(key, 'service:scheduler', now, _USER_LIFE)}\n")
+
+
 def sign_user_token(key: Path, name: str, *, now: datetime, life: timedelta = _USER_LIFE) -> str:
     """Sign a bearer token that identifies a user. The role of the user is in Postgres state."""
+    return _sign_token(key, f"user:{name}", now, life)
+
+
+def _sign_token(key: Path, subject: str, now: datetime, life: timedelta) -> str:
     claims = {
         "iss": "trace",
         "aud": "trace.user",
-        "sub": f"user:{name}",
+        "sub": subject,
         "org_id": LOCAL_ORG,
         "iat": now,
         "exp": now + life,

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import secrets
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,9 +27,20 @@ def ensure(passfile: Path, roles: Iterable[str]) -> dict[str, str]:
         missing = [role for role in roles if role not in known]
         if missing:
             known |= {role: secrets.token_urlsafe(24) for role in missing}
-            lines = [f"{LOOPBACK}:*:*:{role}:{password}\n" for role, password in known.items()]
-            private_files.write(passfile, "".join(lines))
+            _write(passfile, known)
         return known
+
+
+def share(passfile: Path, copy: Path, roles: Iterable[str]) -> None:
+    """Write a password file with some roles of `passfile`, for the part that uses these roles."""
+    known = read(passfile)
+    private_files.make_directory(copy.parent)
+    _write(copy, {role: known[role] for role in roles})
+
+
+def _write(passfile: Path, passwords: Mapping[str, str]) -> None:
+    lines = [f"{LOOPBACK}:*:*:{role}:{password}\n" for role, password in passwords.items()]
+    private_files.write(passfile, "".join(lines))
 
 
 @contextmanager

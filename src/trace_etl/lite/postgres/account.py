@@ -1,12 +1,19 @@
-"""The account of Postgres: the current user, or an unprivileged one if that is root."""
+"""The account of Postgres: the current user; as root, a user id that no other program uses."""
 
 import os
 import pwd
 import subprocess
-from collections.abc import Iterator
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trace_etl.lite.errors import NoAccount
+
+# Below 65536, so that containers can use it. No distribution assigns these ids.
+_OWN_UIDS = range(64200, 64700)
+_NAMED_USER = str(Path(__file__).with_name("named_user.py"))
 
 
 @dataclass(frozen=True)
@@ -21,27 +28,47 @@ class Account:
         """Whether this is the account of the current process."""
         return self.uid == os.geteuid()
 
-    @property
-    def user(self) -> int | None:
-        """The `user` argument of subprocess; None if no change is needed."""
-        return None if self.is_ours else self.uid
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program as this account and capture its output. Raises OSError."""
+        words = list(command)
+        if not self.is_ours and not _has_name(self.uid):
+            numbers = [str(number) for number in (self.uid, self.gid, _named_uid())]
+            words = [sys.executable, "-I", "-S", _NAMED_USER, *numbers, *words]
+        other = not self.is_ours and _has_name(self.uid)
+        return subprocess.run(
+            words,
+            input=stdin,
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            user=self.uid if other else None,
+            group=self.gid if other else None,
+            extra_groups=[] if other else None,
+        )
 
-    @property
-    def group(self) -> int | None:
-        """The `group` argument of subprocess."""
-        return None if self.is_ours else self.gid
-
-    @property
-    def extra_groups(self) -> list[int] | None:
-        """The `extra_groups` argument of subprocess: another account gets none of our groups."""
-        return None if self.is_ours else []
+    def take(self, directory: Path) -> None:
+        """Make this account the owner of a directory and everything in it."""
+        for path in [directory, *directory.rglob("*")]:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
-def postgres_account() -> Account:
-    """Return the current account; as root, which Postgres rejects, the first unprivileged one that works."""
+def postgres_account(directory: Path, uid: int | None = None) -> Account:
+    """Return the current account; as root, which Postgres rejects, one of its own for `directory`.
+
+    `uid` chooses the account. Falls back to an existing account where user namespaces are disabled.
+    """
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid())
-    for candidate in _unprivileged():
+    candidates = [Account(uid, uid)] if uid else _own_and_existing(directory)
+    for candidate in candidates:
         if _can_run_as(candidate):
             return candidate
     raise NoAccount(
@@ -50,19 +77,31 @@ def postgres_account() -> Account:
     )
 
 
-def _unprivileged() -> Iterator[Account]:
-    # initdb looks up its user, so the user needs an entry.
+def _own_and_existing(directory: Path) -> Iterator[Account]:
+    first = zlib.crc32(os.fsencode(directory)) % len(_OWN_UIDS)
+    ordered = [*_OWN_UIDS[first:], *_OWN_UIDS[:first]]
+    own = next(uid for uid in ordered if not _has_name(uid))
+    yield Account(own, own)
     entries = [entry for entry in pwd.getpwall() if entry.pw_uid != 0]
     entries.sort(key=lambda entry: (entry.pw_name != "nobody", -entry.pw_uid))
     for entry in entries:
         yield Account(entry.pw_uid, entry.pw_gid)
 
 
-def _can_run_as(account: Account) -> bool:
+def _has_name(uid: int) -> bool:
     try:
-        subprocess.run(
-            ["/bin/true"], check=True, cwd="/", user=account.uid, group=account.gid, extra_groups=[]
-        )
-    except (OSError, subprocess.SubprocessError):
+        pwd.getpwuid(uid)
+    except KeyError:
         return False
     return True
+
+
+def _named_uid() -> int:
+    return max(entry.pw_uid for entry in pwd.getpwall())
+
+
+def _can_run_as(account: Account) -> bool:
+    try:
+        return account.run(["/bin/true"]).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False

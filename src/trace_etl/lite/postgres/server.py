@@ -70,6 +70,8 @@ class Server:
             dbname=database,
             user=role,
             passfile=str(self.passfile),
+            # A program that takes the port while Postgres restarts must not get a clear password.
+            require_auth="scram-sha-256",
         )
 
     def admin_dsn(self, database: str = "postgres") -> str:
@@ -81,13 +83,15 @@ class Server:
 class EmbeddedPostgres:
     """A Postgres server in `directory` (as root: in a directory linked from there).
 
-    `directory`'s parent must exist; `passfile` defaults to `pgpass` beside it.
+    `directory`'s parent must exist; `passfile` defaults to `pgpass` beside it. As root, the server
+    runs as `uid`, which defaults to an id of its own.
     """
 
     directory: Path
     port: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     passfile: Path = field(default=Path())
+    uid: int | None = None
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
     _account: Account | None = field(default=None, init=False, repr=False)
     _software: binaries.Software | None = field(default=None, init=False, repr=False)
@@ -99,7 +103,7 @@ class EmbeddedPostgres:
     @property
     def account(self) -> Account:
         """The account of the server process."""
-        self._account = self._account or postgres_account()
+        self._account = self._account or postgres_account(self.directory, self.uid)
         return self._account
 
     @property
@@ -120,6 +124,9 @@ class EmbeddedPostgres:
         major = self._data_version()
         found = binaries.find(major)
         self._software = binaries.made_reachable(found, self.account, self.directory.resolve())
+        if major is not None and self.data.stat().st_uid != self.account.uid:
+            self.evict()  # an earlier release ran Postgres as `nobody`
+            self.account.take(self.data)
         if major is None:
             self._initialise(self._software, password)
         elif not known:
@@ -247,18 +254,7 @@ class EmbeddedPostgres:
         )
 
     def _run(self, command: list[str], stdin: str = "") -> None:
-        done = subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            cwd="/",
-            check=False,
-            user=self.account.user,
-            group=self.account.group,
-            extra_groups=self.account.extra_groups,
-        )
+        done = self.account.run(command, stdin=stdin, environment=self.environment)
         if done.returncode != 0:
             raise PostgresFailed(
                 f"{Path(command[0]).name} failed: {done.stderr.strip()[-800:]}",

@@ -24,6 +24,7 @@ class Child:
     created: float
     log_start: int
     began: float = field(default_factory=time.monotonic)
+    ready: float | None = None
 
     @property
     def pid(self) -> int:
@@ -33,6 +34,11 @@ class Child:
     def age(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.began
+
+    @property
+    def healthy(self) -> float:
+        """Seconds since the process became ready; 0 before."""
+        return 0.0 if self.ready is None else time.monotonic() - self.ready
 
     @property
     def has_ended(self) -> bool:
@@ -82,7 +88,11 @@ async def start(part: Part, log: Path) -> Child:
     try:
         process = await asyncio.create_subprocess_exec(
             *process_tree.bound(
-                part.argv, sent=part.stop_with[0], account=part.account, directory=part.directory
+                part.argv,
+                sent=part.stop_with[0],
+                account=part.account,
+                directory=part.directory,
+                access=part.access,
             ),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,

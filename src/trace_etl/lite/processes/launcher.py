@@ -1,12 +1,18 @@
 """Run a program that gets a signal when its parent dies. Standard library only: runs with -I -S.
 
-Arguments: the parent's pid, a signal, uid or -1, gid or -1, directory, program, its arguments.
+Arguments: the parent's pid, a signal, uid or -1, gid or -1, the paths that the program may use as
+JSON, or null for all, directory, program, its arguments.
 A separate program, because code between fork and exec in a process with threads may deadlock.
 """
 
 import ctypes
+import json
 import os
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[3]))
+from trace_etl import landlock
 
 _PR_SET_PDEATHSIG = 1
 
@@ -14,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 def launch(arguments: list[str]) -> None:
     """Replace this process by the program. Raises OSError."""
     parent, sent, uid, gid = (int(value) for value in arguments[:4])
-    directory, *command = arguments[4:]
+    access, directory, *command = arguments[4:]
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -26,6 +32,9 @@ def launch(arguments: list[str]) -> None:
         if os.getppid() != parent:
             sys.exit("the parent died first")
     os.chdir(directory)
+    if allowed := json.loads(access):
+        read, write = allowed["read"], allowed["write"]
+        landlock.restrict(read=[*read, *write], write=write, scoped=True)
     os.execv(command[0], command)  # noqa: S606
 
 

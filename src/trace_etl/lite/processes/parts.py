@@ -4,19 +4,30 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trace_etl.lite.configuration import Configuration
 from trace_etl.lite.connection import StackConnection
+from trace_etl.lite.credentials import keys, passwords, private_files
 from trace_etl.lite.credentials.keys import LOCAL_ORG
 from trace_etl.lite.home import Home
+from trace_etl.lite.isolation import Access
 from trace_etl.lite.jvm import JavaHome
 from trace_etl.lite.postgres.account import Account
-from trace_etl.lite.postgres.databases import Dsns
-from trace_etl.lite.postgres.server import EmbeddedPostgres
+from trace_etl.lite.postgres.databases import DATA, DATA_READER, QUEUE, READER, STATE, Dsns, dsns
+from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
 from trace_etl.lite.processes import probes
 from trace_etl.lite.processes.ports import LOOPBACK
+
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "dispatcher": (STATE, QUEUE),
+    "worker": (DATA, QUEUE),
+    "sink": (DATA, QUEUE),
+    "query": (READER, DATA_READER),
+}
+"""The Postgres roles that each part uses."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +43,18 @@ class Part:
     on_ready: Callable[[], object] | None = None
     account: Account | None = None
     directory: str = "/"
+    access: Access | None = None
+    """The paths that the process may use; None if nothing restricts it."""
     stop_with: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGKILL)
     grace: float = 6.0
     ready_within: float = 60.0
+
+    @property
+    def isolation(self) -> str:
+        """What keeps the process from the files of other parts, for `trace status`."""
+        other = self.account is not None and not self.account.is_ours
+        kinds = [f"uid {self.account.uid}"] if self.account and other else []
+        return ", ".join([*kinds, *(["landlock"] if self.access else [])]) or "none"
 
 
 @dataclass(frozen=True)
@@ -44,15 +64,24 @@ class Blueprint:
     home: Home
     configuration: Configuration
     connection: StackConnection
-    dsns: Dsns
+    server: Server
     jvm: JavaHome
+    temporary: Path
+    access: Access | None
+    """The paths that all parts may use; None if parts cannot be restricted."""
     workers: int = 1
 
     def port(self, name: str) -> str:
         return str(self.configuration.ports[name].number)
 
+    def dsns(self, part: str) -> Dsns:
+        """Return connection strings that name the password file of this part."""
+        return dsns(replace(self.server, passfile=self.home.credentials(part) / "pgpass"))
 
-def postgres_part(server: EmbeddedPostgres, provision: Callable[[], object]) -> Part:
+
+def postgres_part(
+    server: EmbeddedPostgres, provision: Callable[[], object], access: Access | None
+) -> Part:
     """Describe the Postgres process. `provision` creates databases and roles after each start."""
     dsn = server.server().admin_dsn()
     return Part(
@@ -63,9 +92,18 @@ def postgres_part(server: EmbeddedPostgres, provision: Callable[[], object]) -> 
         where=f"{LOOPBACK}:{server.port}",
         on_ready=provision,
         account=server.account,
+        access=access and access.add(write=[server.directory.resolve()]),
         # Fast, then immediate shutdown: SIGTERM would wait for every client to disconnect.
         stop_with=(signal.SIGINT, signal.SIGQUIT, signal.SIGKILL),
     )
+
+
+def write_credentials(home: Home, passfile: Path) -> None:
+    """Give each part the credentials that it uses, in a directory of its own."""
+    for part, roles in ROLES.items():
+        passwords.share(passfile, home.credentials(part) / "pgpass", roles)
+    private_files.make_directory(home.scheduler_token.parent)
+    keys.ensure_scheduler_token(home.scheduler_token, keys.ensure_user_key(home.user_keys))
 
 
 def service_parts(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
@@ -88,49 +126,77 @@ def inherited_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def _service(plan: Blueprint, module: str, environment: Mapping[str, str], name: str = "") -> Part:
+def _service(
+    plan: Blueprint,
+    module: str,
+    environment: Mapping[str, str],
+    name: str = "",
+    *,
+    read: Sequence[Path] = (),
+    write: Sequence[Path] = (),
+) -> Part:
+    """Describe a service. It can read `read` and write `write` beside its own directories."""
+    name, home = name or module, plan.home
+    directory = home.make_part_directory(name)
+    temporary = private_files.make_directory(plan.temporary / name)
+    ca = home.tls / "ca.pem"
     common = {
-        "TRACE_HOME": str(plan.home.path),
-        "TRACE_TLS_CA": plan.connection.ca,
+        "TRACE_HOME": str(home.path),
+        "TRACE_TLS_CA": str(ca),
+        "TMPDIR": str(temporary),
         "PYTHONUNBUFFERED": "1",
     }
+    access = plan.access and plan.access.add(
+        read=[ca, home.credentials(module), *read], write=[directory, temporary, *write]
+    )
     return Part(
-        name=name or module,
+        name=name,
         # -P: a file in the working directory must not shadow a module.
         argv=(sys.executable, "-P", "-m", f"trace_etl.{module}"),
         environment={**common, **environment},
         is_ready=probes.alive,
-        directory=str(plan.home.run),
+        directory=str(directory),
+        access=access,
         after=("dispatcher",),
     )
 
 
 def _server_tls(home: Home) -> dict[str, str]:
-    return {
-        "TRACE_TLS_CERT": str(home.tls / "server.pem"),
-        "TRACE_TLS_KEY": str(home.tls / "server.key"),
-    }
+    certificate, key = _server_certificate(home)
+    return {"TRACE_TLS_CERT": str(certificate), "TRACE_TLS_KEY": str(key)}
+
+
+def _server_certificate(home: Home) -> tuple[Path, Path]:
+    return home.tls / "server.pem", home.tls / "server.key"
 
 
 def _dispatcher(plan: Blueprint) -> Part:
-    home, urls = plan.home, plan.connection
+    home, urls, dsns = plan.home, plan.connection, plan.dsns("dispatcher")
     environment = {
         **_server_tls(home),
-        "TRACE_STATE_DSN": plan.dsns.state,
-        "TRACE_QUEUE_DSN": plan.dsns.queue,
+        "TRACE_STATE_DSN": dsns.state,
+        "TRACE_QUEUE_DSN": dsns.queue,
         "TRACE_API_HOST": LOOPBACK,
         "TRACE_API_PORT": plan.port("api"),
         "TRACE_INTERNAL_HOST": LOOPBACK,
         "TRACE_INTERNAL_PORT": plan.port("internal"),
         "TRACE_TASK_KEYS_DIR": str(home.task_keys),
-        "TRACE_USER_KEYS_DIR": str(home.user_keys),
+        "TRACE_USER_KEYS_DIR": str(home.user_public_keys),
         "TRACE_WORKER_TOKENS_FILE": str(home.worker_token),
         "TRACE_OBJECTS_URL": home.objects.as_uri(),
         "TRACE_SECRETS_DIR": str(home.secrets),
         "TRACE_ORG_ID": LOCAL_ORG,
     }
+    read = [
+        *_server_certificate(home),
+        home.task_keys,
+        home.user_public_keys,
+        home.worker_token.parent,
+        home.objects,
+        home.secrets,
+    ]
     return replace(
-        _service(plan, "dispatcher", environment),
+        _service(plan, "dispatcher", environment, read=read),
         is_ready=probes.https(urls.ca, urls.api_url, urls.internal_url),
         where=urls.api_url,
         after=("postgres",),
@@ -138,55 +204,60 @@ def _dispatcher(plan: Blueprint) -> Part:
 
 
 def _worker(plan: Blueprint, number: int) -> Part:
-    home = plan.home
+    home, dsns = plan.home, plan.dsns("worker")
     name = "worker" if plan.workers == 1 else f"worker-{number}"
-    ready_file = home.run / f"{name}.ready"
+    ready_file, spark = home.ready_file(name), private_files.make_directory(home.spark / name)
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
         "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
-        "TRACE_QUEUE_DSN": plan.dsns.queue,
-        "TRACE_DATA_DSN": plan.dsns.data,
+        "TRACE_QUEUE_DSN": dsns.queue,
+        "TRACE_DATA_DSN": dsns.data,
         "TRACE_OBJECTS_URL": home.objects.as_uri(),
-        "TRACE_SPARK_DIR": str(home.spark / name),
+        "TRACE_SPARK_DIR": str(spark),
         "TRACE_JAVA_HOME": str(plan.jvm.home),
         "TRACE_RPC_POOLS": json.dumps(plan.configuration.rpc_pools),
         "TRACE_WORKER_ID": name,
         "TRACE_READY_FILE": str(ready_file),
     }
+    read, write = [home.worker_token.parent, plan.jvm.home.resolve()], [home.objects, spark]
     return replace(
-        _service(plan, "worker", environment, name),
+        _service(plan, "worker", environment, name, read=read, write=write),
         is_ready=probes.announced(ready_file),
         grace=8.0,
     )
 
 
 def _sink(plan: Blueprint) -> Part:
-    home = plan.home
-    ready_file = home.run / "sink.ready"
+    home, dsns = plan.home, plan.dsns("sink")
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
         "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
-        "TRACE_QUEUE_DSN": plan.dsns.queue,
-        "TRACE_DATA_DSN": plan.dsns.data,
+        "TRACE_QUEUE_DSN": dsns.queue,
+        "TRACE_DATA_DSN": dsns.data,
         "TRACE_OBJECTS_URL": home.objects.as_uri(),
-        "TRACE_READY_FILE": str(ready_file),
+        "TRACE_READY_FILE": str(home.ready_file("sink")),
     }
-    return replace(_service(plan, "sink", environment), is_ready=probes.announced(ready_file))
+    return replace(
+        _service(plan, "sink", environment, read=[home.worker_token.parent, home.objects]),
+        is_ready=probes.announced(home.ready_file("sink")),
+    )
 
 
 def _query(plan: Blueprint) -> Part:
+    home, dsns = plan.home, plan.dsns("query")
     environment = {
-        **_server_tls(plan.home),
-        "TRACE_STATE_DSN": plan.dsns.reader,
-        "TRACE_DATA_DSN": plan.dsns.data_reader,
+        **_server_tls(home),
+        "TRACE_STATE_DSN": dsns.reader,
+        "TRACE_DATA_DSN": dsns.data_reader,
         "TRACE_QUERY_HOST": LOOPBACK,
         "TRACE_QUERY_PORT": plan.port("query"),
-        "TRACE_USER_KEYS_DIR": str(plan.home.user_keys),
-        "TRACE_OBJECTS_URL": plan.home.objects.as_uri(),
+        "TRACE_USER_KEYS_DIR": str(home.user_public_keys),
+        "TRACE_OBJECTS_URL": home.objects.as_uri(),
         "TRACE_ORG_ID": LOCAL_ORG,
     }
+    read = [*_server_certificate(home), home.user_public_keys, home.objects]
     return replace(
-        _service(plan, "query", environment),
+        _service(plan, "query", environment, read=read),
         is_ready=probes.https(plan.connection.ca, plan.connection.query_url),
         where=plan.connection.query_url,
         after=("postgres",),
@@ -194,12 +265,14 @@ def _query(plan: Blueprint) -> Part:
 
 
 def _scheduler(plan: Blueprint) -> Part:
+    home = plan.home
     environment = {
-        **_server_tls(plan.home),
+        **_server_tls(home),
         "TRACE_API_URL": plan.connection.api_url,
-        "TRACE_USER_TOKEN_FILE": str(plan.home.user_token),
+        "TRACE_USER_TOKEN_FILE": str(home.scheduler_token),
         "TRACE_SCHEDULER_HOST": LOOPBACK,
         "TRACE_SCHEDULER_PORT": plan.port("scheduler"),
     }
     where = f"https://{LOOPBACK}:{plan.port('scheduler')}"
-    return replace(_service(plan, "scheduler", environment), where=where)
+    part = _service(plan, "scheduler", environment, read=_server_certificate(home))
+    return replace(part, where=where)

@@ -1,14 +1,17 @@
 """Process trees: bind children to their parent, and find and stop orphans."""
 
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
+from trace_etl.lite.isolation import Access
 from trace_etl.lite.postgres.account import Account
 
 _LAUNCHER = str(Path(__file__).with_name("launcher.py"))
@@ -23,15 +26,19 @@ def bound(
     sent: signal.Signals = signal.SIGTERM,
     account: Account | None = None,
     directory: str = "/",
+    access: Access | None = None,
 ) -> list[str]:
     """Wrap a command so that it runs as `account` and gets the signal `sent` if this process dies.
+
+    With `access`, it can use only these paths.
 
     Hazard: the kernel watches the *thread* that forks. Start children from a thread that stays.
     """
     other = account is not None and not account.is_ours
     uid, gid = (account.uid, account.gid) if account and other else (-1, -1)
     numbers = [str(number) for number in (os.getpid(), int(sent), uid, gid)]
-    return [sys.executable, "-I", "-S", _LAUNCHER, *numbers, directory, *command]
+    allowed = json.dumps(asdict(access) if access else None)
+    return [sys.executable, "-I", "-S", _LAUNCHER, *numbers, allowed, directory, *command]
 
 
 def find_process(pid: int, created: float) -> psutil.Process | None:

@@ -23,6 +23,7 @@ class PartRecord:
     since: str | None = None
     restarts: int = 0
     last_exit: int | None = None
+    isolation: str = "none"
 
 
 def write(path: Path, parts: Sequence[PartRecord]) -> None:

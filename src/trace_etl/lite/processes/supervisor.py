@@ -1,6 +1,7 @@
 """The supervisor: start processes in order, restart those that exit, stop in reverse order."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,20 +16,20 @@ from trace_etl.lite.processes.record import PartRecord
 from trace_etl.policy.retry import Backoff
 
 _POLL = 0.05
-_RESTART_BACKOFF = Backoff.of_seconds(0.5, 30)
+_RESTART_BACKOFF = Backoff.of_seconds(0.5, 5)
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """The restart delay, and the run time after which earlier failures no longer count."""
+    """The restart delay, and the healthy time after which earlier failures no longer count."""
 
     backoff: Backoff = _RESTART_BACKOFF
-    stable_after: float = 30.0
+    stable_after: float = 60.0
     start_attempts: int = 3
 
-    def failures_after(self, failures: int, age: float) -> int:
-        """Return the failures in a row after a process failed at `age` seconds."""
-        return 1 if age >= self.stable_after else failures + 1
+    def failures_after(self, failures: int, healthy: float) -> int:
+        """Return the failures in a row after a process failed that was ready for `healthy` seconds."""
+        return 1 if healthy >= self.stable_after else failures + 1
 
 
 @dataclass
@@ -42,7 +43,10 @@ class Supervisor:
     policy: RestartPolicy = field(default_factory=RestartPolicy)
 
     def __post_init__(self) -> None:
-        self._records = {part.name: PartRecord(part.name, part.where) for part in self.parts}
+        self._records = {
+            part.name: PartRecord(part.name, part.where, isolation=part.isolation)
+            for part in self.parts
+        }
         self._ready = {part.name: asyncio.Event() for part in self.parts}
         self._children: dict[str, Child] = {}
         self._stopping = asyncio.Event()
@@ -87,7 +91,7 @@ class Supervisor:
             process = await self._start(part)
             await self._wait_until_ready(part, process)
             code = await process.ended()
-            failures = self.policy.failures_after(failures, process.age)
+            failures = self.policy.failures_after(failures, process.healthy)
             if not self._ready[part.name].is_set() and failures >= self.policy.start_attempts:
                 raise self._make_start_error(part, code)
             await self._back_off(part, code, self.policy.backoff.seconds(failures))
@@ -118,6 +122,7 @@ class Supervisor:
         except Exception as error:
             self.log.event("part_hook_failed", "error", part=part.name, error=repr(error))
             return process.kill()
+        process.ready = time.monotonic()
         self._update_record(part, state="ready")
         self.log.event("part_ready", part=part.name, seconds=round(process.age, 2))
         self._ready[part.name].set()

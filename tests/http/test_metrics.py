@@ -209,7 +209,7 @@ async def test_the_scheduler_checks_scrape_tokens_with_the_dispatcher(
     token_file = secrets.directory / "user.jwt"
     async with DispatcherApi(url, secrets.ca, token_file) as api:
         trigger = CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90))
-        listener = Listener(make_app(api, trigger.metrics), "127.0.0.1", port)
+        listener = Listener(make_app(api, trigger), "127.0.0.1", port)
         tls = Tls(dispatcher.cfg.tls_cert, dispatcher.cfg.tls_key)
         postgres_server = asyncio.create_task(serve([listener], tls=tls, stop=stop))
         trust = dispatcher.user()  # the same CA signed both certificates

@@ -1,18 +1,26 @@
 """Cron sources on a real Dispatcher: every tick fires exactly once."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, sql
+from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.lite.credentials import keys
+from trace_etl.lite.processes.ports import free_port
 from trace_etl.model.errors import Unavailable
 from trace_etl.scheduler import ticks
 from trace_etl.scheduler.api import DispatcherApi
+from trace_etl.scheduler.app import make_app
 from trace_etl.scheduler.cron_trigger import CronTrigger
 from trace_etl.scheduler.ticks import Schedule
 
@@ -28,6 +36,7 @@ WITHOUT_CRON = "\n".join(line for line in DAG.splitlines() if "hourly" not in li
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
+MAX = 9_007_199_254_740_991
 MINUTE = timedelta(minutes=1)
 
 
@@ -53,11 +62,13 @@ def deploy(live: Live, text: str = DAG) -> None:
         assert reply.status_code == 200, reply.text
 
 
-def with_scheduler(live: Live, use: Callable[[CronTrigger], Awaitable[T]]) -> T:
+def with_scheduler(
+    live: Live, use: Callable[[CronTrigger], Awaitable[T]], token: Path | None = None
+) -> T:
     async def main() -> T:
         url = f"https://127.0.0.1:{live.cfg.api_port}"
-        token = live.secrets.directory / "user.jwt"
-        async with DispatcherApi(url, live.secrets.ca, token) as api:
+        token_file = token or live.secrets.directory / "user.jwt"
+        async with DispatcherApi(url, live.secrets.ca, token_file) as api:
             return await use(CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90)))
 
     return asyncio.run(main())
@@ -259,6 +270,85 @@ def test_the_agent_fires_on_schedule_and_stops_on_request(dispatcher: Live) -> N
         await asyncio.wait_for(running, 60)
 
     with_scheduler(dispatcher, use)
+
+
+def test_a_trigger_that_is_no_time_is_refused_and_does_not_stop_the_scheduler(
+    dispatcher: Live,
+) -> None:
+    deploy(dispatcher)
+    late = int((NOON + 300 * 365 * 24 * HOUR).timestamp())
+    with dispatcher.user() as http:
+        job = {"dag": "clock", "job": JOB}
+        for start, end, field in ((MAX, MAX, "start"), (5, MAX, "end")):
+            reply = http.post("/v1/triggers", json={**job, "start": start, "end": end})
+            assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, field)
+        for start, end in ((0, 0), (late, late), (5, 9)):
+            reply = http.post("/v1/triggers", json={**job, "start": start, "end": end})
+            assert reply.status_code == 200, reply.text
+    # An earlier release accepted such a tick.
+    stored = "UPDATE tasks SET partition_key = %s WHERE partition_key = %s"
+    changed = sql(dispatcher.dsns.state, f"{stored} RETURNING 1", (f"{MAX}-{MAX}", "0-0"))
+    assert len(changed) == 1
+
+    async def use(trigger: CronTrigger) -> None:
+        await trigger.fire_once(NOON)
+        await trigger.fire_once(NOON + HOUR)
+
+    with_scheduler(dispatcher, use)
+    assert {key(NOON), key(NOON + HOUR)} <= set(fired(dispatcher))
+
+
+def test_the_scheduler_works_while_the_user_local_is_disabled(
+    dispatcher: Live, tmp_path: Path
+) -> None:
+    deploy(dispatcher)
+    signing = keys.ensure_user_key(dispatcher.secrets.directory / "user")
+    keys.ensure_scheduler_token(tmp_path / "token", signing)
+    disable = "UPDATE memberships SET disabled_at = {} WHERE user_name = 'local' RETURNING 1"
+    sql(dispatcher.dsns.state, disable.format("now()"))
+    try:
+        with dispatcher.user() as http:
+            assert http.get("/v1/jobs").status_code == 403
+
+        async def use(trigger: CronTrigger) -> None:
+            await trigger.fire_once(NOON)
+
+        with_scheduler(dispatcher, use, tmp_path / "token")
+        assert fired(dispatcher) == [key(NOON)]
+    finally:
+        sql(dispatcher.dsns.state, disable.format("NULL"))
+
+
+async def test_a_scheduler_that_cannot_fire_ticks_is_not_healthy(
+    dispatcher: Live, tmp_path: Path
+) -> None:
+    url, stop, port = f"https://127.0.0.1:{dispatcher.cfg.api_port}", asyncio.Event(), free_port()
+    token = tmp_path / "token"
+    token.write_text("unknown")
+    context = ssl.create_default_context(cafile=str(dispatcher.secrets.ca))
+    async with (
+        DispatcherApi(url, dispatcher.secrets.ca, token) as api,
+        httpx.AsyncClient(verify=context, trust_env=False) as http,
+        asyncio.TaskGroup() as group,
+    ):
+        trigger = CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90))
+        listener = Listener(make_app(api, trigger), "127.0.0.1", port)
+        tls = Tls(dispatcher.cfg.tls_cert, dispatcher.cfg.tls_key)
+        group.create_task(serve([listener], tls=tls, stop=stop))
+        group.create_task(trigger.run(stop))
+        await until_health(http, port, 503)
+        token.write_text(dispatcher.secrets.user_token)
+        await until_health(http, port, 200)
+        stop.set()
+
+
+async def until_health(http: httpx.AsyncClient, port: int, status: int) -> None:
+    async with asyncio.timeout(120):
+        while True:
+            with suppress(httpx.ConnectError):
+                if (await http.get(f"https://127.0.0.1:{port}/healthz")).status_code == status:
+                    return
+            await asyncio.sleep(0.05)
 
 
 def test_ticks_are_after_the_start_and_up_to_the_end() -> None:

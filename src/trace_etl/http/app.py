@@ -1,5 +1,6 @@
 """Create the FastAPI app of a service: health check, problem documents, body limit."""
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
@@ -8,22 +9,34 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trace_etl import __version__
 from trace_etl.api.body import Health
 from trace_etl.http.problems import install_problem_handlers
+from trace_etl.model.errors import Unavailable
 
 MAX_BODY = 16 * 1024 * 1024
 
 
-def new_app(title: str, *, max_body: int = MAX_BODY, **options: Any) -> FastAPI:
-    """Create an app with `GET /healthz`, problem documents for all errors, and a body limit."""
+def new_app(
+    title: str,
+    *,
+    max_body: int = MAX_BODY,
+    is_healthy: Callable[[], bool] = lambda: True,
+    **options: Any,
+) -> FastAPI:
+    """Create an app with `GET /healthz`, problem documents for all errors, and a body limit.
+
+    `/healthz` answers 503 while `is_healthy` returns False.
+    """
     app = FastAPI(title=title, version=__version__, redirect_slashes=False, **options)
     install_problem_handlers(app)
     app.add_middleware(BodyLimit, max_body=max_body)
-    app.add_api_route("/healthz", _healthz, methods=["GET"], tags=["health"])
+
+    async def healthz() -> Health:
+        """Report that the process is alive, and its version."""
+        if not is_healthy():
+            raise Unavailable("the process runs, but cannot do its work; see its log")
+        return Health(version=__version__)
+
+    app.add_api_route("/healthz", healthz, methods=["GET"], tags=["health"])
     return app
-
-
-async def _healthz() -> Health:
-    """Report that the process is alive, and its version."""
-    return Health(version=__version__)
 
 
 class BodyLimit:

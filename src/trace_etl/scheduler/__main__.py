@@ -20,7 +20,7 @@ async def _run_scheduler(cfg: SchedulerSettings) -> None:
         trigger = CronTrigger(api, cfg.scheduler_refresh, cfg.scheduler_tolerance)
         async with asyncio.TaskGroup() as group:
             if cfg.scheduler_port and cfg.tls_cert and cfg.tls_key:
-                app = make_app(api, trigger.metrics)
+                app = make_app(api, trigger)
                 listener = Listener(app, cfg.scheduler_host, cfg.scheduler_port)
                 tls = Tls(cfg.tls_cert, cfg.tls_key)
                 group.create_task(serve([listener], tls=tls, stop=stop))

@@ -16,6 +16,7 @@ from trace_etl.model.errors import Conflict, Forbidden, Unauthenticated, Unavail
 from trace_etl.scheduler.ticks import Schedule
 
 _TIMEOUT = 10.0
+_NEWEST_TASKS = 100
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,18 @@ class DispatcherApi:
             params["after"] = page.next
         return [CronJob(j.dag, j.job, _read_schedule(j)) for j in found if j.schedule]
 
-    async def last_tick(self, job: CronJob) -> datetime | None:
-        """Return the newest tick that triggered the job."""
-        params = {"dag": job.dag, "job": job.job, "limit": 1}
+    async def last_tick(self, job: CronJob, now: datetime) -> datetime | None:
+        """Return the newest tick up to `now` that triggered the job, among its newest tasks.
+
+        People trigger ranges of the job, too. These need not be times.
+        """
+        params = {"dag": job.dag, "job": job.job, "limit": _NEWEST_TASKS}
         answer = await self._send("GET", "/v1/tasks", params=params)
-        items = TaskList.model_validate_json(answer).items
-        if not items or items[0].partition_key is None:
-            return None
-        return datetime.fromtimestamp(int(items[0].partition_key.partition("-")[0]), UTC)
+        seconds = [
+            _read_tick(task.partition_key) for task in TaskList.model_validate_json(answer).items
+        ]
+        past = [second for second in seconds if second is not None and second <= now.timestamp()]
+        return datetime.fromtimestamp(max(past), UTC) if past else None
 
     async def trigger(self, job: CronJob, tick: datetime) -> bool:
         """Trigger a tick. Returns False if another scheduler did: the tick's time is the trigger's key."""
@@ -102,9 +107,19 @@ class DispatcherApi:
             raise Unavailable(f"the Dispatcher does not answer: {error!r}") from error
         if answer.status_code in (404, 409, 422):
             raise Conflict(answer.text)
+        if answer.status_code in (401, 403):
+            raise Unavailable(
+                f"the Dispatcher rejects the token in {self._token_file}: {answer.text}"
+            )
         if answer.is_error:
             raise Unavailable(f"HTTP {answer.status_code}: {answer.text}")
         return answer.content
+
+
+def _read_tick(partition_key: str | None) -> int | None:
+    """Return the second of a tick, which is a range of one number; None for other partitions."""
+    start, _, end = (partition_key or "").partition("-")
+    return int(start) if start == end and start.isdecimal() else None
 
 
 def _read_schedule(job: JobItem) -> Schedule:

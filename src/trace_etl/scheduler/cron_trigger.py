@@ -13,6 +13,7 @@ from trace_etl.scheduler.api import CronJob, DispatcherApi
 from trace_etl.scheduler.metrics import SchedulerMetrics
 
 _RETRY = Backoff.of_seconds(0.5, 15, jitter=0.3)
+_UNHEALTHY_FAILURES = 3
 _log = structlog.stdlib.get_logger()
 
 
@@ -27,20 +28,25 @@ class CronTrigger:
     metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
     _done: dict[CronJob, datetime] = field(default_factory=dict[CronJob, datetime])
     _refreshed: datetime | None = None
+    _failures: int = 0
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether ticks fire: False if the last passes could not reach the Dispatcher."""
+        return self._failures < _UNHEALTHY_FAILURES
 
     async def run(self, stop: asyncio.Event) -> None:
         """Fire ticks until `stop`."""
-        failures = 0
         while not stop.is_set():
             now = datetime.now(UTC)
             try:
                 pause = await self.fire_once(now) - datetime.now(UTC)
-                failures = 0
+                self._failures = 0
             except Unavailable as error:
-                failures += 1
-                pause = _RETRY.delay(failures)
+                self._failures += 1
+                pause = _RETRY.delay(self._failures)
                 self.metrics.failures.inc()
-                _log.warning("dispatcher_unavailable", error=str(error), failures=failures)
+                _log.warning("dispatcher_unavailable", error=str(error), failures=self._failures)
             await _sleep(stop, pause)
 
     async def fire_once(self, now: datetime) -> datetime:
@@ -68,9 +74,9 @@ class CronTrigger:
 
     async def _find_start(self, job: CronJob, now: datetime) -> datetime:
         """Return the time after which ticks count: the last fired tick. A new job has missed none."""
-        last = await self.api.last_tick(job)
+        last = await self.api.last_tick(job, now)
         # A tick of the current second is still due.
-        return now - timedelta(seconds=1) if last is None else min(last, now)
+        return now - timedelta(seconds=1) if last is None else last
 
     async def _fire(self, job: CronJob, tick: datetime, now: datetime) -> None:
         try:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from trace_etl.model.errors import Conflict, NotFound
+from trace_etl.model.errors import Conflict, Fault, Invalid, NotFound
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.routing.outbox import Intent
+
+_LAST_SECOND = 253_402_300_799  # the end of the year 9999
 
 _FIND_SOURCE = """
 SELECT j.job_id, j.revision_id, r.activation, r.source ->> 'kind', o.dataset_uuid,
@@ -54,6 +56,9 @@ async def trigger(
     job_id, revision_id, activation, kind, dataset_uuid, dataset_version, _, is_bulk = row[:8]
     if activation != "source" or kind not in ("manual", "cron"):
         raise Conflict(f"job {job!r} cannot be triggered: it is not a manual or cron source")
+    if kind == "cron" and span.end > _LAST_SECOND:
+        message = f"a tick is a time in seconds since 1970, at most {_LAST_SECOND}, not {span.end}"
+        raise Invalid([Fault("start" if span.start > _LAST_SECOND else "end", message)])
     deferred_by = row[8] or (row[9] if bulk or is_bulk else None)
     values = {
         "org_id": org_id,

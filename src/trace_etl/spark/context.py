@@ -13,6 +13,7 @@ from trace_etl.spark.io import hot_tables, inputs
 from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.link import DispatcherLink, EmitEvents
 from trace_etl.spark.settings import SparkSettings
+from trace_etl.spark.sql_guard.plan_tree import SqlParser
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class OperatorContext:
     canceled: threading.Event = field(default_factory=threading.Event)
     """Set when the attempt must stop. An operator that waits must wait on this event."""
     link: DispatcherLink | None = None
+    open_parser: Callable[[SparkSession], SqlParser] = SqlParser.of_session
 
     @cached_property
     def spark(self) -> SparkSession:

@@ -119,7 +119,8 @@ class SparkRunner:
             run.session = leases.enter_context(self.session.lease(spark, views, run.jobs))
             return run.session
 
-        return OperatorContext(task, self.settings, lease, run.canceled, link)
+        open_parser = self.session.engine.open_parser
+        return OperatorContext(task, self.settings, lease, run.canceled, link, open_parser)
 
     def _run_operator(
         self, operate: RunOperator, context: OperatorContext, config: OperatorConfig

@@ -14,7 +14,7 @@ from trace_etl.spark.operators.sql import run_select
 
 def run(context: OperatorContext, config: QueryConfig) -> Frame:
     """Return the result in the order of the SELECT. Raises BadSql."""
-    result = run_select(context.spark, config.sql, context.inputs, context.outputs[0])
+    result = run_select(context, config.sql)
     if config.format == "parquet":
         return result
     text = _to_json_lines(result.frame) if config.format == "json" else _to_csv(result.frame)

@@ -1,9 +1,6 @@
 """Run a user's SELECT. The inputs are views with the names that the job gives them."""
 
-from collections.abc import Sequence
-
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     AnsiIntervalType,
     ArrayType,
@@ -18,34 +15,34 @@ from pyspark.sql.types import (
 from trace_etl.dag.operators import SqlConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql
-from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.failures import first_line, is_spark_lost
-from trace_etl.spark.sql_guard import check_query
+from trace_etl.spark.sql_guard.query import check_query
 
 _NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
 
 
 def run(context: OperatorContext, config: SqlConfig) -> Frame:
     """Return the rows of the SELECT as the only output. Raises BadSql."""
-    return run_select(context.spark, config.sql, context.inputs, context.outputs[0])
+    return run_select(context, config.sql)
 
 
-def run_select(spark: SparkSession, text: str, inputs: Sequence[Input], output: str) -> Frame:
-    """Return the result of the SELECT. `spark` must be used by this task only. Raises BadSql."""
-    query = check_query(spark, text)
+def run_select(context: OperatorContext, text: str) -> Frame:
+    """Return the result of the SELECT. Raises BadSql."""
+    spark, inputs = context.spark, context.inputs
+    names = [given.name for given in inputs]
+    query = check_query(context.open_parser(spark), text, names)
     for given in inputs:
         given.frame.createOrReplaceTempView(given.name)
     try:
-        frame = query.frame()
+        frame = query.frame(spark)
         _check_columns(frame.schema)
     except PySparkException as error:
         if is_spark_lost(error):
             raise
-        names = ", ".join(given.name for given in inputs) or "none"
-        raise BadSql(f"{first_line(error)} (inputs: {names})") from error
+        raise BadSql(f"{first_line(error)} (inputs: {', '.join(names) or 'none'})") from error
     return Frame(
-        output,
+        context.outputs[0],
         frame,
         is_ordered=query.is_ordered,
         is_large=not all(given.is_small for given in inputs),

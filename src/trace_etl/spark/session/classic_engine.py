@@ -21,7 +21,8 @@ from trace_etl.spark.session.engine import JobLabels, register_sources
 from trace_etl.spark.session.failures import first_line
 from trace_etl.spark.session.scratch import Scratch
 from trace_etl.spark.settings import SparkSettings
-from trace_etl.spark.sql_guard import UNSAFE_FUNCTIONS
+from trace_etl.spark.sql_guard.allowed import UNSAFE_FUNCTIONS
+from trace_etl.spark.sql_guard.plan_tree import SqlParser
 
 # PySpark imports these at the first call into the JVM. Importing them during the JVM's start is free.
 _EARLY_IMPORTS = ("pandas", "pyarrow.parquet", "pyspark.testing")
@@ -84,6 +85,9 @@ class ClassicEngine:
 
     def plan_frame(self, frame: DataFrame) -> None:
         cast("Any", frame)._jdf.queryExecution().toRdd().getNumPartitions()
+
+    def open_parser(self, session: SparkSession) -> SqlParser:
+        return SqlParser.of_session(session)
 
     def abort_start(self) -> None:
         if self.jvm is not None:

@@ -1,8 +1,10 @@
 """Spark on a remote Spark Connect server, without access to a JVM."""
 
 import logging
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc
@@ -10,18 +12,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from trace_etl.spark.errors import SparkNotStarted
+from trace_etl.spark.session import jvm
 from trace_etl.spark.session.classic_engine import silence_pyspark
 from trace_etl.spark.session.conf import session_conf
 from trace_etl.spark.session.engine import JobLabels, register_sources
 from trace_etl.spark.session.failures import first_line, is_spark_lost
+from trace_etl.spark.session.scratch import Scratch
 from trace_etl.spark.settings import SparkSettings
+from trace_etl.spark.sql_guard.plan_tree import SqlParser
 
 _MIN_VERSION = 4  # the first with Python data sources
-# The SQL guard reads the text of a query's plan, so Spark must not truncate it.
-_WHOLE_PLANS = {
-    "spark.sql.debug.maxToStringFields": "1000000",
-    "spark.sql.maxPlanStringLength": "2147483632",  # the maximum
-}
+_PARSER_MEMORY = "192m"
 # Give up on a silent server after these retries; PySpark's default is ten minutes.
 _MAX_RETRIES, _MAX_BACKOFF_MS = 7, 3000
 
@@ -32,6 +33,8 @@ class ConnectEngine:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._first: SparkSession | None = None
+        self._parser_lock = threading.Lock()
+        self._parser: _ParserJvm | None = None
 
     def start(self) -> SparkSession:
         silence_pyspark()
@@ -92,6 +95,18 @@ class ConnectEngine:
     def plan_frame(self, frame: DataFrame) -> None:
         cast("Any", frame)._explain_string()
 
+    def open_parser(self, session: SparkSession) -> SqlParser:
+        with self._parser_lock:
+            if self._parser is None or not self._parser.process.is_alive:
+                self._stop_parser()
+                self._parser = _ParserJvm.start(self._settings)
+            return self._parser.parser
+
+    def _stop_parser(self) -> None:
+        if self._parser is not None:
+            self._parser.stop()
+            self._parser = None
+
     def abort_start(self) -> None:
         """Do nothing: a start in progress ends after its retries."""
 
@@ -102,6 +117,29 @@ class ConnectEngine:
         for session in [*sessions, *filter(None, [self._first])]:
             _close_session(session)
         self._first = None
+        with self._parser_lock:
+            self._stop_parser()
+
+
+@dataclass(frozen=True)
+class _ParserJvm:
+    """A small JVM that parses SQL for the guard. It runs no queries."""
+
+    process: jvm.JvmProcess
+    scratch: Scratch
+    parser: SqlParser
+
+    @classmethod
+    def start(cls, settings: SparkSettings) -> "_ParserJvm":
+        scratch = Scratch.make(settings.spark_dir)
+        process = jvm.launch(
+            settings.java_home, memory=_PARSER_MEMORY, scratch=scratch.directory, is_brief=True
+        )
+        return cls(process, scratch, SqlParser.of_gateway(process.connect()))
+
+    def stop(self) -> None:
+        self.process.stop()
+        self.scratch.remove()
 
 
 def _prepare_session(spark: SparkSession, settings: SparkSettings) -> SparkSession:
@@ -116,7 +154,7 @@ def _prepare_session(spark: SparkSession, settings: SparkSettings) -> SparkSessi
         raise SparkNotStarted(
             f"TRACE_SPARK_MASTER: the server runs Spark {spark.version}; Trace needs Spark 4 or newer"
         )
-    wanted = {**session_conf(settings), **settings.spark_conf, **_WHOLE_PLANS}
+    wanted = {**session_conf(settings), **settings.spark_conf}
     for name in settings.spark_conf:
         if not spark.conf.isModifiable(name):
             raise SparkNotStarted(

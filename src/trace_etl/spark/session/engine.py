@@ -1,6 +1,6 @@
 """Interface of the two kinds of Spark behind a worker: its own application, or a Connect server.
 
-Only `classic_engine`, `connect_engine` and `sql_guard` know the difference.
+Only `classic_engine`, `connect_engine` and `sql_guard.query` know the difference.
 """
 
 from contextlib import AbstractContextManager
@@ -10,6 +10,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from trace_etl.spark.evm.source import EvmDataSource
+from trace_etl.spark.sql_guard.plan_tree import SqlParser
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class SparkEngine(Protocol):
 
     def plan_frame(self, frame: DataFrame) -> None:
         """Make Spark plan a frame without running it."""
+        ...
+
+    def open_parser(self, session: SparkSession) -> SqlParser:
+        """Return Spark's SQL parser in a JVM of this process. Raises SparkNotStarted."""
         ...
 
     def abort_start(self) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,12 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from support.lifecycle import Attempt, Bench
+from support.reference import DIRECTORY, openapi
 from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
-from trace_etl.dispatcher.task_api.openapi import document, pages
+from trace_etl.dispatcher.task_api.openapi import pages
 
-SCHEMA = schemathesis.openapi.from_dict(document())
+DOCUMENT = openapi("task-api")
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 SCHEMA.config.generation.update(with_security_parameters=False)  # tokens have their own tests
 OPERATIONS = {op.ok().label: op.ok() for op in SCHEMA.get_all_operations()}
 LABELS = [label for label in OPERATIONS if "/healthz" not in label]
@@ -37,30 +38,29 @@ bounded = settings(
 def test_the_document_is_served_without_a_token_and_matches_the_code(shared: Bench) -> None:
     reply = shared.http.get("/openapi.json")
     assert reply.status_code == 200
-    assert reply.json() == document()
+    assert reply.json() == DOCUMENT
     again = shared.http.get("/openapi.json", headers={"If-None-Match": reply.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 
 def test_the_reference_pages_are_current() -> None:
     """Regenerate them with `python -m trace_etl.dispatcher.task_api.openapi docs/reference`."""
-    directory = Path(__file__).parents[2] / "docs" / "reference"
-    assert {name: (directory / name).read_text() for name in pages()} == pages()
+    assert {name: (DIRECTORY / name).read_text() for name in pages()} == pages()
 
 
 def test_every_schema_of_the_document_is_valid() -> None:
-    for schema in document()["components"]["schemas"].values():
+    for schema in DOCUMENT["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
 
 
 def test_every_call_and_alias_is_documented_with_its_token() -> None:
-    paths = document()["paths"]
+    paths = DOCUMENT["paths"]
     for call in ENDPOINTS:
         for path in (call.path, *call.aliases):
             operation = paths[path][call.method.lower()]
             assert operation.get("security") == (None if call.auth == "none" else [{call.auth: []}])
             assert bool(operation.get("deprecated")) == (path != call.path)
-    schemes = document()["components"]["securitySchemes"]
+    schemes = DOCUMENT["components"]["securitySchemes"]
     assert {s["name"] for s in schemes.values()} == {
         "X-Trace-Worker-Token",
         "X-Trace-Task-Capability",

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from support.lifecycle import Bench
+from support.reference import openapi
 from support.users import new_org, new_user
-from trace_etl.dispatcher.user_api.openapi import document
 from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED
 
-PATHS = document()["paths"]
+PATHS = openapi("user-api")["paths"]
 
 
 def parameters(label: str) -> dict[str, Any]:

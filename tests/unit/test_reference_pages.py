@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+from support.reference import DIRECTORY
+
 COMMANDS = {
     "cli.md": ["-m", "typer", "trace_etl.cli.main", "utils", "docs", "--name", "trace"],
     "dag.schema.json": ["-c", "from trace_etl.cli.main import main; main()", "schema"],
@@ -24,4 +24,4 @@ def test_the_page_is_current(page: str) -> None:
         check=True,
         env={**os.environ, "TERM": "dumb"},
     ).stdout
-    assert (REFERENCE / page).read_text() == fresh, "stale: run `make reference`"
+    assert (DIRECTORY / page).read_text() == fresh, "stale: run `make reference`"

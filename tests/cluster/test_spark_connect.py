@@ -13,9 +13,8 @@ import pytest
 
 from support.chain_rows import expected
 from support.connect_server import connect_server
-from support.dag_outputs import dag_outputs, files_of
-from support.hot_runs import hot_outputs, hot_tables
-from support.postgres import Templates
+from support.dag_outputs import Outputs, files_of, run_outputs
+from support.hot_tables import HotTables, InputSpec
 from trace_etl.devtools.devchain import DevChain
 
 _TESTS = str(Path(__file__).parents[1])
@@ -98,38 +97,44 @@ def run_script(body: str, *args: object, timeout: float = 120) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.fixture(scope="module")
+def remote(
+    server: str,
+    rpc_url: str,
+    tables: HotTables,
+    where: InputSpec,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Outputs:
+    return run_outputs(server, tmp_path_factory.mktemp("remote"), rpc_url, {}, tables, where)
+
+
+@pytest.mark.timeout(600)  # starts a server and a JVM
 def test_the_quickstart_gives_the_same_bytes_through_spark_connect(
-    tmp_path: Path, server: str, rpc_url: str, local: dict[str, Path]
+    local: Outputs, remote: Outputs
 ) -> None:
-    remote = dag_outputs(server, tmp_path / "remote", rpc_url, {})
-    assert local.keys() == remote.keys() and len(local) == 12
-    for name, place in local.items():
-        assert files_of(place) == files_of(remote[name]), name
+    assert local.quickstart.keys() == remote.quickstart.keys() and len(local.quickstart) == 12
+    for name, place in local.quickstart.items():
+        assert files_of(place) == files_of(remote.quickstart[name]), name
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_task_reads_the_same_hot_tables_through_spark_connect(
-    tmp_path: Path, server: str, rpc_url: str, templates: Templates
+    chain: DevChain, tables: HotTables, local: Outputs, remote: Outputs
 ) -> None:
-    chain = DevChain(seed=7, length=60, txs_per_block=6)
     logs = expected(chain, 5, 20)["logs"]
     wanted = [log for log in logs if log["address"] == logs[0]["address"]]
-    where = {"address": "0x" + logs[0]["address"].hex()}
-    with hot_tables(templates, rpc_url) as tables:
-        local, _ = hot_outputs("local[2]", tmp_path / "local", tables, where)
-        remote, plan = hot_outputs(server, tmp_path / "remote", tables, where)
-    for name, place in local.items():
-        assert files_of(place) == files_of(remote[name]), name
-    found = {name: pq.read_table(place).to_pylist() for name, place in remote.items()}
+    for name, place in local.hot.items():
+        assert files_of(place) == files_of(remote.hot[name]), name
+    found = {name: pq.read_table(place).to_pylist() for name, place in remote.hot.items()}
     assert 0 < len(wanted) < len(logs) and found["filtered"] == wanted
     assert found["newer"] == expected(chain, 31, 33)["blocks"]
     assert found["buffered"] == [{"id": "bob", "n": 2}, {"id": "cid", "n": None}]
     assert [row["block_number"] for row in found["read_appended"]] == [3, 4, 5]
     assert found["decoded"] and {row["token"] for row in found["decoded"]} > {logs[0]["address"]}
-    physical = plan.partition("== Physical Plan ==")[2]
-    assert "BatchScan hot" in physical and "Filter" not in physical.split("BatchScan")[0], plan
-    assert tables.dsn not in plan
+    physical = remote.plan.partition("== Physical Plan ==")[2]
+    reads = physical.split("BatchScan")[0]
+    assert "BatchScan hot" in physical and "Filter" not in reads, remote.plan
+    assert tables.dsn not in remote.plan
 
 
 @pytest.mark.timeout(400)

@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from support.dag_outputs import dag_outputs, files_of
+from support.dag_outputs import Outputs, files_of, run_outputs
 from support.standalone import SETTINGS, standalone_cluster
 
 
 @pytest.mark.timeout(600)  # starts five JVMs
 def test_the_quickstart_gives_the_same_bytes_on_a_cluster(
-    tmp_path: Path, rpc_url: str, local: dict[str, Path]
+    tmp_path: Path, rpc_url: str, local: Outputs
 ) -> None:
     with standalone_cluster(tmp_path / "cluster", workers=2) as master:
         conf = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1])}
-        spread = dag_outputs(master, tmp_path / "spread", rpc_url, conf)
+        spread = run_outputs(master, tmp_path / "spread", rpc_url, conf).quickstart
         executors = [
             place.name
             for worker in ("worker0", "worker1")
             for place in (tmp_path / "cluster" / worker / "work").glob("app-*/*")
         ]
     assert len(executors) == 2  # each worker ran an executor
-    assert local.keys() == spread.keys() and len(local) == 12
-    for name, place in local.items():
+    assert local.quickstart.keys() == spread.keys() and len(spread) == 12
+    for name, place in local.quickstart.items():
         assert files_of(place) == files_of(spread[name]), name

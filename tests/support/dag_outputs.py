@@ -1,30 +1,61 @@
-"""Runs the quickstart DAG on a given Spark master, to compare its output files."""
+"""Runs the same tasks on a given Spark master in a process of its own, to compare their files."""
 
 import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from support.dag_runs import run_dag
+from support.hot_tables import HotTables, InputSpec, filtered_plan, hot_tasks
+from support.spark_tasks import directory
 from trace_etl.model.storage import SUCCESS_MARKER
+from trace_etl.objects.file_store import FileStore
+from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.settings import SparkSettings
+
+_TESTS = Path(__file__).parents[1]
+_QUICKSTART = _TESTS.parent / "examples" / "quickstart" / "dag.yaml"
 
 
-def dag_outputs(master: str, root: Path, rpc_url: str, conf: dict[str, str]) -> dict[str, Path]:
-    """Run the DAG in a separate process. Returns the directory of every output."""
-    objects = root / "objects"
-    arguments = [master, str(objects), str(root / "spark"), rpc_url, json.dumps(conf)]
-    tests = str(Path(__file__).parents[1])
+@dataclass(frozen=True)
+class Outputs:
+    """The directories of the outputs by name, and the plan of a filtered read of a hot table."""
+
+    quickstart: dict[str, Path]
+    hot: dict[str, Path]
+    plan: str
+
+
+def run_outputs(
+    master: str,
+    root: Path,
+    rpc_url: str,
+    conf: dict[str, str],
+    tables: HotTables | None = None,
+    where: InputSpec | None = None,
+) -> Outputs:
+    """Run the quickstart DAG, and tasks that read the hot tables if there are any."""
+    given = {"master": master, "root": str(root), "rpc_url": rpc_url, "conf": conf}
+    if tables is not None:
+        given |= {"dsn": tables.dsn, "inputs": tables.inputs, "where": where}
     done = subprocess.run(
-        [sys.executable, "-m", "support.dag_runs", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, sys.path)])},
+        [sys.executable, "-m", "support.dag_outputs"],
+        input=json.dumps(given),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS), *filter(None, sys.path)])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
-    places = json.loads(done.stdout.splitlines()[-1])
-    return {name: objects / "trace" / place for name, place in places.items()}
+    found = json.loads(done.stdout.splitlines()[-1])
+    quickstart, hot = (
+        {name: Path(place) for name, place in found[kind].items()} for kind in ("quickstart", "hot")
+    )
+    return Outputs(quickstart, hot, found["plan"])
 
 
 def files_of(place: Path) -> dict[str, bytes]:
@@ -32,3 +63,43 @@ def files_of(place: Path) -> dict[str, bytes]:
     found = {file.name: file.read_bytes() for file in place.iterdir()}
     assert SUCCESS_MARKER in found and len(found) == 2
     return found
+
+
+def _run(given: dict[str, Any]) -> dict[str, Any]:
+    root, dsn = Path(given["root"]), given.get("dsn")
+    settings = SparkSettings(
+        FileStore(root / "objects"),
+        root / "spark",
+        master=given["master"],
+        rpc_pools={"default": (given["rpc_url"],)},
+        spark_conf=given["conf"],
+        data_dsn=dsn,
+    )
+    runner = SparkRunner(settings)
+    hot, plan = {}, ""
+    try:
+        runner.warm()
+        done = run_dag(runner, _QUICKSTART, 0, 59, 20)
+        if dsn:
+            hot = hot_tasks(given["inputs"], given["where"])
+            for payload in hot.values():
+                runner.run(payload)
+            logs = {**given["inputs"]["logs"], "where": given["where"]}
+            plan = filtered_plan(runner, dsn, logs)
+    finally:
+        runner.close()
+    quickstart = {
+        f"{job}.{output.name}.{start}": str(directory(root / "objects", payload, output.name))
+        for (job, start), payload in done.items()
+        for output in payload.outputs
+    }
+    places = {
+        name: str(directory(root / "objects", payload, "answer"))
+        for name, payload in hot.items()
+        if name != "append"
+    }
+    return {"quickstart": quickstart, "hot": places, "plan": plan}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(json.load(sys.stdin))))

@@ -1,7 +1,5 @@
-"""Runs the quickstart DAG, job by job, on any Spark: `python -m support.dag_runs MASTER …`."""
+"""Runs every job of a DAG on a runner, without a Dispatcher."""
 
-import json
-import sys
 from pathlib import Path
 
 from support.spark_tasks import as_input, range_scope, task
@@ -9,10 +7,8 @@ from trace_etl.api.task.payload import TaskPayload
 from trace_etl.dag.operators import FORWARDERS
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Job
-from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.ranges import split_range
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import SparkSettings
 
 DAG = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
 
@@ -45,30 +41,3 @@ def _payload(job: Job, done: dict[str, TaskPayload], start: int, end: int) -> Ta
         if item.job in done
     ]
     return task(job.operator, job.config, job.outputs, scope=range_scope(start, end), inputs=inputs)
-
-
-def main() -> None:
-    master, objects, scratch, rpc_url, conf = sys.argv[1:]
-    settings = SparkSettings(
-        FileStore(Path(objects)),
-        Path(scratch),
-        master=master,
-        rpc_pools={"default": (rpc_url,)},
-        spark_conf=json.loads(conf),
-    )
-    runner = SparkRunner(settings)
-    try:
-        runner.warm()
-        done = run_dag(runner, DAG, 0, 59, 20)
-    finally:
-        runner.close()
-    places = {
-        f"{job}.{output.name}.{start}": output.storage_ref.prefix
-        for (job, start), payload in done.items()
-        for output in payload.outputs
-    }
-    print(json.dumps(places))
-
-
-if __name__ == "__main__":
-    main()

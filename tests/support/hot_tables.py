@@ -1,30 +1,22 @@
-"""Runs tasks that read hot tables, on a given Spark: `python -m support.hot_runs MASTER …`."""
+"""Hot tables of a followed chain and a buffered dataset, and tasks that read them."""
 
 import io
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from support.following import catch_up, new_stream
 from support.postgres import Templates, copied
-from support.spark_tasks import directory, range_scope, select, task
+from support.spark_tasks import range_scope, select, task
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.data import buffers, connection, migrations
 from trace_etl.model.storage import hot_table
-from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.io import hot_tables as hot
 from trace_etl.spark.runner import SparkRunner
-from trace_etl.spark.settings import SparkSettings
 
 InputSpec = dict[str, Any]
-_TESTS = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True)
@@ -68,25 +60,7 @@ def _input(name: str, dataset: object, version: object) -> InputSpec:
     return {"input_index": 0, "name": name, **ids}
 
 
-def hot_outputs(
-    master: str, root: Path, tables: HotTables, where: InputSpec
-) -> tuple[dict[str, Path], str]:
-    """Run the tasks in a separate process. Returns the directory of each output, and a query plan."""
-    done = subprocess.run(
-        [sys.executable, "-m", "support.hot_runs", master, str(root), tables.dsn],
-        input=json.dumps({"inputs": tables.inputs, "where": where}),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([_TESTS, *filter(None, sys.path)])},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    result = json.loads(done.stdout.splitlines()[-1])
-    return {name: Path(place) for name, place in result["places"].items()}, result["plan"]
-
-
-def _tasks(inputs: dict[str, InputSpec], where: InputSpec) -> dict[str, TaskPayload]:
+def hot_tasks(inputs: dict[str, InputSpec], where: InputSpec) -> dict[str, TaskPayload]:
     """Return tasks by what they test. `append` writes a hot table that `read_appended` reads."""
     append = select(
         "SELECT block_number, block_hash, gas_used FROM hot_blocks",
@@ -122,36 +96,11 @@ def _tasks(inputs: dict[str, InputSpec], where: InputSpec) -> dict[str, TaskPayl
     }
 
 
-def _plan(runner: SparkRunner, dsn: str, spec: InputSpec) -> str:
+def filtered_plan(runner: SparkRunner, dsn: str, spec: InputSpec) -> str:
+    """Return the plan of a read of a hot table with a filter."""
     output = io.StringIO()
     read = TaskInput.model_validate(spec)
     frame = hot.load(runner.session.get(), read, Scope(start=5, end=20), dsn).frame
     with redirect_stdout(output):
         frame.explain(extended=True)
     return output.getvalue()
-
-
-def main() -> None:
-    master, root, dsn = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    given = json.load(sys.stdin)
-    settings = SparkSettings(
-        FileStore(root / "objects"), root / "spark", master=master, data_dsn=dsn
-    )
-    runner = SparkRunner(settings)
-    tasks = _tasks(given["inputs"], given["where"])
-    try:
-        for payload in tasks.values():
-            runner.run(payload)
-        plan = _plan(runner, dsn, {**given["inputs"]["logs"], "where": given["where"]})
-    finally:
-        runner.close()
-    places = {
-        name: str(directory(settings.objects.root, payload, "answer"))
-        for name, payload in tasks.items()
-        if name != "append"
-    }
-    print(json.dumps({"places": places, "plan": plan}))
-
-
-if __name__ == "__main__":
-    main()

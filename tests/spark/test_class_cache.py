@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.session import jvm
+from trace_etl.spark.session.classic_engine import ClassicEngine
 
 NO_CACHE = "needs Java 25 or newer, and `trace prepare`, which `make test` runs first"
 
@@ -62,45 +63,35 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.settings import SparkSettings
 
 root = Path(sys.argv[1])
-if sys.argv[2:]:
-    sys.prefix = str(root)
-    cache = jvm.class_cache(jvm.wheel_java_home())
-    cache.parent.mkdir(parents=True)
-    cache.write_bytes(sys.argv[2].encode())
+sys.prefix = str(root)
+cache = jvm.class_cache(jvm.wheel_java_home())
+cache.parent.mkdir(parents=True)
+cache.write_bytes(b"not a cache")
 store = FileStore(root / "o")
 warm = WarmSession(SparkSettings(store, root / "s", master="local[1]", is_brief=True))
 print(warm.get().range(7).count())
-print(*warm.engine.jvm.process.args)
 print(warm.engine.jvm.log.read_text())
 warm.close()
 """
 
 
-def start_session(root: Path, *content: str) -> subprocess.CompletedProcess[str]:
-    """Start a session in a separate process, which prints a count and the log of its JVM."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(START), str(root), *content],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-
-
 def test_a_broken_cache_is_ignored(tmp_path: Path) -> None:
     if jvm.class_cache(jvm.wheel_java_home()) is None:
         pytest.skip(NO_CACHE)
-    done = start_session(tmp_path, "not a cache")
+    done = subprocess.run(
+        [sys.executable, "-c", START, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[0] == "7"
     assert "[aot]" in done.stdout  # the log explains why the cache was not used
+    assert "Traceback" not in done.stderr  # a JVM that closes its connection first causes one
 
 
-def test_the_prepared_cache_is_used_without_warnings(tmp_path: Path) -> None:
+def test_the_prepared_cache_is_used_without_warnings(runner: SparkRunner) -> None:
     cache = jvm.class_cache(jvm.wheel_java_home())
     if cache is None or not cache.is_file():
         pytest.skip(NO_CACHE)
-    done = start_session(tmp_path)
-    assert done.stdout.splitlines()[0] == "7"
-    assert f"-XX:AOTCache={cache}" in done.stdout
-    assert "Unable to map" not in done.stdout
-    assert "Traceback" not in done.stderr  # a JVM that closes its connection first causes one
+    engine = runner.session.engine
+    assert isinstance(engine, ClassicEngine) and engine.jvm is not None
+    arguments = engine.jvm.process.args
+    assert isinstance(arguments, list) and f"-XX:AOTCache={cache}" in arguments
+    assert "Unable to map" not in engine.jvm.log.read_text()

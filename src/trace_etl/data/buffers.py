@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -39,8 +39,7 @@ class BatchIdentity:
     org_id: UUID
 
 
-@dataclass(frozen=True)
-class WrittenBatch:
+class WrittenBatch(NamedTuple):
     row_count: int
     cursor: int | None
     """None if the batch had no rows."""
@@ -67,7 +66,7 @@ RETURNING cursor_value
 def find_written_batch(conn: Conn, publish_id: UUID) -> WrittenBatch | None:
     """Return the result of a batch that was already written."""
     row = conn.execute(_FIND_BATCH, (publish_id,)).fetchone()
-    return WrittenBatch(row[0], row[1]) if row else None
+    return WrittenBatch(*row) if row else None
 
 
 def write_batch(

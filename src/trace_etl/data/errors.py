@@ -3,35 +3,24 @@
 from trace_etl.model.errors import TraceError
 
 
-class DataUnavailable(TraceError):
+class DataUnavailable(TraceError, code="data_unavailable", retryable=True):
     """The database does not answer, or the connection broke."""
 
-    code = "data_unavailable"
-    retryable = True
 
-
-class KeyMissing(TraceError):
+class KeyMissing(TraceError, code="key_missing"):
     """A row has no value in a column of its table's key."""
 
-    code = "key_missing"
 
-
-class ValueRefused(TraceError):
+class ValueRefused(TraceError, code="value_refused"):
     """A column of the table cannot store a value."""
 
-    code = "value_refused"
 
-
-class StaleWriter(TraceError):
+class StaleWriter(TraceError, code="lease_lost"):
     """A later attempt has taken over, so this attempt must not write."""
 
-    code = "lease_lost"
 
-
-class OtherChain(TraceError):
+class OtherChain(TraceError, code="other_chain"):
     """The dataset holds one chain, and the node serves another."""
-
-    code = "other_chain"
 
 
 def first_line(error: Exception) -> str:

@@ -163,6 +163,7 @@ def _assemble(
     objects = open_store(cfg.objects_url)
     payloads = Payloads(pool, tokens, cfg, objects)
     retry = Backoff(cfg.retry_initial, cfg.retry_max, jitter=0.5)
+    restart = Backoff(cfg.source_restart_initial, cfg.source_restart_max)
     parts = Parts(pool, writer_connections, tokens, payloads, wake, objects, retry)
     lifecycle = Lifecycle(parts)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
@@ -193,9 +194,7 @@ def _assemble(
         feeder=BackfillFeeder(loops, wake, cfg.backfill_window),
         changes=changes,
         reconciler=Reconciler(loops, wake, cfg.reconcile_grace, _BATCH),
-        sources=SourceMonitor(
-            pool, wake, cfg.source_restart_initial, cfg.source_restart_max, cfg.source_memory
-        ),
+        sources=SourceMonitor(pool, wake, restart, cfg.source_memory),
         wake=wake,
         reaper_grace=cfg.reaper_grace.total_seconds(),
     )

@@ -3,71 +3,49 @@
 from trace_etl.model.errors import TraceError
 
 
-class StackError(TraceError):
+class StackError(TraceError, code="stack"):
     """The stack cannot start or continue. The message is the reason; `remedy` says what to do."""
-
-    code = "stack"
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
         self.remedy = remedy
 
 
-class AlreadyRunning(StackError):
+class AlreadyRunning(StackError, code="already_running"):
     """A supervisor holds the lock of this home."""
 
-    code = "already_running"
 
-
-class HomeUnusable(StackError):
+class HomeUnusable(StackError, code="home_unusable"):
     """TRACE_HOME cannot be written, or belongs to another user."""
 
-    code = "home_unusable"
 
-
-class DiskFull(StackError):
+class DiskFull(StackError, code="disk_full"):
     """The disk of the stack is full."""
 
-    code = "disk_full"
 
-
-class PortTaken(StackError):
+class PortTaken(StackError, code="port_taken"):
     """Another program listens on a port that the user chose."""
 
-    code = "port_taken"
 
-
-class BadSetting(StackError):
+class BadSetting(StackError, code="bad_setting"):
     """An option or a settings file is invalid."""
 
-    code = "bad_setting"
 
-
-class PostgresMissing(StackError):
+class PostgresMissing(StackError, code="postgres_missing"):
     """Postgres binaries are missing, or none has the major version of the data."""
 
-    code = "postgres_missing"
 
-
-class PostgresFailed(StackError):
+class PostgresFailed(StackError, code="postgres_failed"):
     """A Postgres program failed; the message has its output."""
 
-    code = "postgres_failed"
 
-
-class NoAccount(StackError):
+class NoAccount(StackError, code="no_unprivileged_account"):
     """The root user cannot switch to another user, and Postgres does not run as root."""
 
-    code = "no_unprivileged_account"
 
-
-class NoJava(StackError):
+class NoJava(StackError, code="no_java"):
     """Spark has no suitable JVM."""
 
-    code = "no_java"
 
-
-class PartFailed(StackError):
+class PartFailed(StackError, code="part_failed"):
     """A process of the stack did not start; the message has the end of its log."""
-
-    code = "part_failed"

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from trace_etl.lite.credentials import private_files
@@ -33,96 +32,42 @@ _FILES = ("connection.json", "config.json", "postgres.log")
 _SHORT_PATH = 40  # leaves room for the names of Unix sockets
 
 
-@dataclass(frozen=True)
 class Home:
     """The layout of one TRACE_HOME."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection = path / "connection.json"
+        self.config = path / "config.json"
+        self.postgres = path / "postgres"
+        # The passwords of all roles, for the supervisor only.
+        self.pgpass = self.credentials("supervisor") / "pgpass"
+        self.tls = path / "tls"
+        self.task_keys = path / "keys" / "task"
+        self.user_keys = path / "keys" / "user"
+        self.user_public_keys = self.user_keys / "public"
+        self.user_token = path / "tokens" / "user.jwt"
+        self.worker_token = path / "tokens" / "workers" / "token"
+        self.scheduler_token = self.credentials("scheduler") / "token"
+        self.secrets = path / "secrets"
+        self.logs = path / "logs"
+        self.run = path / "run"
+        self.lock = self.run / "lock"
+        self.record = self.run / "stack.json"
+        self.objects = path / "objects"
+        self.spark = path / "spark"
 
     @classmethod
     def at(cls, path: Path) -> "Home":
         """Return the home at a path, which may be relative or start with `~`."""
         return cls(path.expanduser().absolute())
 
-    @property
-    def connection(self) -> Path:
-        return self.path / "connection.json"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def postgres(self) -> Path:
-        return self.path / "postgres"
-
     def credentials(self, part: str) -> Path:
         """Return the directory that holds the credentials of one part."""
         return self.path / "credentials" / part
 
-    @property
-    def pgpass(self) -> Path:
-        """The passwords of all roles, for the supervisor only."""
-        return self.credentials("supervisor") / "pgpass"
-
-    @property
-    def tls(self) -> Path:
-        return self.path / "tls"
-
-    @property
-    def task_keys(self) -> Path:
-        return self.path / "keys" / "task"
-
-    @property
-    def user_keys(self) -> Path:
-        return self.path / "keys" / "user"
-
-    @property
-    def user_public_keys(self) -> Path:
-        return self.user_keys / "public"
-
-    @property
-    def user_token(self) -> Path:
-        return self.path / "tokens" / "user.jwt"
-
-    @property
-    def worker_token(self) -> Path:
-        return self.path / "tokens" / "workers" / "token"
-
-    @property
-    def scheduler_token(self) -> Path:
-        return self.credentials("scheduler") / "token"
-
     def ready_file(self, part: str) -> Path:
         return self.run / part / "ready"
-
-    @property
-    def secrets(self) -> Path:
-        return self.path / "secrets"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def run(self) -> Path:
-        return self.path / "run"
-
-    @property
-    def lock(self) -> Path:
-        return self.run / "lock"
-
-    @property
-    def record(self) -> Path:
-        return self.run / "stack.json"
-
-    @property
-    def objects(self) -> Path:
-        return self.path / "objects"
-
-    @property
-    def spark(self) -> Path:
-        return self.path / "spark"
 
     def open(self) -> None:
         """Create missing directories, readable by the owner only. Raises HomeUnusable or DiskFull."""

@@ -10,6 +10,12 @@ class TraceError(Exception):
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, code: str = "", retryable: bool | None = None) -> None:
+        """Set what a class statement names; the rest is inherited."""
+        super().__init_subclass__()
+        cls.code = code or cls.code
+        cls.retryable = cls.retryable if retryable is None else retryable
+
     @property
     def detail(self) -> str:
         return str(self)
@@ -21,80 +27,56 @@ class Unauthenticated(TraceError):
     code = "unauthenticated"
 
 
-class Forbidden(TraceError):
+class Forbidden(TraceError, code="forbidden"):
     """The token is valid, but for another task, attempt, role or scope."""
 
-    code = "forbidden"
 
-
-class NotFound(TraceError):
+class NotFound(TraceError, code="not_found"):
     """The requested object does not exist."""
 
-    code = "not_found"
 
-
-class MethodNotAllowed(TraceError):
+class MethodNotAllowed(TraceError, code="method_not_allowed"):
     """The path exists, but does not support this HTTP method."""
 
-    code = "method_not_allowed"
 
-
-class TooLarge(TraceError):
+class TooLarge(TraceError, code="too_large"):
     """The request body is larger than the limit."""
 
-    code = "too_large"
 
-
-class Conflict(TraceError):
+class Conflict(TraceError, code="conflict"):
     """The request contradicts the current state."""
 
-    code = "conflict"
 
-
-class LeaseLost(Conflict):
+class LeaseLost(Conflict, code="lease_lost"):
     """The caller's attempt or lease token is not the current one. `reason` says which."""
-
-    code = "lease_lost"
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 
 
-class CompletionMismatch(Conflict):
+class CompletionMismatch(Conflict, code="completion_mismatch"):
     """The same attempt was already completed with different content."""
 
-    code = "completion_mismatch"
 
-
-class PartitionOverlap(Conflict):
+class PartitionOverlap(Conflict, code="partition_overlap"):
     """The output would put the same blocks into two partitions."""
 
-    code = "partition_overlap"
 
-
-class OutputNotReady(Conflict):
+class OutputNotReady(Conflict, code="output_not_ready"):
     """The output's prefix has no `_SUCCESS` marker."""
 
-    code = "output_not_ready"
 
-
-class NameTaken(Conflict):
+class NameTaken(Conflict, code="name_taken"):
     """The name of the published dataset belongs to another producer."""
 
-    code = "name_taken"
 
-
-class DeployConflict(Conflict):
+class DeployConflict(Conflict, code="deploy_conflict"):
     """Another deploy changed the DAG after this plan was made."""
 
-    code = "deploy_conflict"
 
-
-class NothingToRollBack(Conflict):
+class NothingToRollBack(Conflict, code="nothing_to_roll_back"):
     """The DAG has no earlier version that can be restored."""
-
-    code = "nothing_to_roll_back"
 
 
 @dataclass(frozen=True)
@@ -111,18 +93,13 @@ class Fault:
         return f"{where}{self.field}: {self.message}" if self.field else f"{where}{self.message}"
 
 
-class Invalid(TraceError):
+class Invalid(TraceError, code="invalid"):
     """The input is malformed. Carries every fault found, not only the first."""
-
-    code = "invalid"
 
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__("; ".join(str(fault) for fault in faults))
         self.faults = faults
 
 
-class Unavailable(TraceError):
+class Unavailable(TraceError, code="unavailable", retryable=True):
     """A required service does not answer. The same call may succeed later."""
-
-    code = "unavailable"
-    retryable = True

@@ -10,59 +10,40 @@ from trace_etl.model.errors import TraceError
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class UnsupportedStore(TraceError):
+class UnsupportedStore(TraceError, code="unsupported_store"):
     """The configured URL names no store that this release can use."""
 
-    code = "unsupported_store"
 
-
-class StorageError(TraceError):
+class StorageError(TraceError, code="storage_unavailable", retryable=True):
     """The object store failed; the same call may succeed later."""
 
-    code = "storage_unavailable"
-    retryable = True
+
+class StorageFull(StorageError, code="storage_full"):
+    """The disk or the quota is full."""
 
 
-class StorageFull(StorageError):
-    code = "storage_full"
+class StorageUnwritable(StorageError, code="storage_unwritable"):
+    """The store refused a write for another reason than space."""
 
 
-class StorageUnwritable(StorageError):
-    code = "storage_unwritable"
-
-
-class ObjectMissing(StorageError):
+class ObjectMissing(StorageError, code="object_missing"):
     """There is no object under this key."""
 
-    code = "object_missing"
 
-
-class ObjectExists(StorageError):
+class ObjectExists(StorageError, code="object_exists", retryable=False):
     """A conditional put found an object under its key."""
 
-    code = "object_exists"
-    retryable = False
 
-
-class ObjectTooLarge(StorageError):
+class ObjectTooLarge(StorageError, code="object_too_large", retryable=False):
     """The object has more bytes than the caller accepts."""
 
-    code = "object_too_large"
-    retryable = False
 
-
-class NotAnObject(StorageError):
+class NotAnObject(StorageError, code="not_an_object", retryable=False):
     """The key leads to a link, a directory or a device."""
 
-    code = "not_an_object"
-    retryable = False
 
-
-class InvalidKey(StorageError):
+class InvalidKey(StorageError, code="bad_reference", retryable=False):
     """The key or storage reference does not belong to this store."""
-
-    code = "bad_reference"
-    retryable = False
 
 
 @contextmanager

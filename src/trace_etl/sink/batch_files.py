@@ -14,17 +14,12 @@ from trace_etl.objects.store import ObjectStore
 _JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/x-jsonlines")
 
 
-class BadBatch(TraceError):
+class BadBatch(TraceError, code="bad_batch"):
     """The batch is invalid and will never be written."""
 
-    code = "bad_batch"
 
-
-class BatchMissing(TraceError):
+class BatchMissing(TraceError, code="batch_missing", retryable=True):
     """The file of the batch is missing, or cannot be read now."""
-
-    code = "batch_missing"
-    retryable = True
 
 
 def read_rows(batch: BufferBatch, store: ObjectStore) -> list[tuple[Any, ...]]:

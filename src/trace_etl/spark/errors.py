@@ -6,81 +6,52 @@ from trace_etl.model.errors import TraceError
 from trace_etl.objects import errors as storage_errors
 
 
-class OperatorError(TraceError):
+class OperatorError(TraceError, code="operator_failed", retryable=True):
     """A task failed."""
 
-    code = "operator_failed"
-    retryable = True
 
-
-class SparkNotStarted(OperatorError):
+class SparkNotStarted(OperatorError, code="spark_not_started"):
     """The JVM or the Spark application did not start."""
 
-    code = "spark_not_started"
 
-
-class SparkLost(OperatorError):
+class SparkLost(OperatorError, code="spark_lost"):
     """The JVM died during a task. The next task gets a new one."""
 
-    code = "spark_lost"
 
-
-class RpcUnreachable(OperatorError):
+class RpcUnreachable(OperatorError, code="rpc_unreachable"):
     """No endpoint answered within the allowed tries and timeout."""
 
-    code = "rpc_unreachable"
 
-
-class RpcRefused(OperatorError):
+class RpcRefused(OperatorError, code="rpc_refused"):
     """The node answered with an error, also after retries."""
 
-    code = "rpc_refused"
 
-
-class ChainMismatch(OperatorError):
+class ChainMismatch(OperatorError, code="chain_mismatch"):
     """The node's answers contradict each other, or a needed block is missing."""
 
-    code = "chain_mismatch"
 
-
-class FinalityBroken(OperatorError):
+class FinalityBroken(OperatorError, code="finality_broken", retryable=False):
     """The node replaced a block that it had reported as final. An operator must investigate."""
 
-    code = "finality_broken"
-    retryable = False
 
-
-class NotFinal(OperatorError):
+class NotFinal(OperatorError, code="not_final"):
     """The chain may still change the requested blocks; the task is retried later."""
 
-    code = "not_final"
 
-
-class InputMissing(OperatorError):
+class InputMissing(OperatorError, code="input_missing"):
     """The files of a committed partition are missing."""
 
-    code = "input_missing"
 
-
-class TaskCanceled(OperatorError):
+class TaskCanceled(OperatorError, code="task_canceled", retryable=False):
     """The attempt was asked to stop."""
 
-    code = "task_canceled"
-    retryable = False
 
-
-class BadSql(OperatorError):
+class BadSql(OperatorError, code="bad_sql", retryable=False):
     """The text is not one SELECT over the inputs, or Spark cannot analyse it."""
 
-    code = "bad_sql"
-    retryable = False
 
-
-class BadTask(OperatorError):
+class BadTask(OperatorError, code="bad_task", retryable=False):
     """The worker cannot run this payload: wrong operator, config, output or filter."""
-
-    code = "bad_task"
-    retryable = False
 
 
 # Exceptions of executors arrive as the text of a Python traceback, whose last line names the class.

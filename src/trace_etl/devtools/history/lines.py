@@ -15,10 +15,8 @@ VERSION = 1
 Moment = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Unreadable(TraceError):
+class Unreadable(TraceError, code="unreadable_history"):
     """A line does not have the format of a history."""
-
-    code = "unreadable_history"
 
 
 class CallOutcome(StrEnum):

@@ -6,6 +6,7 @@ from datetime import timedelta
 import structlog
 
 from trace_etl.dispatcher.wake_events import WakeEvents
+from trace_etl.policy.retry import Backoff
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.routing import always_on
 
@@ -16,17 +17,14 @@ _log = structlog.stdlib.get_logger()
 class SourceMonitor:
     pool: Pool
     wake: WakeEvents
-    initial_delay: timedelta
-    max_delay: timedelta
+    restart: Backoff
     window: timedelta
     """Time during which an ended attempt increases the next restart delay."""
 
     async def supervise_once(self) -> int:
         """Check every source once. Safe on every replica at once: one of them holds the lock."""
         async with transaction(self.pool) as conn:
-            done = await always_on.supervise(
-                conn, initial_delay=self.initial_delay, max_delay=self.max_delay, window=self.window
-            )
+            done = await always_on.supervise(conn, self.restart, window=self.window)
         for event, tasks in vars(done).items():
             for task_id in tasks:
                 _log.info("source_supervised", action=event, task_id=str(task_id))

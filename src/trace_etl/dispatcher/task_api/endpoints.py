@@ -37,8 +37,48 @@ class RpcEndpoint:
     """Answers carry an ETag; `If-None-Match` makes them 304."""
 
 
-_WORKER = (401, 413, 422, 503)
-_FENCED = (401, 403, 404, 409, 413, 422, 503)
+def _for_worker(
+    name: str,
+    path: str,
+    summary: str,
+    replies: tuple[type[BaseModel], ...],
+    request: type[BaseModel],
+    refusals: tuple[int, ...] = (401, 413, 422, 503),
+) -> RpcEndpoint:
+    return RpcEndpoint(name, "POST", path, summary, "worker", replies, request, refusals=refusals)
+
+
+def _for_worker_by_id(
+    name: str, path: str, summary: str, reply: type[BaseModel], parameter: str
+) -> RpcEndpoint:
+    refusals = (401, 404, 422, 503)
+    return RpcEndpoint(
+        name, "GET", path, summary, "worker", (reply,), query=(parameter,), refusals=refusals
+    )
+
+
+def _for_task(
+    name: str,
+    path: str,
+    summary: str,
+    reply: type[BaseModel],
+    request: type[BaseModel],
+    conflicts: tuple[type[Conflict], ...] = (),
+    alias: str | None = None,
+) -> RpcEndpoint:
+    return RpcEndpoint(
+        name,
+        "POST",
+        path,
+        summary,
+        "task",
+        (reply,),
+        request,
+        refusals=(401, 403, 404, 409, 413, 422, 503),
+        conflicts=(LeaseLost, *conflicts),
+        aliases=(alias,) if alias else (),
+    )
+
 
 ENDPOINTS = (
     RpcEndpoint(
@@ -49,45 +89,33 @@ ENDPOINTS = (
         "none",
         (Health,),
     ),
-    RpcEndpoint(
+    _for_worker(
         "claim",
-        "POST",
         "/internal/task-claim",
         "Claim a task: one atomic Queued → Running.",
-        "worker",
         (bodies.Claimed, bodies.NotClaimed),
         bodies.Claim,
-        refusals=_WORKER,
     ),
-    RpcEndpoint(
+    _for_worker(
         "claim_many",
-        "POST",
         "/internal/task-claim-many",
         "Extension: claim up to N ready tasks of a runtime in one call.",
-        "worker",
         (bodies.ClaimedMany,),
         bodies.ClaimMany,
-        refusals=_WORKER,
     ),
-    RpcEndpoint(
+    _for_worker_by_id(
         "fetch",
-        "GET",
         "/internal/task-fetch",
         "Read a task. On status Canceled its worker must stop and report it.",
-        "worker",
-        (bodies.Fetched,),
-        query=("task_id",),
-        refusals=(401, 404, 422, 503),
+        bodies.Fetched,
+        "task_id",
     ),
-    RpcEndpoint(
+    _for_worker(
         "tables_to_drop",
-        "POST",
         "/internal/tables-to-drop",
         "Extension: list tables of Postgres data that may be dropped.",
-        "worker",
         (retired_tables.TablesToDrop,),
         retired_tables.TablesHeld,
-        refusals=_WORKER,
     ),
     RpcEndpoint(
         "jwks",
@@ -99,81 +127,58 @@ ENDPOINTS = (
         refusals=(401,),
         cached=True,
     ),
-    RpcEndpoint(
+    _for_task(
         "heartbeat",
-        "POST",
         "/v1/task/heartbeat",
         "Extend the lease. On 409 the worker must stop immediately.",
-        "task",
-        (bodies.HeartbeatAccepted,),
+        bodies.HeartbeatAccepted,
         bodies.Heartbeat,
-        refusals=_FENCED,
-        conflicts=(LeaseLost,),
-        aliases=("/internal/heartbeat",),
+        alias="/internal/heartbeat",
     ),
-    RpcEndpoint(
+    _for_task(
         "complete",
-        "POST",
         "/v1/task/complete",
         "End the attempt and commit its outputs, events and publications.",
-        "task",
-        (bodies.CompleteAccepted,),
+        bodies.CompleteAccepted,
         bodies.Complete,
-        refusals=_FENCED,
-        conflicts=(LeaseLost, CompletionMismatch, OutputNotReady, PartitionOverlap),
-        aliases=("/internal/task-complete",),
+        (CompletionMismatch, OutputNotReady, PartitionOverlap),
+        "/internal/task-complete",
     ),
-    RpcEndpoint(
+    _for_worker(
         "complete_many",
-        "POST",
         "/internal/task-complete-many",
         "Extension: end several attempts in one call, each with its own capability token.",
-        "worker",
         (bodies.CompletedMany,),
         bodies.CompleteMany,
-        refusals=_WORKER,
     ),
-    RpcEndpoint(
+    _for_task(
         "events",
-        "POST",
         "/v1/task/events",
         "Record upstream events of a running attempt.",
-        "task",
-        (events.EventsAccepted,),
+        events.EventsAccepted,
         events.Events,
-        refusals=_FENCED,
-        conflicts=(LeaseLost,),
-        aliases=("/internal/events",),
+        alias="/internal/events",
     ),
-    RpcEndpoint(
+    _for_task(
         "buffer_publish",
-        "POST",
         "/v1/task/buffer-publish",
         "Publish a batch to a buffered dataset.",
-        "task",
-        (bodies.BufferPublishAccepted,),
+        bodies.BufferPublishAccepted,
         bodies.BufferPublish,
-        refusals=_FENCED,
-        conflicts=(LeaseLost,),
     ),
-    RpcEndpoint(
+    _for_worker_by_id(
         "buffer_fetch",
-        "GET",
         "/internal/buffer-fetch",
         "Extension, for the sink: read a published batch and the columns its rows must have.",
-        "worker",
-        (buffers.BufferBatch,),
-        query=("publish_id",),
-        refusals=(401, 404, 422, 503),
+        buffers.BufferBatch,
+        "publish_id",
     ),
-    RpcEndpoint(
+    _for_worker(
         "buffer_complete",
-        "POST",
         "/internal/buffer-complete",
         "Extension, for the sink: confirm that a batch was written, or report why it failed.",
-        "worker",
         (buffers.BufferCompleteAccepted,),
         buffers.BufferComplete,
-        refusals=(401, 404, 413, 422, 503),
+        (401, 404, 413, 422, 503),
     ),
 )

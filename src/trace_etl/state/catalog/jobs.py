@@ -13,13 +13,17 @@ from trace_etl.state.tasks.upstream_work import list_upstream_work
 
 
 @dataclass(frozen=True)
-class JobFilter:
-    """Which jobs to list. None matches every job."""
+class WorkFilter:
+    """Which jobs or tasks to list. None matches all."""
 
     dag: Name | None = None
-    activation: Activation | None = None
     operator: Name | None = None
     runtime: Name | None = None
+
+
+@dataclass(frozen=True)
+class JobFilter(WorkFilter):
+    activation: Activation | None = None
     source_kind: SourceKind | None = None
     paused: bool | None = None
 

@@ -27,10 +27,8 @@ _LOCK_PARTITIONS = "LOCK TABLE partitions IN SHARE ROW EXCLUSIVE MODE"
 _LIMIT_WAIT = "SET LOCAL lock_timeout = '5s'"  # commits of partitions wait behind this lock
 
 
-class NotCovered(Conflict):
+class NotCovered(Conflict, code="not_covered"):
     """The old generations hold a partition that the new ones lack."""
-
-    code = "not_covered"
 
 
 async def swap(conn: Conn, rollout: BuildingRollout, *, covered_as_of: str | None) -> list[UUID]:

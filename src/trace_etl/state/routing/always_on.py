@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from trace_etl.policy.retry import Backoff
 from trace_etl.state.db.pool import Conn
 
 # Limits of attempts do not apply to these tasks: an ended task is always restarted.
@@ -85,9 +86,7 @@ class SourceChanges:
     restarted: list[UUID]
 
 
-async def supervise(
-    conn: Conn, *, initial_delay: timedelta, max_delay: timedelta, window: timedelta
-) -> SourceChanges:
+async def supervise(conn: Conn, restart: Backoff, *, window: timedelta) -> SourceChanges:
     """Stop unwanted tasks, start missing ones, and restart ended ones after their delay."""
     row = await (await conn.execute(_TRY_LOCK)).fetchone()
     if row is None or not row[0]:
@@ -95,8 +94,8 @@ async def supervise(
     values = {
         "max_attempts": _MAX_ATTEMPTS,
         "timeout_seconds": _TIMEOUT_SECONDS,
-        "initial_delay": initial_delay,
-        "max_delay": max_delay,
+        "initial_delay": restart.initial,
+        "max_delay": restart.max_delay,
         "window": window,
     }
     changed: list[list[UUID]] = []

@@ -3,7 +3,10 @@
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn, rows_as_json
-from trace_etl.state.tasks.claims import ClaimedTask
+from trace_etl.state.tasks.claims import ClaimedTask, ClaimRequest, claim
+
+Slot = tuple[str, UUID]
+"""A worker and the lease token of the task that it asks for."""
 
 # The oldest tasks of all jobs. It claims nothing while any job is paused, because it would then read the
 # queues of paused jobs without use.
@@ -41,7 +44,7 @@ RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.r
 # For the time while a job is paused: the oldest tasks of each job that is not paused. It skips this scan
 # when nothing is queued for the runtime. It reads more candidates than slots, because other claims may
 # lock the same ones.
-_CLAIM_OLDEST_OF_EACH_JOB = """
+_LOCK_OLDEST_OF_EACH_JOB = """
 WITH candidates AS MATERIALIZED (
     SELECT t.task_id, t.bulk, t.queued_at
       FROM jobs j CROSS JOIN LATERAL uncapped_queue(
@@ -51,34 +54,16 @@ WITH candidates AS MATERIALIZED (
        AND EXISTS (SELECT FROM tasks WHERE runtime = %(runtime)s AND status = 'Queued')
      ORDER BY t.bulk, t.queued_at
      LIMIT 4 * %(limit)s::int
-), next AS (
-    SELECT t.task_id FROM candidates c JOIN tasks t USING (task_id)
-     WHERE t.status = 'Queued' AND NOT t.cancel_requested
-     ORDER BY c.bulk, c.queued_at
-     LIMIT %(limit)s::int
-       FOR UPDATE OF t SKIP LOCKED
-), slots AS MATERIALIZED (
-    SELECT ARRAY(SELECT json_array_elements_text(%(workers)s::json)) AS workers,
-           string_to_array(%(lease_tokens)s, ',') AS lease_tokens
-), locked AS (
-    SELECT task_id, workers[n] AS worker_id, lease_tokens[n]::uuid AS lease_token
-      FROM (SELECT task_id, row_number() OVER () AS n FROM next) numbered, slots
 )
-UPDATE tasks t
-   SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,
-       started_at = now(), pinned_snapshot = pg_current_snapshot(),
-       lease_expires_at = now() + make_interval(secs => t.lease_seconds),
-       deadline_at = now() + make_interval(secs => t.timeout_seconds)
-  FROM locked l WHERE t.task_id = l.task_id AND t.status = 'Queued'
-RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
-       t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
-       t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
-       (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
-                                                t.range_start, t.range_end))::text AS pins
+SELECT t.task_id FROM candidates c JOIN tasks t USING (task_id)
+ WHERE t.status = 'Queued' AND NOT t.cancel_requested
+ ORDER BY c.bulk, c.queued_at
+ LIMIT %(limit)s::int
+   FOR UPDATE OF t SKIP LOCKED
 """
 
 
-async def claim_ready(conn: Conn, runtime: str, slots: list[tuple[str, UUID]]) -> list[ClaimedTask]:
+async def claim_ready(conn: Conn, runtime: str, slots: list[Slot]) -> list[ClaimedTask]:
     """Start the oldest ready tasks of a runtime, one for each (worker, lease token)."""
     values = {
         "runtime": runtime,
@@ -87,4 +72,16 @@ async def claim_ready(conn: Conn, runtime: str, slots: list[tuple[str, UUID]]) -
         "lease_tokens": ",".join([token.hex for _, token in slots]),
     }
     claimed = await conn.rows(_CLAIM_OLDEST, values, ClaimedTask._make)
-    return claimed or await conn.rows(_CLAIM_OLDEST_OF_EACH_JOB, values, ClaimedTask._make)
+    return claimed or await _claim_beside_pauses(conn, runtime, slots)
+
+
+async def _claim_beside_pauses(conn: Conn, runtime: str, slots: list[Slot]) -> list[ClaimedTask]:
+    """Start the oldest tasks of jobs that are not paused. The locks last from the search to the claim."""
+    values = {"runtime": runtime, "limit": len(slots)}
+    async with conn.transaction():
+        found = await (await conn.execute(_LOCK_OLDEST_OF_EACH_JOB, values)).fetchall()
+        requests = [
+            ClaimRequest(task_id, worker, token)
+            for (task_id,), (worker, token) in zip(found, slots, strict=False)
+        ]
+        return list((await claim(conn, requests)).values()) if requests else []

@@ -7,6 +7,7 @@ from uuid import UUID
 from trace_etl.api.body import Name
 from trace_etl.api.user.tasks import AttemptItem, Status, TaskItem
 from trace_etl.model.errors import NotFound
+from trace_etl.state.catalog.jobs import WorkFilter
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_one, newest_first
 
@@ -26,14 +27,9 @@ class TaskWithFacts(TaskItem):
 
 
 @dataclass(frozen=True)
-class TaskFilter:
-    """Which tasks to list. None matches every task."""
-
-    dag: Name | None = None
+class TaskFilter(WorkFilter):
     job: Name | None = None
     status: Status | None = None
-    operator: Name | None = None
-    runtime: Name | None = None
     worker: Name | None = None
 
 

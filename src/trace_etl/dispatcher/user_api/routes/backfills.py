@@ -7,24 +7,8 @@ from uuid import UUID
 import structlog
 from fastapi import APIRouter, Depends
 
-from trace_etl.api.user.backfills import (
-    BackfillCanceled,
-    BackfillItem,
-    BackfillList,
-    BackfillPreview,
-    BackfillReply,
-    BackfillRequest,
-    BackfillResumed,
-    ChunkList,
-    ChunkPlan,
-    ChunkState,
-)
-from trace_etl.dispatcher.user_api.backfill_planning import (
-    BackfillPlan,
-    BackfillScope,
-    plan,
-    request,
-)
+from trace_etl.api.user import backfills as bodies
+from trace_etl.dispatcher.user_api import backfill_planning as planning
 from trace_etl.dispatcher.user_api.context import Caller, CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.dispatcher.user_api.pages import MAX_LIMIT, PageDep
@@ -41,37 +25,41 @@ _log = structlog.stdlib.get_logger()
 
 @router.post("/backfills/preview")
 async def preview_backfill(
-    body: BackfillRequest, user: CallerDep, ctx: ContextDep
-) -> BackfillPreview:
+    body: bodies.BackfillRequest, user: CallerDep, ctx: ContextDep
+) -> bodies.BackfillPreview:
     """Show what a backfill would do: its chunks, which of them exist, and the expected rows."""
     async with ctx.pool.connection() as conn:
-        made = await plan(conn, _request(body, user))
+        made = await planning.plan(conn, _request(body, user))
     return _preview(body, made)
 
 
 @router.post("/backfills")
-async def create_backfill(body: BackfillRequest, user: CallerDep, ctx: ContextDep) -> BackfillReply:
+async def create_backfill(
+    body: bodies.BackfillRequest, user: CallerDep, ctx: ContextDep
+) -> bodies.BackfillReply:
     """Start a backfill of a range of a job, as bulk work. A repeated request returns the same one."""
     async with transaction(ctx.pool) as conn:
-        backfill_id, is_new = await request(conn, _request(body, user), user.name)
+        backfill_id, is_new = await planning.request(conn, _request(body, user), user.name)
         backfill = await backfills.get_backfill(conn, user.org_id, backfill_id)
     ctx.wake.backfills.set()
     if is_new:
         _log.info("backfill_created", backfill_id=str(backfill_id), dag=body.dag, job=body.job)
-    return BackfillReply(**dict(backfill), new=is_new)
+    return bodies.BackfillReply(**dict(backfill), new=is_new)
 
 
 @router.get("/backfills")
 async def list_backfills(
     listing: ListingDep, which: Annotated[BackfillFilter, Depends()]
-) -> BackfillList:
+) -> bodies.BackfillList:
     """List backfills, newest first."""
     found = await listing.fetch(backfills.list_backfills, which, datetime, UUID)
-    return listing.reply(BackfillList, found, lambda item: (item.created_at, item.backfill_id))
+    return listing.reply(
+        bodies.BackfillList, found, lambda item: (item.created_at, item.backfill_id)
+    )
 
 
 @router.get("/backfills/{backfill_id}")
-async def get_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -> BackfillItem:
+async def get_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -> bodies.BackfillItem:
     """Show one backfill: its progress, rate and remaining time."""
     async with ctx.pool.connection() as conn:
         return await backfills.get_backfill(conn, user.org_id, backfill_id)
@@ -83,8 +71,8 @@ async def list_chunks(
     user: CallerDep,
     ctx: ContextDep,
     page: PageDep,
-    state: ChunkState | None = None,
-) -> ChunkList:
+    state: bodies.ChunkState | None = None,
+) -> bodies.ChunkList:
     """List the chunks of a backfill by first block, each with its task and error."""
     (after,) = page.after(int) or (-1,)
     async with ctx.pool.connection() as conn:
@@ -92,11 +80,13 @@ async def list_chunks(
         found = await backfills.list_chunks(
             conn, backfill_id, state=state, after=after, limit=page.fetch
         )
-    return page.reply(ChunkList, found, lambda chunk: (chunk.start,))
+    return page.reply(bodies.ChunkList, found, lambda chunk: (chunk.start,))
 
 
 @router.post("/backfills/{backfill_id}/cancel")
-async def cancel_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -> BackfillCanceled:
+async def cancel_backfill(
+    backfill_id: UUID, user: CallerDep, ctx: ContextDep
+) -> bodies.BackfillCanceled:
     """Cancel a backfill: waiting tasks are canceled, running tasks are asked to stop."""
     async with transaction(ctx.pool) as conn:
         state = await steps.lock(conn, user.org_id, backfill_id)
@@ -108,7 +98,7 @@ async def cancel_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -
                 conn, backfill_id, f"the backfill was canceled by {user.name}"
             )
     _log.info("backfill_canceled", backfill_id=str(backfill_id), by=user.name)
-    return BackfillCanceled(
+    return bodies.BackfillCanceled(
         backfill_id=backfill_id,
         state="canceled",
         canceled_tasks=done.tasks,
@@ -117,7 +107,9 @@ async def cancel_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -
 
 
 @router.post("/backfills/{backfill_id}/resume")
-async def resume_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -> BackfillResumed:
+async def resume_backfill(
+    backfill_id: UUID, user: CallerDep, ctx: ContextDep
+) -> bodies.BackfillResumed:
     """Retry the chunks that failed or were canceled."""
     async with transaction(ctx.pool) as conn:
         state = await steps.lock(conn, user.org_id, backfill_id)
@@ -126,16 +118,16 @@ async def resume_backfill(backfill_id: UUID, user: CallerDep, ctx: ContextDep) -
         retried = 0 if state == "running" else await steps.resume(conn, backfill_id)
     ctx.wake.backfills.set()
     _log.info("backfill_resumed", backfill_id=str(backfill_id), by=user.name, chunks=retried)
-    return BackfillResumed(backfill_id=backfill_id, state="running", chunks=retried)
+    return bodies.BackfillResumed(backfill_id=backfill_id, state="running", chunks=retried)
 
 
-def _request(body: BackfillRequest, user: Caller) -> BackfillScope:
+def _request(body: bodies.BackfillRequest, user: Caller) -> planning.BackfillScope:
     span = Range.checked(body.start, body.end)
-    return BackfillScope(user.org_id, body.dag, body.job, span, body.chunk, body.force)
+    return planning.BackfillScope(user.org_id, body.dag, body.job, span, body.chunk, body.force)
 
 
-def _preview(body: BackfillRequest, made: BackfillPlan) -> BackfillPreview:
-    return BackfillPreview(
+def _preview(body: bodies.BackfillRequest, made: planning.BackfillPlan) -> bodies.BackfillPreview:
+    return bodies.BackfillPreview(
         dag=body.dag,
         job=body.job,
         start=body.start,
@@ -149,7 +141,7 @@ def _preview(body: BackfillRequest, made: BackfillPlan) -> BackfillPreview:
         blocks=sum(chunk.span.length for chunk in made.to_build),
         rows=made.rows,
         chunks=[
-            ChunkPlan(start=c.span.start, end=c.span.end, action=c.action, rows=c.rows)
+            bodies.ChunkPlan(start=c.span.start, end=c.span.end, action=c.action, rows=c.rows)
             for c in made.chunks[:MAX_LIMIT]
         ],
     )

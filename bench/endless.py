@@ -14,9 +14,9 @@ import typer
 from trace_etl import logs
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.devtools.devchain.command import HOST, serve_until_signal
+from trace_etl.devtools.devchain.rpc.httpd import listen
 from trace_etl.devtools.devchain.rpc.jsonrpc import JsonRpc
 from trace_etl.devtools.devchain.rpc.methods import NodeMethods
-from trace_etl.devtools.devchain.rpc.server import listen
 
 TXS_PER_BLOCK = 100
 HEAD = 10_000_000

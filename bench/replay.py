@@ -24,9 +24,9 @@ from trace_etl import logs
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.devtools.devchain.chain.blocks import BlockJson, LogJson
 from trace_etl.devtools.devchain.command import HOST, serve_until_signal
+from trace_etl.devtools.devchain.rpc.httpd import listen
 from trace_etl.devtools.devchain.rpc.jsonrpc import JsonRpc
 from trace_etl.devtools.devchain.rpc.methods import NodeMethods
-from trace_etl.devtools.devchain.rpc.server import listen
 
 _BLOCKS_PER_BATCH = 25
 _START_SECONDS = 60.0

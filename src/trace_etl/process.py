@@ -1,10 +1,12 @@
-"""Signals and the ready file of the synchronous processes: worker and sink."""
+"""What processes share: signals, the ready file, and waiting for an event."""
 
+import asyncio
 import json
 import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -32,6 +34,13 @@ def stop_on_signals() -> threading.Event:
 def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Wait until the event is set, at most the given time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(seconds, 0)):
+            await event.wait()
 
 
 def write_ready_file(path: Path | None, **state: str) -> None:

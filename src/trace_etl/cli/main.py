@@ -26,13 +26,7 @@ def version() -> None:
 
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Stack": (
-        lifecycle.up,
-        lifecycle.down,
-        lifecycle.status,
-        demo.demo,
-        prepare.prepare,
-    ),
+    "Stack": (lifecycle.up, lifecycle.down, lifecycle.status, demo.demo, prepare.prepare),
     "DAGs": (
         check.check,
         deploy.plan,
@@ -49,13 +43,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         pauses.pressure,
         deploy.schema,
     ),
-    "Tasks": (
-        tasks.tasks,
-        tasks.task,
-        tasks.cancel,
-        backfills.backfill,
-        watch.watch,
-    ),
+    "Tasks": (tasks.tasks, tasks.task, tasks.cancel, backfills.backfill, watch.watch),
     "Data": (
         datasets.datasets,
         datasets.dataset,
@@ -80,9 +68,7 @@ for panel, commands in _COMMANDS.items():
 for name, (panel, group) in _GROUPS.items():
     app.add_typer(group, name=name, rich_help_panel=panel)
 app.command(
-    rich_help_panel="Stack",
-    add_help_option=False,
-    context_settings=devchain.PASS_ARGUMENTS_ON,
+    rich_help_panel="Stack", add_help_option=False, context_settings=devchain.PASS_ARGUMENTS_ON
 )(devchain.devchain)
 
 

@@ -22,16 +22,7 @@ from trace_etl.dag.schema import (
     PublishSection,
     SourceSection,
 )
-from trace_etl.model.dag import (
-    Bootstrap,
-    Column,
-    Dag,
-    Job,
-    JobInput,
-    Publication,
-    Source,
-    Udf,
-)
+from trace_etl.model.dag import Bootstrap, Column, Dag, Job, JobInput, Publication, Source, Udf
 from trace_etl.model.errors import Fault
 from trace_etl.model.scope import MAX_BLOCK
 

@@ -75,18 +75,6 @@ def _describe_pattern(error: ErrorDetails, context: Context) -> str:
     return f"{rule}, but is {show_value(error['input'])}"
 
 
-def _describe_minimum(error: ErrorDetails, context: Context) -> str:
-    return f"must be at least {context['ge']:,}, not {show_value(error['input'])}"
-
-
-def _describe_maximum(error: ErrorDetails, context: Context) -> str:
-    return f"must be at most {context['le']:,}, not {show_value(error['input'])}"
-
-
-def _describe_missing(*_: object) -> str:
-    return "is required but missing; add it"
-
-
 def _describe_empty(*_: object) -> str:
     return "must not be empty; add a value"
 
@@ -94,7 +82,7 @@ def _describe_empty(*_: object) -> str:
 _INTEGER = _require_type("a whole number")
 _MAP = _require_type("a map")
 _MESSAGES: dict[str, Callable[[ErrorDetails, Context], str]] = {
-    "missing": _describe_missing,
+    "missing": lambda _error, _context: "is required but missing; add it",
     "literal_error": _describe_literal,
     "int_type": _INTEGER,
     "int_parsing": _INTEGER,
@@ -112,6 +100,10 @@ _MESSAGES: dict[str, Callable[[ErrorDetails, Context], str]] = {
     "string_pattern_mismatch": _describe_pattern,
     "string_too_short": _describe_empty,
     "too_short": _describe_empty,
-    "greater_than_equal": _describe_minimum,
-    "less_than_equal": _describe_maximum,
+    "greater_than_equal": lambda e, ctx: (
+        f"must be at least {ctx['ge']:,}, not {show_value(e['input'])}"
+    ),
+    "less_than_equal": lambda e, ctx: (
+        f"must be at most {ctx['le']:,}, not {show_value(e['input'])}"
+    ),
 }

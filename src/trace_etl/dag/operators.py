@@ -173,12 +173,7 @@ OPERATORS: dict[str, Operator] = {
     op.name: op
     for op in (
         Operator(
-            "source",
-            NoConfig,
-            ("dispatcher",),
-            _one_output,
-            forwards_scopes=True,
-            is_implicit=True,
+            "source", NoConfig, ("dispatcher",), _one_output, forwards_scopes=True, is_implicit=True
         ),
         Operator(
             "range_splitter",
@@ -202,14 +197,7 @@ OPERATORS: dict[str, Operator] = {
         Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),
         Operator("erc20_transfers", TransfersConfig, WORKERS, _one_output, _one_input),
         Operator("enrich", EnrichConfig, WORKERS, _one_output, update_strategies=_BOTH),
-        Operator(
-            "sql",
-            SqlConfig,
-            WORKERS,
-            _one_output,
-            update_strategies=_BOTH,
-            runs_sql=True,
-        ),
+        Operator("sql", SqlConfig, WORKERS, _one_output, update_strategies=_BOTH, runs_sql=True),
         Operator("query", QueryConfig, WORKERS, _one_output, runs_sql=True),
         Operator(
             "integrity_check",

@@ -108,7 +108,9 @@ def _upsert_statement(target: AppendTarget) -> sql.Composed:
     """Of several rows with the same key, keep the row of the newest block."""
     names: Sequence[str] = target.schema.names
     rest = [name for name in names if name not in target.key]
-    order = [*_identifiers(target.key), *(_newest(name) for name in _POSITION if name in rest)]
+    newest = sql.SQL("{} DESC NULLS LAST")
+    latest = [newest.format(sql.Identifier(name)) for name in _POSITION if name in rest]
+    order = [*_identifiers(target.key), *latest]
     return sql.SQL(
         "INSERT INTO {table} AS t ({names}) SELECT DISTINCT ON ({key}) {names} FROM {staging} "
         "ORDER BY {order} ON CONFLICT ({key}) DO {action}"
@@ -131,7 +133,3 @@ def _conflict_action(rest: Sequence[str]) -> sql.Composable:
 
 def _identifiers(names: Sequence[str]) -> list[sql.Composable]:
     return [sql.Identifier(name) for name in names]
-
-
-def _newest(name: str) -> sql.Composable:
-    return sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(name))

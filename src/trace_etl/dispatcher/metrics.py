@@ -7,13 +7,7 @@ from collections import Counter as Multiset
 from collections.abc import Iterable
 from functools import cache
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 disable_created_metrics()  # `_created` series double every scrape and serve no dashboard

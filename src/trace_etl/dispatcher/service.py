@@ -85,7 +85,6 @@ class Service:
     reaper_grace: float
 
     def loops(self) -> list[Loop]:
-        """Return the background loops."""
         return [
             Loop(
                 "outbox_publisher",

@@ -44,7 +44,6 @@ def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> St
 
 
 def write(path: Path, connection: StackConnection) -> None:
-    """Write connection.json."""
     private_files.write(path, json.dumps(asdict(connection), indent=2) + "\n")
 
 

@@ -6,8 +6,6 @@ from uuid import UUID
 
 
 class TaskStatus(StrEnum):
-    """The status of a task."""
-
     QUEUED = "Queued"
     RUNNING = "Running"
     COMPLETED = "Completed"

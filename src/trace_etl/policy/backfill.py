@@ -80,12 +80,10 @@ def plan_chunks(
         spans = _subtract(covered, (e.span for e in existing))
         without_input = _subtract([requested], [*covered, *(e.span for e in known)])
         chunks += [Chunk(span, "no_input", None) for span in without_input]
-    chunks += [Chunk(span, "build", _estimate_rows(span, density)) for span in spans]
+    for span in spans:
+        rows = None if density is None else round(span.length * density)
+        chunks.append(Chunk(span, "build", rows))
     return sorted(chunks, key=lambda chunk: chunk.span.start)
-
-
-def _estimate_rows(span: Range, density: float | None) -> int | None:
-    return None if density is None else round(span.length * density)
 
 
 def _overlap(one: Range, other: Range) -> bool:

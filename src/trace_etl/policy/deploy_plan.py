@@ -30,8 +30,6 @@ class GenerationContents:
 
 @dataclass(frozen=True)
 class DeployedState:
-    """The deployed state of a job."""
-
     definition: dict[str, Any]
     generation: str
     active: bool

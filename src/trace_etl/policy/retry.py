@@ -15,7 +15,6 @@ class Backoff:
 
     @classmethod
     def of_seconds(cls, initial: float, max_delay: float, *, jitter: float = 0.0) -> "Backoff":
-        """Build a backoff from seconds."""
         return cls(timedelta(seconds=initial), timedelta(seconds=max_delay), jitter)
 
     def delay(self, failures: int, *, spread: float | None = None) -> timedelta:

@@ -8,6 +8,7 @@ import structlog
 
 from trace_etl.model.errors import Conflict, Unavailable
 from trace_etl.policy.retry import Backoff
+from trace_etl.process import wait_for
 from trace_etl.scheduler import ticks
 from trace_etl.scheduler.api import CronJob, DispatcherApi
 from trace_etl.scheduler.metrics import SchedulerMetrics
@@ -47,7 +48,7 @@ class CronTrigger:
                 pause = _RETRY.delay(self._failures)
                 self.metrics.failures.inc()
                 _log.warning("dispatcher_unavailable", error=str(error), failures=self._failures)
-            await _sleep(stop, pause)
+            await wait_for(stop, pause.total_seconds())
 
     async def fire_once(self, now: datetime) -> datetime:
         """Fire all ticks due at `now`. Returns the time of the next call. Raises Unavailable."""
@@ -91,11 +92,3 @@ class CronTrigger:
     def _list_next_ticks(self, now: datetime) -> list[datetime]:
         found = [ticks.following(job.schedule, now) for job in self._done]
         return [tick for tick in found if tick is not None]
-
-
-async def _sleep(stop: asyncio.Event, pause: timedelta) -> None:
-    try:
-        async with asyncio.timeout(max(pause.total_seconds(), 0)):
-            await stop.wait()
-    except TimeoutError:
-        return

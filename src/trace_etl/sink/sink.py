@@ -116,8 +116,9 @@ class Sink:
             if receive_count > MAX_TRIES:  # every sink that received it died before settling it
                 raise BadBatch(f"the batch was received {MAX_TRIES} times and never settled")
             rows = batch_files.read_rows(batch, self.objects)
+            identity = BatchIdentity(batch.publish_id, batch.publish_no, batch.org_id)
             with connection.transaction(conn):
-                return buffers.write_batch(conn, _table(batch), _identity(batch), rows)
+                return buffers.write_batch(conn, _table(batch), identity, rows)
 
     def _retry_call(
         self, message: Message, body: BufferMessage, error: Refused | Unreachable
@@ -168,7 +169,3 @@ def _table(batch: BufferBatch) -> BufferTable:
     columns = tuple((c.name, c.type, c.nullable) for c in batch.columns or ())
     name = hot_table(batch.dataset_uuid, batch.dataset_version)
     return BufferTable(name, batch.dataset_version, columns, tuple(batch.unique_key))
-
-
-def _identity(batch: BufferBatch) -> BatchIdentity:
-    return BatchIdentity(batch.publish_id, batch.publish_no, batch.org_id)

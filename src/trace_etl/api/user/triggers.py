@@ -21,6 +21,17 @@ class TriggerReply(Reply):
     """What paused the source. The event is stored, and routed when the source resumes."""
 
 
+class DeliveryReply(Reply):
+    event_id: UUID
+    delivery_id: str
+    partition_key: str | None
+    cursor: int | None
+    created: bool
+    """False if this delivery was accepted before; no event is created then."""
+    deferred_by: str | None
+    """What paused the source. The event is stored, and routed when the source resumes."""
+
+
 class TriggerItem(Reply):
     """A range or cursor that a source was asked for."""
 

@@ -10,13 +10,7 @@ from trace_etl.cli.client import Answer, StackClient, fail, quote_segment, sessi
 from trace_etl.cli.dags.check import check_changes, check_file, describe_columns, read_dag_file
 from trace_etl.cli.dags.plans import print_plan, print_rollout, wait_for_rollout
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import (
-    DEFAULT_HOME,
-    DagArgument,
-    DagFileArgument,
-    HomeOption,
-    JsonOption,
-)
+from trace_etl.cli.options import DEFAULT_HOME, DagArgument, DagFileArgument, HomeOption, JsonOption
 from trace_etl.cli.output import format_time, print_answer, print_json, print_rows
 
 _DEPLOY_TIMEOUT = 600.0  # a generation of a million partitions has a million tasks

@@ -61,11 +61,8 @@ def _format_action(job: Json) -> str:
     change = f"new generation ({', '.join(job['because'])})"
     if job["action"] == "start":
         return f"{change}, current at once: the old one has no data"
-    return f"{change}, built beside the old one: {_format_outputs(job['rebuild'])}"
-
-
-def _format_outputs(outputs: Mapping[str, Json]) -> str:
-    return "; ".join(f"{name}: {_format_stock(stock)}" for name, stock in outputs.items())
+    outputs = "; ".join(f"{name}: {_format_stock(of)}" for name, of in job["rebuild"].items())
+    return f"{change}, built beside the old one: {outputs}"
 
 
 def _format_stock(stock: Json) -> str:

@@ -8,13 +8,7 @@ import typer
 
 from trace_etl.cli.client import quote_segment, session
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import (
-    DEFAULT_HOME,
-    DatasetArgument,
-    HomeOption,
-    JsonOption,
-    LimitOption,
-)
+from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption, LimitOption
 from trace_etl.cli.output import format_job, format_number, format_time, print_answer
 
 group = typer.Typer(no_args_is_help=True, help="List and retry buffered batches.")

@@ -123,10 +123,7 @@ def _wait(stack: "Playground", blocks: int, ranges: int, stopwatch: Stopwatch) -
     from trace_etl.cli.tasks.watch import change_signals
 
     stopwatch.restart()
-    with (
-        show_progress(blocks, ranges) as progress,
-        change_signals(stack.client, DAG) as signals,
-    ):
+    with show_progress(blocks, ranges) as progress, change_signals(stack.client, DAG) as signals:
         for _ in signals:
             stack.check_workers()
             jobs = stack.client.get("/v1/tasks/summary", dag=DAG)["jobs"]

@@ -48,8 +48,7 @@ def backfill(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Job that has inputs.")],
     blocks: RangeOption,
     chunk: Annotated[
-        int | None,
-        typer.Option(min=1, help="Blocks per task. Default: the upstream split size."),
+        int | None, typer.Option(min=1, help="Blocks per task. Default: the upstream split size.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Rebuild partitions that exist already.")

@@ -55,8 +55,7 @@ def devchain(
         typer.Option(min=0, help="Seconds between blocks; 0 serves all blocks from the start."),
     ] = 0.0,
     initial: Annotated[
-        int | None,
-        typer.Option(min=1, help="Blocks at the start of a growing chain. Default: 1."),
+        int | None, typer.Option(min=1, help="Blocks at the start of a growing chain. Default: 1.")
     ] = None,
     reorg_at: Annotated[
         str | None,

@@ -33,7 +33,8 @@ def _find_contradictions(accepted: list[Completed]) -> Iterator[Violation]:
         for (one, first), (other, second) in pairwise(group):
             if first != second:
                 text = f"task {key[0]}: attempt {key[1]} was completed twice with different bodies"
-                yield _make_violation(text, one, other)
+                lines = sorted((one.call.line, other.call.line))
+                yield Violation(Invariant.ONE_COMPLETION, text, tuple(lines))
 
 
 def _find_grants_after_success(
@@ -92,7 +93,3 @@ def _find_unreported_success(
     if not any(b.status == "Completed" and b.attempt == row.attempt for _, b in completions):
         text = f"task {row.task_id}: Completed, but attempt {row.attempt} did not report it"
         yield Violation(Invariant.ONE_COMPLETION, text, (line,))
-
-
-def _make_violation(text: str, *fenced: FencedCall) -> Violation:
-    return Violation(Invariant.ONE_COMPLETION, text, tuple(sorted(one.call.line for one in fenced)))

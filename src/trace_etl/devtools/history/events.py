@@ -87,7 +87,10 @@ def _find_miscounts(task_id: UUID, one: EventCall, others: list[EventCall]) -> I
     old = {key for c in known for key in c.keys if key.whole}
     if one.accepted_count > len(one.keys - old):
         text = f"task {task_id}: counted an event as new that had been accepted before"
-        yield _make_violation(text, one, *(c for c in known if c.keys & one.keys))
+        calls = [one, *(c for c in known if c.keys & one.keys)]
+        yield Violation(
+            Invariant.EVENTS_ONCE, text, tuple(sorted(c.fenced.call.line for c in calls))
+        )
 
 
 def _find_duplicates(dump: Dump) -> Iterator[Violation]:
@@ -99,7 +102,3 @@ def _find_duplicates(dump: Dump) -> Iterator[Violation]:
         if len(lines) > 1:
             text = f"task {same[0]}: event {same[3]} exists {len(lines)} times"
             yield Violation(Invariant.EVENTS_ONCE, text, tuple(lines))
-
-
-def _make_violation(text: str, *calls: EventCall) -> Violation:
-    return Violation(Invariant.EVENTS_ONCE, text, tuple(sorted(c.fenced.call.line for c in calls)))

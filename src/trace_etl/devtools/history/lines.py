@@ -96,7 +96,10 @@ def parse(lines: Iterable[str]) -> History:
             continue
         value = _parse_object(number, text)
         if "history" in value:
-            _check_version(number, value["history"])
+            if (version := value["history"]) != VERSION:
+                raise Unreadable(
+                    f"line {number}: version {version!r} is not supported, only {VERSION}"
+                )
         elif "dump" in value:
             tables = _parse_tables(number, value["dump"])
         elif "table" in value:
@@ -115,11 +118,6 @@ def _parse_object(number: int, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Unreadable(f"line {number} is not an object")
     return cast("dict[str, Any]", value)
-
-
-def _check_version(number: int, version: object) -> None:
-    if version != VERSION:
-        raise Unreadable(f"line {number}: version {version!r} is not supported, only {VERSION}")
 
 
 def _parse_tables(number: int, names: object) -> set[str]:

@@ -9,6 +9,7 @@ import structlog
 
 from trace_etl.dispatcher import metrics
 from trace_etl.policy.retry import Backoff
+from trace_etl.process import wait_for
 
 _FAILURE_BACKOFF = Backoff.of_seconds(0.2, 10)
 _log = structlog.stdlib.get_logger()
@@ -47,16 +48,9 @@ class Loop:
                 pause = _FAILURE_BACKOFF.seconds(failures)
                 _log.warning("loop_failed", loop=self.name, failures=failures, error=repr(error))
             if self.min_pause:
-                await self._wait_min_pause(stop)
+                await wait_for(stop, self.min_pause)
             if pause:
                 await self._sleep(pause, stop)
-
-    async def _wait_min_pause(self, stop: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(self.min_pause):
-                await stop.wait()
-        except TimeoutError:
-            return
 
     async def _next_pause(self) -> float:
         due = await self.next_due() if self.next_due else None

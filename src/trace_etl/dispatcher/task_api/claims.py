@@ -33,7 +33,7 @@ class Claims:
             "claim_many",
             writer_connections,
             self._claim_many_batch,
-            weigh=_count_slots,
+            weigh=lambda request: len(request.lease_tokens),
             portion=PORTION,
         )
 
@@ -113,10 +113,6 @@ class Claims:
         ]
         async with conn.transaction():
             return list((await capped_claims.claim_capped(conn, requests)).values())
-
-
-def _count_slots(request: _ReadyRequest) -> int:
-    return len(request.lease_tokens)
 
 
 def _not_claimed(state: claims.ClaimState | None) -> bytes:

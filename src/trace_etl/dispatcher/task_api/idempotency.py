@@ -18,7 +18,6 @@ def has_no_content(body: bodies.Complete) -> bool:
 
 
 def hash_completion(body: bodies.Complete) -> bytes:
-    """Return the content hash of a completion."""
     return (
         _hash_empty_completion(body.status)
         if body.model_fields_set <= _EMPTY_FIELDS
@@ -27,7 +26,6 @@ def hash_completion(body: bodies.Complete) -> bytes:
 
 
 def hash_call(body: bodies.Fenced) -> bytes:
-    """Return the content hash of any fenced call."""
     return hashlib.sha256(body.model_dump_json(exclude=_NOT_CONTENT).encode()).digest()
 
 

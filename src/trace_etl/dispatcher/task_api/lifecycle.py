@@ -153,7 +153,9 @@ class Lifecycle:
             output_authorization.require_output(caller, output.dataset_uuid, output.dataset_version)
         completion = self._new_completion(body, await self._new_events(body.events, caller))
         if body.datasets_published or body.invalidations:
-            published = await asyncio.to_thread(self._read_published, body, caller)
+            published = await asyncio.to_thread(
+                lambda: [self._new_partition(item, caller) for item in body.datasets_published]
+            )
             invalid = await self._new_invalidations(body.invalidations, caller)
             status = await self._complete_and_publish(completion, published, invalid, caller)
         else:
@@ -231,9 +233,6 @@ class Lifecycle:
                         "other attempts commit overlapping ranges; retry"
                     ) from race
         raise AssertionError("unreachable")
-
-    def _read_published(self, body: bodies.Complete, caller: Capability) -> list[NewPartition]:
-        return [self._new_partition(item, caller) for item in body.datasets_published]
 
     def _new_partition(self, item: bodies.Published, caller: Capability) -> NewPartition:
         grant = output_authorization.require_announceable(

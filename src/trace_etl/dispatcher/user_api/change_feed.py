@@ -13,6 +13,7 @@ from uuid import UUID
 import structlog
 
 from trace_etl.model.errors import Unavailable
+from trace_etl.process import wait_for
 from trace_etl.state.db.pool import CONNECTION_ERRORS, Pool
 from trace_etl.state.feed import changes
 from trace_etl.state.feed.changes import ChangePage, ChangePosition
@@ -100,7 +101,7 @@ class ChangeFeed:
                 yield None
                 due = clock() + heartbeat
             if len(page.changes) < PAGE:
-                await _wait(changed, due - clock())
+                await wait_for(changed, due - clock())
 
     async def _read_if_possible(self, which: ChangeFilter, after: ChangePosition) -> ChangePage:
         try:
@@ -134,11 +135,3 @@ class ChangeFeed:
                 org.changed.set()
                 org.changed = asyncio.Event()
             await asyncio.sleep(self._poll_interval)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(max(seconds, 0)):
-            await event.wait()
-    except TimeoutError:
-        return

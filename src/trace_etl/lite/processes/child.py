@@ -70,10 +70,7 @@ class Child:
             self.process.send_signal(sent)
 
     async def _wait(self, grace: float, hurry: asyncio.Event) -> None:
-        waits = {
-            asyncio.ensure_future(self.process.wait()),
-            asyncio.ensure_future(hurry.wait()),
-        }
+        waits = {asyncio.ensure_future(self.process.wait()), asyncio.ensure_future(hurry.wait())}
         try:
             await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -27,7 +27,6 @@ class PartRecord:
 
 
 def write(path: Path, parts: Sequence[PartRecord]) -> None:
-    """Replace the record."""
     private_files.write(path, json.dumps([asdict(part) for part in parts], indent=1))
 
 

@@ -64,9 +64,9 @@ class Supervisor:
         Raises PartFailed if a process cannot be started.
         """
         keepers = [asyncio.create_task(self._keep(part)) for part in self.parts]
-        events = [
+        events: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._announce(on_up)),
-            asyncio.create_task(self._wait_for_stop()),
+            asyncio.create_task(self._stopping.wait()),
         ]
         try:
             await _first_failure_or_end(keepers, *events)
@@ -78,9 +78,6 @@ class Supervisor:
         for event in self._ready.values():
             await event.wait()
         on_up()
-
-    async def _wait_for_stop(self) -> None:
-        await self._stopping.wait()
 
     async def _keep(self, part: Part) -> None:
         """Keep one process running: start it, wait until it exits, wait for the delay, repeat."""
@@ -99,8 +96,9 @@ class Supervisor:
     async def _start(self, part: Part) -> Child:
         process = await child.start(part, self._log_path(part))
         self._children[part.name] = process
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         self._update_record(
-            part, state="starting", pid=process.pid, created=process.created, since=_format_now()
+            part, state="starting", pid=process.pid, created=process.created, since=now
         )
         self.log.event("part_started", part=part.name, pid=process.pid)
         return process
@@ -188,7 +186,3 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _format_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

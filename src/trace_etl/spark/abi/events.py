@@ -77,7 +77,12 @@ class Decoder:
         found = dict(zip(plain, arguments, strict=True))
         _add_reasons(reasons, data, plain)
         found |= self._decode_indexed(logs, reasons)
-        return [c for p in self.event.parameters for c in _flatten(p, found[p])], reasons
+        columns = [
+            column
+            for p in self.event.parameters
+            for column in (found[p].flatten() if _is_wide(p) else [found[p]])
+        ]
+        return columns, reasons
 
     def _decode_indexed(self, logs: _Array, reasons: _Array) -> dict[Parameter, _Array]:
         found: dict[Parameter, _Array] = {}
@@ -235,7 +240,3 @@ def _is_hashed(parameter: Parameter) -> bool:
 
 def _is_wide(parameter: Parameter) -> bool:
     return values.is_wide(parameter.type)
-
-
-def _flatten(parameter: Parameter, column: _Array) -> list[_Array]:
-    return column.flatten() if _is_wide(parameter) else [column]

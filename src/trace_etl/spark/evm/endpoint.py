@@ -4,16 +4,39 @@ import base64
 import http.client
 import socket
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from math import inf
-from threading import Event
+from threading import Event, Lock
 from urllib.parse import unquote, urlsplit
 
 from trace_etl.spark.errors import BadTask
-from trace_etl.spark.evm.rate_limit import RateLimit, shared_rate_limit
 
 _CONNECT_SECONDS = 5.0
+
+
+class RateLimit:
+    """Spaces calls evenly. All connections to one endpoint share it."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._free_at = 0.0
+        self._lock = Lock()
+
+    def wait(self, calls: int, stop: Event) -> None:
+        """Wait until this number of calls may be sent, or until `stop` is set."""
+        with self._lock:
+            begin = max(time.monotonic(), self._free_at)
+            self._free_at = begin + calls / self._per_second
+        stop.wait(max(0.0, begin - time.monotonic()))
+
+
+@cache
+def shared_rate_limit(url: str, per_second: float) -> RateLimit:
+    """Return the rate limit of a URL, one per process."""
+    return RateLimit(per_second)
 
 
 @dataclass(frozen=True)

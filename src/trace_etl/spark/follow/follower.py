@@ -218,8 +218,12 @@ class ChainFollower:
         assert position is not None
         if position.number is None or (position.announced == position.number and not rewrites):
             return
+        cursor = position.number
         self.emit(
-            [_make_event(output, position.number) for output in self.plan.outputs],
+            [
+                Event(dataset_uuid=o.dataset_uuid, dataset_version=o.dataset_version, cursor=cursor)
+                for o in self.plan.outputs
+            ],
             [_make_invalidation(output, one) for one in rewrites for output in self.plan.outputs],
         )
         self._announced_at = time.monotonic()
@@ -238,12 +242,6 @@ class ChainFollower:
             )
         last = batch.blocks[-1].number
         _log.debug("blocks_written", job=self.plan.name, first=batch.first, last=last)
-
-
-def _make_event(output: HotOutput, cursor: int) -> Event:
-    return Event(
-        dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, cursor=cursor
-    )
 
 
 def _make_invalidation(output: HotOutput, rewrite: followers.Rewrite) -> dict[str, object]:

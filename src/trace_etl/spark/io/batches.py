@@ -92,7 +92,12 @@ def pack_rows(batches: Iterator[Any]) -> Iterator[list[bytes]]:
     size = 0
     for batch in batches:
         for row in batch.to_pylist():
-            line = json.dumps(row, default=_encode_bytes, ensure_ascii=False).encode() + b"\n"
+            line = (
+                json.dumps(
+                    row, default=lambda value: "0x" + bytes(value).hex(), ensure_ascii=False
+                ).encode()
+                + b"\n"
+            )
             if lines and (size + len(line) > MAX_BATCH_BYTES or len(lines) >= MAX_BATCH_ROWS):
                 yield lines
                 lines, size = [], 0
@@ -100,7 +105,3 @@ def pack_rows(batches: Iterator[Any]) -> Iterator[list[bytes]]:
             size += len(line)
     if lines:
         yield lines
-
-
-def _encode_bytes(value: Any) -> str:
-    return "0x" + bytes(value).hex()

@@ -93,11 +93,9 @@ def _make_limits(scope: Scope | None, columns: Sequence[str]) -> list[Condition]
 
 def _to_column(limit: Condition) -> Column:
     column = F.col(limit.column)
-    return {
-        ">": column > limit.value,
-        ">=": column >= limit.value,
-        "<=": column <= limit.value,
-    }[limit.operator]
+    return {">": column > limit.value, ">=": column >= limit.value, "<=": column <= limit.value}[
+        limit.operator
+    ]
 
 
 def _make_source(address: str) -> type[DataSource]:

@@ -54,7 +54,7 @@ class Scan:
         with ThreadPoolExecutor(1, "read-ahead") as ahead:
             reading: Future[Any] | None = None
             for group in self._row_groups():
-                following = ahead.submit(self._read, group)
+                following = ahead.submit(group.to_table, schema=self.schema, filter=self._filter())
                 if reading is not None:
                     yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
                 reading = following
@@ -72,9 +72,6 @@ class Scan:
         condition = self._filter()
         for file in source.get_fragments(filter=condition):
             yield from file.split_by_row_group(filter=condition, schema=self.schema)
-
-    def _read(self, group: Any) -> Any:
-        return group.to_table(schema=self.schema, filter=self._filter())
 
     def _filter(self) -> Any:
         if not self.limits:

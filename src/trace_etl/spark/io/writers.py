@@ -183,7 +183,9 @@ class _SplitWriter:
         given = list(batches) and self.scan.batches() if self.scan else batches
         with ExitStack() as stack:
             files = {
-                table: stack.enter_context(self._open_file(table, schema))
+                table: stack.enter_context(
+                    _open_parquet(self.targets[table], schema, is_archive=self.is_archive)
+                )
                 for table, schema in self.schemas.items()
             }
             with ThreadPoolExecutor(1, "parquet") as pool:
@@ -195,9 +197,6 @@ class _SplitWriter:
             written = [(table, file.finish()) for table, file in files.items()]
         freeze_imports()
         yield _report_batch(written)
-
-    def _open_file(self, table: str, schema: Any) -> AbstractContextManager[ParquetFile]:
-        return _open_parquet(self.targets[table], schema, is_archive=self.is_archive)
 
 
 class _PendingWrites:

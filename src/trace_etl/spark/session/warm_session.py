@@ -53,7 +53,6 @@ class WarmSession:
             self._return_session(spark, session, views)
 
     def cancel_jobs(self, session: SparkSession, tag: str) -> None:
-        """Cancel the running jobs with this tag."""
         if self._spark is not None:
             self.engine.cancel_jobs(session, tag)
 

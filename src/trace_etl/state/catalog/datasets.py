@@ -8,16 +8,12 @@ from trace_etl.api.body import Name
 from trace_etl.api.user.datasets import DatasetItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import fetch_all
+from trace_etl.state.db.rows import JobNameFilter, fetch_all
 
 
 @dataclass(frozen=True)
-class DatasetFilter:
-    """Which datasets to list. None matches every dataset."""
-
+class DatasetFilter(JobNameFilter):
     name: Name | None = None
-    dag: Name | None = None
-    job: Name | None = None
     published: bool | None = None
 
 
@@ -130,6 +126,5 @@ async def list_published(conn: Conn, org_id: UUID, names: list[str]) -> list[Pub
 
 
 async def list_published_names(conn: Conn, org_id: UUID) -> list[str]:
-    """List every published name of an org."""
     cursor = await conn.execute(_PUBLISHED_NAMES, {"org_id": org_id})
     return [row[0] for row in await cursor.fetchall()]

@@ -76,17 +76,16 @@ async def find_upstream(conn: Conn, org_id: UUID, dag: Dag, text: str) -> dict[s
     ]
     if missing:
         located = locate(text)
+        none = "; no other DAG publishes a dataset yet"
         raise Invalid(
             [
-                located.fault(path, f"no published dataset {name!r}{_suggest_name(name, known)}")
+                located.fault(
+                    path, f"no published dataset {name!r}{suggest(name, known) if known else none}"
+                )
                 for path, name in missing
             ]
         )
     return {name: known[name] for name in wanted}
-
-
-def _suggest_name(name: str, known: dict[str, UUID]) -> str:
-    return suggest(name, known) if known else "; no other DAG publishes a dataset yet"
 
 
 _INSERT_JOBS = """

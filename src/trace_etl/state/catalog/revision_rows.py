@@ -115,7 +115,6 @@ async def insert_outputs(
     datasets: Mapping[OutputName, UUID],
     versions: Mapping[UUID, UUID],
 ) -> None:
-    """Insert the outputs of new revisions."""
     rows: list[dict[str, Any]] = []
     for job in new:
         for n, output in enumerate(job.outputs):

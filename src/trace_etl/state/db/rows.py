@@ -1,17 +1,27 @@
 """Run a query and build one object from each row, by column name."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString, TypeVar
 from uuid import UUID
 
 from psycopg.rows import class_row, dict_row
 
+from trace_etl.api.body import Name
 from trace_etl.state.db.pool import Conn
 
 T = TypeVar("T")
 NewestFirstKey = tuple[datetime, UUID]
 """Time and id of the last row of a page, in a list sorted newest first."""
+
+
+@dataclass(frozen=True)
+class JobNameFilter:
+    """Which rows to list. None matches every row."""
+
+    dag: Name | None = None
+    job: Name | None = None
 
 
 async def fetch_all(

@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 _FIRST = UUID(int=0)
 _LAST = UUID(int=2**128 - 1)
@@ -80,53 +79,36 @@ WITH recorded AS (
        AND (%(dag)s::text IS NULL OR dag = %(dag)s)
        AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
      ORDER BY changed_xid, change_id LIMIT %(limit)s
-), task_changes AS (
-    SELECT t.changed_xid AS xid, 1 AS source, t.task_id AS key, '' AS subkey, 'task' AS kind,
-           g.name AS dag, j.name AS job,
-           jsonb_build_object(
-               'task_id', t.task_id, 'status', t.status, 'attempt', t.attempt,
-               'max_attempts', t.max_attempts, 'partition_key', t.partition_key,
-               'cursor', t.cursor_value, 'worker_id', t.worker_id, 'retry_at', t.retry_at,
-               'cancel_requested', t.cancel_requested, 'cause', t.cause,
-               'error_code', t.error_code, 'error_message', left(t.error_message, 500),
-               'at', CASE t.status WHEN 'Queued' THEN t.queued_at WHEN 'Running' THEN t.started_at
-                                   ELSE coalesce(t.finished_at, (
-                                       SELECT a.ended_at FROM task_attempts a
-                                        WHERE a.task_id = t.task_id AND a.attempt = t.attempt))
-                     END) AS body
-      FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
-     WHERE t.org_id = %(org_id)s AND (t.changed_xid, t.task_id) > (%(xid_1)s::xid8, %(key_1)s)
-       AND t.changed_xid < %(end)s::xid8
-       AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
+), changed_tasks AS (
+    SELECT changed_xid AS xid, 1 AS source, task_id AS key, '' AS subkey, 'task' AS kind, dag, job, body
+      FROM task_changes
+     WHERE org_id = %(org_id)s AND (changed_xid, task_id) > (%(xid_1)s::xid8, %(key_1)s)
+       AND changed_xid < %(end)s::xid8
+       AND (%(dag)s::text IS NULL OR dag = %(dag)s)
        AND (%(kinds)s::text[] IS NULL OR 'task' = ANY(%(kinds)s))
-     ORDER BY t.changed_xid, t.task_id LIMIT %(limit)s
+     ORDER BY changed_xid, task_id LIMIT %(limit)s
 ), commits AS (
     SELECT p.commit_xid AS xid, 2 AS source, p.dataset_version AS key, p.partition_key AS subkey,
-           'dataset' AS kind, g.name AS dag, j.name AS job,
+           'dataset' AS kind, v.dag, v.job,
            jsonb_build_object(
-               'dataset', n.name, 'dataset_uuid', d.dataset_uuid, 'output', d.output_name,
-               'dataset_version', p.dataset_version,
-               'current', p.dataset_version = d.dataset_version,
+               'dataset', v.dataset, 'dataset_uuid', v.dataset_uuid, 'output', v.output_name,
+               'dataset_version', p.dataset_version, 'current', v.is_current,
                'partition_key', p.partition_key, 'row_count', p.row_count,
                'byte_count', p.byte_count, 'task_id', p.task_id, 'at', p.committed_at) AS body
-      FROM datasets d JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
-      LEFT JOIN publications n USING (dataset_uuid)
-     CROSS JOIN LATERAL (VALUES (d.dataset_version), (d.building_version)) v (dataset_version)
-     CROSS JOIN LATERAL (
+      FROM streamed_generations v CROSS JOIN LATERAL (
            SELECT * FROM partitions c
             WHERE c.dataset_version = v.dataset_version AND c.commit_xid >= %(xid_2)s::xid8
               AND (c.commit_xid, c.dataset_version, c.partition_key)
-                > (%(xid_2)s::xid8, %(key_2)s, %(subkey_2)s)
-              AND c.commit_xid < %(end)s::xid8
+                > (%(xid_2)s::xid8, %(key_2)s, %(subkey_2)s) AND c.commit_xid < %(end)s::xid8
             ORDER BY c.commit_xid, c.partition_key LIMIT %(limit)s) p
-     WHERE d.org_id = %(org_id)s
-       AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
+     WHERE v.org_id = %(org_id)s
+       AND (%(dag)s::text IS NULL OR v.dag = %(dag)s)
        AND (%(kinds)s::text[] IS NULL OR 'dataset' = ANY(%(kinds)s))
      ORDER BY xid, key, subkey LIMIT %(limit)s
+), found AS (
+    SELECT * FROM recorded UNION ALL SELECT * FROM changed_tasks UNION ALL SELECT * FROM commits
 )
-SELECT xid::text::bigint AS xid, source, key, subkey, kind, dag, job, body
-  FROM (SELECT * FROM recorded UNION ALL SELECT * FROM task_changes UNION ALL
-        SELECT * FROM commits) found
+SELECT xid::text::bigint AS xid, source, key, subkey, kind, dag, job, body FROM found
  ORDER BY found.xid, source, key, subkey LIMIT %(limit)s
 """
 
@@ -143,9 +125,7 @@ async def read(
     """Read the next changes of an org after a position."""
     end, _ = await head(conn)
     values = parameters(org_id, after, end, dag=dag, kinds=kinds, limit=limit)
-    async with conn.cursor(row_factory=class_row(Change)) as cursor:
-        await cursor.execute(_READ, values)
-        found = await cursor.fetchall()
+    found = await fetch_all(conn, Change, _READ, values)
     # A short page means that no further change below the end matches, so continue at the end.
     return ChangePage(found, found[-1].position if len(found) == limit else max(after, end))
 

@@ -9,43 +9,33 @@ from trace_etl.api.user.jobs import SourceKind
 from trace_etl.api.user.triggers import TriggerItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_one, newest_first
+from trace_etl.state.db.rows import (
+    JobNameFilter,
+    NewestFirstKey,
+    fetch_all,
+    fetch_one,
+    newest_first,
+)
 
 
 @dataclass(frozen=True)
-class EventFilter:
-    """Which events to list. None matches every event."""
-
-    dag: Name | None = None
-    job: Name | None = None
+class EventFilter(JobNameFilter):
     dataset: Name | None = None
     routed: bool | None = None
 
 
-_VIEW = """
-SELECT e.event_id, g.name AS dag, j.name AS job, d.output_name AS output, p.name AS dataset,
-       e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start AS start,
-       e.range_end AS end, e.cursor_value AS cursor, e.producer_task_id, e.attempt, e.accepted_at,
-       e.routed_at
-  FROM events e JOIN datasets d USING (dataset_uuid)
-  JOIN jobs j ON j.job_id = coalesce(d.job_id, (  -- a buffered dataset has several producers: use the one of this event
-       SELECT t.job_id FROM tasks t WHERE t.task_id = e.producer_task_id))
-  JOIN dags g USING (dag_id) LEFT JOIN publications p ON p.dataset_uuid = d.dataset_uuid
- WHERE e.org_id = %(org_id)s
-"""
-_LIST = (
-    _VIEW
-    + """
-   AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
-   AND (%(job)s::text IS NULL OR j.name = %(job)s)
-   AND (%(dataset)s::text IS NULL OR p.name = %(dataset)s)
-   AND (%(routed)s::boolean IS NULL OR (e.routed_at IS NOT NULL) = %(routed)s)
+_LIST = """
+SELECT * FROM event_details
+ WHERE org_id = %(org_id)s
+   AND (%(dag)s::text IS NULL OR dag = %(dag)s)
+   AND (%(job)s::text IS NULL OR job = %(job)s)
+   AND (%(dataset)s::text IS NULL OR dataset = %(dataset)s)
+   AND (%(routed)s::boolean IS NULL OR (routed_at IS NOT NULL) = %(routed)s)
    AND (%(before)s::timestamptz IS NULL
-        OR (e.accepted_at, e.event_id) < (%(before)s, %(before_id)s))
- ORDER BY e.accepted_at DESC, e.event_id DESC
+        OR (accepted_at, event_id) < (%(before)s, %(before_id)s))
+ ORDER BY accepted_at DESC, event_id DESC
  LIMIT %(limit)s
 """
-)
 
 
 async def list_events(
@@ -55,7 +45,7 @@ async def list_events(
     return await fetch_all(conn, EventItem, _LIST, newest_first(org_id, which, after, limit))
 
 
-_GET = _VIEW + " AND e.event_id = %(event_id)s"
+_GET = "SELECT * FROM event_details WHERE org_id = %(org_id)s AND event_id = %(event_id)s"
 
 
 async def get_event(conn: Conn, org_id: UUID, event_id: UUID) -> EventItem:
@@ -67,11 +57,7 @@ async def get_event(conn: Conn, org_id: UUID, event_id: UUID) -> EventItem:
 
 
 @dataclass(frozen=True)
-class TriggerFilter:
-    """Which triggers to list. None matches every trigger."""
-
-    dag: Name | None = None
-    job: Name | None = None
+class TriggerFilter(JobNameFilter):
     source_kind: SourceKind | None = None
 
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
-from psycopg.rows import class_row
 
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_one
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,10 @@ SELECT b.backfill_id, j.active AND r.generation_hash = b.generation_hash AS is_c
 
 async def lock_next(conn: Conn, after: UUID) -> RunningBackfill | None:
     """Lock the next running backfill that no other replica has locked, in the order of ids."""
-    async with conn.cursor(row_factory=class_row(RunningBackfill)) as cursor:
-        await cursor.execute(_LOCK_NEXT, {"after": after})
-        return await cursor.fetchone()
+    return await fetch_one(conn, RunningBackfill, _LOCK_NEXT, {"after": after})
 
 
 async def has_running(conn: Conn) -> bool:
-    """Return whether any backfill is running."""
     query = "SELECT EXISTS (SELECT FROM backfills WHERE state = 'running')"
     row = await (await conn.execute(query)).fetchone()
     return bool(row and row[0])

@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from typing import Any, get_args
 from uuid import UUID
 
-from psycopg.rows import class_row
-
-from trace_etl.api.body import Name
 from trace_etl.api.user.backfills import BackfillItem, BackfillState, ChunkItem, ChunkState
 from trace_etl.model.errors import NotFound
 from trace_etl.model.scope import Range
 from trace_etl.policy.backfill import Chunk, ExistingScope, estimate_time_left
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_dicts, newest_first
+from trace_etl.state.db.rows import (
+    JobNameFilter,
+    NewestFirstKey,
+    fetch_all,
+    fetch_dicts,
+    newest_first,
+)
 
 _SAMPLE = 2_000  # partitions from which length and row density are estimated
 
@@ -70,9 +73,9 @@ SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
 
 async def list_targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[BackfillTarget]:
     """List the deployed job once for each of its inputs. Raises NotFound."""
-    async with conn.cursor(row_factory=class_row(BackfillTarget)) as cursor:
-        await cursor.execute(_LIST_TARGETS, {"org_id": org_id, "dag": dag, "job": job})
-        found = await cursor.fetchall()
+    found = await fetch_all(
+        conn, BackfillTarget, _LIST_TARGETS, {"org_id": org_id, "dag": dag, "job": job}
+    )
     if not found:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
     return found
@@ -251,11 +254,7 @@ async def get_backfill(conn: Conn, org_id: UUID, backfill_id: UUID) -> BackfillI
 
 
 @dataclass(frozen=True)
-class BackfillFilter:
-    """Which backfills to list. None matches every backfill."""
-
-    dag: Name | None = None
-    job: Name | None = None
+class BackfillFilter(JobNameFilter):
     state: BackfillState | None = None
 
 

@@ -1,14 +1,12 @@
 """Pause and resume jobs on request of people, and list all pauses."""
 
-from dataclasses import dataclass
 from uuid import UUID
 
-from trace_etl.api.body import Name
 from trace_etl.api.user.pressure import PauseItem
 from trace_etl.model.errors import NotFound
 from trace_etl.policy.backpressure import Tier
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import fetch_all
+from trace_etl.state.db.rows import JobNameFilter, fetch_all
 from trace_etl.state.flow import pressure
 
 _FIND_JOBS = """
@@ -94,14 +92,6 @@ async def _find_jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dic
     return found
 
 
-@dataclass(frozen=True)
-class PauseFilter:
-    """Which pauses to list. None matches every pause."""
-
-    dag: Name | None = None
-    job: Name | None = None
-
-
 _LIST = """
 SELECT g.name AS dag, j.name AS job, p.tier, p.by_name AS by, bg.name AS by_dag, bj.name AS by_job,
        p.reason, p.since
@@ -119,7 +109,7 @@ SELECT g.name AS dag, j.name AS job, p.tier, p.by_name AS by, bg.name AS by_dag,
 async def list_pauses(
     conn: Conn,
     org_id: UUID,
-    which: PauseFilter,
+    which: JobNameFilter,
     *,
     after: tuple[str, str, str] | None,
     limit: int,

@@ -36,7 +36,7 @@ async def record(conn: Conn, fence: Fence, defects: list[NewInvalidation]) -> li
     the new tasks. Raises Forbidden for blocks that the checker's task does not cover.
     """
     await _require_inside(conn, fence, defects)
-    producers = await _find_producers(conn, defects)
+    producers = await fetch_all(conn, _Producer, _FIND_PRODUCERS, {"defects": as_rows(defects)})
     recorded = await _insert(conn, fence, _describe_outcomes(defects, producers))
     return await _create_reruns(conn, producers, recorded)
 
@@ -90,10 +90,6 @@ SELECT DISTINCT ON (n.defect, t.task_id)
   LEFT JOIN tasks rerun ON rerun.job_id = t.job_id AND rerun.dedupe_key = 'doubt:' || t.task_id
  ORDER BY n.defect, t.task_id, o.revision_id = j.revision_id DESC
 """
-
-
-async def _find_producers(conn: Conn, defects: list[NewInvalidation]) -> list[_Producer]:
-    return await fetch_all(conn, _Producer, _FIND_PRODUCERS, {"defects": as_rows(defects)})
 
 
 def _describe_outcomes(

@@ -34,8 +34,9 @@ async def get_rollout(
     if found["state"] != "building":
         return RolloutReply(**found, targets=[], jobs=[], failures=[], reason=None)
     key = {"rollout_id": found["rollout_id"], "limit": _MAX_FAILURES}
-    targets, jobs = await _list_targets(conn, key), await _list_jobs(conn, key)
-    failures = await _list_failures(conn, key)
+    targets = [_build_target(row) for row in await fetch_dicts(conn, _TARGETS, key)]
+    jobs = await fetch_all(conn, RolloutJob, _JOBS, key)
+    failures = await fetch_all(conn, RolloutFailure, _FAILURES, key)
     reason = rollout_reasons.explain_rollout(_collect_facts(dag, targets, jobs, failures))
     return RolloutReply(**found, targets=targets, jobs=jobs, failures=failures, reason=reason)
 
@@ -48,10 +49,6 @@ SELECT j.name AS job, d.output_name AS output, p.name, c.*
  WHERE c.rollout_id = %(rollout_id)s
  ORDER BY j.name, d.output_name
 """
-
-
-async def _list_targets(conn: Conn, key: dict[str, Any]) -> list[RolloutTarget]:
-    return [_build_target(row) for row in await fetch_dicts(conn, _TARGETS, key)]
 
 
 def _build_target(row: dict[str, Any]) -> RolloutTarget:
@@ -83,14 +80,6 @@ SELECT t.task_id, t.job, t.partition_key, t.attempt, t.error_code, t.error_messa
    AND t.status = 'Failed' AND t.retry_at IS NULL
  ORDER BY t.finished_at LIMIT %(limit)s
 """
-
-
-async def _list_jobs(conn: Conn, key: dict[str, Any]) -> list[RolloutJob]:
-    return await fetch_all(conn, RolloutJob, _JOBS, key)
-
-
-async def _list_failures(conn: Conn, key: dict[str, Any]) -> list[RolloutFailure]:
-    return await fetch_all(conn, RolloutFailure, _FAILURES, key)
 
 
 def _collect_facts(

@@ -91,6 +91,8 @@ async def trigger(
 #
 # The event of a paused job is deferred: the job gets its tasks when it resumes. If the producer is a bulk
 # task of a job with normal priority (a backfill, a rebuild), the tasks downstream are bulk too.
+#
+# With `hold`, the caller sends the wake-ups itself: the outbox retries them later.
 _ROUTE = """
 WITH event AS (
     UPDATE events e SET routed_at = now()
@@ -99,30 +101,21 @@ WITH event AS (
        AND e.dataset_version IN (d.dataset_version, d.building_version)
     RETURNING e.*, d.dataset_version AS current_version
 ), wanted AS (
-    SELECT DISTINCT ON (r.revision_id, e.event_id)
-           e.event_id, e.org_id, j.job_id, r.revision_id, r.runtime, w.bulk,
-           concat_ws(':', e.dataset_uuid, e.dataset_version, r.generation_hash, e.scope_key)
-               AS dedupe_key,
-           e.dataset_uuid, e.dataset_version, e.partition_key, e.range_start, e.range_end,
-           e.cursor_value, r.max_attempts, r.max_concurrency, r.timeout_seconds,
-           r.heartbeat_timeout_seconds,
-           is_paused(j, w.bulk) AS is_paused
+    SELECT DISTINCT ON (c.revision_id, e.event_id)
+           e.event_id, e.org_id, c.job_id, c.revision_id, c.runtime, w.bulk, e.dataset_uuid,
+           concat_ws(':', e.dataset_uuid, e.dataset_version, c.generation_hash, e.scope_key) AS dedupe_key,
+           e.dataset_version, e.partition_key, e.range_start, e.range_end, e.cursor_value,
+           c.max_attempts, c.max_concurrency, c.timeout_seconds, c.heartbeat_timeout_seconds,
+           is_paused(c.job, w.bulk) AS is_paused
       FROM event e
-      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid
-       AND coalesce(i.dataset_version, e.current_version) = e.dataset_version
-      JOIN job_revisions r ON r.revision_id = i.revision_id AND r.activation = 'reactive'
-      JOIN jobs j ON j.job_id = r.job_id AND j.active AND j.org_id = e.org_id
-       AND r.revision_id IN (j.revision_id, j.building_revision_id)
+      JOIN reactive_inputs c ON c.dataset_uuid = e.dataset_uuid AND c.org_id = e.org_id
+       AND coalesce(c.dataset_version, e.current_version) = e.dataset_version
       LEFT JOIN tasks p ON p.task_id = e.producer_task_id
       LEFT JOIN job_revisions pr ON pr.revision_id = p.revision_id
-     CROSS JOIN LATERAL (
-           SELECT r.priority = 'bulk' OR r.revision_id = j.building_revision_id IS TRUE
-               OR (p.bulk AND pr.priority <> 'bulk') IS TRUE
-     ) AS w (bulk)
+     CROSS JOIN LATERAL (SELECT c.is_bulk OR (p.bulk AND pr.priority <> 'bulk') IS TRUE) w (bulk)
 ), deferred AS (
     INSERT INTO deferred_events (event_id, job_id, bulk)
-    SELECT event_id, job_id, bulk FROM wanted WHERE is_paused
-    ON CONFLICT DO NOTHING
+    SELECT event_id, job_id, bulk FROM wanted WHERE is_paused ON CONFLICT DO NOTHING
 ), created AS (
     SELECT task_id, runtime, bulk FROM insert_tasks(ARRAY(
            SELECT new_task(
@@ -131,7 +124,6 @@ WITH event AS (
                       dataset_version, partition_key, range_start, range_end, cursor_value)
              FROM wanted WHERE NOT is_paused))
 ), woken AS (
-    -- With `hold`, the caller sends these wake-ups itself: the outbox retries them later.
     SELECT outbox_id, kind, target, subject FROM enqueue(ARRAY(
            SELECT CASE runtime WHEN 'dispatcher' THEN wake_entry(task_id, runtime)
                   ELSE wake_entry(task_id, runtime, %(hold)s, %(tries)s) END

@@ -5,8 +5,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from trace_etl.api.body import Name
 from trace_etl.api.user.outbox import OutboxItem
 from trace_etl.state.db.pool import Conn
@@ -47,9 +45,8 @@ SELECT outbox_id, kind, target, subject, body, tries,
 
 async def lease(conn: Conn, *, limit: int, hold: timedelta) -> list[Intent]:
     """Lease due rows for `hold`. If the caller dies, they are due again after that time."""
-    async with conn.cursor(row_factory=class_row(Intent)) as cursor:
-        await cursor.execute(_LEASE, {"limit": limit, "hold": hold})
-        return sorted(await cursor.fetchall(), key=lambda intent: intent.outbox_id)
+    intents = await fetch_all(conn, Intent, _LEASE, {"limit": limit, "hold": hold})
+    return sorted(intents, key=lambda intent: intent.outbox_id)
 
 
 _DELETE = "DELETE FROM outbox WHERE outbox_id = ANY(%(outbox_ids)s)"

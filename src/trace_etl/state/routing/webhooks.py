@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.policy.webhook_scope import WebhookScope
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_one
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,7 @@ SELECT j.org_id, j.job_id, j.revision_id, o.dataset_uuid, o.dataset_version,
 
 async def find_source(conn: Conn, org: str, dag: str, job: str) -> WebhookSource | None:
     """Find a webhook source by name. Returns None if it is not deployed."""
-    async with conn.cursor(row_factory=class_row(WebhookSource)) as cursor:
-        await cursor.execute(_FIND_SOURCE, {"org": org, "dag": dag, "job": job})
-        return await cursor.fetchone()
+    return await fetch_one(conn, WebhookSource, _FIND_SOURCE, {"org": org, "dag": dag, "job": job})
 
 
 # The finished task keeps the hash of the body, to recognise a repeated delivery.

@@ -5,11 +5,10 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from trace_etl.model.errors import NotFound
 from trace_etl.model.task import NotClaimedReason, TaskStatus
 from trace_etl.state.db.pool import Conn, rows_as_json
+from trace_etl.state.db.rows import fetch_all
 
 
 class ClaimRequest(NamedTuple):
@@ -110,18 +109,15 @@ SELECT t.task_id, t.status, t.lease_token, t.cancel_requested, t.retry_at,
 
 async def claim_states(conn: Conn, task_ids: list[UUID]) -> dict[UUID, ClaimState]:
     """Return the states of the given tasks; an unknown task has no entry."""
-    async with conn.cursor(row_factory=class_row(ClaimState)) as cursor:
-        await cursor.execute(_CLAIM_STATES, {"task_ids": task_ids})
-        return {row.task_id: row for row in await cursor.fetchall()}
+    rows = await fetch_all(conn, ClaimState, _CLAIM_STATES, {"task_ids": task_ids})
+    return {row.task_id: row for row in rows}
 
 
 _FIND_CLAIMED = """
-SELECT t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
-       t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
-       t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
-       (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
-                                                t.range_start, t.range_end))::text AS pins
-  FROM tasks t WHERE t.lease_token = %(lease_token)s::uuid AND t.task_id = %(task_id)s::uuid
+SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, timeout_seconds,
+       lease_seconds, dataset_uuid, dataset_version, partition_key, range_start, range_end,
+       cursor_value, invalidation_id, pins
+  FROM claimed_tasks WHERE lease_token = %(lease_token)s::uuid AND task_id = %(task_id)s::uuid
 """
 
 
@@ -132,12 +128,10 @@ async def find_claimed(conn: Conn, request: ClaimRequest) -> list[ClaimedTask]:
 
 
 _FIND_RUNNING = """
-SELECT t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
-       t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
-       t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
-       (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
-                                                t.range_start, t.range_end))::text AS pins
-  FROM tasks t WHERE t.status = 'Running' AND t.lease_token = ANY(%(lease_tokens)s::uuid[])
+SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, timeout_seconds,
+       lease_seconds, dataset_uuid, dataset_version, partition_key, range_start, range_end,
+       cursor_value, invalidation_id, pins
+  FROM claimed_tasks WHERE status = 'Running' AND lease_token = ANY(%(lease_tokens)s::uuid[])
 """
 
 
@@ -148,12 +142,10 @@ async def find_running(conn: Conn, lease_tokens: list[UUID]) -> list[ClaimedTask
 
 
 _GET = """
-SELECT t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
-       t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
-       t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
-       (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
-                                                t.range_start, t.range_end))::text AS pins
-  FROM tasks t WHERE t.task_id = %(task_id)s::uuid
+SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, timeout_seconds,
+       lease_seconds, dataset_uuid, dataset_version, partition_key, range_start, range_end,
+       cursor_value, invalidation_id, pins
+  FROM claimed_tasks WHERE task_id = %(task_id)s::uuid
 """
 
 

@@ -6,10 +6,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn, rows_as_json
+from trace_etl.state.db.rows import fetch_all
 
 
 @dataclass(frozen=True)
@@ -292,6 +291,5 @@ SELECT task_id, status, attempt, lease_token, completion_hash
 
 async def fence_states(conn: Conn, task_ids: list[UUID]) -> dict[UUID, FenceState]:
     """Return the states of the given tasks; an unknown task has no entry."""
-    async with conn.cursor(row_factory=class_row(FenceState)) as cursor:
-        await cursor.execute(_FENCE_STATES, {"task_ids": task_ids})
-        return {row.task_id: row for row in await cursor.fetchall()}
+    rows = await fetch_all(conn, FenceState, _FENCE_STATES, {"task_ids": task_ids})
+    return {row.task_id: row for row in rows}

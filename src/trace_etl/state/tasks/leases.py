@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,16 @@ RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.cancel_requ
 
 async def extend(conn: Conn, fences: list[Fence]) -> dict[Fence, Lease]:
     """Extend leases. A stale fence has no entry in the result."""
-    async with conn.cursor(row_factory=class_row(Lease)) as cursor:
-        await cursor.execute(
-            _EXTEND,
-            {
-                "task_ids": [f.task_id for f in fences],
-                "attempts": [f.attempt for f in fences],
-                "lease_tokens": [f.lease_token for f in fences],
-            },
-        )
-        rows = await cursor.fetchall()
+    rows = await fetch_all(
+        conn,
+        Lease,
+        _EXTEND,
+        {
+            "task_ids": [f.task_id for f in fences],
+            "attempts": [f.attempt for f in fences],
+            "lease_tokens": [f.lease_token for f in fences],
+        },
+    )
     return {Fence(r.task_id, r.attempt, r.lease_token): r for r in rows}
 
 
@@ -84,9 +83,7 @@ async def lock_expired(conn: Conn, *, limit: int) -> list[ExpiredAttempt]:
     """Lock attempts whose lease or deadline has passed, until commit."""
     found: list[ExpiredAttempt] = []
     for query in (_LOCK_EXPIRED, _LOCK_OVERDUE):
-        async with conn.cursor(row_factory=class_row(ExpiredAttempt)) as cursor:
-            await cursor.execute(query, {"limit": limit})
-            found += await cursor.fetchall()
+        found += await fetch_all(conn, ExpiredAttempt, query, {"limit": limit})
     return found
 
 

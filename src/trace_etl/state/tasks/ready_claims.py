@@ -3,30 +3,35 @@
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn, rows_as_json
-from trace_etl.state.tasks.claims import ClaimedTask, ClaimRequest, claim
+from trace_etl.state.tasks.claims import ClaimedTask
 
-Slot = tuple[str, UUID]
-"""A worker and the lease token of the task that it asks for."""
-
-# The oldest tasks of all jobs. It claims nothing while any job is paused, because it would then read the
-# queues of paused jobs without use.
+# `oldest` has the oldest tasks of all jobs. While any job is paused it has none, because it would read the
+# queues of paused jobs without use. `oldest_by_job` then has the oldest tasks of each job that is not
+# paused. It skips this scan when nothing is queued for the runtime. It reads more candidates than slots,
+# because other claims may lock the same ones.
 #
 # A task takes the slot with its row number. A join of tasks and slots would compare each with each.
 _CLAIM_OLDEST = """
-WITH next AS (
+WITH oldest AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
        AND t.max_concurrency IS NULL AND j.capped_operator IS NULL
        AND NOT EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
-     ORDER BY t.bulk, t.queued_at
-     LIMIT %(limit)s::int
-       FOR UPDATE OF t SKIP LOCKED
+     ORDER BY t.bulk, t.queued_at LIMIT %(limit)s::int FOR UPDATE OF t SKIP LOCKED
+), candidates AS MATERIALIZED (
+    SELECT * FROM uncapped_queue_beside_pauses(%(runtime)s, %(limit)s::int, 4 * %(limit)s::int)
+), oldest_by_job AS (
+    SELECT t.task_id FROM candidates c JOIN tasks t USING (task_id)
+     WHERE t.status = 'Queued' AND NOT t.cancel_requested
+     ORDER BY c.bulk, c.queued_at LIMIT %(limit)s::int FOR UPDATE OF t SKIP LOCKED
+), next AS (
+    SELECT task_id, row_number() OVER () AS n
+      FROM (SELECT task_id FROM oldest UNION ALL SELECT task_id FROM oldest_by_job) both_ways
 ), slots AS MATERIALIZED (
     SELECT ARRAY(SELECT json_array_elements_text(%(workers)s::json)) AS workers,
            string_to_array(%(lease_tokens)s, ',') AS lease_tokens
 ), locked AS (
-    SELECT task_id, workers[n] AS worker_id, lease_tokens[n]::uuid AS lease_token
-      FROM (SELECT task_id, row_number() OVER () AS n FROM next) numbered, slots
+    SELECT task_id, workers[n] AS worker_id, lease_tokens[n]::uuid AS lease_token FROM next, slots
 )
 UPDATE tasks t
    SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,
@@ -41,29 +46,8 @@ RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.r
                                                 t.range_start, t.range_end))::text AS pins
 """
 
-# For the time while a job is paused: the oldest tasks of each job that is not paused. It skips this scan
-# when nothing is queued for the runtime. It reads more candidates than slots, because other claims may
-# lock the same ones.
-_LOCK_OLDEST_OF_EACH_JOB = """
-WITH candidates AS MATERIALIZED (
-    SELECT t.task_id, t.bulk, t.queued_at
-      FROM jobs j CROSS JOIN LATERAL uncapped_queue(
-           j.job_id, %(runtime)s, j.bulk_paused_at IS NULL, %(limit)s::int) t
-     WHERE j.paused_at IS NULL AND j.capped_operator IS NULL
-       AND EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
-       AND EXISTS (SELECT FROM tasks WHERE runtime = %(runtime)s AND status = 'Queued')
-     ORDER BY t.bulk, t.queued_at
-     LIMIT 4 * %(limit)s::int
-)
-SELECT t.task_id FROM candidates c JOIN tasks t USING (task_id)
- WHERE t.status = 'Queued' AND NOT t.cancel_requested
- ORDER BY c.bulk, c.queued_at
- LIMIT %(limit)s::int
-   FOR UPDATE OF t SKIP LOCKED
-"""
 
-
-async def claim_ready(conn: Conn, runtime: str, slots: list[Slot]) -> list[ClaimedTask]:
+async def claim_ready(conn: Conn, runtime: str, slots: list[tuple[str, UUID]]) -> list[ClaimedTask]:
     """Start the oldest ready tasks of a runtime, one for each (worker, lease token)."""
     values = {
         "runtime": runtime,
@@ -71,17 +55,4 @@ async def claim_ready(conn: Conn, runtime: str, slots: list[Slot]) -> list[Claim
         "workers": rows_as_json([worker for worker, _ in slots]),
         "lease_tokens": ",".join([token.hex for _, token in slots]),
     }
-    claimed = await conn.rows(_CLAIM_OLDEST, values, ClaimedTask._make)
-    return claimed or await _claim_beside_pauses(conn, runtime, slots)
-
-
-async def _claim_beside_pauses(conn: Conn, runtime: str, slots: list[Slot]) -> list[ClaimedTask]:
-    """Start the oldest tasks of jobs that are not paused. The locks last from the search to the claim."""
-    values = {"runtime": runtime, "limit": len(slots)}
-    async with conn.transaction():
-        found = await (await conn.execute(_LOCK_OLDEST_OF_EACH_JOB, values)).fetchall()
-        requests = [
-            ClaimRequest(task_id, worker, token)
-            for (task_id,), (worker, token) in zip(found, slots, strict=False)
-        ]
-        return list((await claim(conn, requests)).values()) if requests else []
+    return await conn.rows(_CLAIM_OLDEST, values, ClaimedTask._make)

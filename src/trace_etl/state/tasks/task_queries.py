@@ -159,6 +159,5 @@ async def wake_overdue(conn: Conn, runtime: str, *, older_seconds: int, limit: i
 
 
 async def list_queued_runtimes(conn: Conn) -> list[str]:
-    """List the runtimes that have queued tasks."""
     cursor = await conn.execute("SELECT DISTINCT runtime FROM tasks WHERE status = 'Queued'")
     return [row[0] for row in await cursor.fetchall()]

@@ -30,7 +30,6 @@ def encode(item: Item) -> bytes:
 
 
 def encode_bytes(value: bytes) -> bytes:
-    """Encode one byte string."""
     size = len(value)
     if size == 1 and value < b"\x80":
         return value

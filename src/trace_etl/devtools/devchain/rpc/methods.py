@@ -1,10 +1,11 @@
-"""The read methods of an Ethereum node, for any source of blocks."""
+"""The read methods of an Ethereum node, and `devchain_` methods that control a development chain."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
 from trace_etl import __version__
 from trace_etl.devtools.devchain.chain.blocks import FINALITY_DEPTH, BlockJson, BlockSource
+from trace_etl.devtools.devchain.chain.devchain import DevChain
 from trace_etl.devtools.devchain.rpc import log_filter, params
 from trace_etl.devtools.devchain.rpc.errors import InvalidParams, LimitExceeded, RpcError
 
@@ -14,6 +15,7 @@ MAX_LOG_BLOCKS = 10_000
 MAX_LOGS = 20_000
 SAFE_DEPTH = 32
 _NULL = b"null"
+_MAX_MINED = 100_000
 
 
 def hex_json(number: int) -> bytes:
@@ -47,7 +49,6 @@ class NodeMethods:
         }
 
     def block_number(self, raw: Any) -> bytes:
-        """Return the number of the head."""
         params.positional(raw, 0)
         return hex_json(self._source.head)
 
@@ -154,3 +155,20 @@ def _render_block(block: BlockJson | None, full: bool) -> bytes:
     if block is None:
         return _NULL
     return block.full() if full else block.light()
+
+
+def admin_methods(chain: DevChain) -> Mapping[str, Method]:
+    """Return `devchain_mine {n}`, which returns the new head, and `devchain_reorg {depth}`, which
+    returns the number of the first replaced block."""
+
+    def mine(raw: Any) -> bytes:
+        chain.mine(params.count(raw, "n", _MAX_MINED))
+        return hex_json(chain.head)
+
+    def reorg(raw: Any) -> bytes:
+        depth = params.count(raw, "depth", FINALITY_DEPTH)
+        if depth > chain.head:
+            raise InvalidParams(f"invalid argument 0: depth {depth} would replace the genesis")
+        return hex_json(chain.reorg(depth))
+
+    return {"devchain_mine": mine, "devchain_reorg": reorg}

@@ -1,4 +1,4 @@
-"""Serve a chain: listen, seal blocks in the background, and mine a block per interval."""
+"""Serve a chain: seal blocks in the background, and mine a block per interval."""
 
 import asyncio
 import sys
@@ -11,10 +11,9 @@ from time import monotonic
 from typing import TypeVar
 
 from trace_etl.devtools.devchain.chain.devchain import DevChain
-from trace_etl.devtools.devchain.rpc.admin import admin_methods
-from trace_etl.devtools.devchain.rpc.httpd import AnswerRequest, DevchainProtocol
+from trace_etl.devtools.devchain.rpc.httpd import listen
 from trace_etl.devtools.devchain.rpc.jsonrpc import JsonRpc
-from trace_etl.devtools.devchain.rpc.methods import NodeMethods
+from trace_etl.devtools.devchain.rpc.methods import NodeMethods, admin_methods
 
 _SLICE_SECONDS = 0.001
 _T = TypeVar("_T")
@@ -47,21 +46,6 @@ async def grow(chain: DevChain, block_time: float) -> None:
     while chain.head < chain.length - 1:
         await asyncio.sleep(block_time)
         chain.mine(1)
-
-
-@asynccontextmanager
-async def listen(answer: AnswerRequest, host: str, port: int) -> AsyncGenerator[str]:
-    """Listen inside the `with` block; yields the URL. Raises OSError if the port is in use."""
-    connections: set[DevchainProtocol] = set()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: DevchainProtocol(answer, connections), host, port)
-    try:
-        yield f"http://{host}:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for connection in tuple(connections):
-            connection.close()
-        await server.wait_closed()
 
 
 @asynccontextmanager

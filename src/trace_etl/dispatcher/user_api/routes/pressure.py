@@ -18,8 +18,8 @@ from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.dispatcher.user_api.pages import MAX_LIMIT
 from trace_etl.state.db.pool import transaction
+from trace_etl.state.db.rows import JobNameFilter
 from trace_etl.state.flow import loads, pauses
-from trace_etl.state.flow.pauses import PauseFilter
 
 router = APIRouter(prefix="/v1", tags=["pressure"])
 _log = structlog.stdlib.get_logger()
@@ -37,7 +37,7 @@ async def get_pressure(user: CallerDep, ctx: ContextDep) -> Pressure:
 
 
 @router.get("/pauses")
-async def list_pauses(listing: ListingDep, which: Annotated[PauseFilter, Depends()]) -> PauseList:
+async def list_pauses(listing: ListingDep, which: Annotated[JobNameFilter, Depends()]) -> PauseList:
     """List paused jobs: what paused each of them, since when and why."""
     found = await listing.fetch(pauses.list_pauses, which, str, str, str)
     return listing.reply(PauseList, found, lambda pause: (pause.dag, pause.job, pause.by))
@@ -48,13 +48,7 @@ async def pause(body: PauseRequest, user: CallerDep, ctx: ContextDep) -> PauseRe
     """Pause a job or a DAG: no task is created or started. Running tasks continue."""
     async with transaction(ctx.pool) as conn:
         jobs = await pauses.pause(
-            conn,
-            user.org_id,
-            body.dag,
-            body.job,
-            by=user.name,
-            reason=body.reason,
-            tier=body.tier,
+            conn, user.org_id, body.dag, body.job, by=user.name, reason=body.reason, tier=body.tier
         )
     ctx.wake.outbox.set()  # narrowing a pause to bulk work resumes the rest
     _log.info("jobs_paused", dag=body.dag, jobs=jobs, by=user.name, tier=body.tier)
@@ -64,7 +58,7 @@ async def pause(body: PauseRequest, user: CallerDep, ctx: ContextDep) -> PauseRe
 @router.post("/pauses/resume")
 async def resume(body: ResumeRequest, user: CallerDep, ctx: ContextDep) -> ResumeReply:
     """Remove the pauses that people set. Pauses by backpressure stay."""
-    which = PauseFilter(body.dag, body.job)
+    which = JobNameFilter(body.dag, body.job)
     async with transaction(ctx.pool) as conn:
         jobs = await pauses.resume(conn, user.org_id, body.dag, body.job)
         left = await pauses.list_pauses(conn, user.org_id, which, after=None, limit=MAX_LIMIT)

@@ -7,7 +7,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.webhooks import DeliveryReply
+from trace_etl.api.user.triggers import DeliveryReply
 from trace_etl.dispatcher.user_api.context import ContextDep
 from trace_etl.dispatcher.user_api.webhook_signatures import Signature
 from trace_etl.model.errors import Fault, Invalid, TooLarge

@@ -53,7 +53,7 @@ def test_each_published_name_shows_its_old_and_new_output(
     )
     text = shown(capsys, [{**KEPT, "name": "a"}], names)
     assert "+ published as n: a.x" in text
-    assert "- no longer published: o\n      read by other.job: deploy their DAGs again, too" in text
+    assert "- no longer published: o\n      read by other.job: also deploy their DAGs again" in text
     assert "~ p moves from a.x to b.y, when the new data is complete" in text
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from trace_etl import __version__
 from trace_etl.cli import output
 from trace_etl.cli.main import app
-from trace_etl.cli.stack.demo import _dag_text  # pyright: ignore[reportPrivateUsage]
+from trace_etl.cli.stack.demo import _read_example  # pyright: ignore[reportPrivateUsage]
 from trace_etl.cli.stack.progress import DemoProgress
 from trace_etl.dag.parsing import parse_dag
 
@@ -84,7 +84,7 @@ def test_the_schema_accepts_the_example_and_rejects_a_typo() -> None:
 
 def test_the_demo_changes_the_range_size_of_the_example() -> None:
     assert parse_dag(EXAMPLE.read_text()).job("split").config == {"size": 500}
-    assert parse_dag(_dag_text(123)).job("split").config == {"size": 123}
+    assert parse_dag(_read_example(123)).job("split").config == {"size": 123}
 
 
 @pytest.mark.parametrize(

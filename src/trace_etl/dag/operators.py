@@ -29,7 +29,7 @@ class SplitConfig(OperatorConfig):
 
 
 class AggregateConfig(OperatorConfig):
-    """Collects input events into aligned ranges, and emits an event for each complete range."""
+    """Collect input events into aligned ranges, and emit an event for each complete range."""
 
     size: int = Field(10_000, ge=1, le=10_000_000, description="Blocks per range.")
     start: int = Field(

@@ -27,8 +27,7 @@ def check_history(
 ) -> None:
     """Check the task invariants of a recorded run.
 
-    Exit codes: 0 if they are proven, 1 if one
-    is refuted, 2 if the file cannot be read.
+    Exit codes: 0 if they are proven, 1 if one is refuted, 2 if the file cannot be read.
     """
     report = _check_file(file, clock_skew)
     if as_json:

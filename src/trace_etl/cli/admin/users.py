@@ -48,7 +48,9 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Add a user."""
-    _post("/v1/users", {"name": name, "role": role}, home, as_json, f"Added {name} as {role}.")
+    _post_change(
+        "/v1/users", {"name": name, "role": role}, home, as_json, f"Added {name} as {role}."
+    )
 
 
 @group.command()
@@ -63,7 +65,7 @@ def role(
     The new role applies from the next request on.
     """
     path = f"/v1/users/{quote_segment(name)}/role"
-    _post(path, {"role": role}, home, as_json, f"{name} has the role {role} now.")
+    _post_change(path, {"role": role}, home, as_json, f"{name} has the role {role} now.")
 
 
 @group.command()
@@ -72,9 +74,11 @@ def disable(
 ) -> None:
     """Disable a user: reject every request.
 
-    The tokens of the user stop working at once.
+    The tokens of the user stop working immediately.
     """
-    _post(f"/v1/users/{quote_segment(name)}/disable", None, home, as_json, f"Disabled {name}.")
+    _post_change(
+        f"/v1/users/{quote_segment(name)}/disable", None, home, as_json, f"Disabled {name}."
+    )
 
 
 @group.command()
@@ -82,7 +86,7 @@ def enable(
     name: NameArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
     """Enable a disabled user."""
-    _post(f"/v1/users/{quote_segment(name)}/enable", None, home, as_json, f"Enabled {name}.")
+    _post_change(f"/v1/users/{quote_segment(name)}/enable", None, home, as_json, f"Enabled {name}.")
 
 
 @group.command()
@@ -103,7 +107,7 @@ def token(
     typer.echo(keys.sign_user_token(key, name, now=datetime.now(UTC), life=life))
 
 
-def _post(path: str, body: object, home: Path, as_json: bool, message: str) -> None:
+def _post_change(path: str, body: object, home: Path, as_json: bool, message: str) -> None:
     with session(home) as client:
         answer = client.post(path, body)
     print_answer(answer, as_json, lambda _: typer.echo(message))

@@ -34,7 +34,7 @@ def check(
     """Check the SQL of a DAG file with Spark.
 
     Checks SQL, columns and filters, and changes nothing. Starts its own Spark session, which takes
-    some seconds. If the DAG reads published datasets, the stack must run: it knows their columns.
+    some seconds. If the DAG reads published datasets, their columns are read from the running stack.
     """
     _print_analysis(check_file(file, home), as_json=as_json)
 
@@ -42,7 +42,7 @@ def check(
 def check_file(file: Path, home: Path) -> "Analysis":
     """Check all jobs of a DAG file. Exits if one of them has an error."""
     text = read_dag_file(file)
-    dag = _parse(file, text)
+    dag = _parse_file(file, text)
     names = {item.dataset for job in dag.jobs for item in job.inputs if item.dataset}
     if not names:
         return _analyse_or_fail(file, text, dag, {}, None)
@@ -57,7 +57,7 @@ def check_changes(
     """Check the SQL that a plan adds or changes; None if there is none. Exits on an error."""
     from trace_etl.policy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
 
-    dag = _parse(file, text)
+    dag = _parse_file(file, text)
     names = find_changed_sql_jobs(dag, plan["jobs"])
     if not names:
         return None
@@ -90,7 +90,7 @@ def describe_columns(analysis: "Analysis") -> list[dict[str, Any]]:
     ]
 
 
-def _parse(file: Path, text: str) -> "Dag":
+def _parse_file(file: Path, text: str) -> "Dag":
     from trace_etl.dag.parsing import parse_dag
     from trace_etl.model.errors import Invalid
 
@@ -106,13 +106,15 @@ def _analyse_or_fail(
     """Analyse the DAG. Exits if a job in `only` (None: any job) has an error."""
     analysis = _analyse(dag, published, only)
     names = [job.name for job in dag.jobs]
-    errors = [one for one in analysis.problems if only is None or names[one.job] in only]
+    errors = [
+        problem for problem in analysis.problems if only is None or names[problem.job] in only
+    ]
     if errors:
-        fail([f"{file}:{_locate(text, dag, one)}" for one in errors])
+        fail([f"{file}:{_locate_problem(text, dag, problem)}" for problem in errors])
     return analysis
 
 
-def _locate(text: str, dag: "Dag", problem: "JobProblem") -> "Fault":
+def _locate_problem(text: str, dag: "Dag", problem: "JobProblem") -> "Fault":
     """Find the file position of an error: inside the SQL if known, else at the job."""
     from trace_etl.dag.positions import locate, locate_inside
 
@@ -140,8 +142,8 @@ def _analyse(dag: "Dag", published: InputColumns, only: Collection[str] | None) 
         warm = WarmSession(settings)
         try:
             with warm.lease(warm.get(), []) as spark:
-                known = {name: struct_of_columns(shape) for name, shape in published.items()}
-                return analyse_dag(spark, dag, known, only)
+                schemas = {name: struct_of_columns(shape) for name, shape in published.items()}
+                return analyse_dag(spark, dag, schemas, only)
         except SparkNotStarted as error:
             fail([f"{error}; skip the check with --no-check"])
         finally:
@@ -150,10 +152,10 @@ def _analyse(dag: "Dag", published: InputColumns, only: Collection[str] | None) 
 
 def _fetch_columns(client: StackClient, names: Collection[str]) -> InputColumns:
     """Fetch the columns of published datasets; leave out those that are not known yet."""
-    found = {
+    columns_by_name = {
         name: client.get(f"/v1/datasets/{quote_segment(name)}")["columns"] for name in sorted(names)
     }
-    return {name: columns for name, columns in found.items() if columns}
+    return {name: columns for name, columns in columns_by_name.items() if columns}
 
 
 def read_dag_file(file: Path) -> str:

@@ -64,8 +64,8 @@ def pressure(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> No
 def _print_resumed(answer: Answer) -> None:
     jobs: list[str] = answer["jobs"]
     typer.echo(f"Resumed {', '.join(jobs)}." if jobs else "No job was paused by a user.")
-    for held in answer["still_paused"]:
-        typer.echo(f"{held['job']} is still paused by {held['by']}.")
+    for pause in answer["still_paused"]:
+        typer.echo(f"{pause['job']} is still paused by {pause['by']}.")
 
 
 def _print_pressure(answer: Answer) -> None:

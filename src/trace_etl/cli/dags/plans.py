@@ -18,19 +18,21 @@ _MAX_LINES = 20
 
 def print_plan(plan: Json) -> None:
     """Print a plan: one line per changed job, and one line for all unchanged jobs."""
-    kept = [job["name"] for job in plan["jobs"] if job["action"] == "keep"]
+    unchanged = [job["name"] for job in plan["jobs"] if job["action"] == "keep"]
     for job in plan["jobs"]:
         if job["action"] != "keep":
             sign = "~" if job["action"] == "build" else _SIGNS[job["change"]]
             typer.echo(f"  {sign} {job['name']}: {_format_action(job)}")
             for change in job["fields"]:
                 _print_change(change)
-    if kept:
-        typer.echo(f"  = {', '.join(kept)}: {'keep' if len(kept) > 1 else 'keeps'} running")
+    if unchanged:
+        typer.echo(
+            f"  = {', '.join(unchanged)}: {'keep' if len(unchanged) > 1 else 'keeps'} running"
+        )
     for name in plan["names"]:
         typer.echo(f"  {_format_name(name)}")
         if name["readers"]:
-            typer.echo(f"      read by {', '.join(name['readers'])}: deploy their DAGs again, too")
+            typer.echo(f"      read by {', '.join(name['readers'])}: also deploy their DAGs again")
     if plan["builds"]:
         typer.echo(
             f"{format_count(plan['partitions'], 'partition')} to rebuild. Readers see the old "
@@ -60,16 +62,17 @@ def _format_action(job: Json) -> str:
         return "added"
     change = f"new generation ({', '.join(job['because'])})"
     if job["action"] == "start":
-        return f"{change}, current at once: the old one has no data"
-    outputs = "; ".join(f"{name}: {_format_stock(of)}" for name, of in job["rebuild"].items())
+        return f"{change}, current immediately: the old one has no data"
+    rebuilt = job["rebuild"].items()
+    outputs = "; ".join(f"{name}: {_format_existing_data(data)}" for name, data in rebuilt)
     return f"{change}, built beside the old one: {outputs}"
 
 
-def _format_stock(stock: Json) -> str:
-    noun = "partition" if stock["partitions"] else "scope"
-    ranges = [f"{start}-{end}" for start, end in stock["ranges"][:3]]
-    more = ", …" if len(stock["ranges"]) > 3 else ""
-    return format_count(stock["scopes"], noun) + (f" ({', '.join(ranges)}{more})" if ranges else "")
+def _format_existing_data(data: Json) -> str:
+    noun = "partition" if data["partitions"] else "scope"
+    ranges = [f"{start}-{end}" for start, end in data["ranges"][:3]]
+    more = ", …" if len(data["ranges"]) > 3 else ""
+    return format_count(data["scopes"], noun) + (f" ({', '.join(ranges)}{more})" if ranges else "")
 
 
 def _format_name(name: Json) -> str:

@@ -76,10 +76,10 @@ def wait_until_idle(client: StackClient, dag: str) -> None:
 
 def list_lost_tasks(client: StackClient, dag: str) -> dict[str, dict[str, Any]]:
     """List the failed and canceled tasks of a DAG by id, including those that will be retried."""
-    found: list[dict[str, Any]] = []
+    tasks: list[dict[str, Any]] = []
     for status in ("Failed", "Canceled"):
-        found += client.get("/v1/tasks", dag=dag, status=status, limit=1000)["items"]
-    return {task["task_id"]: task for task in found}
+        tasks += client.get("/v1/tasks", dag=dag, status=status, limit=1000)["items"]
+    return {task["task_id"]: task for task in tasks}
 
 
 def format_lost_task(task: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ def invalidate(
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason, shown to other users.")] = "",
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Rebuild the invalid partitions, too.")
+        bool, typer.Option("--rebuild", help="Also rebuild the invalid partitions.")
     ] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
@@ -70,14 +70,14 @@ def _parse_scope(partition: str | None, blocks: str | None, where: list[str]) ->
 
 def _parse_filter(conditions: list[str]) -> dict[str, Any]:
     """Parse `a=1 a=2 b=x` to `{"a": [1, 2], "b": "x"}`, the form of an input's `where`."""
-    found: dict[str, list[str | int]] = {}
+    values: dict[str, list[str | int]] = {}
     for condition in conditions:
         column, equals, value = condition.partition("=")
         if not equals:
             fail([f"--where: expected COLUMN=VALUE, got {condition!r}"], _EXIT_USAGE)
         is_number = value.removeprefix("-").isdecimal()
-        found.setdefault(column.strip(), []).append(int(value) if is_number else value)
-    return {column: items[0] if len(items) == 1 else items for column, items in found.items()}
+        values.setdefault(column.strip(), []).append(int(value) if is_number else value)
+    return {column: items[0] if len(items) == 1 else items for column, items in values.items()}
 
 
 def _print_invalidated(answer: Answer) -> None:

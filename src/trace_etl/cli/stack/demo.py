@@ -75,11 +75,11 @@ def demo(
     from trace_etl.lite.errors import StackError
 
     stopwatch = Stopwatch()
-    text = _dag_text(range_size)
+    text = _read_example(range_size)
     try:
         with playground(blocks, workers, rpc_url, keep=keep) as stack:
             stopwatch.end("stack up", f"{format_count(workers, 'worker')}, sink, {stack.chain}")
-            _run(stack, text, blocks, range_size, stopwatch)
+            _run_example(stack, text, blocks, range_size, stopwatch)
             _print_times(stopwatch)
             _print_next_steps(stack.home if keep else None, stack.chain_pid)
     except StackError as error:
@@ -93,7 +93,7 @@ def demo(
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _dag_text(range_size: int) -> str:
+def _read_example(range_size: int) -> str:
     root = Path(__file__).parents[4]
     try:
         text = (root / _EXAMPLE).read_text(encoding="utf-8")
@@ -102,7 +102,7 @@ def _dag_text(range_size: int) -> str:
     return text.replace(_SIZE_LINE, f"size: {range_size} ")
 
 
-def _run(
+def _run_example(
     stack: "Playground", text: str, blocks: int, range_size: int, stopwatch: Stopwatch
 ) -> None:
     client = stack.client
@@ -110,14 +110,14 @@ def _run(
     body = {"dag": DAG, "job": SOURCE, "start": 0, "end": blocks - 1}
     client.post("/v1/triggers", body)
     typer.echo(f"Deployed {_EXAMPLE} and triggered blocks 0-{blocks - 1}.")
-    _wait(stack, blocks, -(-blocks // range_size), stopwatch)
+    _wait_for_ranges(stack, blocks, -(-blocks // range_size), stopwatch)
     answer = client.query(TOP_RECEIVERS)
     stopwatch.end("final ranking", "one query, DuckDB")
     typer.echo(f"\nTop receivers of ERC-20 transfers in {format_number(blocks)} blocks:\n")
     print_result(answer)
 
 
-def _wait(stack: "Playground", blocks: int, ranges: int, stopwatch: Stopwatch) -> None:
+def _wait_for_ranges(stack: "Playground", blocks: int, ranges: int, stopwatch: Stopwatch) -> None:
     """Show progress until every range is done. Exits if a task fails and has no retry left."""
     from trace_etl.cli.stack.progress import show_progress
     from trace_etl.cli.tasks.watch import change_signals

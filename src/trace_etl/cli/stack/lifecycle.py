@@ -45,7 +45,7 @@ def up(
 ) -> None:
     """Start the stack.
 
-    Starts Postgres, the Dispatcher, the workers, the Query Service and the scheduler.
+    Starts Postgres, the Dispatcher, the workers, the sink, the Query Service and the scheduler.
     """
     from trace_etl.lite.home import Home
     from trace_etl.lite.options import Options
@@ -126,8 +126,8 @@ def _start_in_background(home: "Home", options: "Options", as_json: bool) -> Non
         if options != type(options)():
             raise _print_error(running) from None
         typer.echo(f"{running}; {running.remedy}.", err=True)
-        if as_json and (found := read(home.connection)):
-            output.print_json(asdict(found))
+        if as_json and (running_connection := read(home.connection)):
+            output.print_json(asdict(running_connection))
         return
     except StackError as error:
         raise _print_error(error) from None

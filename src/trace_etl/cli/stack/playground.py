@@ -58,7 +58,7 @@ def playground(
     """
     if rpc_url is not None:
         _check_node(rpc_url, blocks)
-    with _signals_interrupt():
+    with _interrupt_on_signals():
         home = Home(Path(tempfile.mkdtemp(prefix="trace-demo-")))
         chain: _Chain | None = None
         keeping = False
@@ -66,7 +66,7 @@ def playground(
             if rpc_url is None:
                 home.open()
                 chain = _Chain.start(home, blocks, outlive_us=keep)
-            stack = _start(home, chain, rpc_url, workers)
+            stack = _start_stack(home, chain, rpc_url, workers)
             keeping = keep
             with stack.client.http:
                 yield stack
@@ -75,11 +75,11 @@ def playground(
             raise
         finally:
             if not keeping:
-                _remove(home, chain)
+                _remove_stack(home, chain)
 
 
 @contextmanager
-def _signals_interrupt() -> Generator[None]:
+def _interrupt_on_signals() -> Generator[None]:
     """Turn SIGTERM and SIGHUP into KeyboardInterrupt, so that there is one way to clean up."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -93,7 +93,9 @@ def _signals_interrupt() -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _start(home: Home, chain: "_Chain | None", rpc_url: str | None, workers: int) -> Playground:
+def _start_stack(
+    home: Home, chain: "_Chain | None", rpc_url: str | None, workers: int
+) -> Playground:
     typer.echo(f"Starting a stack in {home.path} ...")
     url = chain.url if chain else rpc_url or ""
     connection, seconds = detached.start(home, Options((url,), workers=workers))
@@ -104,7 +106,7 @@ def _start(home: Home, chain: "_Chain | None", rpc_url: str | None, workers: int
     return Playground(home.path, open_client(connection), source, chain.pid if chain else None)
 
 
-def _remove(home: Home, chain: "_Chain | None") -> None:
+def _remove_stack(home: Home, chain: "_Chain | None") -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleanup
     typer.echo("Stopping and removing the stack ...")

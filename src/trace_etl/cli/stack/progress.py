@@ -92,10 +92,10 @@ def show_progress(blocks: int, ranges: int) -> Generator[DemoProgress]:
 class _Bars:
     def __init__(self, progress: "Progress", ranges: int) -> None:
         self._progress = progress
-        self._ingest = self._bar("ingest", ranges)
-        self._receivers = self._bar("receivers", ranges)
+        self._ingest = self._add_bar("ingest", ranges)
+        self._receivers = self._add_bar("receivers", ranges)
 
-    def _bar(self, name: str, ranges: int) -> "TaskID":
+    def _add_bar(self, name: str, ranges: int) -> "TaskID":
         return self._progress.add_task(name, total=ranges, status="ranges")
 
     def show(self, ingested: int, ranked: int, status: str) -> None:

@@ -45,7 +45,9 @@ group = typer.Typer(invoke_without_command=True, help="List, cancel and resume b
 
 def backfill(
     dag: DagArgument,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Job that has inputs.")],
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="Name of a job with inputs, or of a manual source.")
+    ],
     blocks: RangeOption,
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Blocks per task. Default: the upstream split size.")
@@ -76,7 +78,7 @@ def backfill(
         answer = client.post("/v1/backfills", body)
         if not as_json:
             _print_created(answer)
-        _finish(client, answer, wait=wait, as_json=as_json)
+        _finish_command(client, answer, wait=wait, as_json=as_json)
 
 
 @group.callback()
@@ -102,14 +104,14 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one backfill and its failed chunks."""
-    path = _path(backfill_id)
+    path = _make_path(backfill_id)
     with session(home) as client:
         answer = client.get(path)
         if not as_json:
             _print_backfill(answer)
             if failed := client.get(f"{path}/chunks", state="failed", limit=20)["items"]:
                 print_items(failed, _FAILED_CHUNKS)
-        _finish(client, answer, wait=wait, as_json=as_json)
+        _finish_command(client, answer, wait=wait, as_json=as_json)
 
 
 @group.command()
@@ -118,10 +120,10 @@ def cancel(
 ) -> None:
     """Cancel a backfill.
 
-    Queued tasks end at once. Running tasks are asked to stop.
+    Queued tasks end immediately. Running tasks are asked to stop.
     """
     with session(home) as client:
-        answer = client.post(f"{_path(backfill_id)}/cancel")
+        answer = client.post(f"{_make_path(backfill_id)}/cancel")
     print_answer(answer, as_json, _print_canceled)
 
 
@@ -134,20 +136,20 @@ def resume(
 ) -> None:
     """Retry the failed and canceled chunks."""
     with session(home) as client:
-        answer = client.post(f"{_path(backfill_id)}/resume")
+        answer = client.post(f"{_make_path(backfill_id)}/resume")
         if not as_json:
             typer.echo(f"Retrying {format_count(answer['chunks'], 'chunk')}.")
-        _finish(client, answer, wait=wait, as_json=as_json)
+        _finish_command(client, answer, wait=wait, as_json=as_json)
 
 
-def _path(backfill_id: str) -> str:
+def _make_path(backfill_id: str) -> str:
     return f"/v1/backfills/{quote_segment(backfill_id)}"
 
 
-def _finish(client: StackClient, answer: Answer, *, wait: bool, as_json: bool) -> None:
+def _finish_command(client: StackClient, answer: Answer, *, wait: bool, as_json: bool) -> None:
     """Wait for the backfill if requested, print it, and exit with 1 if it did not complete."""
     if wait:
-        answer = _wait(client, answer, quiet=as_json)
+        answer = _wait_for_backfill(client, answer, quiet=as_json)
     if as_json:
         print_json(answer)
     if wait and answer["state"] != "complete":
@@ -155,7 +157,7 @@ def _finish(client: StackClient, answer: Answer, *, wait: bool, as_json: bool) -
         fail([f"the backfill is {answer['state']}: {failed}{answer['why']}".rstrip("; ")])
 
 
-def _wait(client: StackClient, answer: Answer, *, quiet: bool) -> Answer:
+def _wait_for_backfill(client: StackClient, answer: Answer, *, quiet: bool) -> Answer:
     from rich.console import Console
 
     from trace_etl.cli.tasks.watch import change_signals
@@ -165,7 +167,7 @@ def _wait(client: StackClient, answer: Answer, *, quiet: bool) -> Answer:
     with status as spinner, change_signals(client, answer["dag"]) as signals:
         printed: object = None
         for _ in signals:
-            item = client.get(_path(answer["backfill_id"]))
+            item = client.get(_make_path(answer["backfill_id"]))
             if spinner is not None:
                 spinner.update(_format_progress(item))
             counts = [item[name] for name in ("state", "completed", "failed", "paused_by")]
@@ -187,8 +189,8 @@ def _format_progress(item: Answer) -> str:
         return f"{text}: paused by {item['paused_by']}"
     if item["blocks_per_second"]:
         text += f", {_format_rate(item)}"
-    left = _format_time_left(item)
-    return text if left is None else f"{text}, {left} left"
+    time_left = _format_time_left(item)
+    return text if time_left is None else f"{text}, {time_left} left"
 
 
 def _print_preview(answer: Answer) -> None:

@@ -62,7 +62,7 @@ def cancel(
 ) -> None:
     """Cancel a task.
 
-    A queued task ends at once. A running task is asked to stop with its next heartbeat.
+    A queued task ends immediately. A running task is asked to stop at its next heartbeat.
     """
     with session(home) as client:
         answer = client.post(f"/v1/tasks/{quote_segment(task_id)}/cancel")

@@ -100,7 +100,7 @@ def _parse_events(lines: Iterator[str]) -> Generator[StreamEvent | None]:
 
 @contextmanager
 def change_signals(client: StackClient, dag: str) -> Generator[Iterator[None]]:
-    """Signal at once, shortly after changes of the DAG, and at least every second.
+    """Signal immediately, shortly after each change of the DAG, and at least every second.
 
     Commands that show counts read them again at each signal instead of polling.
     """
@@ -113,7 +113,7 @@ def change_signals(client: StackClient, dag: str) -> Generator[Iterator[None]]:
                 if is_closed.is_set():
                     return
         except (NotRunning, RequestRejected):
-            changed.set()  # the caller's next request fails, too, and reports the error
+            changed.set()  # the caller's next request also fails, and reports the error
 
     # A daemon thread: it may block in a read until the next heartbeat, and the program must not wait.
     threading.Thread(target=read_stream, name="changes", daemon=True).start()

@@ -20,9 +20,11 @@ def check(history: History, *, clock_skew: float = 1.0) -> HistoryReport:
     Raises Unreadable for an accepted call with a malformed body.
     """
     facts = collect_facts(history.calls)
-    found = sorted(set(_find_violations(facts, history.dump, clock_skew)), key=lambda v: v.lines)
+    violations = sorted(
+        set(_find_violations(facts, history.dump, clock_skew)), key=lambda v: v.lines
+    )
     return HistoryReport(
-        violations=found,
+        violations=violations,
         calls=len(history.calls),
         unanswered=sum(call.outcome == CallOutcome.MAYBE for call in history.calls),
         tasks=len(facts.grants),

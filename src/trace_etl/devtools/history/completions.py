@@ -30,10 +30,10 @@ def _find_contradictions(accepted: list[Completed]) -> Iterator[Violation]:
     for fenced, body in accepted:
         by_attempt[fenced.key].append((fenced, body))
     for key, group in by_attempt.items():
-        for (one, first), (other, second) in pairwise(group):
+        for (earlier, first), (later, second) in pairwise(group):
             if first != second:
                 text = f"task {key[0]}: attempt {key[1]} was completed twice with different bodies"
-                lines = sorted((one.call.line, other.call.line))
+                lines = sorted((earlier.call.line, later.call.line))
                 yield Violation(Invariant.ONE_COMPLETION, text, tuple(lines))
 
 
@@ -76,10 +76,12 @@ def _find_wrong_outcome(
 ) -> Iterator[Violation]:
     line, row = ended.get(fenced.key, (None, None))
     # A failed attempt of a task that was asked to stop counts as Canceled.
-    right = {body.status, "Canceled"} if body.status == "Failed" else {body.status}
-    if row is None or row.outcome not in right:
-        was = "not recorded" if row is None else f"recorded as {row.outcome}"
-        text = f"task {fenced.key[0]}: attempt {fenced.key[1]} ended {body.status}, but is {was}"
+    allowed = {body.status, "Canceled"} if body.status == "Failed" else {body.status}
+    if row is None or row.outcome not in allowed:
+        recorded = "not recorded" if row is None else f"recorded as {row.outcome}"
+        text = (
+            f"task {fenced.key[0]}: attempt {fenced.key[1]} ended {body.status}, but is {recorded}"
+        )
         lines = (fenced.call.line,) if line is None else (fenced.call.line, line)
         yield Violation(Invariant.ONE_COMPLETION, text, lines)
 

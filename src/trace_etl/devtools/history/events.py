@@ -22,7 +22,7 @@ class EventKey:
     scope_key: str
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.dataset_uuid is not None and self.dataset_version is not None
 
     def may_be(self, other: "EventKey") -> bool:
@@ -51,15 +51,15 @@ class EventCall:
 
 def find_event_calls(facts: Facts, task_id: UUID) -> list[EventCall]:
     """Return every call of a task that contained events."""
-    found = [
+    calls = [
         EventCall(fenced, event_keys(body.events), _read_accepted_count(fenced))
         for fenced, body in facts.calls_of(task_id, event_bodies.Events)
     ]
-    found += [
+    calls += [
         EventCall(fenced, event_keys(body.events), None)
         for fenced, body in facts.calls_of(task_id, lifecycle.Complete)
     ]
-    return [one for one in found if one.keys]
+    return [call for call in calls if call.keys]
 
 
 def _read_accepted_count(fenced: FencedCall) -> int | None:
@@ -74,31 +74,35 @@ def events_once(facts: Facts, dump: Dump | None) -> Iterator[Violation]:
     """Check the counts of new events, and that the table contains each event once."""
     for task_id in list(facts.fenced):
         calls = find_event_calls(facts, task_id)
-        for one in calls:
-            yield from _find_miscounts(task_id, one, [c for c in calls if c is not one])
+        for call in calls:
+            yield from _find_miscounts(task_id, call, [c for c in calls if c is not call])
     if dump is not None and dump.has(EventRow):
         yield from _find_duplicates(dump)
 
 
-def _find_miscounts(task_id: UUID, one: EventCall, others: list[EventCall]) -> Iterator[Violation]:
-    if one.accepted_count is None:
+def _find_miscounts(
+    task_id: UUID, call: EventCall, other_calls: list[EventCall]
+) -> Iterator[Violation]:
+    if call.accepted_count is None:
         return
-    known = [c for c in others if c.fenced.accepted and c.fenced.call.ended_before(one.fenced.call)]
-    old = {key for c in known for key in c.keys if key.whole}
-    if one.accepted_count > len(one.keys - old):
+    earlier = [
+        c for c in other_calls if c.fenced.accepted and c.fenced.call.ended_before(call.fenced.call)
+    ]
+    old = {key for c in earlier for key in c.keys if key.is_complete}
+    if call.accepted_count > len(call.keys - old):
         text = f"task {task_id}: counted an event as new that had been accepted before"
-        calls = [one, *(c for c in known if c.keys & one.keys)]
+        calls = [call, *(c for c in earlier if c.keys & call.keys)]
         yield Violation(
             Invariant.EVENTS_ONCE, text, tuple(sorted(c.fenced.call.line for c in calls))
         )
 
 
 def _find_duplicates(dump: Dump) -> Iterator[Violation]:
-    found: dict[tuple[UUID, UUID, UUID, str], list[int]] = defaultdict(list)
+    lines_by_event: dict[tuple[UUID, UUID, UUID, str], list[int]] = defaultdict(list)
     for line, row in dump.rows_of(EventRow):
-        same = (row.producer_task_id, row.dataset_uuid, row.dataset_version, row.scope_key)
-        found[same].append(line)
-    for same, lines in found.items():
+        event = (row.producer_task_id, row.dataset_uuid, row.dataset_version, row.scope_key)
+        lines_by_event[event].append(line)
+    for event, lines in lines_by_event.items():
         if len(lines) > 1:
-            text = f"task {same[0]}: event {same[3]} exists {len(lines)} times"
+            text = f"task {event[0]}: event {event[3]} exists {len(lines)} times"
             yield Violation(Invariant.EVENTS_ONCE, text, tuple(lines))

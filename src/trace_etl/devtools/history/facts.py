@@ -92,8 +92,8 @@ class Facts:
 
     def calls_of(self, task_id: UUID, kind: type[M]) -> list[tuple[FencedCall, M]]:
         """Return the fenced calls of a task with a body of one type."""
-        found = self.fenced.get(task_id, [])
-        return [(fenced, fenced.body) for fenced in found if isinstance(fenced.body, kind)]
+        calls = self.fenced.get(task_id, [])
+        return [(fenced, fenced.body) for fenced in calls if isinstance(fenced.body, kind)]
 
     def granted(self, key: Attempt) -> list[LeaseGrant]:
         return [g for g in self.grants.get(key[0], []) if g.attempt == key[1]]
@@ -141,18 +141,18 @@ def _add_accepted(facts: Facts, call: RecordedCall) -> None:
     }
     place, named = places.get(call.call, (facts.seen, []))
     for value in named:
-        task = _parse(call, TaskRef, value)
+        task = _parse_answer(call, TaskRef, value)
         place[task.task_id].append(TaskObservation(call, task))
 
 
 def _read_claims(call: RecordedCall) -> Iterator[lifecycle.Claimed]:
     if call.call == "claim_many":
-        yield from _parse(call, lifecycle.ClaimedMany, call.body).claimed
+        yield from _parse_answer(call, lifecycle.ClaimedMany, call.body).claimed
     elif call.body.get("status") == "Claimed":
-        yield _parse(call, lifecycle.Claimed, call.body)
+        yield _parse_answer(call, lifecycle.Claimed, call.body)
 
 
-def _parse(call: RecordedCall, model: type[M], value: Any) -> M:
+def _parse_answer(call: RecordedCall, model: type[M], value: Any) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -34,8 +34,8 @@ def _find_overlap(
 
 
 def _compute_earliest_end(facts: Facts, grant: LeaseGrant, clock_skew: float) -> float:
-    """Return the earliest time at which the lease can have ended: no call that could end it had
-    started before."""
+    """Return the earliest time at which the lease can have ended: before it, no call that could end
+    the lease had started."""
     fenced = [s for s in facts.fenced.get(grant.task_id, []) if s.body.attempt == grant.attempt]
     beats = [s for s in fenced if s.accepted and isinstance(s.body, lifecycle.Heartbeat)]
     ends = [s.call.began for s in fenced if isinstance(s.body, lifecycle.Complete)]
@@ -73,8 +73,8 @@ def _find_decreases(subject: str, observed: list[tuple[RecordedCall, int]]) -> I
     for call, attempt in observed:
         earlier = [(c, a) for c, a in observed if c.ended_before(call) and a > attempt]
         if earlier:
-            newest, was = max(earlier, key=lambda pair: pair[1])
-            text = f"{subject}: attempt {attempt} after attempt {was}"
+            newest, newer_attempt = max(earlier, key=lambda pair: pair[1])
+            text = f"{subject}: attempt {attempt} after attempt {newer_attempt}"
             yield Violation(Invariant.ATTEMPTS_ONLY_GROW, text, _sort_lines(newest, call))
 
 
@@ -104,14 +104,14 @@ def stale_fence(facts: Facts) -> Iterator[Violation]:
 
 
 def _check_lease(facts: Facts, fenced: FencedCall) -> Iterator[Violation]:
-    held = [
+    grants = [
         g for g in facts.granted(fenced.key) if g.claimed.lease_token == fenced.body.lease_token
     ]
-    if not held:
+    if not grants:
         others = [g.call for g in facts.granted(fenced.key)]
         yield _make_violation(fenced, "was accepted with a lease that was never granted", *others)
-    elif all(fenced.call.ended_before(g.call) for g in held):
-        yield _make_violation(fenced, "was accepted before its lease was granted", held[0].call)
+    elif all(fenced.call.ended_before(g.call) for g in grants):
+        yield _make_violation(fenced, "was accepted before its lease was granted", grants[0].call)
 
 
 def _check_superseded(facts: Facts, fenced: FencedCall) -> Iterator[Violation]:

@@ -25,15 +25,15 @@ def partition_effects(facts: Facts, dump: Dump) -> Iterator[Violation]:
     """Check that a partition is committed if and only if a completion was accepted."""
     if not dump.has(PartitionRow):
         return
-    made = _list_publications(facts)
+    publications = _list_publications(facts)
     rows = dump.rows_of(PartitionRow)
     for line, row in rows:
-        if row.task_id in facts.grants and not _is_explained(row, made):
+        if row.task_id in facts.grants and not _is_explained(row, publications):
             text = f"partition {row.partition_key} of {row.dataset_version}: no completion published it"
             yield _make_violation(text, line)
-    for fenced, item in made:
+    for fenced, item in publications:
         if fenced.accepted:
-            yield from _find_missing(facts, fenced, item, rows, made)
+            yield from _find_missing(facts, fenced, item, rows, publications)
 
 
 def _list_publications(facts: Facts) -> list[Publication]:
@@ -45,13 +45,13 @@ def _list_publications(facts: Facts) -> list[Publication]:
     ]
 
 
-def _is_explained(row: PartitionRow, made: list[Publication]) -> bool:
+def _is_explained(row: PartitionRow, publications: list[Publication]) -> bool:
     return any(
         fenced.key == (row.task_id, row.attempt)
         and item.dataset_version == row.dataset_version
         and item.partition_key == row.partition_key
         and item.storage_ref.prefix == row.storage_ref.get("prefix")
-        for fenced, item in made
+        for fenced, item in publications
     )
 
 
@@ -60,7 +60,7 @@ def _find_missing(
     fenced: FencedCall,
     item: lifecycle.Published,
     rows: list[tuple[int, PartitionRow]],
-    made: list[Publication],
+    publications: list[Publication],
 ) -> Iterator[Violation]:
     covering = [(line, row) for line, row in rows if _covers(row, item)]
     where = f"partition {item.partition_key} of {item.dataset_version}"
@@ -70,7 +70,7 @@ def _find_missing(
         key = (row.task_id, row.attempt)
         if (
             key != fenced.key
-            and _is_older(row, fenced, made)
+            and _is_older(row, fenced, publications)
             and _was_claimed_before(facts, key, fenced)
         ):
             yield _make_violation(
@@ -80,7 +80,7 @@ def _find_missing(
 
 def _was_claimed_before(facts: Facts, key: Attempt, fenced: FencedCall) -> bool:
     """Whether the current owner was claimed first. If not, its inputs may be newer, and the commit
-    rightly leaves it in place."""
+    must not replace it."""
     ours, theirs = facts.granted(fenced.key), facts.granted(key)
     return all(their.call.ended_before(our.call) for our in ours for their in theirs)
 
@@ -97,8 +97,8 @@ def _covers(row: PartitionRow, item: lifecycle.Published) -> bool:
     return row.range_start <= item.range_start and item.range_end <= row.range_end
 
 
-def _is_older(row: PartitionRow, fenced: FencedCall, made: list[Publication]) -> bool:
-    owners = [s for s, _ in made if s.key == (row.task_id, row.attempt)]
+def _is_older(row: PartitionRow, fenced: FencedCall, publications: list[Publication]) -> bool:
+    owners = [s for s, _ in publications if s.key == (row.task_id, row.attempt)]
     return bool(owners) and all(owner.call.ended_before(fenced.call) for owner in owners)
 
 
@@ -109,7 +109,7 @@ def buffer_effects(facts: Facts, dump: Dump | None) -> Iterator[Violation]:
         for fenced, body in facts.calls_of(task_id, lifecycle.BufferPublish):
             if fenced.accepted:
                 answer = lifecycle.BufferPublishAccepted.model_validate(fenced.call.body)
-                same = (_batch_key(body), body.dataset_uuid, body.dedupe_scope)
+                same = (_make_batch_key(body), body.dataset_uuid, body.dedupe_scope)
                 answers[same][answer.publish_id] = fenced.call.line
     for (batch, _, _), ids in answers.items():
         if len(ids) > 1:
@@ -122,19 +122,21 @@ def buffer_effects(facts: Facts, dump: Dump | None) -> Iterator[Violation]:
         yield from _check_messages(dump)
 
 
-def _batch_key(body: lifecycle.BufferPublish) -> Batch:
+def _make_batch_key(body: lifecycle.BufferPublish) -> Batch:
     return body.task_id, body.attempt, body.batch_uri
 
 
-def _check_records(facts: Facts, dump: Dump, answered: dict[UUID, int]) -> Iterator[Violation]:
+def _check_records(
+    facts: Facts, dump: Dump, accepted_lines: dict[UUID, int]
+) -> Iterator[Violation]:
     rows = {row.publish_id: (line, row) for line, row in dump.rows_of(BufferRow)}
-    for publish_id, line in answered.items():
+    for publish_id, line in accepted_lines.items():
         if publish_id not in rows:
             yield _make_violation(
                 f"buffer publish {publish_id} was accepted and does not exist", line
             )
     sent = {
-        _batch_key(b)
+        _make_batch_key(b)
         for t in list(facts.fenced)
         for _, b in facts.calls_of(t, lifecycle.BufferPublish)
     }
@@ -149,11 +151,11 @@ def _check_messages(dump: Dump) -> Iterator[Violation]:
     if not dump.has(OutboxRow):
         return
     rows = {row.publish_id: (line, row) for line, row in dump.rows_of(BufferRow)}
-    asked: dict[UUID, list[int]] = defaultdict(list)
+    pending: dict[UUID, list[int]] = defaultdict(list)
     for line, row in dump.rows_of(OutboxRow):
         if row.kind == "buffer_message":
-            asked[row.subject].append(line)
-    for publish_id, lines in asked.items():
+            pending[row.subject].append(line)
+    for publish_id, lines in pending.items():
         if publish_id not in rows:
             yield _make_violation(
                 f"the outbox sends buffer publish {publish_id}, which does not exist", *lines
@@ -163,22 +165,22 @@ def _check_messages(dump: Dump) -> Iterator[Violation]:
                 f"the outbox sends buffer publish {publish_id} {len(lines)} times", *lines
             )
     if dump.has(MessageRow):
-        yield from _check_delivered(dump, rows, asked)
+        yield from _check_delivered(dump, rows, pending)
 
 
 def _check_delivered(
-    dump: Dump, rows: dict[UUID, tuple[int, BufferRow]], asked: dict[UUID, list[int]]
+    dump: Dump, rows: dict[UUID, tuple[int, BufferRow]], pending: dict[UUID, list[int]]
 ) -> Iterator[Violation]:
     sent: dict[Batch, list[int]] = defaultdict(list)
     for line, row in dump.rows_of(MessageRow):
         if row.queue == "buffer":
             sent[_read_batch(row)].append(line)
     for publish_id, (line, row) in rows.items():
-        if publish_id not in asked and not sent.get((row.task_id, row.attempt, row.batch_uri)):
+        if publish_id not in pending and not sent.get((row.task_id, row.attempt, row.batch_uri)):
             yield _make_violation(f"buffer publish {publish_id} has no message", line)
-    known = {(row.task_id, row.attempt, row.batch_uri) for _, row in rows.values()}
+    recorded = {(row.task_id, row.attempt, row.batch_uri) for _, row in rows.values()}
     for batch, lines in sent.items():
-        if batch not in known:
+        if batch not in recorded:
             yield _make_violation(
                 f"a message names batch {batch[2]}, which no call published", *lines
             )
@@ -193,13 +195,13 @@ def wake_up_effects(dump: Dump) -> Iterator[Violation]:
     """Check that every wake-up is for an existing task."""
     if not dump.has(TaskRow):
         return
-    known = {row.task_id for _, row in dump.rows_of(TaskRow)}
+    task_ids = {row.task_id for _, row in dump.rows_of(TaskRow)}
     for line, row in dump.rows_of(OutboxRow):
-        if row.kind in ("wake_up", "run_inline") and row.subject not in known:
+        if row.kind in ("wake_up", "run_inline") and row.subject not in task_ids:
             yield _make_violation(f"woken for task {row.subject}, which does not exist", line)
     for line, row in dump.rows_of(MessageRow):
         task_id = row.body.get("task_id")
-        if isinstance(task_id, str) and UUID(task_id) not in known:
+        if isinstance(task_id, str) and UUID(task_id) not in task_ids:
             yield _make_violation(f"woken for task {task_id}, which does not exist", line)
 
 

@@ -28,7 +28,7 @@ class TaskRow(DumpRow):
     dedupe_key: str = ""
 
     @property
-    def is_again(self) -> bool:
+    def is_rebuild(self) -> bool:
         """Whether an invalidation or a rebuild created the task, not an event."""
         return self.invalidation_id is not None or self.dedupe_key.startswith(
             ("again:", "rebuild:")
@@ -140,5 +140,5 @@ class Dump:
 
     def rows_of(self, kind: type[F]) -> list[tuple[int, F]]:
         """Return the rows of a table, each with its line number."""
-        found = self.rows.get(_NAMES[kind], [])
-        return [(row.line, row.fields) for row in found if isinstance(row.fields, kind)]
+        rows = self.rows.get(_NAMES[kind], [])
+        return [(row.line, row.fields) for row in rows if isinstance(row.fields, kind)]

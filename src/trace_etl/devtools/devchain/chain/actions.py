@@ -75,16 +75,16 @@ def swap(world: World, slot: TransactionDraw, sender: Party, nonce: int) -> Effe
     pool = world.pools[world.rank_pool(slot.asset)]
     units = 1 + slot.amount % 1_000_000
     paid = abi_word(units * 10**pool.token_in.decimals // 100)
-    got = abi_word((1 + slot.noise % units) * 10**pool.token_out.decimals // 100)
+    received = abi_word((1 + slot.noise % units) * 10**pool.token_out.decimals // 100)
     reserves = abi_word(slot.noise) + abi_word(slot.amount)
-    amounts = paid + bytes(64) + got
+    amounts = paid + bytes(64) + received
     logs = (
         Log(pool.token_in.address, (TRANSFER, sender.topic, pool.party.topic), paid),
-        Log(pool.token_out.address, (TRANSFER, pool.party.topic, sender.topic), got),
+        Log(pool.token_out.address, (TRANSFER, pool.party.topic, sender.topic), received),
         Log(pool.party.address, (SYNC,), reserves),
         Log(pool.party.address, (SWAP, world.router.topic, sender.topic), amounts),
     )
-    call = _SWAP_CALL + pool.party.topic + paid + got
+    call = _SWAP_CALL + pool.party.topic + paid + received
     return Effect(world.router.address, 0, call, 110_000, logs)
 
 

@@ -35,10 +35,10 @@ class BodyWriter:
 
     def write(self, number: int, fork: int) -> Body:
         """Generate the body of a block on a fork (0 is the main chain)."""
-        head, slots = self._draw(number, fork)
+        head, slots = self._draw_numbers(number, fork)
         transactions: list[Transaction] = []
         outcomes: list[TransactionOutcome] = []
-        for index, slot in enumerate(slots[: self._count(number, head)]):
+        for index, slot in enumerate(slots[: self._count_transactions(number, head)]):
             # Nonces grow for every sender, with gaps: there is no state between blocks.
             nonce = number * _NONCES_PER_BLOCK + index
             transaction, outcome = make_transaction(self._world, self._chain_id, slot, nonce)
@@ -49,7 +49,7 @@ class BodyWriter:
         roots = (head.state_root, head.mix_hash)
         return Body(number, fork, miner, base_fee, *roots, transactions, outcomes)
 
-    def _draw(self, number: int, fork: int) -> tuple[BlockDraw, list[TransactionDraw]]:
+    def _draw_numbers(self, number: int, fork: int) -> tuple[BlockDraw, list[TransactionDraw]]:
         """Draw the random numbers. On a fork every second transaction is the same as on the main
         chain, because a real reorganisation keeps some transactions."""
         reach = self._mean + self._spread
@@ -58,7 +58,7 @@ class BodyWriter:
             slots[1::2] = draw(self._world.seed, number, 0, reach)[1][1::2]
         return head, slots
 
-    def _count(self, number: int, head: BlockDraw) -> int:
+    def _count_transactions(self, number: int, head: BlockDraw) -> int:
         """Return 0.5 to 1.5 times the mean; 0 for the genesis and for one block in 32."""
         if number == 0 or head.emptiness < _ONE_IN_32:
             return 0

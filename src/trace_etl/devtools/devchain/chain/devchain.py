@@ -71,7 +71,7 @@ class DevChain:
 
     @property
     def sealed(self) -> int:
-        """How many blocks, from the genesis, have been computed."""
+        """The number of blocks, from the genesis, that have been computed."""
         return len(self._sealed)
 
     def mine(self, blocks: int) -> None:
@@ -80,17 +80,17 @@ class DevChain:
         plan = self._reorg_at
         if plan is not None and self._head >= plan.block:
             self._reorg_at = None
-            self._replace(plan.block - plan.depth + 1, plan.block)
+            self._replace_blocks(plan.block - plan.depth + 1, plan.block)
 
     def reorg(self, depth: int) -> int:
         """Replace the last blocks and return the first replaced number. Raises ValueError."""
         _check_bounds("depth", depth, 1, min(self._head, FINALITY_DEPTH))
         first = self._head - depth + 1
-        self._replace(first, self._head)
+        self._replace_blocks(first, self._head)
         return first
 
     def seal_to(self, number: int) -> None:
-        """Work out the blocks up to that number, or up to the head."""
+        """Compute the blocks up to this number, or up to the head."""
         while len(self._sealed) <= number and self.seal_next():
             pass
 
@@ -109,7 +109,7 @@ class DevChain:
         """Render one more sealed block in advance; return False if none is left or the cache is full."""
         if self._rendered >= len(self._sealed) or self._cache.is_full:
             return False
-        self._render(self._sealed[self._rendered])
+        self._render_block(self._sealed[self._rendered])
         self._rendered += 1
         return True
 
@@ -119,7 +119,7 @@ class DevChain:
             return None
         if number >= len(self._sealed):
             raise Unsealed(number)
-        return self._render(self._sealed[number])
+        return self._render_block(self._sealed[number])
 
     def block_by_hash(self, block_hash: str) -> BlockJson | None:
         """Return a block by its hash, also a replaced one, as real nodes do. Raises Unsealed."""
@@ -127,7 +127,7 @@ class DevChain:
         if block is None:
             self._require_all()
             return None
-        return self._render(block)
+        return self._render_block(block)
 
     def find_transaction(self, transaction_hash: str) -> tuple[BlockJson, int] | None:
         """Return the block and position of a canonical transaction. Raises Unsealed."""
@@ -138,14 +138,14 @@ class DevChain:
             self._require_all()
             return None
         block = self._sealed[number]
-        return self._render(block), block.transaction_hashes.index(key)
+        return self._render_block(block), block.transaction_hashes.index(key)
 
     def _require_all(self) -> None:
         """Raise Unsealed if a block is not sealed: an unknown hash may belong to it."""
         if len(self._sealed) <= self._head:
             raise Unsealed(self._head)
 
-    def _replace(self, first: int, last: int) -> None:
+    def _replace_blocks(self, first: int, last: int) -> None:
         """Put blocks first..last on a new fork. Unsealed blocks were never served, so they have no
         replaced version."""
         self._forks += 1
@@ -161,7 +161,7 @@ class DevChain:
             self._by_transaction.update(dict.fromkeys(hashes, number))
         self._indexed = len(self._sealed)
 
-    def _render(self, block: SealedBlock) -> BlockJson:
+    def _render_block(self, block: SealedBlock) -> BlockJson:
         rendered = self._cache.get(block.hash)
         if rendered is None:
             rendered = render(block, self._writer.write(block.header.number, block.fork))

@@ -124,7 +124,7 @@ def _read_id(message: Any) -> bytes:
 
 def _find_first_id(calls: list[Any]) -> bytes:
     """Return the first id of a batch: a batch has no id, and geth uses that of the first call."""
-    return next((known for known in map(_read_id, calls) if known != _NULL_ID), _NULL_ID)
+    return next((call_id for call_id in map(_read_id, calls) if call_id != _NULL_ID), _NULL_ID)
 
 
 def _render_error(call_id: bytes, error: RpcError) -> bytes:

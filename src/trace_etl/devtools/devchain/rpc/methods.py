@@ -33,10 +33,10 @@ class NodeMethods:
         """Return all methods by name."""
         client = f'"trace-devchain/v{__version__}"'.encode()
         return {
-            "eth_chainId": self._constant_method(hex_json(self._source.chain_id)),
-            "net_version": self._constant_method(b'"%d"' % self._source.chain_id),
-            "web3_clientVersion": self._constant_method(client),
-            "eth_syncing": self._constant_method(b"false"),
+            "eth_chainId": self._make_constant_method(hex_json(self._source.chain_id)),
+            "net_version": self._make_constant_method(b'"%d"' % self._source.chain_id),
+            "web3_clientVersion": self._make_constant_method(client),
+            "eth_syncing": self._make_constant_method(b"false"),
             "eth_blockNumber": self.block_number,
             "eth_getBlockByNumber": self.block_by_number,
             "eth_getBlockByHash": self.block_by_hash,
@@ -55,7 +55,7 @@ class NodeMethods:
     def block_by_number(self, raw: Any) -> bytes:
         """Return a block by number or tag, with transactions or their hashes."""
         tag, full = params.positional(raw, 2)
-        return _render_block(self._block_at(params.block_tag(tag, 0)), params.flag(full, 1))
+        return _render_block(self._read_block_at(params.block_tag(tag, 0)), params.flag(full, 1))
 
     def block_by_hash(self, raw: Any) -> bytes:
         """Return a block by hash, with transactions or their hashes."""
@@ -64,12 +64,12 @@ class NodeMethods:
         return _render_block(block, params.flag(full, 1))
 
     def transaction_count_by_number(self, raw: Any) -> bytes:
-        """How many transactions a block has."""
-        block = self._block_at(params.block_tag(params.positional(raw, 1)[0], 0))
+        """Return the number of transactions of a block."""
+        block = self._read_block_at(params.block_tag(params.positional(raw, 1)[0], 0))
         return _NULL if block is None else hex_json(len(block.transactions))
 
     def transaction_count_by_hash(self, raw: Any) -> bytes:
-        """How many transactions a block has."""
+        """Return the number of transactions of a block."""
         block_hash = params.block_hash(params.positional(raw, 1)[0], 0)
         block = self._source.block_by_hash(block_hash)
         return _NULL if block is None else hex_json(len(block.transactions))
@@ -81,31 +81,31 @@ class NodeMethods:
 
     def transaction_by_hash(self, raw: Any) -> bytes:
         """Return a canonical transaction."""
-        found = self._find_transaction(raw)
-        return _NULL if found is None else found[0].transactions[found[1]]
+        position = self._find_transaction(raw)
+        return _NULL if position is None else position[0].transactions[position[1]]
 
     def transaction_receipt(self, raw: Any) -> bytes:
         """Return the receipt of a canonical transaction."""
-        found = self._find_transaction(raw)
-        return _NULL if found is None else found[0].receipts[found[1]]
+        position = self._find_transaction(raw)
+        return _NULL if position is None else position[0].receipts[position[1]]
 
     def logs(self, raw: Any) -> bytes:
         """Return logs by range or block hash, address and topics."""
-        wanted = log_filter.parse(params.positional(raw, 1)[0])
-        found: list[bytes] = []
-        for block in self._select_blocks(wanted):
-            found += wanted.select(block.logs)
-            if len(found) > MAX_LOGS:
+        filter_ = log_filter.parse(params.positional(raw, 1)[0])
+        logs: list[bytes] = []
+        for block in self._select_blocks(filter_):
+            logs += filter_.select(block.logs)
+            if len(logs) > MAX_LOGS:
                 raise LimitExceeded(f"query returned more than {MAX_LOGS} results")
-        return b"[%b]" % b",".join(found)
+        return b"[%b]" % b",".join(logs)
 
-    def _select_blocks(self, wanted: log_filter.LogFilter) -> list[BlockJson]:
-        if wanted.block_hash is not None:
-            block = self._source.block_by_hash(wanted.block_hash)
+    def _select_blocks(self, filter_: log_filter.LogFilter) -> list[BlockJson]:
+        if filter_.block_hash is not None:
+            block = self._source.block_by_hash(filter_.block_hash)
             if block is None:
                 raise RpcError("unknown block")
             return [block]
-        return self._read_range(self._resolve_tag(wanted.first), self._resolve_tag(wanted.last))
+        return self._read_range(self._resolve_tag(filter_.first), self._resolve_tag(filter_.last))
 
     def _read_range(self, first: int, last: int) -> list[BlockJson]:
         if last < first:
@@ -126,13 +126,13 @@ class NodeMethods:
             reference = fields.get("blockHash", fields.get("blockNumber"))
         if params.is_hash(reference):
             return self._source.block_by_hash(params.block_hash(reference, 0))
-        return self._block_at(params.block_tag(reference, 0))
+        return self._read_block_at(params.block_tag(reference, 0))
 
     def _find_transaction(self, raw: Any) -> tuple[BlockJson, int] | None:
         transaction_hash = params.block_hash(params.positional(raw, 1)[0], 0)
         return self._source.find_transaction(transaction_hash)
 
-    def _block_at(self, tag: int | str) -> BlockJson | None:
+    def _read_block_at(self, tag: int | str) -> BlockJson | None:
         return self._source.block(self._resolve_tag(tag))
 
     def _resolve_tag(self, tag: int | str) -> int:
@@ -143,7 +143,7 @@ class NodeMethods:
         return max(self._source.head - behind.get(tag, 0), 0)
 
     @staticmethod
-    def _constant_method(answer: bytes) -> Method:
+    def _make_constant_method(answer: bytes) -> Method:
         def method(raw: Any) -> bytes:
             params.positional(raw, 0)
             return answer

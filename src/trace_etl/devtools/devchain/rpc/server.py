@@ -21,11 +21,11 @@ _T = TypeVar("_T")
 
 async def run_in_slices(step: Callable[[], bool]) -> None:
     """Repeat a step while it returns True; yield to the event loop every millisecond."""
-    more = True
-    while more:
+    has_more = True
+    while has_more:
         until = monotonic() + _SLICE_SECONDS
-        while more and monotonic() < until:
-            more = step()
+        while has_more and monotonic() < until:
+            has_more = step()
         await asyncio.sleep(0)
 
 

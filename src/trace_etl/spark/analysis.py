@@ -65,8 +65,8 @@ class _EmptyContext(OperatorContext):
     def inputs(self) -> list[Input]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return list(self.empty)
 
-    def load(self, given: TaskInput) -> Input:
-        return next(one for one in self.empty if one.name == given.name)
+    def load(self, task_input: TaskInput) -> Input:
+        return next(item for item in self.empty if item.name == task_input.name)
 
 
 def analyse_dag(
@@ -76,16 +76,16 @@ def analyse_dag(
 
     `only` restricts the analysis to these jobs and their upstream jobs.
     """
-    found = Analysis()
+    analysis = Analysis()
     forwarders = {job.name for job in dag.jobs if job.operator in FORWARDERS}
-    wanted = {job.name for job in dag.jobs} if only is None else add_upstream_jobs(dag, only)
-    waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name in wanted - forwarders]
+    selected = {job.name for job in dag.jobs} if only is None else add_upstream_jobs(dag, only)
+    waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name in selected - forwarders]
     while waiting:
-        ready = [one for one in waiting if _is_ready(one[1], waiting)]
+        ready = [entry for entry in waiting if _is_ready(entry[1], waiting)]
         for n, job in ready or waiting:
-            _analyse_job(spark, n, job, published, forwarders, found)
-        waiting = [one for one in waiting if one not in (ready or waiting)]
-    return found
+            _analyse_job(spark, n, job, published, forwarders, analysis)
+        waiting = [entry for entry in waiting if entry not in (ready or waiting)]
+    return analysis
 
 
 def _is_ready(job: Job, waiting: list[tuple[int, Job]]) -> bool:
@@ -94,23 +94,28 @@ def _is_ready(job: Job, waiting: list[tuple[int, Job]]) -> bool:
 
 
 def _analyse_job(
-    spark: SparkSession, n: int, job: Job, published: Schemas, forwarders: set[str], found: Analysis
+    spark: SparkSession,
+    n: int,
+    job: Job,
+    published: Schemas,
+    forwarders: set[str],
+    analysis: Analysis,
 ) -> None:
     if job.operator not in OPERATORS or not OPERATORS[job.operator].is_for_workers:
-        found.unknown.append(job.name)
+        analysis.unknown.append(job.name)
         return
     try:
-        inputs = _make_inputs(spark, job, published, forwarders, found)
+        inputs = _make_inputs(spark, job, published, forwarders, analysis)
         if inputs is None:
-            found.unknown.append(job.name)
+            analysis.unknown.append(job.name)
             return
         for name, schema in _find_outputs(spark, job, inputs).items():
-            found.outputs[job.name, name] = schema
+            analysis.outputs[job.name, name] = schema
     except OperatorError as error:
-        found.problems.append(_locate_problem(n, job, error.detail))
+        analysis.problems.append(_locate_problem(n, job, error.detail))
     except (PySparkException, Py4JError) as error:
         detail = translate_error(error, is_alive=True).detail
-        found.problems.append(_locate_problem(n, job, detail))
+        analysis.problems.append(_locate_problem(n, job, detail))
 
 
 def _locate_problem(n: int, job: Job, message: str) -> JobProblem:
@@ -127,7 +132,7 @@ def _locate_problem(n: int, job: Job, message: str) -> JobProblem:
 
 
 def _make_inputs(
-    spark: SparkSession, job: Job, published: Schemas, forwarders: set[str], found: Analysis
+    spark: SparkSession, job: Job, published: Schemas, forwarders: set[str], analysis: Analysis
 ) -> list[Input] | None:
     """Empty inputs with the upstream columns; None if the columns of one are unknown."""
     inputs: list[Input] = []
@@ -135,24 +140,24 @@ def _make_inputs(
         if item.job in forwarders:
             continue
         key = (item.job or "", item.output or "")
-        schema = found.outputs.get(key) if item.job else published.get(item.dataset or "")
+        schema = analysis.outputs.get(key) if item.job else published.get(item.dataset or "")
         if schema is None:
             return None
-        given = TaskInput(
+        task_input = TaskInput(
             input_index=0,
             name=item.name,
             dataset_uuid=_NO_ID,
             dataset_version=_NO_ID,
             where=item.where,
         )
-        where_columns(given, schema)
+        where_columns(task_input, schema)
         inputs.append(Input(item.name, spark.createDataFrame([], schema), is_small=True))
     return inputs
 
 
 def _find_outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas:
-    if known := find_output_schemas(job.operator):
-        return known(job.outputs, inputs)
+    if find_schemas := find_output_schemas(job.operator):
+        return find_schemas(job.outputs, inputs)
     config = OPERATORS[job.operator].config.model_validate(job.config)
     context = _make_context(spark, job, inputs, config)
     result = find_operator(job.operator)(context, config)
@@ -180,11 +185,11 @@ def _make_context(
             "inputs": [
                 {
                     "input_index": n,
-                    "name": given.name,
+                    "name": item.name,
                     "dataset_uuid": _NO_ID,
                     "dataset_version": _NO_ID,
                 }
-                for n, given in enumerate(inputs)
+                for n, item in enumerate(inputs)
             ],
             "outputs": [
                 {
@@ -206,5 +211,5 @@ def _make_context(
 
 def struct_of_columns(columns: Sequence[Mapping[str, str]]) -> StructType:
     """The Spark schema of columns in the form that markers and deploys record."""
-    ddl = ", ".join(f"`{one['name']}` {one['type']}" for one in columns)
+    ddl = ", ".join(f"`{column['name']}` {column['type']}" for column in columns)
     return cast("StructType", StructType.fromDDL(ddl))

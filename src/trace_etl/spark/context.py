@@ -37,24 +37,24 @@ class OperatorContext:
     @cached_property
     def inputs(self) -> list[Input]:
         """All inputs, limited to the scope and filtered. Raises InputMissing or BadTask."""
-        return [self.load(given) for given in self.task.inputs]
+        return [self.load(task_input) for task_input in self.task.inputs]
 
-    def load(self, given: TaskInput) -> Input:
+    def load(self, task_input: TaskInput) -> Input:
         """Load one input only. Raises InputMissing or BadTask."""
         scope, settings = self.task.scope, self.settings
-        if given.partitions:
-            return inputs.load(self.spark, given, scope, settings.objects)
-        return hot_tables.load(self.spark, given, scope, settings.data_dsn)
+        if task_input.partitions:
+            return inputs.load(self.spark, task_input, scope, settings.objects)
+        return hot_tables.load(self.spark, task_input, scope, settings.data_dsn)
 
     def input(self, name: str) -> Input:
         """Return the input with this name. Raises BadTask."""
-        found = next((given for given in self.inputs if given.name == name), None)
-        if found is None:
-            names = ", ".join(given.name for given in self.task.inputs) or "none"
+        match = next((item for item in self.inputs if item.name == name), None)
+        if match is None:
+            names = ", ".join(item.name for item in self.task.inputs) or "none"
             raise BadTask(
                 f"{self.task.operator}: unknown input {name}; the job's inputs are: {names}"
             )
-        return found
+        return match
 
     @property
     def outputs(self) -> list[str]:
@@ -75,10 +75,10 @@ class OperatorContext:
         """The URLs of an RPC pool. Raises BadTask."""
         urls = self.settings.rpc_pools.get(pool)
         if not urls:
-            known = ", ".join(self.settings.rpc_pools) or "none"
+            names = ", ".join(self.settings.rpc_pools) or "none"
             raise BadTask(
                 f"{self.task.operator}: unknown RPC pool {pool} in config.rpc; "
-                f"this worker's pools are: {known}"
+                f"this worker's pools are: {names}"
             )
         return urls
 

@@ -58,10 +58,14 @@ def _render_type(field: dict[str, Any], schema: dict[str, Any]) -> str:
     if "$ref" in field:
         return _render_type(schema["$defs"][field["$ref"].rpartition("/")[2]], schema)
     if "anyOf" in field:
-        kinds = [_render_type(one, schema) for one in field["anyOf"] if one.get("type") != "null"]
+        kinds = [
+            _render_type(option, schema)
+            for option in field["anyOf"]
+            if option.get("type") != "null"
+        ]
         return " or ".join(dict.fromkeys(kinds))
     if "enum" in field:
-        return " or ".join(f"`{one}`" for one in field["enum"])
+        return " or ".join(f"`{option}`" for option in field["enum"])
     if field.get("type") == "array":
         return f"list of {_render_type(field.get('items', {}), schema)}"
     if field.get("type") == "object":

@@ -115,7 +115,7 @@ class SparkRunner:
         def lease() -> SparkSession:
             run.spark = spark = self.session.get()
             run.check()
-            views = [given.name for given in task.inputs]
+            views = [task_input.name for task_input in task.inputs]
             run.session = leases.enter_context(self.session.lease(spark, views, run.jobs))
             return run.session
 
@@ -183,7 +183,7 @@ def _check_config(task: TaskPayload) -> OperatorConfig:
     """Check the payload against the operator's declaration. Raises BadTask naming the field."""
     operator = OPERATORS[task.operator]
     outputs = tuple(output.name for output in task.outputs)
-    inputs = tuple(given.name for given in task.inputs)
+    inputs = tuple(item.name for item in task.inputs)
     if wrong := operator.check_outputs(outputs):
         raise BadTask(f"operator {task.operator}, outputs: {wrong}")
     if wrong := operator.check_inputs(inputs):

@@ -47,16 +47,16 @@ class Decoder:
 
     def columns(self) -> list[tuple[str, Any]]:
         """Return names and types of the columns, in the order of the parameters."""
-        found: list[tuple[str, Any]] = []
+        columns: list[tuple[str, Any]] = []
         for parameter in self.event.parameters:
             name = column_name(parameter)
             if _is_wide(parameter):
                 wide = zip(("binary", "string", "f64"), values.numbers.WIDE, strict=True)
-                found += [(f"{name}_{part}", field.type) for part, field in wide]
+                columns += [(f"{name}_{part}", field.type) for part, field in wide]
             else:
                 is_hashed = _is_hashed(parameter)
-                found.append((name, _HASH if is_hashed else values.arrow_type(parameter.type)))
-        return found
+                columns.append((name, _HASH if is_hashed else values.arrow_type(parameter.type)))
+        return columns
 
     def candidates(self, logs: _Array) -> _Array:
         """Return a mask of the rows with this event's topic 0 (anonymous: number of topics)."""
@@ -74,28 +74,28 @@ class Decoder:
         plain = [p for p in self.event.parameters if not p.indexed]
         data = Words.from_column(_fill_nulls(logs.column("data")))
         arguments = values.decode_arguments([p.type for p in plain], data)
-        found = dict(zip(plain, arguments, strict=True))
+        by_parameter = dict(zip(plain, arguments, strict=True))
         _add_reasons(reasons, data, plain)
-        found |= self._decode_indexed(logs, reasons)
+        by_parameter |= self._decode_indexed(logs, reasons)
         columns = [
             column
             for p in self.event.parameters
-            for column in (found[p].flatten() if _is_wide(p) else [found[p]])
+            for column in (by_parameter[p].flatten() if _is_wide(p) else [by_parameter[p]])
         ]
         return columns, reasons
 
     def _decode_indexed(self, logs: _Array, reasons: _Array) -> dict[Parameter, _Array]:
-        found: dict[Parameter, _Array] = {}
+        columns: dict[Parameter, _Array] = {}
         indexed = [p for p in self.event.parameters if p.indexed]
         for topic, parameter in zip(TOPICS[not self.event.anonymous :], indexed, strict=False):
             words = Words.from_column(_fill_nulls(logs.column(topic)))
             if _is_hashed(parameter):
                 rows = np.arange(len(words.starts))
-                found[parameter] = values.numbers.to_binary(words.read_words(words.starts, rows))
+                columns[parameter] = values.numbers.to_binary(words.read_words(words.starts, rows))
             else:
-                found[parameter] = values.decode_arguments([parameter.type], words)[0]
+                columns[parameter] = values.decode_arguments([parameter.type], words)[0]
             _add_reasons(reasons, words, [parameter])
-        return found
+        return columns
 
 
 def column_name(parameter: Parameter) -> str:
@@ -159,20 +159,21 @@ class LogDecoder:
     def tables(self) -> dict[str, Any]:
         """Return the Arrow schema of every output."""
         error = [] if self.undecoded else [(ERROR, pa.string())]
-        found = {
-            one.output: pa.schema([*self.identity, *one.columns(), *error]) for one in self.decoders
+        schemas = {
+            decoder.output: pa.schema([*self.identity, *decoder.columns(), *error])
+            for decoder in self.decoders
         }
         if self.undecoded:
             added = [("event", pa.string()), (ERROR, pa.string())]
-            found[self.undecoded] = pa.schema([*self.input_columns, *added])
-        return found
+            schemas[self.undecoded] = pa.schema([*self.input_columns, *added])
+        return schemas
 
     def __call__(self, logs: _Array) -> Iterator[tuple[str, _Array]]:
         """Decode a batch and yield the rows of each output."""
         batch, schemas = _Batch.start(logs), self.tables()
         # Every decoder runs before the first yield: a later one may decode what an earlier one
         # could not, and only then is it known which rows failed.
-        for result in [batch.run_decoder(*one) for one in enumerate(self.decoders)]:
+        for result in [batch.run_decoder(n, decoder) for n, decoder in enumerate(self.decoders)]:
             columns = self._collect_decoded(batch, result)
             yield (
                 result.output,

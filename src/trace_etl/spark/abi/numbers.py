@@ -68,12 +68,12 @@ def _format_small(words: _Array) -> _Array:
 
 def _format_large(words: _Array, *, signed: bool) -> list[str]:
     """Format with a cache: most numbers of this size are the maximum of uint256."""
-    known: dict[bytes, str] = {}
+    cache: dict[bytes, str] = {}
     texts: list[str] = []
     content = words.tobytes()
     for at in range(0, len(content), 32):
         word = content[at : at + 32]
-        if word not in known:
-            known[word] = str(int.from_bytes(word, "big", signed=signed))
-        texts.append(known[word])
+        if word not in cache:
+            cache[word] = str(int.from_bytes(word, "big", signed=signed))
+        texts.append(cache[word])
     return texts

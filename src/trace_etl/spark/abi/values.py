@@ -21,7 +21,7 @@ def arrow_type(kind: AbiType) -> Any:
         fields = zip(kind.names, map(arrow_type, kind.items), strict=True)
         return pa.struct(list(fields))
     if kind.kind in ("uint", "int"):
-        return _number_type(kind)
+        return _find_number_type(kind)
     simple = {"bool": pa.bool_(), "string": pa.string()}
     return simple.get(kind.kind, pa.binary())
 
@@ -48,27 +48,27 @@ def decode_members(
 ) -> list[_Array]:
     """Decode the members of the tuples at `at`: static ones in the head, dynamic ones after it."""
     head_end = at + sum(kind.head_size for kind in kinds)
-    found: list[_Array] = []
+    columns: list[_Array] = []
     head = at
     for kind in kinds:
         position = _follow_offsets(words, head, at, head_end, rows) if kind.is_dynamic else head
-        found.append(decode_values(kind, words, position, rows))
+        columns.append(decode_values(kind, words, position, rows))
         head = head + kind.head_size
-    return found
+    return columns
 
 
 def decode_arguments(kinds: Sequence[AbiType], words: Words) -> list[_Array]:
     """Decode each row as a tuple of arguments; `words` records the argument that a row fails at."""
-    rows, found = np.arange(len(words.starts)), list[_Array]()
+    rows, columns = np.arange(len(words.starts)), list[_Array]()
     head_end = words.starts + sum(kind.head_size for kind in kinds)
     head = words.starts
     for words.parameter, kind in enumerate(kinds):
         position = head
         if kind.is_dynamic:
             position = _follow_offsets(words, head, words.starts, head_end, rows)
-        found.append(decode_values(kind, words, position, rows))
+        columns.append(decode_values(kind, words, position, rows))
         head = head + kind.head_size
-    return found
+    return columns
 
 
 def _follow_offsets(
@@ -139,15 +139,15 @@ def _decode_bytes(is_text: bool, words: Words, at: _Array, rows: _Array) -> _Arr
         words.mark_failed(rows[dirty], Reason.PADDING)
     content, offsets = words.read_bytes(at + 32, lengths)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)]
-    found = pa.Array.from_buffers(pa.binary(), len(at), buffers)
-    return _decode_texts(found, words, rows) if is_text else found
+    values = pa.Array.from_buffers(pa.binary(), len(at), buffers)
+    return _decode_texts(values, words, rows) if is_text else values
 
 
-def _decode_texts(found: _Array, words: Words, rows: _Array) -> _Array:
+def _decode_texts(values: _Array, words: Words, rows: _Array) -> _Array:
     try:
-        return found.cast(pa.string())
+        return values.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = [_decode_text(value) for value in found.to_pylist()]
+        texts = [_decode_text(value) for value in values.to_pylist()]
         broken = np.array([text is None for text in texts])
         words.mark_failed(rows[broken], Reason.UTF8)
         return pa.array([text or "" for text in texts], pa.string())
@@ -161,40 +161,40 @@ def _decode_text(value: bytes) -> str | None:
 
 
 def _decode_static(kind: Elementary, words: Words, at: _Array, rows: _Array) -> _Array:
-    found = words.read_words(at, rows)
-    _check_padding(kind, found, words, rows)
+    content = words.read_words(at, rows)
+    _check_padding(kind, content, words, rows)
     if kind.kind == "bool":
-        return pa.array(found[:, 31] != 0)
+        return pa.array(content[:, 31] != 0)
     if kind.kind == "address":
-        return numbers.to_binary(found[:, 12:])
+        return numbers.to_binary(content[:, 12:])
     if kind.kind == "fixed_bytes":
-        return numbers.to_binary(found[:, : kind.bits // 8])
+        return numbers.to_binary(content[:, : kind.bits // 8])
     signed = kind.kind == "int"
     if numbers.is_long(kind.bits, signed=signed):
-        return numbers.to_longs(found)
+        return numbers.to_longs(content)
     if kind.bits <= numbers.DECIMAL_BITS:
-        return numbers.to_decimals(found, kind.bits)
-    wide = numbers.to_wide(found, signed=signed)
+        return numbers.to_decimals(content, kind.bits)
+    wide = numbers.to_wide(content, signed=signed)
     return pa.StructArray.from_arrays(wide, fields=list(numbers.WIDE))
 
 
-def _number_type(kind: Elementary) -> Any:
+def _find_number_type(kind: Elementary) -> Any:
     if numbers.is_long(kind.bits, signed=kind.kind == "int"):
         return pa.int64()
     is_decimal = kind.bits <= numbers.DECIMAL_BITS
     return numbers.decimal_type(kind.bits) if is_decimal else numbers.WIDE
 
 
-def _check_padding(kind: Elementary, found: _Array, words: Words, rows: _Array) -> None:
+def _check_padding(kind: Elementary, content: _Array, words: Words, rows: _Array) -> None:
     size = kind.bits // 8
     if kind.kind == "fixed_bytes":
-        wrong = (found[:, size:] != 0).any(axis=1)
+        wrong = (content[:, size:] != 0).any(axis=1)
     elif kind.kind == "int" and size < 32:
-        sign = np.where(found[:, 32 - size] >= 0x80, 0xFF, 0).astype(np.uint8)
-        wrong = (found[:, : 32 - size] != sign[:, None]).any(axis=1)
+        sign = np.where(content[:, 32 - size] >= 0x80, 0xFF, 0).astype(np.uint8)
+        wrong = (content[:, : 32 - size] != sign[:, None]).any(axis=1)
     else:
-        wrong = (found[:, : 32 - size] != 0).any(axis=1) if size < 32 else np.zeros(0, np.bool_)
+        wrong = (content[:, : 32 - size] != 0).any(axis=1) if size < 32 else np.zeros(0, np.bool_)
     if wrong.any():
         words.mark_failed(rows[wrong], Reason.PADDING)
-    if kind.kind == "bool" and (found[:, 31] > 1).any():
-        words.mark_failed(rows[found[:, 31] > 1], Reason.BOOL)
+    if kind.kind == "bool" and (content[:, 31] > 1).any():
+        words.mark_failed(rows[content[:, 31] > 1], Reason.BOOL)

@@ -146,7 +146,7 @@ def _raise_error(error: object, call: RpcCall, label: str) -> NoReturn:
 def _describe_error(error: object) -> tuple[int, str]:
     if not isinstance(error, dict):
         return 0, "malformed JSON-RPC error"
-    given = cast("dict[str, Any]", error)
-    message = " ".join(str(given.get("message", "")).split())[:200]
-    code = given.get("code")
+    fields = cast("dict[str, Any]", error)
+    message = " ".join(str(fields.get("message", "")).split())[:200]
+    code = fields.get("code")
     return (code if isinstance(code, int) else 0), f"error {code}: {message}"

@@ -15,11 +15,11 @@ _NO_LOGS = "0x" + "00" * 256
 
 def check_numbers(blocks: _Array, numbers: range) -> None:
     """Check that each block is the requested one and is sealed. Raises ChainMismatch."""
-    answered = blocks.field("number")
-    at = _find_difference(answered, pa.array([hex(number) for number in numbers], pa.string()))
+    actual = blocks.field("number")
+    at = _find_difference(actual, pa.array([hex(number) for number in numbers], pa.string()))
     if at is not None:
         raise ChainMismatch(
-            f"eth_getBlockByNumber of block {numbers[at]} answered with block {answered[at]}"
+            f"eth_getBlockByNumber of block {numbers[at]} answered with block {actual[at]}"
         )
     for name in ("hash", "parentHash"):
         absent = np.flatnonzero(np.asarray(blocks.field(name).is_null()))
@@ -34,19 +34,21 @@ def check_links(blocks: _Array, parent: str | None) -> None:
     before = pa.concat_arrays([pa.array([first], pa.string()), hashes[:-1]])
     at = _find_difference(parents, before)
     if at is not None:
-        number = _block_number(blocks, at)
+        number = _read_block_number(blocks, at)
         raise ChainMismatch(
             f"block {number} has parent {parents[at]}, but block {number - 1} is {before[at]}: "
             "the chain changed during the read; try again"
         )
 
 
-def check_receipts(blocks: _Array, wanted: Any, receipts: _Array, counts: Any) -> None:
+def check_receipts(blocks: _Array, expected_counts: Any, receipts: _Array, counts: Any) -> None:
     """Check that each transaction has its receipt, in order. Raises ChainMismatch."""
-    unequal = np.flatnonzero(wanted != counts)
+    unequal = np.flatnonzero(expected_counts != counts)
     if len(unequal):
         at = int(unequal[0])
-        raise _make_error(blocks, at, f"{wanted[at]} transactions but {counts[at]} receipts")
+        raise _make_error(
+            blocks, at, f"{expected_counts[at]} transactions but {counts[at]} receipts"
+        )
     hashes = blocks.field("transactions").flatten().field("hash")
     of_blocks = repeat_values(blocks.field("hash"), counts)
     for expected, name in ((hashes, "transactionHash"), (of_blocks, "blockHash")):
@@ -77,11 +79,13 @@ def check_traces(blocks: _Array, traces: _Array, counts: Any) -> None:
     is_root = (depths == 0) & np.asarray(traces.field("transactionPosition").is_valid())
     owners = np.repeat(np.arange(len(blocks)), counts)
     roots = np.bincount(owners[is_root], minlength=len(blocks))
-    wanted = np.diff(np.asarray(blocks.field("transactions").offsets))
-    unequal = np.flatnonzero(roots != wanted)
+    expected_counts = np.diff(np.asarray(blocks.field("transactions").offsets))
+    unequal = np.flatnonzero(roots != expected_counts)
     if len(unequal):
         at = int(unequal[0])
-        raise _make_error(blocks, at, f"{wanted[at]} transactions but traces of {roots[at]}")
+        raise _make_error(
+            blocks, at, f"{expected_counts[at]} transactions but traces of {roots[at]}"
+        )
 
 
 def check_empty_blooms(blocks: _Array, counts: Any) -> None:
@@ -98,8 +102,8 @@ def _find_difference(left: _Array, right: _Array) -> int | None:
     if left.equals(right):
         return None
     differs = pc.fill_null(pc.not_equal(left, right), True)
-    found = np.flatnonzero(np.asarray(differs))
-    return int(found[0]) if len(found) else None
+    positions = np.flatnonzero(np.asarray(differs))
+    return int(positions[0]) if len(positions) else None
 
 
 def _find_block(counts: Any, at: int) -> int:
@@ -107,10 +111,10 @@ def _find_block(counts: Any, at: int) -> int:
     return int(np.searchsorted(np.cumsum(counts), at, side="right"))
 
 
-def _block_number(blocks: _Array, at: int) -> int:
+def _read_block_number(blocks: _Array, at: int) -> int:
     return int(blocks.field("number")[at].as_py(), 16)
 
 
 def _make_error(blocks: _Array, at: int, problem: str) -> ChainMismatch:
     block_hash = blocks.field("hash")[at]
-    return ChainMismatch(f"block {_block_number(blocks, at)} ({block_hash}) has {problem}")
+    return ChainMismatch(f"block {_read_block_number(blocks, at)} ({block_hash}) has {problem}")

@@ -26,7 +26,7 @@ def parse_binary(texts: _Array, *, optional: bool = False) -> _Array:
         raise ValueError(f"not hexadecimal: {error}") from error
     offsets = np.zeros(len(texts) + 1, np.int32)
     np.cumsum(sizes // 2, out=offsets[1:])
-    return _make_binary(len(texts), offsets, content, _validity(texts))
+    return _make_binary(len(texts), offsets, content, _make_validity(texts))
 
 
 def parse_integers(texts: _Array, *, optional: bool = False) -> _Array:
@@ -42,7 +42,7 @@ def parse_integers(texts: _Array, *, optional: bool = False) -> _Array:
     if np.any(values >> np.uint64(63)):
         raise OverflowError("a quantity of more than 63 bits")
     buffer = pa.py_buffer(values.astype(np.int64))
-    return pa.Array.from_buffers(pa.int64(), len(texts), [_validity(texts), buffer])
+    return pa.Array.from_buffers(pa.int64(), len(texts), [_make_validity(texts), buffer])
 
 
 def parse_wide_integers(texts: _Array) -> tuple[_Array, _Array, _Array]:
@@ -163,9 +163,9 @@ def _parse_numbers(data: Any, starts: Any, lengths: Any) -> Any:
 
 def _select_texts(data: Any, lengths: Any, which: Any) -> tuple[Any, Any, Any]:
     """The characters, starts and lengths of some of the texts."""
-    kept = data[np.repeat(which, lengths)]
+    selected = data[np.repeat(which, lengths)]
     lengths = lengths[which]
-    return kept, np.cumsum(lengths) - lengths, lengths
+    return selected, np.cumsum(lengths) - lengths, lengths
 
 
 def _strip_prefixes(data: Any, starts: Any, lengths: Any) -> bytes:
@@ -174,10 +174,10 @@ def _strip_prefixes(data: Any, starts: Any, lengths: Any) -> bytes:
     longest = int(lengths.max(initial=0))
     if longest and np.array_equal(lengths, is_there * longest):
         return data.reshape(-1, longest)[:, 2:].tobytes()
-    kept = np.ones(len(data), np.bool_)
+    is_digit = np.ones(len(data), np.bool_)
     present = starts[is_there]
-    kept[present] = kept[present + 1] = False
-    return data[kept].tobytes()
+    is_digit[present] = is_digit[present + 1] = False
+    return data[is_digit].tobytes()
 
 
 def _make_binary(count: int, offsets: Any, content: bytes, validity: Any) -> _Array:
@@ -185,7 +185,7 @@ def _make_binary(count: int, offsets: Any, content: bytes, validity: Any) -> _Ar
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-def _validity(texts: _Array) -> Any:
+def _make_validity(texts: _Array) -> Any:
     if not texts.null_count:
         return None
     return pa.py_buffer(np.packbits(np.asarray(texts.is_valid()), bitorder="little"))

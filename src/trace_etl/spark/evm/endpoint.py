@@ -65,7 +65,7 @@ class Endpoint:
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._timeout = timeout
         self._rate_limit = _parse_rate_limit(url, parts.fragment)
-        self._headers = {"Content-Type": "application/json", **_authorization(parts)}
+        self._headers = {"Content-Type": "application/json", **_make_authorization(parts)}
         self._connection: http.client.HTTPConnection | None = None
 
     @property
@@ -143,7 +143,7 @@ def _parse_rate_limit(url: str, fragment: str) -> RateLimit | None:
     return shared_rate_limit(url, per_second)
 
 
-def _authorization(parts: object) -> dict[str, str]:
+def _make_authorization(parts: object) -> dict[str, str]:
     user, password = getattr(parts, "username", None), getattr(parts, "password", None)
     if user is None:
         return {}

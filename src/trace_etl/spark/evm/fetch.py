@@ -174,17 +174,19 @@ class RangeReader:
         blocks = client.columns(calls, self._shape)
         check_numbers(blocks, numbers)
         transactions = blocks.field("transactions")
-        wanted = list_lengths(transactions)
-        receipts, found = self._read_receipts(client, numbers, transactions.flatten(), wanted)
-        check_receipts(blocks, wanted, receipts, found)
+        transaction_counts = list_lengths(transactions)
+        receipts, receipt_counts = self._read_receipts(
+            client, numbers, transactions.flatten(), transaction_counts
+        )
+        check_receipts(blocks, transaction_counts, receipts, receipt_counts)
         logs = receipts.field("logs")
         starts = np.concatenate([[0], np.cumsum(list_lengths(logs))])
-        edges = starts[np.concatenate([[0], np.cumsum(wanted)])]
+        edges = starts[np.concatenate([[0], np.cumsum(transaction_counts)])]
         check_logs(blocks, logs.flatten(), np.diff(edges))
         return BlockChunk(blocks, transactions.flatten(), receipts, logs.flatten())
 
     def _read_receipts(
-        self, client: RpcClient, numbers: range, transactions: _Array, wanted: Any
+        self, client: RpcClient, numbers: range, transactions: _Array, transaction_counts: Any
     ) -> tuple[_Array, Any]:
         """Read the receipts of all blocks, and count those of each block."""
         if self._has_block_receipts:
@@ -196,7 +198,7 @@ class RangeReader:
                 self._has_block_receipts = False
         hashes = transactions.field("hash").to_pylist()
         calls = [RpcCall("eth_getTransactionReceipt", (name,)) for name in hashes]
-        return client.columns(calls, shapes.RECEIPT), wanted
+        return client.columns(calls, shapes.RECEIPT), transaction_counts
 
     def _add_traces(self, client: RpcClient, numbers: range, chunk: BlockChunk) -> BlockChunk:
         calls = [RpcCall("trace_block", (hex(number),)) for number in numbers]

@@ -5,35 +5,39 @@ from typing import Any
 import pyarrow as pa
 
 
-def _texts(names: str) -> list[tuple[str, Any]]:
+def _make_text_fields(names: str) -> list[tuple[str, Any]]:
     return [(name, pa.string()) for name in names.split()]
 
 
 _TRANSACTION: Any = pa.struct(
-    _texts(
+    _make_text_fields(
         "hash blockHash blockNumber transactionIndex nonce from to value input gas gasPrice type "
         "maxPriorityFeePerGas maxFeePerGas"
     )
 )
-_HEADER = _texts("hash parentHash number miner gasUsed extraData timestamp baseFeePerGas logsBloom")
+_HEADER = _make_text_fields(
+    "hash parentHash number miner gasUsed extraData timestamp baseFeePerGas logsBloom"
+)
 LOG: Any = pa.struct(
     [
-        *_texts("address data blockHash blockNumber transactionHash transactionIndex logIndex"),
+        *_make_text_fields(
+            "address data blockHash blockNumber transactionHash transactionIndex logIndex"
+        ),
         ("topics", pa.list_(pa.string())),
     ]
 )
-_WITHDRAWAL: Any = pa.struct(_texts("index validatorIndex address amount"))
+_WITHDRAWAL: Any = pa.struct(_make_text_fields("index validatorIndex address amount"))
 RECEIPT: Any = pa.struct(
-    [*_texts("transactionHash blockHash gasUsed status"), ("logs", pa.list_(LOG))]
+    [*_make_text_fields("transactionHash blockHash gasUsed status"), ("logs", pa.list_(LOG))]
 )
 RECEIPTS: Any = pa.list_(RECEIPT)
 LOGS: Any = pa.list_(LOG)
 _ACTION = "from to value gas input callType init author rewardType address refundAddress balance"
 TRACE: Any = pa.struct(
     [
-        *_texts("blockHash transactionHash error type"),
-        ("action", pa.struct(_texts(_ACTION))),
-        ("result", pa.struct(_texts("gasUsed output code address"))),
+        *_make_text_fields("blockHash transactionHash error type"),
+        ("action", pa.struct(_make_text_fields(_ACTION))),
+        ("result", pa.struct(_make_text_fields("gasUsed output code address"))),
         ("blockNumber", pa.int64()),
         ("transactionPosition", pa.int64()),
         ("subtraces", pa.int64()),

@@ -1,8 +1,8 @@
 """`spark.readStream.format("evm")`: micro-batches that follow the tip and its reorganisations.
 
 An offset holds the number and hash of the last block, the first block of its batch, and the hashes
-of the blocks before it. It is the whole state: a query that restarts from its checkpoint detects a
-reorganisation that happened meanwhile. After a reorganisation the next batch begins at the first
+of the blocks before it. The reader has no other state: a query that restarts from its checkpoint detects a
+reorganisation that happened while it was stopped. After a reorganisation the next batch begins at the first
 block that changed: a batch replaces everything its reader holds from its lowest block on.
 """
 
@@ -97,7 +97,7 @@ def _parse_offset(offset: Mapping[str, Any]) -> RecentBlocks:
     content = bytes.fromhex(offset["trail"])
     hashes = [content[at : at + 32] for at in range(0, len(content), 32)]
     first = offset["number"] - len(hashes) + 1
-    return RecentBlocks(BlockRef(first + at, one) for at, one in enumerate(hashes))
+    return RecentBlocks(BlockRef(first + at, block_hash) for at, block_hash in enumerate(hashes))
 
 
 def _make_offset(first: int, recent: RecentBlocks) -> Offset:

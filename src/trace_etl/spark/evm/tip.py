@@ -89,9 +89,9 @@ class TipReader:
         if recent.at(head.number) == head or head.number < max(recent.first, final):
             return None  # no new block, or an endpoint that lags behind
         if head.number > last.number:
-            found = self._read_blocks(last.number + 1, last, head, limit, 0, may_not_fit=True)
-            if found is not None:
-                return found
+            new = self._read_blocks(last.number + 1, last, head, limit, 0, may_not_fit=True)
+            if new is not None:
+                return new
         fork = self._find_fork(recent, min(head.number, last.number), final)
         orphaned = last.number - (fork.number if fork else recent.first - 1)
         first = fork.number + 1 if fork else recent.first

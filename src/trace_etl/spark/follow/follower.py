@@ -224,7 +224,11 @@ class ChainFollower:
                 Event(dataset_uuid=o.dataset_uuid, dataset_version=o.dataset_version, cursor=cursor)
                 for o in self.plan.outputs
             ],
-            [_make_invalidation(output, one) for one in rewrites for output in self.plan.outputs],
+            [
+                _make_invalidation(output, rewrite)
+                for rewrite in rewrites
+                for output in self.plan.outputs
+            ],
         )
         self._announced_at = time.monotonic()
         with transaction(self.conn):

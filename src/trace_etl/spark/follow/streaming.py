@@ -210,28 +210,30 @@ class StreamingFollower:
 
     def _make_batch(self, rows: Any, new: Sequence[LinkedBlock]) -> BlockBatch:
         first, last = new[0].block.number, self.follower.recent.last
-        kept = {
-            output.kind: [_rows_from(first, one) for one in _list_slices(rows, output.kind)]
+        new_rows = {
+            output.kind: [
+                _select_rows_from(first, batch) for batch in _list_slices(rows, output.kind)
+            ]
             for output in self.follower.plan.outputs
         }
         orphaned = max(0, last.number - first + 1) if last else 0
-        return BlockBatch([link.block for link in new], kept, orphaned)
+        return BlockBatch([link.block for link in new], new_rows, orphaned)
 
 
 def _list_slices(rows: Any, table: str) -> list[Any]:
     """The record batches of a table, in chain order."""
-    found = rows.filter(pc.equal(rows.column("table"), table)).sort_by("first_block")
-    return [unpack_slice(piece.as_py()) for piece in found.column("slice")]
+    slices = rows.filter(pc.equal(rows.column("table"), table)).sort_by("first_block")
+    return [unpack_slice(piece.as_py()) for piece in slices.column("slice")]
 
 
 def _list_links(rows: Any) -> list[LinkedBlock]:
     table = pa.Table.from_batches(_list_slices(rows, LINKS))
     return [
-        LinkedBlock(BlockRef(one["number"], one["hash"]), one["parent"])
-        for one in table.to_pylist()
+        LinkedBlock(BlockRef(row["number"], row["hash"]), row["parent"])
+        for row in table.to_pylist()
     ]
 
 
-def _rows_from(first: int, batch: Any) -> Any:
+def _select_rows_from(first: int, batch: Any) -> Any:
     """The rows of block `first` and later."""
     return batch.filter(pc.greater_equal(batch.column("block_number"), first))

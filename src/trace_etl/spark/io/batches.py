@@ -1,4 +1,4 @@
-"""Outputs to buffered datasets: write batches for the sink, which alone writes the table."""
+"""Outputs to buffered datasets: write batches for the sink. Only the sink writes the table."""
 
 import json
 from collections.abc import Iterator

@@ -47,22 +47,22 @@ _PUSHED_OPERATORS: dict[type[Filter], str] = {
 _PUSHED_TYPES = (int, str, float, bool, bytes, bytearray)
 
 
-def load(spark: SparkSession, given: TaskInput, scope: Scope | None, dsn: str | None) -> Input:
+def load(spark: SparkSession, task_input: TaskInput, scope: Scope | None, dsn: str | None) -> Input:
     """Load the rows of a table that are in the task's scope. Raises InputMissing or BadTask."""
-    table = hot_table(given.dataset_uuid, given.dataset_version)
+    table = hot_table(task_input.dataset_uuid, task_input.dataset_version)
     if dsn is None or not _list_columns(dsn, table):
-        raise InputMissing(f"input {given.name}: no partition is committed yet")
+        raise InputMissing(f"input {task_input.name}: no partition is committed yet")
     spark.dataSource.register(_make_source(dsn))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = spark.read.format("hot").option("table", table).load()
     limits = _make_limits(scope, frame.columns)
-    conditions = [_to_column(limit) for limit in limits] + where_columns(given, frame.schema)
+    conditions = [_to_column(limit) for limit in limits] + where_columns(task_input, frame.schema)
     if conditions:
         frame = frame.where(reduce(Column.__and__, conditions))
     if CURSOR in frame.columns:
         frame = frame.drop(*RESERVED)
     is_small = not table_reader.has_more_rows(dsn, table, limits, than=_SMALL_ROWS)
-    return Input(given.name, frame, is_small)
+    return Input(task_input.name, frame, is_small)
 
 
 def _list_columns(dsn: str, table: str) -> list[tuple[str, str]]:
@@ -163,6 +163,6 @@ def _to_condition(pushed: Filter) -> Condition | None:
     values = value if operator == "IN" else (value,)
     if operator is None or len(attribute) != 1 or not values:
         return None
-    if not all(isinstance(each, _PUSHED_TYPES) for each in values):
+    if not all(isinstance(item, _PUSHED_TYPES) for item in values):
         return None
     return Condition(attribute[0], operator, value)

@@ -36,42 +36,47 @@ class Input:
     """The same rows for executors that read files themselves; None where only Spark can."""
 
 
-def load(spark: SparkSession, given: TaskInput, scope: Scope | None, store: ObjectStore) -> Input:
+def load(
+    spark: SparkSession, task_input: TaskInput, scope: Scope | None, store: ObjectStore
+) -> Input:
     """Load the rows of an input that are in the task's scope. Raises InputMissing or BadTask."""
-    if not given.partitions:
-        raise InputMissing(f"input {given.name}: no partition is committed yet")
-    found = [partition for partition in given.partitions if _overlaps(partition, scope)]
-    wanted = sorted(found, key=lambda part: (part.start is None, part.start or 0))
-    markers = [_read_marker(given.name, part, store) for part in wanted or given.partitions[:1]]
-    schema = _schema(given.name, markers)
+    if not task_input.partitions:
+        raise InputMissing(f"input {task_input.name}: no partition is committed yet")
+    overlapping = [partition for partition in task_input.partitions if _overlaps(partition, scope)]
+    partitions = sorted(overlapping, key=lambda part: (part.start is None, part.start or 0))
+    markers = [
+        _read_marker(task_input.name, part, store)
+        for part in partitions or task_input.partitions[:1]
+    ]
+    schema = _find_schema(task_input.name, markers)
     keys = [
         file_key(store, part.storage_ref, file.name)
-        for part, marker in zip(wanted, markers, strict=False)
+        for part, marker in zip(partitions, markers, strict=False)
         for file in marker.files
     ]
     is_small = sum(marker.bytes for marker in markers) <= _SMALL_BYTES
-    limits = [] if _are_inside(wanted, scope) else _limits(schema, scope)
-    conditions = [*map(_condition, limits), *where_columns(given, schema)]
-    frame = _filtered(_read(spark, schema, [store.uri(key) for key in keys]), conditions)
+    limits = [] if _are_inside(partitions, scope) else _list_limits(schema, scope)
+    conditions = [*map(_to_condition, limits), *where_columns(task_input, schema)]
+    frame = _filter_rows(_read_files(spark, schema, [store.uri(key) for key in keys]), conditions)
     scan = Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
     # The `where` of an edge compares by the rules of SQL, which Arrow does not have.
-    can_scan = bool(keys) and not given.where and all(key.endswith(".parquet") for key in keys)
+    can_scan = bool(keys) and not task_input.where and all(key.endswith(".parquet") for key in keys)
     return Input(
-        given.name,
+        task_input.name,
         frame.coalesce(1) if is_small else frame,
         is_small,
-        scan if can_scan and _in_order(wanted) else None,
+        scan if can_scan and _are_in_order(partitions) else None,
     )
 
 
-def _in_order(partitions: list[InputPartition]) -> bool:
+def _are_in_order(partitions: list[InputPartition]) -> bool:
     """Whether the files follow each other by block."""
     starts = [part.start for part in partitions]
     return len(starts) == 1 or (None not in starts and starts == sorted(cast("list[int]", starts)))
 
 
 def _are_inside(partitions: list[InputPartition], scope: Scope | None) -> bool:
-    """Whether the scope covers the partitions whole, so that no row needs a check."""
+    """Whether the scope covers the partitions completely, so that no row must be filtered."""
     span = block_range(scope) if scope else None
     return span is not None and all(
         part.start is not None
@@ -100,51 +105,51 @@ def _read_marker(name: str, partition: InputPartition, store: ObjectStore) -> Su
         ) from error
 
 
-def _schema(name: str, markers: list[SuccessMarker]) -> StructType:
+def _find_schema(name: str, markers: list[SuccessMarker]) -> StructType:
     shapes = {
         tuple((column["name"], column["type"]) for column in marker.schema_) for marker in markers
     }
     if len(shapes) > 1:
         raise BadTask(f"input {name}: its partitions do not have the same columns")
-    return _struct(shapes.pop())
+    return _parse_struct(shapes.pop())
 
 
 @lru_cache(256)
-def _struct(columns: tuple[tuple[str, str], ...]) -> StructType:
+def _parse_struct(columns: tuple[tuple[str, str], ...]) -> StructType:
     ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns)
     return cast("StructType", StructType.fromDDL(ddl))
 
 
-def _read(spark: SparkSession, schema: StructType, uris: list[str]) -> DataFrame:
+def _read_files(spark: SparkSession, schema: StructType, uris: list[str]) -> DataFrame:
     if not uris:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*uris)
 
 
-def _filtered(frame: DataFrame, conditions: list[Column]) -> DataFrame:
+def _filter_rows(frame: DataFrame, conditions: list[Column]) -> DataFrame:
     return frame.where(reduce(Column.__and__, conditions)) if conditions else frame
 
 
-def _limits(schema: StructType, scope: Scope | None) -> list[Limit]:
+def _list_limits(schema: StructType, scope: Scope | None) -> list[Limit]:
     if scope is None or _BLOCK not in schema.names:
         return []
     limits = ((">=", scope.start), ("<=", scope.end), (">", scope.after), ("<=", scope.cursor))
     return [Limit(_BLOCK, operator, value) for operator, value in limits if value is not None]
 
 
-def _condition(limit: Limit) -> Column:
+def _to_condition(limit: Limit) -> Column:
     column = F.col(limit.column)
     if limit.operator == ">":
         return column > limit.value
     return column >= limit.value if limit.operator == ">=" else column <= limit.value
 
 
-def where_columns(given: TaskInput, schema: StructType) -> list[Column]:
+def where_columns(task_input: TaskInput, schema: StructType) -> list[Column]:
     """The `where` of an edge: AND over its columns; a list means IN."""
     conditions: list[Column] = []
-    for name, value in (given.where or {}).items():
+    for name, value in (task_input.where or {}).items():
         if name not in schema.names:
-            raise BadTask(f"input {given.name}, where: there is no column {name}")
+            raise BadTask(f"input {task_input.name}, where: there is no column {name}")
         kind = schema[name].dataType
         items = cast("list[Any]", value if isinstance(value, list) else [value])
         conditions.append(F.col(f"`{name}`").isin([literal(item, kind) for item in items]))

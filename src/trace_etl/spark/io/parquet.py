@@ -73,13 +73,13 @@ class ParquetFile:
 
     def _open_writer(self, rows: Any) -> Any:
         """Choose encodings by the first rows and start the file."""
-        settings: dict[str, Any] = {"use_dictionary": _repetitive(self._schema)}
+        settings: dict[str, Any] = {"use_dictionary": _list_repetitive_columns(self._schema)}
         if self._is_archive:
-            found = choose_encodings(rows, level=_ARCHIVE_LEVEL)
+            encodings = choose_encodings(rows, level=_ARCHIVE_LEVEL)
             settings = {
                 "compression_level": _ARCHIVE_LEVEL,
-                "use_dictionary": list(found.dictionary),
-                "column_encoding": dict(found.others) or None,
+                "use_dictionary": list(encodings.dictionary),
+                "column_encoding": dict(encodings.others) or None,
             }
         return pq.ParquetWriter(
             self._output.stream, self._schema, compression="zstd", store_schema=False, **settings
@@ -90,13 +90,13 @@ class ParquetFile:
         batches, self._held = self._held, []
         table = pa.Table.from_batches(batches, self._schema).combine_chunks()
         del batches  # the combined table is a copy: free the parts before it is written
-        whole = table.num_rows if final else table.num_rows - table.num_rows % ROW_GROUP_ROWS
+        row_count = table.num_rows if final else table.num_rows - table.num_rows % ROW_GROUP_ROWS
         with self._output.errors():
             self._writer = self._writer or self._open_writer(table)
-            if whole:
-                self._writer.write_table(table.slice(0, whole), row_group_size=ROW_GROUP_ROWS)
-        self._rows += whole
-        rest = table.slice(whole)
+            if row_count:
+                self._writer.write_table(table.slice(0, row_count), row_group_size=ROW_GROUP_ROWS)
+        self._rows += row_count
+        rest = table.slice(row_count)
         self._held, self._held_rows, self._held_bytes = (
             rest.to_batches(),
             rest.num_rows,
@@ -104,7 +104,7 @@ class ParquetFile:
         )
 
 
-def _repetitive(schema: Any) -> list[str]:
+def _list_repetitive_columns(schema: Any) -> list[str]:
     """Columns whose values repeat. A dictionary of hashes or amounts only costs time."""
     return [
         field.name

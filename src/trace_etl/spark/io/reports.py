@@ -70,7 +70,7 @@ def _make_output(output: TaskOutput, scope: Scope, *, rows: int, size: int | Non
         dataset_version=output.dataset_version,
         location=output.storage_ref.ref().url,
         cursor=scope.cursor,
-        partition_key=_partition_key(scope),
+        partition_key=_make_partition_key(scope),
         row_count=rows,
         byte_count=size,
     )
@@ -92,13 +92,13 @@ def _make_event(output: TaskOutput, scope: Scope) -> Event:
     return Event(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
-        partition_key=_partition_key(scope),
+        partition_key=_make_partition_key(scope),
         start=span[0] if span else None,
         end=span[1] if span else None,
     )
 
 
-def _partition_key(scope: Scope) -> str:
+def _make_partition_key(scope: Scope) -> str:
     """A task with a cursor writes a partition too: the blocks since the last task."""
     span = block_range(scope)
     return scope.partition_key or (f"{span[0]}-{span[1]}" if span else _WHOLE)

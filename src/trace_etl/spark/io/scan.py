@@ -53,27 +53,30 @@ class Scan:
         """
         with ThreadPoolExecutor(1, "read-ahead") as ahead:
             reading: Future[Any] | None = None
-            for group in self._row_groups():
-                following = ahead.submit(group.to_table, schema=self.schema, filter=self._filter())
+            condition = self._make_filter()
+            for group in self._list_row_groups():
+                following = ahead.submit(group.to_table, schema=self.schema, filter=condition)
                 if reading is not None:
                     yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
                 reading = following
             if reading is not None:
                 yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
 
-    def _row_groups(self) -> Iterator[Any]:
-        """Row groups that may have matching rows, in their order."""
+    def _list_row_groups(self) -> Iterator[Any]:
+        """Yield the row groups that may have matching rows, in order."""
         source = ds.dataset(
             [self.store.arrow_path(key) for key in self.keys],
             schema=self.schema,
             format="parquet",
             filesystem=self.store.arrow_filesystem(),
         )
-        condition = self._filter()
+        condition = self._make_filter()
         for file in source.get_fragments(filter=condition):
             yield from file.split_by_row_group(filter=condition, schema=self.schema)
 
-    def _filter(self) -> Any:
+    def _make_filter(self) -> Any:
         if not self.limits:
             return None
-        return reduce(lambda one, other: one & other, [one.expression() for one in self.limits])
+        return reduce(
+            lambda left, right: left & right, [limit.expression() for limit in self.limits]
+        )

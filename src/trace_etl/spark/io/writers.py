@@ -72,19 +72,19 @@ class Frame:
     def write(self, targets: Mapping[str, OutputFile]) -> dict[str, WrittenFile]:
         target, schema = targets[self.output].with_suffix(self.suffix), self.schemas()[self.output]
         work = _FrameWriter(self.output, target, schema, self.is_archive)
-        written = _run(self._single().mapInArrow(work, _REPORT_TYPE))
+        written = _run_job(self._gather_rows().mapInArrow(work, _REPORT_TYPE))
         # Spark skips the whole plan when it can prove that there are no rows.
         return written or {self.output: _write_file(target, schema, iter(()))}
 
     def schemas(self) -> dict[str, Any]:
         return {self.output: to_arrow_schema(self.frame.schema, timezone="UTC")}
 
-    def _single(self) -> DataFrame:
+    def _gather_rows(self) -> DataFrame:
         """All rows in one partition, in the order they are written."""
         if self.is_ordered:
             return self.frame.coalesce(1)
         single = self.frame.repartition(1) if self.is_large else self.frame.coalesce(1)
-        return _ordered(single)
+        return _sort_rows(single)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Bundle:
         if self.is_parallel:
             gathered = frame.repartition(len(self.tables), "table")
             frame = gathered.sortWithinPartitions("table", "first_block")
-        return _run(frame.mapInArrow(_BundleWriter(targets, self.tables), _REPORT_TYPE))
+        return _run_job(frame.mapInArrow(_BundleWriter(targets, self.tables), _REPORT_TYPE))
 
     def schemas(self) -> dict[str, Any]:
         return dict(self.tables)
@@ -124,12 +124,12 @@ class Split:
 
     def write(self, targets: Mapping[str, OutputFile]) -> dict[str, WrittenFile]:
         work = _SplitWriter(self.work, targets, self.tables, self.scan, self.is_archive)
-        rows = _ordered(self.frame.coalesce(1))
+        rows = _sort_rows(self.frame.coalesce(1))
         if self.scan is not None:
             rows = self.frame.sparkSession.range(
                 0, 1, 1, 1
             )  # one task, which reads the files itself
-        written = _run(rows.mapInArrow(work, _REPORT_TYPE))
+        written = _run_job(rows.mapInArrow(work, _REPORT_TYPE))
         # Spark skips the whole plan when it can prove that there are no rows.
         return written or {
             name: _write_file(targets[name], schema, iter(()))
@@ -180,7 +180,7 @@ class _SplitWriter:
     is_archive: bool
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        given = list(batches) and self.scan.batches() if self.scan else batches
+        rows = list(batches) and self.scan.batches() if self.scan else batches
         with ExitStack() as stack:
             files = {
                 table: stack.enter_context(
@@ -190,7 +190,7 @@ class _SplitWriter:
             }
             with ThreadPoolExecutor(1, "parquet") as pool:
                 writes = _PendingWrites(pool)
-                for batch in given:
+                for batch in rows:
                     for table, piece in self.work(batch):
                         writes.submit(files[table], piece)
                 writes.wait()
@@ -228,7 +228,7 @@ class _BundleWriter:
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         with ExitStack() as stack:
             files: dict[str, ParquetFile] = {}
-            for table, piece in _slices(batches):
+            for table, piece in _list_slices(batches):
                 if table not in files:
                     file = _open_parquet(self.targets[table], self.schemas[table])
                     files[table] = stack.enter_context(file)
@@ -238,13 +238,13 @@ class _BundleWriter:
         yield _report_batch(written)
 
 
-def _ordered(frame: DataFrame) -> DataFrame:
+def _sort_rows(frame: DataFrame) -> DataFrame:
     """Sort the rows of each partition by block, if they have one."""
     columns = [name for name in _SORTED_BY if name in frame.columns]
     return frame.sortWithinPartitions(*columns) if _SORTED_BY[0] in columns else frame
 
 
-def _slices(batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
+def _list_slices(batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
     for batch in batches:
         for table, piece in zip(batch.column("table"), batch.column("slice"), strict=True):
             yield table.as_py(), piece.as_buffer()
@@ -256,7 +256,7 @@ def _write_file(
     with (
         _open_parquet(target, schema, is_archive=is_archive)
         if target.name.endswith(".parquet")
-        else open_text_file(target.store, target.key, schema, attempt=_task_attempt())
+        else open_text_file(target.store, target.key, schema, attempt=_read_task_attempt())
     ) as file:
         for batch in batches:
             file.write(batch)
@@ -267,24 +267,24 @@ def _open_parquet(
     target: OutputFile, schema: Any, *, is_archive: bool = False
 ) -> AbstractContextManager[ParquetFile]:
     return open_parquet_file(
-        target.store, target.key, schema, attempt=_task_attempt(), is_archive=is_archive
+        target.store, target.key, schema, attempt=_read_task_attempt(), is_archive=is_archive
     )
 
 
-def _task_attempt() -> int:
+def _read_task_attempt() -> int:
     """The number of the Spark task attempt: speculative attempts write at the same time."""
     context = TaskContext.get()
     return context.attemptNumber() if context else 0
 
 
 def _report_batch(written: Sequence[tuple[str, WrittenFile]]) -> Any:
-    rows = [(output, done.name, done.rows, done.bytes) for output, done in written]
+    rows = [(output, file.name, file.rows, file.bytes) for output, file in written]
     columns = list(zip(*rows, strict=True)) or [()] * len(_REPORT)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _REPORT, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
 
-def _run(frame: DataFrame) -> dict[str, WrittenFile]:
+def _run_job(frame: DataFrame) -> dict[str, WrittenFile]:
     """Run the Spark job. It returns one row per file, never data."""
     rows = cast("list[Any]", frame.collect())
     return {row["output"]: WrittenFile(row["name"], row["rows"], row["bytes"]) for row in rows}

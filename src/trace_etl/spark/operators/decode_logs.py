@@ -40,16 +40,18 @@ def select_candidates(logs: Input, decoders: Sequence[Decoder], addresses: Seque
     if missing:
         raise BadTask(f"the input has no column {missing[0]}; use a dataset of logs as input")
     if addresses:
-        logs = _filter_values(logs, "address", [bytes.fromhex(one[2:]) for one in addresses])
-    topics = [one.topic0 for one in decoders]
+        logs = _filter_values(
+            logs, "address", [bytes.fromhex(address[2:]) for address in addresses]
+        )
+    topics = [decoder.topic0 for decoder in decoders]
     if any(topic is None for topic in topics):
         return logs
     # The scan stays unfiltered by topic 0 because the decoder compares topic 0 itself.
-    filtered = _filter_values(logs, "topic0", [one for one in topics if one])
+    filtered = _filter_values(logs, "topic0", [topic for topic in topics if topic])
     return replace(filtered, scan=logs.scan)
 
 
-def _filter_values(logs: Input, column: str, wanted: Sequence[bytes]) -> Input:
-    is_wanted = F.col(column).isin([F.lit(bytearray(one)) for one in wanted])
-    scan = logs.scan.where(column, wanted) if logs.scan else None
+def _filter_values(logs: Input, column: str, values: Sequence[bytes]) -> Input:
+    is_wanted = F.col(column).isin([F.lit(bytearray(value)) for value in values])
+    scan = logs.scan.where(column, values) if logs.scan else None
     return replace(logs, frame=logs.frame.where(is_wanted), scan=scan)

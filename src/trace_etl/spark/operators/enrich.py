@@ -39,8 +39,8 @@ def join_lookup(
     if config.matches == "one":
         side = _keep_smallest(side, list(names.values()))
     matches = [base[_quote(left)] == side[f"{_KEY}{n}"] for n, left in enumerate(config.on)]
-    found = base.join(F.broadcast(side) if is_small else side, matches, config.how)
-    return found.select(*(base[_quote(c)] for c in base.columns), *map(_column, names.values()))
+    joined = base.join(F.broadcast(side) if is_small else side, matches, config.how)
+    return joined.select(*(base[_quote(c)] for c in base.columns), *map(_column, names.values()))
 
 
 def _keep_smallest(lookup: DataFrame, values: list[str]) -> DataFrame:
@@ -66,10 +66,10 @@ def _make_labels(spark: SparkSession, base: Input, config: EnrichConfig) -> Inpu
     return Input("labels", rows.select(value.cast(kind).alias("value"), "label"), is_small=True)
 
 
-def _check_columns(frame: DataFrame, wanted: list[str], what: str) -> None:
-    for name in wanted:
+def _check_columns(frame: DataFrame, names: list[str], side: str) -> None:
+    for name in names:
         if name not in frame.columns:
-            raise BadTask(f"enrich: {what} has no column {name}")
+            raise BadTask(f"enrich: {side} has no column {name}")
 
 
 def _quote(name: str) -> str:

@@ -38,9 +38,9 @@ def covers(partitions: list[InputPartition], start: int, end: int) -> bool:
     spans = sorted(
         (p.start, p.end) for p in partitions if p.start is not None and p.end is not None
     )
-    wanted = start
+    next_block = start
     for first, last in spans:
-        if first > wanted:
+        if first > next_block:
             return False
-        wanted = max(wanted, last + 1)
-    return wanted > end
+        next_block = max(next_block, last + 1)
+    return next_block > end

@@ -31,22 +31,22 @@ _FINDINGS = "block_number bigint, problem string, expected_rows bigint, found_ro
 def run(context: OperatorContext, config: IntegrityConfig) -> Frame:
     """Return one row per finding. Raises BadTask if the input lacks a column of the table."""
     start, end = context.block_range()
-    [given] = context.inputs
-    cold = given.frame
+    [cold_input] = context.inputs
+    cold = cold_input.frame
     schema = SCHEMAS[config.table]
     missing = [name for name in schema.names if name not in cold.columns]
     if missing:
         raise BadTask(f"integrity_check: the input has no column {missing[0]} of {config.table}")
     ranges = sample_ranges(start, end, config.sample_blocks)
     chain = _read_chain(context.spark, config.table, context.rpc_urls(config.rpc), ranges)
-    sampled = cold if config.sample_blocks is None else cold.where(_is_in(ranges))
-    found = find_differences(sampled, chain, schema.names).unionByName(
+    sampled = cold if config.sample_blocks is None else cold.where(_is_in_ranges(ranges))
+    differences = find_differences(sampled, chain, schema.names).unionByName(
         find_duplicates(cold, _KEYS[config.table])
     )
     if config.table == "blocks" and config.sample_blocks is not None:
-        found = found.unionByName(find_gaps(context.spark, cold, start, end)).distinct()
+        differences = differences.unionByName(find_gaps(context.spark, cold, start, end)).distinct()
     # The driver collects findings only, and their number is limited.
-    findings = cast("list[Any]", found.orderBy(_BLOCK, "problem").take(config.most_findings))
+    findings = cast("list[Any]", differences.orderBy(_BLOCK, "problem").take(config.most_findings))
     frame = context.spark.createDataFrame(findings, _FINDINGS)
     invalid = _make_invalidations(context.task.inputs[0], [row[_BLOCK] for row in findings])
     return Frame(context.outputs[0], frame, invalidations=invalid)
@@ -66,8 +66,8 @@ def sample_ranges(start: int, end: int, count: int | None) -> list[tuple[int, in
 
 def find_differences(cold: DataFrame, chain: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Find blocks whose number of rows or sum of row hashes differs between the two sides."""
-    sides = _fingerprint(chain, columns, "expected").join(
-        _fingerprint(cold, columns, "found"), _BLOCK, "full_outer"
+    sides = _compute_fingerprints(chain, columns, "expected").join(
+        _compute_fingerprints(cold, columns, "found"), _BLOCK, "full_outer"
     )
     expected, found = (F.coalesce(f"{side}_rows", F.lit(0)) for side in ("expected", "found"))
     problem = (
@@ -97,8 +97,8 @@ def find_duplicates(cold: DataFrame, key: Sequence[str]) -> DataFrame:
 
 def find_gaps(spark: SparkSession, cold: DataFrame, start: int, end: int) -> DataFrame:
     """Find blocks of the range without any row."""
-    wanted = spark.range(start, end + 1).withColumnRenamed("id", _BLOCK)
-    return wanted.join(cold.select(_BLOCK), _BLOCK, "left_anti").select(
+    expected = spark.range(start, end + 1).withColumnRenamed("id", _BLOCK)
+    return expected.join(cold.select(_BLOCK), _BLOCK, "left_anti").select(
         _BLOCK,
         F.lit("missing").alias("problem"),
         F.lit(1).cast("long").alias("expected_rows"),
@@ -106,7 +106,7 @@ def find_gaps(spark: SparkSession, cold: DataFrame, start: int, end: int) -> Dat
     )
 
 
-def _fingerprint(frame: DataFrame, columns: Sequence[str], side: str) -> DataFrame:
+def _compute_fingerprints(frame: DataFrame, columns: Sequence[str], side: str) -> DataFrame:
     # xxhash64 skips nulls, so the null flag of each column is hashed as well.
     values = [F.col(name) for name in columns]
     hashed = F.xxhash64(*values, *(value.isNull() for value in values))
@@ -132,25 +132,25 @@ def _read_chain(
     return reduce(DataFrame.unionByName, parts)
 
 
-def _is_in(ranges: Sequence[tuple[int, int]]) -> Column:
-    return reduce(Column.__or__, [F.col(_BLOCK).between(*one) for one in ranges])
+def _is_in_ranges(ranges: Sequence[tuple[int, int]]) -> Column:
+    return reduce(Column.__or__, [F.col(_BLOCK).between(*span) for span in ranges])
 
 
-def _make_invalidations(given: TaskInput, blocks: Sequence[int]) -> list[Invalidation]:
+def _make_invalidations(task_input: TaskInput, blocks: Sequence[int]) -> list[Invalidation]:
     """Invalidate the input partitions that contain a block with a finding."""
     return [
         Invalidation(
             kind="partition",
-            dataset_uuid=given.dataset_uuid,
-            dataset_version=given.dataset_version,
+            dataset_uuid=task_input.dataset_uuid,
+            dataset_version=task_input.dataset_version,
             partition_key=part.partition_key,
             start=part.start,
             end=part.end,
-            reason=f"integrity_check: block {found[0]} differs from the chain",
+            reason=f"integrity_check: block {defects[0]} differs from the chain",
             key=part.partition_key,
         )
-        for part in given.partitions
-        if (found := [block for block in blocks if _contains(part, block)])
+        for part in task_input.partitions
+        if (defects := [block for block in blocks if _contains(part, block)])
     ]
 
 

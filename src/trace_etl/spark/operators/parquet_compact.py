@@ -35,27 +35,27 @@ def run(context: OperatorContext, config: CompactConfig) -> Frame | Split | Task
     if config.finality_depth_blocks is not None:
         _check_finality(context, config.rpc, config.finality_depth_blocks)
     _check_not_trimmed(context)
-    given, [output] = context.load(context.task.inputs[-1]), context.outputs
-    if given.scan is None:
-        return Frame(output, given.frame, is_large=not given.is_small, is_archive=True)
-    tables = {output: given.scan.schema}
-    return Split(given.frame, _CopyRows(output), tables, given.scan, is_archive=True)
+    rows, [output] = context.load(context.task.inputs[-1]), context.outputs
+    if rows.scan is None:
+        return Frame(output, rows.frame, is_large=not rows.is_small, is_archive=True)
+    tables = {output: rows.scan.schema}
+    return Split(rows.frame, _CopyRows(output), tables, rows.scan, is_archive=True)
 
 
 def _check_not_trimmed(context: OperatorContext) -> None:
     """Raise BadTask if `hot_trim` deleted blocks of the range: the output would lose their rows."""
-    given, dsn = context.task.inputs[-1], context.settings.data_dsn
+    task_input, dsn = context.task.inputs[-1], context.settings.data_dsn
     scope = context.task.scope
-    if given.partitions or dsn is None or scope is None:
+    if task_input.partitions or dsn is None or scope is None:
         return
     if scope.start is None or scope.end is None:
         return
     with connection.connect(dsn) as conn:
-        table = hot_table(given.dataset_uuid, given.dataset_version)
+        table = hot_table(task_input.dataset_uuid, task_input.dataset_version)
         if hot_tables.is_trimmed(conn, table, scope.start, scope.end):
             raise BadTask(
                 f"parquet_compact: blocks of {scope.start}-{scope.end} were trimmed from "
-                f"{given.name}; the committed partition is unchanged. Ingest the range from the "
+                f"{task_input.name}; the committed partition is unchanged. Ingest the range from the "
                 "chain instead"
             )
 

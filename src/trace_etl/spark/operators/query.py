@@ -24,10 +24,10 @@ def run(context: OperatorContext, config: QueryConfig) -> Frame:
 
 def _to_json_lines(frame: DataFrame) -> DataFrame:
     """Convert each row to one JSON text with every field, including nulls."""
-    whole = F.struct(
+    row = F.struct(
         *(_to_readable(F.col(f"`{f.name}`"), f.dataType).alias(f.name) for f in frame.schema)
     )
-    return frame.select(F.to_json(whole, {"ignoreNullFields": "false"}).alias("line"))
+    return frame.select(F.to_json(row, {"ignoreNullFields": "false"}).alias("line"))
 
 
 def _to_csv(frame: DataFrame) -> DataFrame:

@@ -84,6 +84,35 @@ def test_a_writer_shows_its_object_only_when_it_is_committed(store: ObjectStore)
     assert store.get(KEY) == b"abc" and Path(store.uri(KEY)).read_bytes() == b"abc"
 
 
+@pytest.mark.parametrize("how", ["put", "create", "writer", "writer beside another file"])
+def test_a_written_object_survives_a_power_failure(
+    store: ObjectStore, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replay which files and directory entries were on disk: only what fsync has seen."""
+    durable: dict[Path, set[str] | bytes] = {}
+    sync = os.fsync
+
+    def record(descriptor: int) -> None:
+        sync(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        durable[path] = {p.name for p in path.iterdir()} if path.is_dir() else path.read_bytes()
+
+    if how == "writer beside another file":
+        (tmp_path / "objects" / KEY).parent.mkdir(parents=True)  # by a process that has not synced
+    monkeypatch.setattr(os, "fsync", record)
+    if how.startswith("writer"):
+        with store.open_writer(KEY) as writer:
+            writer.stream.write(b"content")
+            writer.commit()
+    else:
+        getattr(store, how)(KEY, b"content")
+    assert b"content" in durable.values()
+    directory = tmp_path / "objects"
+    for name in KEY.split("/"):
+        assert name in durable[directory], f"the entry {name} in {directory} would be lost"
+        directory /= name
+
+
 def test_a_discarded_writer_leaves_nothing(store: ObjectStore) -> None:
     with pytest.raises(RuntimeError), store.open_writer(KEY) as writer:
         writer.stream.write(b"abc")

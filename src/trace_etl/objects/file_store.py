@@ -84,7 +84,7 @@ class FileStore:
             self._client.delete(check_key(key))
 
     def open_writer(self, key: str, *, attempt: int = 0) -> "FileWriter":
-        return FileWriter(self._path(key), attempt)
+        return FileWriter(self.root, self._path(key), attempt)
 
     def uri(self, key: str) -> str:
         return str(self._path(key))
@@ -116,7 +116,7 @@ class FileStore:
                 draft.write_bytes(content)
                 _sync(draft)
                 publish(draft, path)
-                _sync(path.parent)
+                _sync_directories(self.root, path)
             finally:
                 draft.unlink(missing_ok=True)
 
@@ -124,7 +124,8 @@ class FileStore:
 class FileWriter:
     """A file that is written under a draft name and renamed when it is complete."""
 
-    def __init__(self, path: Path, attempt: int) -> None:
+    def __init__(self, root: Path, path: Path, attempt: int) -> None:
+        self._root = root
         self._path = path
         self._draft = _draft_path(path, attempt)
         self._is_committed = False
@@ -154,6 +155,7 @@ class FileWriter:
             self.stream.close()
             size = _sync(self._draft)
             self._draft.rename(self._path)
+            _sync_directories(self._root, self._path)
         self._is_committed = True
         return size
 
@@ -220,6 +222,21 @@ def _link_once(draft: Path, path: Path) -> None:
         os.link(draft, path)
     except FileExistsError as error:
         raise ObjectExists(f"{path} exists already") from error
+
+
+def _sync_directories(root: Path, path: Path) -> None:
+    """Sync the directories from the file up to the root: a power failure must not lose any of them."""
+    _sync(path.parent)
+    for directory in path.parents:
+        if directory == root:
+            return
+        _sync_entry(directory)
+
+
+@lru_cache(1024)
+def _sync_entry(directory: Path) -> None:
+    """Sync the entry of a directory in its parent. Once per process: the entry does not change."""
+    _sync(directory.parent)
 
 
 def _sync(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -22,6 +23,7 @@ from trace_etl.lite import status as checks
 from trace_etl.lite.credentials import passwords
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.account import Account
 from trace_etl.lite.postgres.server import Server
 from trace_etl.lite.processes import probes, process_tree
 
@@ -154,6 +156,33 @@ def test_only_the_owner_can_read_the_files_in_the_home(home: Path) -> None:
         "credentials",
         "postgres",
     }
+
+
+def test_a_home_of_the_last_release_is_upgraded_at_its_next_start(home: Path) -> None:
+    new = Home(home)
+    with running(home):
+        known = passwords.read(new.pgpass)
+    token, public = new.worker_token.read_text(), next(new.user_public_keys.iterdir()).name
+    new.pgpass.rename(home / "pgpass")
+    shutil.rmtree(home / "credentials")
+    (home / "worker").write_text(token)
+    shutil.rmtree(home / "tokens" / "workers")
+    (home / "worker").rename(home / "tokens" / "worker")
+    (new.user_public_keys / public).rename(new.user_keys / public)
+    new.user_public_keys.rmdir()
+    if os.geteuid() == 0:
+        Account(65534, 65534).take(home.joinpath("postgres").resolve() / "data")
+    with running(home) as stack:
+        assert stack.first_line == "up"
+        port = json.loads((home / "config.json").read_text())["ports"]["postgres"]["port"]
+        passfile = new.credentials("dispatcher") / "pgpass"
+        with psycopg.connect(databases.dsns(Server(port, passfile)).state):
+            pass
+        assert not (home / "pgpass").exists() and not (home / "tokens" / "worker").exists()
+        assert new.worker_token.read_text() == token
+        assert passwords.read(new.pgpass) == known
+        assert {path.name for path in new.user_public_keys.iterdir()} == {public}
+        assert list(new.user_keys.glob("*.pub.pem")) == []
 
 
 def test_no_secret_is_in_a_command_line_or_environment(home: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.chain_rows import expected
-from support.connect_server import connect_server
+from support.connect_server import ConnectServer, connect_server
 from support.dag_outputs import Outputs, files_of, run_outputs
 from support.hot_tables import HotTables, InputSpec
+from support.script_process import ScriptProcess, script_process
 from trace_etl.devtools.devchain import DevChain
 
 _TESTS = str(Path(__file__).parents[1])
@@ -78,34 +78,32 @@ DISGUISED = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    with connect_server(tmp_path_factory.mktemp("connect") / "server") as url:
-        yield url
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Generator[ConnectServer]:
+    with connect_server(tmp_path_factory.mktemp("connect")) as running:
+        yield running
 
 
-def run_script(body: str, *args: object, timeout: float = 120) -> str:
-    """Run a worker process. A process uses either Spark Connect or a JVM, never both."""
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(body), *map(str, args)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([_TESTS, *filter(None, sys.path)])},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    return done.stdout
+@pytest.fixture
+def server(connect: ConnectServer) -> str:
+    return connect.url
+
+
+@pytest.fixture(scope="module")
+def client() -> Generator[ScriptProcess]:
+    """A worker process. A process uses either Spark Connect or a JVM, never both."""
+    with script_process(PRELUDE) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
 def remote(
-    server: str,
+    connect: ConnectServer,
     rpc_url: str,
     tables: HotTables,
     where: InputSpec,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outputs:
-    return run_outputs(server, tmp_path_factory.mktemp("remote"), rpc_url, {}, tables, where)
+    return run_outputs(connect.url, tmp_path_factory.mktemp("remote"), rpc_url, {}, tables, where)
 
 
 @pytest.mark.timeout(600)  # starts a server and a JVM
@@ -156,9 +154,9 @@ def test_the_tests_of_the_operators_pass_through_spark_connect(server: str) -> N
 
 
 def test_a_select_through_spark_connect_can_read_only_its_inputs(
-    tmp_path: Path, server: str, rpc_url: str
+    tmp_path: Path, server: str, rpc_url: str, client: ScriptProcess
 ) -> None:
-    output = run_script(
+    output = client.run(
         """
         import json
         runner = made()
@@ -209,9 +207,9 @@ def test_a_select_through_spark_connect_can_read_only_its_inputs(
 
 
 def test_the_sql_guard_sees_through_literals_comments_and_names(
-    tmp_path: Path, server: str, rpc_url: str
+    tmp_path: Path, server: str, rpc_url: str, client: ScriptProcess
 ) -> None:
-    output = run_script(
+    output = client.run(
         """
         import json
         runner = made(spark_conf={"spark.sql.runSQLOnFiles": "true"})
@@ -240,9 +238,9 @@ def test_the_sql_guard_sees_through_literals_comments_and_names(
 
 
 def test_a_discarded_session_is_closed_at_the_server(
-    tmp_path: Path, server: str, rpc_url: str
+    tmp_path: Path, server: str, rpc_url: str, client: ScriptProcess
 ) -> None:
-    run_script(
+    client.run(
         """
         from pyspark.errors import PySparkException
         runner = made()
@@ -271,9 +269,9 @@ def test_a_discarded_session_is_closed_at_the_server(
 
 
 def test_canceling_a_task_stops_only_its_jobs_at_the_server(
-    tmp_path: Path, server: str, rpc_url: str
+    tmp_path: Path, server: str, rpc_url: str, client: ScriptProcess
 ) -> None:
-    run_script(
+    client.run(
         """
         from concurrent.futures import ThreadPoolExecutor
         from support.faulty_node import FaultyNode
@@ -308,9 +306,9 @@ def test_canceling_a_task_stops_only_its_jobs_at_the_server(
 
 
 def test_a_setting_that_a_client_cannot_change_is_refused_at_the_start(
-    tmp_path: Path, server: str, rpc_url: str
+    tmp_path: Path, server: str, rpc_url: str, client: ScriptProcess
 ) -> None:
-    output = run_script(
+    output = client.run(
         """
         def message(runner):
             try:
@@ -332,25 +330,37 @@ def test_a_setting_that_a_client_cannot_change_is_refused_at_the_start(
     assert "no Spark Connect server answers" in output[1] and "hidden" not in output[1]
 
 
+@pytest.mark.timeout(400)  # starts a server
 def test_a_stopped_server_fails_an_attempt_and_its_replacement_is_used(
-    tmp_path: Path, rpc_url: str
+    tmp_path: Path, connect: ConnectServer, rpc_url: str, client: ScriptProcess
 ) -> None:
-    body = """
-        from support.connect_server import server_process
+    arguments = (tmp_path, connect.url, rpc_url)
+    client.run(
+        """
         sql = "SELECT count(*) AS n FROM range(1000)"
-        with server_process(root / "one", {}) as (url, process):
-            runner = made()
-            runner.run(select(sql))
+        runner = made()
+        runner.run(select(sql))
+        """,
+        *arguments,
+    )
+    connect.stop()
+    client.run(
+        """
         try:
             runner.run(select(sql))
             raise AssertionError("the server is stopped")
         except (SparkLost, SparkNotStarted) as error:
             assert error.retryable
-        port = url.split(":")[2].partition("/")[0]
-        with server_process(root / "two", {"spark.connect.grpc.binding.port": port}):
-            answer = select(sql)
-            runner.run(answer)
-            assert rows(root / "objects", answer, "answer") == [{"n": 1000}]
-            runner.close()
+        """,
+        *arguments,
+    )
+    connect.start()
+    client.run(
         """
-    run_script(body, tmp_path, "", rpc_url, timeout=170)
+        answer = select(sql)
+        runner.run(answer)
+        assert rows(root / "objects", answer, "answer") == [{"n": 1000}]
+        runner.close()
+        """,
+        *arguments,
+    )

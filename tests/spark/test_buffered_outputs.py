@@ -12,7 +12,7 @@ from support.spark_tasks import task
 from trace_etl.api.task.buffers import BufferBatch
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.data import buffers, connection
-from trace_etl.model.storage import attempt_prefix, buffer_place, hot_table
+from trace_etl.model.storage import attempt_prefix, buffer_prefix, hot_table
 from trace_etl.objects.file_store import FileStore
 from trace_etl.sink import batch_files
 from trace_etl.spark.errors import BadSql
@@ -49,7 +49,7 @@ def _task(sql: str) -> TaskPayload:
         "sql", {"sql": sql}, ["answer"], scope={"partition_key": "0-9", "start": 0, "end": 9}
     )
     (output,) = made.outputs
-    prefix = attempt_prefix(buffer_place(output.dataset_uuid), made.task_id, made.attempt)
+    prefix = attempt_prefix(buffer_prefix(output.dataset_uuid), made.task_id, made.attempt)
     change = {
         "update_strategy": "append",
         "unique_key": ["who"],

@@ -21,7 +21,7 @@ from trace_etl.dag.parsing import parse_dag
 from trace_etl.http.listeners import Listener, Tls, serve
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
-from trace_etl.model.storage import attempt_prefix, generation_place
+from trace_etl.model.storage import attempt_prefix, generation_prefix
 from trace_etl.query.service import open_app
 from trace_etl.query.settings import QuerySettings
 from trace_etl.state.catalog import dags
@@ -54,7 +54,7 @@ class Warehouse:
         ref = {
             "scheme": "file",
             "bucket": "trace",
-            "prefix": attempt_prefix(generation_place(dataset, version), task, 1),
+            "prefix": attempt_prefix(generation_prefix(dataset, version), task, 1),
             "glob": "*.parquet",
         }
         directory = self.objects / "trace" / ref["prefix"]

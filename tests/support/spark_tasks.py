@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pyarrow.parquet as pq
 
 from trace_etl.api.task.payload import TaskOutput, TaskPayload
-from trace_etl.model.storage import attempt_prefix, generation_place
+from trace_etl.model.storage import attempt_prefix, generation_prefix
 
 
 def range_scope(start: int, end: int) -> dict[str, Any]:
@@ -111,6 +111,6 @@ def _output(index: int, name: str, task_id: UUID, attempt: int) -> dict[str, Any
         "storage_ref": {
             "scheme": "file",
             "bucket": "trace",
-            "prefix": attempt_prefix(generation_place(dataset_uuid, version), task_id, attempt),
+            "prefix": attempt_prefix(generation_prefix(dataset_uuid, version), task_id, attempt),
         },
     }

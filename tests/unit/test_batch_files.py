@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from trace_etl.api.task.buffers import BufferBatch
-from trace_etl.model.storage import attempt_prefix, buffer_place
+from trace_etl.model.storage import attempt_prefix, buffer_prefix
 from trace_etl.objects.file_store import FileStore
 from trace_etl.sink import batch_files
 from trace_etl.sink.batch_files import BadBatch, BatchMissing
@@ -22,7 +22,7 @@ class Artifact:
 
     def __init__(self, root: Path, name: str = "batch.jsonl") -> None:
         dataset_uuid, task_id = uuid4(), uuid4()
-        prefix = attempt_prefix(buffer_place(dataset_uuid), task_id, 1)
+        prefix = attempt_prefix(buffer_prefix(dataset_uuid), task_id, 1)
         self.root, self.attempt_directory = root, root / "trace" / prefix
         self.path = self.attempt_directory / name
         self.attempt_directory.mkdir(parents=True)

@@ -77,14 +77,14 @@ def check_one_given(**fields: object) -> None:
         raise ValueError(f"give exactly one of {', '.join(f'`{name}`' for name in fields)}")
 
 
-def either(this: str, that: str) -> Json:
+def either(first: str, second: str) -> Json:
     """Return a JSON schema that requires exactly one of two fields."""
 
-    def only(given: str, other: str) -> Json:
-        given_only = {given: {"not": {"type": "null"}}, other: {"type": "null"}}
-        return {"required": [given], "properties": given_only}
+    def only(present: str, absent: str) -> Json:
+        properties = {present: {"not": {"type": "null"}}, absent: {"type": "null"}}
+        return {"required": [present], "properties": properties}
 
-    return {"oneOf": [only(this, that), only(that, this)]}
+    return {"oneOf": [only(first, second), only(second, first)]}
 
 
 class Fenced(Request):

@@ -111,12 +111,12 @@ class EventAbi:
         return sum(p.indexed for p in self.parameters) + (not self.anonymous)
 
 
-def parse_event(given: str | Mapping[str, Any]) -> EventAbi:
+def parse_event(source: str | Mapping[str, Any]) -> EventAbi:
     """Parse an event from its signature or its JSON ABI entry. Raises BadAbi."""
     event = (
-        _SignatureParser(given).parse_event()
-        if isinstance(given, str)
-        else _parse_json_event(given)
+        _SignatureParser(source).parse_event()
+        if isinstance(source, str)
+        else _parse_json_event(source)
     )
     _check_event(event)
     return event
@@ -125,11 +125,11 @@ def parse_event(given: str | Mapping[str, Any]) -> EventAbi:
 def find_event(abi: Sequence[Mapping[str, Any]], name: str) -> EventAbi:
     """Find an event in a JSON ABI by its name or its canonical signature. Raises BadAbi."""
     events = [parse_event(entry) for entry in abi if entry.get("type") == "event"]
-    found = [event for event in events if name in (event.name, event.canonical)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise BadAbi(f"the ABI has {len(found)} events {name}; use the complete signature of one")
+    matches = [event for event in events if name in (event.name, event.canonical)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise BadAbi(f"the ABI has {len(matches)} events {name}; use the complete signature of one")
     known = ", ".join(event.canonical for event in events) or "none"
     raise BadAbi(f"the ABI has no event {name} (events: {known})")
 
@@ -219,10 +219,10 @@ def _parse_json_event(entry: Mapping[str, Any]) -> EventAbi:
 
 
 def _read_entries(entry: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
-    found = entry.get(field, [])
-    if not isinstance(found, list):
+    value = entry.get(field, [])
+    if not isinstance(value, list):
         raise BadAbi(f"`{field}` must be a list")
-    items = cast("list[Any]", found)
+    items = cast("list[Any]", value)
     for item in items:
         if not isinstance(item, dict) or not isinstance(item.get("type"), str):  # pyright: ignore
             raise BadAbi(f"every entry of `{field}` needs a `type`")
@@ -274,14 +274,16 @@ class _SignatureParser:
         return EventAbi(name, parameters, anonymous)
 
     def _parse_parameters(self) -> tuple[Parameter, ...]:
-        found: list[Parameter] = []
+        parameters: list[Parameter] = []
         while not self._accept(")"):
-            if found:
+            if parameters:
                 self._expect(",")
             kind = self._parse_type()
             indexed = self._accept("indexed")
-            found.append(Parameter(self._read_optional_name() or f"arg{len(found)}", kind, indexed))
-        return tuple(found)
+            parameters.append(
+                Parameter(self._read_optional_name() or f"arg{len(parameters)}", kind, indexed)
+            )
+        return tuple(parameters)
 
     def _parse_type(self) -> AbiType:
         name = self._read_name("a type") if self._peek() != "(" else "tuple"
@@ -329,14 +331,14 @@ class _SignatureParser:
             raise self._error(repr(token))
 
     def _peek(self) -> str:
-        found = _TOKEN.match(self._text, self._at)
-        return found[1] if found else self._text[self._at :].strip()[:1]
+        token = _TOKEN.match(self._text, self._at)
+        return token[1] if token else self._text[self._at :].strip()[:1]
 
     def _next(self) -> str:
-        found = _TOKEN.match(self._text, self._at)
-        assert found is not None
-        self._at = found.end()
-        return found[1]
+        token = _TOKEN.match(self._text, self._at)
+        assert token is not None
+        self._at = token.end()
+        return token[1]
 
     def _error(self, expected: str) -> BadAbi:
         rest = self._text[self._at :].strip()[:20] or "the end"

@@ -49,10 +49,10 @@ Context = dict[str, Any]
 
 def _describe_literal(error: ErrorDetails, context: Context) -> str:
     known = [name.strip("' ") for name in str(context["expected"]).replace(" or ", ",").split(",")]
-    given = error["input"]
-    close = difflib.get_close_matches(str(given), known, n=1, cutoff=0.6)
-    suggestion = f"; did you mean {close[0]!r}?" if close and close[0] != given else ""
-    return f"must be {_join_with_or(known)}, not {show_value(given)}{suggestion}"
+    value = error["input"]
+    close = difflib.get_close_matches(str(value), known, n=1, cutoff=0.6)
+    suggestion = f"; did you mean {close[0]!r}?" if close and close[0] != value else ""
+    return f"must be {_join_with_or(known)}, not {show_value(value)}{suggestion}"
 
 
 def _join_with_or(names: list[str]) -> str:

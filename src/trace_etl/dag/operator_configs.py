@@ -49,9 +49,9 @@ class DecodeConfig(OperatorConfig):
     @field_validator("events", mode="after")
     @classmethod
     def _check_events(cls, events: dict[str, Any]) -> dict[str, Any]:
-        for given in events.values():
-            if not isinstance(given, str) or "(" in given:
-                parse_event(given)
+        for event in events.values():
+            if not isinstance(event, str) or "(" in event:
+                parse_event(event)
         return events
 
     @field_validator("abi", mode="after")
@@ -79,12 +79,12 @@ class DecodeConfig(OperatorConfig):
             return f"outputs must be those of `events` ({names}) and optionally {UNDECODED}"
         return None
 
-    def _find_event(self, given: str | Mapping[str, Any]) -> EventAbi:
-        if isinstance(given, str) and "(" not in given:
-            return find_event(self.abi, given)
-        if isinstance(given, str) and self.abi and given in _list_signatures(self.abi):
-            return find_event(self.abi, given)
-        return parse_event(given)
+    def _find_event(self, event: str | Mapping[str, Any]) -> EventAbi:
+        if isinstance(event, str) and "(" not in event:
+            return find_event(self.abi, event)
+        if isinstance(event, str) and self.abi and event in _list_signatures(self.abi):
+            return find_event(self.abi, event)
+        return parse_event(event)
 
 
 def _list_signatures(abi: list[dict[str, Any]]) -> list[str]:

@@ -43,12 +43,12 @@ def _find_schema_errors(data: object) -> list[ErrorDetails]:
 
 
 def _make_faults(located: Located, errors: list[ErrorDetails]) -> list[Fault]:
-    found: list[Fault] = []
+    faults: list[Fault] = []
     for error in errors:
         path: FieldPath = error["loc"]
         known = fields_at(path[:-1]) if error["type"] == "extra_forbidden" else []
-        found.append(located.fault(path, describe_error(error, known)))
-    return found
+        faults.append(located.fault(path, describe_error(error, known)))
+    return faults
 
 
 def _parse_sections(data: _Raw, errors: list[ErrorDetails]) -> ParsedSections:
@@ -81,8 +81,8 @@ def _as_list(value: object) -> list[object]:
 
 
 def _read_name(job: object) -> str | None:
-    found = cast(_Raw, job).get("name") if isinstance(job, dict) else None
-    return found if isinstance(found, str) else None
+    name = cast(_Raw, job).get("name") if isinstance(job, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _parse_section(kind: type[_S], value: object, invalid: set[str]) -> _S | None:

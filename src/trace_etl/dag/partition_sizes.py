@@ -17,10 +17,10 @@ def find_size_conflicts(dag: Dag) -> Iterator[tuple[int, str]]:
     for n, job in enumerate(dag.jobs):
         known = {i.name: size for i in job.inputs if (size := sizes.get(i.job or ""))}
         if _copies_partitions(job) and len(set(known.values())) > 1:
-            found = ", ".join(f"{name}: {size} blocks" for name, size in known.items())
+            sizes_text = ", ".join(f"{name}: {size} blocks" for name, size in known.items())
             yield (
                 n,
-                f"have different partition sizes ({found}), so the partitions of {job.name} would "
+                f"have different partition sizes ({sizes_text}), so the partitions of {job.name} would "
                 "overlap; use one `size` in the jobs that split them, or `update_strategy: append`",
             )
 
@@ -53,5 +53,5 @@ def _output_size(job: Job, upstream: Mapping[str, int | None]) -> int | None:
         return size if isinstance(size, int) else None
     if job.execution_strategy != "PerPartition":
         return None
-    found = {upstream.get(i.job or "") for i in job.inputs}
-    return found.pop() if len(found) == 1 else None
+    sizes = {upstream.get(i.job or "") for i in job.inputs}
+    return sizes.pop() if len(sizes) == 1 else None

@@ -131,29 +131,29 @@ class _NodeReader:
 
     def _read_scalar(self, node: yaml.Node, path: FieldPath) -> Any:
         try:
-            found = cast(object, self.scalars.construct_object(node))  # pyright: ignore[reportUnknownMemberType]
-            rule = _explain_unsupported(found)
+            value = cast(object, self.scalars.construct_object(node))  # pyright: ignore[reportUnknownMemberType]
+            rule = _explain_unsupported(value)
         except _CONSTRUCTION_ERRORS:
-            found, rule = None, _explain_unreadable(node)
+            value, rule = None, _explain_unreadable(node)
         if rule:
             self.faults.append(Fault(_format_path(path), rule, *self.positions[path]))
             return None
-        return found
+        return value
 
     def _read_mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = str(key_node.value)
             position = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
             if rule := _explain_unsupported(key):
                 self.faults.append(Fault(_format_path(path), f"has a key that {rule}", *position))
-            elif key in found:
+            elif key in mapping:
                 field = _format_path((*path, key))
                 self.faults.append(Fault(field, "is given twice; keep one", *position))
             else:
-                found[key] = self.read(value_node, (*path, key))
+                mapping[key] = self.read(value_node, (*path, key))
                 self.positions[(*path, key)] = position
-        return found
+        return mapping
 
 
 def _explain_unsupported(value: object) -> str | None:

@@ -19,8 +19,8 @@ def check_where(value: object) -> Where:
         return _FilterParser(value).parse()
     if not isinstance(value, dict) or not value:
         raise Invalid([Fault("where", "must be a map of column to value, or to a list of values")])
-    given = cast("dict[object, object]", value)
-    return {str(key): _check_value(str(key), item) for key, item in given.items()}
+    conditions = cast("dict[object, object]", value)
+    return {str(key): _check_value(str(key), item) for key, item in conditions.items()}
 
 
 def _check_value(column: str, value: Any) -> Any:
@@ -44,14 +44,14 @@ class _FilterParser:
         self.at = 0
 
     def parse(self) -> Where:
-        found: Where = {}
+        conditions: Where = {}
         while True:
             column = self._read_token("name", "a column name")
-            if column in found:
+            if column in conditions:
                 self._fail(f"column {column!r} is used twice")
-            found[column] = self._parse_comparison()
+            conditions[column] = self._parse_comparison()
             if not self.text[self.at :].strip():
-                return found
+                return conditions
             if self._read_token("name", "AND").upper() != "AND":
                 self._fail("conditions can be joined only with AND")
 

@@ -80,9 +80,9 @@ def write_batch(
     conn.execute(_DELETE_OLD_RECORDS)
     cursor = None
     if rows:
-        found = conn.execute(_NEXT_CURSOR, (table.dataset_version,)).fetchone()
-        assert found is not None
-        cursor = int(found[0])
+        row = conn.execute(_NEXT_CURSOR, (table.dataset_version,)).fetchone()
+        assert row is not None
+        cursor = int(row[0])
     # Check again under the cursor's lock: another sink may have written the batch meanwhile.
     if (written := find_written_batch(conn, batch.publish_id)) is not None:
         return written

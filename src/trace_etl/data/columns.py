@@ -29,8 +29,8 @@ def arrow_type(name: str) -> _Type:
     """Return the Arrow type of a Postgres type, as `format_type` writes it. Raises TypeError."""
     if name.endswith("[]"):
         return pa.list_(arrow_type(name[:-2]))
-    if found := _NUMERIC.fullmatch(name):
-        return pa.decimal128(int(found[1]), int(found[2]))
+    if match := _NUMERIC.fullmatch(name):
+        return pa.decimal128(int(match[1]), int(match[2]))
     if name not in BY_POSTGRES or name == "numeric":
         raise TypeError(f"this platform does not create columns of type {name} in Postgres data")
     return _parse_arrow(BY_POSTGRES[name].arrow)

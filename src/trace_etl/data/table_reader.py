@@ -40,8 +40,8 @@ def has_more_rows(dsn: str, table: str, conditions: Sequence[Condition], *, than
         sql.Identifier(table), _where(conditions), sql.Literal(than + 1)
     )
     with connect(dsn) as conn:
-        found = conn.execute(sql.SQL("SELECT count(*) FROM ({}) AS found").format(inner)).fetchone()
-    return found is not None and found[0] > than
+        row = conn.execute(sql.SQL("SELECT count(*) FROM ({}) AS found").format(inner)).fetchone()
+    return row is not None and row[0] > than
 
 
 def read_batches(

@@ -24,19 +24,19 @@ class StorageRef:
 BUFFERS = "buffers/"
 
 
-def generation_place(dataset_uuid: UUID, dataset_version: UUID | str) -> str:
+def generation_prefix(dataset_uuid: UUID, dataset_version: UUID | str) -> str:
     """Return the prefix of all partitions of one generation of a dataset."""
     return f"cold/datasets/{dataset_uuid}/{dataset_version}/"
 
 
-def buffer_place(dataset_uuid: UUID) -> str:
+def buffer_prefix(dataset_uuid: UUID) -> str:
     """Return the prefix of all batches of a buffered dataset."""
     return f"{BUFFERS}{dataset_uuid}/"
 
 
-def attempt_prefix(place: str, task_id: UUID, attempt: int) -> str:
+def attempt_prefix(parent: str, task_id: UUID, attempt: int) -> str:
     """Return the only prefix that this attempt of this task may write under."""
-    return f"{place}{task_id}/{attempt}/"
+    return f"{parent}{task_id}/{attempt}/"
 
 
 def hot_table(dataset_uuid: UUID, dataset_version: UUID) -> str:

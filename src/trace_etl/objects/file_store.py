@@ -76,8 +76,8 @@ class FileStore:
         with _read_errors(prefix):
             client = cast("Any", self._client)  # the type of its listing is incomplete
             for chunk in client.list(check_key(prefix.removesuffix("/"))):
-                for found in chunk:
-                    yield ObjectInfo(found["path"], found["size"], found["last_modified"])
+                for entry in chunk:
+                    yield ObjectInfo(entry["path"], entry["size"], entry["last_modified"])
 
     def delete(self, key: str) -> None:
         with suppress(ObjectMissing), _read_errors(key):

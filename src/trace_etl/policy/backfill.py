@@ -92,19 +92,19 @@ def _overlap(one: Range, other: Range) -> bool:
 
 def _subtract(spans: Iterable[Range], removed: Iterable[Range]) -> list[Range]:
     """Return the parts of `spans` that no range of `removed` covers."""
-    holes = sorted(removed, key=lambda hole: hole.start)
-    left: list[Range] = []
+    cuts = sorted(removed, key=lambda cut: cut.start)
+    remaining: list[Range] = []
     for span in spans:
         start = span.start
-        for hole in holes:
-            if hole.end < start or hole.start > span.end:
+        for cut in cuts:
+            if cut.end < start or cut.start > span.end:
                 continue
-            if hole.start > start:
-                left.append(Range(start, hole.start - 1))
-            start = max(start, hole.end + 1)
+            if cut.start > start:
+                remaining.append(Range(start, cut.start - 1))
+            start = max(start, cut.end + 1)
         if start <= span.end:
-            left.append(Range(start, span.end))
-    return left
+            remaining.append(Range(start, span.end))
+    return remaining
 
 
 def estimate_time_left(done: int, left: int, seconds: float) -> tuple[float, float | None]:

@@ -50,7 +50,7 @@ class JobLoad:
         return QueueLoad(self.normal.depth + self.bulk.depth, max(self.normal.age, self.bulk.age))
 
     @property
-    def pressing(self) -> QueueLoad:
+    def trip_load(self) -> QueueLoad:
         return self.normal if self.sheds_bulk else self.total
 
 
@@ -86,13 +86,13 @@ def decide_trip(
 ) -> Trip | None:
     """Return the queue's trip after a new measurement. The level changes by at most one."""
     if trip is None:
-        return _find_trip(limits, load.pressing, now)
+        return _find_trip(limits, load.trip_load, now)
     if trip.level == SHED_ALL:
         cleared = _is_clear(limits, load.normal)
         return replace(trip, level=SHED_BULK, level_since=now) if cleared else trip
-    worse = _find_trip(limits, load.normal, now)
-    if worse and (now - trip.level_since >= escalate_after or _is_flood(limits, load.normal)):
-        return replace(worse, level=SHED_ALL, since=trip.since)
+    normal_trip = _find_trip(limits, load.normal, now)
+    if normal_trip and (now - trip.level_since >= escalate_after or _is_flood(limits, load.normal)):
+        return replace(normal_trip, level=SHED_ALL, since=trip.since)
     return None if _is_clear(limits, load.total) else trip
 
 
@@ -105,8 +105,8 @@ def _find_trip(limits: QueueLimits, queue: QueueLoad, now: datetime) -> Trip | N
 
 
 def _is_clear(limits: QueueLimits, queue: QueueLoad) -> bool:
-    shallow = limits.depth is None or queue.depth <= limits.depth // 2
-    return shallow and (limits.age is None or not queue.depth or queue.age <= limits.age / 2)
+    is_shallow = limits.depth is None or queue.depth <= limits.depth // 2
+    return is_shallow and (limits.age is None or not queue.depth or queue.age <= limits.age / 2)
 
 
 def _is_flood(limits: QueueLimits, queue: QueueLoad) -> bool:
@@ -131,11 +131,11 @@ def plan_pauses(trips: Mapping[J, Trip], edges: Iterable[tuple[J, J]]) -> dict[t
     }
 
 
-def _find_reachable(start: J, steps: Mapping[J, set[J]]) -> set[J]:
-    found: set[J] = set()
-    edge = [start]
-    while edge:
-        fresh = steps.get(edge.pop(), set()) - found
-        found |= fresh
-        edge += fresh
-    return found
+def _find_reachable(start: J, neighbours: Mapping[J, set[J]]) -> set[J]:
+    reached: set[J] = set()
+    pending = [start]
+    while pending:
+        added = neighbours.get(pending.pop(), set()) - reached
+        reached |= added
+        pending += added
+    return reached

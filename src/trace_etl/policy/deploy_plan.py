@@ -180,10 +180,10 @@ def _explain_new_generation(
 
 def published_outputs(dag: Dag) -> dict[str, str]:
     """Return the output of each published name, as `job.output`. A buffered dataset can have several."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for entry in dag.publish:
-        found.setdefault(entry.name, []).append(f"{entry.job}.{entry.output}")
-    return {name: ", ".join(sorted(outputs)) for name, outputs in found.items()}
+        by_name.setdefault(entry.name, []).append(f"{entry.job}.{entry.output}")
+    return {name: ", ".join(sorted(outputs)) for name, outputs in by_name.items()}
 
 
 def _plan_names(
@@ -208,8 +208,10 @@ def _plan_names(
     ]
 
 
-def _find_contents(before: Mapping[str, DeployedState], place: str) -> GenerationContents | None:
-    job, _, output = place.partition(".")
+def _find_contents(
+    before: Mapping[str, DeployedState], job_output: str
+) -> GenerationContents | None:
+    job, _, output = job_output.partition(".")
     contents = before[job].contents.get(output) if job in before else None
     return contents if contents and contents.scopes else None
 
@@ -220,8 +222,8 @@ def find_differences(before: object, after: object, path: str = "") -> Iterator[
         old = cast(dict[str, object], before)
         new = cast(dict[str, object], after)
         for key in [*old, *(k for k in new if k not in old)]:
-            place = f"{path}.{key}" if path else key
-            yield from find_differences(old.get(key), new.get(key), place)
+            key_path = f"{path}.{key}" if path else key
+            yield from find_differences(old.get(key), new.get(key), key_path)
     elif isinstance(before, list) and isinstance(after, list):
         yield from _compare_lists(cast(list[object], before), cast(list[object], after), path)
     elif before != after or isinstance(before, bool) is not isinstance(after, bool):

@@ -23,9 +23,9 @@ def explain_rollout(facts: RolloutFacts) -> str | None:
     if not facts.lacks:
         return None
     if facts.failed:
-        which = f"{facts.failed} {_tasks(facts.failed)} failed permanently"
+        failures = f"{facts.failed} {_tasks(facts.failed)} failed permanently"
         return (
-            f"{which}; the first: {facts.first_failure}. Correct the DAG and deploy it again, "
+            f"{failures}; the first: {facts.first_failure}. Correct the DAG and deploy it again, "
             f"or roll back: trace rollback {facts.dag}"
         )
     if facts.running or facts.queued:

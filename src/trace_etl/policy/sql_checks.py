@@ -26,8 +26,8 @@ def _needs_check(job: Mapping[str, Any]) -> bool:
 def add_upstream_jobs(dag: Dag, names: Collection[str]) -> set[str]:
     """Return the given jobs and all jobs of the DAG upstream of them."""
     reads = {job.name: {item.job for item in job.inputs if item.job} for job in dag.jobs}
-    found, pending = set[str](), set(names)
+    selected, pending = set[str](), set(names)
     while pending:
-        found |= pending
-        pending = {upstream for name in pending for upstream in reads[name]} - found
-    return found
+        selected |= pending
+        pending = {upstream for name in pending for upstream in reads[name]} - selected
+    return selected

@@ -25,15 +25,17 @@ class WebhookScope:
 def find_scope(body: object, fields: Mapping[str, str]) -> WebhookScope:
     """Read the scope of a delivery. Raises Invalid with the field of the body."""
     faults: list[Fault] = []
-    found = {name: _read_number(body, path, faults) for name, path in fields.items()}
+    numbers = {name: _read_number(body, path, faults) for name, path in fields.items()}
     if faults:
         raise Invalid(faults)
-    if "cursor" in found:
-        return WebhookScope(None, found["cursor"])
-    if found["end"] < found["start"]:
-        rule = f"must not be less than {fields['start']} ({found['start']}), but is {found['end']}"
+    if "cursor" in numbers:
+        return WebhookScope(None, numbers["cursor"])
+    if numbers["end"] < numbers["start"]:
+        rule = (
+            f"must not be less than {fields['start']} ({numbers['start']}), but is {numbers['end']}"
+        )
         raise Invalid([Fault(fields["end"], rule)])
-    return WebhookScope(Range(found["start"], found["end"]), None)
+    return WebhookScope(Range(numbers["start"], numbers["end"]), None)
 
 
 def _read_number(body: object, path: str, faults: list[Fault]) -> int:

@@ -53,15 +53,15 @@ class DispatcherApi:
 
     async def cron_jobs(self) -> list[CronJob]:
         """List the deployed cron sources. Paused ones are included: the Dispatcher keeps their ticks."""
-        found: list[JobItem] = []
+        jobs: list[JobItem] = []
         params: dict[str, str | int] = {"source_kind": "cron", "limit": 1000}
         while True:
             page = JobList.model_validate_json(await self._send("GET", "/v1/jobs", params=params))
-            found += page.items
+            jobs += page.items
             if page.next is None:
                 break
             params["after"] = page.next
-        return [CronJob(j.dag, j.job, _read_schedule(j)) for j in found if j.schedule]
+        return [CronJob(j.dag, j.job, _read_schedule(j)) for j in jobs if j.schedule]
 
     async def last_tick(self, job: CronJob, now: datetime) -> datetime | None:
         """Return the newest tick up to `now` that triggered the job, among its newest tasks.
@@ -73,8 +73,10 @@ class DispatcherApi:
         seconds = [
             _read_tick(task.partition_key) for task in TaskList.model_validate_json(answer).items
         ]
-        past = [second for second in seconds if second is not None and second <= now.timestamp()]
-        return datetime.fromtimestamp(max(past), UTC) if past else None
+        past_seconds = [
+            second for second in seconds if second is not None and second <= now.timestamp()
+        ]
+        return datetime.fromtimestamp(max(past_seconds), UTC) if past_seconds else None
 
     async def trigger(self, job: CronJob, tick: datetime) -> bool:
         """Trigger a tick. Returns False if another scheduler did: the tick's time is the trigger's key."""

@@ -90,5 +90,5 @@ class CronTrigger:
         _log.info("tick_fired", dag=job.dag, job=job.job, tick=tick.isoformat(), by_us=created)
 
     def _list_next_ticks(self, now: datetime) -> list[datetime]:
-        found = [ticks.following(job.schedule, now) for job in self._done]
-        return [tick for tick in found if tick is not None]
+        next_ticks = [ticks.following(job.schedule, now) for job in self._done]
+        return [tick for tick in next_ticks if tick is not None]

@@ -35,20 +35,20 @@ def due(
     schedule: Schedule, after: datetime, now: datetime, *, tolerance: timedelta
 ) -> list[datetime]:
     """List the ticks to fire now: those on time, and the missed ones that the policy repeats."""
-    found: list[datetime] = []
+    due_ticks: list[datetime] = []
     missed, max_missed = 0, None
     # Newest first: after a long pause, a schedule of seconds has too many ticks to visit all.
     for tick in _ticks(schedule, now + timedelta(seconds=1), back=True):
         if tick <= after:
             break
         if tick <= now - tolerance:
-            max_missed = _count_repeats(schedule, found) if max_missed is None else max_missed
+            max_missed = _count_repeats(schedule, due_ticks) if max_missed is None else max_missed
             if missed == max_missed:
                 break
             missed += 1
         if tick <= now:
-            found.append(tick)
-    return found[::-1]
+            due_ticks.append(tick)
+    return due_ticks[::-1]
 
 
 def _count_repeats(schedule: Schedule, on_time: list[datetime]) -> int:

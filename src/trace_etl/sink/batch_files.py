@@ -7,7 +7,7 @@ from typing import Any, cast
 from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS, BufferBatch, BufferColumn
 from trace_etl.dag.column_types import BY_SPARK
 from trace_etl.model.errors import TraceError
-from trace_etl.model.storage import attempt_prefix, buffer_place
+from trace_etl.model.storage import attempt_prefix, buffer_prefix
 from trace_etl.objects.errors import NotAnObject, ObjectTooLarge, StorageError
 from trace_etl.objects.store import ObjectStore
 
@@ -48,7 +48,7 @@ def _load_file(batch: BufferBatch, store: ObjectStore) -> bytes:
     """Read the file. It must be under the prefix of the attempt that published it."""
     scheme, _, rest = batch.batch_uri.partition("://")
     bucket, _, key = rest.partition("/")
-    prefix = attempt_prefix(buffer_place(batch.dataset_uuid), batch.task_id, batch.attempt)
+    prefix = attempt_prefix(buffer_prefix(batch.dataset_uuid), batch.task_id, batch.attempt)
     if scheme != "s3" or not key.startswith(prefix) or {"", ".", ".."} & {bucket, *key.split("/")}:
         raise BadBatch(f"{batch.batch_uri} is not under {prefix}, the prefix of its attempt")
     try:

@@ -35,5 +35,5 @@ def sweep(dsn: str, client: DispatcherClient, interval: timedelta, stop: threadi
         try:
             sweep_once(dsn, client)
         except TraceError as error:
-            _log.warning("tables_not_swept", error=str(error))
+            _log.warning("table_sweep_failed", error=str(error))
         stop.wait(interval.total_seconds())

@@ -53,7 +53,7 @@ class Sink:
                 failures = 0
             except Exception as error:
                 failures += 1
-                _log.warning("sink_waits", failures=failures, error=repr(error))
+                _log.warning("sink_failed", failures=failures, error=repr(error))
                 self.stop.wait(_FAILURE_BACKOFF.seconds(failures))
 
     def write_once(self, *, wait: timedelta = timedelta(0)) -> int:
@@ -69,7 +69,7 @@ class Sink:
                 {name: message.body.get(name) for name in BufferMessage.model_fields}
             )
         except ValidationError as error:
-            _log.error("not_a_batch", receipt=message.receipt, error=str(error))
+            _log.error("message_invalid", receipt=message.receipt, error=str(error))
             self.consumer.dead_letter(message)
             return
         log = _log.bind(publish_id=str(body.publish_id), receives=message.receive_count)
@@ -127,13 +127,15 @@ class Sink:
         if error.status not in _OUTAGE_STATUSES:
             self._retry_later(message, body, error)
             return
-        _log.warning("batch_waits", publish_id=str(body.publish_id), error=str(error))
+        _log.warning("batch_waits_for_outage", publish_id=str(body.publish_id), error=str(error))
         self.consumer.delay(message, _OUTAGE_DELAY, counted=False)
 
     def _retry_later(self, message: Message, body: BufferMessage, error: Exception) -> None:
         """Retry with growing delays, up to MAX_TRIES times."""
         if message.receive_count >= MAX_TRIES:
-            _log.error("batch_given_up", publish_id=str(body.publish_id), error=str(error))
+            _log.error(
+                "batch_failed_permanently", publish_id=str(body.publish_id), error=str(error)
+            )
             self._give_up(message, body, error)
             return
         delay = _BATCH_BACKOFF.delay(message.receive_count)

@@ -31,31 +31,36 @@ Operate = Callable[[Conn, ClaimedTask, Revision], Awaitable[InlineResult]]
 
 async def run_operator(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
     """Run the inline operator of a task. Raises TraceError."""
-    operators: dict[str, Operate] = {"range_splitter": _split, "range_aggregator": _aggregate}
-    known = operators.get(revision.operator)
-    if known is None:
+    operators: dict[str, Operate] = {
+        "range_splitter": _split_range,
+        "range_aggregator": _aggregate_ranges,
+    }
+    operate = operators.get(revision.operator)
+    if operate is None:
         raise Invalid(
             [Fault("operator", f"operator `{revision.operator}` cannot run in the Dispatcher")]
         )
-    return await known(conn, task, revision)
+    return await operate(conn, task, revision)
 
 
-async def _split(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
+async def _split_range(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
     span = _task_range(task)
     if span is None:
         raise Invalid([Fault("scope", "range_splitter needs a block range to split")])
     out = revision.outputs[0]
     if task.invalidation_id is not None:
         # Pass the range on whole: consumers may have cut these blocks in another way.
-        return InlineResult(invalidations=[await _pass_on(conn, task, out, span, "row_range")])
+        return InlineResult(
+            invalidations=[await _forward_invalidation(conn, task, out, span, "row_range")]
+        )
     size = SplitConfig.model_validate(revision.config).size
     _check_range_count(span, size)
     return InlineResult(
-        [_event(out, Range(a, b)) for a, b in split_range(span.start, span.end, size)]
+        [_new_event(out, Range(a, b)) for a, b in split_range(span.start, span.end, size)]
     )
 
 
-async def _aggregate(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
+async def _aggregate_ranges(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
     config = AggregateConfig.model_validate(revision.config)
     out = revision.outputs[0]
     span = await _find_changed_range(conn, task, config.start)
@@ -63,15 +68,20 @@ async def _aggregate(conn: Conn, task: ClaimedTask, revision: Revision) -> Inlin
         return InlineResult()
     _check_range_count(span, config.size)
     if task.invalidation_id is not None:
-        known = await aggregation.list_emitted(conn, task.task_id, span, size=config.size)
+        emitted = await aggregation.list_emitted(conn, task.task_id, span, size=config.size)
         return InlineResult(
-            invalidations=[await _pass_on(conn, task, out, r, "partition") for r in known]
+            invalidations=[
+                await _forward_invalidation(conn, task, out, r, "partition") for r in emitted
+            ]
         )
-    found = await aggregation.add_blocks(conn, task.task_id, span, size=config.size)
-    repeated = [c.span for c in found if c.was_emitted_before]
+    completed = await aggregation.add_blocks(conn, task.task_id, span, size=config.size)
+    repeated = [c.span for c in completed if c.was_emitted_before]
     return InlineResult(
-        [_event(out, c.span) for c in found],
-        [_invalid(out, r, "partition", "the input has a new generation") for r in repeated],
+        [_new_event(out, c.span) for c in completed],
+        [
+            _new_invalidation(out, r, "partition", "the input has a new generation")
+            for r in repeated
+        ],
     )
 
 
@@ -104,22 +114,22 @@ def _check_range_count(span: Range, size: int) -> None:
         )
 
 
-def _event(out: RevisionOutput, span: Range) -> NewEvent:
+def _new_event(out: RevisionOutput, span: Range) -> NewEvent:
     key = span.key
     return NewEvent(
         out.dataset_uuid, out.dataset_version, f"p:{key}", key, span.start, span.end, None
     )
 
 
-async def _pass_on(
+async def _forward_invalidation(
     conn: Conn, task: ClaimedTask, out: RevisionOutput, span: Range, kind: str
 ) -> NewInvalidation:
     ids = [task.invalidation_id] if task.invalidation_id else []
     cause = next(iter((await invalidations.get_scopes(conn, ids)).values()), None)
-    return _invalid(out, span, kind, cause.reason if cause else "")
+    return _new_invalidation(out, span, kind, cause.reason if cause else "")
 
 
-def _invalid(out: RevisionOutput, span: Range, kind: str, reason: str) -> NewInvalidation:
+def _new_invalidation(out: RevisionOutput, span: Range, kind: str, reason: str) -> NewInvalidation:
     return NewInvalidation(
         dataset_uuid=out.dataset_uuid,
         dataset_version=out.dataset_version,

@@ -32,17 +32,17 @@ class InlineRunner:
         """Claim, run and complete in one transaction: a crash leaves the task unchanged."""
         async with transaction(self.pool) as conn:
             request = ClaimRequest(task_id, self.worker_id, uuid4())
-            won = await claims.claim(conn, [request])
-            won = won or await capped_claims.claim_capped(conn, [request])
-            if not won:
+            claimed = await claims.claim(conn, [request])
+            claimed = claimed or await capped_claims.claim_capped(conn, [request])
+            if not claimed:
                 return
-            task = won[request.lease_token]
-            completion, result = await self._outcome(conn, task)
+            task = claimed[request.lease_token]
+            completion, result = await self._run_operator(conn, task)
             await completions.complete(conn, [completion])
             if result.invalidations:
                 by = f"task:{task_id}"
-                found, fence = result.invalidations, completion.fence
-                await invalidations.record(conn, task.org_id, found, made_by=by, fence=fence)
+                reported, fence = result.invalidations, completion.fence
+                await invalidations.record(conn, task.org_id, reported, made_by=by, fence=fence)
         metrics.count_transitions(["Running", completion.status])
         _log.info(
             "inline_task_done",
@@ -52,7 +52,7 @@ class InlineRunner:
             invalidations=len(result.invalidations),
         )
 
-    async def _outcome(self, conn: Conn, task: ClaimedTask) -> tuple[Completion, InlineResult]:
+    async def _run_operator(self, conn: Conn, task: ClaimedTask) -> tuple[Completion, InlineResult]:
         fence = Fence(task.task_id, task.attempt, task.lease_token)
         digest = hashlib.sha256(task.lease_token.bytes).digest()
         revision = await self.payloads.revision(conn, task.revision_id)

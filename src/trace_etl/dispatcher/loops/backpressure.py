@@ -47,47 +47,47 @@ class Backpressure:
         async with transaction(self.pool) as conn:
             if not await pressure.try_lock(conn):
                 return 0
-            seen = await pressure.measure_queues(conn)
-            changed, decided = await self._balance(conn, seen)
-        for queue in seen:
+            queues = await pressure.measure_queues(conn)
+            changed, decided = await self._balance(conn, queues)
+        for queue in queues:
             _log_change(queue, decided[queue.job_id])
         return changed
 
     async def _balance(
-        self, conn: Conn, seen: list[MeasuredQueue]
+        self, conn: Conn, queues: list[MeasuredQueue]
     ) -> tuple[int, dict[UUID, Trip | None]]:
         decided = {
             m.job_id: decide_trip(
                 m.trip, m.limits, m.load, now=m.at, escalate_after=self.escalate_after
             )
-            for m in seen
+            for m in queues
         }
         trips = {job_id: trip for job_id, trip in decided.items() if trip}
-        before = {m.job_id: m.trip for m in seen if m.trip}
+        before = {m.job_id: m.trip for m in queues if m.trip}
         if not trips and not before:
             return 0, decided
         if trips != before:
             await pressure.replace_trips(conn, trips)
-        names = {m.job_id: m.name for m in seen}
+        names = {m.job_id: m.name for m in queues}
         # Read the edges at every pass: a deploy may have changed them.
-        found = plan_pauses(trips, await pressure.list_edges(conn))
+        planned = plan_pauses(trips, await pressure.list_edges(conn))
         wanted = [
             NewPause(job, by, f"backpressure of {names[by]}", tier, trips[by].description)
-            for (job, by), tier in found.items()
+            for (job, by), tier in planned.items()
         ]
         return await pressure.replace_pauses(conn, wanted), decided
 
     async def _route_overlooked(self) -> int:
         async with transaction(self.pool) as conn:
-            late = await resume.list_missed_jobs(conn, limit=self.batch_size)
-            for job_id in late:
-                owed = await resume.take_deferred(conn, job_id, limit=self.batch_size)
-                await events.route(conn, owed)
-        return len(late)
+            job_ids = await resume.list_missed_jobs(conn, limit=self.batch_size)
+            for job_id in job_ids:
+                event_ids = await resume.take_deferred(conn, job_id, limit=self.batch_size)
+                await events.route(conn, event_ids)
+        return len(job_ids)
 
 
 def _log_change(queue: MeasuredQueue, trip: Trip | None) -> None:
     if trip is None and queue.trip is not None:
         _log.info("queue_cleared", job=queue.name)
     elif trip is not None and (queue.trip is None or trip.level != queue.trip.level):
-        _log.info("queue_pushes_back", job=queue.name, sheds=trip.tier, why=trip.description)
+        _log.info("queue_over_limit", job=queue.name, pauses=trip.tier, reason=trip.description)

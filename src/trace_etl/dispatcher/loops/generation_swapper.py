@@ -31,48 +31,50 @@ class GenerationSwapper:
         began = time.monotonic()
         self._stuck = 0
         async with self.pool.connection() as conn:
-            found = await rollouts.list_building(conn)
-        swapped = [await self._swap(one) for one in found]
-        took = timedelta(seconds=time.monotonic() - began)
+            building = await rollouts.list_building(conn)
+        swapped = [await self._swap(rollout) for rollout in building]
+        duration = timedelta(seconds=time.monotonic() - began)
         busy = swapped.count(False) - self._stuck
-        self._pause = max(self.every, took * _PAUSE_FACTOR) if busy > 0 else None
+        self._pause = max(self.every, duration * _PAUSE_FACTOR) if busy > 0 else None
         return sum(swapped)
 
     async def next_due(self) -> timedelta | None:
         """Time until the next check. None: this replica knows of no generation being built."""
         return self._pause
 
-    async def _swap(self, one: BuildingRollout) -> bool:
-        snapshot = await self._covered_as_of(one)
+    async def _swap(self, rollout: BuildingRollout) -> bool:
+        snapshot = await self._covered_as_of(rollout)
         if snapshot is None:
             return False
         try:
             moved = await transact(
-                self.pool, lambda conn: swap.swap(conn, one, covered_as_of=snapshot)
+                self.pool, lambda conn: swap.swap(conn, rollout, covered_as_of=snapshot)
             )
         except Conflict as error:
             # Another replica swapped, or new partitions must be covered first.
-            _log.info("generations_not_swapped", dag=one.dag, reason=error.detail)
+            _log.info("generations_not_swapped", dag=rollout.dag, reason=error.detail)
             return False
         await transact(
             self.pool,
             lambda conn: backfill_consumers.backfill_readers(conn, moved, only_recent=True),
         )
         self.wake.outbox.set()
-        _log.info("generations_swapped", dag=one.dag, dag_version=str(one.dag_version))
+        _log.info("generations_swapped", dag=rollout.dag, dag_version=str(rollout.dag_version))
         return True
 
-    async def _covered_as_of(self, one: BuildingRollout) -> str | None:
+    async def _covered_as_of(self, rollout: BuildingRollout) -> str | None:
         """Return the snapshot in which coverage was complete, or None.
 
         Missing partitions that no task is going to build are requested again.
         """
         async with transaction(self.pool) as conn:
-            requested = await backfill_consumers.emit_again(conn, one.dag_id)
+            requested = await backfill_consumers.emit_again(conn, rollout.dag_id)
             snapshot = None
             if not requested:
-                snapshot = await coverage.find_covered_snapshot(conn, one.rollout_id)
-            if snapshot is None and (idle := await coverage.list_idle_revisions(conn, one.dag_id)):
+                snapshot = await coverage.find_covered_snapshot(conn, rollout.rollout_id)
+            if snapshot is None and (
+                idle := await coverage.list_idle_revisions(conn, rollout.dag_id)
+            ):
                 requested += await backfill_consumers.backfill(conn, idle)
                 self._stuck += not requested
         if requested:

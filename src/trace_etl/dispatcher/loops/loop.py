@@ -39,8 +39,8 @@ class Loop:
                 self.wake_event.clear()  # cleared before the pass, so that an event during the pass counts
             try:
                 with metrics.LOOP.labels(self.name).time():
-                    found = await self.once()
-                pause = 0.0 if found else await self._next_pause()
+                    handled = await self.once()
+                pause = 0.0 if handled else await self._next_pause()
                 failures = 0
             except Exception as error:
                 failures += 1

@@ -30,13 +30,13 @@ class Reconciler:
             if not await reconcile.try_lock(conn):
                 return 0
             checked, created = await self._route_lost_events(conn)
-            horizon = self._settled(await reconcile.read_horizon(conn))
+            horizon = self._find_settled_horizon(await reconcile.read_horizon(conn))
             if horizon is not None:
-                found = await reconcile.compare_partitions(
+                comparison = await reconcile.compare_partitions(
                     conn, horizon=horizon, limit=self.batch_size
                 )
-                checked += found.partitions
-                created += found.tasks
+                checked += comparison.partitions
+                created += comparison.tasks
             created += await self._route_lost_invalidations(conn)
         if created:
             _log.warning("missing_tasks_created", tasks=created)
@@ -53,7 +53,7 @@ class Reconciler:
         )
         return len(await invalidation_routing.route(conn, lost)) if lost else 0
 
-    def _settled(self, horizon: str) -> str | None:
+    def _find_settled_horizon(self, horizon: str) -> str | None:
         """Return the newest horizon older than the grace period."""
         now = time.monotonic()
         self._horizons.append((now, horizon))

@@ -155,14 +155,14 @@ class BatchWriter(Generic[T, R]):
         self, batch: list[tuple[T, asyncio.Future[R]]], results: list[R | Exception]
     ) -> None:
         """Deliver results, at most `portion` tasks per turn of the event loop."""
-        given, weight = 0, 0
+        delivered, weight = 0, 0
         for (item, answer), result in zip(batch, results, strict=True):
             weight += self._weigh(item)
-            if self._portion is not None and given and weight > self._portion:
+            if self._portion is not None and delivered and weight > self._portion:
                 loop = asyncio.get_running_loop()
-                loop.call_soon(self._answer, batch[given:], results[given:])
+                loop.call_soon(self._answer, batch[delivered:], results[delivered:])
                 return
-            given += 1
+            delivered += 1
             if answer.done():
                 continue  # the caller was canceled
             if isinstance(result, Exception):

@@ -40,66 +40,70 @@ class Claims:
     async def claim(self, body: bodies.Claim) -> bytes:
         """Claim one task. Returns the JSON answer, claimed or not."""
         request = ClaimRequest(body.task_id, body.worker_id, uuid4())
-        won = await self._claims.submit(request)
-        return won if isinstance(won, bytes) else (await self._payloads.claimed([won]))[0]
+        answer = await self._claims.submit(request)
+        return answer if isinstance(answer, bytes) else (await self._payloads.claimed([answer]))[0]
 
     async def _claim_batch(
         self, conn: Conn, requests: list[ClaimRequest]
     ) -> list[ClaimedTask | bytes | Exception]:
-        won = await claims.claim(conn, requests)
-        lost = [r for r in requests if r.lease_token not in won]
-        states = await claims.claim_states(conn, [r.task_id for r in lost]) if lost else {}
-        if capped := [r for r in lost if _is_capped(states.get(r.task_id))]:
+        claimed = await claims.claim(conn, requests)
+        refused = [r for r in requests if r.lease_token not in claimed]
+        states = await claims.claim_states(conn, [r.task_id for r in refused]) if refused else {}
+        if capped := [r for r in refused if _is_capped(states.get(r.task_id))]:
             async with conn.transaction():
-                won |= await capped_claims.claim_capped(conn, capped)
+                claimed |= await capped_claims.claim_capped(conn, capped)
             states |= await claims.claim_states(conn, [r.task_id for r in capped])
-        for request in lost:
+        for request in refused:
             state = states.get(request.task_id)
             if state is not None and state.lease_token == request.lease_token:
                 # An earlier try of the same claim committed, and its answer was lost.
-                won |= {task.lease_token: task for task in await claims.find_claimed(conn, request)}
-        metrics.count_started(len(won))
-        return [won.get(r.lease_token) or _not_claimed(states.get(r.task_id)) for r in requests]
+                claimed |= {
+                    task.lease_token: task for task in await claims.find_claimed(conn, request)
+                }
+        metrics.count_started(len(claimed))
+        return [claimed.get(r.lease_token) or _not_claimed(states.get(r.task_id)) for r in requests]
 
     async def claim_many(self, body: bodies.ClaimMany) -> bytes:
         """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Returns the JSON answer."""
         request = _ReadyRequest(
             body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)]
         )
-        won = await self._ready_claims.submit(request)
-        return b'{"claimed":[%b]}' % b",".join(await self._payloads.claimed(won))
+        claimed = await self._ready_claims.submit(request)
+        return b'{"claimed":[%b]}' % b",".join(await self._payloads.claimed(claimed))
 
     async def _claim_many_batch(
         self, conn: Conn, requests: list[_ReadyRequest]
     ) -> list[list[ClaimedTask] | Exception]:
-        won = await self._find_earlier_claims(conn, requests)
-        before = len(won)
+        claimed = await self._find_earlier_claims(conn, requests)
+        earlier_count = len(claimed)
         for runtime in {r.runtime for r in requests}:
-            taken = {task.lease_token for task in won}
-            same = [r for r in requests if r.runtime == runtime]
-            slots = [(r.worker_id, t) for r in same for t in r.lease_tokens if t not in taken]
+            taken = {task.lease_token for task in claimed}
+            runtime_requests = [r for r in requests if r.runtime == runtime]
+            slots = [
+                (r.worker_id, t) for r in runtime_requests for t in r.lease_tokens if t not in taken
+            ]
             if slots:
-                won += await self._claim_ready(conn, runtime, slots)
-        metrics.count_started(len(won) - before)
-        tasks = {task.lease_token: task for task in won}
+                claimed += await self._claim_ready(conn, runtime, slots)
+        metrics.count_started(len(claimed) - earlier_count)
+        tasks = {task.lease_token: task for task in claimed}
         return [[tasks[t] for t in r.lease_tokens if t in tasks] for r in requests]
 
     async def _find_earlier_claims(
         self, conn: Conn, requests: list[_ReadyRequest]
     ) -> list[ClaimedTask]:
         """Return tasks that an earlier try of these requests claimed before its answer was lost."""
-        again = [token for r in requests if r.tried for token in r.lease_tokens]
+        retried_tokens = [token for r in requests if r.tried for token in r.lease_tokens]
         for request in requests:
             request.tried = True
-        return await claims.find_running(conn, again) if again else []
+        return await claims.find_running(conn, retried_tokens) if retried_tokens else []
 
     async def _claim_ready(
         self, conn: Conn, runtime: str, slots: list[tuple[str, UUID]]
     ) -> list[ClaimedTask]:
-        won = await ready_claims.claim_ready(conn, runtime, slots)
-        taken = {task.lease_token for task in won}
-        left = [slot for slot in slots if slot[1] not in taken]
-        return won + (await self._claim_capped(conn, runtime, left) if left else [])
+        claimed = await ready_claims.claim_ready(conn, runtime, slots)
+        taken = {task.lease_token for task in claimed}
+        free_slots = [slot for slot in slots if slot[1] not in taken]
+        return claimed + (await self._claim_capped(conn, runtime, free_slots) if free_slots else [])
 
     async def _claim_capped(
         self, conn: Conn, runtime: str, slots: list[tuple[str, UUID]]

@@ -82,17 +82,17 @@ class Lifecycle:
     async def fetch(self, task_id: UUID) -> bytes:
         """Return the task as JSON. A running task to be canceled reads as Canceled. Raises NotFound."""
         async with self._parts.pool.connection() as conn:
-            view = await task_queries.get_task(conn, None, task_id)
+            task = await task_queries.get_task(conn, None, task_id)
             row = await claims.get_claimed(conn, task_id)
             payload = await self._parts.payloads.payload(conn, row)
-        to_stop = view.cancel_requested and view.status == "Running"
-        status = "Canceled" if to_stop else view.status
+        to_stop = task.cancel_requested and task.status == "Running"
+        status = "Canceled" if to_stop else task.status
         return orjson.dumps(
             {
                 "task_id": task_id,
                 "status": status,
-                "attempt": view.attempt,
-                "cancel_requested": view.cancel_requested,
+                "attempt": task.attempt,
+                "cancel_requested": task.cancel_requested,
                 "task": payload,
             }
         )
@@ -116,10 +116,10 @@ class Lifecycle:
     async def _heartbeat_batch(
         self, conn: Conn, fences: list[Fence]
     ) -> list[leases.Lease | Exception]:
-        held = await leases.extend(conn, fences)
-        lost = [f.task_id for f in fences if f not in held]
-        states = await completions.fence_states(conn, lost) if lost else {}
-        return [held.get(f) or _refusal(f, states.get(f.task_id)) for f in fences]
+        extended = await leases.extend(conn, fences)
+        refused = [f.task_id for f in fences if f not in extended]
+        states = await completions.fence_states(conn, refused) if refused else {}
+        return [extended.get(f) or _refusal(f, states.get(f.task_id)) for f in fences]
 
     # --- complete ---------------------------------------------------------------------------
 
@@ -181,25 +181,26 @@ class Lifecycle:
     async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:
         # One completion per task at a time, so that a stale fence does not block the current one.
         answers: dict[int, str | Exception] = {}
-        rest: list[Completion] = batch
-        while rest:
-            first: dict[UUID, Completion] = {c.fence.task_id: c for c in reversed(rest)}
+        remaining: list[Completion] = batch
+        while remaining:
+            first: dict[UUID, Completion] = {c.fence.task_id: c for c in reversed(remaining)}
             answers |= await self._complete_each(conn, list(first.values()))
-            rest = [c for c in rest if first[c.fence.task_id] is not c]
+            remaining = [c for c in remaining if first[c.fence.task_id] is not c]
         return [answers[id(c)] for c in batch]
 
     async def _complete_each(
         self, conn: Conn, batch: list[Completion]
     ) -> dict[int, str | Exception]:
         plain = [c for c in batch if c.is_plain]
-        done = await completions.complete_plain(conn, plain) if plain else {}
-        rest = [c for c in batch if c.fence.task_id not in done]
-        done |= await completions.complete(conn, rest) if rest else {}
-        metrics.count_transitions(done.values())
-        lost = [c.fence.task_id for c in batch if c.fence.task_id not in done]
-        states = await completions.fence_states(conn, lost) if lost else {}
+        statuses = await completions.complete_plain(conn, plain) if plain else {}
+        remaining = [c for c in batch if c.fence.task_id not in statuses]
+        statuses |= await completions.complete(conn, remaining) if remaining else {}
+        metrics.count_transitions(statuses.values())
+        refused = [c.fence.task_id for c in batch if c.fence.task_id not in statuses]
+        states = await completions.fence_states(conn, refused) if refused else {}
         return {
-            id(c): done.get(c.fence.task_id) or _repeat_or_refusal(c, states.get(c.fence.task_id))
+            id(c): statuses.get(c.fence.task_id)
+            or _repeat_or_refusal(c, states.get(c.fence.task_id))
             for c in batch
         }
 
@@ -211,27 +212,27 @@ class Lifecycle:
         caller: Capability,
     ) -> str:
         fence = completion.fence
-        for left in reversed(range(_COMMIT_TRIES)):
+        for tries_left in reversed(range(_COMMIT_TRIES)):
             try:
                 async with transaction(self._parts.pool) as conn:
-                    done = await completions.complete(conn, [completion])
-                    if fence.task_id in done:
+                    statuses = await completions.complete(conn, [completion])
+                    if fence.task_id in statuses:
                         if published:
                             await partition_commit.commit(conn, fence, published)
                         if invalid:
                             await _record_invalidations(conn, caller.org_id, fence, invalid)
-                        metrics.count_transitions(done.values())
-                        return done[fence.task_id]
+                        metrics.count_transitions(statuses.values())
+                        return statuses[fence.task_id]
                     states = await completions.fence_states(conn, [fence.task_id])
                 answer = _repeat_or_refusal(completion, states.get(fence.task_id))
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
-            except partition_commit.ConcurrentCommit as race:
-                if not left:
+            except partition_commit.ConcurrentCommit as error:
+                if not tries_left:
                     raise PartitionOverlap(
                         "other attempts commit overlapping ranges; retry"
-                    ) from race
+                    ) from error
         raise AssertionError("unreachable")
 
     def _new_partition(self, item: bodies.Published, caller: Capability) -> NewPartition:
@@ -344,10 +345,10 @@ async def _record_invalidations(
     conn: Conn, org_id: UUID, fence: Fence, invalid: list[NewInvalidation]
 ) -> None:
     made_by = f"task:{fence.task_id}"
-    of_outputs = [one for one in invalid if not one.is_reported_defect]
+    of_outputs = [item for item in invalid if not item.is_reported_defect]
     if of_outputs:
         await invalidations.record(conn, org_id, of_outputs, made_by=made_by, fence=fence)
-    of_inputs = [one for one in invalid if one.is_reported_defect]
+    of_inputs = [item for item in invalid if item.is_reported_defect]
     if of_inputs:
         await defects.record(conn, fence, of_inputs)
 

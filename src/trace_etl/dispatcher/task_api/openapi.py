@@ -111,26 +111,29 @@ def _schemas(calls: tuple[RpcEndpoint, ...]) -> tuple[Refs, Json]:
     replies: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (reply, "serialization") for call in calls for reply in call.replies
     ]
-    found, definitions = models_json_schema(requests + replies, ref_template=_REF + "{model}")
-    return {model: ref for (model, _), ref in found.items()}, definitions["$defs"]
+    refs, definitions = models_json_schema(requests + replies, ref_template=_REF + "{model}")
+    return {model: ref for (model, _), ref in refs.items()}, definitions["$defs"]
 
 
 def _operation(call: RpcEndpoint, path: str, refs: Refs) -> Json:
     alias = path != call.path
-    made: Json = {
+    operation: Json = {
         "operationId": f"{call.name}_alias" if alias else call.name,
         "summary": call.summary,
         "responses": _responses(call, refs),
     }
     if alias:
-        made |= {"deprecated": True, "description": f"Alias of `{call.path}`: the same handler."}
+        operation |= {
+            "deprecated": True,
+            "description": f"Alias of `{call.path}`: the same handler.",
+        }
     if call.auth != "none":
-        made["security"] = [{call.auth: []}]
+        operation["security"] = [{call.auth: []}]
     if call.query:
-        made["parameters"] = [_parameter(name) for name in call.query]
+        operation["parameters"] = [_parameter(name) for name in call.query]
     if call.request:
-        made["requestBody"] = {"required": True, "content": _json(refs[call.request])}
-    return made
+        operation["requestBody"] = {"required": True, "content": _json(refs[call.request])}
+    return operation
 
 
 def _parameter(name: str) -> Json:
@@ -142,14 +145,14 @@ def _responses(call: RpcEndpoint, refs: Refs) -> Json:
     replies = [refs[reply] for reply in call.replies]
     schema = replies[0] if len(replies) == 1 else {"oneOf": replies}
     ok: Json = {"description": "Accepted.", "content": _json(schema)}
-    made: Json = {"200": ok}
+    responses: Json = {"200": ok}
     if call.cached:
         text = {"schema": {"type": "string"}}
         ok["headers"] = {"ETag": text, "Cache-Control": text}
-        made["304"] = {"description": _MEANING[304]}
+        responses["304"] = {"description": _MEANING[304]}
     for status in call.refusals:
-        made[str(status)] = {"$ref": f"#/components/responses/{_named(codes(call, status))}"}
-    return made
+        responses[str(status)] = {"$ref": f"#/components/responses/{_named(codes(call, status))}"}
+    return responses
 
 
 def _refusals(calls: tuple[RpcEndpoint, ...]) -> Json:
@@ -203,13 +206,13 @@ def describe(app: FastAPI) -> None:
     app.openapi = described
 
 
-def _described(made: Json) -> Json:
-    schemas: Json = made["components"]["schemas"]
+def _described(spec: Json) -> Json:
+    schemas: Json = spec["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas |= {"Problem": _PROBLEM, "Fault": _FAULT}
-    made["components"]["securitySchemes"] = {"user": _BEARER}
-    for path, operations in made["paths"].items():
+    spec["components"]["securitySchemes"] = {"user": _BEARER}
+    for path, operations in spec["paths"].items():
         for method, operation in operations.items():
             needed = ROLES.get(f"{method.upper()} {path}")
             if needed is not None:
@@ -218,7 +221,7 @@ def _described(made: Json) -> Json:
                 operation["responses"] |= {
                     str(status): _user_refusal(status) for status in _USER_REFUSALS[method]
                 }
-    return made
+    return spec
 
 
 def _user_refusal(status: int) -> Json:
@@ -231,8 +234,8 @@ def _user_refusal(status: int) -> Json:
 
 def pages(calls: tuple[RpcEndpoint, ...] = ENDPOINTS) -> dict[str, str]:
     """Return file names and contents for `docs/reference`."""
-    made = orjson.dumps(document(calls), option=orjson.OPT_INDENT_2).decode()
-    return {"task-api.json": f"{made}\n", "task-api.md": _page(calls)}
+    text = orjson.dumps(document(calls), option=orjson.OPT_INDENT_2).decode()
+    return {"task-api.json": f"{text}\n", "task-api.md": _page(calls)}
 
 
 def _page(calls: tuple[RpcEndpoint, ...]) -> str:

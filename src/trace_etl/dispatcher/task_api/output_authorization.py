@@ -100,8 +100,8 @@ def list_names(items: Sequence[bodies.Event | bodies.Invalidation], field: str) 
 
 async def resolve_names(conn: Conn, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
     """Look up datasets by published name. `names` maps each name to its field. Raises Invalid."""
-    found = {name: await datasets.find_uuid(conn, org_id, name) for name in sorted(names)}
-    unknown = [name for name, dataset_uuid in found.items() if dataset_uuid is None]
+    uuids = {name: await datasets.find_uuid(conn, org_id, name) for name in sorted(names)}
+    unknown = [name for name, dataset_uuid in uuids.items() if dataset_uuid is None]
     if unknown:
         raise Invalid([Fault(names[n], f"unknown published dataset {n!r}") for n in unknown])
-    return {name: dataset_uuid for name, dataset_uuid in found.items() if dataset_uuid}
+    return {name: dataset_uuid for name, dataset_uuid in uuids.items() if dataset_uuid}

@@ -22,7 +22,7 @@ from trace_etl.dispatcher.task_api.permissions import (
     TokenScope,
 )
 from trace_etl.dispatcher.task_api.tokens import TaskTokens
-from trace_etl.model.storage import attempt_prefix, buffer_place, generation_place
+from trace_etl.model.storage import attempt_prefix, buffer_prefix, generation_prefix
 from trace_etl.objects.store import ObjectStore
 from trace_etl.state.catalog import revisions
 from trace_etl.state.catalog.revisions import Revision, RevisionOutput
@@ -74,15 +74,15 @@ class Payloads:
     ) -> None:
         self._pool = pool
         self._tokens = tokens
-        self._place = {"scheme": objects.scheme, "bucket": cfg.object_bucket}
+        self._storage = {"scheme": objects.scheme, "bucket": cfg.object_bucket}
         self._grace = int(cfg.token_grace.total_seconds())
         self._max_token_life = int(cfg.max_token_life.total_seconds())
-        self._known: dict[UUID, _RevisionParts] = {}
-        self._cached_pin = lru_cache(_PIN_CACHE_SIZE)(self._pin)
+        self._revisions: dict[UUID, _RevisionParts] = {}
+        self._render_pinned_parts_cached = lru_cache(_PIN_CACHE_SIZE)(self._render_pinned_parts)
 
     async def revision(self, conn: Conn, revision_id: UUID) -> Revision:
         """Return the job revision that a task was created from."""
-        return (await self._common(conn, revision_id)).revision
+        return (await self._get_revision_parts(conn, revision_id)).revision
 
     async def claimed(self, tasks: list[ClaimedTask]) -> list[bytes]:
         """Return the JSON answers to successful claims (`Claimed`)."""
@@ -100,32 +100,32 @@ class Payloads:
 
     def _build_from_cache(self, task: ClaimedTask) -> _ClaimParts | None:
         """Build without a query. None if the revision, a cursor or an invalidation must be read."""
-        common = self._known.get(task.revision_id)
+        common = self._revisions.get(task.revision_id)
         if common is None or task.cursor_value is not None or task.invalidation_id is not None:
             return None
         return self._build(task, common, None, None)
 
     async def _read_with_retries(self, task: ClaimedTask) -> _ClaimParts:
         # The claim is already committed, so one broken connection must not fail the call.
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 async with self._pool.connection() as conn:
                     return await self._read(conn, task)
             except CONNECTION_ERRORS:
-                if not left:
+                if not tries_left:
                     raise
         raise AssertionError("unreachable")
 
     async def _read(self, conn: Conn, task: ClaimedTask) -> _ClaimParts:
-        common = await self._common(conn, task.revision_id)
+        common = await self._get_revision_parts(conn, task.revision_id)
         after = await _find_start_cursor(conn, task, common.revision)
         return self._build(task, common, after, await _read_invalidation(conn, task))
 
-    async def _common(self, conn: Conn, revision_id: UUID) -> _RevisionParts:
-        known = self._known.get(revision_id)
+    async def _get_revision_parts(self, conn: Conn, revision_id: UUID) -> _RevisionParts:
+        known = self._revisions.get(revision_id)
         if known is None:
             known = self._render_revision(await revisions.load_revision(conn, revision_id))
-            self._known[revision_id] = known
+            self._revisions[revision_id] = known
         return known
 
     def _render_claim(self, task: ClaimedTask, parts: _ClaimParts, kid: str) -> bytes:
@@ -153,7 +153,7 @@ class Payloads:
         invalid: dict[str, Any] | None,
     ) -> _ClaimParts:
         prefix = attempt_prefix("", task.task_id, task.attempt)
-        pinned = self._pinned(common, task.pins)
+        pinned = self._get_pinned_parts(common, task.pins)
         scope = {
             "partition_key": task.partition_key,
             "start": task.range_start,
@@ -186,25 +186,31 @@ class Payloads:
         ]
         return _RevisionParts(
             revision=revision,
-            job=_fragment({"dag_name": revision.dag_name, "name": revision.job_name}),
-            config=_fragment(revision.config),
-            wheres=tuple(_fragment(item.where) for item in revision.inputs),
+            job=_render_json({"dag_name": revision.dag_name, "name": revision.job_name}),
+            config=_render_json(revision.config),
+            wheres=tuple(_render_json(item.where) for item in revision.inputs),
             writes=writes,
             outputs=JsonTemplate(_list_outputs(revision, writes)),
             can_invalidate_inputs=operator is not None and operator.can_invalidate_inputs,
         )
 
-    def _pinned(self, common: _RevisionParts, pins: str | None) -> _PinnedParts:
-        pin = self._cached_pin if len(pins or "") <= _MAX_CACHED_PINS else self._pin
+    def _get_pinned_parts(self, common: _RevisionParts, pins: str | None) -> _PinnedParts:
+        pin = (
+            self._render_pinned_parts_cached
+            if len(pins or "") <= _MAX_CACHED_PINS
+            else self._render_pinned_parts
+        )
         return pin(common.revision.revision_id, pins)
 
-    def _pin(self, revision_id: UUID, pins: str | None) -> _PinnedParts:
-        common = self._known[revision_id]
+    def _render_pinned_parts(self, revision_id: UUID, pins: str | None) -> _PinnedParts:
+        common = self._revisions[revision_id]
         inputs = _list_inputs(common, pins)
         # The prefix of a generation covers all its partitions, which keeps the token small.
         reads = [
-            DatasetGrant(one, UUID(version), self._ref(generation_place(one, version)))
-            for one, version in ((i["dataset_uuid"], i["dataset_version"]) for i in inputs)
+            DatasetGrant(
+                dataset_uuid, UUID(version), self._ref(generation_prefix(dataset_uuid, version))
+            )
+            for dataset_uuid, version in ((i["dataset_uuid"], i["dataset_version"]) for i in inputs)
         ]
         permissions = Permissions(
             reads, common.writes, can_invalidate_inputs=common.can_invalidate_inputs
@@ -212,7 +218,7 @@ class Payloads:
         return _PinnedParts(orjson.Fragment(orjson.dumps(inputs)), permissions)
 
     def _ref(self, prefix: str) -> dict[str, str]:
-        return {**self._place, "prefix": prefix, "glob": "*.parquet"}
+        return {**self._storage, "prefix": prefix, "glob": "*.parquet"}
 
 
 def _list_outputs(revision: Revision, writes: list[DatasetGrant]) -> list[dict[str, Any]]:
@@ -231,15 +237,15 @@ def _list_outputs(revision: Revision, writes: list[DatasetGrant]) -> list[dict[s
     ]
 
 
-def _fragment(value: object) -> orjson.Fragment:
+def _render_json(value: object) -> orjson.Fragment:
     # The standard library, not orjson: user configs may hold integers of any size.
     return orjson.Fragment(json.dumps(value, allow_nan=False).encode())
 
 
 def _output_prefix(out: RevisionOutput) -> str:
     if out.columns is not None:
-        return buffer_place(out.dataset_uuid)
-    return generation_place(out.dataset_uuid, out.dataset_version)
+        return buffer_prefix(out.dataset_uuid)
+    return generation_prefix(out.dataset_uuid, out.dataset_version)
 
 
 async def _find_start_cursor(conn: Conn, task: ClaimedTask, revision: Revision) -> int | None:
@@ -254,16 +260,16 @@ async def _find_start_cursor(conn: Conn, task: ClaimedTask, revision: Revision) 
 async def _read_invalidation(conn: Conn, task: ClaimedTask) -> dict[str, Any] | None:
     if task.invalidation_id is None:
         return None
-    found = (await invalidations.get_scopes(conn, [task.invalidation_id])).get(task.invalidation_id)
-    if found is None:  # repaired long ago and deleted by retention
+    scope = (await invalidations.get_scopes(conn, [task.invalidation_id])).get(task.invalidation_id)
+    if scope is None:  # repaired long ago and deleted by retention
         return None
-    return {**found.model_dump(), "filter": _fragment(found.filter)}
+    return {**scope.model_dump(), "filter": _render_json(scope.filter)}
 
 
 def _list_inputs(common: _RevisionParts, pins: str | None) -> list[dict[str, Any]]:
-    found: dict[int, tuple[str, list[dict[str, Any]]]] = {}
+    by_input: dict[int, tuple[str, list[dict[str, Any]]]] = {}
     for index, version, key, start, end, ref in orjson.loads(pins) if pins else ():
-        _, partitions = found.setdefault(index, (version, []))
+        _, partitions = by_input.setdefault(index, (version, []))
         if key is not None:
             partitions.append(
                 {"partition_key": key, "start": start, "end": end, "storage_ref": ref}
@@ -273,9 +279,9 @@ def _list_inputs(common: _RevisionParts, pins: str | None) -> list[dict[str, Any
             "input_index": item.input_index,
             "name": item.name,
             "dataset_uuid": item.dataset_uuid,
-            "dataset_version": found[item.input_index][0],
+            "dataset_version": by_input[item.input_index][0],
             "where": where,
-            "partitions": found[item.input_index][1],
+            "partitions": by_input[item.input_index][1],
         }
         for item, where in zip(common.revision.inputs, common.wheres, strict=True)
     ]

@@ -17,7 +17,7 @@ class RetiredTableCheck:
     async def to_drop(self, body: TablesHeld) -> TablesToDrop:
         """Return those tables whose generation was retired longer ago than the retention."""
         async with transaction(self.pool) as conn:
-            found = await retired_tables.find_droppable(
+            droppable = await retired_tables.find_droppable(
                 conn, body.tables, retention=self.retention, limit=self.batch_size
             )
-        return TablesToDrop(retired=found)
+        return TablesToDrop(retired=droppable)

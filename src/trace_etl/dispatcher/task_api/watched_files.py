@@ -24,12 +24,12 @@ class WatchedPath:
         if now < self._checked_at + _CHECK_INTERVAL:
             return
         self._checked_at = now
-        found = os.stat(self._path)  # noqa: PTH116 - on the hot path
-        version = (found.st_mtime_ns, found.st_ino)
+        stat = os.stat(self._path)  # noqa: PTH116 - on the hot path
+        version = (stat.st_mtime_ns, stat.st_ino)
         if version == self._loaded_version:
             return
         # A second change within the resolution of mtime would be invisible: reload once more later.
-        is_settled = time.time_ns() - found.st_mtime_ns > _MTIME_RESOLUTION
+        is_settled = time.time_ns() - stat.st_mtime_ns > _MTIME_RESOLUTION
         self._load()
         self._loaded_version = version if is_settled else None
 

@@ -17,16 +17,16 @@ class WorkerTokens:
 
     def check(self, headers: dict[bytes, bytes]) -> None:
         """Check the worker token in constant time. Raises Unauthenticated."""
-        given = headers.get(b"x-trace-worker-token", b"")
+        presented = headers.get(b"x-trace-worker-token", b"")
         self._watched.refresh()
-        if self._matches(given):
+        if self._matches(presented):
             return
         self._watched.refresh_now()  # the token may have been added within the last millisecond
-        if not self._matches(given):
+        if not self._matches(presented):
             raise Unauthenticated("X-Trace-Worker-Token is missing or not valid")
 
-    def _matches(self, given: bytes) -> bool:
-        results = [hmac.compare_digest(given, token) for token in self._tokens]
+    def _matches(self, presented: bytes) -> bool:
+        results = [hmac.compare_digest(presented, token) for token in self._tokens]
         return any(results)
 
     def _load(self) -> None:

@@ -57,9 +57,9 @@ class BackfillPlan:
 
 async def plan(conn: Conn, scope: BackfillScope) -> BackfillPlan:
     """Plan a backfill from the current partitions. Raises NotFound, Conflict, Invalid."""
-    found = await backfills.list_targets(conn, scope.org_id, scope.dag, scope.job)
+    targets = await backfills.list_targets(conn, scope.org_id, scope.dag, scope.job)
     # Prefer an input with partitions: its partitions show which blocks can be read.
-    target = next((t for t in found if _is_fed_by_partitions(t)), found[0])
+    target = next((t for t in targets if _is_fed_by_partitions(t)), targets[0])
     if target.activation == "source":
         return await _plan_triggers(conn, scope, target)
     if keeps_partitions(target.operator, target.update_strategy):
@@ -76,12 +76,14 @@ _OTHER_SOURCES = {
 
 async def _plan_triggers(conn: Conn, scope: BackfillScope, target: BackfillTarget) -> BackfillPlan:
     """Plan the events of a manual source: one per chunk. Raises Conflict for other sources."""
-    fed = await backfills.list_readers(conn, target.dataset_uuid or UUID(int=0), FORWARDERS)
+    readers = await backfills.list_readers(conn, target.dataset_uuid or UUID(int=0), FORWARDERS)
     if target.source != "manual":
-        why = _OTHER_SOURCES.get(target.source or "", "cannot be triggered")
-        instead = f"backfill its consumers: {', '.join(fed)}" if fed else "no job reads it yet"
-        raise Conflict(f"job {scope.job!r} is a source that {why}; {instead}")
-    if scope.chunk is None and not all(fed.values()):
+        description = _OTHER_SOURCES.get(target.source or "", "cannot be triggered")
+        advice = (
+            f"backfill its consumers: {', '.join(readers)}" if readers else "no job reads it yet"
+        )
+        raise Conflict(f"job {scope.job!r} is a source that {description}; {advice}")
+    if scope.chunk is None and not all(readers.values()):
         # A consumer processes each event as one task, so use the default chunk size.
         return await _plan_scopes(conn, replace(scope, chunk=DEFAULT_CHUNK), target)
     return await _plan_scopes(conn, scope, target)
@@ -92,33 +94,37 @@ async def _plan_partitions(
 ) -> BackfillPlan:
     version, density, lengths = target.output_version, None, list[int]()
     existing = list[backfills.ExistingScope]()
-    feed = await _feed(conn, target, scope.span)
+    input_spans = await _list_input_spans(conn, target, scope.span)
     if version is not None:
         lengths, density = await backfills.sample_partitions(conn, version)
-        existing = await backfills.list_partitions(conn, version, _envelope(scope.span, feed))
-    size = _size(scope, target, lengths)
-    chunks = plan_chunks(scope.span, size, existing, feed, force=scope.force, density=density)
-    return _bounded(BackfillPlan(target, size, chunks))
+        existing = await backfills.list_partitions(
+            conn, version, _extend_to_input_partitions(scope.span, input_spans)
+        )
+    size = _choose_size(scope, target, lengths)
+    chunks = plan_chunks(
+        scope.span, size, existing, input_spans, force=scope.force, density=density
+    )
+    return _require_chunk_limit(BackfillPlan(target, size, chunks))
 
 
 async def _plan_scopes(conn: Conn, scope: BackfillScope, target: BackfillTarget) -> BackfillPlan:
     if scope.force:
         raise Conflict(f"job {scope.job!r} keeps no partitions; rebuild a downstream job that does")
-    feed = await _feed(conn, target, scope.span)
-    size = _size(scope, target, [])
-    chunks = plan_chunks(scope.span, size, [], feed, force=False, density=None)
-    _bounded(BackfillPlan(target, size, chunks))
-    done = await backfills.list_completed(conn, target, [chunk.span for chunk in chunks])
-    spans = {existing.span for existing in done}
-    marked = [replace(c, action="there") if c.span in spans else c for c in chunks]
-    return BackfillPlan(target, size, marked)
+    input_spans = await _list_input_spans(conn, target, scope.span)
+    size = _choose_size(scope, target, [])
+    chunks = plan_chunks(scope.span, size, [], input_spans, force=False, density=None)
+    _require_chunk_limit(BackfillPlan(target, size, chunks))
+    completed = await backfills.list_completed(conn, target, [chunk.span for chunk in chunks])
+    spans = {existing.span for existing in completed}
+    marked_chunks = [replace(c, action="there") if c.span in spans else c for c in chunks]
+    return BackfillPlan(target, size, marked_chunks)
 
 
-async def _feed(conn: Conn, target: BackfillTarget, span: Range) -> list[Range] | None:
+async def _list_input_spans(conn: Conn, target: BackfillTarget, span: Range) -> list[Range] | None:
     if not _is_fed_by_partitions(target) or target.dataset_version is None:
         return None
-    found = await backfills.list_partitions(conn, target.dataset_version, span)
-    return [existing.span for existing in found]
+    partitions = await backfills.list_partitions(conn, target.dataset_version, span)
+    return [existing.span for existing in partitions]
 
 
 def _is_fed_by_partitions(target: BackfillTarget) -> bool:
@@ -126,32 +132,34 @@ def _is_fed_by_partitions(target: BackfillTarget) -> bool:
     return operator is not None and keeps_partitions(operator, strategy or "")
 
 
-def _envelope(span: Range, feed: list[Range] | None) -> Range:
+def _extend_to_input_partitions(span: Range, input_spans: list[Range] | None) -> Range:
     """Return the range extended to whole input partitions, which may reach beyond it."""
-    ends = [span, *(feed or [])]
-    return Range(min(r.start for r in ends), max(r.end for r in ends))
+    spans = [span, *(input_spans or [])]
+    return Range(min(r.start for r in spans), max(r.end for r in spans))
 
 
-def _size(scope: BackfillScope, target: BackfillTarget, lengths: list[int]) -> int:
+def _choose_size(scope: BackfillScope, target: BackfillTarget, lengths: list[int]) -> int:
     upstream = OPERATORS.get(target.upstream_operator or "")
-    splits = upstream is not None and upstream.config is SplitConfig
-    splitter = SplitConfig.model_validate(target.upstream_config or {}).size if splits else None
+    is_splitter = upstream is not None and upstream.config is SplitConfig
+    split_size = (
+        SplitConfig.model_validate(target.upstream_config or {}).size if is_splitter else None
+    )
     is_forwarder = not keeps_partitions(target.operator, target.update_strategy)
     size = choose_chunk_size(
-        scope.chunk, splitter, lengths, range_length=scope.span.length, is_forwarder=is_forwarder
+        scope.chunk, split_size, lengths, range_length=scope.span.length, is_forwarder=is_forwarder
     )
     if not _is_fed_by_partitions(target) and scope.span.length // size >= MAX_CHUNKS:
-        raise _too_many(scope.span.length // size + 1)
+        raise _too_many_chunks(scope.span.length // size + 1)
     return size
 
 
-def _bounded(made: BackfillPlan) -> BackfillPlan:
-    if len(made.chunks) > MAX_CHUNKS:
-        raise _too_many(len(made.chunks))
-    return made
+def _require_chunk_limit(planned: BackfillPlan) -> BackfillPlan:
+    if len(planned.chunks) > MAX_CHUNKS:
+        raise _too_many_chunks(len(planned.chunks))
+    return planned
 
 
-def _too_many(count: int) -> Invalid:
+def _too_many_chunks(count: int) -> Invalid:
     message = (
         f"{count} chunks exceed the limit of {MAX_CHUNKS}; use larger chunks or a smaller range"
     )
@@ -165,13 +173,13 @@ async def request(conn: Conn, scope: BackfillScope, made_by: str) -> tuple[UUID,
     """
     first = await plan(conn, scope)
     await backfills.lock_job(conn, first.target.job_id)
-    made = await plan(conn, scope)  # again, now that no other request can change the state
-    new = NewBackfill(scope.org_id, made.target, scope.span, made.size, scope.force, made_by)
+    planned = await plan(conn, scope)  # again, now that no other request can change the state
+    new = NewBackfill(scope.org_id, planned.target, scope.span, planned.size, scope.force, made_by)
     earlier = await backfills.find_same(conn, new)
-    if earlier and (earlier[1] == "running" or not made.to_build):
+    if earlier and (earlier[1] == "running" or not planned.to_build):
         return earlier[0], False
-    if not made.to_build and not made.count("there"):
+    if not planned.to_build and not planned.count("there"):
         raise Conflict(
-            f"{made.target.upstream} has no data in blocks {scope.span.key}; backfill it first"
+            f"{planned.target.upstream} has no data in blocks {scope.span.key}; backfill it first"
         )
-    return await backfills.create(conn, new, made.chunks), True
+    return await backfills.create(conn, new, planned.chunks), True

@@ -71,29 +71,29 @@ class ChangeFeed:
             raise Unavailable("too many clients follow changes; retry later")
 
     @asynccontextmanager
-    async def listening(self, which: ChangeFilter) -> AsyncGenerator[None]:
+    async def listening(self, filters: ChangeFilter) -> AsyncGenerator[None]:
         """Count a client while the block runs, and poll for its org."""
-        org = self._orgs.setdefault(which.org_id, _OrgListeners())
+        org = self._orgs.setdefault(filters.org_id, _OrgListeners())
         org.listeners += 1
         if org.poller is None:
-            org.poller = asyncio.create_task(self._poll(which.org_id, org))
+            org.poller = asyncio.create_task(self._poll(filters.org_id, org))
         try:
             yield
         finally:
             org.listeners -= 1
             if not org.listeners:
                 org.poller.cancel()
-                del self._orgs[which.org_id]
+                del self._orgs[filters.org_id]
 
     async def pages(
-        self, which: ChangeFilter, after: ChangePosition, *, heartbeat: float
+        self, filters: ChangeFilter, after: ChangePosition, *, heartbeat: float
     ) -> AsyncGenerator[ChangePage | None]:
         """Yield pages of changes until the feed is closed, and None every `heartbeat` seconds."""
-        org, clock = self._orgs[which.org_id], asyncio.get_running_loop().time
+        org, clock = self._orgs[filters.org_id], asyncio.get_running_loop().time
         due = clock() + heartbeat
         while not self._closed.is_set():
             changed = org.changed  # taken before reading, so that a change during the read is seen
-            page = await self._read_if_possible(which, after)
+            page = await self._read_if_possible(filters, after)
             after = page.position
             if page.changes:
                 yield page
@@ -103,20 +103,20 @@ class ChangeFeed:
             if len(page.changes) < PAGE:
                 await wait_for(changed, due - clock())
 
-    async def _read_if_possible(self, which: ChangeFilter, after: ChangePosition) -> ChangePage:
+    async def _read_if_possible(self, filters: ChangeFilter, after: ChangePosition) -> ChangePage:
         try:
-            return await self._read(which, after)
+            return await self._read(filters, after)
         except CONNECTION_ERRORS as error:
             # The stream survives a restart of Postgres: the next read finds what this one missed.
             _log.warning("state_unavailable", part="changes", error=repr(error))
             return ChangePage([], after)
 
     async def _read(
-        self, which: ChangeFilter, after: ChangePosition, limit: int = PAGE
+        self, filters: ChangeFilter, after: ChangePosition, limit: int = PAGE
     ) -> ChangePage:
         async with self._pool.connection() as conn:
             return await changes.read(
-                conn, which.org_id, after, dag=which.dag, kinds=which.kinds, limit=limit
+                conn, filters.org_id, after, dag=filters.dag, kinds=filters.kinds, limit=limit
             )
 
     async def _poll(self, org_id: UUID, org: _OrgListeners) -> None:
@@ -124,14 +124,14 @@ class ChangeFeed:
         while True:
             try:
                 end, _ = await self.head()
-                found = tail is None or bool(
+                has_changes = tail is None or bool(
                     (await self._read(ChangeFilter(org_id), tail, 1)).changes
                 )
                 tail = end
             except CONNECTION_ERRORS as error:
                 _log.warning("state_unavailable", part="changes", error=repr(error))
-                found = False
-            if found:
+                has_changes = False
+            if has_changes:
                 org.changed.set()
                 org.changed = asyncio.Event()
             await asyncio.sleep(self._poll_interval)

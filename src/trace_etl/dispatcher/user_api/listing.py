@@ -23,18 +23,20 @@ class Listing:
     page: Page
 
     async def fetch(
-        self, query: Callable[..., Awaitable[list[T]]], which: object, *key_types: type
+        self, query: Callable[..., Awaitable[list[T]]], filters: object, *key_types: type
     ) -> list[T]:
         """Run a list query with a filter. `key_types` are the types of the list's sort key."""
         after = self.page.after(*key_types)
         async with self.pool.connection() as conn:
-            return await query(conn, self.caller.org_id, which, after=after, limit=self.page.fetch)
+            return await query(
+                conn, self.caller.org_id, filters, after=after, limit=self.page.fetch
+            )
 
     def reply(
-        self, kind: Callable[..., R], found: Sequence[T], key: Callable[[T], Sequence[object]]
+        self, kind: Callable[..., R], rows: Sequence[T], key: Callable[[T], Sequence[object]]
     ) -> R:
         """Build the reply of the list. `key` returns the sort key of a row."""
-        return self.page.reply(kind, found, key)
+        return self.page.reply(kind, rows, key)
 
 
 def _listing(ctx: ContextDep, caller: CallerDep, page: PageDep) -> Listing:

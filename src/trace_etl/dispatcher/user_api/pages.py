@@ -70,19 +70,19 @@ class Page:
             raise Invalid([Fault("after", "pass the `next` of the previous page")]) from error
 
     def cut(
-        self, found: Sequence[T], key: Callable[[T], Sequence[object]]
+        self, rows: Sequence[T], key: Callable[[T], Sequence[object]]
     ) -> tuple[list[T], str | None]:
         """Return the rows to show, and the `next` of the reply."""
-        shown = list(found[: self.limit])
-        if len(found) <= self.limit:
+        shown = list(rows[: self.limit])
+        if len(rows) <= self.limit:
             return shown, None
         return shown, encode_key(key(shown[-1]))
 
     def reply(
-        self, kind: Callable[..., R], found: Sequence[T], key: Callable[[T], Sequence[object]]
+        self, kind: Callable[..., R], rows: Sequence[T], key: Callable[[T], Sequence[object]]
     ) -> R:
         """Build the reply of a list, a `ListReply`, from the rows that were fetched."""
-        items, following = self.cut(found, key)
+        items, following = self.cut(rows, key)
         return kind(items=items, next=following)
 
 

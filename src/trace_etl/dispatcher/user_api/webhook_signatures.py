@@ -26,9 +26,9 @@ class Signature:
         """Check that one of the secrets signed the delivery recently. Raises Unauthenticated."""
         if not self.timestamp.isascii() or not self.timestamp.isdecimal():
             raise Unauthenticated("X-Trace-Timestamp must be seconds since 1970")
-        given = self.signature.removeprefix(_VERSION)
+        signature = self.signature.removeprefix(_VERSION)
         # Compare with every secret in constant time, so that the response time reveals nothing.
-        matches = [hmac.compare_digest(self._digest(body, s), given.encode()) for s in secrets]
+        matches = [hmac.compare_digest(self._digest(body, s), signature.encode()) for s in secrets]
         if not self.signature.startswith(_VERSION) or not any(matches):
             raise Unauthenticated("unknown webhook, or the signature is not valid")
         if abs(time.time() - int(self.timestamp)) > window.total_seconds():

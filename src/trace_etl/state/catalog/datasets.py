@@ -75,10 +75,10 @@ async def list_datasets(
 
 async def get_dataset(conn: Conn, org_id: UUID, name: str) -> DatasetItem:
     """Read one published dataset. Raises NotFound."""
-    found = await list_datasets(conn, org_id, DatasetFilter(name=name), limit=1)
-    if not found:
+    matches = await list_datasets(conn, org_id, DatasetFilter(name=name), limit=1)
+    if not matches:
         raise NotFound(f"no published dataset {name!r}; `trace datasets` lists them")
-    return found[0]
+    return matches[0]
 
 
 _COLUMNS = """

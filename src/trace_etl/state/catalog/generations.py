@@ -125,8 +125,8 @@ UPDATE dataset_versions v SET analysed_columns = w.columns
 async def record_columns(conn: Conn, columns: Mapping[UUID, list[dict[str, str]]]) -> None:
     """Record the columns that the deploy found for generations, by `dataset_version`."""
     rows = [
-        {"dataset_version": str(dataset_version), "columns": found}
-        for dataset_version, found in columns.items()
+        {"dataset_version": str(dataset_version), "columns": generation_columns}
+        for dataset_version, generation_columns in columns.items()
     ]
     if rows:
         await conn.execute(_RECORD_COLUMNS, {"rows": Jsonb(rows)})

@@ -92,15 +92,15 @@ async def get_job(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
     rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "dag": dag, "job": job})
     if not rows:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace jobs` lists them")
-    found = rows[0]
-    upstream = await list_upstream_work(conn, found["revision_id"])
+    row = rows[0]
+    upstream = await list_upstream_work(conn, row["revision_id"])
     reason = explain_job(
-        queued=found["queued"],
-        running=found["running"],
-        paused_by=found["paused_by"],
+        queued=row["queued"],
+        running=row["running"],
+        paused_by=row["paused_by"],
         upstream=[_describe_upstream(work, dag) for work in upstream],
     )
-    return JobDetail(**found, upstream=upstream, reason=reason)
+    return JobDetail(**row, upstream=upstream, reason=reason)
 
 
 def _describe_upstream(work: UpstreamWork, dag: str) -> UpstreamJob:

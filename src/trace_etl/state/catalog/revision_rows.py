@@ -52,8 +52,8 @@ async def insert_revisions(
     added = await (await conn.execute(_INSERT_REVISIONS, {"rows": Jsonb(rows)})).fetchall()
     names = {job_id: name for name, job_id in jobs.items()}
     known = {"job_ids": list(names), "hashes": [hashes[name] for name in names.values()]}
-    found = await (await conn.execute(_FIND_REVISIONS, known)).fetchall()
-    return {names[row[0]]: row[1] for row in found}, {names[row[0]] for row in added}
+    existing = await (await conn.execute(_FIND_REVISIONS, known)).fetchall()
+    return {names[row[0]]: row[1] for row in existing}, {names[row[0]] for row in added}
 
 
 def _revision_columns(job: Job) -> dict[str, Any]:

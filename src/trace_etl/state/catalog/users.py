@@ -83,7 +83,7 @@ async def change_user(
     if loses_admin and [row[0] for row in rows] == [name]:
         raise Conflict(f"{name!r} is the last admin; make another user an admin first")
     values = {"org_id": org_id, "name": name, "role": role, "disabled": disabled}
-    found = await fetch_one(conn, UserItem, _CHANGE, values)
-    if found is None:
+    user = await fetch_one(conn, UserItem, _CHANGE, values)
+    if user is None:
         raise NotFound(f"no user {name!r}; `trace users list` lists them")
-    return found
+    return user

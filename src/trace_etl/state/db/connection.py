@@ -69,7 +69,7 @@ class Connection(AsyncConnection[tuple[Any, ...]]):
         while pgconn.flush():  # the statement is larger than the socket's buffer
             await self._wait_for_socket(writable=True)
             pgconn.consume_input()
-        found: PGresult | None = None
+        last: PGresult | None = None
         while True:
             while pgconn.is_busy():
                 await self._wait_for_socket()
@@ -77,12 +77,12 @@ class Connection(AsyncConnection[tuple[Any, ...]]):
             result = pgconn.get_result()
             if result is None:
                 break
-            found = result
-        if found is None:
+            last = result
+        if last is None:
             raise OperationalError("Postgres state returned no result")
-        if found.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-            raise error_from_result(found)
-        return found
+        if last.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+            raise error_from_result(last)
+        return last
 
     async def _wait_for_socket(self, *, writable: bool = False) -> None:
         """Wait until the socket is readable; with `writable`, until it is readable or writable."""

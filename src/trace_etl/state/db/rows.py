@@ -51,11 +51,11 @@ async def fetch_dicts(
         return await cursor.fetchall()
 
 
-def newest_first(
-    org_id: UUID, which: object, after: NewestFirstKey | None, limit: int
+def newest_first_values(
+    org_id: UUID, filters: object, after: NewestFirstKey | None, limit: int
 ) -> dict[str, object]:
     """Return the parameters of a list that a filter selects, sorted by time and id, newest first."""
-    return {"org_id": org_id, **vars(which), **before(after), "limit": limit}
+    return {"org_id": org_id, **vars(filters), **before(after), "limit": limit}
 
 
 def before(after: NewestFirstKey | None) -> dict[str, object]:

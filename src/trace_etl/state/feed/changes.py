@@ -125,9 +125,9 @@ async def read(
     """Read the next changes of an org after a position."""
     end, _ = await head(conn)
     values = parameters(org_id, after, end, dag=dag, kinds=kinds, limit=limit)
-    found = await fetch_all(conn, Change, _READ, values)
+    changes = await fetch_all(conn, Change, _READ, values)
     # A short page means that no further change below the end matches, so continue at the end.
-    return ChangePage(found, found[-1].position if len(found) == limit else max(after, end))
+    return ChangePage(changes, changes[-1].position if len(changes) == limit else max(after, end))
 
 
 def parameters(

@@ -14,7 +14,7 @@ from trace_etl.state.db.rows import (
     NewestFirstKey,
     fetch_all,
     fetch_one,
-    newest_first,
+    newest_first_values,
 )
 
 
@@ -39,10 +39,12 @@ SELECT * FROM event_details
 
 
 async def list_events(
-    conn: Conn, org_id: UUID, which: EventFilter, *, after: NewestFirstKey | None, limit: int
+    conn: Conn, org_id: UUID, filters: EventFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[EventItem]:
     """List one page of an org's events, newest first."""
-    return await fetch_all(conn, EventItem, _LIST, newest_first(org_id, which, after, limit))
+    return await fetch_all(
+        conn, EventItem, _LIST, newest_first_values(org_id, filters, after, limit)
+    )
 
 
 _GET = "SELECT * FROM event_details WHERE org_id = %(org_id)s AND event_id = %(event_id)s"
@@ -50,10 +52,10 @@ _GET = "SELECT * FROM event_details WHERE org_id = %(org_id)s AND event_id = %(e
 
 async def get_event(conn: Conn, org_id: UUID, event_id: UUID) -> EventItem:
     """Read one event. Raises NotFound."""
-    found = await fetch_one(conn, EventItem, _GET, {"org_id": org_id, "event_id": event_id})
-    if found is None:
+    event = await fetch_one(conn, EventItem, _GET, {"org_id": org_id, "event_id": event_id})
+    if event is None:
         raise NotFound(f"no event {event_id}")
-    return found
+    return event
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ SELECT e.event_id, g.name AS dag, j.name AS job, r.source ->> 'kind' AS source_k
 
 
 async def list_triggers(
-    conn: Conn, org_id: UUID, which: TriggerFilter, *, after: NewestFirstKey | None, limit: int
+    conn: Conn, org_id: UUID, filters: TriggerFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[TriggerItem]:
     """List one page of the events that people, schedules and webhooks asked for, newest first."""
-    return await fetch_all(conn, TriggerItem, _TRIGGERS, newest_first(org_id, which, after, limit))
+    return await fetch_all(
+        conn, TriggerItem, _TRIGGERS, newest_first_values(org_id, filters, after, limit)
+    )

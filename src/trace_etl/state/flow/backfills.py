@@ -15,7 +15,7 @@ from trace_etl.state.db.rows import (
     NewestFirstKey,
     fetch_all,
     fetch_dicts,
-    newest_first,
+    newest_first_values,
 )
 
 _SAMPLE = 2_000  # partitions from which length and row density are estimated
@@ -73,12 +73,12 @@ SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
 
 async def list_targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[BackfillTarget]:
     """List the deployed job once for each of its inputs. Raises NotFound."""
-    found = await fetch_all(
+    targets = await fetch_all(
         conn, BackfillTarget, _LIST_TARGETS, {"org_id": org_id, "dag": dag, "job": job}
     )
-    if not found:
+    if not targets:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
-    return found
+    return targets
 
 
 _LIST_READERS = """
@@ -259,10 +259,10 @@ class BackfillFilter(JobNameFilter):
 
 
 async def list_backfills(
-    conn: Conn, org_id: UUID, which: BackfillFilter, *, after: NewestFirstKey | None, limit: int
+    conn: Conn, org_id: UUID, filters: BackfillFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[BackfillItem]:
     """List one page of an org's backfills, newest first."""
-    rows = await fetch_dicts(conn, _LIST, newest_first(org_id, which, after, limit))
+    rows = await fetch_dicts(conn, _LIST, newest_first_values(org_id, filters, after, limit))
     return [_as_item(row) for row in rows]
 
 

@@ -51,26 +51,26 @@ async def pause(
 ) -> list[str]:
     """Pause a job, or every job of a DAG, until a person resumes it. Raises NotFound."""
     await pressure.lock(conn)
-    found = await _find_jobs(conn, org_id, dag, job)
-    job_ids = list(found)
+    names = await _find_jobs(conn, org_id, dag, job)
+    job_ids = list(names)
     values = {"job_ids": job_ids, "by": by, "reason": reason, "tier": tier}
     await conn.execute(_PAUSE, values)
     if job is None:
         await conn.execute(_PAUSE_DAG, {**values, "org_id": org_id, "dag": dag})
     await pressure.apply_pauses(conn, job_ids)
-    return list(found.values())
+    return list(names.values())
 
 
 async def resume(conn: Conn, org_id: UUID, dag: str, job: str | None) -> list[str]:
     """Delete people's pauses of a job or a DAG. Returns the names of the jobs. Raises NotFound."""
     await pressure.lock(conn)
-    found = await _find_jobs(conn, org_id, dag, job)
-    cursor = await conn.execute(_RESUME, {"job_ids": list(found)})
+    names = await _find_jobs(conn, org_id, dag, job)
+    cursor = await conn.execute(_RESUME, {"job_ids": list(names)})
     resumed = [row[0] for row in await cursor.fetchall()]
     if job is None:
         await conn.execute(_RESUME_DAG, {"org_id": org_id, "dag": dag})
     await pressure.apply_pauses(conn, resumed)
-    return sorted(found[job_id] for job_id in resumed)
+    return sorted(names[job_id] for job_id in resumed)
 
 
 async def pause_added_jobs(conn: Conn, dag_id: UUID, job_ids: list[UUID]) -> None:
@@ -85,11 +85,11 @@ async def pause_added_jobs(conn: Conn, dag_id: UUID, job_ids: list[UUID]) -> Non
 
 async def _find_jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dict[UUID, str]:
     values = {"org_id": org_id, "dag": dag, "job": job}
-    found = {row[0]: row[1] for row in await (await conn.execute(_FIND_JOBS, values)).fetchall()}
-    if not found:
+    names = {row[0]: row[1] for row in await (await conn.execute(_FIND_JOBS, values)).fetchall()}
+    if not names:
         what = f"job {job!r} in a deployed DAG {dag!r}" if job else f"deployed DAG {dag!r}"
         raise NotFound(f"no {what}; `trace dags` lists them")
-    return found
+    return names
 
 
 _LIST = """
@@ -109,7 +109,7 @@ SELECT g.name AS dag, j.name AS job, p.tier, p.by_name AS by, bg.name AS by_dag,
 async def list_pauses(
     conn: Conn,
     org_id: UUID,
-    which: JobNameFilter,
+    filters: JobNameFilter,
     *,
     after: tuple[str, str, str] | None,
     limit: int,
@@ -117,5 +117,5 @@ async def list_pauses(
     """List one page of an org's pauses. A job may have several, each by another person or queue."""
     keys = ("after_dag", "after_job", "after_by")
     position = dict(zip(keys, after or (None, None, None), strict=True))
-    values = {"org_id": org_id, **vars(which), **position, "limit": limit}
+    values = {"org_id": org_id, **vars(filters), **position, "limit": limit}
     return await fetch_all(conn, PauseItem, _LIST, values)

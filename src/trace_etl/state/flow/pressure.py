@@ -68,7 +68,7 @@ SELECT l.job_id, l.name, l.max_depth, l.max_age, l.sheds_bulk,
 
 async def measure_queues(conn: Conn) -> list[MeasuredQueue]:
     """Measure every queue that has limits or exerts backpressure."""
-    found = await (await conn.execute(_MEASURE_QUEUES)).fetchall()
+    rows = await (await conn.execute(_MEASURE_QUEUES)).fetchall()
     return [
         MeasuredQueue(
             row[0],
@@ -78,7 +78,7 @@ async def measure_queues(conn: Conn) -> list[MeasuredQueue]:
             Trip(*row[10:]) if row[10] is not None else None,
             row[9],
         )
-        for row in found
+        for row in rows
     ]
 
 

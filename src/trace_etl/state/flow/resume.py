@@ -96,8 +96,8 @@ async def wake_tasks(
         "task_id": start.task_id,
         "limit": limit,
     }
-    found = await (await conn.execute(_WAKE_TASKS, values)).fetchall()
-    return ResumePosition(*found[0]) if len(found) == limit else None
+    woken = await (await conn.execute(_WAKE_TASKS, values)).fetchall()
+    return ResumePosition(*woken[0]) if len(woken) == limit else None
 
 
 _ENQUEUE_NEXT_STEP = """

@@ -76,10 +76,10 @@ SELECT b.publish_id, b.publish_no, b.org_id, b.task_id, b.attempt, b.dataset_uui
 
 async def get_batch(conn: Conn, publish_id: UUID) -> BufferBatch:
     """Read a batch and the columns of its dataset. Raises NotFound."""
-    found = await fetch_one(conn, BufferBatch, _BATCH, {"publish_id": publish_id})
-    if found is None:
+    batch = await fetch_one(conn, BufferBatch, _BATCH, {"publish_id": publish_id})
+    if batch is None:
         raise NotFound(f"no batch {publish_id}; `trace batches` lists them")
-    return found
+    return batch
 
 
 # The task that published the batch is the producer of the event.

@@ -96,11 +96,13 @@ def _describe_outcomes(
     defects: list[NewInvalidation], producers: list[_Producer]
 ) -> list[NewInvalidation]:
     """Add the outcome to the reason of each defect, and the key that identifies it."""
-    found = {n: list(group) for n, group in groupby(producers, lambda p: p.defect)}
+    by_defect = {n: list(group) for n, group in groupby(producers, lambda p: p.defect)}
     return [
         replace(
             defect,
-            reason="; ".join(filter(None, (defect.reason, _describe_outcome(found.get(n, []))))),
+            reason="; ".join(
+                filter(None, (defect.reason, _describe_outcome(by_defect.get(n, []))))
+            ),
             once_key=f"doubt:{defect.once_key or f'{defect.kind}:{_scope_name(defect)}'}",
         )
         for n, defect in enumerate(defects, start=1)
@@ -141,12 +143,12 @@ async def _insert(conn: Conn, fence: Fence, defects: list[NewInvalidation]) -> d
     values = {"task_id": fence.task_id, "attempt": fence.attempt, "defects": as_rows(defects)}
     rows = await (await conn.execute(_INSERT, values)).fetchall()
     ids: dict[tuple[UUID, str], UUID] = {(row[0], row[1]): row[2] for row in rows}
-    found: dict[int, UUID] = {}
+    new_ids: dict[int, UUID] = {}
     for n, defect in enumerate(defects, start=1):
         invalidation_id = ids.pop((defect.dataset_version, defect.once_key or ""), None)
         if invalidation_id is not None:
-            found[n] = invalidation_id
-    return found
+            new_ids[n] = invalidation_id
+    return new_ids
 
 
 _CREATE_RERUNS = """

@@ -91,8 +91,8 @@ SELECT invalidation_id, dataset_uuid, dataset_version, kind, partition_key, rang
 
 async def get_scopes(conn: Conn, invalidation_ids: list[UUID]) -> dict[UUID, InvalidScope]:
     """Return the invalid scopes by the ids of their invalidations."""
-    found = await fetch_all(conn, InvalidScope, _GET, {"invalidation_ids": invalidation_ids})
-    return {row.invalidation_id: row for row in found}
+    scopes = await fetch_all(conn, InvalidScope, _GET, {"invalidation_ids": invalidation_ids})
+    return {row.invalidation_id: row for row in scopes}
 
 
 # An invalidation with a consumer that has not processed it stays visible, unless its task was canceled.

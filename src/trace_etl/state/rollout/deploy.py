@@ -111,8 +111,11 @@ async def deploy(
             f"{base}; plan the deploy again"
         )
     written = await definitions.write_definition(conn, org_id, dag_id, dag, text)
-    found = {written.version_of(output): shape for output, shape in (columns or {}).items()}
-    await generations.record_columns(conn, found)
+    columns_by_version = {
+        written.version_of(output): output_columns
+        for output, output_columns in (columns or {}).items()
+    }
+    await generations.record_columns(conn, columns_by_version)
     backfilled = await _execute(conn, org_id, dag_id, version, dag, written, planned)
     return Deployment(dag_id, version, True, planned, backfilled)
 

@@ -71,30 +71,30 @@ class DeployedDag:
 
 async def get_deployed_dag(conn: Conn, org_id: UUID, dag: Dag) -> DeployedDag:
     """Read what is deployed under a DAG's name, with the contents that the new file replaces."""
-    found = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
-    if found is None:
+    row = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
+    if row is None:
         return DeployedDag(None, None, {}, {}, {})
-    key = {"dag_id": found[0]}
+    key = {"dag_id": row[0]}
     rows = await (await conn.execute(_JOBS, key)).fetchall()
     jobs = {r[0]: DeployedState(r[1], r[2], r[3], {}, r[4]) for r in rows}
     published = {r[0]: r[1] for r in await (await conn.execute(_PUBLISHED, key)).fetchall()}
     readers = {r[0]: r[1] for r in await (await conn.execute(_READERS, key)).fetchall()}
     affected = find_affected_jobs(jobs, published, dag)
-    contents = await _fetch_contents(conn, found[0], affected)
+    contents = await _fetch_contents(conn, row[0], affected)
     known = {name: replace(job, contents=contents.get(name, {})) for name, job in jobs.items()}
-    return DeployedDag(found[0], found[1], known, published, readers)
+    return DeployedDag(row[0], row[1], known, published, readers)
 
 
 async def _fetch_contents(
     conn: Conn, dag_id: UUID, names: list[str]
 ) -> dict[str, dict[str, GenerationContents]]:
-    found: dict[str, dict[str, GenerationContents]] = {}
+    by_job: dict[str, dict[str, GenerationContents]] = {}
     if names:
         cursor = await conn.execute(_CONTENTS, {"dag_id": dag_id, "names": names})
         for job, output, scopes, partitions, rows, size, ranges in await cursor.fetchall():
             contents = GenerationContents(scopes, partitions, rows, size, to_block_ranges(ranges))
-            found.setdefault(job, {})[output] = contents
-    return found
+            by_job.setdefault(job, {})[output] = contents
+    return by_job
 
 
 def to_block_ranges(ranges: Multirange[int] | None) -> list[tuple[int, int]]:

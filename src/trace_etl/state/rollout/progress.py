@@ -30,15 +30,15 @@ async def get_rollout(
     rows = await fetch_dicts(conn, _LATEST, values)
     if not rows:
         raise NotFound(f"no DAG {dag!r} is deployed; `trace dags` lists them")
-    found = rows[0]
-    if found["state"] != "building":
-        return RolloutReply(**found, targets=[], jobs=[], failures=[], reason=None)
-    key = {"rollout_id": found["rollout_id"], "limit": _MAX_FAILURES}
+    rollout = rows[0]
+    if rollout["state"] != "building":
+        return RolloutReply(**rollout, targets=[], jobs=[], failures=[], reason=None)
+    key = {"rollout_id": rollout["rollout_id"], "limit": _MAX_FAILURES}
     targets = [_build_target(row) for row in await fetch_dicts(conn, _TARGETS, key)]
     jobs = await fetch_all(conn, RolloutJob, _JOBS, key)
     failures = await fetch_all(conn, RolloutFailure, _FAILURES, key)
     reason = rollout_reasons.explain_rollout(_collect_facts(dag, targets, jobs, failures))
-    return RolloutReply(**found, targets=targets, jobs=jobs, failures=failures, reason=reason)
+    return RolloutReply(**rollout, targets=targets, jobs=jobs, failures=failures, reason=reason)
 
 
 _TARGETS = """

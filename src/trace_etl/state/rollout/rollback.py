@@ -50,21 +50,21 @@ class RolledBack:
 async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
     """Restore the previous version of a DAG. Raises NotFound, NothingToRollBack, NameTaken."""
     await rollouts.lock(conn, org_id, dag)
-    now = await rollouts.get_current(conn, org_id, dag)
-    if now.previous_version is None:
-        raise NothingToRollBack(f"the DAG {dag} has no version before {now.dag_version}")
-    version = {"dag_version": now.previous_version}
+    current = await rollouts.get_current(conn, org_id, dag)
+    if current.previous_version is None:
+        raise NothingToRollBack(f"the DAG {dag} has no version before {current.dag_version}")
+    version = {"dag_version": current.previous_version}
     returning = await (await conn.execute(_RETURNING, version)).fetchall()
-    await conn.execute(_END_ROLLOUT, {"rollout_id": now.rollout_id})
+    await conn.execute(_END_ROLLOUT, {"rollout_id": current.rollout_id})
     await conn.execute(_RESTORE_JOBS, version)
-    await retire.retire_jobs(conn, now.dag_id, now.previous_version)
+    await retire.retire_jobs(conn, current.dag_id, current.previous_version)
     moved = await (await conn.execute(_RESTORE_DATASETS, version)).fetchall()
-    await rollouts.clear_building_datasets(conn, now.dag_id)
-    await rollouts.publish_names(conn, org_id, now.dag_id, now.previous_version)
-    await rollouts.switch_version(conn, now.dag_id, now.previous_version)
-    canceled = await retire.retire_tasks(conn, now.dag_id)
-    await retire.requeue_tasks(conn, now.dag_id)
+    await rollouts.clear_building_datasets(conn, current.dag_id)
+    await rollouts.publish_names(conn, org_id, current.dag_id, current.previous_version)
+    await rollouts.switch_version(conn, current.dag_id, current.previous_version)
+    canceled = await retire.retire_tasks(conn, current.dag_id)
+    await retire.requeue_tasks(conn, current.dag_id)
     revisions, datasets = [row[0] for row in returning], [row[0] for row in moved]
     await backfill_consumers.backfill(conn, revisions)
     await backfill_consumers.backfill_readers(conn, datasets)
-    return RolledBack(now.previous_version, now.dag_version, canceled, revisions, datasets)
+    return RolledBack(current.previous_version, current.dag_version, canceled, revisions, datasets)

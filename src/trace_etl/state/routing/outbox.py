@@ -112,10 +112,10 @@ SELECT outbox_id, kind, target, subject, tries, next_try_at, failed_at, last_err
 
 
 async def list_outbox(
-    conn: Conn, org_id: UUID, which: OutboxFilter, *, after: int, limit: int
+    conn: Conn, org_id: UUID, filters: OutboxFilter, *, after: int, limit: int
 ) -> list[OutboxItem]:
     """List one page of an org's outbox rows, pending or permanently failed, oldest first."""
-    values = {"org_id": org_id, **vars(which), "after": after, "limit": limit}
+    values = {"org_id": org_id, **vars(filters), "after": after, "limit": limit}
     return await fetch_all(conn, OutboxItem, _LIST, values)
 
 

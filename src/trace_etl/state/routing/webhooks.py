@@ -79,9 +79,9 @@ async def deliver(
         "cursor": scope.cursor,
         "body_hash": body_hash,
     }
-    made = await (await conn.execute(_DELIVER, values)).fetchone()
-    if made is not None:
-        return made[0], True
+    created = await (await conn.execute(_DELIVER, values)).fetchone()
+    if created is not None:
+        return created[0], True
     known = await (await conn.execute(_DELIVERED, values)).fetchone()
     if known is None or known[0] is None:
         raise NotFound(

@@ -81,10 +81,10 @@ SELECT task_id, attempt, worker_id, true AS past_deadline, cancel_requested
 
 async def lock_expired(conn: Conn, *, limit: int) -> list[ExpiredAttempt]:
     """Lock attempts whose lease or deadline has passed, until commit."""
-    found: list[ExpiredAttempt] = []
+    expired: list[ExpiredAttempt] = []
     for query in (_LOCK_EXPIRED, _LOCK_OVERDUE):
-        found += await fetch_all(conn, ExpiredAttempt, query, {"limit": limit})
-    return found
+        expired += await fetch_all(conn, ExpiredAttempt, query, {"limit": limit})
+    return expired
 
 
 # The lease stays on the row: a late completion of this attempt counts until the next one starts.

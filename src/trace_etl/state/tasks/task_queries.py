@@ -9,7 +9,7 @@ from trace_etl.api.user.tasks import AttemptItem, Status, TaskItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.catalog.jobs import WorkFilter
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_one, newest_first
+from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_one, newest_first_values
 
 
 class TaskWithFacts(TaskItem):
@@ -49,10 +49,12 @@ SELECT * FROM task_details
 
 
 async def list_tasks(
-    conn: Conn, org_id: UUID, which: TaskFilter, *, after: NewestFirstKey | None, limit: int
+    conn: Conn, org_id: UUID, filters: TaskFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[TaskWithFacts]:
     """List one page of an org's tasks, newest first."""
-    return await fetch_all(conn, TaskWithFacts, _LIST, newest_first(org_id, which, after, limit))
+    return await fetch_all(
+        conn, TaskWithFacts, _LIST, newest_first_values(org_id, filters, after, limit)
+    )
 
 
 _GET = """
@@ -63,10 +65,10 @@ SELECT * FROM task_details
 
 async def get_task(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskWithFacts:
     """Read one task, of any org if `org_id` is None. Raises NotFound."""
-    found = await fetch_one(conn, TaskWithFacts, _GET, {"org_id": org_id, "task_id": task_id})
-    if found is None:
+    task = await fetch_one(conn, TaskWithFacts, _GET, {"org_id": org_id, "task_id": task_id})
+    if task is None:
         raise NotFound(f"no task {task_id}")
-    return found
+    return task
 
 
 _ATTEMPTS = """

@@ -29,8 +29,8 @@ async def preview_backfill(
 ) -> bodies.BackfillPreview:
     """Show what a backfill would do: its chunks, which of them exist, and the expected rows."""
     async with ctx.pool.connection() as conn:
-        made = await planning.plan(conn, _request(body, user))
-    return _preview(body, made)
+        planned = await planning.plan(conn, _request(body, user))
+    return _preview(body, planned)
 
 
 @router.post("/backfills")
@@ -49,12 +49,12 @@ async def create_backfill(
 
 @router.get("/backfills")
 async def list_backfills(
-    listing: ListingDep, which: Annotated[BackfillFilter, Depends()]
+    listing: ListingDep, filters: Annotated[BackfillFilter, Depends()]
 ) -> bodies.BackfillList:
     """List backfills, newest first."""
-    found = await listing.fetch(backfills.list_backfills, which, datetime, UUID)
+    rows = await listing.fetch(backfills.list_backfills, filters, datetime, UUID)
     return listing.reply(
-        bodies.BackfillList, found, lambda item: (item.created_at, item.backfill_id)
+        bodies.BackfillList, rows, lambda item: (item.created_at, item.backfill_id)
     )
 
 
@@ -77,10 +77,10 @@ async def list_chunks(
     (after,) = page.after(int) or (-1,)
     async with ctx.pool.connection() as conn:
         await backfills.get_backfill(conn, user.org_id, backfill_id)
-        found = await backfills.list_chunks(
+        rows = await backfills.list_chunks(
             conn, backfill_id, state=state, after=after, limit=page.fetch
         )
-    return page.reply(bodies.ChunkList, found, lambda chunk: (chunk.start,))
+    return page.reply(bodies.ChunkList, rows, lambda chunk: (chunk.start,))
 
 
 @router.post("/backfills/{backfill_id}/cancel")
@@ -126,22 +126,24 @@ def _request(body: bodies.BackfillRequest, user: Caller) -> planning.BackfillSco
     return planning.BackfillScope(user.org_id, body.dag, body.job, span, body.chunk, body.force)
 
 
-def _preview(body: bodies.BackfillRequest, made: planning.BackfillPlan) -> bodies.BackfillPreview:
+def _preview(
+    body: bodies.BackfillRequest, planned: planning.BackfillPlan
+) -> bodies.BackfillPreview:
     return bodies.BackfillPreview(
         dag=body.dag,
         job=body.job,
         start=body.start,
         end=body.end,
-        fed_by=made.target.upstream or "",
-        chunk=made.size,
-        build=made.count("build"),
-        rebuild=made.count("rebuild"),
-        there=made.count("there"),
-        no_input=made.count("no_input"),
-        blocks=sum(chunk.span.length for chunk in made.to_build),
-        rows=made.rows,
+        fed_by=planned.target.upstream or "",
+        chunk=planned.size,
+        build=planned.count("build"),
+        rebuild=planned.count("rebuild"),
+        there=planned.count("there"),
+        no_input=planned.count("no_input"),
+        blocks=sum(chunk.span.length for chunk in planned.to_build),
+        rows=planned.rows,
         chunks=[
             bodies.ChunkPlan(start=c.span.start, end=c.span.end, action=c.action, rows=c.rows)
-            for c in made.chunks[:MAX_LIMIT]
+            for c in planned.chunks[:MAX_LIMIT]
         ],
     )

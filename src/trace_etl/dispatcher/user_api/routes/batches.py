@@ -26,10 +26,10 @@ async def list_batches(
         dataset_uuid = await datasets.find_uuid(conn, user.org_id, name)
         if dataset_uuid is None:
             raise NotFound(f"no published dataset {name!r}; `trace datasets` lists them")
-        found = await buffers.list_batches(
+        rows = await buffers.list_batches(
             conn, user.org_id, dataset_uuid, state=state, before=before, limit=page.fetch
         )
-    return page.reply(BatchList, found, lambda batch: (batch.publish_no,))
+    return page.reply(BatchList, rows, lambda batch: (batch.publish_no,))
 
 
 @router.post("/batches/{publish_id}/retry")

@@ -47,10 +47,10 @@ async def follow_changes(
     """
     last_id = last_event_id or after
     position = _position(last_id) if last_id else None
-    which = ChangeFilter(user.org_id, dag, [str(k) for k in kind] if kind else None)
+    filters = ChangeFilter(user.org_id, dag, [str(k) for k in kind] if kind else None)
     ctx.changes.check_room()
     access = _Access(request, user, ctx.pool)
-    return EventStream(_chunks(ctx.changes, which, position, access), slow_after=SLOW_AFTER)
+    return EventStream(_chunks(ctx.changes, filters, position, access), slow_after=SLOW_AFTER)
 
 
 class _Access:
@@ -76,9 +76,9 @@ class _Access:
 
 
 async def _chunks(
-    feed: ChangeFeed, which: ChangeFilter, after: ChangePosition | None, access: _Access
+    feed: ChangeFeed, filters: ChangeFilter, after: ChangePosition | None, access: _Access
 ) -> AsyncGenerator[bytes]:
-    async with feed.listening(which):
+    async with feed.listening(filters):
         end, deleted_up_to = await feed.head()
         if after is not None and (after > end or after.xid < deleted_up_to):
             yield render_event(
@@ -87,7 +87,7 @@ async def _chunks(
             after = None
         after = after or end
         yield b"retry: 2000\n" + render_event("ready", {}, _id(after))
-        async for page in feed.pages(which, after, heartbeat=HEARTBEAT):
+        async for page in feed.pages(filters, after, heartbeat=HEARTBEAT):
             if page is not None:
                 yield b"".join(_event(change) for change in page.changes)
             elif await access.is_valid():

@@ -62,8 +62,8 @@ async def list_dags(user: CallerDep, ctx: ContextDep, page: PageDep) -> DagList:
     """List the deployed DAGs, by name."""
     (after,) = page.after(str) or ("",)
     async with ctx.pool.connection() as conn:
-        found = await dags.list_dags(conn, user.org_id, after=after, limit=page.fetch)
-    return page.reply(DagList, found, lambda dag: (dag.dag,))
+        rows = await dags.list_dags(conn, user.org_id, after=after, limit=page.fetch)
+    return page.reply(DagList, rows, lambda dag: (dag.dag,))
 
 
 @router.get("/dags/{name}")

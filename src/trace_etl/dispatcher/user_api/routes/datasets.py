@@ -20,11 +20,11 @@ router = APIRouter(prefix="/v1", tags=["datasets"])
 
 @router.get("/datasets")
 async def list_datasets(
-    listing: ListingDep, which: Annotated[DatasetFilter, Depends()]
+    listing: ListingDep, filters: Annotated[DatasetFilter, Depends()]
 ) -> DatasetList:
     """List the datasets of the deployed DAGs: published ones first, by name."""
-    found = await listing.fetch(datasets.list_datasets, which, int, str, str, str, str)
-    return listing.reply(DatasetList, found, _dataset_key)
+    rows = await listing.fetch(datasets.list_datasets, filters, int, str, str, str, str)
+    return listing.reply(DatasetList, rows, _dataset_key)
 
 
 @router.get("/datasets/{name}")
@@ -34,14 +34,12 @@ async def get_dataset(name: Name, user: CallerDep, ctx: ContextDep, page: PageDe
     async with snapshot(ctx.pool) as conn:
         dataset = await datasets.get_dataset(conn, user.org_id, name)
         version = dataset.dataset_version
-        found = await partition_queries.list_partitions(
-            conn, version, after=after, limit=page.fetch
-        )
+        rows = await partition_queries.list_partitions(conn, version, after=after, limit=page.fetch)
         gaps = await partition_queries.list_gaps(conn, version)
         planned = await datasets.get_planned_columns(conn, version)
         generations = await partition_queries.list_generations(conn, dataset.dataset_uuid)
         consumers = await cursors.list_consumers(conn, dataset.dataset_uuid, version)
-    partitions, following = page.cut(found, _partition_key)
+    partitions, following = page.cut(rows, _partition_key)
     return DatasetDetail(
         **dict(dataset),
         columns=partitions[-1].columns if partitions else planned,

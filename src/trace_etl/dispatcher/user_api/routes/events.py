@@ -16,10 +16,10 @@ router = APIRouter(prefix="/v1", tags=["events"])
 
 
 @router.get("/events")
-async def list_events(listing: ListingDep, which: Annotated[EventFilter, Depends()]) -> EventList:
+async def list_events(listing: ListingDep, filters: Annotated[EventFilter, Depends()]) -> EventList:
     """List events of datasets, newest first. `dag` and `job` name the producer."""
-    found = await listing.fetch(event_log.list_events, which, datetime, UUID)
-    return listing.reply(EventList, found, lambda event: (event.accepted_at, event.event_id))
+    rows = await listing.fetch(event_log.list_events, filters, datetime, UUID)
+    return listing.reply(EventList, rows, lambda event: (event.accepted_at, event.event_id))
 
 
 @router.get("/events/{event_id}")

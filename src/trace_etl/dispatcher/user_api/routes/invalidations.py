@@ -40,10 +40,10 @@ async def invalidate(
             reason=body.reason,
         )
         await rebuilds.require_published(conn, new)
-        made = await rebuilds.rebuild(conn, new) if body.rebuild else 0
+        task_count = await rebuilds.rebuild(conn, new) if body.rebuild else 0
         recorded = (
             []
-            if made
+            if task_count
             else await invalidations.record(
                 conn, user.org_id, [new], made_by=f"user:{user.name}", fence=None
             )
@@ -57,7 +57,7 @@ async def invalidate(
         partition_key=body.partition_key,
         start=new.range_start,
         end=new.range_end,
-        rebuilding=made,
+        rebuilding=task_count,
     )
 
 
@@ -68,7 +68,7 @@ async def list_invalidations(
     """List invalidations, newest first, with the progress of their consumers."""
     after = page.after(datetime, UUID)
     async with ctx.pool.connection() as conn:
-        found = await invalidations.list_invalidations(
+        rows = await invalidations.list_invalidations(
             conn, user.org_id, dataset=dataset, after=after, limit=page.fetch
         )
-    return page.reply(InvalidationList, found, lambda item: (item.made_at, item.invalidation_id))
+    return page.reply(InvalidationList, rows, lambda item: (item.made_at, item.invalidation_id))

@@ -15,10 +15,10 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 
 
 @router.get("/jobs")
-async def list_jobs(listing: ListingDep, which: Annotated[JobFilter, Depends()]) -> JobList:
+async def list_jobs(listing: ListingDep, filters: Annotated[JobFilter, Depends()]) -> JobList:
     """List the jobs of the deployed DAGs, by name."""
-    found = await listing.fetch(jobs.list_jobs, which, str, str)
-    return listing.reply(JobList, found, lambda job: (job.dag, job.job))
+    rows = await listing.fetch(jobs.list_jobs, filters, str, str)
+    return listing.reply(JobList, rows, lambda job: (job.dag, job.job))
 
 
 @router.get("/jobs/{dag}/{job}")

@@ -63,27 +63,27 @@ async def _render_org(ctx: Context, org_id: UUID) -> bytes:
     return generate_latest(registry)
 
 
-def _queues(found: list[stored.QueuedTasks]) -> list[Metric]:
+def _queues(rows: list[stored.QueuedTasks]) -> list[Metric]:
     labels = ["dag", "job", "runtime", "tier"]
     depth = GaugeMetricFamily("trace_queue_depth", "Queued tasks.", labels=labels)
     age = GaugeMetricFamily(
         "trace_queue_oldest_seconds", "Age of the oldest queued task.", labels=labels
     )
-    for q in found:
+    for q in rows:
         values = [q.dag, q.job, q.runtime, "bulk" if q.bulk else "normal"]
         depth.add_metric(values, q.depth)
         age.add_metric(values, q.age)
     return [depth, age]
 
 
-def _running(found: list[stored.RunningTasks]) -> list[Metric]:
+def _running(rows: list[stored.RunningTasks]) -> list[Metric]:
     jobs = GaugeMetricFamily("trace_tasks_running", "Running tasks.", labels=["dag", "job"])
     operators = GaugeMetricFamily(
         "trace_operator_in_flight", "Running attempts, by operator.", labels=["operator"]
     )
     by_job: dict[tuple[str, str], int] = {}
     by_operator: dict[str, int] = {}
-    for r in found:
+    for r in rows:
         by_job[r.dag, r.job] = by_job.get((r.dag, r.job), 0) + r.count
         by_operator[r.operator] = by_operator.get(r.operator, 0) + r.count
     for place, count in by_job.items():
@@ -93,24 +93,24 @@ def _running(found: list[stored.RunningTasks]) -> list[Metric]:
     return [jobs, operators]
 
 
-def _retrying(found: list[tuple[str, str, int]]) -> Metric:
+def _retrying(rows: list[tuple[str, str, int]]) -> Metric:
     family = GaugeMetricFamily(
         "trace_tasks_retrying",
         "Tasks that failed and wait for their next attempt.",
         labels=["dag", "job"],
     )
-    for dag, job, count in found:
+    for dag, job, count in rows:
         family.add_metric([dag, job], count)
     return family
 
 
-def _paused(found: list[tuple[str, str, str, str, str]]) -> Metric:
+def _paused(rows: list[tuple[str, str, str, str, str]]) -> Metric:
     family = GaugeMetricFamily(
         "trace_job_paused",
         "1 for each pause of a job.",
         labels=["dag", "job", "tier", "reason", "by"],
     )
-    for place in dict.fromkeys(found):
+    for place in dict.fromkeys(rows):
         family.add_metric(list(place), 1)
     return family
 
@@ -138,11 +138,11 @@ def _pressure(queues: list[QueueItem], deferred: int) -> list[Metric]:
     return [limits, tripped, events]
 
 
-def _outbox(found: list[tuple[str, bool, int, float]]) -> list[Metric]:
+def _outbox(counts: list[tuple[str, bool, int, float]]) -> list[Metric]:
     labels = ["kind", "state"]
     rows = GaugeMetricFamily("trace_outbox_rows", "Rows of the outbox.", labels=labels)
     age = GaugeMetricFamily("trace_outbox_oldest_seconds", "Age of the oldest row.", labels=labels)
-    for kind, failed, count, seconds in found:
+    for kind, failed, count, seconds in counts:
         values = [kind, "failed" if failed else "pending"]
         rows.add_metric(values, count)
         age.add_metric(values, seconds)

@@ -16,13 +16,13 @@ router = APIRouter(prefix="/v1", tags=["tasks"])
 
 @router.get("/outbox")
 async def list_outbox(
-    user: CallerDep, ctx: ContextDep, which: Annotated[OutboxFilter, Depends()], page: PageDep
+    user: CallerDep, ctx: ContextDep, filters: Annotated[OutboxFilter, Depends()], page: PageDep
 ) -> OutboxList:
     """List side effects that are pending or failed permanently, oldest first."""
     (after,) = page.after(int) or (-1,)
     async with ctx.pool.connection() as conn:
-        found = await outbox.list_outbox(conn, user.org_id, which, after=after, limit=page.fetch)
-    return page.reply(OutboxList, found, lambda row: (row.outbox_id,))
+        rows = await outbox.list_outbox(conn, user.org_id, filters, after=after, limit=page.fetch)
+    return page.reply(OutboxList, rows, lambda row: (row.outbox_id,))
 
 
 @router.post("/outbox/replay")

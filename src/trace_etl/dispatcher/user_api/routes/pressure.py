@@ -37,10 +37,12 @@ async def get_pressure(user: CallerDep, ctx: ContextDep) -> Pressure:
 
 
 @router.get("/pauses")
-async def list_pauses(listing: ListingDep, which: Annotated[JobNameFilter, Depends()]) -> PauseList:
+async def list_pauses(
+    listing: ListingDep, filters: Annotated[JobNameFilter, Depends()]
+) -> PauseList:
     """List paused jobs: what paused each of them, since when and why."""
-    found = await listing.fetch(pauses.list_pauses, which, str, str, str)
-    return listing.reply(PauseList, found, lambda pause: (pause.dag, pause.job, pause.by))
+    rows = await listing.fetch(pauses.list_pauses, filters, str, str, str)
+    return listing.reply(PauseList, rows, lambda pause: (pause.dag, pause.job, pause.by))
 
 
 @router.post("/pauses")
@@ -58,11 +60,13 @@ async def pause(body: PauseRequest, user: CallerDep, ctx: ContextDep) -> PauseRe
 @router.post("/pauses/resume")
 async def resume(body: ResumeRequest, user: CallerDep, ctx: ContextDep) -> ResumeReply:
     """Remove the pauses that people set. Pauses by backpressure stay."""
-    which = JobNameFilter(body.dag, body.job)
+    filters = JobNameFilter(body.dag, body.job)
     async with transaction(ctx.pool) as conn:
         jobs = await pauses.resume(conn, user.org_id, body.dag, body.job)
-        left = await pauses.list_pauses(conn, user.org_id, which, after=None, limit=MAX_LIMIT)
+        remaining = await pauses.list_pauses(
+            conn, user.org_id, filters, after=None, limit=MAX_LIMIT
+        )
     ctx.wake.outbox.set()
     _log.info("jobs_resumed", dag=body.dag, jobs=jobs, by=user.name)
-    still = [StillPaused(job=pause.job, by=pause.by, tier=pause.tier) for pause in left]
-    return ResumeReply(dag=body.dag, jobs=jobs, still_paused=still)
+    still_paused = [StillPaused(job=pause.job, by=pause.by, tier=pause.tier) for pause in remaining]
+    return ResumeReply(dag=body.dag, jobs=jobs, still_paused=still_paused)

@@ -24,20 +24,20 @@ async def plan(body: PlanRequest, user: CallerDep, ctx: ContextDep) -> PlanReply
     """Show what deploying a DAG file would do now. Changes nothing."""
     dag = await asyncio.to_thread(parse_dag, body.text)  # slow for a large file
     async with snapshot(ctx.pool) as conn:
-        made = await deploy.plan_text(conn, user.org_id, dag, body.text)
+        planned = await deploy.plan_text(conn, user.org_id, dag, body.text)
     return PlanReply(
         dag=dag.name,
-        base_version=made.dag_version,
-        is_deployed=made.is_deployed,
-        plan=describe_plan(made.plan),
+        base_version=planned.dag_version,
+        is_deployed=planned.is_deployed,
+        plan=describe_plan(planned.plan),
     )
 
 
 def describe_plan(plan: DeployPlan) -> DagPlan:
     """Convert a plan to its API model."""
-    rebuilt = [stock for job in plan.jobs for stock in job.rebuild.values()]
+    rebuilt = [contents for job in plan.jobs for contents in job.rebuild.values()]
     rebuilt += [name.rebuild for name in plan.names if name.rebuild]
-    partitions = sum(stock.partitions for stock in rebuilt)
+    partitions = sum(contents.partitions for contents in rebuilt)
     return DagPlan.model_validate({**asdict(plan), "builds": plan.builds, "partitions": partitions})
 
 

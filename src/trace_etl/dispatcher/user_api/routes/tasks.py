@@ -29,11 +29,11 @@ _TASK_FACTS = {field.name for field in fields(TaskFacts)} - {"runtime_has_worker
 
 @router.get("/tasks")
 async def list_tasks(
-    ctx: ContextDep, listing: ListingDep, which: Annotated[TaskFilter, Depends()]
+    ctx: ContextDep, listing: ListingDep, filters: Annotated[TaskFilter, Depends()]
 ) -> TaskList:
     """List tasks, newest first."""
-    found = await listing.fetch(task_queries.list_tasks, which, datetime, UUID)
-    return listing.reply(TaskList, await _explain(ctx, found), lambda t: (t.created_at, t.task_id))
+    tasks = await listing.fetch(task_queries.list_tasks, filters, datetime, UUID)
+    return listing.reply(TaskList, await _explain(ctx, tasks), lambda t: (t.created_at, t.task_id))
 
 
 @router.get("/tasks/summary")

@@ -20,12 +20,12 @@ router = APIRouter(prefix="/v1", tags=["events"])
 
 @router.get("/triggers")
 async def list_triggers(
-    listing: ListingDep, which: Annotated[TriggerFilter, Depends()]
+    listing: ListingDep, filters: Annotated[TriggerFilter, Depends()]
 ) -> TriggerList:
     """List what people, schedules and webhooks asked sources for, newest first."""
-    found = await listing.fetch(event_log.list_triggers, which, datetime, UUID)
+    rows = await listing.fetch(event_log.list_triggers, filters, datetime, UUID)
     return listing.reply(
-        TriggerList, found, lambda trigger: (trigger.triggered_at, trigger.event_id)
+        TriggerList, rows, lambda trigger: (trigger.triggered_at, trigger.event_id)
     )
 
 

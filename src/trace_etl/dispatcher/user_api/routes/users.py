@@ -25,8 +25,8 @@ async def list_users(
     """List the users of the caller's org, by name."""
     (after,) = page.after(str) or ("",)
     async with ctx.pool.connection() as conn:
-        found = await users.list_users(conn, user.org_id, role=role, after=after, limit=page.fetch)
-    return page.reply(UserList, found, lambda item: (item.name,))
+        rows = await users.list_users(conn, user.org_id, role=role, after=after, limit=page.fetch)
+    return page.reply(UserList, rows, lambda item: (item.name,))
 
 
 @router.post("/users")

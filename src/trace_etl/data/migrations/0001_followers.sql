@@ -1,5 +1,5 @@
 -- One row per followed chain and generation: the attempt that may write, its position, and the
--- announced cursor. Every batch locks and checks this row: it is the fence.
+-- announced cursor. The row is the fence: every batch locks it and checks the attempt.
 CREATE TABLE followers (
     stream            uuid PRIMARY KEY,
     task_id           uuid NOT NULL,

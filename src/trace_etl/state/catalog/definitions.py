@@ -1,6 +1,6 @@
 """Write a DAG's definition: jobs, datasets, generations and revisions.
 
-The number of statements does not depend on the number of jobs. No pointer moves here.
+The number of statements does not depend on the number of jobs. This module moves no pointers.
 """
 
 from dataclasses import asdict, dataclass
@@ -50,7 +50,7 @@ async def write_definition(
     return WrittenDefinition(jobs, revisions, datasets, versions)
 
 
-# Names of the same DAG are left out: a job reads those by an edge inside the file.
+# Names that this DAG publishes are left out: a job reads them by an edge inside the DAG.
 _FIND_PUBLISHED = """
 SELECT DISTINCT p.name, p.dataset_uuid
   FROM publications p JOIN dataset_producers d USING (dataset_uuid) JOIN jobs j USING (job_id)

@@ -38,7 +38,7 @@ SELECT DISTINCT d.buffer_name, concat_ws('.', g.name, j.name), v.columns, v.uniq
 async def require_available(
     conn: Conn, org_id: UUID, dag_id: UUID | None, entries: Entries
 ) -> None:
-    """Raise one NameTaken for all names that other DAGs own.
+    """Raise NameTaken if other DAGs own some of the names. The message lists all of them.
 
     DAGs may share a buffered name if they declare the same columns and unique key.
     """

@@ -58,7 +58,7 @@ class Connection(AsyncConnection[tuple[Any, ...]]):
         return name
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
-        """Forget our prepared statements when psycopg forgets all of its own, as after a ROLLBACK."""
+        """Discard our prepared statements when psycopg discards all of its own, as after a ROLLBACK."""
         if name is None:
             self._prepared_names.clear()
         return super()._deallocate(name)

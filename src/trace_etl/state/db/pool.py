@@ -15,8 +15,7 @@ from trace_etl.state.db.connection import Connection
 Conn = Connection
 Pool = AsyncConnectionPool[Conn]
 
-# Errors of a broken or missing connection. They include deadlocks and serialisation failures. All of
-# them are retryable.
+# Errors that a retry may fix: broken or missing connections, deadlocks and serialisation failures.
 CONNECTION_ERRORS = (OperationalError, InterfaceError, PoolTimeout)
 # Two transactions conflicted: run the whole transaction again.
 CONFLICT_ERRORS = (DeadlockDetected, LockNotAvailable, SerializationFailure)
@@ -42,7 +41,7 @@ async def _configure(conn: Conn) -> None:
 
 
 class CheckedPool(AsyncConnectionPool[Conn]):
-    """A pool that checks a connection before it returns it to the caller.
+    """A pool that checks every connection before the caller gets it.
 
     psycopg's `check` option backs off between broken connections. A Postgres restart breaks all idle
     connections together, so this pool checks and replaces all of them after the first broken one.
@@ -111,7 +110,7 @@ class ReusedConnections:
     """Connections that stay checked out of the pool between uses, up to `max_idle` of them.
 
     Checking a connection out costs as much as a small statement. A Postgres restart breaks the idle
-    connections too, so the first broken one has all of them replaced. The pool should be `checked`.
+    connections too, so the first broken connection closes all of them. The pool should be `checked`.
     """
 
     def __init__(self, pool: Pool, *, max_idle: int = 8) -> None:

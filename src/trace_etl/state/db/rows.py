@@ -54,11 +54,11 @@ async def fetch_dicts(
 def newest_first_values(
     org_id: UUID, filters: object, after: NewestFirstKey | None, limit: int
 ) -> dict[str, object]:
-    """Return the parameters of a list that a filter selects, sorted by time and id, newest first."""
-    return {"org_id": org_id, **vars(filters), **before(after), "limit": limit}
+    """Return the query parameters of one page of a filtered list, sorted newest first."""
+    return {"org_id": org_id, **vars(filters), **page_start_values(after), "limit": limit}
 
 
-def before(after: NewestFirstKey | None) -> dict[str, object]:
-    """Return the parameters of the next page of a list sorted by time and id, newest first."""
+def page_start_values(after: NewestFirstKey | None) -> dict[str, object]:
+    """Return the query parameters that start a page after a row, in a list sorted newest first."""
     moment, row_id = after or (None, None)
     return {"before": moment, "before_id": row_id}

@@ -88,7 +88,7 @@ SELECT e.event_id, g.name AS dag, j.name AS job, r.source ->> 'kind' AS source_k
 async def list_triggers(
     conn: Conn, org_id: UUID, filters: TriggerFilter, *, after: NewestFirstKey | None, limit: int
 ) -> list[TriggerItem]:
-    """List one page of the events that people, schedules and webhooks asked for, newest first."""
+    """List one page of the triggers by users, schedules and webhooks, newest first."""
     return await fetch_all(
         conn, TriggerItem, _TRIGGERS, newest_first_values(org_id, filters, after, limit)
     )

@@ -1,4 +1,4 @@
-"""Read the metrics of Postgres state. Queries read live rows only, so history costs nothing."""
+"""Read the metrics of Postgres state. Queries read only live rows, so history does not slow them down."""
 
 from dataclasses import dataclass
 from uuid import UUID

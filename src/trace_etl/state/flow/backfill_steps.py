@@ -81,8 +81,8 @@ UPDATE backfill_chunks c SET state = 'created', task_id = t.task_id, own = true
  WHERE c.backfill_id = %(backfill_id)s AND c.range_start = t.range_start
 """
 # For chunks whose dedupe key belongs to an existing task. A task that waits, runs or is completed is used
-# as it is. A task that failed permanently is tried again. A canceled task gets another key, so that
-# `_CREATE` creates a new one.
+# unchanged. A task that failed permanently is retried. A canceled task gets another key, so that
+# `_CREATE` can create a new task.
 _TAKE_OVER = """
 WITH existing AS (
     SELECT n.range_start, n.max_attempts, t.task_id, t.status, t.retry_at
@@ -108,7 +108,7 @@ UPDATE backfill_chunks c
 
 
 async def create_tasks(conn: Conn, backfill_id: UUID, *, limit: int) -> int:
-    """Create tasks for the next chunks, or take over existing ones. Returns how many chunks have one."""
+    """Create tasks for the next chunks, or use existing tasks. Returns how many chunks got a task."""
     values = {"backfill_id": backfill_id, "limit": limit}
     taken_over = (await conn.execute(_TAKE_OVER, values)).rowcount
     created = await conn.execute(_CREATE, {**values, "limit": limit - taken_over})
@@ -205,10 +205,10 @@ class CanceledTasks:
     """How many of them run and were asked to stop."""
 
 
-async def cancel(conn: Conn, backfill_id: UUID, why: str) -> CanceledTasks:
+async def cancel(conn: Conn, backfill_id: UUID, reason: str) -> CanceledTasks:
     """End a running backfill. Waiting tasks are canceled, running ones are asked to stop."""
     await settle_chunks(conn, backfill_id)
-    values = {"backfill_id": backfill_id, "why": why}
+    values = {"backfill_id": backfill_id, "why": reason}
     statuses = [row[0] for row in await (await conn.execute(_CANCEL_TASKS, values)).fetchall()]
     await conn.execute(_CANCEL_CHUNKS, values)
     await conn.execute(_CANCEL, values)

@@ -72,7 +72,7 @@ SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
 
 
 async def list_targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[BackfillTarget]:
-    """List the deployed job once for each of its inputs. Raises NotFound."""
+    """Return a deployed job as one target per input. Raises NotFound."""
     targets = await fetch_all(
         conn, BackfillTarget, _LIST_TARGETS, {"org_id": org_id, "dag": dag, "job": job}
     )

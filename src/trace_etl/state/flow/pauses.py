@@ -1,4 +1,4 @@
-"""Pause and resume jobs on request of people, and list all pauses."""
+"""Pause and resume jobs for users, and list all pauses."""
 
 from uuid import UUID
 
@@ -49,7 +49,7 @@ DELETE FROM pauses WHERE job_id = ANY(%(job_ids)s) AND by_job_id IS NULL RETURNI
 async def pause(
     conn: Conn, org_id: UUID, dag: str, job: str | None, *, by: str, reason: str, tier: Tier
 ) -> list[str]:
-    """Pause a job, or every job of a DAG, until a person resumes it. Raises NotFound."""
+    """Pause a job, or every job of a DAG, until a user resumes it. Raises NotFound."""
     await pressure.lock(conn)
     names = await _find_jobs(conn, org_id, dag, job)
     job_ids = list(names)
@@ -62,7 +62,7 @@ async def pause(
 
 
 async def resume(conn: Conn, org_id: UUID, dag: str, job: str | None) -> list[str]:
-    """Delete people's pauses of a job or a DAG. Returns the names of the jobs. Raises NotFound."""
+    """Delete users' pauses of a job or a DAG. Returns the names of the jobs. Raises NotFound."""
     await pressure.lock(conn)
     names = await _find_jobs(conn, org_id, dag, job)
     cursor = await conn.execute(_RESUME, {"job_ids": list(names)})
@@ -74,7 +74,7 @@ async def resume(conn: Conn, org_id: UUID, dag: str, job: str | None) -> list[st
 
 
 async def pause_added_jobs(conn: Conn, dag_id: UUID, job_ids: list[UUID]) -> None:
-    """Pause jobs that a deploy adds to a DAG which a person paused as a whole."""
+    """Pause jobs that a deploy adds to a DAG, if a user paused the whole DAG."""
     row = await (await conn.execute(_IS_DAG_PAUSED, {"dag_id": dag_id})).fetchone()
     if not job_ids or not (row and row[0]):
         return
@@ -114,7 +114,7 @@ async def list_pauses(
     after: tuple[str, str, str] | None,
     limit: int,
 ) -> list[PauseItem]:
-    """List one page of an org's pauses. A job may have several, each by another person or queue."""
+    """List one page of an org's pauses. A job can have several: one by a user, and one per queue."""
     keys = ("after_dag", "after_job", "after_by")
     position = dict(zip(keys, after or (None, None, None), strict=True))
     values = {"org_id": org_id, **vars(filters), **position, "limit": limit}

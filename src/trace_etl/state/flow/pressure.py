@@ -9,7 +9,7 @@ from trace_etl.policy.backpressure import JobLoad, QueueLimits, QueueLoad, Tier,
 from trace_etl.state.db.pool import Conn
 
 # Every writer of pauses holds this lock, so that the state of a job is computed from all its pauses.
-# Requests of people wait for it. The loop does not: it runs on one replica at a time.
+# Users' requests wait for the lock. The loop does not wait: it runs on one replica at a time.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.pressure', 0))"
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('trace.pressure', 0))"
 
@@ -27,7 +27,7 @@ async def try_lock(conn: Conn) -> bool:
 
 @dataclass(frozen=True)
 class MeasuredQueue:
-    """The queue of a job that has limits, or that still exerts backpressure after it lost them."""
+    """The queue of a job that has limits, or that exerts backpressure after its limits were removed."""
 
     job_id: UUID
     name: str
@@ -37,7 +37,7 @@ class MeasuredQueue:
     at: datetime
 
 
-# Counts up to twice the limit, to bound the work: the policy needs no larger numbers.
+# Counts tasks only up to twice the limit, because the policy needs no larger numbers.
 _MEASURE_QUEUES = """
 WITH limited AS MATERIALIZED (
     SELECT j.job_id, g.name || '.' || j.name AS name, j.bulk_paused_at IS NOT NULL AS sheds_bulk,
@@ -102,7 +102,7 @@ class PressureState:
 
 
 async def read_state(conn: Conn) -> PressureState:
-    """Read which kinds of work exist. Cheap, so that an idle loop stays cheap."""
+    """Read which kinds of work exist. An idle loop runs only this query, so it must be cheap."""
     (row,) = await (await conn.execute(_READ_STATE)).fetchall()
     return PressureState(*row)
 

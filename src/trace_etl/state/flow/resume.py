@@ -113,7 +113,7 @@ async def enqueue_next_step(conn: Conn, job_id: UUID, position: ResumePosition) 
     await conn.execute(_ENQUEUE_NEXT_STEP, values)
 
 
-# A resume misses an event that another transaction defers at the same time.
+# A resume does not see an event that a concurrent transaction defers.
 _LIST_JOBS_TO_ROUTE = """
 SELECT j.job_id FROM jobs j
  WHERE j.paused_at IS NULL AND EXISTS (SELECT FROM deferred_events)

@@ -186,8 +186,8 @@ async def redeliver_batch(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
     raise Conflict(f"batch {publish_id} is already written")
 
 
-# The delay grows with the age of the batch, so a sink that is down for a day does not find its queue
-# full of copies of the same messages.
+# The delay grows with the age of the batch. Otherwise the queue would fill with copies of the same
+# messages while the sink is down.
 _REDELIVER_OVERDUE = """
 WITH batch AS (
     UPDATE buffer_publishes
@@ -204,7 +204,7 @@ SELECT outbox_id FROM enqueue(ARRAY(SELECT buffer_entry(batch.row) FROM batch))
 
 
 async def redeliver_overdue(conn: Conn, *, limit: int) -> int:
-    """Enqueue again the messages of batches that wait too long. Returns the number of batches."""
+    """Send the messages of batches that wait too long again. Returns the number of batches."""
     return (await conn.execute(_REDELIVER_OVERDUE, {"limit": limit})).rowcount
 
 

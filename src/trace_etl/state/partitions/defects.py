@@ -61,8 +61,8 @@ def _scope_name(defect: NewInvalidation) -> str:
     return defect.partition_key or f"{defect.range_start}-{defect.range_end}"
 
 
-# A task has an invalidation of its own output only if the invalidation is a reported defect. Stored
-# keys of defects begin with `doubt:`.
+# If the invalidation of a task (`cause`) is about the task's own output, it is a reported defect: the task
+# is already a rerun. Stored keys of defects begin with `doubt:`.
 _FIND_PRODUCERS = """
 SELECT DISTINCT ON (n.defect, t.task_id)
        n.defect, t.task_id, o.revision_id,

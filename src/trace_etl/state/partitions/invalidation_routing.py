@@ -7,7 +7,7 @@ from trace_etl.state.db.pool import Conn
 _MARK_ROUTED = """
 UPDATE invalidations SET routed_at = now() WHERE invalidation_id = ANY(%(invalidation_ids)s)
 """
-# As text, because Python only passes the scopes to the next statements.
+# The scopes are text: Python does not read them, it only passes them to the next statements.
 _FIND_SCOPES = """
 SELECT coalesce(jsonb_agg(s), '[]')::text FROM rerun_scopes(%(invalidation_ids)s) s
 """
@@ -25,8 +25,8 @@ UPDATE consumer_cursors k SET cursor_value = w.first_block - 1, advanced_at = no
  WHERE k.job_id = w.job_id AND k.generation_hash = w.generation_hash
    AND k.dataset_version = w.dataset_version AND k.cursor_value >= w.first_block
 """
-# A queued task of the same scope will read the rewrite too, so no second task is created. Otherwise
-# reruns would double wherever two branches of the graph join again.
+# If a task of the same scope is queued, it will read the rewrite, so no second task is created. Otherwise
+# the number of reruns would double wherever two branches of the graph join.
 _CREATE_TASKS = """
 WITH scope AS (
     SELECT r.*, s.partition_key AS scope_key, s.range_start AS scope_start,

@@ -11,7 +11,7 @@ from trace_etl.api.task.payload import InvalidScope
 from trace_etl.api.user.invalidations import InvalidationItem
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import before, fetch_all
+from trace_etl.state.db.rows import fetch_all, page_start_values
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class NewInvalidation:
     filter: dict[str, Any] | None
     reason: str
     once_key: str | None = None
-    """A task that reports the same key again reports the same invalidation."""
+    """Idempotency key: a task that reports the same key twice reports one invalidation."""
     is_reported_defect: bool = False
-    """A checker reported it about its input; otherwise the producer or a user invalidated it."""
+    """Whether a checker reported it about its input. Otherwise the producer or a user invalidated it."""
 
 
 def as_rows(new: list[NewInvalidation]) -> Jsonb:
@@ -95,7 +95,7 @@ async def get_scopes(conn: Conn, invalidation_ids: list[UUID]) -> dict[UUID, Inv
     return {row.invalidation_id: row for row in scopes}
 
 
-# An invalidation with a consumer that has not processed it stays visible, unless its task was canceled.
+# An invalidation stays visible until every consumer has processed it or its task was canceled.
 _DELETE_PROCESSED = """
 DELETE FROM invalidations WHERE invalidation_id IN (
     SELECT i.invalidation_id FROM invalidations i
@@ -146,5 +146,5 @@ async def list_invalidations(
     limit: int,
 ) -> list[InvalidationItem]:
     """List one page of invalidations, newest first, with the progress of their consumers."""
-    values = {"org_id": org_id, "name": dataset, **before(after), "limit": limit}
+    values = {"org_id": org_id, "name": dataset, **page_start_values(after), "limit": limit}
     return await fetch_all(conn, InvalidationItem, _LIST, values)

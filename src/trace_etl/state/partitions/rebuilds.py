@@ -6,7 +6,8 @@ from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions.invalidations import NewInvalidation
 
-# Sources and splitters have events but no partitions, so either one shows that a scope was published.
+# Sources and splitters have events but no partitions, so a partition or an event shows that a scope was
+# published.
 _IS_PUBLISHED = """
 SELECT EXISTS (
     SELECT FROM partitions p JOIN dataset_versions v USING (dataset_version)

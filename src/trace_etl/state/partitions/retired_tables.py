@@ -32,7 +32,8 @@ UPDATE dataset_versions v
        = (NOT EXISTS (SELECT FROM used u WHERE u.dataset_version = v.dataset_version))
 """
 
-# The tasks of a generation are deleted with its tables: a generation that returns is built anew.
+# The tasks of a generation are deleted with its tables: if a later deploy needs the generation, it is
+# built from the start.
 _DELETE_TASKS = """
 WITH old AS (
     SELECT t.task_id

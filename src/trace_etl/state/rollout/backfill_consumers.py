@@ -5,8 +5,8 @@ from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
 
-# If the input of a scope changed after its task completed, the scope gets another task with another
-# key. The wake-ups of many tasks are spread over time, so they do not delay other work.
+# If the input of a scope changed after its task completed, the scope gets a second task with another
+# key. The wake-ups of many tasks are spread over time, so that they do not delay other work.
 _BACKFILL = """
 WITH consumer AS (
     SELECT * FROM consumer_inputs WHERE revision_id = ANY(%(revision_ids)s)

@@ -39,7 +39,7 @@ SELECT count(*)
 
 
 async def has_new_gaps(conn: Conn, rollout_id: UUID, snapshot: str) -> bool:
-    """Return whether the old generations gained a partition since then that the new ones lack."""
+    """Return whether the old generations gained a partition since the snapshot that the new ones lack."""
     values = {"rollout_id": rollout_id, "snapshot": snapshot}
     row = await (await conn.execute(_GAINED, values)).fetchone()
     return row is None or row[0] > 0
@@ -57,6 +57,6 @@ SELECT j.building_revision_id FROM jobs j
 
 
 async def list_idle_revisions(conn: Conn, dag_id: UUID) -> list[UUID]:
-    """List the revisions being built, if none of their tasks is queued, running or to be retried."""
+    """List the revisions being built that have no queued, running or retrying task."""
     rows = await (await conn.execute(_IDLE, {"dag_id": dag_id})).fetchall()
     return [row[0] for row in rows]

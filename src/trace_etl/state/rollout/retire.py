@@ -17,8 +17,8 @@ async def retire_jobs(conn: Conn, dag_id: UUID, dag_version: UUID) -> None:
     await conn.execute(_RETIRE_JOBS, {"dag_id": dag_id, "dag_version": dag_version})
 
 
-# Tasks are locked in the order of their ids, as everywhere, so that transactions cannot deadlock.
-# The status is checked again on the locked row: it may have ended while this statement waited.
+# Every statement locks tasks in the order of their ids, so that transactions cannot deadlock. The status
+# is checked again on the locked row: the task may have ended while this statement waited for the lock.
 _RETIRE_TASKS = """
 WITH found AS (
     SELECT task_id FROM unwanted_tasks
@@ -49,8 +49,8 @@ async def retire_tasks(conn: Conn, dag_id: UUID) -> int:
     return (await conn.execute(_RETIRE_TASKS, {"dag_id": dag_id})).rowcount
 
 
-# An attempt that was asked to stop may still run. The task continues with the next attempt, so the
-# late completion of the old one is refused, as after a lost lease.
+# An attempt that was asked to stop may still run. The task continues with the next attempt, so a late
+# completion of the old attempt is refused, as after a lost lease.
 _REQUEUE = """
 WITH wanted AS MATERIALIZED (
     SELECT t.task_id, t.status, t.attempt, t.worker_id, t.started_at, t.lease_token

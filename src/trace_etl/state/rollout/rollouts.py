@@ -60,7 +60,7 @@ SELECT %(rollout_id)s, d.dataset_uuid, d.dataset_version, d.building_version
   FROM datasets d JOIN jobs j USING (job_id)
  WHERE j.dag_id = %(dag_id)s AND d.building_version IS NOT NULL
 """
-# A published name that moves to another output: that output must cover the one before.
+# If a published name moves to another output, the new output must cover the old one.
 _ADD_MOVED_NAMES = """
 INSERT INTO rollout_targets (rollout_id, dataset_uuid, from_version, to_version)
 SELECT %(rollout_id)s, d.dataset_uuid, old.dataset_version,

@@ -1,4 +1,4 @@
-"""Record which blocks of its ranges a `range_aggregator` has received. No process keeps this state."""
+"""Record which blocks of its ranges a `range_aggregator` has received. Only Postgres keeps this state."""
 
 from dataclasses import dataclass
 from uuid import UUID

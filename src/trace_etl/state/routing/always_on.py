@@ -14,7 +14,7 @@ from trace_etl.state.db.pool import Conn
 # Limits of attempts do not apply to these tasks: an ended task is always restarted.
 _MAX_ATTEMPTS = 1_000_000
 _TIMEOUT_SECONDS = 365 * 86400
-# One replica at a time: a second one would restart a task before its delay has passed.
+# One replica at a time: a second replica would restart a task before its delay has passed.
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('trace.always_on', 0))"
 
 # Stop tasks whose job was removed, paused by a person or redeployed with another definition. A running
@@ -41,8 +41,8 @@ SELECT task_id FROM create_tasks(ARRAY(
                     %(max_attempts)s, NULL, %(timeout_seconds)s, heartbeat_timeout_seconds)
       FROM startable_sources))
 """
-# The delay doubles with each attempt that ended within the window. An attempt that ran for days counts
-# once, like any other.
+# The delay doubles with each attempt that ended within the window. The length of an attempt does not
+# matter.
 _RESTART = """
 WITH ended AS MATERIALIZED (
     SELECT m.task_id, w.revision_id, w.runtime, w.bulk, w.heartbeat_timeout_seconds,

@@ -6,9 +6,9 @@ from trace_etl.api.user.datasets import ConsumerItem
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 
-# A task reads from its consumer's cursor on, or from before the output partition that contains the cursor:
-# a task replaces whole partitions. A late cursor can be inside a partition that was committed before an
-# invalidation.
+# A task reads the blocks after its consumer's cursor. If the cursor is inside an output partition, the task
+# reads from the start of that partition, because a task replaces whole partitions. A late cursor can be
+# inside a partition that was committed before an invalidation.
 _FIND_START = """
 SELECT least(c.cursor_value, cut.first_block - 1)
   FROM tasks t JOIN job_revisions r ON r.revision_id = t.revision_id

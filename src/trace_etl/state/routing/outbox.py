@@ -126,7 +126,7 @@ UPDATE outbox_with_org SET failed_at = NULL, tries = 0, next_try_at = now()
 
 
 async def replay(conn: Conn, org_id: UUID) -> int:
-    """Retry every failed row of an org, with all its tries. Returns how many."""
+    """Retry every failed row of an org, with the full number of tries. Returns how many rows."""
     return (await conn.execute(_REPLAY, {"org_id": org_id})).rowcount
 
 

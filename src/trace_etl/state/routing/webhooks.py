@@ -58,21 +58,21 @@ SELECT e.event_id, t.completion_hash
 
 
 async def deliver(
-    conn: Conn, to: WebhookSource, delivery_id: str, scope: WebhookScope, body_hash: bytes
+    conn: Conn, source: WebhookSource, delivery_id: str, scope: WebhookScope, body_hash: bytes
 ) -> tuple[UUID, bool]:
     """Record a delivery. Returns its event and whether it is new.
 
     Raises Conflict if the id was used with another body, NotFound if its event has been deleted.
     """
     values = {
-        "org_id": to.org_id,
-        "job_id": to.job_id,
-        "revision_id": to.revision_id,
-        "bulk": to.bulk,
-        "paused": to.deferred_by is not None,
+        "org_id": source.org_id,
+        "job_id": source.job_id,
+        "revision_id": source.revision_id,
+        "bulk": source.bulk,
+        "paused": source.deferred_by is not None,
         "dedupe_key": f"webhook:{delivery_id}",
-        "dataset_uuid": to.dataset_uuid,
-        "dataset_version": to.dataset_version,
+        "dataset_uuid": source.dataset_uuid,
+        "dataset_version": source.dataset_version,
         "partition_key": scope.span.key if scope.span else None,
         "start": scope.span.start if scope.span else None,
         "end": scope.span.end if scope.span else None,

@@ -20,7 +20,7 @@ class ClaimRequest(NamedTuple):
 
 
 class ClaimedTask(NamedTuple):
-    """A claimed task with the columns of its payload. A tuple, because claims are frequent."""
+    """A claimed task with the columns of its payload. A tuple is fast to build, and claims are frequent."""
 
     task_id: UUID
     attempt: int
@@ -122,7 +122,7 @@ SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, tim
 
 
 async def find_claimed(conn: Conn, request: ClaimRequest) -> list[ClaimedTask]:
-    """Find the task of a request that was granted before and is repeated."""
+    """Find the task that an earlier, identical request claimed."""
     values = {"lease_token": request.lease_token.hex, "task_id": request.task_id.hex}
     return await conn.rows(_FIND_CLAIMED, values, ClaimedTask._make)
 

@@ -22,7 +22,8 @@ class Lease:
     """Whether the job is paused. An always_on source then stays alive and emits no events."""
 
 
-# Only a Running attempt is extended. A reaped attempt has ended; only its late completion is accepted.
+# Only the lease of a Running attempt is extended. A reaped attempt has ended: it may only report a late
+# completion.
 _EXTEND = """
 WITH requested AS (
     SELECT DISTINCT *
@@ -87,7 +88,7 @@ async def lock_expired(conn: Conn, *, limit: int) -> list[ExpiredAttempt]:
     return expired
 
 
-# The lease stays on the row: a late completion of this attempt counts until the next one starts.
+# The lease stays on the row: a late completion of this attempt is accepted until the next attempt starts.
 _REAP = """
 WITH ended AS (
     UPDATE tasks

@@ -5,7 +5,7 @@ from datetime import timedelta
 from trace_etl.state.db.pool import Conn
 
 # Two kinds of tasks stay. A task that a committed partition refers to is part of the partition's lineage.
-# A task of a live generation prevents that a task with the same dedupe key is created again.
+# A task of a live generation prevents a second task with the same dedupe key.
 _DROP_FINISHED = """
 WITH retired AS MATERIALIZED (
     SELECT v.dataset_version FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
@@ -36,7 +36,7 @@ async def drop_finished(conn: Conn, *, older_than: timedelta, limit: int) -> int
 
 # The lineage of a generation is deleted when three conditions hold: the generation is neither live nor
 # being built, no rollback returns to it, and no generation that has lineage was made from it. So the
-# lineage of current data is complete. The generation's own inputs follow in a later call.
+# lineage of current data is complete. A later call then deletes the lineage of the generation's inputs.
 _DROP_LINEAGE = """
 WITH needed AS MATERIALIZED (
     SELECT dataset_version FROM datasets WHERE dataset_version IS NOT NULL

@@ -11,7 +11,7 @@ from trace_etl.api.user.tasks import JobTaskCounts
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 
-# A statement apart from `_COUNT_TASKS`, so that the planner knows the mark's value and expects few rows.
+# Not a part of `_COUNT_TASKS`: the planner must know the value of the mark to expect few rows.
 _READ_MARK = """
 SELECT counted_to::text FROM task_tally_marks WHERE org_id = %(org_id)s
 """

@@ -113,7 +113,7 @@ SELECT outbox_id FROM enqueue(ARRAY(
        AND j.capped_operator IS NULL AND NOT is_paused(j, t.bulk)
      ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)))
 """
-# Room under an operator's cap is for the oldest tasks of all jobs of that operator, within each job's own cap.
+# The oldest tasks of all jobs of an operator get the room under its cap, within the cap of each job.
 _WAKE_CAPPED_OPERATOR = """
 WITH room AS (
     SELECT c.operator, c.room AS n
@@ -139,7 +139,7 @@ SELECT outbox_id FROM enqueue(ARRAY(
 
 
 async def wake_next(conn: Conn, job_id: UUID) -> None:
-    """Wake as many tasks of a capped job, or of its capped operator, as have room."""
+    """Wake as many tasks of a capped job, or of its capped operator, as the cap allows."""
     await conn.execute(_WAKE_CAPPED_JOB, {"job_id": job_id})
     await conn.execute(_WAKE_CAPPED_OPERATOR, {"job_id": job_id})
 
@@ -155,7 +155,10 @@ SELECT outbox_id FROM enqueue(ARRAY(
 
 
 async def wake_overdue(conn: Conn, runtime: str, *, older_seconds: int, limit: int) -> int:
-    """Enqueue wake-ups for tasks that waited too long: theirs may be lost. Returns how many."""
+    """Enqueue wake-ups for tasks that waited too long: their first wake-up may be lost.
+
+    Returns the number of tasks.
+    """
     values = {"runtime": runtime, "older": f"{older_seconds} seconds", "limit": limit}
     return (await conn.execute(_WAKE_OVERDUE, values)).rowcount
 

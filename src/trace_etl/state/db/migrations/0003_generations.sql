@@ -60,8 +60,9 @@ CREATE TABLE rollouts (
 CREATE UNIQUE INDEX rollouts_one_building ON rollouts (dag_id) WHERE state = 'building';
 CREATE INDEX rollouts_of_dag ON rollouts (dag_id, started_at DESC);
 
--- The generations that must be covered before the pointers of a rollout move, and those that cover
--- them. If a published name moves to another output, the two belong to different datasets.
+-- Each row pairs an old generation (`from_version`) with the new one (`to_version`) that must cover it
+-- before the pointers of a rollout move. If a published name moves to another output, the two
+-- generations belong to different datasets.
 CREATE TABLE rollout_targets (
     rollout_id    uuid NOT NULL REFERENCES rollouts,
     dataset_uuid  uuid NOT NULL REFERENCES datasets,
@@ -70,10 +71,10 @@ CREATE TABLE rollout_targets (
     PRIMARY KEY (rollout_id, dataset_uuid, from_version)
 );
 
--- The task was canceled or asked to stop because its definition was retired. It is requeued if the
--- definition returns.
+-- `abandoned`: the task was canceled or asked to stop because its definition was retired. The task is
+-- requeued if a later version of the DAG has the definition again.
 ALTER TABLE tasks ADD abandoned boolean NOT NULL DEFAULT false;
 CREATE INDEX tasks_unsuccessful ON tasks (job_id) WHERE status IN ('Failed', 'Canceled');
 
--- The scopes of datasets that have no partitions.
+-- To list the scopes of datasets that have no partitions.
 CREATE INDEX events_version ON events (dataset_version, scope_key);

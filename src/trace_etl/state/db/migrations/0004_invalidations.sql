@@ -3,7 +3,8 @@
 -- --- order ------------------------------------------------------------------------------------
 
 -- The snapshot in which the inputs of an attempt were pinned. The snapshots of a database are ordered:
--- each sees all that an earlier one saw. The order decides which of two outputs of one scope stays.
+-- a later snapshot sees everything that an earlier one sees. If two attempts wrote the same scope, the
+-- output with the later snapshot is kept.
 ALTER TABLE tasks
     ADD pinned_snapshot  pg_snapshot,
     ADD invalidation_id  uuid;
@@ -11,11 +12,11 @@ ALTER TABLE tasks
 ALTER TABLE partitions
     ADD commit_xid     xid8 NOT NULL DEFAULT pg_current_xact_id(),
     ADD read_snapshot  pg_snapshot;
--- In commit order, for the partitions that the reconciler has not compared yet.
+-- The reconciler reads partitions in commit order, after the last one that it has compared.
 CREATE INDEX partitions_commit ON partitions (dataset_version, commit_xid, partition_key);
 
--- Whether the first snapshot was taken after the second. Transactions end between two snapshots. One
--- beyond the horizon moves the horizon; one before it leaves the list of transactions in progress.
+-- Whether the first snapshot was taken after the second. A transaction that ends between two snapshots
+-- makes them differ: either it increases `xmax`, or it leaves the list of transactions in progress.
 CREATE FUNCTION read_later(mine pg_snapshot, other pg_snapshot) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN
     CASE WHEN mine IS NULL THEN false
@@ -39,7 +40,8 @@ SELECT i.dataset_uuid, coalesce(i.dataset_version, d.dataset_version) AS dataset
   JOIN jobs j ON j.job_id = r.job_id AND j.active
    AND r.revision_id IN (j.revision_id, j.building_revision_id);
 
--- The position of a consumer in a dataset with cursors. A new generation of the consumer starts anew.
+-- The position of a consumer in a dataset with cursors. A new generation of the consumer has no
+-- position at first, so it reads the dataset from the start.
 CREATE TABLE consumer_cursors (
     job_id           uuid NOT NULL REFERENCES jobs,
     generation_hash  text NOT NULL,
@@ -72,8 +74,8 @@ CREATE TABLE partition_inputs (
     dataset_version  uuid NOT NULL,
     partition_key    text NOT NULL,
     input_version    uuid NOT NULL REFERENCES dataset_versions,
-    input_key        text NOT NULL,  -- '*': the whole of it, as it stood
-    input_task_id    uuid,           -- NULL: it was rewritten while the attempt ran
+    input_key        text NOT NULL,  -- '*': the whole input
+    input_task_id    uuid,           -- NULL: the input was rewritten while the attempt ran
     input_attempt    integer,
     task_id          uuid NOT NULL,
     attempt          integer NOT NULL,

@@ -15,7 +15,7 @@ CREATE TABLE trips (
 -- A job is paused while it has a row here: `bulk` pauses its bulk tasks only, `normal` all tasks.
 CREATE TABLE pauses (
     job_id     uuid NOT NULL REFERENCES jobs,
-    by_job_id  uuid REFERENCES jobs,  -- whose queue tripped; NULL: a person
+    by_job_id  uuid REFERENCES jobs,  -- the job whose queue is over its limit; NULL: a user paused the job
     by_name    text NOT NULL,
     tier       text NOT NULL CHECK (tier IN ('bulk', 'normal')),
     reason     text NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE deferred_events (
 );
 CREATE INDEX deferred_events_of_job ON deferred_events (job_id, bulk, deferred_at);
 
--- The outbox publisher has the list of kinds, so a second list here is not needed.
+-- The outbox publisher has the list of kinds, so this table needs no second list.
 ALTER TABLE outbox DROP CONSTRAINT outbox_kind_check;
 
 -- Depth and age are measured separately for bulk and normal work.

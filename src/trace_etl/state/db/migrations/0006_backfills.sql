@@ -4,8 +4,8 @@ CREATE TABLE backfills (
     backfill_id      uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     org_id           uuid NOT NULL REFERENCES orgs,
     job_id           uuid NOT NULL REFERENCES jobs,
-    generation_hash  text NOT NULL,  -- what is filled: a redeploy that changes it ends the backfill
-    dataset_uuid     uuid NOT NULL REFERENCES datasets,  -- the input that the tasks are about
+    generation_hash  text NOT NULL,  -- the generation to fill; a redeploy that changes it ends the backfill
+    dataset_uuid     uuid NOT NULL REFERENCES datasets,  -- the input dataset whose scopes the tasks process
     dataset_version  uuid NOT NULL REFERENCES dataset_versions,
     range_start      bigint NOT NULL,
     range_end        bigint NOT NULL,
@@ -37,8 +37,8 @@ CREATE TABLE backfill_chunks (
     state        text NOT NULL
                  CHECK (state IN ('pending', 'created', 'completed', 'failed', 'canceled', 'skipped')),
     task_id      uuid,
-    own          boolean NOT NULL DEFAULT false,  -- made, or tried again, for this backfill
-    row_count    bigint,                          -- an estimate, until it is completed
+    own          boolean NOT NULL DEFAULT false,  -- this backfill created or retried the task
+    row_count    bigint,                          -- an estimate until the chunk is completed
     settled_at   timestamptz,
     PRIMARY KEY (backfill_id, range_start)
 );

@@ -1,11 +1,11 @@
 -- The change stream. Frequent changes (tasks, partitions) are read from their own rows, in the order
 -- of the transactions that changed them. Rare changes get a row in this table.
 
--- A row shows its newest change only: a reader sees two changes between two reads as one.
+-- A row shows only its newest change: if it changes twice between two reads, the reader sees one change.
 ALTER TABLE tasks ADD changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id();
 CREATE INDEX tasks_changes ON tasks (org_id, changed_xid, task_id);
 
--- In a trigger, so that no statement can omit it.
+-- A trigger records the change, so that no statement can omit it.
 CREATE FUNCTION note_task_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.changed_xid := pg_current_xact_id();
@@ -75,7 +75,8 @@ $$;
 CREATE TRIGGER pauses_changed AFTER INSERT OR UPDATE OF tier OR DELETE ON pauses
    FOR EACH ROW EXECUTE FUNCTION note_pause();
 
--- The position up to which retention has deleted the stream. A reader from before it gets an error.
+-- The position up to which retention has deleted the stream. A reader that asks for older changes gets
+-- an error.
 CREATE TABLE change_horizon (
     changed_xid  xid8 NOT NULL
 );

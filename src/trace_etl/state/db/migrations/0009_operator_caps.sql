@@ -8,7 +8,7 @@ CREATE TABLE operator_caps (
 ALTER TABLE jobs ADD capped_operator text;
 CREATE INDEX jobs_capped_operator ON jobs (capped_operator) WHERE capped_operator IS NOT NULL;
 
--- In a trigger, so that no deploy, swap or rollback can omit it.
+-- A trigger sets the column, so that no deploy, swap or rollback can omit it.
 CREATE FUNCTION note_operator() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.capped_operator := (

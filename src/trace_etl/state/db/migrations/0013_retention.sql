@@ -20,7 +20,8 @@ CREATE TABLE task_tally_corrections (
 );
 CREATE INDEX task_tally_corrections_org ON task_tally_corrections (org_id, changed_xid);
 
--- In triggers, so that no statement can omit it. The usual lifecycle of a task never fires them.
+-- Triggers record the corrections, so that no statement can omit one. The usual lifecycle of a task
+-- never fires these triggers.
 CREATE FUNCTION note_task_correction() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO task_tally_corrections (org_id, job_id, status, changed_xid)

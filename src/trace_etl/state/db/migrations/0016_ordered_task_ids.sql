@@ -1,6 +1,6 @@
--- Task ids in creation order, if the server can generate them (Postgres 18): the newest tasks share
--- the last pages of every index. With random ids, each claim would write and log in full a separate
--- page among millions.
+-- Task ids in creation order, if the server can generate them (Postgres 18). The newest tasks then
+-- share the last pages of every index. With random ids, each claim would change another one of millions
+-- of pages, and Postgres would write each changed page in full to its log.
 DO $$
 BEGIN
     IF to_regprocedure('pg_catalog.uuidv7()') IS NOT NULL THEN

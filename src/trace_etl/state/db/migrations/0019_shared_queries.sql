@@ -1,22 +1,22 @@
 -- Predicates, functions and views that several statements share. They are plain SQL, so the planner
--- inlines them: a statement that uses one has the plan of a statement that repeats its text.
+-- inlines them: the plan is the same as if the statement repeated their text.
 
 -- --- predicates -------------------------------------------------------------------------------
 
--- Whether a partition of the generation has a block of the range. The expression is the one of the
--- index `partitions_do_not_overlap`.
+-- Whether a partition of the generation has a block of the range. The index `partitions_do_not_overlap`
+-- has the same expression.
 CREATE FUNCTION overlaps_blocks(
     p partitions, generation_no integer, first_block bigint, last_block bigint
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN box(point(p.generation_no, p.range_start), point(p.generation_no, p.range_end))
     && box(point(generation_no, first_block), point(generation_no, last_block));
 
--- Whether two scopes may share a block. A scope without blocks may share some with every other.
+-- Whether two scopes may share a block. A scope without a block range may overlap every other scope.
 CREATE FUNCTION scopes_overlap(a_start bigint, a_end bigint, b_start bigint, b_end bigint)
 RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN a_start IS NULL OR b_start IS NULL OR (a_start <= b_end AND b_start <= a_end);
 
--- Whether a job starts none of its tasks, or none of its bulk tasks.
+-- Whether a job is paused for a kind of task: for bulk tasks if `bulk` is true, otherwise for normal ones.
 CREATE FUNCTION is_paused(j jobs, bulk boolean)
 RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN j.paused_at IS NOT NULL OR (bulk AND j.bulk_paused_at IS NOT NULL);
@@ -49,8 +49,8 @@ CREATE TYPE publication_entry AS (
 
 -- --- rollouts ---------------------------------------------------------------------------------
 
--- The contents of a generation: its partitions, and the scopes of its events where `with_events` is true
--- because its rows are not stored in partitions.
+-- The contents of a generation: its partitions and, if `with_events` is true, the scopes of its events.
+-- Callers set `with_events` for generations whose rows are not stored in partitions.
 CREATE FUNCTION generation_contents(version uuid, with_events boolean)
 RETURNS TABLE (ranges int8multirange, keys text[], last_cursor bigint, partitions bigint)
 LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
@@ -116,7 +116,7 @@ END;
 
 -- --- lineage ----------------------------------------------------------------------------------
 
--- Each output of a job with the names that people know it by.
+-- Each output of a job with the names of its DAG, job and published dataset.
 CREATE VIEW named_outputs AS
 SELECT d.dataset_uuid, n.name AS dataset, g.name AS dag, j.name AS job, d.output_name AS output
   FROM dataset_producers d

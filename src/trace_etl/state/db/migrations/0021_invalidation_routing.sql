@@ -132,8 +132,8 @@ RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
        AND scopes_overlap(t.range_start, t.range_end, r.range_start, r.range_end);
 END;
 
--- The scopes of all the functions above. Scopes that overlap are merged, because a rerun must be able to replace every
--- partition that it overlaps.
+-- The scopes that all the functions above return. Scopes that overlap are merged, because a rerun must
+-- replace every partition that it overlaps.
 CREATE FUNCTION rerun_scopes(ids uuid[])
 RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
     WITH found AS (
@@ -168,7 +168,7 @@ RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
      GROUP BY f.invalidation_id, f.revision_id, f.partition_key;
 END;
 
--- --- the tasks that answer an invalidation ----------------------------------------------------
+-- --- the tasks that process an invalidation ---------------------------------------------------
 
 -- Create tasks and record which invalidation each of them processes. Returns the ids of the new
 -- tasks.
@@ -184,8 +184,8 @@ $$;
 -- --- partition commits ------------------------------------------------------------------------
 
 -- Whether an input of a task became invalid while the task ran, and no other task processes the
--- invalidation, because the routing did not see the task's claim. Reported defects are left out: the
--- rewrite that a defect causes invalidates the input again. Their keys begin with `doubt:`.
+-- invalidation. This happens if the routing did not see the task's claim. Reported defects, whose keys
+-- begin with `doubt:`, are left out: the rewrite that a defect causes invalidates the input again.
 CREATE FUNCTION missed_invalidation(t tasks) RETURNS boolean LANGUAGE sql STABLE
 RETURN EXISTS (
     SELECT FROM job_inputs i

@@ -26,8 +26,8 @@ CREATE FUNCTION pinned_inputs(
      ORDER BY i.input_index, p.range_start, p.partition_key;
 END;
 
--- The next tasks of a job for a runtime that have no cap. Reads nothing of other runtimes, and no bulk
--- tasks while the job holds them back. `'' || status` matches the index `tasks_uncapped` and no other.
+-- The next tasks of a job for a runtime that have no cap. Reads no tasks of other runtimes, and no bulk
+-- tasks unless `takes_bulk` is true. `'' || status` matches the index `tasks_uncapped` and no other.
 CREATE FUNCTION uncapped_queue(of_job uuid, of_runtime text, takes_bulk boolean, max_tasks bigint)
 RETURNS TABLE (task_id uuid, bulk boolean, queued_at timestamptz) LANGUAGE sql STABLE BEGIN ATOMIC
     (SELECT t.task_id, t.bulk, t.queued_at FROM tasks t
@@ -42,7 +42,7 @@ RETURNS TABLE (task_id uuid, bulk boolean, queued_at timestamptz) LANGUAGE sql S
      ORDER BY bulk, queued_at LIMIT max_tasks;
 END;
 
--- The same for tasks that have a cap, by the index `tasks_capped`.
+-- The next tasks of a job for a runtime that have a cap. Uses the index `tasks_capped`.
 CREATE FUNCTION capped_queue(of_job uuid, of_runtime text, takes_bulk boolean, max_tasks bigint)
 RETURNS TABLE (task_id uuid, bulk boolean, queued_at timestamptz) LANGUAGE sql STABLE BEGIN ATOMIC
     (SELECT t.task_id, t.bulk, t.queued_at FROM tasks t
@@ -57,8 +57,9 @@ RETURNS TABLE (task_id uuid, bulk boolean, queued_at timestamptz) LANGUAGE sql S
      ORDER BY bulk, queued_at LIMIT max_tasks;
 END;
 
--- How many more tasks a job may run by the cap of its oldest queued task that has one; no row if none
--- has. OFFSET 0 makes a statement that uses the number several times count once.
+-- How many more tasks a job may run. The cap is that of the job's oldest queued task that has one; if no
+-- queued task has a cap, no row is returned. With OFFSET 0, a statement that uses the number several
+-- times counts the running tasks only once.
 CREATE FUNCTION room_under_job_cap(of_job uuid, of_runtime text)
 RETURNS TABLE (room bigint) LANGUAGE sql STABLE BEGIN ATOMIC
     SELECT greatest(0, q.max_concurrency - (SELECT count(*) FROM tasks r

@@ -13,9 +13,9 @@ SELECT j.org_id, j.job_id, r.revision_id, r.runtime, r.generation_hash, r.execut
  WHERE r.activation = 'reactive' AND j.active
    AND r.revision_id IN (j.revision_id, j.building_revision_id);
 
--- The scopes that a generation holds: its committed partitions, or the scopes of its events where it
--- has no partitions. A consumer that runs per update needs the last cursor only. With `only_recent`,
--- only events: those that may have been routed while pointers moved.
+-- The scopes that a generation holds: its committed partitions or, if it has none, the scopes of its
+-- events. A consumer that runs per update needs only the last cursor. With `only_recent`, only recent
+-- events are returned, because they may have been routed while pointers moved.
 CREATE FUNCTION generation_scopes(version uuid, execution_strategy text, only_recent boolean)
 RETURNS TABLE (scope_key text, partition_key text, range_start bigint, range_end bigint,
                cursor_value bigint, changed_at timestamptz)

@@ -78,7 +78,8 @@ SELECT s.org_id, s.job_id, s.revision_id, s.generation_hash, s.runtime, s.bulk,
 -- --- backfills --------------------------------------------------------------------------------
 
 -- The tasks of the next pending chunks of a backfill. A task has the dedupe key that routing gives to
--- a task of the same scope, so that only one of them is created. A rebuild has another key in each round.
+-- a task of the same scope, so that only one of the two is created. Each round of a rebuild has its own
+-- key.
 CREATE FUNCTION next_backfill_tasks(of_backfill uuid, max_tasks bigint)
 RETURNS SETOF new_task LANGUAGE sql STABLE BEGIN ATOMIC
     SELECT new_task(

@@ -64,7 +64,7 @@ class JobRange(Request):
 
 
 def check_range(start: int | None, end: int | None, prefix: str = "") -> None:
-    """Check that both bounds are given, in order, or neither. Raises ValueError."""
+    """Check that both bounds are given and in order, or that neither is given. Raises ValueError."""
     if (start is None) != (end is None):
         raise ValueError(f"give both `{prefix}start` and `{prefix}end`, or neither")
     if start is not None and end is not None and end < start:

@@ -19,7 +19,7 @@ class BadAbi(ValueError):
 
 @dataclass(frozen=True)
 class Elementary:
-    """A type such as `uint256`, `address` or `bytes`: its `kind` without the size, and its fixed size in bits."""
+    """A type such as `uint256`, `address` or `bytes`: its name without the size, and its fixed size in bits."""
 
     kind: str
     bits: int = 0
@@ -150,7 +150,10 @@ def _check_event(event: EventAbi) -> None:
 
 
 def _check_size(event: str, kind: AbiType, depth: int) -> int:
-    """Return the minimum number of elements of a value. The limit keeps small data from expanding."""
+    """Return the minimum number of elements of a value. Raises BadAbi above the limit.
+
+    Without a limit, a few bytes of data could decode to a very large value.
+    """
     if depth > _MAX_DEPTH:
         raise BadAbi(f"event {event}: types are nested more than {_MAX_DEPTH} levels deep")
     if isinstance(kind, Elementary):

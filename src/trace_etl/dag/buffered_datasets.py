@@ -46,7 +46,7 @@ def find_buffered_outputs(dag: Dag) -> dict[tuple[str, str], BufferedDataset]:
 def find_producer_conflicts(
     mine: BufferedDataset, theirs: BufferedDataset
 ) -> Iterator[tuple[str, str]]:
-    """Yield each field in which two producers differ, and how. Without one, they can share the name."""
+    """Yield each field in which two producers differ, and how. Producers without a difference can share a name."""
     if set(mine.unique_key) != set(theirs.unique_key):
         yield "unique_key", f"{_describe_key(mine)} here, {_describe_key(theirs)} there"
     ours, others = _by_name(mine), _by_name(theirs)

@@ -47,7 +47,7 @@ _SOURCE_OPTIONS = ("timezone", "missed", "most_missed", "secret", "max_bytes")
 
 @dataclass(frozen=True)
 class ParsedSections:
-    """The sections of a file. An invalid section is None and keeps its index."""
+    """The sections of a file. An invalid section is None, so that the others keep their index."""
 
     name: str
     defaults: Defaults | None

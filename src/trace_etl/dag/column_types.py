@@ -42,9 +42,9 @@ class ColumnType:
     fits_in: tuple[str, ...] = ()
     """Types that hold every value of this one, the nearest first."""
     parse_json: Callable[[Any], Any] | None = None
-    """Read a value from a batch's JSON; None: a buffered dataset cannot have this type."""
+    """Function that reads a value from a batch's JSON; None: a buffered dataset cannot have this type."""
     is_widest: bool = True
-    """Whether a buffered dataset stores this type as it is, not as one of `fits_in`."""
+    """Whether a buffered dataset stores this type itself, not one of `fits_in`."""
     aliases: tuple[str, ...] = ()
 
 
@@ -119,12 +119,12 @@ BUFFERED = tuple(kind.name for kind in COLUMN_TYPES if kind.parse_json is not No
 
 
 def appended_form(name: str) -> ColumnType | None:
-    """Return the type that a Postgres table stores a Spark type as; None: there is none."""
+    """Return the type in which a Postgres table stores a Spark type; None: there is none."""
     return _first_form(name, lambda kind: kind.postgres is not None)
 
 
 def buffered_form(name: str) -> ColumnType | None:
-    """Return the type that a buffered dataset stores a Spark type as; None: there is none."""
+    """Return the type in which a buffered dataset stores a Spark type; None: there is none."""
     return _first_form(name, lambda kind: kind.is_widest and kind.parse_json is not None)
 
 

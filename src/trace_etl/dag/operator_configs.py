@@ -12,7 +12,7 @@ ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 OutputName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
 UNDECODED = "undecoded"
 TUNING: dict[str, Any] = {"x-tuning": True}
-"""For `json_schema_extra`: the field says how the work is done and does not change the rows."""
+"""For `json_schema_extra`: the field affects how a task runs, but does not change the rows."""
 
 
 class OperatorConfig(BaseModel):

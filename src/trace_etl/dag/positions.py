@@ -66,9 +66,9 @@ def locate(text: str) -> Located:
 
 
 def locate_inside(text: str, path: FieldPath, line: int, column: int) -> tuple[int, int] | None:
-    """Return the position in the file of a position inside a string value; both count from 1.
+    """Convert a line and column inside a string value to the line and column in the file, both from 1.
 
-    Folding and indentation change only white space, so the other characters are counted on both sides.
+    YAML folding and indentation change only white space, so this function counts the other characters.
     None: the file writes the value with escapes.
     """
     node = cast(yaml.Node | None, yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
@@ -117,7 +117,7 @@ class _NodeReader:
         self.scalars = yaml.SafeLoader("")
 
     def read(self, node: yaml.Node, path: FieldPath) -> Any:
-        # Aliases can expand a small file without limit.
+        # Aliases can expand a small file to any number of values.
         if len(self.positions) > _MAX_VALUES:
             raise Invalid(
                 [Fault("", f"the file has more than {_MAX_VALUES:,} values; split the DAG", 1, 1)]

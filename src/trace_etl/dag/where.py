@@ -1,4 +1,4 @@
-"""Filters on inputs, applied when rows are read: AND over columns, `=` for a scalar, `IN` for a list."""
+"""Filters on inputs, applied when rows are read. All columns must match: a scalar with `=`, a list with `IN`."""
 
 import re
 from typing import Any, cast

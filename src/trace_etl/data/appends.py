@@ -41,7 +41,7 @@ def create_staging(conn: Conn, target: AppendTarget) -> AppendTarget:
     hot_tables.ensure_table(conn, target.table, target.schema, key=target.key)
     stored_types = dict(table_reader.list_columns(conn, target.table))
     columns = [(name, stored_types[name]) for name in target.schema.names]
-    for attempt in range(1, target.attempt + 1):  # left behind by killed workers
+    for attempt in range(1, target.attempt + 1):  # drop the staging tables of killed workers
         drop_staging(conn, replace(target, attempt=attempt))
     conn.execute(
         sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {})").format(

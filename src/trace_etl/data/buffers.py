@@ -32,7 +32,7 @@ class BufferTable:
 
 @dataclass(frozen=True)
 class BatchIdentity:
-    """What the Dispatcher recorded about a batch. It overrides what the rows contain."""
+    """The ids that the Dispatcher recorded for a batch. They override values in the rows."""
 
     publish_id: UUID
     publish_no: int
@@ -55,7 +55,7 @@ DELETE FROM buffer_batches WHERE publish_id IN (
     SELECT publish_id FROM buffer_batches WHERE sunk_at < now() - interval '30 days'
      ORDER BY sunk_at LIMIT 1000 FOR UPDATE SKIP LOCKED)
 """
-# The row stays locked until the batch is committed: a reader that sees a number sees all before it.
+# The row stays locked until the batch is committed, so a reader that sees a number sees all earlier ones.
 _NEXT_CURSOR = """
 INSERT INTO buffer_cursors AS c (dataset_version, cursor_value) VALUES (%s, 1)
 ON CONFLICT (dataset_version) DO UPDATE SET cursor_value = c.cursor_value + 1
@@ -96,7 +96,7 @@ def ensure_table(conn: Conn, table: BufferTable) -> None:
     """Create the table and its index if they are missing."""
     hot_tables.lock_name(conn, table.table)
     index = f"{table.table[:50]}_cursor"
-    # IF NOT EXISTS locks the table before it checks, and would wait for every vacuum.
+    # CREATE … IF NOT EXISTS locks the table before it checks, so it would wait for a running vacuum.
     if not _exists(conn, table.table):
         _create_table(conn, table)
     if not _exists(conn, index):

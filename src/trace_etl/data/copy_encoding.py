@@ -51,7 +51,7 @@ def _write_field(out: _Array, at: _Array, field: _Field) -> _Array:
     if len(widths) and widths[0] and np.all(widths == widths[0]):
         _write_fixed(out, at, field.content, int(widths[0]))
     else:
-        # A byte's offset: its position in the content, plus the shift of its row.
+        # The offset of a byte is its position in the content plus the shift of its row.
         shift = at - (np.cumsum(widths) - widths)
         out[np.repeat(shift, widths) + np.arange(len(field.content))] = field.content
     return at + widths

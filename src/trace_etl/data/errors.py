@@ -20,7 +20,7 @@ class StaleWriter(TraceError, code="lease_lost"):
 
 
 class OtherChain(TraceError, code="other_chain"):
-    """The dataset holds one chain, and the node serves another."""
+    """The node serves another chain than the one in the dataset."""
 
 
 def first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Streams: the attempt that follows a chain into hot tables, its position, and its fence."""
+"""Streams: the attempt that writes a chain's blocks to hot tables, its position, and its fence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -140,9 +140,9 @@ UPDATE followers
 def move_position(
     conn: Conn, stream: UUID, blocks: Sequence[tuple[int, bytes]], *, finalized: int, depth: int
 ) -> None:
-    """Replace the stream's blocks from the first given one on, and move it to the last one.
+    """Replace the recent blocks of a stream from `blocks[0]` on, and move its position to the last block.
 
-    `depth` is the number of discarded blocks. The last block always stays among the recent ones.
+    `depth` is the number of discarded blocks. The last block is always kept among the recent ones.
     """
     number, last_hash = blocks[-1]
     values = {
@@ -169,7 +169,7 @@ SELECT rewrite_id, range_start, range_end, reason
 
 
 def record_rewrite(conn: Conn, stream: UUID, start: int, end: int, reason: str) -> None:
-    """Record a rewrite in an outbox, in the transaction of the rewrite itself."""
+    """Record a rewrite, to report it later. Call it in the transaction that rewrites the rows."""
     conn.execute(_RECORD_REWRITE, (stream, start, end, reason))
 
 
@@ -189,7 +189,10 @@ UPDATE followers SET announced = %(cursor)s
 
 
 def record_announced(conn: Conn, writer: Writer, cursor: int, rewrites: Sequence[Rewrite]) -> None:
-    """Record what the Dispatcher knows. If a crash loses this, it is only reported again."""
+    """Record the cursor and the rewrites that were reported to the Dispatcher.
+
+    The commit does not wait for the disk: if a crash loses it, they are reported again.
+    """
     conn.execute("SET LOCAL synchronous_commit = off")
     values = {**vars(writer), "cursor": cursor}
     if rewrites:

@@ -24,7 +24,7 @@ def list_dataset_tables(conn: Conn, *, after: str = "", limit: int) -> list[str]
     return [row[0] for row in rows]
 
 
-# The Dispatcher's decision may be some moments old: a recent write means that the table is in use.
+# The table may have come into use after the Dispatcher's decision: a recent write shows this.
 _RECENT_WRITE = """
 SELECT 1 FROM followers
  WHERE stream = ANY(%(versions)s) AND updated_at > now() - interval '1 hour'
@@ -65,7 +65,7 @@ def drop_tables(conn: Conn, tables: Sequence[str], versions: Sequence[UUID]) -> 
 
 
 def _lock_table(conn: Conn, table: str) -> None:
-    """Wait for the current writer, and make the next one wait; it will create the table again."""
+    """Wait for the current writer and block the next one. The next writer creates the table again."""
     hot_tables.lock_name(conn, table)
     name = sql.Identifier(table)
     if conn.execute("SELECT to_regclass(%s)", (name.as_string(None),)).fetchone() != (None,):

@@ -1,4 +1,4 @@
-"""Read tables of Postgres data into Arrow, in one statement: a reader sees one state of the table."""
+"""Read a table of Postgres data into Arrow. One statement reads it, so the reader sees one state of it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

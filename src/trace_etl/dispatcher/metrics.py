@@ -1,6 +1,6 @@
 """Prometheus metrics of a Dispatcher process, in one registry.
 
-No label holds a name that an organisation chose: readers of every organisation see these metrics.
+No label holds a name that an organisation chose, because readers of all organisations see these metrics.
 """
 
 from collections import Counter as Multiset

@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Source:
-    """What starts a source job: `manual`, `cron`, `webhook` or `always_on`."""
+    """The source of a job, of kind `manual`, `cron`, `webhook` or `always_on`."""
 
     kind: str
     schedule: str | None = None

@@ -94,7 +94,7 @@ class Fault:
 
 
 class Invalid(TraceError, code="invalid"):
-    """The input is malformed. Carries every fault found, not only the first."""
+    """The input is malformed. The error lists every fault, not only the first."""
 
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__("; ".join(str(fault) for fault in faults))

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from trace_etl.model.errors import Fault, Invalid
 
-MAX_BLOCK = 2**53 - 1  # ranges are indexed as doubles, which hold every integer up to here exactly
+MAX_BLOCK = (
+    2**53 - 1
+)  # ranges are indexed as doubles, which represent all integers up to this one exactly
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class ObjectTooLarge(StorageError, code="object_too_large", retryable=False):
 
 
 class NotAnObject(StorageError, code="not_an_object", retryable=False):
-    """The key leads to a link, a directory or a device."""
+    """The key names a link, a directory or a device instead of a file."""
 
 
 class InvalidKey(StorageError, code="bad_reference", retryable=False):
@@ -48,7 +48,7 @@ class InvalidKey(StorageError, code="bad_reference", retryable=False):
 
 @contextmanager
 def write_errors(uri: str) -> Generator[None]:
-    """Turn an OSError, also one of an Arrow stream, into StorageFull or StorageUnwritable."""
+    """Convert an OSError, such as one of an Arrow stream, to StorageFull or StorageUnwritable."""
     try:
         yield
     except OSError as error:

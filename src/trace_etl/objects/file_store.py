@@ -93,7 +93,9 @@ class FileStore:
         return str(self._path(key))
 
     def arrow_filesystem(self) -> Any:
-        from pyarrow.fs import LocalFileSystem  # the Dispatcher starts without pyarrow
+        from pyarrow.fs import (
+            LocalFileSystem,
+        )  # the Dispatcher does not load pyarrow
 
         return LocalFileSystem()
 
@@ -132,7 +134,7 @@ class FileWriter:
         self.stream: Any = None
 
     def __enter__(self) -> Self:
-        import pyarrow as pa  # the Dispatcher starts without pyarrow
+        import pyarrow as pa  # the Dispatcher does not load pyarrow
 
         try:
             with self.errors():
@@ -164,7 +166,7 @@ class FileWriter:
             self._discard()
 
     def _discard(self) -> None:
-        """Remove the draft. The error that led here is the one to report."""
+        """Remove the draft. Ignores errors, so that the original error is reported."""
         with suppress(OSError):
             if self.stream is not None:
                 self.stream.close()
@@ -174,7 +176,7 @@ class FileWriter:
 
 @lru_cache(8)
 def _open_client(root: str) -> "LocalStore":
-    from obstore.store import LocalStore  # executors that only write start without it
+    from obstore.store import LocalStore  # executors that only write do not load obstore
 
     return LocalStore(root, mkdir=True)
 
@@ -195,8 +197,8 @@ def _read_errors(key: str) -> Generator[None]:
 def _read_without_links(directory: Path, names: list[str], max_bytes: int) -> bytes:
     """Read the first bytes of a file without following any link below the directory.
 
-    Directories are opened one within the other. The owner of the files may change them at any
-    moment, so checking a path first and opening it later would not be safe.
+    Each directory is opened relative to its parent. The owner of the files may change them at any
+    time, so it would not be safe to check a path first and open it later.
     """
     with ExitStack() as stack:
         inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

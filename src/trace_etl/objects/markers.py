@@ -20,6 +20,6 @@ def read_marker(store: ObjectStore, ref: StorageRef) -> SuccessMarker:
 
 
 def write_marker(store: ObjectStore, ref: StorageRef, marker: SuccessMarker) -> None:
-    """Complete a prefix, durably. Nothing under it changes afterwards."""
+    """Write the marker durably. Objects under the prefix must not change afterwards."""
     content = marker.model_dump_json(by_alias=True).encode()
     store.put(object_key(store, ref, SUCCESS_MARKER), content)

@@ -9,7 +9,7 @@ _REMOVED = ("object_scheme", "objects_root")
 
 
 class ObjectsSettings(BaseSettings):
-    """Reads the URL of the object store, and rejects the settings that it replaced."""
+    """The URL of the object store. The settings that it replaced are rejected."""
 
     objects_url: str
     """The object store, for example `file:///var/lib/trace/objects`."""

@@ -37,7 +37,7 @@ class ObjectWriter(Protocol):
         ...
 
     def errors(self) -> AbstractContextManager[None]:
-        """Turn failures of the stream into StorageFull or StorageUnwritable."""
+        """Convert errors of the stream to StorageFull or StorageUnwritable."""
         ...
 
     def commit(self) -> int:
@@ -67,7 +67,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
-        """Read part of an object; shorter at its end. Raises ObjectMissing."""
+        """Read part of an object; fewer bytes if the object ends before. Raises ObjectMissing."""
         ...
 
     def get_untrusted(self, key: str, *, max_bytes: int) -> bytes:
@@ -78,7 +78,7 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an object, durably and whole, replacing one that exists."""
+        """Write an object durably and atomically. Replaces an existing object."""
         ...
 
     def create(self, key: str, content: bytes) -> None:
@@ -94,15 +94,15 @@ class ObjectStore(Protocol):
         ...
 
     def open_writer(self, key: str, *, attempt: int = 0) -> ObjectWriter:
-        """Start a large object. Writers of one key at the same time need different attempts.
+        """Start to write a large object. Concurrent writers of one key need different attempts.
 
-        The content is durable after `commit`; the name is after a later `put` beside it, which
-        the commit protocol does anyway when it writes the success marker.
+        `commit` makes the content durable, but not yet the name. A later `put` with the same prefix
+        makes the name durable: the commit protocol does this when it writes the success marker.
         """
         ...
 
     def uri(self, key: str) -> str:
-        """The address under which Spark and DuckDB read the object themselves."""
+        """The address from which Spark and DuckDB read the object."""
         ...
 
     def arrow_path(self, key: str) -> str:

@@ -1,8 +1,8 @@
 """Decide when a queue pauses upstream jobs, and which ones.
 
 A queue trips when it reaches a limit, and clears when it falls to half of that limit. A tripped queue
-pauses the bulk work upstream first, and all work upstream if its normal tasks alone stay at the limit.
-A job waits only for queues strictly downstream of it, so at least one job can always make progress.
+first pauses bulk tasks upstream. If its normal tasks alone stay at the limit, it pauses all tasks
+upstream. A job is paused only by queues downstream of it, so at least one job can always make progress.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -126,7 +126,7 @@ def plan_pauses(trips: Mapping[J, Trip], edges: Iterable[tuple[J, J]]) -> dict[t
     return {
         (paused, job): trip.tier
         for job, trip in trips.items()
-        # In a cycle every job is upstream of every other: pausing would keep the queue from draining.
+        # In a cycle, every job is upstream of every other, so pausing would stop the job that drains the queue.
         for paused in _find_reachable(job, producers) - _find_reachable(job, consumers) - {job}
     }
 

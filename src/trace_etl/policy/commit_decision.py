@@ -42,7 +42,7 @@ def decide_commit(
     """Decide whether a new output is committed. An older output never replaces a newer one.
 
     An output that `follows` a cursor was computed from all blocks up to that cursor. Committed
-    partitions of the same blocks are equivalent to it, whichever attempt read its inputs first.
+    partitions of the same blocks are equivalent to it, no matter which attempt read its inputs first.
     """
     same = [e for e in existing if e.partition_key == partition_key]
     if same:

@@ -133,7 +133,7 @@ def plan_deploy(
 def find_affected_jobs(
     before: Mapping[str, DeployedState], published: Mapping[str, str], dag: Dag
 ) -> list[str]:
-    """Return the deployed jobs that are removed, or lose their generation or a published name."""
+    """Return the deployed jobs that are removed, get a new generation or lose a published name."""
     generations = generation_hashes(dag)
     after = published_outputs(dag)
     unnamed = {
@@ -174,7 +174,7 @@ def _explain_new_generation(
         if f.field.split(".")[0].split("[")[0] in GENERATION_FIELDS and f.field not in tuning
     ]
     upstream = sorted({i.job for i in job.inputs if i.job in changed})
-    # Neither changed: the rows stay the same but are written to another dataset.
+    # Neither its fields nor upstream jobs changed: the same rows are written to another dataset.
     return own + [f"upstream {name}" for name in upstream] or ["publish"]
 
 
@@ -217,7 +217,7 @@ def _find_contents(
 
 
 def find_differences(before: object, after: object, path: str = "") -> Iterator[FieldDifference]:
-    """Yield every field that differs, with the longest path that shows the difference."""
+    """Yield every field that differs, with the path to the innermost value that differs."""
     if isinstance(before, dict) and isinstance(after, dict):
         old = cast(dict[str, object], before)
         new = cast(dict[str, object], after)

@@ -21,7 +21,7 @@ GENERATION_FIELDS = (
     "unique_key",
     "udf",
 )
-"""The fields of a job that determine its rows. The other fields say how the work is done."""
+"""The fields of a job that determine its rows. The other fields only affect how the tasks run."""
 
 
 def job_definition(job: Job) -> dict[str, Any]:
@@ -35,9 +35,9 @@ def definition_hash(job: Job) -> str:
 
 
 def generation_hashes(dag: Dag) -> dict[str, str]:
-    """Return a hash per job over the fields that determine its rows, its own and those upstream.
+    """Return a hash per job over the fields, of the job and of all jobs upstream, that determine its rows.
 
-    The hash also covers the buffered datasets that the job writes to: their rows are stored elsewhere.
+    The hash also covers the declarations of the buffered datasets that the job writes to.
     """
     jobs = {job.name: job for job in dag.jobs}
     shared: dict[str, list[list[str]]] = {}

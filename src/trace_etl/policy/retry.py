@@ -20,7 +20,7 @@ class Backoff:
     def delay(self, failures: int, *, spread: float | None = None) -> timedelta:
         """Return the delay after the given number of consecutive failures (1 or more).
 
-        `spread` in [-1, 1] fixes the jitter; None draws it at random.
+        `spread` in [-1, 1] sets the jitter; None chooses it at random.
         """
         base = min(self.initial * 2 ** min(failures - 1, 32), self.max_delay)
         chosen = random.uniform(-1, 1) if spread is None else spread  # noqa: S311
@@ -38,7 +38,7 @@ OUTBOX_RETRY = Backoff(timedelta(seconds=1), timedelta(minutes=5))
 def retry_delay(attempt: int, backoff: Backoff, *, retryable: bool) -> timedelta | None:
     """Return the delay before the next attempt, or None if the failure must not be retried.
 
-    The limit of attempts and a requested cancel are columns of the task: the SQL function
+    The limit of attempts and a cancel request are columns of the task. The SQL function
     `next_attempt_at` applies them when the failure is stored.
     """
     return backoff.delay(attempt) if retryable else None

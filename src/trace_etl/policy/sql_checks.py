@@ -1,4 +1,4 @@
-"""Select the jobs whose SQL Spark checks before a deploy, and the jobs that this check needs."""
+"""Select the jobs whose SQL Spark checks before a deploy, and the upstream jobs that the check needs."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any

@@ -71,7 +71,7 @@ class UpstreamJob:
 def explain_job(
     *, queued: int, running: int, paused_by: str | None, upstream: Sequence[UpstreamJob]
 ) -> str | None:
-    """Return why a job runs no task; None: it runs one, or nothing upstream is in progress."""
+    """Return why a job runs no task; None: it runs a task, or no upstream job has work."""
     if running:
         return None
     if paused_by is not None:

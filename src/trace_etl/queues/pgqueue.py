@@ -61,7 +61,7 @@ SELECT c.queue, c.consumer_id FROM queue.consumers c
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.queue', 0))"
 _CONNECTION_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
-# A message that is lost in a crash, or delivered again after one, changes nothing.
+# A crash may lose a message or deliver it again. Neither changes the result.
 _NO_WAIT_FOR_DISK = "-c synchronous_commit=off"
 
 
@@ -164,9 +164,9 @@ class PgProducer:
     async def _execute(
         self, query: LiteralString, values: tuple[Any, ...]
     ) -> list[tuple[Any, ...]]:
-        """Run one statement that may safely run twice, should its answer get lost.
+        """Run one statement. It must be safe to repeat: its answer may get lost.
 
-        A restart of Postgres breaks all pooled connections. Each try uses up one of them, which is
+        A restart of Postgres breaks all pooled connections. Each try discards one of them, which is
         cheaper than checking a connection before every use.
         """
         with _raise_unavailable():
@@ -228,7 +228,7 @@ _CHECK_STOP_SECONDS = 0.5
 
 
 class PgConsumer:
-    """Receives on one connection, which also waits, and settles messages on a second one.
+    """Receives and waits on one connection, and settles messages on a second one.
 
     A thread that waits for a NOTIFY holds its connection, so another thread could not delete a
     message meanwhile. Both connections are opened on first use and again after they break.
@@ -317,6 +317,6 @@ class PgConsumer:
 
 
 def _parse_receipt(message: Message) -> tuple[int, int]:
-    """Return the message id and the delivery's number, which outdates older receipts."""
+    """Return the message id and the number of the delivery. A newer delivery makes older receipts invalid."""
     message_id, _, receives = message.receipt.partition(".")
     return int(message_id), int(receives)

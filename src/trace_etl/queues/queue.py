@@ -1,6 +1,6 @@
-"""The queue interface: what the Dispatcher, the worker and the sink know of a queue service.
+"""The queue interface that the Dispatcher, the worker and the sink use.
 
-The contract is the one that both a Postgres table and SQS can keep:
+Both a Postgres table and SQS can implement this contract:
 
 - Delivery is at least once and in no guaranteed order.
 - A received message is hidden for its visibility timeout. If the consumer neither deletes nor
@@ -107,21 +107,21 @@ class QueueConsumer(Protocol):
     def delete(self, message: Message) -> None: ...
 
     def dead_letter(self, message: Message) -> None:
-        """Move a message to the dead-letter queue of its queue, for people to inspect."""
+        """Move a message to the dead-letter queue of its queue, for users to inspect."""
         ...
 
     def close(self) -> None: ...
 
 
 class Queue(Protocol):
-    """A queue service. `main()` chooses one and passes it on."""
+    """A queue service. `main()` chooses the implementation."""
 
     def prepare(self) -> None:
-        """Create or update what the service needs. Safe to call concurrently."""
+        """Create or update the tables or queues of the service. Safe to call concurrently."""
         ...
 
     def producer(self, *, call_timeout: timedelta) -> AbstractAsyncContextManager[QueueProducer]:
-        """Open the sending side; calls give up after `call_timeout`."""
+        """Open the sending side. Its calls time out after `call_timeout`."""
         ...
 
     def consumer(self, queues: Sequence[str], consumer_id: str) -> QueueConsumer:

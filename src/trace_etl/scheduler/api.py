@@ -66,7 +66,7 @@ class DispatcherApi:
     async def last_tick(self, job: CronJob, now: datetime) -> datetime | None:
         """Return the newest tick up to `now` that triggered the job, among its newest tasks.
 
-        People trigger ranges of the job, too. These need not be times.
+        Users can also trigger ranges of the job, and such a range need not be a time.
         """
         params = {"dag": job.dag, "job": job.job, "limit": _NEWEST_TASKS}
         answer = await self._send("GET", "/v1/tasks", params=params)
@@ -79,7 +79,7 @@ class DispatcherApi:
         return datetime.fromtimestamp(max(past_seconds), UTC) if past_seconds else None
 
     async def trigger(self, job: CronJob, tick: datetime) -> bool:
-        """Trigger a tick. Returns False if another scheduler did: the tick's time is the trigger's key."""
+        """Trigger a tick, identified by its time. Returns False if another scheduler has triggered it."""
         second = int(tick.timestamp())
         body = {"dag": job.dag, "job": job.job, "start": second, "end": second}
         answer = await self._send("POST", "/v1/triggers", json=body)

@@ -33,7 +33,7 @@ class CronTrigger:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether ticks fire: False if the last passes could not reach the Dispatcher."""
+        """Whether the last passes could reach the Dispatcher. If not, no ticks fire."""
         return self._failures < _UNHEALTHY_FAILURES
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -74,7 +74,7 @@ class CronTrigger:
         self.metrics.jobs.set(len(known))
 
     async def _find_start(self, job: CronJob, now: datetime) -> datetime:
-        """Return the time after which ticks count: the last fired tick. A new job has missed none."""
+        """Return the time after which ticks are due: the last fired tick, or now for a new job."""
         last = await self.api.last_tick(job, now)
         # A tick of the current second is still due.
         return now - timedelta(seconds=1) if last is None else last

@@ -20,7 +20,7 @@ class SchedulerMetrics:
         )
         self.ticks = Counter(
             "trace_scheduler_ticks",
-            "Ticks, by the scheduler that fired them first: us or another.",
+            "Fired ticks, by the scheduler that fired them: this one or another.",
             ["fired_by"],
             registry=self.registry,
         )

@@ -34,10 +34,10 @@ def following(schedule: Schedule, after: datetime) -> datetime | None:
 def due(
     schedule: Schedule, after: datetime, now: datetime, *, tolerance: timedelta
 ) -> list[datetime]:
-    """List the ticks to fire now: those on time, and the missed ones that the policy repeats."""
+    """List the ticks to fire now: ticks on time, and missed ticks that the policy allows."""
     due_ticks: list[datetime] = []
     missed, max_missed = 0, None
-    # Newest first: after a long pause, a schedule of seconds has too many ticks to visit all.
+    # Newest first: after a long pause, a schedule may have too many missed ticks to visit all of them.
     for tick in _ticks(schedule, now + timedelta(seconds=1), back=True):
         if tick <= after:
             break
@@ -64,5 +64,5 @@ def _ticks(schedule: Schedule, start: datetime, *, back: bool = False) -> Iterat
         for tick in CronSim(schedule.expression, local, reverse=back):
             yield tick.astimezone(UTC)
     except CronSimError:
-        # The deploy checked the expression. Skip one that only a newer version accepts.
+        # The deploy has checked the expression. If only a newer version accepts it, it has no ticks here.
         return

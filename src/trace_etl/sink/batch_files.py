@@ -39,7 +39,7 @@ def read_rows(batch: BufferBatch, store: ObjectStore) -> list[tuple[Any, ...]]:
 
 def _read_key(row: tuple[Any, ...], indexes: list[int], names: list[str]) -> tuple[Any, ...]:
     for n in indexes:
-        if row[n] != row[n]:  # NaN: Python treats two of them as different, Postgres as equal
+        if row[n] != row[n]:  # NaN: two NaNs differ in Python, but are equal in Postgres
             raise BadBatch(f"{names[n]!r} is NaN, but it is part of the unique_key")
     return tuple(row[n] for n in indexes)
 

@@ -30,13 +30,13 @@ _BATCH_BACKOFF = Backoff(timedelta(seconds=2), timedelta(minutes=5))
 _FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
 _OUTAGE_DELAY = timedelta(seconds=5)
 _OUTAGE_STATUSES = {None, 401, 429, 502, 503, 504}
-"""Statuses that are not caused by the batch: no answer, a token just rotated, an outage."""
+"""Statuses that the batch does not cause: no answer, a token that was just rotated, an outage."""
 _log = structlog.stdlib.get_logger()
 
 
 @dataclass(frozen=True)
 class Sink:
-    """Writes each batch once, however many sinks run concurrently."""
+    """Writes each batch once, even if several sinks run concurrently."""
 
     consumer: QueueConsumer
     client: DispatcherClient
@@ -123,7 +123,7 @@ class Sink:
     def _retry_call(
         self, message: Message, body: BufferMessage, error: Refused | Unreachable
     ) -> None:
-        """Retry after an outage for as long as it lasts; count every other failure."""
+        """Retry a batch without limit during an outage. Count every other failure as a try."""
         if error.status not in _OUTAGE_STATUSES:
             self._retry_later(message, body, error)
             return

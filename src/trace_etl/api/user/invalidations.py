@@ -21,7 +21,7 @@ class InvalidateRequest(Request):
     filter: Filter | None = None
     reason: Reason = ""
     rebuild: bool = False
-    """Rebuild the scope itself first; consumers follow after it was rewritten."""
+    """Rebuild the scope itself first. Consumers process the rewritten data afterwards."""
 
     @property
     def kind(self) -> Literal["partition", "row_range"]:

@@ -21,7 +21,7 @@ class JobItem(Reply):
     source_options: dict[str, Any] | None = None
     paused_by: str | None
     bulk_paused_by: str | None = None
-    """What pauses its bulk tasks, whether or not its normal tasks are paused too."""
+    """The user or queue that pauses its bulk tasks, even if its normal tasks are paused too."""
 
 
 class JobList(ListReply[JobItem]):

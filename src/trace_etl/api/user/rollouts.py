@@ -35,7 +35,7 @@ class JobPlanItem(Reply):
     retire: the job stops."""
     fields: list[FieldChangeItem]
     because: list[str]
-    """Fields of the job, or upstream jobs, because of which its outputs get a new generation."""
+    """Why its outputs get a new generation: changed fields of the job, or changed upstream jobs."""
     rebuild: dict[str, StockItem]
     """Per output: the content of the old generation, which the new one must cover."""
 
@@ -49,8 +49,8 @@ class NameChangeItem(Reply):
     rebuild: StockItem | None
     """Content that the new output must cover before the name moves."""
     readers: list[str]
-    """Jobs of other DAGs, as `dag.job`, that read the output which loses the name. They keep the data
-    they have, and receive nothing new under this name."""
+    """Jobs of other DAGs, as `dag.job`, that read the old output. They keep their data, and receive no new
+    data under this name."""
 
 
 class DagPlan(Reply):

@@ -18,7 +18,7 @@ class TriggerReply(Reply):
     created: bool
     """False if the same range was triggered before; no event is created then."""
     deferred_by: str | None = None
-    """What paused the source. The event is stored, and routed when the source resumes."""
+    """The user or queue that paused the source. The event is stored, and routed when the source resumes."""
 
 
 class DeliveryReply(Reply):
@@ -33,7 +33,7 @@ class DeliveryReply(Reply):
 
 
 class TriggerItem(Reply):
-    """A range or cursor that a source was asked for."""
+    """A triggered event of a source: a block range or a cursor."""
 
     event_id: UUID
     dag: str

@@ -1,4 +1,4 @@
-"""Operators that run inside the Dispatcher: they re-cut upstream ranges and pass changes on."""
+"""Operators that run inside the Dispatcher: they split and join block ranges, and forward invalidations."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ async def _split_range(conn: Conn, task: ClaimedTask, revision: Revision) -> Inl
         raise Invalid([Fault("scope", "range_splitter needs a block range to split")])
     out = revision.outputs[0]
     if task.invalidation_id is not None:
-        # Pass the range on whole: consumers may have cut these blocks in another way.
+        # Forward the whole range: the partitions of consumers may have other boundaries.
         return InlineResult(
             invalidations=[await _forward_invalidation(conn, task, out, span, "row_range")]
         )

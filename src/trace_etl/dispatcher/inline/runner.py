@@ -1,4 +1,4 @@
-"""Run tasks of `runtime: dispatcher` in process, with the same task rows as any worker."""
+"""Run tasks of `runtime: dispatcher` in process. Their rows in `tasks` change as with any worker."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Background agents: one file each, each bounded, each safe on every replica at once."""
+"""Background loops, one file each. Each pass is bounded, and all replicas may run it concurrently."""

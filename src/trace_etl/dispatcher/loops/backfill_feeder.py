@@ -1,4 +1,4 @@
-"""Create tasks of running backfills, a bounded window at a time, and record how they end."""
+"""Create tasks of running backfills, a bounded window at a time, and record their results."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +30,7 @@ class BackfillFeeder:
         return 0
 
     async def next_due(self) -> timedelta | None:
-        """Poll while a backfill runs: the end of a task sets no wake event."""
+        """Poll while a backfill runs, because no wake event is set when a task ends."""
         return _POLL_INTERVAL if await self._any_running() else None
 
     async def _any_running(self) -> bool:

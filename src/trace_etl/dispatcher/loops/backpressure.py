@@ -36,7 +36,7 @@ class Backpressure:
         return 0  # a queue changes one level per pass; wait for the next interval
 
     async def next_due(self) -> timedelta | None:
-        """Poll queues with limits: they age and drain without a wake event."""
+        """Poll while queues have limits, because they age and drain without a wake event."""
         async with self.pool.connection() as conn:
             state = await pressure.read_state(conn)
         if state.has_pressure:

@@ -1,4 +1,4 @@
-"""Swap a rollout's generations in one transaction when the new ones cover the old."""
+"""Swap a rollout's generations in one transaction when the new generations cover the old ones."""
 
 import time
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class GenerationSwapper:
     """Interval between checks while a generation is being built."""
     _pause: timedelta | None = field(default=None, init=False)
     _stuck: int = field(default=0, init=False)
-    """Rollouts without tasks in progress at the last check; they wait for the idle interval."""
+    """Rollouts without tasks in progress at the last check. They are checked again after the idle interval."""
 
     async def swap_once(self) -> int:
         """Check every rollout once. Safe on every replica at once: only one of them swaps."""

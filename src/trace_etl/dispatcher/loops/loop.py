@@ -17,7 +17,7 @@ _log = structlog.stdlib.get_logger()
 
 @dataclass(frozen=True)
 class Loop:
-    """Call `once` until it finds nothing; then sleep until woken, due, or for `idle` seconds."""
+    """Call `once` until it returns 0. Then sleep until woken or due, at most `idle` seconds."""
 
     name: str
     once: Callable[[], Awaitable[int]]

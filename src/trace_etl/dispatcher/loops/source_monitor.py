@@ -1,4 +1,4 @@
-"""Keep one task of every `always_on` source running; restart it however it ended."""
+"""Keep one task of every `always_on` source running. Restart it after success and after failure."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,4 +30,4 @@ class SourceMonitor:
                 _log.info("source_supervised", action=event, task_id=str(task_id))
         if done.started or done.restarted:
             self.wake.outbox.set()
-        return 0  # everything else waits for a task to end or a delay to pass
+        return 0  # a second pass has nothing to do until a task ends or a delay passes

@@ -22,7 +22,7 @@ class WakeUpSweeper:
     batch_size: int
 
     async def sweep_once(self) -> int:
-        """Resend wake-ups for queued tasks beside an empty queue. A duplicate wake-up is harmless."""
+        """Resend wake-ups for queued tasks whose queue is empty. A duplicate wake-up is harmless."""
         async with self.pool.connection() as conn:
             waiting = await task_queries.list_queued_runtimes(conn)
         for runtime in waiting:
@@ -32,7 +32,7 @@ class WakeUpSweeper:
         return 0  # one pass per interval is enough
 
     async def _has_no_message(self, runtime: str) -> bool:
-        # Hidden messages belong to tasks that run: they wake no worker for a waiting task.
+        # Hidden messages belong to running tasks, so no worker receives them for a waiting task.
         return (await self.queue.depth(runtime)).visible == 0
 
     async def _wake(self, runtime: str) -> None:

@@ -1,8 +1,8 @@
 """Group commit: write requests that arrive together in one transaction.
 
-The commit, not the statement, is the expensive part. While one batch is being written, new requests
-queue up, and the next batch takes all of them. A single request does not wait. A batch that takes
-long (a lock, for example) does not block later requests: the next batch starts beside it.
+The commit costs more than the statement. While one batch is being written, new requests wait, and the
+next batch takes all of them. A single request does not wait. A slow batch (for example, one that waits
+for a lock) does not block later requests: the next batch starts concurrently.
 """
 
 import asyncio
@@ -29,15 +29,17 @@ MAX_CONNECTIONS = _MAX_PARALLEL * len(get_args(WriterName))
 # When recent batches held several requests, wait this many turns of the event loop before writing,
 # so that requests already on the wire join the batch.
 _GATHER_TURNS = 4
-# A batch of this many tasks is written without waiting: a larger one saves little, and while
-# Postgres works on it the event loop can send the previous answers.
+# A batch of this many tasks is written without waiting. A larger batch saves little, and while Postgres
+# writes the batch, the event loop can send the previous answers.
 _FULL_WEIGHT = 16
 # Answers to deliver per turn of the event loop when one answer is costly to build. Between turns the
 # loop reads new requests and results of other batches.
 PORTION = 10
 _TRIES = 4
 _PAUSE = 0.05
-_OVERTAKE_AFTER = 0.005  # seconds before the next batch starts beside a slow one
+_OVERTAKE_AFTER = (
+    0.005  # seconds after which the next batch starts although a batch is being written
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -118,7 +120,7 @@ class BatchWriter(Generic[T, R]):
         task.add_done_callback(self._flushes.discard)
 
     def _overtake_slow_batch(self) -> None:
-        """Start the waiting items beside a batch that is still being written."""
+        """Start writing the waiting items although another batch is still being written."""
         self._timer = None
         if not self._waiting:
             return

@@ -61,7 +61,7 @@ class Buffers:
             return await buffers.get_batch(conn, publish_id)
 
     async def complete(self, body: BufferComplete) -> BufferCompleteAccepted:
-        """Record that the sink wrote a batch, and enqueue its event; or record why it failed."""
+        """Record that the sink wrote a batch and enqueue its event, or record why the batch failed."""
         async with transaction(self.pool) as conn:
             await buffers.get_batch(conn, body.publish_id)
             if body.status == "Completed":

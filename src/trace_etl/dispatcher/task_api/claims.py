@@ -56,7 +56,7 @@ class Claims:
         for request in refused:
             state = states.get(request.task_id)
             if state is not None and state.lease_token == request.lease_token:
-                # An earlier try of the same claim committed, and its answer was lost.
+                # An earlier try of the same claim was committed, but the answer was lost.
                 claimed |= {
                     task.lease_token: task for task in await claims.find_claimed(conn, request)
                 }
@@ -91,7 +91,7 @@ class Claims:
     async def _find_earlier_claims(
         self, conn: Conn, requests: list[_ReadyRequest]
     ) -> list[ClaimedTask]:
-        """Return tasks that an earlier try of these requests claimed before its answer was lost."""
+        """Return the tasks that an earlier try of these requests claimed, but whose answer was lost."""
         retried_tokens = [token for r in requests if r.tried for token in r.lease_tokens]
         for request in requests:
             request.tried = True

@@ -34,7 +34,7 @@ class RpcEndpoint:
     conflicts: tuple[type[Conflict], ...] = ()
     aliases: tuple[str, ...] = ()
     cached: bool = False
-    """Answers carry an ETag; `If-None-Match` makes them 304."""
+    """Whether answers have an ETag, so that a request with `If-None-Match` can get a 304."""
 
 
 def _for_worker(
@@ -106,7 +106,7 @@ ENDPOINTS = (
     _for_worker_by_id(
         "fetch",
         "/internal/task-fetch",
-        "Read a task. On status Canceled its worker must stop and report it.",
+        "Read a task. If the status is Canceled, the worker must stop and report `Canceled`.",
         bodies.Fetched,
         "task_id",
     ),

@@ -80,7 +80,7 @@ class Lifecycle:
         return await self._claims.claim_many(body)
 
     async def fetch(self, task_id: UUID) -> bytes:
-        """Return the task as JSON. A running task to be canceled reads as Canceled. Raises NotFound."""
+        """Return the task as JSON. A running task with a cancel request has status Canceled. Raises NotFound."""
         async with self._parts.pool.connection() as conn:
             task = await task_queries.get_task(conn, None, task_id)
             row = await claims.get_claimed(conn, task_id)
@@ -179,7 +179,8 @@ class Lifecycle:
         )
 
     async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:
-        # One completion per task at a time, so that a stale fence does not block the current one.
+        # Write one completion per task at a time: if two completions of a task are in the batch, the one with a
+        # stale fence must not prevent the other.
         answers: dict[int, str | Exception] = {}
         remaining: list[Completion] = batch
         while remaining:

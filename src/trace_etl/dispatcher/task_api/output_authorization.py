@@ -46,8 +46,8 @@ def new_event(event: bodies.Event, caller: Capability, known: dict[str, UUID]) -
     grant = require_announceable(caller, dataset_uuid, event.dataset_version)
     return NewEvent(
         dataset_uuid=dataset_uuid,
-        # The version this attempt writes. After a redeploy it may no longer be the current one, and
-        # a task may only announce a version that it has written.
+        # The version that this attempt writes, even if a redeploy has made another one current: a task
+        # may only announce a version that it has written.
         dataset_version=grant.dataset_version,
         scope_key=event.scope_key,
         partition_key=event.partition_key,

@@ -1,7 +1,7 @@
 """Build the answer to a claim: the task payload and its capability token.
 
-Every claim passes here, so what the tasks of a job have in common is rendered once. The rest is
-built as plain dictionaries in the shape of `TaskPayload`; a test compares the two.
+Every claim runs this code, so the parts that all tasks of a job share are rendered once. The rest is
+built as plain dictionaries with the fields of `TaskPayload`; a test compares the two.
 """
 
 import json
@@ -261,7 +261,7 @@ async def _read_invalidation(conn: Conn, task: ClaimedTask) -> dict[str, Any] | 
     if task.invalidation_id is None:
         return None
     scope = (await invalidations.get_scopes(conn, [task.invalidation_id])).get(task.invalidation_id)
-    if scope is None:  # repaired long ago and deleted by retention
+    if scope is None:  # retention has deleted the invalidation
         return None
     return {**scope.model_dump(), "filter": _render_json(scope.filter)}
 

@@ -1,7 +1,7 @@
 """Permissions of a task's capability token, rendered once for all similar tasks.
 
-Claims arrive by the thousand per second. Claims of one job differ only in the prefix that the
-attempt may write under, so everything else is rendered to JSON once and reused.
+The Dispatcher handles thousands of claims per second. Claims of one job differ only in the prefix that
+the attempt may write under, so everything else is rendered to JSON once and reused.
 """
 
 from secrets import token_hex

@@ -41,9 +41,9 @@ class Capability(NamedTuple):
     issued_at: int
     expires_at: int
     outputs: dict[UUID, DatasetGrant]
-    """Outputs it may write. Events and publications may name only these."""
+    """Outputs that the attempt may write. Its events and publications may name only these."""
     checked_inputs: dict[UUID, DatasetGrant]
-    """Inputs it may invalidate, because its operator checks them."""
+    """Inputs that the attempt may invalidate, because its operator checks them."""
 
     def require(self, fence: Fence) -> None:
         """Check that the body names this task and attempt. Raises Forbidden."""
@@ -200,8 +200,10 @@ class TaskTokens:
         return known
 
     def renew(self, token: str) -> str:
-        """Mint a token with the same scope and a new lifetime. The caller has verified the token and
-        the fence."""
+        """Mint a token with the same scope and a new lifetime.
+
+        The caller must verify the token and the fence before.
+        """
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
         life = claims["exp"] - claims["iat"]
         now = int(time.time())

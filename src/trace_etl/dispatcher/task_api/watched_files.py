@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_CHECK_INTERVAL = 0.001  # seconds; requests arrive by the thousand per second
+_CHECK_INTERVAL = 0.001  # seconds; there are thousands of requests per second
 _MTIME_RESOLUTION = 50_000_000  # nanoseconds
 
 
@@ -19,7 +19,7 @@ class WatchedPath:
         self._checked_at = 0.0
 
     def refresh(self) -> None:
-        """Reload if the path changed, checking at most once per millisecond. Raises what `load` does."""
+        """Reload if the path changed. Checks at most once per millisecond. Raises the errors of `load`."""
         now = time.monotonic()
         if now < self._checked_at + _CHECK_INTERVAL:
             return
@@ -28,7 +28,7 @@ class WatchedPath:
         version = (stat.st_mtime_ns, stat.st_ino)
         if version == self._loaded_version:
             return
-        # A second change within the resolution of mtime would be invisible: reload once more later.
+        # A second change within the resolution of mtime would not be noticed: reload again later.
         is_settled = time.time_ns() - stat.st_mtime_ns > _MTIME_RESOLUTION
         self._load()
         self._loaded_version = version if is_settled else None

@@ -8,7 +8,7 @@ from trace_etl.model.errors import Unauthenticated
 
 
 class WorkerTokens:
-    """Tokens from a file, one per line. All are valid, so old and new overlap during rotation."""
+    """Tokens from a file, one per line. All are valid, so a rotation can list the old and the new token."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,1 +1,1 @@
-"""The HTTP API for people and scripts."""
+"""The HTTP API for users and scripts."""

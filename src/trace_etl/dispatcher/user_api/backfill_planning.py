@@ -23,7 +23,7 @@ MAX_CHUNKS = 100_000
 
 @dataclass(frozen=True)
 class BackfillScope:
-    """The job and range that a backfill request asks for."""
+    """The job and block range of a backfill request."""
 
     org_id: UUID
     dag: str
@@ -35,7 +35,7 @@ class BackfillScope:
 
 @dataclass(frozen=True)
 class BackfillPlan:
-    """The chunks of a backfill, and what each of them needs."""
+    """The chunks of a backfill, and the action that each of them needs."""
 
     target: BackfillTarget
     size: int
@@ -133,7 +133,7 @@ def _is_fed_by_partitions(target: BackfillTarget) -> bool:
 
 
 def _extend_to_input_partitions(span: Range, input_spans: list[Range] | None) -> Range:
-    """Return the range extended to whole input partitions, which may reach beyond it."""
+    """Return the range, extended so that it contains every input partition that it overlaps."""
     spans = [span, *(input_spans or [])]
     return Range(min(r.start for r in spans), max(r.end for r in spans))
 
@@ -167,13 +167,13 @@ def _too_many_chunks(count: int) -> Invalid:
 
 
 async def request(conn: Conn, scope: BackfillScope, made_by: str) -> tuple[UUID, bool]:
-    """Start a backfill. A repeated request returns the same backfill. Raises as `plan`.
+    """Start a backfill. A repeated request returns the same backfill.
 
-    Returns its id, and whether it is new.
+    Returns the id of the backfill, and whether it is new. Raises the same errors as `plan`.
     """
     first = await plan(conn, scope)
     await backfills.lock_job(conn, first.target.job_id)
-    planned = await plan(conn, scope)  # again, now that no other request can change the state
+    planned = await plan(conn, scope)  # plan again: other requests cannot change the state now
     new = NewBackfill(scope.org_id, planned.target, scope.span, planned.size, scope.force, made_by)
     earlier = await backfills.find_same(conn, new)
     if earlier and (earlier[1] == "running" or not planned.to_build):

@@ -1,7 +1,7 @@
 """Serve the change stream to the clients of this replica.
 
-A client costs no memory beyond its position: it reads a page from Postgres only when it can send one.
-A slow client reads later, or is dropped.
+The feed keeps only the position of a client in memory. It reads a page from Postgres only when the
+client can receive one. A slow client gets its pages later, or is disconnected.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class ChangeFeed:
         return sum(org.listeners for org in self._orgs.values())
 
     def close(self) -> None:
-        """End every stream, because the process stops."""
+        """End every stream. Called when the process stops."""
         self._closed.set()
         for org in self._orgs.values():
             org.changed.set()
@@ -66,7 +66,7 @@ class ChangeFeed:
             return await changes.head(conn)
 
     def check_room(self) -> None:
-        """Check the limit of clients. Raises Unavailable."""
+        """Check that another client may connect. Raises Unavailable."""
         if self.listeners >= self._max_listeners:
             raise Unavailable("too many clients follow changes; retry later")
 
@@ -107,7 +107,7 @@ class ChangeFeed:
         try:
             return await self._read(filters, after)
         except CONNECTION_ERRORS as error:
-            # The stream survives a restart of Postgres: the next read finds what this one missed.
+            # The stream continues after a restart of Postgres: the next read returns the missed changes.
             _log.warning("state_unavailable", part="changes", error=repr(error))
             return ChangePage([], after)
 

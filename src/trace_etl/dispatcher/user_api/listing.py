@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Listing:
-    """One list call: the caller, and the page that the call asks for."""
+    """A list call: the caller and the requested page."""
 
     pool: Pool
     caller: Caller

@@ -3,11 +3,11 @@
 There is no OFFSET: a page costs the same at the end of a list as at its start, and rows that are
 added or removed meanwhile do not shift the others. A handler with a filter (see `listing.py`):
 
-    async def list_things(
-        listing: ListingDep, which: Annotated[ThingFilter, Depends()]
-    ) -> ThingList:
-        found = await listing.fetch(things.list_things, which, datetime, UUID)
-        return listing.reply(ThingList, found, lambda thing: (thing.made_at, thing.thing_id))
+    async def list_events(
+        listing: ListingDep, filters: Annotated[EventFilter, Depends()]
+    ) -> EventList:
+        rows = await listing.fetch(event_log.list_events, filters, datetime, UUID)
+        return listing.reply(EventList, rows, lambda event: (event.accepted_at, event.event_id))
 
 The SQL compares rows in the order it sorts by: `(a, b) > (%(after_a)s, %(after_b)s)`.
 """
@@ -40,7 +40,7 @@ _PARSERS: dict[type, Callable[[Any], object]] = {
 
 @dataclass(frozen=True)
 class Page:
-    """The part of a list that the caller asks for."""
+    """The requested page of a list."""
 
     limit: int
     token: str | None

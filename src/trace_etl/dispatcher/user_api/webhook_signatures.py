@@ -49,7 +49,7 @@ class WebhookSecrets:
     """The org of deliveries that name no org."""
 
     def get_secrets(self, name: str | None) -> list[bytes]:
-        """Return the valid secrets of a name; without a name, one that matches nothing.
+        """Return the valid secrets of a name. Without a name, return a secret that matches no signature.
 
         Raises Unavailable if the secret is not configured.
         """

@@ -1,4 +1,4 @@
-"""Steps of a backfill: create tasks of chunks, record how they end, cancel, resume."""
+"""Steps of a backfill: create tasks of chunks, record their results, cancel, resume."""
 
 from dataclasses import dataclass
 from datetime import timedelta

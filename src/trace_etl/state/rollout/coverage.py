@@ -57,6 +57,6 @@ SELECT j.building_revision_id FROM jobs j
 
 
 async def list_idle_revisions(conn: Conn, dag_id: UUID) -> list[UUID]:
-    """List the revisions being built that have no queued, running or retrying task."""
+    """List the revisions being built; none while one of their tasks is queued, running or to be retried."""
     rows = await (await conn.execute(_IDLE, {"dag_id": dag_id})).fetchall()
     return [row[0] for row in rows]

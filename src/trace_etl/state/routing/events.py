@@ -41,7 +41,7 @@ class TriggerResult:
     created: bool
     """False if the same trigger was accepted before."""
     deferred_by: str | None
-    """The person or queue that paused the source. The event is routed when the source resumes."""
+    """The user or queue that paused the source. The event is routed when the source resumes."""
 
 
 async def trigger(

@@ -70,9 +70,7 @@ class _Access:
             async with self._pool.connection() as conn:
                 return await users.get_role(conn, self._user.org_id, self._user.name) is not None
         except CONNECTION_ERRORS:
-            return (
-                True  # unknown during an outage; no change is sent, and the next heartbeat checks
-            )
+            return True  # unknown during an outage; no change is sent, and the next heartbeat checks again
 
 
 async def _chunks(

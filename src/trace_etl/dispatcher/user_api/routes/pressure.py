@@ -59,7 +59,7 @@ async def pause(body: PauseRequest, user: CallerDep, ctx: ContextDep) -> PauseRe
 
 @router.post("/pauses/resume")
 async def resume(body: ResumeRequest, user: CallerDep, ctx: ContextDep) -> ResumeReply:
-    """Remove the pauses that people set. Pauses by backpressure stay."""
+    """Remove the pauses that users set. Pauses by backpressure stay."""
     filters = JobNameFilter(body.dag, body.job)
     async with transaction(ctx.pool) as conn:
         jobs = await pauses.resume(conn, user.org_id, body.dag, body.job)

@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1", tags=["events"])
 async def list_triggers(
     listing: ListingDep, filters: Annotated[TriggerFilter, Depends()]
 ) -> TriggerList:
-    """List what people, schedules and webhooks asked sources for, newest first."""
+    """List the triggers of sources by users, schedules and webhooks, newest first."""
     rows = await listing.fetch(event_log.list_triggers, filters, datetime, UUID)
     return listing.reply(
         TriggerList, rows, lambda trigger: (trigger.triggered_at, trigger.event_id)

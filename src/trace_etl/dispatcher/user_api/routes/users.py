@@ -38,14 +38,14 @@ async def add_user(body: NewUser, user: CallerDep, ctx: ContextDep) -> UserItem:
 
 @router.post("/users/{user}/role")
 async def set_role(user: Name, body: NewRole, caller: CallerDep, ctx: ContextDep) -> UserItem:
-    """Change a user's role. The last admin keeps theirs."""
+    """Change a user's role. The role of the last admin cannot be changed."""
     async with transaction(ctx.pool) as conn:
         return await users.change_user(conn, caller.org_id, user, role=body.role)
 
 
 @router.post("/users/{user}/disable")
 async def disable_user(user: Name, caller: CallerDep, ctx: ContextDep) -> UserItem:
-    """Refuse every further call of a user, with any token."""
+    """Disable a user: every later call is refused, with any token."""
     async with transaction(ctx.pool) as conn:
         return await users.change_user(conn, caller.org_id, user, disabled=True)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from trace_etl import landlock
 from trace_etl.lite.processes import probes
 
 UNPRIVILEGED = 65534
@@ -94,6 +95,8 @@ def test_an_ordinary_user_runs_the_stack_in_the_default_home(user: User) -> None
         output += line
     code, status = user.trace("status", "--json")
     assert code == 0, status
+    expected = "landlock" if landlock.version() else "none"
+    assert {part["isolation"] for part in json.loads(status)["parts"]} == {expected}
     connection = json.loads((user.home / ".trace" / "connection.json").read_text())
     assert probes.is_healthy(connection["api_url"], connection["ca"])
     descendants = psutil.Process(process.pid).children(recursive=True)

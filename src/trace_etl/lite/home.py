@@ -113,6 +113,7 @@ class Home:
         if link.is_symlink():
             shutil.rmtree(link.readlink(), ignore_errors=True)  # its supervisor was killed
             link.unlink()
+        shutil.rmtree(link, ignore_errors=True)
         if len(os.fsencode(link)) <= _SHORT_PATH:
             yield private_files.make_directory(link)
             return

@@ -88,5 +88,7 @@ def _without(path: Path, hidden: Sequence[Path]) -> list[Path]:
         return []
     if not any(secret.is_relative_to(path) for secret in hidden):
         return [path]
+    if not os.access(path, os.R_OK):
+        return []
     entries = (entry for entry in path.iterdir() if not entry.is_symlink())
     return [kept for entry in entries for kept in _without(entry, hidden)]

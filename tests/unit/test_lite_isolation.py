@@ -1,0 +1,29 @@
+"""The paths that the parts of a stack may use."""
+
+from pathlib import Path
+
+import pytest
+
+from trace_etl.lite import isolation
+from trace_etl.lite.errors import BadSetting
+from trace_etl.lite.home import Home
+
+
+def test_a_readable_path_that_contains_the_home_does_not_open_the_home(tmp_path: Path) -> None:
+    home = Home(tmp_path / "project" / "data" / "home")
+    home.open()
+    module = tmp_path / "project" / "module.py"
+    module.write_text("")
+    (home.path / "of_the_user").mkdir()
+    paths = f"{tmp_path}:{home.secrets}"
+    for variable in ("PYTHONPATH", "TRACE_READ_PATHS"):
+        access = isolation.shared_access({variable: paths}, home.private_paths)
+        readable = [Path(path) for path in access.read if Path(path).is_relative_to(tmp_path)]
+        assert sorted(readable) == [home.path / "of_the_user", module]
+
+
+def test_an_unknown_isolation_is_reported() -> None:
+    assert not isolation.is_enforced({"TRACE_ISOLATION": "off"})
+    with pytest.raises(BadSetting, match="TRACE_ISOLATION: unknown value 'no'") as refused:
+        isolation.is_enforced({"TRACE_ISOLATION": "no"})
+    assert "auto or off" in refused.value.remedy

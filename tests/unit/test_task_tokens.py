@@ -89,7 +89,7 @@ def test_an_invalid_token_is_not_cached_as_valid(directory: Path) -> None:
 
 def test_the_token_cache_is_bounded_and_an_evicted_token_is_verified_again(directory: Path) -> None:
     signer = CountingSigner(directory)
-    tokens = TaskTokens(signer, remember=2)
+    tokens = TaskTokens(signer, cache_size=2)
     first, *others = [tokens.mint(scope(), 60) for _ in range(3)]
     for token in others:
         tokens.verify(token)

@@ -47,7 +47,7 @@ END $$;
 -- Lets a worker find urgent messages behind a hundred thousand bulk messages of a rebuild.
 CREATE INDEX IF NOT EXISTS messages_urgent ON queue.messages (message_id) WHERE NOT bulk;
 -- A consumer is alive while the database session that it registered is open: the session ends
--- with its process, however the process ends.
+-- with its process, even if the process is killed.
 CREATE TABLE IF NOT EXISTS queue.consumers (
     queue          text NOT NULL,
     consumer_id    text NOT NULL,

@@ -150,7 +150,7 @@ SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, tim
 
 
 async def get_claimed(conn: Conn, task_id: UUID) -> ClaimedTask:
-    """Return the payload columns of a task, whatever its status. Raises NotFound."""
+    """Return the payload columns of a task in any status. Raises NotFound."""
     rows = await conn.rows(_GET, {"task_id": task_id.hex}, ClaimedTask._make)
     if not rows:
         raise NotFound(f"no task {task_id}")

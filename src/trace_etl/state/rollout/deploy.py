@@ -190,8 +190,9 @@ UPDATE jobs j SET active = true,
        AS w (job_id, revision_id, building)
  WHERE j.job_id = w.job_id
 """
-# A new output becomes current immediately, even if its job is being built: it has no older rows to
-# serve. So does a buffered dataset, because its generation depends only on the declared columns.
+# A new output becomes current immediately, even if its job is being built: there are no older rows to
+# serve. A buffered dataset also becomes current immediately, because its generation depends only on the
+# declared columns.
 _POINT_DATASETS = """
 UPDATE datasets d
    SET dataset_version = CASE WHEN w.building AND d.dataset_version IS NOT NULL

@@ -92,7 +92,8 @@ async def trigger(
 # The event of a paused job is deferred: the job gets its tasks when it resumes. If the producer is a bulk
 # task of a job with normal priority (a backfill, a rebuild), the tasks downstream are bulk too.
 #
-# With `hold`, the caller sends the wake-ups itself: the outbox retries them later.
+# With `hold`, the caller sends the wake-ups itself. The outbox sends them after that time if the caller
+# has not deleted them.
 _ROUTE = """
 WITH event AS (
     UPDATE events e SET routed_at = now()

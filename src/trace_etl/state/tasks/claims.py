@@ -43,9 +43,9 @@ class ClaimedTask(NamedTuple):
 
 # The statement that starts a task also pins its input partitions.
 #
-# The `||` keep the planner to the primary key of `tasks`. The one on `t.status` excludes the indexes over
-# queued tasks. The one on `l.worker_id` makes the planner expect one request instead of a hundred, for
-# which it would scan a small table.
+# The two `||` make the planner use the primary key of `tasks`. The one on `t.status` excludes the indexes
+# over queued tasks. The one on `l.worker_id` makes the planner expect one request. Without it, the planner
+# expects a hundred requests and scans the whole table if the table is small.
 _CLAIM = """
 UPDATE tasks t
    SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,

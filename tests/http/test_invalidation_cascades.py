@@ -22,9 +22,9 @@ def own_bench(
     with (
         copied(templates) as dsns,
         live(secrets, dsns, objects, reconcile_grace=timedelta(0)) as running,
-        bench(running) as opened,
+        bench(running) as made,
     ):
-        yield opened
+        yield made
 
 
 nth = st.integers(0, 30)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -16,14 +17,14 @@ import duckdb
 import httpx
 import psycopg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from support.dispatcher import Secrets
+from support.duckdb_corpus import HOSTILE, fill_in
 from support.postgres import Templates, copied, sql
 from support.query import ORG, LiveQuery, Warehouse, running_query_service, settings
 from trace_etl.lite.postgres.databases import Dsns
-from trace_etl.model.errors import Invalid, Unavailable
-from trace_etl.query.engine import DatasetView, QueryLimits, QueryRun
 from trace_etl.query.sql_guard import is_refused
 
 DAG = """
@@ -227,6 +228,21 @@ def test_partitions_without_rows_do_not_hide_those_with_rows(
     assert answer["pinned"][0]["partitions"] == 3
 
 
+@pytest.mark.parametrize("has_rows", [True, False], ids=["rows", "no rows"])
+def test_every_column_name_can_be_read(
+    fresh: LiveQuery, warehouse: Warehouse, has_rows: bool
+) -> None:
+    names = ["a`b", "a.b", 'a"b', "", " ", "é", "select"]
+    schema = [{"name": name, "type": "bigint"} for name in names]
+    rows = pa.table([[n] for n in range(len(names))], names=names)
+    warehouse.commit("transfers", 0, 9, rows if has_rows else None, schema=schema)
+    answer = fresh.ask("SELECT * FROM transfers")
+    assert [c["name"] for c in answer["columns"]] == [name or "C3" for name in names]
+    assert answer["rows"] == ([list(range(len(names)))] if has_rows else [])
+    some = 'SELECT "a`b", "a.b", "a""b" FROM transfers WHERE "a.b" = 1'
+    assert fresh.ask(some)["rows"] == ([[0, 1, 2]] if has_rows else [])
+
+
 # --- refusals that help ---------------------------------------------------------------------
 
 
@@ -266,25 +282,40 @@ def test_a_runtime_error_is_reported_as_a_query_error(query: LiveQuery) -> None:
     assert "Could not convert" in fault["message"]
 
 
-def test_a_query_that_takes_too_long_is_stopped(
+def test_queries_that_ignore_interrupts_do_not_stop_other_users(
     secrets: Secrets, dsns: Dsns, warehouse: Warehouse
 ) -> None:
-    with running_query_service(
-        secrets, dsns, warehouse.objects, query_seconds=0.5, query_slots=1
-    ) as query:
-        began = time.monotonic()
+    """Scalar functions cannot be interrupted: only the end of their process stops them."""
+    attack = "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))"
+    limits = {"query_slots": 2, "query_seconds": 3.0, "query_wait_seconds": 60.0}
+    with (
+        running_query_service(secrets, dsns, warehouse.objects, **limits) as query,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        attacks = [threads.submit(query.refusal, attack) for _ in range(4)]
+        with query.client(warehouse.new_reader(secrets)) as http:
+            while not all(one.done() for one in attacks):
+                answer = http.post("/v1/query", json={"sql": "SELECT count(*) FROM blocks"})
+                assert answer.json()["rows"] == [[200]]
+        for one in attacks:
+            assert one.result()["code"] == "query_timed_out"
+            assert "ran longer than 3 s" in one.result()["detail"]
+        assert query.ask("SELECT 1")["rows"] == [[1]], "the slots are free again"
+
+
+def test_a_query_that_needs_too_much_memory_or_processor_time_is_stopped(
+    secrets: Secrets, dsns: Dsns, warehouse: Warehouse
+) -> None:
+    limits = {"query_memory": "50MB", "query_cpu_seconds": 1}
+    with running_query_service(secrets, dsns, warehouse.objects, **limits) as query:
+        text = "SELECT list(a.range::VARCHAR || b.range) FROM range(10000) a, range(10000) b"
+        past_the_engine = "SELECT len(list_resize([1], 1000000000))"
+        for large in (text, past_the_engine):
+            problem = query.refusal(large)
+            assert problem["code"] == "query_too_large" and "50MB" in problem["detail"]
         problem = query.refusal("SELECT count(*) FROM range(10000000000) a, range(1000) b")
         assert problem["code"] == "query_timed_out"
-        assert time.monotonic() - began < 10
-        assert query.ask("SELECT 1")["rows"] == [[1]], "the slot is free again"
-
-
-def test_a_query_that_needs_too_much_memory_is_stopped(
-    secrets: Secrets, dsns: Dsns, warehouse: Warehouse
-) -> None:
-    with running_query_service(secrets, dsns, warehouse.objects, query_memory="50MB") as query:
-        text = "SELECT list(a.range::VARCHAR || b.range) FROM range(10000) a, range(10000) b"
-        assert query.refusal(text)["code"] == "query_too_large"
+        assert "used more than 1 s of processor time" in problem["detail"]
         assert query.ask("SELECT 1")["rows"] == [[1]]
 
 
@@ -297,7 +328,8 @@ def test_queries_above_the_slot_limit_are_refused_with_retry_after(
         thread = threading.Thread(target=_ask_and_leave, args=(slow,))
         thread.start()
         refused = _first_refusal(query)
-        assert refused.json()["code"] == "unavailable"
+        assert refused.json()["code"] == "too_many_queries"
+        assert "TRACE_QUERY_SLOTS_PER_USER" in refused.json()["detail"]
         assert refused.headers["retry-after"]
         thread.join()
         # The client disconnected, so the engine stopped long before its limit of twenty seconds.
@@ -315,7 +347,7 @@ def _first_refusal(query: LiveQuery) -> httpx.Response:
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             answer = http.post("/v1/query", json={"sql": "SELECT 1"})
-            if answer.status_code == 503:
+            if answer.status_code == 429:
                 return answer
     raise AssertionError("never refused")
 
@@ -394,155 +426,33 @@ def _database(dsn: str) -> str:
 
 # --- attempts to get out --------------------------------------------------------------------
 
-ESCAPES = [
-    "SELECT * FROM read_text('/etc/passwd')",
-    "SELECT * FROM read_blob('/etc/passwd')",
-    "SELECT * FROM read_csv('/etc/passwd')",
-    "SELECT * FROM read_csv_auto('/etc/passwd')",
-    "SELECT * FROM read_json('/etc/passwd')",
-    "SELECT * FROM read_parquet('{file}')",
-    "SELECT * FROM parquet_scan('{file}')",
-    "SELECT * FROM parquet_metadata('{file}')",
-    "SELECT * FROM parquet_schema('{file}')",
-    "SELECT * FROM read_parquet('{directory}/../../../*/*/*/*.parquet')",
-    "SELECT * FROM '/etc/passwd'",
-    "SELECT * FROM '{file}'",
-    'SELECT * FROM "{file}"',
-    "SELECT * FROM glob('/*')",
-    "SELECT * FROM sniff_csv('/etc/passwd')",
-    "SELECT * FROM blocks, parquet_metadata('{file}')",
-    "SELECT * FROM blocks, query('SELECT 1')",
-    "SELECT * FROM blocks, query_table('blocks')",
-    "SELECT * FROM 'https://127.0.0.1/x.parquet'",
-    "SELECT * FROM read_parquet('s3://bucket/x.parquet')",
-    "SELECT 1 WHERE 'root' IN (SELECT content FROM read_text('/etc/passwd'))",
-    "WITH x AS (FROM read_text('/etc/passwd')) FROM x",
-    "SELECT (SELECT content FROM read_text('/etc/passwd'))",
-    "SELECT * FROM blocks, LATERAL (SELECT * FROM read_text('/etc/passwd'))",
-    "SELECT * FROM query('SELECT * FROM read_text(''/etc/passwd'')')",
-    "SELECT * FROM query_table('blocks')",
-    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
-    "SELECT json_serialize_plan('SELECT * FROM blocks')",
-    "SELECT * FROM duckdb_settings()",
-    "SELECT * FROM duckdb_views()",
-    "SELECT * FROM duckdb_views",
-    "SELECT * FROM duckdb_secrets()",
-    "SELECT * FROM duckdb_external_file_cache()",
-    "SELECT * FROM pragma_database_list",
-    "SELECT * FROM sqlite_master",
-    "SELECT * FROM information_schema.tables",
-    "SELECT * FROM pg_catalog.pg_views",
-    "SELECT * FROM system.main.duckdb_settings()",
-    "SELECT * FROM system.information_schema.tables",
-    "SELECT pg_get_viewdef(1)",
-    "SELECT current_setting('allowed_paths')",
-    "SELECT CURRENT_SETTING('allowed_paths')",
-    "SELECT system.main.current_setting('allowed_paths')",
-    "SELECT b.current_setting('x') FROM blocks AS b",
-    "SELECT list_transform(['allowed_paths'], lambda s: current_setting(s))",
-    "SELECT getenv('HOME')",
-    "SELECT getvariable('x')",
-    "SELECT sleep_ms(100000)",
-    "SELECT write_log('x')",
-    "SELECT filename FROM blocks",
-    "SELECT file_row_number FROM blocks",
-    "SELECT * FROM blocks AT (VERSION => 1)",
-    "SELECT $1",
-    "SELECT ?",
-    "PRAGMA version",
-    "PRAGMA database_list",
-    "PRAGMA enable_logging",
-    "CALL pragma_version()",
-    "SHOW TABLES",
-    "SHOW ALL TABLES",
-    "SET threads = 8",
-    "SET enable_external_access = true",
-    "RESET enable_external_access",
-    "SET VARIABLE x = 1",
-    "ATTACH '{directory}/x.db' AS x",
-    "DETACH memory",
-    "USE system",
-    "COPY blocks TO '{directory}/stolen.csv'",
-    "COPY (SELECT 1) TO '{directory}/stolen.csv'",
-    "COPY blocks FROM '/etc/passwd'",
-    "EXPORT DATABASE '{directory}/stolen'",
-    "IMPORT DATABASE '{directory}'",
-    "INSTALL httpfs",
-    "LOAD httpfs",
-    "CREATE TABLE t AS SELECT 1",
-    "CREATE MACRO f() AS TABLE FROM read_text('/etc/passwd')",
-    "CREATE SECRET s (TYPE s3)",
-    "INSERT INTO blocks VALUES (1)",
-    "DELETE FROM blocks",
-    "UPDATE blocks SET block_number = 1",
-    "DROP VIEW blocks",
-    "ALTER VIEW blocks RENAME TO b",
-    "BEGIN TRANSACTION",
-    "CHECKPOINT",
-    "VACUUM",
-    "EXPLAIN SELECT * FROM blocks",
-    "EXPLAIN ANALYZE SELECT * FROM blocks",
-    "PREPARE p AS SELECT 1",
-    "EXECUTE p",
-    "PIVOT blocks ON hash",
-    "SELECT 1; COPY (SELECT 1) TO '{directory}/stolen.csv'",
-    "SELECT 1; SET enable_external_access = true; SELECT * FROM read_text('/etc/passwd')",
-    "/* SELECT */ ATTACH '{directory}/x.db' AS x",
-    "WITH x AS (INSERT INTO blocks VALUES (1) RETURNING *) SELECT * FROM x",
-    "SELECT * FROM cfg",
-    "SELECT * FROM self",
-]
 
-
-def escape(text: str, objects: Path) -> str:
-    file = next(objects.rglob("blocks_0_99.parquet"))
-    return text.replace("{file}", str(file)).replace("{directory}", str(file.parent))
-
-
-@pytest.mark.parametrize("text", ESCAPES)
-def test_nothing_but_published_datasets_can_be_reached(reading: QuerySetup, text: str) -> None:
+def test_no_hostile_select_is_answered(reading: QuerySetup, tmp_path: Path) -> None:
     objects = reading.warehouse.objects
+    file = next(objects.rglob("blocks_0_99.parquet"))
+    (tmp_path / "secret.txt").write_text("root:secret")
+    pq.write_table(pa.table({"secret": ["root:secret"]}), tmp_path / "secret.parquet")
     before = sorted(objects.rglob("*"))
-    asked = escape(text, objects)
     with reading.query.client() as http:
-        answer = http.post("/v1/query", json={"sql": asked})
-    assert answer.status_code == 422, answer.text
-    assert answer.json()["code"] == "invalid"
-    assert "root:" not in answer.text
-    if str(objects) not in asked:
-        assert str(objects) not in answer.text
+        for text in fill_in(HOSTILE[::6], file, tmp_path):  # test_query_pool has all of them
+            answer = http.post("/v1/query", json={"sql": text})
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), text
+            assert "root:" not in answer.text
+            assert str(objects) in text or str(objects) not in answer.text
     assert sorted(objects.rglob("*")) == before
+
+
+def test_a_cte_is_visible_only_in_its_scope(query: LiveQuery) -> None:
+    text = """WITH a AS (WITH nothing AS (SELECT 1 AS x) SELECT * FROM nothing)
+              SELECT * FROM nothing, blocks"""
+    (fault,) = query.refusal(text)["errors"]
+    assert "no dataset 'nothing' is published" in fault["message"]
+    assert (fault["line"], fault["column"]) == (2, 29)
 
 
 @pytest.mark.parametrize("schema", ["information_schema", "pg_catalog", "system.main", "temp"])
 def test_a_dataset_in_a_schema_is_not_the_dataset(query: LiveQuery, schema: str) -> None:
     assert "by their bare names" in query.refusal(f"SELECT * FROM {schema}.blocks")["detail"]
-
-
-@pytest.mark.parametrize("text", [t for t in ESCAPES if "/" in t and "{file}" not in t])
-def test_without_the_sql_guard_the_engine_still_cannot_read_other_files(
-    reading: QuerySetup, text: str
-) -> None:
-    objects = reading.warehouse.objects
-    before = sorted(objects.rglob("*"))
-    file = next(objects.rglob("blocks_0_99.parquet"))
-    run = QueryRun(
-        escape(text, objects),
-        [DatasetView("blocks", [str(file)], [])],
-        QueryLimits(10, "100MB", threads=1),
-    )
-    with pytest.raises((Invalid, Unavailable)):
-        run.execute()
-    assert sorted(objects.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["SET enable_external_access = true", "SET allowed_paths = ['/']", "RESET lock_configuration"],
-)
-def test_without_the_sql_guard_the_engines_settings_stay_locked(text: str) -> None:
-    with pytest.raises(Invalid, match="locked"):
-        QueryRun(text, [], QueryLimits(10, "100MB", threads=1)).execute()
 
 
 def test_the_error_for_a_broken_file_does_not_reveal_its_path(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 import psycopg
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -23,10 +24,10 @@ from support.query import LiveQuery, Warehouse, running_query_service
 from support.waiting import eventually
 from trace_etl.data import appends, buffers, connection, hot_tables
 from trace_etl.data.appends import AppendTarget
-from trace_etl.data.snapshots import Snapshot
 from trace_etl.model.storage import hot_table
-from trace_etl.query.engine import DatasetView, QueryLimits, QueryRun, QueryStopped
-from trace_etl.query.errors import TablesTooLarge
+from trace_etl.query.engine import QueryRun
+from trace_etl.query.errors import QueryTooLarge
+from trace_etl.query.requests import DatasetView, QueryLimits
 from trace_etl.query.tables import narrow_block_range
 
 DAG = """
@@ -253,40 +254,23 @@ def test_all_scans_of_a_query_use_one_snapshot(shop: TableQuerySetup) -> None:
 
 
 def test_the_amount_of_data_read_from_tables_is_limited(shop: TableQuerySetup) -> None:
-    with pytest.raises(TablesTooLarge, match="read fewer blocks or columns"):
+    with pytest.raises(QueryTooLarge, match="read fewer blocks or columns"):
         shop.run("SELECT * FROM logs", table_bytes=1000).execute()
     few = "SELECT count(*) FROM logs WHERE block_number < 10"
     assert shop.run(few, table_bytes=1000).execute().rows == [b"[30]"]
 
 
-@pytest.mark.parametrize("is_scanning", [False, True], ids=["before", "in a scan"])
-def test_a_query_that_waits_for_postgres_can_be_stopped(
-    shop: TableQuerySetup, is_scanning: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if is_scanning:  # no earlier statement waits for the table's lock
-        monkeypatch.setattr(Snapshot, "read_min_max", lambda *_: (0, 999))
-    run = shop.run("SELECT count(*) FROM logs")
-    failed: list[BaseException] = []
-
-    def execute() -> None:
-        try:
-            run.execute()
-        except BaseException as error:
-            failed.append(error)
-
-    with psycopg.connect(shop.data) as holder:
+def test_a_query_that_waits_for_postgres_ends_with_its_client(shop: TableQuerySetup) -> None:
+    waiting = """
+        SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+         WHERE NOT l.granted AND d.datname = current_database()
+    """
+    with psycopg.connect(shop.data) as holder, shop.query.client() as http:
         holder.execute(f"LOCK TABLE {shop.table('logs')} IN ACCESS EXCLUSIVE MODE")
-        thread = threading.Thread(target=execute)
-        thread.start()
-        waiting = """
-            SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-             WHERE NOT l.granted AND d.datname = current_database()
-        """
-        eventually(lambda: sql(shop.data, waiting))
-        while thread.is_alive():
-            run.stop()
-            thread.join(0.05)
-    assert isinstance(failed[0], QueryStopped), failed
+        with pytest.raises(httpx.ReadTimeout):
+            http.post("/v1/query", json={"sql": "SELECT count(*) FROM logs"}, timeout=3)
+        eventually(lambda: not sql(shop.data, waiting))
+    assert shop.query.ask("SELECT count(*) FROM logs")["rows"] == [[3000]]
 
 
 def test_a_service_without_postgres_data_reports_no_data(

@@ -22,24 +22,22 @@ def run_dag(
     """
     jobs = parse_dag(dag.read_text()).jobs
     forwarders = {job.name for job in jobs if job.operator in FORWARDERS}
-    payloads: dict[tuple[str, int], TaskPayload] = {}
+    found: dict[tuple[str, int], TaskPayload] = {}
     for cut in split_range(start, end, size):
-        finished: dict[str, TaskPayload] = {}
+        done: dict[str, TaskPayload] = {}
         for job in jobs:
-            fed = [item.job in finished or item.job in forwarders for item in job.inputs]
+            fed = [item.job in done or item.job in forwarders for item in job.inputs]
             if job.name in forwarders or not fed or not all(fed):
                 continue
-            payloads[job.name, cut[0]] = finished[job.name] = payload = _payload(
-                job, finished, *cut
-            )
+            found[job.name, cut[0]] = done[job.name] = payload = _payload(job, done, *cut)
             runner.run(payload)
-    return payloads
+    return found
 
 
-def _payload(job: Job, finished: dict[str, TaskPayload], start: int, end: int) -> TaskPayload:
+def _payload(job: Job, done: dict[str, TaskPayload], start: int, end: int) -> TaskPayload:
     inputs = [
-        {**as_input(finished[item.job], name=item.output or ""), "name": item.name}
+        {**as_input(done[item.job], name=item.output or ""), "name": item.name}
         for item in job.inputs
-        if item.job in finished
+        if item.job in done
     ]
     return task(job.operator, job.config, job.outputs, scope=range_scope(start, end), inputs=inputs)

@@ -73,9 +73,9 @@ class BreakingConnection(Connection):
     async def rows(self, query: Any, values: Any, make: Any) -> list[Any]:
         statement = " ".join(query.split())[:60]
         await PLAN.reach(self, "before", statement)
-        rows = await super().rows(query, values, make)
+        found = await super().rows(query, values, make)
         await PLAN.reach(self, "after", statement)
-        return rows
+        return found
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -19,6 +20,7 @@ from support.dispatcher import Secrets, _client
 from support.postgres import sql
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.lite.credentials import keys
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.model.storage import attempt_prefix, generation_prefix
@@ -46,6 +48,18 @@ class Warehouse:
                 await deploys.deploy(conn, org_id, dag, text, base=base)
 
         asyncio.run(run())
+
+    def new_reader(self, secrets: Secrets) -> str:
+        """Create a user with the role `reader`. Returns a token."""
+        name = f"r{uuid4().hex[:12]}"
+        sql(self.dsns.state, "INSERT INTO users (name) VALUES (%s)", (name,))
+        sql(
+            self.dsns.state,
+            "INSERT INTO memberships (org_id, user_name, role) VALUES (%s, %s, 'reader')",
+            (ORG, name),
+        )
+        key = keys.ensure_user_key(secrets.directory / "user")
+        return keys.sign_user_token(key, name, now=datetime.now(UTC))
 
     def commit(self, name: str, start: int, end: int, rows: pa.Table | None, **marker: Any) -> Path:
         """Write a partition's file and marker, and commit it. Returns its directory."""

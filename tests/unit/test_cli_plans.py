@@ -4,20 +4,14 @@ import pytest
 
 from trace_etl.cli.dags.plans import is_stuck, print_plan
 
-EXISTING_DATA = {
+STOCK = {
     "scopes": 2,
     "partitions": 2,
     "row_count": 1,
     "byte_count": 1,
     "ranges": [[0, 9], [20, 29]],
 }
-UNCHANGED_JOB = {
-    "change": "unchanged",
-    "action": "keep",
-    "fields": [],
-    "because": [],
-    "rebuild": {},
-}
+KEPT = {"change": "unchanged", "action": "keep", "fields": [], "because": [], "rebuild": {}}
 
 
 def shown(
@@ -36,8 +30,8 @@ def test_a_change_of_a_long_text_shows_only_the_lines_that_differ(
         "before": "SELECT a,\n  b\nFROM t",
         "after": "SELECT a,\n  c\nFROM t",
     }
-    job = {**UNCHANGED_JOB, "name": "top", "change": "changed", "action": "build", "fields": [sql]}
-    text = shown(capsys, [{**job, "because": ["config.sql"], "rebuild": {"out": EXISTING_DATA}}])
+    job = {**KEPT, "name": "top", "change": "changed", "action": "build", "fields": [sql]}
+    text = shown(capsys, [{**job, "because": ["config.sql"], "rebuild": {"out": STOCK}}])
     assert "~ top: new generation (config.sql), built beside the old one: out: 2 partitions" in text
     assert "(0-9, 20-29)" in text
     assert "        -   b\n        +   c\n" in text
@@ -45,7 +39,7 @@ def test_a_change_of_a_long_text_shows_only_the_lines_that_differ(
 
 
 def test_unchanged_jobs_share_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [{**UNCHANGED_JOB, "name": name} for name in ("a", "b")]
+    jobs = [{**KEPT, "name": name} for name in ("a", "b")]
     assert shown(capsys, jobs) == "  = a, b: keep running\n"
 
 
@@ -55,9 +49,9 @@ def test_each_published_name_shows_its_old_and_new_output(
     names = (
         {"name": "n", "before": None, "after": "a.x", "rebuild": None, "readers": []},
         {"name": "o", "before": "a.x", "after": None, "rebuild": None, "readers": ["other.job"]},
-        {"name": "p", "before": "a.x", "after": "b.y", "rebuild": EXISTING_DATA, "readers": []},
+        {"name": "p", "before": "a.x", "after": "b.y", "rebuild": STOCK, "readers": []},
     )
-    text = shown(capsys, [{**UNCHANGED_JOB, "name": "a"}], names)
+    text = shown(capsys, [{**KEPT, "name": "a"}], names)
     assert "+ published as n: a.x" in text
     assert "- no longer published: o\n      read by other.job: also deploy their DAGs again" in text
     assert "~ p moves from a.x to b.y, when the new data is complete" in text

@@ -1,11 +1,11 @@
 """Read several tables as of one instant, over several connections."""
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from psycopg import Error, sql
+from psycopg import sql
 
 from trace_etl.data import table_reader
 from trace_etl.data.connection import Conn, connect, transaction
@@ -13,6 +13,8 @@ from trace_etl.data.errors import DataUnavailable, first_line
 from trace_etl.data.table_reader import Condition
 
 _READ_ONLY = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+# A reader may be killed at any time. Without this, Postgres notices only when it sends rows.
+_NOTICE_LOST_CLIENT = "SET LOCAL client_connection_check_interval = '1s'"
 
 
 @dataclass
@@ -24,7 +26,6 @@ class Snapshot:
     snapshot_id: str
     seconds: float
     """The timeout of one statement."""
-    _cursors: list[Any] = field(default_factory=list[Any])
 
     def list_columns(self, table: str) -> list[tuple[str, str]]:
         """List the columns with their Postgres types. Empty if the table does not exist."""
@@ -44,25 +45,16 @@ class Snapshot:
         """Read the rows that meet all conditions. Raises DataUnavailable."""
         query = table_reader.select_statement(table, schema.names, conditions)
         with table_reader.connect_driver(self.dsn) as conn, conn.cursor() as cursor:
-            self._cursors.append(cursor)
             try:
                 cursor.execute(_READ_ONLY)
                 cursor.execute(f"SET TRANSACTION SNAPSHOT '{self.snapshot_id}'")
                 cursor.execute(f"SET LOCAL statement_timeout = {int(self.seconds * 1000)}")
+                cursor.execute(_NOTICE_LOST_CLIENT)
                 cursor.execute(query)
                 for batch in cursor.fetch_record_batch():
                     yield table_reader.cast_batch(batch, schema)
             except table_reader.DRIVER_ERRORS as error:
                 raise DataUnavailable(f"Postgres data: {first_line(error)}") from error
-            finally:
-                self._cursors.remove(cursor)
-
-    def cancel(self) -> None:
-        """Cancel all running reads, from another thread."""
-        for cursor in list(self._cursors):
-            cursor.adbc_cancel()
-        with suppress(Error):  # the statement may have just ended
-            self.conn.cancel_safe(timeout=1.0)
 
 
 @contextmanager
@@ -71,6 +63,7 @@ def open_snapshot(dsn: str, seconds: float) -> Generator[Snapshot]:
     with connect(dsn) as conn, transaction(conn):
         conn.execute(_READ_ONLY)
         conn.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(int(seconds * 1000)))
+        conn.execute(_NOTICE_LOST_CLIENT)
         row = conn.execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
         yield Snapshot(dsn, conn, str(row[0]), seconds)

@@ -17,6 +17,7 @@ from trace_etl.model.errors import (
     MethodNotAllowed,
     NotFound,
     TooLarge,
+    TooManyRequests,
     TraceError,
     Unauthenticated,
     Unavailable,
@@ -32,6 +33,7 @@ STATUS: Mapping[type[TraceError], int] = {
     Conflict: 409,
     TooLarge: 413,
     Invalid: 422,
+    TooManyRequests: 429,
     Unavailable: 503,
 }
 _TITLES = {
@@ -43,11 +45,13 @@ _TITLES = {
     409: "Conflict",
     413: "Too large",
     422: "Invalid input",
+    429: "Too many requests",
     500: "Internal error",
     503: "Unavailable",
 }
 _HEADERS: Mapping[int, dict[str, str]] = {
     401: {"WWW-Authenticate": 'Bearer realm="trace"'},
+    429: {"Retry-After": "1"},
     503: {"Retry-After": "1"},
 }
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}

@@ -11,7 +11,7 @@ class TraceError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, code: str = "", retryable: bool | None = None) -> None:
-        """Set `code` and `retryable` if the class statement gives them. Otherwise they are inherited."""
+        """Set what a class statement names; the rest is inherited."""
         super().__init_subclass__()
         cls.code = code or cls.code
         cls.retryable = cls.retryable if retryable is None else retryable
@@ -41,6 +41,12 @@ class MethodNotAllowed(TraceError, code="method_not_allowed"):
 
 class TooLarge(TraceError, code="too_large"):
     """The request body is larger than the limit."""
+
+
+class TooManyRequests(TraceError, code="too_many_requests"):
+    """One caller sends more requests than it may. The same call may succeed later."""
+
+    retryable = True
 
 
 class Conflict(TraceError, code="conflict"):

@@ -1,53 +1,28 @@
 """Run each query in its own DuckDB engine, which can read only the pinned files and tables."""
 
 import re
-import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 import orjson
-import structlog
 
-from trace_etl.api.user.query import MAX_BYTES
 from trace_etl.data.errors import DataUnavailable
 from trace_etl.data.snapshots import Snapshot, open_snapshot
 from trace_etl.model.errors import Fault, Invalid, Unavailable
 from trace_etl.query.duckdb_types import duckdb_type
-from trace_etl.query.errors import NoDataYet, QueryTooLarge
+from trace_etl.query.errors import NoDataYet, QueryLimitExceeded, QueryTooLarge
 from trace_etl.query.json_values import json_safe
+from trace_etl.query.requests import DatasetView, QueryLimits
 from trace_etl.query.tables import ReadBudget, open_table
 
 _FETCH_ROWS = 200
 _ENGINE_FAILURES = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException)
 _LINE_EXCERPT = re.compile(r"\n\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
-_log = structlog.stdlib.get_logger()
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SETTINGS_HINT = re.compile(r'\n\nUse "SET .*', re.DOTALL)
-
-
-@dataclass(frozen=True)
-class DatasetView:
-    """A dataset's name, its files, and its columns in case that it has no files."""
-
-    name: str
-    files: list[str]
-    columns: list[dict[str, str]]
-    table: str | None = None
-    """The table in Postgres data that may hold its rows instead."""
-
-
-@dataclass(frozen=True)
-class QueryLimits:
-    """What one query may return and use."""
-
-    rows: int
-    memory: str
-    threads: int
-    bytes: int = MAX_BYTES
-    seconds: float = 60.0
-    table_bytes: int = 2**30
 
 
 @dataclass(frozen=True)
@@ -59,49 +34,34 @@ class QueryResult:
     truncated: bool
 
 
-class QueryStopped(Exception):
-    """`QueryRun.stop` was called."""
-
-
 @dataclass
 class QueryRun:
-    """One run of a query. Another thread may stop it at any time."""
+    """One run of a query, in this process. `pool` runs it in a process that can be killed."""
 
     sql: str
     views: list[DatasetView]
     limits: QueryLimits
     data_dsn: str | None = None
-    _stopping: threading.Event = field(default_factory=threading.Event)
-    _engine: duckdb.DuckDBPyConnection | None = None
-    _snapshot: Snapshot | None = None
+    engine: duckdb.DuckDBPyConnection | None = None
+    """A new engine with these limits, which the caller closes. Default: open one."""
     budget: ReadBudget = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = ReadBudget(self.limits.table_bytes)
 
-    def stop(self) -> None:
-        """Make `execute` raise QueryStopped.
-
-        Call it repeatedly until `execute` ends: DuckDB ignores an interrupt between two statements.
-        """
-        self._stopping.set()
-        self.budget.is_stopped = True
-        engine, snapshot = self._engine, self._snapshot
-        if engine is not None:
-            engine.interrupt()
-        if snapshot is not None:
-            snapshot.cancel()
-
     def execute(self) -> QueryResult:
-        """Run the query. Raises Invalid, NoDataYet, Unavailable or QueryStopped."""
+        """Run the query. Raises Invalid, NoDataYet or Unavailable."""
         try:
-            with self._open_snapshot() as snapshot, _open_engine(self.limits) as engine:
+            with (
+                self._open_snapshot() as snapshot,
+                self.engine or open_engine(self.limits) as engine,
+            ):
                 return self._run(engine, snapshot)
         except DataUnavailable as error:
-            if self._stopping.is_set():
-                raise QueryStopped from error
-            _log.error("postgres_data_unavailable", error=str(error))
             raise Unavailable("Postgres data does not answer; try again") from error
+
+    def _open_engine(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        return open_engine(self.limits) if self.engine is None else nullcontext(self.engine)
 
     @contextmanager
     def _open_snapshot(self) -> Generator[Snapshot | None]:
@@ -110,33 +70,22 @@ class QueryRun:
             yield None
             return
         with open_snapshot(self.data_dsn, self.limits.seconds) as snapshot:
-            self._snapshot = snapshot
-            try:
-                yield snapshot
-            finally:
-                self._snapshot = None
+            yield snapshot
 
     def _run(self, engine: duckdb.DuckDBPyConnection, snapshot: Snapshot | None) -> QueryResult:
-        self._engine = engine
         try:
-            _prepare_engine(engine, self.views, snapshot, self.budget)
-            if self._stopping.is_set():
-                raise QueryStopped
+            prepare_engine(engine, self.views, snapshot, self.budget)
             return self._fetch_result(engine.execute(self.sql))
-        except duckdb.InterruptException as error:
-            raise QueryStopped from error
         except duckdb.Error as error:
             raise self._translate_error(error) from error
-        finally:
-            self._engine = None
+        except MemoryError as error:
+            raise self._too_large() from error
 
     def _fetch_result(self, cursor: duckdb.DuckDBPyConnection) -> QueryResult:
         columns = [{"name": d[0], "type": str(d[1])} for d in cursor.description or []]
         rows: list[bytes] = []
         bytes_left = self.limits.bytes
         for row in _fetch_rows(cursor):
-            if self._stopping.is_set():
-                raise QueryStopped
             encoded = orjson.dumps([json_safe(value) for value in row])
             bytes_left -= len(encoded) + 1
             if len(rows) == self.limits.rows or bytes_left < 0:
@@ -148,9 +97,8 @@ class QueryRun:
         if self.budget.failure is not None:
             return self.budget.failure
         if isinstance(error, duckdb.OutOfMemoryException):
-            return QueryTooLarge(self.limits.memory)
+            return self._too_large()
         if isinstance(error, _ENGINE_FAILURES) or self._names_a_file(error):
-            _log.error("pinned_files_unreadable", error=str(error))
             return Unavailable(
                 "cannot read the pinned files; the log of the Query Service has the details"
             )
@@ -158,19 +106,30 @@ class QueryRun:
             return Invalid([Fault("sql", "reads something that is not a published dataset")])
         return Invalid([_sql_fault(str(error))])
 
+    def _too_large(self) -> QueryLimitExceeded:
+        return QueryTooLarge.of(f"needed more than {self.limits.memory} of memory")
+
     def _names_a_file(self, error: duckdb.Error) -> bool:
         # The SQL guard rejects file names in SQL, so this file is missing or damaged.
         message = str(error)
         return any(file in message for view in self.views for file in view.files)
 
 
-def _open_engine(limits: QueryLimits) -> duckdb.DuckDBPyConnection:
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as 1.5GB."""
+    number = text.rstrip("kMGTB")
+    return int(float(number) * _UNITS[text[len(number) :]])
+
+
+def open_engine(limits: QueryLimits) -> duckdb.DuckDBPyConnection:
+    """Open an engine that holds no data and reads no extensions."""
     return duckdb.connect(
         ":memory:",
         config={
             "memory_limit": limits.memory,
             "threads": limits.threads,
             "temp_directory": "",
+            "secret_directory": "",
             "python_enable_replacements": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -179,7 +138,7 @@ def _open_engine(limits: QueryLimits) -> duckdb.DuckDBPyConnection:
     )
 
 
-def _prepare_engine(
+def prepare_engine(
     engine: duckdb.DuckDBPyConnection,
     views: list[DatasetView],
     snapshot: Snapshot | None,
@@ -207,7 +166,11 @@ def _select_statement(view: DatasetView) -> str:
         raise NoDataYet(
             f"dataset {view.name!r} has no data yet: none of its partitions is committed"
         )
-    columns = [f"NULL::{duckdb_type(c['type'])} AS {_quote_name(c['name'])}" for c in view.columns]
+    columns = [
+        # DuckDB reads a column without a name as C and its index.
+        f"NULL::{duckdb_type(c['type'])} AS {_quote_name(c['name'] or f'C{n}')}"
+        for n, c in enumerate(view.columns)
+    ]
     return f"SELECT {', '.join(columns)} WHERE false"
 
 

@@ -1,41 +1,39 @@
 """Errors of the Query Service."""
 
-from trace_etl.model.errors import Conflict, Fault, Invalid
+from trace_etl.model.errors import Conflict, Fault, Invalid, TooManyRequests
 
 
 class QueryLimitExceeded(Invalid):
     """A query needs more of a resource than a query may use."""
 
-    def __init__(self, excess: str) -> None:
+    @classmethod
+    def of(cls, excess: str) -> "QueryLimitExceeded":
         advice = "read fewer blocks or columns, or make it a job of a DAG"
-        super().__init__([Fault("sql", f"{excess}; {advice}")])
+        return cls([Fault("sql", f"{excess}; {advice}")])
 
 
 class QueryTimedOut(QueryLimitExceeded):
-    """The query ran longer than the timeout."""
+    """The query took more time, or more processor time, than a query may take."""
 
     code = "query_timed_out"
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"ran longer than {seconds:g} s and was stopped")
-
 
 class QueryTooLarge(QueryLimitExceeded):
-    """The query needed more memory than a query may use."""
+    """The query needed more memory, or read more of Postgres data, than a query may."""
 
     code = "query_too_large"
 
-    def __init__(self, memory: str) -> None:
-        super().__init__(f"needed more than {memory} of memory")
+
+class QueryCrashed(QueryLimitExceeded):
+    """The process that ran the query ended."""
+
+    code = "query_crashed"
 
 
-class TablesTooLarge(QueryLimitExceeded):
-    """The query read more bytes from Postgres data than a query may read."""
+class TooManyQueries(TooManyRequests):
+    """One user runs too many queries at once."""
 
-    code = "query_too_large"
-
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__(f"reads more than {max_bytes / 2**20:g} MiB of tables in Postgres data")
+    code = "too_many_queries"
 
 
 class NoDataYet(Conflict):

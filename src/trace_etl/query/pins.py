@@ -10,7 +10,7 @@ from trace_etl.model.errors import Invalid
 from trace_etl.model.storage import StorageRef, hot_table
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore, object_key
-from trace_etl.query.sql_guard import GuardedQuery, TableReference
+from trace_etl.query.requests import TableReference
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import PublishedDataset
 from trace_etl.state.db.pool import Conn, Pool
@@ -37,11 +37,12 @@ class Pin:
         return self.partitions[-1].columns if self.partitions else []
 
 
-async def pin_datasets(pool: Pool, org_id: UUID, query: GuardedQuery) -> list[Pin]:
-    """Pin every dataset that the query names, in one snapshot. Raises Invalid for unknown names."""
+async def pin_datasets(pool: Pool, org_id: UUID, tables: list[TableReference]) -> list[Pin]:
+    """Pin every dataset that a query names, in one snapshot. Raises Invalid for unknown names."""
     async with snapshot(pool) as conn:
-        found = await datasets.list_published(conn, org_id, query.names)
-        unknown = _list_unknown(query, {d.name for d in found})
+        found = await datasets.list_published(conn, org_id, sorted({t.name for t in tables}))
+        published = {d.name for d in found}
+        unknown = [table for table in tables if table.name not in published]
         if unknown:
             known = await datasets.list_published_names(conn, org_id)
             raise Invalid([table.fault(_explain_unknown(table.name, known)) for table in unknown])
@@ -52,11 +53,6 @@ async def _pin_dataset(conn: Conn, dataset: PublishedDataset) -> Pin:
     found = tuple(await partitions.list_all_partitions(conn, dataset.dataset_version))
     table = None if found else hot_table(dataset.dataset_uuid, dataset.dataset_version)
     return Pin(dataset.name, dataset.dataset_version, found, table)
-
-
-def _list_unknown(query: GuardedQuery, published: set[str]) -> list[TableReference]:
-    known = published | query.cte_names
-    return [table for table in query.tables if table.name not in known]
 
 
 def _explain_unknown(name: str, known: list[str]) -> str:

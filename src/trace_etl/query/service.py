@@ -2,11 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
 from uuid import UUID
 
 import orjson
@@ -15,25 +13,24 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from trace_etl.api.user.query import QueryReply, QueryRequest
+from trace_etl.api.user.query import MAX_ROWS, QueryReply, QueryRequest
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import User, UserDep, UserKeys
 from trace_etl.model.errors import Forbidden, TraceError, Unavailable
 from trace_etl.objects.opening import open_store
 from trace_etl.query import metrics
-from trace_etl.query.engine import DatasetView, QueryLimits, QueryResult, QueryRun
 from trace_etl.query.errors import QueryTimedOut
 from trace_etl.query.pins import Pin, PinnedFiles, pin_datasets
+from trace_etl.query.pool import QueryAnswer, QueryPool, QueryProcess, open_pool
+from trace_etl.query.requests import DatasetView
 from trace_etl.query.settings import QuerySettings
-from trace_etl.query.sql_guard import SqlGuard
+from trace_etl.query.slots import FairSlots
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import CONNECTION_ERRORS, Pool, make_pool
 
-_INTERRUPT_SECONDS = 0.05
 _MAX_BODY = 1024 * 1024
 _CLIENT_CLOSED_REQUEST = 499
-T = TypeVar("T")
 _log = structlog.stdlib.get_logger()
 
 
@@ -43,86 +40,63 @@ class ClientDisconnected(Exception):
 
 @dataclass(frozen=True)
 class QueryExecutor:
-    """Runs queries with limited concurrency and time; stops those whose client disconnects."""
+    """Runs queries in processes, with limits for each query and slots shared between users."""
 
     cfg: QuerySettings
     pool: Pool
-    guard: SqlGuard
+    processes: QueryPool
     files: PinnedFiles
-    slots: asyncio.Semaphore
-    threads: ThreadPoolExecutor
-    running: set[int] = field(default_factory=set[int])
+    slots: FairSlots
 
-    @property
-    def free_slots(self) -> int:
-        """Queries that could start now."""
-        return self.cfg.query_slots - len(self.running)
+    async def answer(self, body: QueryRequest, user: str, request: Request) -> bytes:
+        """Return the encoded reply. Raises ClientDisconnected, and the errors of each step."""
+        work = asyncio.create_task(self._answer(body, user))
+        disconnected = asyncio.create_task(_wait_for_disconnect(request))
+        try:
+            await asyncio.wait({work, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ClientDisconnected
+            return work.result()
+        finally:
+            disconnected.cancel()
+            work.cancel()
+            await asyncio.wait({work})
 
-    async def answer(self, body: QueryRequest, request: Request) -> bytes:
-        """Return the encoded reply. Raises the errors of the SQL guard, the pins and the engine."""
+    async def _answer(self, body: QueryRequest, user: str) -> bytes:
         started = time.monotonic()
-        query = await self._in_thread(self.guard.check, body.sql)
-        async with self._take_slot():
-            pins = await pin_datasets(self.pool, self.cfg.org_id, query)
-            views = await self._in_thread(self._make_views, pins)
-            limits = QueryLimits(
-                body.limit,
-                self.cfg.query_memory,
-                self.cfg.query_threads,
-                seconds=self.cfg.query_seconds,
-                table_bytes=self.cfg.query_table_bytes,
-            )
-            run = QueryRun(body.sql, views, limits, self.cfg.data_dsn)
-            result = await self._supervise(run, request)
+        async with (
+            self.slots.take(user, self.cfg.query_wait_seconds),
+            self.processes.take() as process,
+        ):
+            pins, answer = await self._run(process, body)
         elapsed = round((time.monotonic() - started) * 1000, 1)
         _log.info(
             "query_answered",
             datasets=[p.name for p in pins],
-            rows=len(result.rows),
-            truncated=result.truncated,
+            rows=answer.row_count,
+            truncated=answer.truncated,
             elapsed_ms=elapsed,
         )
-        return _encode_reply(result, pins, elapsed)
+        return _encode_reply(answer, pins, elapsed)
+
+    async def _run(
+        self, process: QueryProcess, body: QueryRequest
+    ) -> tuple[list[Pin], QueryAnswer]:
+        """Check, pin and run a query within its time. Raises QueryTimedOut."""
+        cfg, limits = self.cfg, self.cfg.limits(body.limit)
+        try:
+            async with asyncio.timeout(cfg.query_seconds):
+                tables = await process.check(body.sql, limits)
+                pins = await pin_datasets(self.pool, cfg.org_id, tables)
+                views = await asyncio.to_thread(self._make_views, pins)
+                return pins, await process.run(body.sql, views, limits, cfg.data_dsn)
+        except TimeoutError as error:
+            raise QueryTimedOut.of(
+                f"ran longer than {limits.seconds:g} s and was stopped"
+            ) from error
 
     def _make_views(self, pins: list[Pin]) -> list[DatasetView]:
         return [DatasetView(p.name, self.files.list_uris(p), p.columns, p.table) for p in pins]
-
-    @asynccontextmanager
-    async def _take_slot(self) -> AsyncGenerator[None]:
-        try:
-            async with asyncio.timeout(self.cfg.query_wait_seconds):
-                await self.slots.acquire()
-        except TimeoutError as error:
-            raise Unavailable("too many queries are running; try again later") from error
-        query_id = id(asyncio.current_task())
-        self.running.add(query_id)
-        try:
-            yield
-        finally:
-            self.running.discard(query_id)
-            self.slots.release()
-
-    async def _supervise(self, run: QueryRun, request: Request) -> QueryResult:
-        """Run a query. Raises QueryTimedOut or ClientDisconnected."""
-        work = asyncio.ensure_future(self._in_thread(run.execute))
-        disconnected = asyncio.create_task(_wait_for_disconnect(request))
-        try:
-            await asyncio.wait(
-                {work, disconnected},
-                timeout=self.cfg.query_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if work.done():
-                return work.result()
-            if disconnected.done():
-                raise ClientDisconnected
-            raise QueryTimedOut(self.cfg.query_seconds)
-        finally:
-            disconnected.cancel()
-            await _stop_and_wait(run, work)
-
-    async def _in_thread(self, call: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, call, *args)
 
 
 async def _wait_for_disconnect(request: Request) -> None:
@@ -130,22 +104,13 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-async def _stop_and_wait(run: QueryRun, work: "asyncio.Future[QueryResult]") -> None:
-    """Stop the engine if it still runs, and wait for its end: it occupies a slot until then."""
-    while not work.done():
-        run.stop()
-        await asyncio.wait({work}, timeout=_INTERRUPT_SECONDS)
-    if not work.cancelled():
-        work.exception()  # mark as retrieved: the error of a stopped engine is of no interest
-
-
-def _encode_reply(result: QueryResult, pins: list[Pin], elapsed_ms: float) -> bytes:
+def _encode_reply(answer: QueryAnswer, pins: list[Pin], elapsed_ms: float) -> bytes:
     return orjson.dumps(
         {
-            "columns": result.columns,
-            "rows": [orjson.Fragment(row) for row in result.rows],
-            "row_count": len(result.rows),
-            "truncated": result.truncated,
+            "columns": answer.columns,
+            "rows": orjson.Fragment(b"[" + answer.rows + b"]"),
+            "row_count": answer.row_count,
+            "truncated": answer.truncated,
             "elapsed_ms": elapsed_ms,
             "pinned": [
                 {
@@ -161,19 +126,16 @@ def _encode_reply(result: QueryResult, pins: list[Pin], elapsed_ms: float) -> by
 
 @asynccontextmanager
 async def open_app(cfg: QuerySettings) -> AsyncGenerator[FastAPI]:
-    """Open the pool and the threads, and yield the app."""
-    # One thread more than slots: the SQL guard must not wait for running queries.
-    with ThreadPoolExecutor(cfg.query_slots + 1, "query") as threads:
-        async with make_pool(cfg.state_dsn, size=cfg.pool_size) as pool:
-            queries = QueryExecutor(
-                cfg,
-                pool,
-                SqlGuard(),
-                PinnedFiles(open_store(cfg.objects_url)),
-                asyncio.Semaphore(cfg.query_slots),
-                threads,
-            )
-            yield make_app(cfg, queries)
+    """Open the database pool and the query processes, and yield the app."""
+    async with (
+        make_pool(cfg.state_dsn, size=cfg.pool_size) as pool,
+        open_pool(cfg.query_slots, cfg.limits(MAX_ROWS)) as processes,
+    ):
+        slots = FairSlots(cfg.query_slots, cfg.slots_per_user, cfg.query_queue_per_user)
+        yield make_app(
+            cfg,
+            QueryExecutor(cfg, pool, processes, PinnedFiles(open_store(cfg.objects_url)), slots),
+        )
 
 
 def make_app(cfg: QuerySettings, queries: QueryExecutor) -> FastAPI:
@@ -189,7 +151,7 @@ def make_app(cfg: QuerySettings, queries: QueryExecutor) -> FastAPI:
         await _check_caller(queries.pool, user, cfg.org_id)
         try:
             with metrics.SECONDS.time():
-                answer = await queries.answer(body, request)
+                answer = await queries.answer(body, user.name, request)
         except ClientDisconnected:
             metrics.QUERIES.labels("client_gone").inc()
             return Response(status_code=_CLIENT_CLOSED_REQUEST)
@@ -203,7 +165,7 @@ def make_app(cfg: QuerySettings, queries: QueryExecutor) -> FastAPI:
     async def get_metrics(user: UserDep) -> Response:
         """Counters of this process, in the Prometheus text format."""
         await _check_caller(queries.pool, user, cfg.org_id)
-        metrics.SLOTS.set(queries.free_slots)
+        metrics.SLOTS.set(queries.slots.free)
         return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
     return app

@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, cast
 
 import duckdb
 
 from trace_etl.model.errors import Fault, Invalid
+from trace_etl.query.requests import TableReference
 
 # Table functions that read no file and no system table.
 TABLE_FUNCTIONS = frozenset(
@@ -37,7 +38,7 @@ _REFUSED = frozenset(
         "parse_duckdb_log_message",
     }
 )
-_SYSTEM_PREFIXES = ("pg_", "duckdb_", "pragma_", "current_", "has_", "read_")
+_SYSTEM_PREFIXES = ("pg_", "duckdb_", "pragma_", "current_", "has_", "read_", "__internal_")
 _HARMLESS = frozenset(
     {
         "pg_typeof",
@@ -49,39 +50,31 @@ _HARMLESS = frozenset(
         "current_localtimestamp",
     }
 )
+# Every kind of node that a SELECT may consist of. Any other kind is refused.
+_EXPRESSIONS = frozenset(
+    {"BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT"}
+    | {"DEFAULT", "FUNCTION", "LAMBDA", "LAMBDA_REF", "OPERATOR", "POSITIONAL_REFERENCE", "STAR"}
+    | {"SUBQUERY", "TYPE", "WINDOW"}
+)
+_RELATIONS = frozenset(
+    {"BASE_TABLE", "CTE_NODE", "EMPTY", "EXPRESSION_LIST", "JOIN", "PIVOT", "RECURSIVE_CTE_NODE"}
+    | {"SELECT_NODE", "SET_OPERATION_NODE", "SHOW_REF", "SUBQUERY", "TABLE_FUNCTION"}
+)
+_DETAILS = re.compile(r"ORDER_DEFAULT|ASCENDING|DESCENDING|\w+_MODIFIER|\w+_TYPE_INFO")
+# DuckDB resolves these names to system tables where no CTE hides them.
+_SYSTEM_TABLES = ("duckdb_", "pg_", "pragma_", "sqlite_")
 _PARSE = "SELECT json_serialize_sql(?, skip_null := true, skip_empty := true)"
 _FIRST_KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*([A-Za-z_]+)", re.DOTALL)
 # DuckDB's lexer needs cubic time for a run of signs: a minute for 4,000 of them.
 _SIGNS = re.compile(r"[-+]*\+[-+]*")
 _MAX_SIGNS = 100
 _NO_POSITION = 2**64 - 1
+_SEES_ITS_CTE = {("RECURSIVE_CTE_NODE", "right"), ("CTE_NODE", "child")}
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 Node = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TableReference:
-    """A table that the SQL names, and its position."""
-
-    name: str
-    line: int | None
-    column: int | None
-
-    def fault(self, message: str) -> Fault:
-        return Fault("sql", message, self.line, self.column)
-
-
-@dataclass(frozen=True)
-class GuardedQuery:
-    """A SELECT that may run, the tables it names, and the names that its WITH clauses define."""
-
-    sql: str
-    tables: tuple[TableReference, ...]
-    cte_names: frozenset[str]
-
-    @property
-    def names(self) -> list[str]:
-        return sorted({table.name for table in self.tables})
+Scope = frozenset[str]
+"""The names of the CTEs that a node can refer to."""
 
 
 class SqlGuard:
@@ -98,16 +91,19 @@ class SqlGuard:
             },
         )
 
-    def check(self, sql: str) -> GuardedQuery:
-        """Check a query. Raises Invalid with every fault found."""
+    def check(self, sql: str) -> list[TableReference]:
+        """Return the datasets that a query reads. Raises Invalid with every fault found."""
         nodes = list(_walk(self._parse(sql)))
         faults = {
-            (f.line, f.column): f for node in reversed(nodes) for f in _list_faults(sql, node)
+            (f.line, f.column): f for node in reversed(nodes) for f in _list_faults(sql, *node)
         }
         if faults:
             raise Invalid(list(faults.values())[::-1])
-        tables = [_read_reference(sql, node) for node in nodes if node.get("type") == "BASE_TABLE"]
-        return GuardedQuery(sql, tuple(tables), frozenset(_list_cte_names(nodes)))
+        return [
+            TableReference(_fold(node["table_name"]), *_locate(sql, node))
+            for node, scope in nodes
+            if node.get("type") == "BASE_TABLE" and not _is_cte(node, scope)
+        ]
 
     def _parse(self, sql: str) -> Node:
         for signs in _SIGNS.finditer(sql):
@@ -135,30 +131,44 @@ def position(sql: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
 
-def _walk(root: Node) -> Iterator[Node]:
-    """Yield every node of the parse tree, in the order of the text."""
-    pending: list[object] = [root]
+def _fold(name: object) -> str:
+    """Fold the case like DuckDB does, for ASCII only: `str.lower` maps the Kelvin sign to k."""
+    return str(name).translate(_LOWER)
+
+
+def _walk(root: Node) -> Iterator[tuple[Node, Scope]]:
+    """Yield every node of the parse tree with its scope, in the order of the text."""
+    pending: list[tuple[object, Scope]] = [(root, frozenset())]
     while pending:
-        node = pending.pop()
+        node, scope = pending.pop()
         if isinstance(node, dict):
             found = cast(Node, node)
-            yield found
-            pending.extend(reversed(list(found.values())))
+            yield found, scope
+            pending.extend(reversed(list(_list_children(found, scope))))
         elif isinstance(node, list):
-            pending.extend(reversed(cast(list[object], node)))
+            pending.extend((child, scope) for child in reversed(cast(list[object], node)))
 
 
-def _list_cte_names(nodes: list[Node]) -> Iterator[str]:
-    for node in nodes:
-        for entry in cast(list[Node], node.get("cte_map", {}).get("map", [])):
-            yield str(entry["key"]).lower()
-        if "cte_name" in node:
-            yield str(node["cte_name"]).lower()
+def _list_children(node: Node, scope: Scope) -> Iterator[tuple[object, Scope]]:
+    """Yield the values of a node, each with its scope. A CTE is visible after its definition."""
+    for entry in cast(list[Node], node.get("cte_map", {}).get("map", [])):
+        yield entry["value"], scope
+        scope |= {_fold(entry["key"])}
+    for key, value in node.items():
+        if key == "cte_map" or (key == "value" and node.get("class") == "CONSTANT"):
+            continue
+        if (str(node.get("type")), key) in _SEES_ITS_CTE:
+            yield value, scope | {_fold(node["cte_name"])}
+        else:
+            yield value, scope
 
 
-def _read_reference(sql: str, node: Node) -> TableReference:
-    line, column = _locate(sql, node)
-    return TableReference(str(node["table_name"]).lower(), line, column)
+def _is_cte(node: Node, scope: Scope) -> bool:
+    """Whether a table reference names a CTE. Names with a schema do not."""
+    schema = node.get("schema_name")
+    if schema is not None and _fold(schema) != "recurring":
+        return False
+    return "catalog_name" not in node and _fold(node["table_name"]) in scope
 
 
 def _locate(sql: str, node: Node) -> tuple[int, int] | tuple[None, None]:
@@ -166,33 +176,56 @@ def _locate(sql: str, node: Node) -> tuple[int, int] | tuple[None, None]:
     return (None, None) if offset == _NO_POSITION else position(sql, int(offset))
 
 
-def _list_faults(sql: str, node: Node) -> Iterator[Fault]:
-    message = _find_problem(node)
+def _list_faults(sql: str, node: Node, scope: Scope) -> Iterator[Fault]:
+    message = _find_problem(node, scope)
     if message:
         yield Fault("sql", message, *_locate(sql, node))
 
 
-def _find_problem(node: Node) -> str | None:
+def _find_problem(node: Node, scope: Scope) -> str | None:
     """Return why a node of the parse tree is not allowed, if it is not."""
     kind = node.get("type")
+    if kind == "VALUE_PARAMETER":
+        return "a parameter has no value here; write the value into the SQL"
+    if not _is_known(node):
+        return f"{node.get('class', kind)} is not available here"
     if kind == "TABLE_FUNCTION":
-        name = str(node.get("function", {}).get("function_name", "?")).lower()
+        name = _fold(node.get("function", {}).get("function_name", "?"))
         if name not in TABLE_FUNCTIONS:
             return f"cannot read from {name}(); name published datasets instead"
     if "function_name" in node and is_refused(str(node["function_name"])):
-        return f"the function {str(node['function_name']).lower()} is not available here"
-    if kind == "BASE_TABLE" and not _is_bare_name(node):
-        return "only published datasets can be read, by their bare names"
+        return f"the function {_fold(node['function_name'])} is not available here"
+    if kind == "BASE_TABLE":
+        return _find_name_problem(node, scope)
     if kind == "SHOW_REF" and "query" not in node:
         return "SHOW is not available here; `trace datasets` lists the datasets"
-    if kind == "VALUE_PARAMETER":
-        return "a parameter has no value here; write the value into the SQL"
     return None
+
+
+def _is_known(node: Node) -> bool:
+    if "class" in node:
+        return node["class"] in _EXPRESSIONS
+    kind = node.get("type", "EMPTY")
+    if isinstance(kind, dict):  # a value with its type
+        return True
+    return kind in _RELATIONS or _DETAILS.fullmatch(str(kind)) is not None
+
+
+def _find_name_problem(node: Node, scope: Scope) -> str | None:
+    name = _fold(node["table_name"])
+    if _is_cte(node, scope):
+        # Safe even if DuckDB does not see the CTE here: the name must mean nothing else to it.
+        if name.startswith(_SYSTEM_TABLES) or "." in name:
+            return f"choose another name than {name!r}: system tables and files have such names"
+        return None
+    return (
+        None if _is_bare_name(node) else "only published datasets can be read, by their bare names"
+    )
 
 
 def is_refused(function: str) -> bool:
     """Whether queries must not call a scalar or aggregate function."""
-    name = function.lower()
+    name = _fold(function)
     return name in _REFUSED or (name.startswith(_SYSTEM_PREFIXES) and name not in _HARMLESS)
 
 

@@ -13,7 +13,7 @@ from trace_etl.dag.buffered_datasets import RESERVED
 from trace_etl.data.columns import arrow_schema
 from trace_etl.data.snapshots import Snapshot
 from trace_etl.data.table_reader import Condition
-from trace_etl.query.errors import TablesTooLarge
+from trace_etl.query.errors import QueryTooLarge
 
 _BLOCK = "block_number"
 _arrow: Any = ds  # it ships no types
@@ -30,15 +30,15 @@ class ReadBudget:
     max_bytes: int
     bytes_read: int = 0
     failure: Exception | None = None
-    is_stopped: bool = False
     scans: list[str] = field(default_factory=list[str])
     """The scans that were sent to Postgres, as text."""
 
     def spend(self, size: int) -> None:
-        """Count bytes that were read. Raises TablesTooLarge above the maximum."""
+        """Count bytes that were read. Raises QueryTooLarge above the maximum."""
         self.bytes_read += size
         if self.bytes_read > self.max_bytes:
-            raise TablesTooLarge(self.max_bytes)
+            size_limit = f"{self.max_bytes / 2**20:g} MiB"
+            raise QueryTooLarge.of(f"reads more than {size_limit} of tables in Postgres data")
 
 
 class TableDataset(_arrow.InMemoryDataset):
@@ -80,8 +80,6 @@ class TableDataset(_arrow.InMemoryDataset):
         self._budget.scans.append(f"{','.join(schema.names)} WHERE {where or 'true'}")
         try:
             for batch in self._snapshot.read_batches(self._table, schema, conditions):
-                if self._budget.is_stopped:
-                    return
                 self._budget.spend(batch.nbytes)
                 yield batch
         except Exception as error:

@@ -20,15 +20,14 @@ _log = structlog.stdlib.get_logger()
 
 @dataclass
 class CronTrigger:
-    """Triggers the due ticks of all cron jobs."""
+    """Triggers due ticks. Keeps the last handled tick of each job."""
 
     api: DispatcherApi
     refresh: timedelta
     tolerance: timedelta
     """A tick that is later than this counts as missed."""
     metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
-    _last_ticks: dict[CronJob, datetime] = field(default_factory=dict[CronJob, datetime])
-    """The last handled tick of each job."""
+    _done: dict[CronJob, datetime] = field(default_factory=dict[CronJob, datetime])
     _refreshed: datetime | None = None
     _failures: int = 0
 
@@ -56,23 +55,23 @@ class CronTrigger:
         if self._refreshed is None or now >= self._refreshed + self.refresh:
             await self._refresh_jobs(now)
             self._refreshed = now
-        for job in self._last_ticks:
+        for job in self._done:
             await self._fire_due(job, now)
         return min([self._refreshed + self.refresh, *self._list_next_ticks(now)])
 
     async def _fire_due(self, job: CronJob, now: datetime) -> None:
-        for tick in ticks.due(job.schedule, self._last_ticks[job], now, tolerance=self.tolerance):
+        for tick in ticks.due(job.schedule, self._done[job], now, tolerance=self.tolerance):
             await self._fire(job, tick, now)
-            self._last_ticks[job] = tick
+            self._done[job] = tick
         # Ticks that the missed-tick policy skips are not considered again.
-        self._last_ticks[job] = max(self._last_ticks[job], now - self.tolerance)
+        self._done[job] = max(self._done[job], now - self.tolerance)
 
     async def _refresh_jobs(self, now: datetime) -> None:
-        last_ticks: dict[CronJob, datetime] = {}
+        known: dict[CronJob, datetime] = {}
         for job in await self.api.cron_jobs():
-            last_ticks[job] = self._last_ticks.get(job) or await self._find_start(job, now)
-        self._last_ticks = last_ticks
-        self.metrics.jobs.set(len(last_ticks))
+            known[job] = self._done.get(job) or await self._find_start(job, now)
+        self._done = known
+        self.metrics.jobs.set(len(known))
 
     async def _find_start(self, job: CronJob, now: datetime) -> datetime:
         """Return the time after which ticks are due: the last fired tick, or now for a new job."""
@@ -91,5 +90,5 @@ class CronTrigger:
         _log.info("tick_fired", dag=job.dag, job=job.job, tick=tick.isoformat(), by_us=created)
 
     def _list_next_ticks(self, now: datetime) -> list[datetime]:
-        next_ticks = [ticks.following(job.schedule, now) for job in self._last_ticks]
+        next_ticks = [ticks.following(job.schedule, now) for job in self._done]
         return [tick for tick in next_ticks if tick is not None]

@@ -8,7 +8,6 @@ from pydantic import Field, StringConstraints
 from trace_etl.api.body import Reply, Request
 
 MAX_ROWS = 10_000
-MAX_BYTES = 10 * 1024 * 1024
 
 
 class QueryRequest(Request):

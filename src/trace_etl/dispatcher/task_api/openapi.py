@@ -151,22 +151,20 @@ def _responses(call: RpcEndpoint, refs: Refs) -> Json:
         ok["headers"] = {"ETag": text, "Cache-Control": text}
         responses["304"] = {"description": _MEANING[304]}
     for status in call.refusals:
-        responses[str(status)] = {
-            "$ref": f"#/components/responses/{_refusal_name(codes(call, status))}"
-        }
+        responses[str(status)] = {"$ref": f"#/components/responses/{_named(codes(call, status))}"}
     return responses
 
 
 def _refusals(calls: tuple[RpcEndpoint, ...]) -> Json:
     """Describe every set of refusal codes once."""
     return {
-        _refusal_name(codes(call, status)): _refusal(status, codes(call, status))
+        _named(codes(call, status)): _refusal(status, codes(call, status))
         for call in calls
         for status in call.refusals
     }
 
 
-def _refusal_name(known: list[str]) -> str:
+def _named(known: list[str]) -> str:
     return "_or_".join(known)
 
 
@@ -177,8 +175,8 @@ def codes(call: RpcEndpoint, status: int) -> list[str]:
 
 
 def _refusal(status: int, known: list[str]) -> Json:
-    constraints = {"properties": {"status": {"const": status}, "code": {"enum": known}}}
-    schema = {"allOf": [{"$ref": f"{_REF}Problem"}, constraints]}
+    narrowed = {"properties": {"status": {"const": status}, "code": {"enum": known}}}
+    schema = {"allOf": [{"$ref": f"{_REF}Problem"}, narrowed]}
     return {"description": _MEANING[status], "content": {MEDIA_TYPE: {"schema": schema}}}
 
 
@@ -200,15 +198,15 @@ def describe(app: FastAPI) -> None:
     """Add bearer tokens and refusals to an app's OpenAPI document."""
     framework = app.openapi
 
-    def openapi_document() -> Json:
+    def described() -> Json:
         if app.openapi_schema is None:
-            app.openapi_schema = _add_security_and_refusals(framework())
+            app.openapi_schema = _described(framework())
         return app.openapi_schema
 
-    app.openapi = openapi_document
+    app.openapi = described
 
 
-def _add_security_and_refusals(spec: Json) -> Json:
+def _described(spec: Json) -> Json:
     schemas: Json = spec["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)

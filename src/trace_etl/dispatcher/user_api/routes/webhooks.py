@@ -38,15 +38,15 @@ async def deliver(
 ) -> DeliveryReply:
     """Emit the event of a webhook source for the scope in the body, once per delivery id."""
     async with ctx.pool.connection() as conn:
-        source = await webhooks.find_source(conn, org or str(ctx.webhooks.org_id), dag, job)
-    options = source.options if source else {}
+        to = await webhooks.find_source(conn, org or str(ctx.webhooks.org_id), dag, job)
+    options = to.options if to else {}
     body = await _read_body(
-        request, options.get("max_bytes", MAX_BYTES) if source else _MAX_BYTES_UNKNOWN
+        request, options.get("max_bytes", MAX_BYTES) if to else _MAX_BYTES_UNKNOWN
     )
     signature = Signature(x_trace_timestamp, x_trace_delivery, x_trace_signature)
-    secrets = ctx.webhooks.get_secrets(options["secret"] if source else None)
+    secrets = ctx.webhooks.get_secrets(options["secret"] if to else None)
     signature.verify(body, secrets, window=ctx.webhooks.window)
-    assert source is not None  # the signature of an unknown webhook is never valid
+    assert to is not None  # the signature of an unknown webhook is never valid
     scope = find_scope(_parse(body), options.get("scope", DEFAULT_SCOPE))
     if not x_trace_delivery.isascii() or not x_trace_delivery.isprintable() or not x_trace_delivery:
         raise Invalid(
@@ -59,7 +59,7 @@ async def deliver(
         )
     async with transaction(ctx.pool) as conn:
         event_id, created = await webhooks.deliver(
-            conn, source, x_trace_delivery, scope, hashlib.sha256(body).digest()
+            conn, to, x_trace_delivery, scope, hashlib.sha256(body).digest()
         )
     ctx.wake.outbox.set()
     return DeliveryReply(
@@ -68,7 +68,7 @@ async def deliver(
         partition_key=scope.span.key if scope.span else None,
         cursor=scope.cursor,
         created=created,
-        deferred_by=source.deferred_by,
+        deferred_by=to.deferred_by,
     )
 
 

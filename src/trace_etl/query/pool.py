@@ -1,0 +1,256 @@
+"""A pool of query processes. A query over its limits is killed, and its process replaced."""
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+import structlog
+
+from trace_etl.model.errors import TraceError, Unavailable
+from trace_etl.query import frames
+from trace_etl.query.errors import QueryCrashed, QueryTimedOut, QueryTooLarge
+from trace_etl.query.requests import DatasetView, QueryLimits, TableReference
+
+_MAX_MESSAGE = 8192
+_MAX_FRAME = 64 * 2**20
+_STOP_SECONDS = 10
+_PASSED_ON = (
+    "PATH",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+    "TZ",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
+# Without these, both libraries reserve memory and start threads that the fork would copy.
+_FIXED = {"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+PROCESS_LOST = (asyncio.IncompleteReadError, ConnectionError)
+_log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True)
+class QueryAnswer:
+    """Columns, and rows that are already encoded as JSON, separated by commas."""
+
+    columns: list[dict[str, str]]
+    rows: bytes
+    row_count: int
+    truncated: bool
+
+
+@dataclass
+class QueryProcess:
+    """A running query process, in the service. It answers one request at a time."""
+
+    process_id: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    ended: "asyncio.Future[int]"
+    is_busy: bool = False
+    is_ready: bool = False
+
+    async def check(self, sql: str, limits: QueryLimits) -> list[TableReference]:
+        """Return the datasets that a query reads. Raises Invalid."""
+        tables = orjson.loads(await self._ask({"sql": sql}, limits, []))
+        return [TableReference(**table) for table in tables]
+
+    async def run(
+        self, sql: str, views: list[DatasetView], limits: QueryLimits, data_dsn: str | None
+    ) -> QueryAnswer:
+        """Run a checked query. Raises Invalid, QueryLimitExceeded, NoDataYet or Unavailable."""
+        rows: list[bytes] = []
+        request = {"sql": sql, "views": [asdict(v) for v in views], "data_dsn": data_dsn}
+        summary = orjson.loads(await self._ask(request, limits, rows))
+        return QueryAnswer(rows=b"".join(rows), **summary)
+
+    async def become_ready(self) -> None:
+        """Wait until the process has prepared for the next request. Raises PROCESS_LOST."""
+        while not self.is_ready:
+            kind, _ = await frames.read(self.reader, _MAX_FRAME)
+            self.is_ready = kind == frames.READY
+
+    async def _ask(self, request: dict[str, Any], limits: QueryLimits, rows: list[bytes]) -> bytes:
+        self.is_busy = True
+        content = orjson.dumps({**request, "limits": asdict(limits)})
+        try:
+            await self.become_ready()
+            self.is_ready = False
+            frames.write(self.writer, frames.REQUEST, content)
+            kind, content = await self._receive(limits, rows)
+        except PROCESS_LOST as error:
+            raise _explain_end(await asyncio.shield(self.ended), limits) from error
+        self.is_busy = False
+        if kind == frames.FAILED:
+            raise _raised(content)
+        return content
+
+    async def _receive(self, limits: QueryLimits, rows: list[bytes]) -> tuple[bytes, bytes]:
+        """Collect rows up to the last frame of an answer, and return that frame."""
+        size = 0
+        while True:
+            kind, content = await frames.read(self.reader, _MAX_FRAME)
+            if kind != frames.ROWS:
+                return kind, content
+            size += len(content)
+            if size > limits.bytes + _MAX_FRAME:
+                raise TraceError("a query process sends more than it may")
+            rows.append(content)
+
+
+def _raised(content: bytes) -> TraceError:
+    error, cause = frames.decode_error(content)
+    if type(error) in (TraceError, Unavailable):
+        _log.error("query_failed", code=error.code, cause=cause)
+    return error
+
+
+def _explain_end(status: int, limits: QueryLimits) -> TraceError:
+    if status == -signal.SIGXCPU:
+        return QueryTimedOut.of(f"used more than {limits.cpu_seconds:g} s of processor time")
+    if status == -signal.SIGKILL:  # the kernel needed the memory
+        return QueryTooLarge.of(f"needed more memory than there is; the limit is {limits.memory}")
+    reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    return QueryCrashed.of(
+        f"ended the process that ran it ({reason}), probably because it needed more than"
+        f" {limits.memory} of memory"
+    )
+
+
+@dataclass
+class QueryPool:
+    """Starts processes through a fork server, and keeps those that are idle."""
+
+    limits: QueryLimits
+    """The usual limits. A process prepares for them; each request has its own."""
+    _ids: "itertools.count[int]" = field(default_factory=itertools.count)
+    _idle: list[QueryProcess] = field(default_factory=list[QueryProcess])
+    _ended: "dict[int, asyncio.Future[int]]" = field(default_factory=dict[int, Any])
+    _control: socket.socket | None = None
+    _server: subprocess.Popen[bytes] | None = None
+
+    @asynccontextmanager
+    async def take(self) -> AsyncGenerator[QueryProcess]:
+        """Use one process. It is killed if a request is unfinished at the end of the block."""
+        process = await self._find_idle()
+        try:
+            yield process
+        finally:
+            if process.is_busy:
+                self._discard(process)
+            else:
+                self._idle.append(process)
+
+    async def warm_up(self, processes: int) -> None:
+        """Start processes, so that the first queries do not wait for them."""
+        self._idle += [await self._start() for _ in range(processes)]
+
+    async def _find_idle(self) -> QueryProcess:
+        while self._idle:
+            process = self._idle.pop(0)  # the one that had most time to prepare
+            try:
+                await process.become_ready()
+            except PROCESS_LOST:
+                self._discard(process)
+            except BaseException:
+                self._discard(process)
+                raise
+            else:
+                return process
+        return await self._start()
+
+    async def _start(self) -> QueryProcess:
+        """Start a process and wait until it is ready. Raises Unavailable."""
+        process_id, ended = next(self._ids), asyncio.get_running_loop().create_future()
+        self._ended[process_id] = ended
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        process = QueryProcess(process_id, reader, writer, ended)
+        command = orjson.dumps({"start": process_id, "limits": asdict(self.limits)})
+        try:
+            with theirs:
+                control = self._control or self._start_server()
+                socket.send_fds(control, [command], [theirs.fileno()])
+            await process.become_ready()
+        except PROCESS_LOST as error:
+            self._discard(process)
+            raise Unavailable("no query process could be started; see the log") from error
+        except BaseException:
+            self._discard(process)
+            raise
+        return process
+
+    def _discard(self, process: QueryProcess) -> None:
+        process.writer.close()
+        if not process.ended.done() and self._control is not None:
+            with suppress(ConnectionError):  # the fork server and its processes are dead
+                self._control.send(orjson.dumps({"kill": process.process_id}))
+
+    def _start_server(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-P", "-m", "trace_etl.query.fork_server", str(theirs.fileno())],
+                env={**passed_on, **_FIXED},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        self._control = ours
+        asyncio.get_running_loop().add_reader(ours, self._read_reports, ours)
+        return ours
+
+    def _read_reports(self, control: socket.socket) -> None:
+        try:
+            report = control.recv(_MAX_MESSAGE)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            report = b""
+        if report:
+            ended = orjson.loads(report)
+            self._ended.pop(ended["ended"]).set_result(ended["status"])
+        else:
+            status = self._server.poll() if self._server else None
+            _log.error("query_fork_server_died", status=status)
+            self._drop_server()
+
+    def _drop_server(self) -> None:
+        """Forget the fork server and its processes, which end with it. The next start makes a new one."""
+        control, self._control = self._control, None
+        if control is not None:
+            asyncio.get_running_loop().remove_reader(control)
+            control.close()
+        for ended in self._ended.values():
+            ended.set_result(-signal.SIGKILL)
+        self._ended.clear()
+
+    async def close(self) -> None:
+        """End all processes."""
+        for process in self._idle:
+            process.writer.close()
+        self._drop_server()
+        if self._server is not None:
+            await asyncio.to_thread(self._server.wait, _STOP_SECONDS)
+
+
+@asynccontextmanager
+async def open_pool(processes: int, limits: QueryLimits) -> AsyncGenerator[QueryPool]:
+    """Start the processes, and end them with the block."""
+    pool = QueryPool(limits)
+    try:
+        await pool.warm_up(processes)
+        yield pool
+    finally:
+        await pool.close()

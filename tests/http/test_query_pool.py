@@ -1,0 +1,249 @@
+"""Query processes: each wall against hostile SQL alone, limits, replacement, and fair slots."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.duckdb_corpus import EXHAUSTING, HARMLESS, HOSTILE, fill_in
+from trace_etl.model.errors import Invalid, TraceError, Unavailable
+from trace_etl.query.engine import open_engine, prepare_engine
+from trace_etl.query.errors import QueryTimedOut, QueryTooLarge, TooManyQueries
+from trace_etl.query.pool import QueryPool, open_pool
+from trace_etl.query.requests import DatasetView, QueryLimits
+from trace_etl.query.slots import FairSlots
+from trace_etl.query.sql_guard import SqlGuard
+from trace_etl.query.tables import ReadBudget
+
+LIMITS = QueryLimits(100, "100MB", threads=1)
+SECRET = "root:secret"
+SPIN = "SELECT count(*) FROM range(10000000000) AS a, range(1000) AS b"
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a granted file, and one with secrets."""
+    top = tmp_path_factory.mktemp("walls")
+    (top / "granted").mkdir()
+    numbers = pa.array(range(20), pa.int64())
+    hashes = pa.array([bytes([n]) for n in range(20)])
+    pq.write_table(
+        pa.table({"block_number": numbers, "hash": hashes}), top / "granted" / "b.parquet"
+    )
+    (top / "secret.txt").write_text(SECRET)
+    pq.write_table(pa.table({"secret": [SECRET]}), top / "secret.parquet")
+    return top
+
+
+@pytest.fixture(scope="module", name="views")
+def _views(files: Path) -> list[DatasetView]:
+    return [DatasetView("blocks", [str(files / "granted" / "b.parquet")], [])]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Generator[asyncio.Runner]:
+    with asyncio.Runner() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def pool(runner: asyncio.Runner) -> Generator[QueryPool]:
+    opened = open_pool(2, LIMITS)
+    yield runner.run(opened.__aenter__())
+    runner.run(opened.__aexit__(None, None, None))
+
+
+def hostile(files: Path) -> list[str]:
+    return list(fill_in(HOSTILE, files / "granted" / "b.parquet", files))
+
+
+def test_the_corpora_are_large_enough() -> None:
+    assert len(set(HOSTILE)) >= 300 and len(set(HARMLESS)) >= 100
+
+
+def test_the_sql_guard_alone_stops_every_hostile_select(
+    files: Path, views: list[DatasetView]
+) -> None:
+    """The engine has no restrictions here."""
+    guard = SqlGuard()
+    with duckdb.connect() as engine:
+        engine.execute(f"CREATE VIEW blocks AS FROM read_parquet('{views[0].files[0]}')")
+        for text in hostile(files):
+            try:
+                tables = {table.name for table in guard.check(text)}
+            except Invalid:
+                continue
+            if tables <= {"blocks"}:  # the SQL guard lets it pass: it must be harmless
+                with pytest.raises(duckdb.BinderException):
+                    engine.execute(text)
+
+
+def test_the_engine_and_its_process_alone_stop_every_hostile_select(
+    runner: asyncio.Runner, pool: QueryPool, files: Path, views: list[DatasetView]
+) -> None:
+    """The SQL guard is off. Names of granted files are visible, but no other file's content."""
+    before = sorted(files.rglob("*"))
+
+    async def run(text: str) -> str:
+        async with pool.take() as process:
+            return str(await process.run(text, views, LIMITS, None))
+
+    with locked_engine(views) as engine:
+        for text in hostile(files):
+            is_safe = is_select(text)  # otherwise it may change or crash its engine
+            try:
+                rows = repr(engine.execute(text).fetchall()) if is_safe else runner.run(run(text))
+            except (TraceError, duckdb.Error):
+                continue
+            assert not any(it in rows for it in (SECRET, "root:x:", "TRACE_")), text
+    assert sorted(files.rglob("*")) == before
+
+
+def locked_engine(views: list[DatasetView]) -> duckdb.DuckDBPyConnection:
+    engine = open_engine(LIMITS)
+    prepare_engine(engine, views, None, ReadBudget(0))
+    return engine
+
+
+def is_select(text: str) -> bool:
+    try:
+        (statement,) = duckdb.extract_statements(text)
+    except (duckdb.Error, ValueError):
+        return False
+    return statement.type == duckdb.StatementType.SELECT and "_scan" not in text
+
+
+def test_without_the_sql_guard_the_settings_stay_locked(
+    runner: asyncio.Runner, pool: QueryPool
+) -> None:
+    async def set_something(text: str) -> None:
+        async with pool.take() as process:
+            await process.run(text, [], LIMITS, None)
+
+    for text in ("SET enable_external_access = true", "SET threads = 8", "RESET allowed_paths"):
+        with pytest.raises(Invalid, match="locked"):
+            runner.run(set_something(text))
+
+
+def test_both_walls_let_every_harmless_select_pass(views: list[DatasetView]) -> None:
+    guard = SqlGuard()
+    with locked_engine(views) as engine:
+        for text in HARMLESS:
+            assert {table.name for table in guard.check(text)} <= {"blocks"}, text
+            engine.execute(text).fetchall()
+
+
+def test_every_exhausting_select_is_stopped_and_its_process_replaced(
+    runner: asyncio.Runner, pool: QueryPool
+) -> None:
+    async def run(text: str) -> None:
+        limits = QueryLimits(10, "100MB", threads=1, cpu_seconds=1)
+        async with pool.take() as process:
+            await process.check(text, limits)
+            await process.run(text, [], limits, None)
+
+    async def run_all() -> None:
+        for text in EXHAUSTING:
+            with pytest.raises((QueryTimedOut, QueryTooLarge), match=r"processor time|100MB"):
+                await run(text)
+            await run("SELECT 1")
+
+    runner.run(run_all())
+
+
+def test_a_canceled_query_is_killed(runner: asyncio.Runner, pool: QueryPool) -> None:
+    async def cancel() -> int:
+        async with pool.take() as process:
+            work = asyncio.create_task(process.run(SPIN, [], LIMITS, None))
+            await asyncio.sleep(0)  # let it send the request
+            work.cancel()
+            await asyncio.wait({work})
+        return await process.ended
+
+    assert runner.run(cancel()) == -signal.SIGKILL
+
+
+def test_the_pool_survives_the_death_of_its_fork_server(
+    runner: asyncio.Runner, pool: QueryPool
+) -> None:
+    async def run() -> None:
+        async with pool.take() as process:
+            work = asyncio.create_task(process.run(SPIN, [], LIMITS, None))
+            await asyncio.sleep(0)
+            assert pool._server is not None
+            os.kill(pool._server.pid, signal.SIGKILL)
+            pool._server.wait()
+            with pytest.raises(QueryTooLarge):
+                await work  # the kernel killed the process together with its parent
+        async with pool.take() as process:
+            assert (await process.run("SELECT 1", [], LIMITS, None)).rows == b"[1]"
+
+    runner.run(run())
+
+
+# --- slots ------------------------------------------------------------------------------------
+
+
+async def _start(slots: FairSlots, user: str, log: list[str], release: asyncio.Event) -> None:
+    async with slots.take(user, 60):
+        log.append(user)
+        await release.wait()
+
+
+async def _let_others_run() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_one_user_cannot_take_every_slot() -> None:
+    slots, log, release = FairSlots(4, per_user=3, max_waiting=10), [], asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(6):
+            group.create_task(_start(slots, "ann", log, release))
+        await _let_others_run()
+        assert slots.free == 1
+        group.create_task(_start(slots, "bob", log, release))
+        await _let_others_run()
+        assert log == ["ann", "ann", "ann", "bob"]
+        release.set()
+    assert slots.free == 4 and log.count("ann") == 6
+
+
+async def test_waiting_users_get_slots_in_turn() -> None:
+    slots, log, release = FairSlots(1, per_user=1, max_waiting=10), [], asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for user in ("ann", "ann", "ann", "bob", "cid", "bob"):
+            group.create_task(_start(slots, user, log, release))
+        await _let_others_run()
+        assert len(log) == 1
+        release.set()
+    assert log == ["ann", "ann", "bob", "cid", "ann", "bob"]
+    assert slots.free == 1
+
+
+async def test_the_refusal_names_the_limit() -> None:
+    slots = FairSlots(2, per_user=1, max_waiting=1)
+    async with slots.take("ann", 60):
+        with pytest.raises(TooManyQueries, match="TRACE_QUERY_SLOTS_PER_USER"):
+            async with slots.take("ann", 0.01):
+                pass
+        waiting = asyncio.create_task(_start(slots, "ann", [], asyncio.Event()))
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyQueries, match="TRACE_QUERY_QUEUE_PER_USER"):
+            async with slots.take("ann", 60):
+                pass
+        async with slots.take("bob", 60):
+            with pytest.raises(
+                Unavailable, match=r"all 2 query slots .TRACE_QUERY_SLOTS. were busy"
+            ):
+                async with slots.take("cid", 0.01):
+                    pass
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert slots.free == 2

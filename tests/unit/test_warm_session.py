@@ -19,6 +19,7 @@ from trace_etl.spark.session.engine import JobLabels
 from trace_etl.spark.session.failures import is_spark_lost
 from trace_etl.spark.session.warm_session import WarmSession
 from trace_etl.spark.settings import SparkSettings
+from trace_etl.spark.sql_guard.plan_tree import SqlParser
 
 
 class _Failure(PySparkException):
@@ -57,6 +58,9 @@ class _Engine:
     def use_session(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
         self.on_work()
         yield
+
+    def open_parser(self, session: SparkSession) -> SqlParser:
+        raise AssertionError("no test parses SQL")
 
     def cancel_jobs(self, session: SparkSession, tag: str) -> None: ...
 

@@ -33,8 +33,8 @@ def test_a_cursor_event_is_recorded_and_enqueued_for_routing(shared: Bench, path
     assert (event["cursor_value"], event["partition_key"]) == (12345, None)
     assert (str(event["producer_task_id"]), event["attempt"]) == (attempt.task_id, 1)
     assert str(event["dataset_version"]) == attempt.output["dataset_version"]
-    (intent,) = shared.rows("SELECT * FROM outbox WHERE subject = %s", event["event_id"])
-    assert intent["kind"] == "route_event"
+    (row,) = shared.rows("SELECT * FROM outbox WHERE subject = %s", event["event_id"])
+    assert row["kind"] == "route_event"
 
 
 def test_a_partition_event_is_recorded_with_its_range(shared: Bench) -> None:

@@ -6,7 +6,7 @@ from trace_etl.api.body import Request
 
 
 class WakeUp(Request):
-    """Tells a worker that a task may be ready. The worker must claim the task before it runs it."""
+    """Tells a worker that a task may be ready. The worker must claim the task before running it."""
 
     task_id: UUID
 

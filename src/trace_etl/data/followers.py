@@ -113,7 +113,7 @@ _RECENT_BLOCKS = "SELECT number, hash FROM follower_trail WHERE stream = %s ORDE
 
 
 def list_recent_blocks(conn: Conn, stream: UUID) -> list[tuple[int, bytes]]:
-    """List the blocks that the chain may still replace, and the last final one, in order."""
+    """List the blocks that the chain may still replace, and the last final block, in order."""
     return [(row[0], bytes(row[1])) for row in conn.execute(_RECENT_BLOCKS, (stream,))]
 
 

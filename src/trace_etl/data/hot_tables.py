@@ -55,7 +55,7 @@ def grant_read(conn: Conn, table: str) -> None:
 
 
 def delete_from_block(conn: Conn, table: str, first: int) -> int:
-    """Delete all rows from a block on. Returns their number."""
+    """Delete the rows of block `first` and of all later blocks. Returns their number."""
     query = sql.SQL("DELETE FROM {} WHERE block_number >= %s").format(sql.Identifier(table))
     return conn.execute(query, (first,)).rowcount
 
@@ -72,7 +72,7 @@ SELECT 1 FROM hot_trims
 
 
 def trim_range(conn: Conn, table: str, start: int, end: int) -> int:
-    """Delete the rows of a range that a cold dataset holds, and record it. Returns their number."""
+    """Delete the rows of a range that a cold dataset holds, and record the range. Returns their number."""
     query = sql.SQL("DELETE FROM {} WHERE block_number BETWEEN %s AND %s")
     count = conn.execute(query.format(sql.Identifier(table)), (start, end)).rowcount
     conn.execute(_RECORD_TRIM, {"table": table, "start": start, "end": end})

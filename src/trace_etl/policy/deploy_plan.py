@@ -86,7 +86,7 @@ class PlannedName:
     before: str | None
     after: str | None
     rebuild: GenerationContents | None = None
-    """The contents that the new output must cover before the name moves to it; None: it moves immediately."""
+    """The contents that the new output must cover before the name moves; None: the name moves immediately."""
     readers: list[str] = field(default_factory=list[str])
     """Jobs of other DAGs, as `dag.job`, that read the old output and get no new data."""
 

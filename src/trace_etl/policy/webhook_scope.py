@@ -53,7 +53,7 @@ def _read_number(body: object, path: str, faults: list[Fault]) -> int:
 
 
 def _parse_integer(value: object) -> int | None:
-    """Parse an integer from a number, or from a decimal or 0x text, as chains write it."""
+    """Parse an integer from a number, or from a text in decimal or 0x form."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, str) or len(value) > 20 or not value.isascii():

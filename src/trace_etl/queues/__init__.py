@@ -1,1 +1,1 @@
-"""Wake-up and buffer queues behind one interface. A lost, repeated or late message changes nothing."""
+"""Wake-up and buffer queues behind one interface. Lost, repeated and late messages do no harm."""

@@ -61,7 +61,7 @@ SELECT c.queue, c.consumer_id FROM queue.consumers c
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trace.queue', 0))"
 _CONNECTION_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
-# A crash may lose a message or deliver it again. Neither changes the result.
+# A crash may lose a message or deliver it twice. Neither does harm.
 _NO_WAIT_FOR_DISK = "-c synchronous_commit=off"
 
 

@@ -23,7 +23,7 @@ class BatchMissing(TraceError, code="batch_missing", retryable=True):
 
 
 def read_rows(batch: BufferBatch, store: ObjectStore) -> list[tuple[Any, ...]]:
-    """Read the rows of a batch, the last one of each key. Raises BadBatch or BatchMissing."""
+    """Read the rows of a batch: for each key, only the last row. Raises BadBatch or BatchMissing."""
     if batch.columns is None:
         raise BadBatch("the dataset is not buffered: publish it with `write_mode: buffered`")
     if batch.content_type.partition(";")[0].strip() not in _JSON_LINES:

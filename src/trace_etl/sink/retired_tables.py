@@ -30,7 +30,7 @@ def sweep_once(dsn: str, client: DispatcherClient) -> int:
 
 
 def sweep(dsn: str, client: DispatcherClient, interval: timedelta, stop: threading.Event) -> None:
-    """Sweep at every interval until `stop` is set. A failed sweep is repeated at the next one."""
+    """Sweep at every interval until `stop` is set. A failed sweep is repeated after the next interval."""
     while not stop.is_set():
         try:
             sweep_once(dsn, client)

@@ -62,7 +62,7 @@ class InvalidationItem(Reply):
     made_at: datetime
     routed_at: datetime | None
     tasks: int
-    """Number of downstream tasks that it created."""
+    """Number of downstream tasks that were created for it."""
     processed: int
     """Number of those tasks that completed."""
 

@@ -69,13 +69,13 @@ class QueueItem(Reply):
     bulk: int
     oldest_queued_at: datetime | None
     sheds: Tier | None
-    """The upstream tasks that it pauses; null if it causes no backpressure."""
+    """The upstream tasks that the queue pauses; null if it causes no backpressure."""
     reason: Literal["depth", "age"] | None
     measured: int | None
     threshold: int | None
     since: datetime | None
     pausing: int
-    """Number of jobs that it pauses."""
+    """Number of jobs that the queue pauses."""
 
 
 class OperatorItem(Reply):

@@ -132,7 +132,7 @@ class BatchWriter(Generic[T, R]):
 
     async def _drain(self) -> None:
         try:
-            # Runs one turn of the event loop later: items submitted in the same turn are included.
+            # This task starts in the next turn of the event loop, so items of the same turn are included.
             while self._waiting:
                 for _ in range(_GATHER_TURNS if self._recent_size > 1 else 0):
                     if self._weight >= _FULL_WEIGHT:

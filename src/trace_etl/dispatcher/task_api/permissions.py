@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 
 PLACEHOLDER = token_hex(16)
-"""Marks the slot for the attempt prefix. Random, so that no user value can contain it."""
+"""Placeholder for the attempt prefix. It is random, so that no user value can contain it."""
 
 
 class JsonTemplate:
@@ -73,7 +73,7 @@ class Permissions:
         return claims
 
     def outputs(self, attempt_prefix: str) -> dict[UUID, DatasetGrant]:
-        """Return what one attempt may write, by dataset."""
+        """Return the outputs that one attempt may write, by dataset."""
         return {g.dataset_uuid: g.under(attempt_prefix) for g in self._writes}
 
 

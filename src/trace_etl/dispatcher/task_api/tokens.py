@@ -76,7 +76,7 @@ class Signer(Protocol):
 
 
 class PemSigner:
-    """Keys in a directory, one PEM file each. The file stem is the `kid`; the last by name signs."""
+    """Keys in a directory, one PEM file each. The file stem is the `kid`. The last key by name signs."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -151,7 +151,7 @@ class TaskTokens:
         return self._signer.kid()
 
     def mint(self, scope: TokenScope, life_seconds: int, kid: str | None = None) -> str:
-        """Mint a token. Callers that mint many pass `kid` to look it up once."""
+        """Mint a token. Callers that mint many tokens pass `kid`, so that it is looked up only once."""
         issued_at = int(time.time())
         expires_at = issued_at + life_seconds
         org_id, task_id, attempt, attempt_prefix, permissions = scope

@@ -54,7 +54,7 @@ RETURNING buffer_name, dataset_uuid
 
 
 async def _insert_buffered_datasets(conn: Conn, org_id: UUID, dag: Dag) -> dict[OutputName, UUID]:
-    """Insert the buffered datasets. All jobs that publish the same buffered name share one."""
+    """Insert the buffered datasets. All jobs that publish the same buffered name share one dataset."""
     names = {output: buffer.name for output, buffer in find_buffered_outputs(dag).items()}
     if not names:
         return {}

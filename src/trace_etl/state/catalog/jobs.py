@@ -88,7 +88,7 @@ SELECT g.name AS dag, j.name AS job, r.activation, r.operator, r.runtime,
 
 
 async def get_job(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
-    """Read one deployed job, with the reason if it runs nothing. Raises NotFound."""
+    """Read one deployed job, with the reason if it runs no task. Raises NotFound."""
     rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "dag": dag, "job": job})
     if not rows:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace jobs` lists them")

@@ -63,7 +63,7 @@ class TriggerFilter(JobNameFilter):
     source_kind: SourceKind | None = None
 
 
-# Starts from the tasks of source jobs, one per trigger: they are few, unlike events.
+# Starts from the tasks of source jobs: there is one task per trigger, and far fewer tasks than events.
 _TRIGGERS = """
 SELECT e.event_id, g.name AS dag, j.name AS job, r.source ->> 'kind' AS source_kind,
        e.partition_key, e.range_start AS start, e.range_end AS end, e.cursor_value AS cursor,

@@ -38,7 +38,7 @@ class BackfillTarget:
     upstream_strategy: str | None
     upstream_config: dict[str, Any] | None
     source: str | None
-    """The kind of source, if the job is one: its chunks are triggers."""
+    """The kind of source if the job is a source. Its chunks are then triggers."""
 
     def dedupe_key(self, span: Range) -> str:
         """Return the key that routing gives to the task of this scope."""
@@ -199,7 +199,7 @@ async def find_same(conn: Conn, new: NewBackfill) -> tuple[UUID, str] | None:
 
 
 async def create(conn: Conn, new: NewBackfill, chunks: Sequence[Chunk]) -> UUID:
-    """Create a backfill with its chunks. Without a chunk to build, it is complete immediately."""
+    """Create a backfill with its chunks. A backfill without a chunk to build is complete immediately."""
     empty = not any(c.action in ("build", "rebuild") for c in chunks)
     (row,) = await (await conn.execute(_CREATE, {**_values(new), "empty": empty})).fetchall()
     backfill_id: UUID = row[0]

@@ -39,7 +39,7 @@ SELECT direction, depth, dataset, dag, job, output, dataset_uuid, dataset_versio
 async def get_partition_lineage(
     conn: Conn, dataset_version: UUID, partition_key: str
 ) -> tuple[list[LineagePartition], list[LineagePartition]]:
-    """List the partitions upstream and downstream of one, nearest first."""
+    """List the partitions upstream and downstream of a partition, nearest first."""
     values = {
         "dataset_version": dataset_version,
         "partition_key": partition_key,
@@ -102,7 +102,7 @@ SELECT f.direction, min(f.depth) AS depth, n.dataset, n.dag, n.job, n.output, n.
 async def get_dataset_lineage(
     conn: Conn, dataset_uuid: UUID
 ) -> tuple[list[LineageDataset], list[LineageDataset]]:
-    """List the datasets upstream and downstream of one, by the deployed definitions."""
+    """List the datasets upstream and downstream of a dataset, by the deployed definitions."""
     rows = await fetch_dicts(
         conn, _NEIGHBOURS, {"dataset_uuid": dataset_uuid, "max_depth": _MAX_DEPTH}
     )

@@ -83,7 +83,7 @@ SELECT count(*) FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id) 
 
 
 async def emit_again(conn: Conn, dag_id: UUID) -> int:
-    """Copy the events of plain sources from the old generation to the new one."""
+    """Copy the events of sources that only forward events from the old generation to the new one."""
     return await _count(conn, _EMIT_AGAIN, {"dag_id": dag_id})
 
 

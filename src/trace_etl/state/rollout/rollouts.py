@@ -176,5 +176,5 @@ UPDATE dags SET dag_version = %(dag_version)s, deployed_at = now() WHERE dag_id 
 
 
 async def switch_version(conn: Conn, dag_id: UUID, dag_version: UUID) -> None:
-    """Make a version the deployed one."""
+    """Make a version the deployed version of its DAG."""
     await conn.execute(_SWITCH, {"dag_id": dag_id, "dag_version": dag_version})

@@ -71,7 +71,7 @@ SELECT a.range_start, a.range_end
 
 
 async def list_emitted(conn: Conn, task_id: UUID, span: Range, *, size: int) -> list[Range]:
-    """List the ranges that were emitted as complete and overlap this one."""
+    """List the ranges that overlap `span` and were emitted as complete."""
     values = {"task_id": task_id, "first": span.start, "last": span.end, "size": size}
     rows = await (await conn.execute(_LIST_EMITTED, values)).fetchall()
     return [Range(first, last) for first, last in rows]

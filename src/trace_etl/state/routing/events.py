@@ -8,7 +8,7 @@ from uuid import UUID
 from trace_etl.model.errors import Conflict, Fault, Invalid, NotFound
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.routing.outbox import Intent
+from trace_etl.state.routing.outbox import LeasedRow
 
 _LAST_SECOND = 253_402_300_799  # the end of the year 9999
 
@@ -142,7 +142,7 @@ class RoutedEvents:
     """The tasks that routing created, and the wake-ups that the caller holds."""
 
     task_ids: list[UUID]
-    wake_ups: list[Intent]
+    wake_ups: list[LeasedRow]
 
 
 async def route(
@@ -166,8 +166,8 @@ async def route(
     rows = await (await conn.execute(_ROUTE, values)).fetchall()
     created = {task_id: bulk for task_id, outbox_id, _, bulk in rows if outbox_id is None}
     wake_ups = [
-        Intent(outbox_id, "wake_up", target, task_id, None, 1, created[task_id])
+        LeasedRow(outbox_id, "wake_up", target, task_id, None, 1, created[task_id])
         for task_id, outbox_id, target, _ in rows
         if outbox_id is not None
     ]
-    return RoutedEvents(list(created), sorted(wake_ups, key=lambda intent: intent.outbox_id))
+    return RoutedEvents(list(created), sorted(wake_ups, key=lambda row: row.outbox_id))

@@ -12,8 +12,8 @@ from trace_etl.state.db.rows import fetch_all
 
 
 @dataclass(frozen=True)
-class Intent:
-    """An outbox row that is leased to be performed."""
+class LeasedRow:
+    """An outbox row that this replica leases to perform its side effect."""
 
     outbox_id: int
     kind: str
@@ -43,10 +43,10 @@ SELECT outbox_id, kind, target, subject, body, tries,
 """
 
 
-async def lease(conn: Conn, *, limit: int, hold: timedelta) -> list[Intent]:
+async def lease(conn: Conn, *, limit: int, hold: timedelta) -> list[LeasedRow]:
     """Lease due rows for `hold`. If the caller dies, they are due again after that time."""
-    intents = await fetch_all(conn, Intent, _LEASE, {"limit": limit, "hold": hold})
-    return sorted(intents, key=lambda intent: intent.outbox_id)
+    rows = await fetch_all(conn, LeasedRow, _LEASE, {"limit": limit, "hold": hold})
+    return sorted(rows, key=lambda row: row.outbox_id)
 
 
 _DELETE = "DELETE FROM outbox WHERE outbox_id = ANY(%(outbox_ids)s)"
@@ -62,7 +62,7 @@ SELECT set_config('synchronous_commit', 'off', true)
 async def delete_performed(
     conn: Conn, outbox_ids: list[int], *, wait_for_disk: bool = False
 ) -> None:
-    """Delete performed rows. Wait for the disk if the same transaction performed them."""
+    """Delete performed rows. Callers set `wait_for_disk` if the same transaction performed them."""
     query = _DELETE if wait_for_disk else _DELETE_WITHOUT_WAITING
     await conn.execute(query, {"outbox_ids": outbox_ids})
 
@@ -79,7 +79,7 @@ RETURNING outbox_id, failed_at IS NOT NULL
 async def record_failure(
     conn: Conn, outbox_ids: list[int], *, error: str, retry_after: timedelta, max_tries: int
 ) -> list[int]:
-    """Delay rows until the next try, or mark them failed after the last one. Returns the failed ones."""
+    """Delay rows until their next try. Rows without a try left are marked as failed and returned."""
     cursor = await conn.execute(
         _RECORD_FAILURE,
         {

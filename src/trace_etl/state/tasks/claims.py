@@ -81,7 +81,7 @@ def as_json(requests: list[ClaimRequest]) -> str:
 
 @dataclass(frozen=True)
 class ClaimState:
-    """The state of a task that explains why a claim did not get it."""
+    """The state of a task that explains why a claim was refused."""
 
     task_id: UUID
     status: str

@@ -37,7 +37,7 @@ async def preview_backfill(
 async def create_backfill(
     body: bodies.BackfillRequest, user: CallerDep, ctx: ContextDep
 ) -> bodies.BackfillReply:
-    """Start a backfill of a range of a job, as bulk work. A repeated request returns the same one."""
+    """Start a backfill of a range of a job, with bulk tasks. A repeated request returns the same backfill."""
     async with transaction(ctx.pool) as conn:
         backfill_id, is_new = await planning.request(conn, _request(body, user), user.name)
         backfill = await backfills.get_backfill(conn, user.org_id, backfill_id)

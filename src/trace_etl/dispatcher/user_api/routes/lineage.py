@@ -13,7 +13,7 @@ router = APIRouter(prefix="/v1", tags=["datasets"])
 
 @router.get("/datasets/{name}/lineage")
 async def dataset_lineage(name: Name, user: CallerDep, ctx: ContextDep) -> DatasetLineage:
-    """List the datasets that a published one is made from, and those made from it."""
+    """List the datasets upstream and downstream of a published dataset."""
     async with ctx.pool.connection() as conn:
         dataset = await datasets.get_dataset(conn, user.org_id, name)
         up, down = await lineage.get_dataset_lineage(conn, dataset.dataset_uuid)

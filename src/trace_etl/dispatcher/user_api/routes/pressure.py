@@ -40,7 +40,7 @@ async def get_pressure(user: CallerDep, ctx: ContextDep) -> Pressure:
 async def list_pauses(
     listing: ListingDep, filters: Annotated[JobNameFilter, Depends()]
 ) -> PauseList:
-    """List paused jobs: what paused each of them, since when and why."""
+    """List paused jobs, each with the user or queue that paused it, the time and the reason."""
     rows = await listing.fetch(pauses.list_pauses, filters, str, str, str)
     return listing.reply(PauseList, rows, lambda pause: (pause.dag, pause.job, pause.by))
 

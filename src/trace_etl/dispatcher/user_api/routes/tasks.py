@@ -48,7 +48,7 @@ async def summarise(user: CallerDep, ctx: ContextDep, dag: Name | None = None) -
 
 @router.get("/tasks/{task_id}")
 async def get_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> TaskDetail:
-    """Show one task with every attempt that ended."""
+    """Show one task with its ended attempts."""
     async with ctx.pool.connection() as conn:
         found = await task_queries.get_task(conn, user.org_id, task_id)
         attempts = await task_queries.list_attempts(conn, task_id)

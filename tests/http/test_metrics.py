@@ -131,6 +131,8 @@ def test_the_outbox_and_pauses_are_shown(alone: Bench) -> None:
     assert value(seen, "trace_outbox_rows", kind="route_event", state="pending") == 1
     paused = {"dag": dag.name, "job": "work", "tier": "bulk", "reason": "manual", "by": "ada"}
     assert value(seen, "trace_job_paused", **paused) == 1
+    with new_user(alone, "reader", org_id=new_org(alone)) as stranger:
+        assert not [key for key in scrape(stranger) if key[0] == "trace_outbox_rows"]
 
 
 def test_a_reader_can_scrape_and_sees_only_its_own_org(alone: Bench) -> None:

@@ -68,6 +68,10 @@ def make_app(user_keys: Path) -> FastAPI:
     async def body(body: Body) -> int:
         return body.size
 
+    @app.get("/body")
+    async def get_body() -> None:
+        return None
+
     @app.get("/me")
     async def me(user: UserDep) -> str:
         return user.name
@@ -208,7 +212,7 @@ async def test_an_unknown_path_or_method_is_a_problem_document(client: httpx.Asy
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     wrong = await client.put("/body")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
-    assert wrong.headers["allow"] == "POST"
+    assert wrong.headers["allow"] == "GET, POST"
 
 
 async def test_a_user_is_identified_by_the_bearer_token(

@@ -68,16 +68,18 @@ class Hook:
         delivery: str | None = None,
         secret: str = SECRET,
         at: float | None = None,
+        signed_for: str | None = None,
         **headers: str,
     ) -> httpx.Response:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         stamp, delivery = str(int(at or time.time())), delivery or uuid4().hex
-        signed = f"{stamp}.{delivery}.".encode() + raw
+        target = f"{self.org or ''}/{signed_for or self.dag}/hook"
+        signed = f"{stamp}\n{delivery}\n{target}\n".encode() + raw
         digest = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
         sent = {
             "X-Trace-Timestamp": stamp,
             "X-Trace-Delivery": delivery,
-            "X-Trace-Signature": f"v1={digest}",
+            "X-Trace-Signature": f"v2={digest}",
             "Authorization": "",
             **headers,
         }
@@ -142,9 +144,11 @@ def test_concurrent_deliveries_with_one_id_record_one_event(hook: Hook) -> None:
         {"secret": "another"},
         {"secret": "older-still"},
         {"at": 1_000_000_000},
-        {"X-Trace-Signature": "v1=" + "0" * 64},
+        {"X-Trace-Signature": "v2=" + "0" * 64},
         {"X-Trace-Signature": ""},
         {"X-Trace-Signature": "v2=x"},
+        {"X-Trace-Signature": "v1=" + "0" * 64},
+        {"signed_for": "another_dag"},
         {"X-Trace-Timestamp": "x"},
         {"X-Trace-Timestamp": "1"},
         {"X-Trace-Delivery": "not-what-was-signed"},
@@ -183,19 +187,20 @@ def test_a_rotated_secret_applies_immediately(here: Bench, hook: Hook, keys: Pat
         file.write_text(before)
 
 
-def test_an_unknown_webhook_is_answered_like_a_bad_signature(here: Bench, hook: Hook) -> None:
-    unknown = Hook(here, "no_such_dag").send({"start": 0, "end": 9})
-    forged = hook.send({"start": 0, "end": 9}, secret="x")
-    assert unknown.status_code == forged.status_code == 401
-    assert unknown.json() == forged.json()
-
-
-def test_a_source_without_a_configured_secret_answers_unavailable(here: Bench) -> None:
-    dag = deploy(here.user)
-    text = DAG.format(name=dag, options="").replace("hook_secret", "not_there")
+@pytest.mark.parametrize("size", [10, 200, 100_000, 1_000_000, 1_100_000])
+def test_the_answer_to_an_unsigned_delivery_does_not_depend_on_the_source(
+    here: Bench, size: int
+) -> None:
+    small = Hook(here, deploy(here.user, ", max_bytes: 100"))
+    unconfigured = Hook(here, deploy(here.user))
+    text = DAG.format(name=unconfigured.dag, options="").replace("hook_secret", "not_there")
     assert here.user.post("/v1/dags", json={"text": text}).status_code == 200
-    reply = Hook(here, dag).send({"start": 0, "end": 9})
-    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    body = {"start": 0, "end": 9, "x": "y" * size}
+    replies = [
+        hook.send(body, secret="wrong") for hook in (Hook(here, "no_dag"), small, unconfigured)
+    ]
+    assert {r.status_code for r in replies} == {401 if size < 1024 * 1024 else 413}
+    assert len({r.text for r in replies}) == 1
 
 
 def test_a_delivery_above_the_limit_of_its_source_is_refused(here: Bench) -> None:
@@ -260,14 +265,19 @@ def test_deliveries_to_a_paused_source_are_routed_when_it_resumes(here: Bench, h
     assert len(kept) == 1
 
 
-def test_a_webhook_of_another_org_is_addressed_with_the_org_name(here: Bench) -> None:
+def test_a_webhook_of_another_org_has_its_own_secrets(here: Bench, keys: Path) -> None:
     org = new_org(here)
     with new_user(here, "admin", org_id=org) as stranger:
         dag = deploy(stranger)
     body = {"start": 0, "end": 9}
     assert Hook(here, dag).send(body).status_code == 401
+    assert Hook(here, dag, org=org).send(body).status_code == 401  # not the local org's secret
+    directory = keys / "orgs" / org
+    directory.mkdir(parents=True)
+    (directory / "hook_secret").write_text("of-this-org\n")
     for name in (org, f"org-{org}"):
-        assert Hook(here, dag, org=name).send(body).status_code == 200
+        assert Hook(here, dag, org=name).send(body, secret="of-this-org").status_code == 200
+        assert Hook(here, dag, org=name).send(body).status_code == 401
 
 
 def test_a_webhook_source_cannot_be_triggered_manually(hook: Hook) -> None:

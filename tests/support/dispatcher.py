@@ -129,7 +129,12 @@ def live(
                 Listener(service.internal, cfg.internal_host, cfg.internal_port, is_rpc=True),
             ]
             serving = group.create_task(
-                serve(listeners, tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)
+                serve(
+                    listeners,
+                    tls=Tls(cfg.tls_cert, cfg.tls_key),
+                    stop=stop,
+                    limits=cfg.http_limits,
+                )
             )
             await _wait_until_listening(cfg)
             ready.set()

@@ -164,7 +164,7 @@ def running_query_service(
         async with open_app(cfg) as app, asyncio.TaskGroup() as group:
             listener = Listener(app, cfg.query_host, cfg.query_port)
             tls = Tls(cfg.tls_cert, cfg.tls_key)
-            group.create_task(serve([listener], tls=tls, stop=box["stop"]))
+            group.create_task(serve([listener], tls=tls, stop=box["stop"], limits=cfg.http_limits))
             await _wait_until_listening(cfg.query_port)
             ready.set()
 

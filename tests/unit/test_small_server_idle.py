@@ -1,12 +1,12 @@
 """Tests of the small HTTP server: it closes idle connections, but not during a call."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
+from trace_etl.http.acceptor import Acceptor
+from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.http.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
 
 IDLE = 0.2
@@ -28,16 +28,17 @@ class Held:
 async def served(
     app: Held,
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    config = Config("none", timeout_keep_alive=IDLE)  # type: ignore[arg-type]
-    config.loaded_app = app
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: SmallHttpProtocol(config, ServerState(), {}), "127.0.0.1", 0
+    limits = ConnectionLimits(idle_seconds=IDLE)
+    sock = socket.create_server(("127.0.0.1", 0))
+    address = sock.getsockname()
+    acceptor = Acceptor(
+        sock, lambda on_end: SmallHttpProtocol(app, limits, on_end), limits, tls=None
     )
-    async with server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        yield reader, writer
-        writer.close()
+    acceptor.start()
+    reader, writer = await asyncio.open_connection(*address)
+    yield reader, writer
+    writer.close()
+    await acceptor.stop(30)
 
 
 async def test_an_idle_connection_is_closed_but_not_before_its_answer() -> None:

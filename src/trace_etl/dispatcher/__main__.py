@@ -26,7 +26,8 @@ async def _serve(cfg: DispatcherSettings, queue: Queue) -> None:
             Listener(service.internal, cfg.internal_host, cfg.internal_port, is_rpc=True),
         ]
         try:
-            await serve(listeners, tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)
+            tls = Tls(cfg.tls_cert, cfg.tls_key)
+            await serve(listeners, tls=tls, stop=stop, limits=cfg.http_limits)
         finally:
             stop.set()
 

@@ -7,6 +7,7 @@ from uuid import UUID
 from pydantic import Field, PositiveInt
 from pydantic_settings import SettingsConfigDict
 
+from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
 
 
@@ -26,6 +27,7 @@ class DispatcherSettings(ObjectsSettings):
     worker_tokens_file: Path
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"
+    http_limits: ConnectionLimits = ConnectionLimits()
 
     pool_size: int = 10
     object_bucket: str = "trace"

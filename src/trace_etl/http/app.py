@@ -25,7 +25,15 @@ def new_app(
 
     `/healthz` answers 503 while `is_healthy` returns False.
     """
-    app = FastAPI(title=title, version=__version__, redirect_slashes=False, **options)
+    # No /docs and /redoc: their pages load scripts of a third party, and users would paste tokens there.
+    app = FastAPI(
+        title=title,
+        version=__version__,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        **options,
+    )
     install_problem_handlers(app)
     app.add_middleware(BodyLimit, max_body=max_body)
 

@@ -2,23 +2,29 @@
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import structlog
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from trace_etl.http.event_stream import ABORT
+from trace_etl.http.acceptor import Acceptor
+from trace_etl.http.asgi_protocol import LimitedAsgiProtocol
+from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.http.small_server import RpcApp, SmallHttpProtocol
 from trace_etl.model.errors import TraceError
 
 _GRACE = 4  # seconds for running requests to finish after a stop signal
+_RESERVED_FILES = 256  # descriptors for files, databases and outgoing connections
+_log = structlog.stdlib.get_logger()
 
 
 class CannotListen(TraceError):
@@ -34,6 +40,12 @@ class Tls:
     cert: Path
     key: Path
 
+    def load(self) -> ssl.SSLContext:
+        """Create the TLS settings of a listener."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.cert, self.key)
+        return context
+
 
 @dataclass(frozen=True)
 class Listener:
@@ -46,39 +58,6 @@ class Listener:
     """The app is an RpcApp, served by the small HTTP server instead of ASGI."""
     on_stop: Callable[[], None] | None = None
     """Called before shutdown, to end responses that would otherwise stay open."""
-
-
-class _AbortableProtocol(HttpToolsProtocol):
-    """Add the `ABORT` extension, so that an event stream can drop a client that does not read."""
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        extensions = {**self.scope.get("extensions", {}), ABORT: self.transport.abort}
-        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
-
-
-class _Server(uvicorn.Server):
-    """Wait for an event to stop. Uvicorn's own server polls ten times per second."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._stop_requested = asyncio.Event()
-
-    def stop(self) -> None:
-        self.should_exit = True
-        self._stop_requested.set()
-
-    async def main_loop(self) -> None:
-        interval = 1.0 if self.config.date_header else None  # updates the Date header each second
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval):
-                    await self._stop_requested.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        # Several servers share the process: signals are handled once, by `stop_on_signals`.
-        yield
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -96,35 +75,120 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def serve(listeners: list[Listener], *, tls: Tls, stop: asyncio.Event) -> None:
+async def serve(
+    listeners: list[Listener],
+    *,
+    tls: Tls,
+    stop: asyncio.Event,
+    limits: ConnectionLimits | None = None,
+) -> None:
     """Serve all listeners until `stop` is set, then finish running requests.
 
     Raises CannotListen before serving if an address is taken.
     """
-    sockets = [_bind(listener.host, listener.port) for listener in listeners]
-    servers = [_Server(_config(listener, tls)) for listener in listeners]
+    limits = fit_to_descriptors(limits or ConnectionLimits(), len(listeners))
+    context = tls.load()
+    sockets = [bind(listener.host, listener.port) for listener in listeners]
     async with asyncio.TaskGroup() as group:
-        stopper = group.create_task(_stop_servers(listeners, servers, stop))
-        serving = [
-            group.create_task(server.serve(sockets=[sock]))
-            for server, sock in zip(servers, sockets, strict=True)
-        ]
-        await asyncio.wait(serving)
-        stopper.cancel()
+        for listener, sock in zip(listeners, sockets, strict=True):
+            serve_one = _serve_rpc if listener.is_rpc else _serve_asgi
+            group.create_task(serve_one(listener, sock, limits, context, stop))
 
 
-async def _stop_servers(
-    listeners: list[Listener], servers: list[_Server], stop: asyncio.Event
+async def _serve_rpc(
+    listener: Listener,
+    sock: socket.socket,
+    limits: ConnectionLimits,
+    tls: ssl.SSLContext,
+    stop: asyncio.Event,
 ) -> None:
+    app = cast("RpcApp", listener.app)
+    acceptor = Acceptor(sock, lambda on_end: SmallHttpProtocol(app, limits, on_end), limits, tls)
+    acceptor.start()
     await stop.wait()
-    for listener in listeners:
-        if listener.on_stop is not None:
-            listener.on_stop()
-    for server in servers:
-        server.stop()
+    await acceptor.stop(_GRACE)
 
 
-def _bind(host: str, port: int) -> socket.socket:
+async def _serve_asgi(
+    listener: Listener,
+    sock: socket.socket,
+    limits: ConnectionLimits,
+    tls: ssl.SSLContext,
+    stop: asyncio.Event,
+) -> None:
+    server = _Server(_config(cast("ASGIApp", listener.app), limits), sock, limits, tls, stop)
+    server.on_stop = listener.on_stop
+    await server.serve()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, with an Acceptor instead of the event loop's own accept."""
+
+    on_stop: Callable[[], None] | None = None
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        sock: socket.socket,
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext,
+        stop: asyncio.Event,
+    ) -> None:
+        super().__init__(config)
+        self._limits = limits
+        self._stop_requested = stop
+        self._acceptor = Acceptor(sock, self._make_connection, limits, tls)
+
+    def _make_connection(self, on_end: Callable[[], None]) -> LimitedAsgiProtocol:
+        return LimitedAsgiProtocol(
+            self._limits,
+            on_end,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._acceptor.start()
+
+    async def main_loop(self) -> None:
+        """Wait for an event to stop. Uvicorn's own loop polls ten times per second."""
+        while not await self.on_tick(0):  # updates the Date header each second
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._stop_requested.wait()
+                    self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.on_stop is not None:
+            self.on_stop()
+        self._acceptor.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        # Several servers share the process: signals are handled once, by `stop_on_signals`.
+        yield
+
+
+def _config(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        http=LimitedAsgiProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(limits.idle_seconds) + 1,  # the Acceptor closes idle connections
+        timeout_graceful_shutdown=_GRACE,
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Bind a listening socket. Raises CannotListen."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -136,21 +200,19 @@ def _bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _config(listener: Listener, tls: Tls) -> uvicorn.Config:
-    return uvicorn.Config(
-        cast("ASGIApp", listener.app),
-        interface="asgi3",
-        lifespan="off" if listener.is_rpc else "auto",
-        ssl_certfile=str(tls.cert),
-        ssl_keyfile=str(tls.key),
-        http=SmallHttpProtocol if listener.is_rpc else _AbortableProtocol,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=not listener.is_rpc,
-        proxy_headers=False,
-        backlog=2048,
-        timeout_keep_alive=75,  # longer than a heartbeat interval, so that workers reuse their connection
-        timeout_graceful_shutdown=_GRACE,
-    )
+def fit_to_descriptors(limits: ConnectionLimits, listeners: int) -> ConnectionLimits:
+    """Raise the process's limit of open files, and lower the number of connections to it.
+
+    A process without free descriptors can neither accept connections nor open files and databases.
+    """
+    wanted = listeners * limits.max_connections + _RESERVED_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (-1, resource.RLIM_INFINITY) or soft >= wanted:
+        return limits
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    fitting = (soft - min(_RESERVED_FILES, soft // 2)) // listeners
+    if fitting >= limits.max_connections:
+        return limits
+    _log.warning("connections_limited_by_open_files", max_connections=fitting, open_files=soft)
+    return limits.model_copy(update={"max_connections": fitting})

@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from trace_etl.model.errors import (
     Conflict,
@@ -165,7 +166,20 @@ async def _handle_http_exception(request: Request, error: Exception) -> JSONResp
     if status in (404, 405):
         detail = f"unknown endpoint {request.method} {request.url.path}"
     code = _HTTP_CODES.get(status, "bad_request" if status < 500 else "internal")
-    return _response(status, _document(status, code, detail), error.headers)
+    headers = error.headers
+    if status == 405:
+        headers = {"Allow": ", ".join(sorted(_find_methods(request)))}
+    return _response(status, _document(status, code, detail), headers)
+
+
+def _find_methods(request: Request) -> set[str]:
+    """Return the methods of all routes of a path. Starlette knows only the first route's."""
+    return {
+        method
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
 
 
 async def _handle_unexpected_error(_: Request, __: Exception) -> JSONResponse:

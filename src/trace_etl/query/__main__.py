@@ -15,7 +15,8 @@ async def _serve(cfg: QuerySettings) -> None:
     async with open_app(cfg) as app:
         _log.info("query_ready", port=cfg.query_port)
         listener = Listener(app, cfg.query_host, cfg.query_port)
-        await serve([listener], tls=Tls(cfg.tls_cert, cfg.tls_key), stop=stop)
+        tls = Tls(cfg.tls_cert, cfg.tls_key)
+        await serve([listener], tls=tls, stop=stop, limits=cfg.http_limits)
 
 
 def main() -> None:

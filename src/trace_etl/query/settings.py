@@ -6,6 +6,7 @@ from uuid import UUID
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
 from trace_etl.query.requests import QueryLimits
 
@@ -23,6 +24,7 @@ class QuerySettings(ObjectsSettings):
     user_keys_dir: Path
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"
+    http_limits: ConnectionLimits = ConnectionLimits()
 
     pool_size: int = 4
     query_seconds: float = Field(60.0, gt=0, description="How long one query may run.")

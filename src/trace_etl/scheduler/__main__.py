@@ -23,7 +23,8 @@ async def _run_scheduler(cfg: SchedulerSettings) -> None:
                 app = make_app(api, trigger)
                 listener = Listener(app, cfg.scheduler_host, cfg.scheduler_port)
                 tls = Tls(cfg.tls_cert, cfg.tls_key)
-                group.create_task(serve([listener], tls=tls, stop=stop))
+                serving = serve([listener], tls=tls, stop=stop, limits=cfg.http_limits)
+                group.create_task(serving)
             _log.info("scheduler_ready", port=cfg.scheduler_port)
             await trigger.run(stop)
 

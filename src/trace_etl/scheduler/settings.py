@@ -5,6 +5,8 @@ from pathlib import Path
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from trace_etl.http.connection_limits import ConnectionLimits
+
 
 class SchedulerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
@@ -13,6 +15,7 @@ class SchedulerSettings(BaseSettings):
     tls_ca: Path
     user_token_file: Path
     log_level: str = "info"
+    http_limits: ConnectionLimits = ConnectionLimits()
 
     scheduler_host: str = "127.0.0.1"
     scheduler_port: int | None = None

@@ -6,11 +6,12 @@ import sys
 import threading
 
 import structlog
-from prometheus_client import start_http_server
+from prometheus_client import REGISTRY
 
 from trace_etl import logs
 from trace_etl.data import migrations
 from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
+from trace_etl.http.metrics_server import start_metrics_server
 from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
@@ -52,7 +53,7 @@ def main() -> int:
     )
     try:
         if cfg.metrics_port is not None:
-            start_http_server(cfg.metrics_port, "127.0.0.1")
+            start_metrics_server(cfg.metrics_port, REGISTRY, cfg.http_limits)
         if cfg.data_dsn is not None:
             for name in migrations.apply(cfg.data_dsn):
                 _log.info("migration_applied", name=name)

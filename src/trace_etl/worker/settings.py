@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
 
 
@@ -31,3 +32,4 @@ class WorkerSettings(ObjectsSettings):
     rpc_pools: dict[str, list[str]] = Field({})
     ready_file: Path | None = None
     log_level: str = "info"
+    http_limits: ConnectionLimits = ConnectionLimits()

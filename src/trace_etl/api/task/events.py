@@ -141,24 +141,9 @@ def check_invalid_scope(
 
 
 class Events(Fenced):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [
-                {"properties": {"events": {"minItems": 1}}, "required": ["events"]},
-                {"properties": {"invalidations": {"minItems": 1}}, "required": ["invalidations"]},
-            ]
-        }
-    )
-
     events: Annotated[list[Event], Field(max_length=5_000)] = []
     invalidations: Annotated[list[Invalidation], Field(max_length=1_000)] = []
     """Extension: data of its outputs that this attempt rewrote or found to be wrong."""
-
-    @model_validator(mode="after")
-    def _check_not_empty(self) -> "Events":
-        if not self.events and not self.invalidations:
-            raise ValueError("give at least one of `events` and `invalidations`")
-        return self
 
 
 class EventsAccepted(Reply):

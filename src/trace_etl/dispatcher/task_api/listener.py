@@ -31,7 +31,7 @@ from trace_etl.dispatcher.task_api.retired_tables import RetiredTableCheck
 from trace_etl.dispatcher.task_api.tokens import TaskTokens
 from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
 from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
-from trace_etl.http.small_server import RpcAnswer, RpcRequest
+from trace_etl.http.small_server import MAX_BODY_BYTES, RpcAnswer, RpcRequest
 from trace_etl.model.errors import (
     Fault,
     Invalid,
@@ -45,7 +45,6 @@ from trace_etl.model.errors import (
 from trace_etl.model.task import TaskStatus
 from trace_etl.state.db.pool import CONNECTION_ERRORS
 
-MAX_BODY = 1024 * 1024
 _MAX_FAULTS = 50
 _log = structlog.stdlib.get_logger()
 Headers = dict[bytes, bytes]
@@ -191,7 +190,9 @@ class InternalApi:
         try:
             handler = self._route(request.method, path)
             headers = _parse_headers(request.headers)
-            return await handler(headers, _check_body_size(headers, request.body), query)
+            if request.has_large_body:
+                raise TooLarge(f"the body exceeds {MAX_BODY_BYTES} bytes")
+            return await handler(headers, request.body, query)
         except TraceError as error:
             return self._refused(error, path)
         except CONNECTION_ERRORS as error:
@@ -289,10 +290,3 @@ def _parse_uuid(query: bytes, name: str) -> UUID:
         return UUID(text)
     except ValueError as error:
         raise Invalid([Fault(name, "must be given exactly once, as a UUID")]) from error
-
-
-def _check_body_size(headers: Headers, body: bytes) -> bytes:
-    length = headers.get(b"content-length", b"0")
-    if len(body) > MAX_BODY or (length.isdigit() and int(length) > MAX_BODY):
-        raise TooLarge(f"the body exceeds {MAX_BODY} bytes")
-    return body

@@ -1,17 +1,22 @@
-"""Authenticate webhook deliveries by an HMAC over time, delivery id and body."""
+"""Authenticate webhook deliveries by an HMAC over time, delivery id, target and body."""
 
 import hashlib
 import hmac
+import secrets as random
 import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from trace_etl.model.errors import Unauthenticated, Unavailable
+import structlog
 
-_VERSION = "v1="
-_UNKNOWN_WEBHOOK = b"secret of an unknown webhook"
+from trace_etl.model.errors import Unauthenticated
+from trace_etl.state.routing.webhooks import WebhookSource
+
+_VERSION = "v2="
+_VALID_SECRETS = 2  # the current one and, during a rotation, the previous one
+_log = structlog.stdlib.get_logger()
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,8 @@ class Signature:
 
     timestamp: str
     delivery_id: str
+    target: str
+    """`{org}/{dag}/{job}`, with the org as the URL names it: without it, empty."""
     signature: str
 
     def verify(self, body: bytes, secrets: list[bytes], *, window: timedelta) -> None:
@@ -35,32 +42,44 @@ class Signature:
             raise Unauthenticated("X-Trace-Timestamp is too far from the current time; sign again")
 
     def _digest(self, body: bytes, secret: bytes) -> bytes:
-        signed = f"{self.timestamp}.{self.delivery_id}.".encode() + body
-        return hmac.new(secret, signed, hashlib.sha256).hexdigest().encode()
+        head = f"{self.timestamp}\n{self.delivery_id}\n{self.target}\n".encode()
+        return hmac.new(secret, head + body, hashlib.sha256).hexdigest().encode()
 
 
 @dataclass(frozen=True)
 class WebhookSecrets:
-    """Secrets in a directory, one file each. The first two lines are both valid, for rotation."""
+    """Secrets in a directory, one file each. The first two lines are both valid, for rotation.
+
+    An org other than the Dispatcher's own has a directory of its own: `orgs/{org_id}`.
+    """
 
     directory: Path | None
     window: timedelta
     org_id: UUID
     """The org of deliveries that name no org."""
 
-    def get_secrets(self, name: str | None) -> list[bytes]:
-        """Return the valid secrets of a name. Without a name, return a secret that matches no signature.
+    def get_secrets(self, source: WebhookSource | None) -> list[bytes]:
+        """Return two secrets. The ones that are not configured are random, and match nothing.
 
-        Raises Unavailable if the secret is not configured.
+        An unknown source and one without a secret get the same answer in the same time as one with
+        a wrong signature.
         """
-        if name is None:
-            return [_UNKNOWN_WEBHOOK + time.time_ns().to_bytes(8, "big")]
+        found = self._read(source) if source else []
+        unknown = [random.token_bytes(32) for _ in range(_VALID_SECRETS)]
+        return [*found, *unknown][:_VALID_SECRETS]
+
+    def _read(self, source: WebhookSource) -> list[bytes]:
+        name = str(source.options["secret"])
         try:
-            lines = (self.directory / name).read_bytes().split() if self.directory else []
-        except OSError:
-            lines = []
-        if not lines:
-            raise Unavailable(
-                f"the secret {name!r} of this webhook is not configured on this Dispatcher"
-            )
-        return lines[:2]
+            found = (self._find_directory(source.org_id) / name).read_bytes().split()
+        except OSError as error:
+            _log.warning("webhook_secret_missing", job_id=str(source.job_id), error=str(error))
+            return []
+        if not found:
+            _log.warning("webhook_secret_empty", job_id=str(source.job_id), secret=name)
+        return found
+
+    def _find_directory(self, org_id: UUID) -> Path:
+        if self.directory is None:
+            raise FileNotFoundError("TRACE_SECRETS_DIR is not set")
+        return self.directory if org_id == self.org_id else self.directory / "orgs" / str(org_id)

@@ -85,11 +85,11 @@ async def paused(conn: Conn, org_id: UUID) -> list[tuple[str, str, str, str, str
 _OUTBOX = """
 SELECT kind, failed_at IS NOT NULL, count(*),
        extract(epoch FROM now() - min(created_at))::float8
-  FROM outbox GROUP BY 1, 2
+  FROM outbox_with_org WHERE org_id = %(org_id)s GROUP BY 1, 2
 """
 
 
-async def outbox(conn: Conn) -> list[tuple[str, bool, int, float]]:
-    """Count outbox rows of all orgs: kind, whether failed permanently, count, age of the oldest."""
-    cursor = await conn.execute(_OUTBOX)
+async def outbox(conn: Conn, org_id: UUID) -> list[tuple[str, bool, int, float]]:
+    """Count outbox rows: kind, whether failed permanently, count, age of the oldest."""
+    cursor = await conn.execute(_OUTBOX, {"org_id": org_id})
     return [(row[0], row[1], row[2], row[3]) for row in await cursor.fetchall()]

@@ -1,56 +1,58 @@
 """The HTTP side of the development chain: POST / with a JSON body."""
 
-import asyncio
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
+from trace_etl.http.acceptor import Acceptor
+from trace_etl.http.connection_limits import ConnectionLimits
+from trace_etl.http.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
 
 MAX_BODY_BYTES = 5 * 1024 * 1024
-_JSON_TYPES = frozenset({"application/json", "application/json-rpc", "application/jsonrequest"})
+_JSON_TYPES = frozenset({b"application/json", b"application/json-rpc", b"application/jsonrequest"})
 
 AnswerRequest: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 
+class JsonRpcApp:
+    """Passes the body of a call to `answer`, or refuses the request."""
+
+    def __init__(self, answer: AnswerRequest) -> None:
+        self._answer = answer
+
+    async def answer(self, request: RpcRequest) -> RpcAnswer:
+        """Answer one request of the small HTTP server."""
+        media = dict(request.headers).get(b"content-type", b"")
+        if request.method != "POST":
+            return _refuse(405, b"only POST is allowed", (b"allow", b"POST"))
+        if request.target()[0] != "/":
+            return _refuse(404, b"the endpoint is /")
+        if media.split(b";")[0].strip().lower() not in _JSON_TYPES:
+            return _refuse(415, b"only application/json is supported")
+        if request.has_large_body:
+            return _refuse(413, b"the request body is too large")
+        return RpcAnswer(await self._answer(request.body))
+
+
+def _refuse(status: int, detail: bytes, *headers: tuple[bytes, bytes]) -> RpcAnswer:
+    return RpcAnswer(detail + b"\n", status, headers, b"text/plain")
+
+
 @asynccontextmanager
-async def listen(answer: AnswerRequest, host: str, port: int) -> AsyncGenerator[str]:
+async def listen(
+    answer: AnswerRequest, host: str, port: int, limits: ConnectionLimits | None = None
+) -> AsyncGenerator[str]:
     """Listen inside the `with` block; yields the URL. Raises OSError if the port is in use."""
+    app, limits = JsonRpcApp(answer), limits or ConnectionLimits()
 
-    async def respond(request: Request) -> Response:
-        body = await _read_body(request)
-        return Response(await answer(body), media_type="application/json")
+    def connect(on_end: Callable[[], None]) -> SmallHttpProtocol:
+        return SmallHttpProtocol(app, limits, on_end, max_body=MAX_BODY_BYTES)
 
-    app = Starlette(routes=[Route("/", respond, methods=["POST"])])
-    config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None, access_log=False)
-    config.load()
-    state = ServerState()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: HttpToolsProtocol(config, state, {}), host, port
-    )
+    sock = socket.create_server((host, port))
+    acceptor = Acceptor(sock, connect, limits, tls=None)
+    acceptor.start()
     try:
-        yield f"http://{host}:{server.sockets[0].getsockname()[1]}"
+        yield f"http://{host}:{sock.getsockname()[1]}"
     finally:
-        server.close()
-        for connection in tuple(state.connections):
-            connection.shutdown()
-        await server.wait_closed()
-
-
-async def _read_body(request: Request) -> bytes:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in _JSON_TYPES:
-        raise HTTPException(415, "only application/json is supported")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise HTTPException(413, "the request body is too large")
-    return bytes(body)
+        await acceptor.stop(grace=0.0)

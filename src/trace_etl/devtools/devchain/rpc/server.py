@@ -71,7 +71,7 @@ async def serve(
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a uvloop event loop, except on Windows, where uvloop does not exist."""
     if sys.platform == "win32":
-        return asyncio.new_event_loop()
+        return asyncio.SelectorEventLoop()
     import uvloop
 
     return uvloop.new_event_loop()

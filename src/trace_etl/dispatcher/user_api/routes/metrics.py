@@ -56,7 +56,7 @@ async def _render_org(ctx: Context, org_id: UUID) -> bytes:
                 await loads.list_queues(conn, org_id),
                 await loads.count_deferred_events(conn, org_id),
             ),
-            *_outbox(await stored.outbox(conn)),
+            *_outbox(await stored.outbox(conn, org_id)),
         ]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))

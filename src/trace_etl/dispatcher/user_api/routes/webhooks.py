@@ -17,7 +17,7 @@ from trace_etl.state.routing import webhooks
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 MAX_BYTES = 64 * 1024
-_MAX_BYTES_UNKNOWN = 1024 * 1024  # for an unknown webhook
+_MAX_BYTES = 1024 * 1024  # before the source is known
 _BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}
 }
@@ -37,17 +37,17 @@ async def deliver(
     ] = None,
 ) -> DeliveryReply:
     """Emit the event of a webhook source for the scope in the body, once per delivery id."""
+    # Until the signature is verified, the answer must not depend on the source: it may not exist.
+    body = await _read_body(request)
     async with ctx.pool.connection() as conn:
         to = await webhooks.find_source(conn, org or str(ctx.webhooks.org_id), dag, job)
-    options = to.options if to else {}
-    body = await _read_body(
-        request, options.get("max_bytes", MAX_BYTES) if to else _MAX_BYTES_UNKNOWN
-    )
-    signature = Signature(x_trace_timestamp, x_trace_delivery, x_trace_signature)
-    secrets = ctx.webhooks.get_secrets(options["secret"] if to else None)
-    signature.verify(body, secrets, window=ctx.webhooks.window)
+    target = f"{org or ''}/{dag}/{job}"
+    signature = Signature(x_trace_timestamp, x_trace_delivery, target, x_trace_signature)
+    signature.verify(body, ctx.webhooks.get_secrets(to), window=ctx.webhooks.window)
     assert to is not None  # the signature of an unknown webhook is never valid
-    scope = find_scope(_parse(body), options.get("scope", DEFAULT_SCOPE))
+    if len(body) > (max_bytes := to.options.get("max_bytes", MAX_BYTES)):
+        raise TooLarge(f"the body exceeds the limit of this source, {max_bytes} bytes")
+    scope = find_scope(_parse(body), to.options.get("scope", DEFAULT_SCOPE))
     if not x_trace_delivery.isascii() or not x_trace_delivery.isprintable() or not x_trace_delivery:
         raise Invalid(
             [
@@ -72,14 +72,14 @@ async def deliver(
     )
 
 
-async def _read_body(request: Request, max_bytes: int) -> bytes:
+async def _read_body(request: Request) -> bytes:
     """Read the raw body, which is signed. Raises TooLarge as soon as it exceeds the limit."""
-    body = b""
+    body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > max_bytes:
-            raise TooLarge(f"the body exceeds the limit of this source, {max_bytes} bytes")
-    return body
+        if len(body) > _MAX_BYTES:
+            raise TooLarge(f"the body exceeds {_MAX_BYTES} bytes")
+    return bytes(body)
 
 
 def _parse(body: bytes) -> object:

@@ -1,0 +1,121 @@
+"""uvicorn's HTTP protocol with limits."""
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from trace_etl.http.connection_limits import (
+    ConnectionLimits,
+    LimitExceeded,
+    RequestMeter,
+    render_refusal,
+)
+from trace_etl.http.event_stream import ABORT
+
+_MAX_PIPELINED = 32
+
+
+class LimitedAsgiProtocol(HttpToolsProtocol):
+    """One client connection. It reports to a RequestMeter and refuses what exceeds its limits."""
+
+    def __init__(self, limits: ConnectionLimits, on_end: Callable[[], None], **options: Any):
+        super().__init__(**options)
+        self.meter: RequestMeter | None = None
+        self._limits = limits
+        self._on_end = on_end
+        self._ignores_input = False
+
+    # --- callbacks of the transport -----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.meter = RequestMeter(self._limits, transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._on_end()
+
+    def resume_writing(self) -> None:
+        self._get_meter().note_drained()
+        super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._ignores_input:
+            return
+        self._get_meter().receive(len(data))
+        super().data_received(data)
+        if not self._ignores_input and self._get_meter().has_endless_field:
+            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    # --- callbacks of the parser --------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._get_meter().begin()
+        super().on_message_begin()
+        # An event stream drops a client that does not read.
+        extensions = {**self.scope.get("extensions", {}), ABORT: self.transport.abort}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._get_meter().waiting > _MAX_PIPELINED:
+            self.refuse(HTTPStatus.TOO_MANY_REQUESTS)
+            raise LimitExceeded
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._get_meter().add_body(len(body)):
+            self._close()
+            raise LimitExceeded
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._get_meter().end()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._get_meter().answer()
+        super().on_response_complete()
+
+    # --- refusing -----------------------------------------------------------------------------
+
+    def _count_head(self, size: int) -> None:
+        if not self._get_meter().add_head(size):
+            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            raise LimitExceeded
+
+    def send_400_response(self, msg: str) -> None:
+        if not self._ignores_input:  # otherwise refused for another reason
+            self.refuse(HTTPStatus.BAD_REQUEST)
+
+    def refuse(self, status: HTTPStatus) -> None:
+        """Send an error and close. If an earlier request is being answered, close after its answer."""
+        self._ignores_input = True
+        if self._get_meter().is_answering:
+            self.cycle.keep_alive = False
+            return
+        if not self._get_meter().is_closed and not self._has_begun_answer():
+            self.transport.write(render_refusal(status))
+        self._close()
+
+    def _has_begun_answer(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and cycle.response_started and not cycle.response_complete
+
+    def _close(self) -> None:
+        self._ignores_input = True
+        self._get_meter().close()
+
+    def _get_meter(self) -> RequestMeter:
+        assert self.meter is not None
+        return self.meter

@@ -1,0 +1,353 @@
+"""Every listener of the platform limits what a client that is not logged in can use."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvloop
+from prometheus_client import REGISTRY
+
+from support.dispatcher import Secrets, live
+from support.postgres import Templates, copied
+from support.query import running_query_service
+from support.waiting import eventually
+from trace_etl.devtools.devchain.rpc.httpd import listen
+from trace_etl.http.connection_limits import ConnectionLimits
+from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.http.metrics_server import start_metrics_server
+from trace_etl.lite.processes.ports import free_port
+from trace_etl.scheduler.api import DispatcherApi
+from trace_etl.scheduler.app import make_app
+from trace_etl.scheduler.metrics import SchedulerMetrics
+
+LIMITS = ConnectionLimits(
+    max_connections=24,
+    max_connections_per_address=16,
+    handshake_seconds=3,
+    request_seconds=3,
+    idle_seconds=3,
+    send_seconds=3,
+)
+PATIENCE = 120  # seconds; only a hanging listener takes that long
+GET = b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n"
+RPC = (
+    b"POST / HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 47\r\n\r\n"
+    b'{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}'
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A listener under test, with a request that it accepts and one whose body is too large."""
+
+    name: str
+    port: int
+    ca: Path | None
+    body_path: bytes
+    body_limit: int
+    good: bytes = GET
+    refuses_body_with: tuple[bytes, ...] = (b"413",)
+
+    @asynccontextmanager
+    async def connect(
+        self,
+    ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        context = ssl.create_default_context(cafile=str(self.ca)) if self.ca else None
+        name = "127.0.0.1" if context else None
+        opened = asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=name)
+        reader, writer = await asyncio.wait_for(opened, PATIENCE)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    def post(self, headers: bytes) -> bytes:
+        start = b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+        return start % self.body_path + headers + b"\r\n\r\n"
+
+
+@contextmanager
+def in_thread(serving: Callable[[asyncio.Event], Awaitable[None]]) -> Generator[None]:
+    """Run a listener in an event loop of its own."""
+    loop, stop = uvloop.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serving(stop)))
+    thread.start()
+    yield
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(PATIENCE)
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def targets(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[list[Target]]:
+    """Start every kind of listener, with small limits."""
+    objects, ca = tmp_path_factory.mktemp("objects"), secrets.ca
+    scheduler_port, metrics_port, chain_port = free_port(), free_port(), free_port()
+    tls = Tls(secrets.directory / "tls" / "server.pem", secrets.directory / "tls" / "server.key")
+
+    async def scheduler(stop: asyncio.Event) -> None:
+        async with DispatcherApi("https://127.0.0.1:1", ca, secrets.directory / "user.jwt") as api:
+            listener = Listener(make_app(api, SchedulerMetrics()), "127.0.0.1", scheduler_port)
+            await serve([listener], tls=tls, stop=stop, limits=LIMITS)
+
+    async def devchain(stop: asyncio.Event) -> None:
+        async def answer(body: bytes) -> bytes:
+            return b"x" * 300_000 if b"large" in body else body
+
+        async with listen(answer, "127.0.0.1", chain_port, LIMITS):
+            await stop.wait()
+
+    with ExitStack() as stack:
+        dsns = stack.enter_context(copied(templates))
+        dispatcher = stack.enter_context(live(secrets, dsns, objects, http_limits=LIMITS))
+        query = stack.enter_context(
+            running_query_service(secrets, dsns, objects, http_limits=LIMITS)
+        )
+        stack.enter_context(in_thread(scheduler))
+        stack.enter_context(in_thread(devchain))
+        start_metrics_server(metrics_port, REGISTRY, LIMITS)
+        for port in (scheduler_port, metrics_port, chain_port):
+            eventually(lambda port=port: accepts(port), "the listener starts")
+        cfg, mib = dispatcher.cfg, 1024 * 1024
+        hook = b"/v1/webhooks/d/j"
+        yield [
+            Target("user API", cfg.api_port, ca, b"/v1/dags", 2 * mib),
+            Target("webhooks", cfg.api_port, ca, hook, mib, refuses_body_with=(b"401", b"413")),
+            Target("task API", cfg.internal_port, ca, b"/v1/task/complete", mib),
+            Target("Query Service", query.cfg.query_port, ca, b"/v1/query", mib),
+            Target("scheduler", scheduler_port, ca, b"/metrics", 1024, refuses_body_with=(b"405",)),
+            Target("worker", metrics_port, None, b"/metrics", 1024, refuses_body_with=(b"405",)),
+            Target("development chain", chain_port, None, b"/", 5 * mib, good=RPC),
+        ]
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+async def on_all(targets: list[Target], check: Callable[[Target], Awaitable[None]]) -> None:
+    """Run a check against all listeners at once, and then see that each still answers."""
+
+    async def one(target: Target) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await check(target)
+                await answers(target)
+        except Exception as error:
+            raise AssertionError(f"{target.name}: {error!r}") from error
+
+    async with asyncio.TaskGroup() as group:
+        for target in targets:
+            group.create_task(one(target))
+
+
+async def answers(target: Target) -> None:
+    async with target.connect() as (reader, writer):
+        writer.write(target.good)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200"), target.name
+
+
+async def status_of(reader: asyncio.StreamReader) -> bytes:
+    """Return the status of the next answer; empty if the connection was reset or closed."""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        return (await reader.readline())[9:12]
+    return b""
+
+
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    """Read until the server closes or resets the connection."""
+    received = b""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while data := await reader.read(65536):
+            received += data
+    return received
+
+
+async def keep_writing(writer: asyncio.StreamWriter, piece: bytes, pause: float = 0.0) -> int:
+    """Write until the server closes the connection. Returns how many bytes were taken."""
+    sent = 0
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while not writer.transport.is_closing():
+            writer.write(piece)
+            await writer.drain()
+            sent += len(piece)
+            await asyncio.sleep(pause)
+    return sent
+
+
+HEADS = {
+    "one header": b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 40_000 + b"\r\n\r\n",
+    "many headers": b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 40_000 + b"\r\n",
+    "the request line": b"GET /" + b"y" * 40_000 + b" HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+async def test_a_large_head_is_refused(targets: list[Target], head: bytes) -> None:
+    async def check(target: Target) -> None:
+        async with target.connect() as (reader, writer):
+            writer.write(head)
+            assert await status_of(reader) == b"431"
+
+    await on_all(targets, check)
+
+
+ENDLESS = {
+    "header": (b"GET /healthz HTTP/1.1\r\nx: ", b"y" * 4096),
+    "request line": (b"GET /", b"y" * 4096),
+    "headers": (b"GET /healthz HTTP/1.1\r\n", b"a: b\r\n" * 700),
+    "chunk extension": (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1", b";x" * 2048),
+    "trailer": (
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx: ",
+        b"y" * 4096,
+    ),
+}
+
+
+@pytest.mark.parametrize(("start", "piece"), ENDLESS.values(), ids=ENDLESS)
+async def test_an_endless_part_of_a_request_is_cut_off(
+    targets: list[Target], start: bytes, piece: bytes
+) -> None:
+    async def check(target: Target) -> None:
+        async with target.connect() as (reader, writer):
+            writer.write(start)
+            closed = asyncio.create_task(until_closed(reader))
+            sending = asyncio.create_task(keep_writing(writer, piece))
+            # The listener may discard what arrives while the refusal is on its way.
+            received = await closed
+            sending.cancel()
+            assert received[9:10] in (b"4", b""), received
+
+    await on_all(targets, check)
+
+
+async def test_a_large_body_is_refused_whether_announced_or_not(targets: list[Target]) -> None:
+    async def check(target: Target) -> None:
+        async with target.connect() as (reader, writer):
+            writer.write(target.post(b"content-length: %d" % (10 * target.body_limit)))
+            writer.write(b" " * (target.body_limit + 1))
+            assert await status_of(reader) in target.refuses_body_with
+        async with target.connect() as (reader, writer):
+            writer.write(target.post(b"transfer-encoding: chunked"))
+            sending = asyncio.create_task(
+                keep_writing(writer, b"8000\r\n" + b" " * 0x8000 + b"\r\n")
+            )
+            assert await status_of(reader) in target.refuses_body_with
+            await until_closed(reader)
+            sending.cancel()
+
+    await on_all(targets, check)
+
+
+async def test_a_body_in_chunks_of_one_byte_takes_linear_time(targets: list[Target]) -> None:
+    async def check(target: Target) -> None:
+        async with target.connect() as (reader, writer):
+            count = min(target.body_limit, 1024 * 1024) - 1
+            writer.write(target.post(b"transfer-encoding: chunked"))
+            writer.write(b"1\r\n \r\n" * count + b"0\r\n\r\n")
+            assert (await status_of(reader))[:1] in (b"2", b"4")
+
+    await on_all(targets, check)
+
+
+SLOW = {
+    "nothing": b"",
+    "empty lines": b"\r\n",
+    "a head": b"GET /healthz HTTP/1.1\r\nx: ",
+    "a body": b"",
+    "the second request": GET + b"GET /healthz HTTP/1.1\r\nx: ",
+}
+
+
+@pytest.mark.parametrize("what", SLOW)
+async def test_a_client_that_takes_too_long_is_disconnected(
+    targets: list[Target], what: str
+) -> None:
+    async def check(target: Target) -> None:
+        async with target.connect() as (reader, writer):
+            body = what == "a body"
+            writer.write(target.post(b"content-length: 1000") if body else SLOW[what])
+            sending = asyncio.create_task(asyncio.sleep(0))
+            if what != "nothing":
+                piece = b"\r\n" if what == "empty lines" else b" "
+                sending = asyncio.create_task(keep_writing(writer, piece, pause=0.2))
+            received = await until_closed(reader)
+            sending.cancel()
+            if what == "a head":
+                assert received.startswith(b"HTTP/1.1 408")
+
+    await on_all(targets, check)
+
+
+async def test_an_idle_connection_is_closed_after_a_request(targets: list[Target]) -> None:
+    async def check(target: Target) -> None:
+        async with target.connect() as (reader, writer):
+            writer.write(target.good)
+            assert (await until_closed(reader)).startswith(b"HTTP/1.1 200")
+
+    await on_all(targets, check)
+
+
+async def test_a_client_that_does_not_begin_tls_is_disconnected(targets: list[Target]) -> None:
+    async def check(target: Target) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+        await until_closed(reader)
+        writer.close()
+
+    await on_all(targets, check)
+
+
+async def test_idle_connections_make_room_for_new_ones(targets: list[Target]) -> None:
+    async def check(target: Target) -> None:
+        idle: list[socket.socket] = []
+        try:
+            for _ in range(3 * LIMITS.max_connections):
+                idle.append(socket.create_connection(("127.0.0.1", target.port), PATIENCE))
+            await answers(target)
+            closed = [await asyncio.to_thread(_is_closed, sock) for sock in idle]
+            assert sum(closed) >= len(idle) - LIMITS.max_connections_per_address
+        finally:
+            for sock in idle:
+                sock.close()
+
+    # One after the other: webhooks and the user API share a listener.
+    for target in targets:
+        await on_all([target], check)
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    sock.settimeout(0.01)
+    try:
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+async def test_a_client_that_does_not_read_is_disconnected(targets: list[Target]) -> None:
+    large = {"development chain": RPC.replace(b"chainId", b"large  "), "worker": b"GET /metrics"}
+
+    async def check(target: Target) -> None:
+        request = large.get(target.name, b"GET /openapi.json")
+        if request.startswith(b"GET"):
+            request += b" HTTP/1.1\r\nhost: t\r\n\r\n"
+        async with target.connect() as (_, writer):
+            # StreamReader stops reading at its limit, so the answers fill the buffers of both sides.
+            sent = await keep_writing(writer, request)
+            assert sent < 64 * 1024 * 1024
+
+    await on_all(targets, check)

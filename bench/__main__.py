@@ -33,8 +33,8 @@ def main() -> int:
     arguments = parser.parse_args()
     modules = [m for group, m in GROUPS.items() if group.startswith(arguments.only)]
     if not modules:
-        known = ", ".join(GROUPS)
-        print(f"no group starts with {arguments.only!r}; the groups are {known}", file=sys.stderr)
+        names = ", ".join(GROUPS)
+        print(f"no group starts with {arguments.only!r}; the groups are {names}", file=sys.stderr)
         return 2
     results: list[Result] = []
     for module in modules:

@@ -87,14 +87,14 @@ def _partitions() -> list[range]:
 
 
 def _read_chain() -> dict[str, Any]:
-    found: dict[str, list[Any]] = {table: [] for table in TABLES}
+    tables: dict[str, list[Any]] = {table: [] for table in TABLES}
     with start_server(DevChain(length=FILES, txs_per_block=TXS_PER_BLOCK)) as chain:
         source = RpcSource((chain.url,))
         with RangeReader(source, TABLES) as reader:
             for chunk in reader.chunks(0, FILES - 1):
                 for table in TABLES:
-                    found[table].append(build_table(table, chunk, 1))
-    return {table: pa.Table.from_batches(batches) for table, batches in found.items()}
+                    tables[table].append(build_table(table, chunk, 1))
+    return {table: pa.Table.from_batches(batches) for table, batches in tables.items()}
 
 
 def _write_small_files(store: FileStore, table: str, rows: Any, edges: Any) -> list[Path]:

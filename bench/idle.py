@@ -28,8 +28,8 @@ def _run_trace(home: Path, *command: str) -> None:
 
 def _read_cpu_seconds(supervisor: psutil.Process) -> dict[int, float]:
     """Return the CPU seconds of every process of the stack."""
-    family = [supervisor, *supervisor.children(recursive=True)]
-    return {p.pid: sum(p.cpu_times()[:2]) for p in family}
+    processes = [supervisor, *supervisor.children(recursive=True)]
+    return {p.pid: sum(p.cpu_times()[:2]) for p in processes}
 
 
 def _wait_until_warm(home: Path, supervisor: psutil.Process) -> None:

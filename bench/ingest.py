@@ -76,18 +76,18 @@ def ours(runner: SparkRunner, slots: int) -> float:
 
 def cryo(url: str) -> float:
     """Return blocks per second of cryo's function call, without the start of its process."""
-    with tempfile.TemporaryDirectory() as out:
-        done = subprocess.run(
-            [sys.executable, "-c", _CRYO, url, str(BLOCKS), out, str(CHUNK)],
+    with tempfile.TemporaryDirectory() as directory:
+        result = subprocess.run(
+            [sys.executable, "-c", _CRYO, url, str(BLOCKS), directory, str(CHUNK)],
             capture_output=True,
             text=True,
             check=True,
-            env={**os.environ, "HOME": out},
+            env={**os.environ, "HOME": directory},
         )
-        files = list(Path(out).glob("*.parquet"))
+        files = list(Path(directory).glob("*.parquet"))
         if len(files) != len(DATASETS) * (BLOCKS // CHUNK):
-            raise RuntimeError(f"cryo wrote {len(files)} files: {done.stdout} {done.stderr}")
-    return BLOCKS / float(done.stderr.split()[-1])
+            raise RuntimeError(f"cryo wrote {len(files)} files: {result.stdout} {result.stderr}")
+    return BLOCKS / float(result.stderr.split()[-1])
 
 
 def drain(url: str) -> float:

@@ -105,9 +105,9 @@ async def _producer(stack: BenchStack) -> Any:
     """Claim a task that can emit events."""
     conn = await load.connect(stack.internal_port, stack.ca)
     while True:
-        won = await load.claim_many(conn, stack.worker_token, "ecs_platform", "producer", 1)
-        if won:
-            return won[0]
+        claimed = await load.claim_many(conn, stack.worker_token, "ecs_platform", "producer", 1)
+        if claimed:
+            return claimed[0]
         await asyncio.sleep(0.02)
 
 
@@ -126,9 +126,16 @@ def measure(stack: BenchStack) -> list[Result]:
         worker.stop.set()
         worker.thread.join()
     return [
-        Result(f"lifecycle_event_to_claim_{name}", got, limit, "ms", got / limit, "<= 1.0")
+        Result(
+            f"lifecycle_event_to_claim_{name}",
+            latency,
+            limit,
+            "ms",
+            latency / limit,
+            "<= 1.0",
+        )
         for name, (share, limit) in LIMITS.items()
-        for got in [statistics.median(percentile(waits, share) for waits in rounds)]
+        for latency in [statistics.median(percentile(waits, share) for waits in rounds)]
     ]
 
 

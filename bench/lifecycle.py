@@ -80,9 +80,9 @@ class Worker:
     async def _drain(self, claimer: load.Connection, reporter: load.Connection) -> None:
         token = self._made.worker_token
         reported = asyncio.create_task(asyncio.sleep(0))
-        while won := await load.claim_many(claimer, token, "ecs_python", self._name, BATCH):
+        while claimed := await load.claim_many(claimer, token, "ecs_python", self._name, BATCH):
             await reported
-            reported = asyncio.create_task(load.complete_many(reporter, token, won))
+            reported = asyncio.create_task(load.complete_many(reporter, token, claimed))
         await reported
 
     def close(self) -> None:
@@ -137,13 +137,13 @@ def ours_single(stack: BenchStack, workers: int) -> float:
 
 def pgqueuer(stack: BenchStack, workers: int) -> float:
     """Return jobs per second of pgqueuer in a separate process, with the same numbers."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "bench.peer_pgqueuer", stack.dsns.state, str(workers), str(TASKS)],
         capture_output=True,
         text=True,
         check=True,
     )
-    return float(done.stdout)
+    return float(result.stdout)
 
 
 _PGBENCH_SETUP = """
@@ -174,7 +174,7 @@ def pgbench(stack: BenchStack, clients: int) -> float:
         script.write(_PGBENCH_SCRIPT)
     try:
         port = str(stack.server.port)
-        done = subprocess.run(
+        result = subprocess.run(
             [
                 binaries.find().binary("pgbench"),
                 *("-n", "-M", "prepared", "-c", str(clients), "-j", "1", "-T", "2"),
@@ -188,9 +188,9 @@ def pgbench(stack: BenchStack, clients: int) -> float:
         )
     finally:
         Path(script.name).unlink()
-    found = re.search(r"tps = ([\d.]+)", done.stdout)
-    assert found, done.stdout
-    return float(found[1])
+    match = re.search(r"tps = ([\d.]+)", result.stdout)
+    assert match, result.stdout
+    return float(match[1])
 
 
 def run() -> list[Result]:

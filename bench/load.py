@@ -61,13 +61,13 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def _settle(future: "asyncio.Future[Any]", found: object) -> None:
+def _settle(future: "asyncio.Future[Any]", answer: object) -> None:
     if future.done():
         return
-    if isinstance(found, Exception):
-        future.set_exception(found)
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
     else:
-        future.set_result(found)
+        future.set_result(answer)
 
 
 class SequentialLoad:
@@ -99,13 +99,13 @@ class SequentialLoad:
         if isinstance(answer, Exception):
             _settle(self._done, answer)
             return
-        won = orjson.loads(answer)
+        claimed = orjson.loads(answer)
         body = b'{"task_id":"%b","attempt":%d,"lease_token":"%b","status":"Completed"}' % (
-            won["task"]["task_id"].encode(),
-            won["attempt"],
-            won["lease_token"].encode(),
+            claimed["task"]["task_id"].encode(),
+            claimed["attempt"],
+            claimed["lease_token"].encode(),
         )
-        header = b"x-trace-task-capability: " + won["capability_token"].encode()
+        header = b"x-trace-task-capability: " + claimed["capability_token"].encode()
         self._conn.send(b"/v1/task/complete", header, body, self._completed)
 
     def _completed(self, answer: bytes | Exception) -> None:

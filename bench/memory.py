@@ -96,20 +96,20 @@ class MemoryWatch:
     def _sample_memory(self) -> None:
         while not self._stop.wait(_SAMPLE_SECONDS):
             with suppress(psutil.NoSuchProcess):
-                family = [own := psutil.Process(self.pid), *own.children(recursive=True)]
-                held = [_read_memory(one) for one in family]
-                if sum(one["pss"] for one in held) > self.peak["pss"]:
-                    self.parts = _sum_by_process(family, [one["pss"] for one in held])
+                processes = [own := psutil.Process(self.pid), *own.children(recursive=True)]
+                samples = [_read_memory(process) for process in processes]
+                if sum(sample["pss"] for sample in samples) > self.peak["pss"]:
+                    self.parts = _sum_by_process(processes, [sample["pss"] for sample in samples])
                 for key in self.peak:
-                    self.peak[key] = max(self.peak[key], sum(one[key] for one in held))
+                    self.peak[key] = max(self.peak[key], sum(sample[key] for sample in samples))
 
 
-def _sum_by_process(family: Sequence[psutil.Process], held: Sequence[int]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for n, (process, size) in enumerate(zip(family, held, strict=True)):
+def _sum_by_process(processes: Sequence[psutil.Process], sizes: Sequence[int]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for n, (process, size) in enumerate(zip(processes, sizes, strict=True)):
         name = "worker" if n == 0 else "jvm" if process.name() == "java" else f"python {n}"
-        found[name] = found.get(name, 0) + size // 2**20
-    return found
+        totals[name] = totals.get(name, 0) + size // 2**20
+    return totals
 
 
 def _read_memory(process: psutil.Process) -> dict[str, int]:
@@ -167,14 +167,14 @@ def _select(places: Sequence[Path], rows: int) -> TaskPayload:
         }
         for place, (first, last) in zip(places, spans, strict=True)
     ]
-    given = {
+    logs_input = {
         "input_index": 0,
         "name": "logs",
         "dataset_uuid": uuid4(),
         "dataset_version": uuid4(),
         "partitions": partitions,
     }
-    return _payload("sql", {"sql": _SQL}, ["answer"], 0, rows // 10, [given])
+    return _payload("sql", {"sql": _SQL}, ["answer"], 0, rows // 10, [logs_input])
 
 
 def _payload(

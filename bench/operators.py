@@ -118,8 +118,8 @@ class OperatorBench:
         [path] = self._places[0].glob("*.parquet")
         began = time.perf_counter()
         logs = pq.ParquetFile(path).read_row_group(0).slice(0, _SAMPLE).to_pylist()
-        found = [{**log, **_by_eth_abi(log)} for log in logs]
-        pq.write_table(pa.Table.from_pylist(found), self._root / "loop.parquet", compression="zstd")
+        rows = [{**log, **_by_eth_abi(log)} for log in logs]
+        pq.write_table(pa.Table.from_pylist(rows), self._root / "loop.parquet", compression="zstd")
         return _SAMPLE / (time.perf_counter() - began)
 
     def loop_in_memory(self) -> float:

@@ -14,13 +14,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 
 async def _connect(dsn: str) -> asyncpg.Connection:
-    given = conninfo_to_dict(dsn)
+    parameters = conninfo_to_dict(dsn)
     return await asyncpg.connect(
-        host=given["host"],
-        port=int(given["port"]),
-        user=given["user"],
-        database=given["dbname"],
-        passfile=given["passfile"],
+        host=parameters["host"],
+        port=int(parameters["port"]),
+        user=parameters["user"],
+        database=parameters["dbname"],
+        passfile=parameters["passfile"],
     )
 
 

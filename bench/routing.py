@@ -185,15 +185,15 @@ def start_databases() -> Generator[tuple[PartitionedState, PartitionedState]]:
         exits.callback(embedded.remove)
         server = embedded.start()
         exits.callback(embedded.stop)
-        found: list[PartitionedState] = []
+        states: list[PartitionedState] = []
         for label, count in (("many", MANY), ("few", FEW)):
             dsns = databases.provision(server, state=f"state_{label}", data=f"data_{label}")
             stack = BenchStack(directory, server, dsns, free_port(), free_port())
             with run_dispatcher(stack, stack.api_port, stack.internal_port):
                 stack.post("/v1/dags", {"text": _DAG})
-            found.append(PartitionedState(stack, count))
-            found[-1].seed()
-        yield found[0], found[1]
+            states.append(PartitionedState(stack, count))
+            states[-1].seed()
+        yield states[0], states[1]
 
 
 def run() -> list[Result]:

@@ -15,5 +15,9 @@ def shared(
 ) -> Generator[Bench]:
     """Run a Dispatcher whose loops run only when a test calls them."""
     objects = tmp_path_factory.mktemp("objects")
-    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
-        yield made
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, objects) as running,
+        bench(running) as own_bench,
+    ):
+        yield own_bench

@@ -26,8 +26,12 @@ def backfill_bench(
 ) -> Generator[Bench]:
     """A Dispatcher with its own database, because the feeder processes every backfill."""
     objects = tmp_path_factory.mktemp("objects")
-    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
-        yield made
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, objects) as running,
+        bench(running) as own_bench,
+    ):
+        yield own_bench
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,11 @@ class BackfillRun:
         self.bench.live.run(feeder.feed_once)
         self.bench.live.drain()
 
-    def state(self, made: dict[str, Any]) -> dict[str, Any]:
-        return self.bench.user.get(f"/v1/backfills/{made['backfill_id']}").json()
+    def state(self, backfill: dict[str, Any]) -> dict[str, Any]:
+        return self.bench.user.get(f"/v1/backfills/{backfill['backfill_id']}").json()
 
-    def post(self, made: dict[str, Any], verb: str) -> httpx.Response:
-        return self.bench.user.post(f"/v1/backfills/{made['backfill_id']}/{verb}")
+    def post(self, backfill: dict[str, Any], verb: str) -> httpx.Response:
+        return self.bench.user.post(f"/v1/backfills/{backfill['backfill_id']}/{verb}")
 
     def build(self, job: str, count: int = 1000, rows: int = 3) -> list[str]:
         """Run queued tasks of a job; each publishes a partition."""
@@ -76,12 +80,12 @@ class BackfillRun:
         return tasks
 
     def publish(self, attempt: Attempt, rows: int = 3) -> None:
-        done = self.bench.complete(
+        reply = self.bench.complete(
             attempt,
             datasets_published=[self.bench.write_output(attempt, rows)],
             events=[attempt.event()],
         )
-        assert done.status_code == 200, done.text
+        assert reply.status_code == 200, reply.text
 
     def partitions(self, job: str) -> list[str]:
         query = """
@@ -104,9 +108,9 @@ def backfills(backfill_bench: Bench) -> BackfillRun:
 def test_a_backfill_creates_bulk_tasks_per_chunk_and_downstream_tasks_are_bulk_too(
     backfills: BackfillRun,
 ) -> None:
-    made = backfills.start("work", 0, 29)
-    assert made["new"]
-    assert (made["state"], made["pending"], made["chunk"]) == ("running", 3, 10)
+    backfill = backfills.start("work", 0, 29)
+    assert backfill["new"]
+    assert (backfill["state"], backfill["pending"], backfill["chunk"]) == ("running", 3, 10)
     tasks = backfills.g.queued("work")
     rows = [backfills.bench.row(task) for task in tasks]
     assert [(row["partition_key"], row["bulk"]) for row in rows] == [
@@ -117,16 +121,16 @@ def test_a_backfill_creates_bulk_tasks_per_chunk_and_downstream_tasks_are_bulk_t
     assert {m["task_id"] for m in backfills.bench.messages("ecs_python")} >= set(tasks)
     backfills.build("work", 2)
     backfills.feed()
-    seen = backfills.state(made)
-    assert (seen["completed"], seen["created"], seen["blocks_done"]) == (2, 1, 20)
-    assert seen["blocks_left"] == 10
-    assert seen["blocks_per_second"] > 0
-    assert 0 < seen["seconds_left"] < 3600
+    state = backfills.state(backfill)
+    assert (state["completed"], state["created"], state["blocks_done"]) == (2, 1, 20)
+    assert state["blocks_left"] == 10
+    assert state["blocks_per_second"] > 0
+    assert 0 < state["seconds_left"] < 3600
     backfills.build("work")
     backfills.feed()
-    seen = backfills.state(made)
-    assert (seen["state"], seen["completed"], seen["rows_done"]) == ("complete", 3, 9)
-    assert seen["ended_at"]
+    state = backfills.state(backfill)
+    assert (state["state"], state["completed"], state["rows_done"]) == ("complete", 3, 9)
+    assert state["ended_at"]
     after = [backfills.bench.row(task) for task in backfills.g.queued("after")]
     assert [row["bulk"] for row in after] == [True] * 3
 
@@ -136,15 +140,20 @@ def test_the_preview_lists_existing_chunks_and_estimates_the_missing_ones(
 ) -> None:
     backfills.start("work", 10, 19)
     backfills.build("work", rows=40)
-    seen = backfills.preview("work", 5, 34)
-    assert [(c["start"], c["end"], c["action"], c["rows"]) for c in seen["chunks"]] == [
+    preview = backfills.preview("work", 5, 34)
+    assert [(c["start"], c["end"], c["action"], c["rows"]) for c in preview["chunks"]] == [
         (5, 9, "build", 20),
         (10, 19, "there", 40),
         (20, 29, "build", 40),
         (30, 34, "build", 20),
     ]
-    assert (seen["build"], seen["there"], seen["blocks"], seen["rows"]) == (3, 1, 20, 80)
-    assert seen["fed_by"] == f"{backfills.g.name}.split.ranges"
+    assert (preview["build"], preview["there"], preview["blocks"], preview["rows"]) == (
+        3,
+        1,
+        20,
+        80,
+    )
+    assert preview["fed_by"] == f"{backfills.g.name}.split.ranges"
     forced = backfills.preview("work", 15, 15, force=True)
     assert [(c["start"], c["end"], c["action"]) for c in forced["chunks"]] == [(10, 19, "rebuild")]
 
@@ -157,18 +166,18 @@ def test_a_backfill_follows_the_input_partitions_and_reports_missing_input(
     backfills.bench.rows(
         "DELETE FROM tasks WHERE task_id = ANY(%s::uuid[])", backfills.g.queued("after")
     )
-    seen = backfills.preview("after", 15, 59)
-    assert [(c["start"], c["end"], c["action"]) for c in seen["chunks"]] == [
+    preview = backfills.preview("after", 15, 59)
+    assert [(c["start"], c["end"], c["action"]) for c in preview["chunks"]] == [
         (10, 19, "build"),
         (20, 29, "build"),
         (30, 39, "build"),
         (40, 59, "no_input"),
     ]
-    made = backfills.start("after", 15, 59)
-    assert (made["pending"], made["skipped"]) == (3, 1)
+    backfill = backfills.start("after", 15, 59)
+    assert (backfill["pending"], backfill["skipped"]) == (3, 1)
     backfills.build("after")
     backfills.feed()
-    assert backfills.state(made)["state"] == "complete"
+    assert backfills.state(backfill)["state"] == "complete"
     assert backfills.partitions("after") == ["10-19", "20-29", "30-39"]
     nothing = backfills.request("after", 100, 199)
     assert nothing.status_code == 409
@@ -194,47 +203,47 @@ def test_a_repeated_request_returns_the_same_backfill_and_creates_no_new_tasks(
 def test_a_backfill_adopts_tasks_that_events_created(backfills: BackfillRun) -> None:
     backfills.g.feed(2)
     before = backfills.g.queued("work")
-    made = backfills.start("work", 0, 29)
-    assert backfills.state(made)["created"] == 3
+    backfill = backfills.start("work", 0, 29)
+    assert backfills.state(backfill)["created"] == 3
     assert set(before) < set(backfills.g.queued("work"))
     assert len(backfills.g.queued("work")) == 3
     backfills.g.feed(3)  # events adopt tasks of the backfill, too
     assert len(backfills.g.queued("work")) == 3
-    assert backfills.post(made, "cancel").json()["canceled_tasks"] == 1
+    assert backfills.post(backfill, "cancel").json()["canceled_tasks"] == 1
     assert backfills.g.queued("work") == before
 
 
 def test_failed_chunks_are_listed_and_retried_on_resume(backfills: BackfillRun) -> None:
-    made = backfills.start("work", 0, 29)
+    backfill = backfills.start("work", 0, 29)
     bad, *_ = backfills.g.queued("work")
     attempt = backfills.bench.claimed(bad)
     backfills.bench.complete(attempt, "Failed", error_message="no such block", retryable=False)
     backfills.build("work")
     backfills.feed()
-    seen = backfills.state(made)
-    assert (seen["state"], seen["completed"], seen["failed"]) == ("failed", 2, 1)
-    path = f"/v1/backfills/{made['backfill_id']}/chunks"
+    state = backfills.state(backfill)
+    assert (state["state"], state["completed"], state["failed"]) == ("failed", 2, 1)
+    path = f"/v1/backfills/{backfill['backfill_id']}/chunks"
     (chunk,) = backfills.bench.user.get(path, params={"state": "failed"}).json()["items"]
     assert (chunk["start"], chunk["end"], chunk["task_id"]) == (0, 9, bad)
     assert chunk["error_message"] == "no such block"
-    assert backfills.post(made, "resume").json()["chunks"] == 1
+    assert backfills.post(backfill, "resume").json()["chunks"] == 1
     backfills.feed()
     backfills.bench.start_retries()
     assert backfills.g.queued("work") == [bad]
     assert backfills.bench.row(bad)["attempt"] == 2
     backfills.build("work")
     backfills.feed()
-    assert backfills.state(made)["state"] == "complete"
-    assert backfills.post(made, "resume").status_code == 409
+    assert backfills.state(backfill)["state"] == "complete"
+    assert backfills.post(backfill, "resume").status_code == 409
 
 
 def test_cancel_ends_queued_tasks_requests_running_ones_to_stop_and_resume_works(
     backfills: BackfillRun,
 ) -> None:
-    made = backfills.start("work", 0, 39)
+    backfill = backfills.start("work", 0, 39)
     backfills.build("work", 1)
     running = backfills.bench.claimed(backfills.g.queued("work")[0])
-    answer = backfills.post(made, "cancel").json()
+    answer = backfills.post(backfill, "cancel").json()
     assert (answer["state"], answer["canceled_tasks"], answer["asked_to_stop"]) == (
         "canceled",
         3,
@@ -242,19 +251,21 @@ def test_cancel_ends_queued_tasks_requests_running_ones_to_stop_and_resume_works
     )
     assert backfills.bench.heartbeat(running).json()["cancel_requested"]
     assert backfills.g.queued("work") == []
-    seen = backfills.state(made)
-    assert (seen["state"], seen["completed"], seen["canceled"]) == ("canceled", 1, 3)
-    assert seen["why"] == "the backfill was canceled by local"
-    assert backfills.post(made, "cancel").status_code == 200  # a repeated cancel changes nothing
+    state = backfills.state(backfill)
+    assert (state["state"], state["completed"], state["canceled"]) == ("canceled", 1, 3)
+    assert state["why"] == "the backfill was canceled by local"
+    assert (
+        backfills.post(backfill, "cancel").status_code == 200
+    )  # a repeated cancel changes nothing
     backfills.g.feed(4)  # events may start canceled tasks again
     assert len(backfills.g.queued("work")) == 3
-    backfills.post(made, "resume")
+    backfills.post(backfill, "resume")
     backfills.feed()
     assert len(backfills.g.queued("work")) == 3
     backfills.build("work")
     backfills.feed()
-    assert backfills.state(made)["state"] == "complete"
-    assert backfills.post(made, "cancel").status_code == 409
+    assert backfills.state(backfill)["state"] == "complete"
+    assert backfills.post(backfill, "cancel").status_code == 409
 
 
 def test_a_forced_backfill_rewrites_partitions_and_rebuilds_their_consumers(
@@ -264,16 +275,16 @@ def test_a_forced_backfill_rewrites_partitions_and_rebuilds_their_consumers(
     backfills.build("work")
     backfills.build("after")
     assert backfills.partitions("after") == ["0-9", "10-19"]
-    made = backfills.start("work", 5, 9, force=True)
-    assert (made["new"], made["pending"]) == (True, 1)
+    backfill = backfills.start("work", 5, 9, force=True)
+    assert (backfill["new"], backfill["pending"]) == (True, 1)
     (task,) = backfills.g.queued("work")
     assert backfills.bench.row(task)["partition_key"] == "0-9"
     backfills.build("work", rows=8)
     backfills.feed()
-    seen = backfills.state(made)
-    assert (seen["state"], seen["rows_done"]) == ("complete", 8)
+    state = backfills.state(backfill)
+    assert (state["state"], state["rows_done"]) == ("complete", 8)
     again = backfills.g.queued("after")
-    assert [backfills.bench.row(one)["partition_key"] for one in again] == ["0-9"]
+    assert [backfills.bench.row(task_id)["partition_key"] for task_id in again] == ["0-9"]
     second = backfills.start("work", 5, 9, force=True)
     assert second["new"]  # a completed rewrite can be requested again
 
@@ -281,14 +292,14 @@ def test_a_forced_backfill_rewrites_partitions_and_rebuilds_their_consumers(
 def test_a_backfill_keeps_the_queue_below_its_window_and_the_backpressure_limit(
     backfill_bench: Bench, backfills: BackfillRun
 ) -> None:
-    made = backfills.request("work", 0, 999).json()
+    backfill = backfills.request("work", 0, 999).json()
     backfills.feed(window=7)
     assert len(backfills.g.queued("work")) == 7
     backfills.build("work", 3)
     backfills.feed(window=7)
     assert len(backfills.g.queued("work")) == 7
-    assert backfills.state(made)["pending"] == 90
-    backfills.post(made, "cancel")
+    assert backfills.state(backfill)["pending"] == 90
+    backfills.post(backfill, "cancel")
     limited = BackfillRun(graph(backfill_bench, {"work": "split; max_queue_depth: 10"}))
     limited.start("work", 0, 999)
     assert len(limited.g.queued("work")) == 5
@@ -303,18 +314,18 @@ def test_a_paused_job_gets_no_chunks_and_the_backfill_reports_the_pause(
         "/v1/pauses",
         json={"dag": backfills.g.name, "job": "work", "tier": "bulk", "reason": "busy"},
     )
-    made = backfills.start("work", 0, 19)
+    backfill = backfills.start("work", 0, 19)
     assert backfills.g.queued("work") == []
-    assert backfills.state(made)["paused_by"] == "local (busy)"
+    assert backfills.state(backfill)["paused_by"] == "local (busy)"
     backfills.bench.user.post("/v1/pauses/resume", json={"dag": backfills.g.name})
     backfills.feed()
     assert len(backfills.g.queued("work")) == 2
 
 
 def test_a_splitter_forwards_a_range_once(backfills: BackfillRun) -> None:
-    made = backfills.start("split", 0, 29)
+    backfill = backfills.start("split", 0, 29)
     backfills.feed()
-    assert backfills.state(made)["state"] == "complete"
+    assert backfills.state(backfill)["state"] == "complete"
     rows = [backfills.bench.row(task) for task in backfills.g.queued("work")]
     assert [(row["partition_key"], row["bulk"]) for row in rows] == [
         ("0-9", True),
@@ -331,7 +342,7 @@ def test_a_splitter_forwards_a_range_once(backfills: BackfillRun) -> None:
 def test_a_redeploy_that_changes_the_job_ends_its_backfill(
     backfill_bench: Bench, backfills: BackfillRun
 ) -> None:
-    made = backfills.start("work", 0, 19)
+    backfill = backfills.start("work", 0, 19)
     text = backfill_bench.rows(
         "SELECT v.text FROM dags g JOIN dag_versions v USING (dag_version) WHERE g.name = %s",
         backfills.g.name,
@@ -339,16 +350,16 @@ def test_a_redeploy_that_changes_the_job_ends_its_backfill(
     changed = text.replace('sql: "SELECT 1"', 'sql: "SELECT 2"')
     assert backfill_bench.user.post("/v1/dags", json={"text": changed}).status_code == 200
     backfills.feed()
-    seen = backfills.state(made)
-    assert (seen["state"], seen["why"]) == ("canceled", "the job was redeployed")
+    state = backfills.state(backfill)
+    assert (state["state"], state["why"]) == ("canceled", "the job was redeployed")
 
 
 def test_retention_deletes_backfills_that_ended_long_ago(
     backfill_bench: Bench, backfills: BackfillRun
 ) -> None:
-    old, young = backfills.start("work", 0, 9), backfills.start("work", 10, 19)
+    old, recent = backfills.start("work", 0, 9), backfills.start("work", 10, 19)
     backfills.post(old, "cancel")
-    backfills.post(young, "cancel")
+    backfills.post(recent, "cancel")
     backfill_bench.rows(
         "UPDATE backfills SET ended_at = now() - interval '31 days' WHERE backfill_id = %s",
         old["backfill_id"],
@@ -356,7 +367,7 @@ def test_retention_deletes_backfills_that_ended_long_ago(
     while backfill_bench.live.run(backfill_bench.live.service.retention.delete_once):
         pass
     assert backfills.bench.user.get(f"/v1/backfills/{old['backfill_id']}").status_code == 404
-    assert backfills.state(young)["state"] == "canceled"
+    assert backfills.state(recent)["state"] == "canceled"
     chunks = "SELECT 1 FROM backfill_chunks WHERE backfill_id = %s"
     assert backfill_bench.rows(chunks, old["backfill_id"]) == []
 
@@ -374,17 +385,17 @@ def test_an_impossible_backfill_is_refused_with_the_reason(backfills: BackfillRu
 
 def test_a_backfill_of_a_manual_source_emits_bulk_events(backfills: BackfillRun) -> None:
     backfills.g.feed(1)
-    seen = backfills.preview("request", 0, 39, chunk=10)
-    assert [(c["start"], c["action"]) for c in seen["chunks"]] == [
+    preview = backfills.preview("request", 0, 39, chunk=10)
+    assert [(c["start"], c["action"]) for c in preview["chunks"]] == [
         (0, "there"),
         (10, "build"),
         (20, "build"),
         (30, "build"),
     ]
-    made = backfills.start("request", 0, 39, chunk=10)
+    backfill = backfills.start("request", 0, 39, chunk=10)
     backfills.feed()
-    done = backfills.state(made)
-    assert (done["state"], done["completed"], done["skipped"]) == ("complete", 3, 1)
+    state = backfills.state(backfill)
+    assert (state["state"], state["completed"], state["skipped"]) == ("complete", 3, 1)
     rows = [backfills.bench.row(task) for task in backfills.g.queued("work")]
     assert [(row["partition_key"], row["bulk"]) for row in rows] == [
         ("0-9", False),
@@ -395,7 +406,7 @@ def test_a_backfill_of_a_manual_source_emits_bulk_events(backfills: BackfillRun)
     triggers = backfills.bench.user.get("/v1/triggers", params={"dag": backfills.g.name}).json()
     assert len(triggers["items"]) == 4
     again = backfills.request("request", 0, 39, chunk=10).json()
-    assert (again["backfill_id"], again["new"]) == (made["backfill_id"], False)
+    assert (again["backfill_id"], again["new"]) == (backfill["backfill_id"], False)
 
 
 def test_a_source_backfill_emits_few_events_per_pass_and_none_while_paused(
@@ -403,16 +414,16 @@ def test_a_source_backfill_emits_few_events_per_pass_and_none_while_paused(
 ) -> None:
     place = {"dag": backfills.g.name, "job": "request"}
     assert backfills.bench.user.post("/v1/pauses", json=place).status_code == 200
-    made = backfills.request("request", 0, 49, chunk=10).json()
+    backfill = backfills.request("request", 0, 49, chunk=10).json()
     backfills.feed(window=2)
-    assert backfills.state(made)["pending"] == 5
+    assert backfills.state(backfill)["pending"] == 5
     assert backfills.bench.user.post("/v1/pauses/resume", json=place).status_code == 200
     backfills.feed(window=2)
-    assert (backfills.state(made)["pending"], len(backfills.g.queued("work"))) == (3, 2)
-    assert backfills.post(made, "cancel").status_code == 200
+    assert (backfills.state(backfill)["pending"], len(backfills.g.queued("work"))) == (3, 2)
+    assert backfills.post(backfill, "cancel").status_code == 200
     backfills.feed()
     assert len(backfills.g.queued("work")) == 2
-    assert backfills.post(made, "resume").status_code == 200
+    assert backfills.post(backfill, "resume").status_code == 200
     backfills.feed()
     assert len(backfills.g.queued("work")) == 5
 
@@ -465,8 +476,8 @@ def test_backfills_are_paged_filtered_and_limited_to_the_callers_org(
     rest = user.get("/v1/backfills", params={**query, "after": first["next"]}).json()
     assert [b["backfill_id"] for b in first["items"] + rest["items"]] == ids[::-1]
     assert rest["next"] is None
-    done = user.get("/v1/backfills", params={**query, "state": "complete"}).json()
-    assert done["items"] == []
+    completed = user.get("/v1/backfills", params={**query, "state": "complete"}).json()
+    assert completed["items"] == []
     with new_user(backfills.bench, "writer", org_id=new_org(backfills.bench)) as stranger:
         assert stranger.get("/v1/backfills").json()["items"] == []
         for path in ("", "/chunks"):
@@ -487,33 +498,33 @@ def test_the_cli_previews_runs_shows_cancels_and_resumes_backfills(
     connection.write(home.connection, own)
 
     def trace(*arguments: str, code: int = 0) -> str:
-        done = CliRunner().invoke(app, [*arguments], env={"TRACE_HOME": str(tmp_path)})
-        assert done.exit_code == code, done.output
-        return done.output
+        result = CliRunner().invoke(app, [*arguments], env={"TRACE_HOME": str(tmp_path)})
+        assert result.exit_code == code, result.output
+        return result.output
 
-    ask = ["backfill", backfills.g.name, "work", "--range", "0-29"]
-    shown = trace(*ask, "--dry-run")
-    assert "3 to build. 30 blocks, unknown number of rows" in shown
+    command = ["backfill", backfills.g.name, "work", "--range", "0-29"]
+    output = trace(*command, "--dry-run")
+    assert "3 to build. 30 blocks, unknown number of rows" in output
     assert backfills.g.queued("work") == []
-    shown = trace(*ask)
-    assert "3 chunks to build" in shown
-    assert "This backfill exists already" in trace(*ask)
-    made = backfills.bench.user.get("/v1/backfills", params={"dag": backfills.g.name}).json()[
+    output = trace(*command)
+    assert "3 chunks to build" in output
+    assert "This backfill exists already" in trace(*command)
+    backfill = backfills.bench.user.get("/v1/backfills", params={"dag": backfills.g.name}).json()[
         "items"
     ][0]
     backfills.feed()
     assert f"{backfills.g.name}.work" in trace("backfills", "--state", "running")
-    assert "3 created" in trace("backfills", "show", made["backfill_id"])
-    assert "3 queued tasks ended" in trace("backfills", "cancel", made["backfill_id"])
+    assert "3 created" in trace("backfills", "show", backfill["backfill_id"])
+    assert "3 queued tasks ended" in trace("backfills", "cancel", backfill["backfill_id"])
     assert "the backfill is canceled" in trace(
-        "backfills", "show", made["backfill_id"], "--wait", code=1
+        "backfills", "show", backfill["backfill_id"], "--wait", code=1
     )
-    assert "Retrying 3 chunks" in trace("backfills", "resume", made["backfill_id"])
+    assert "Retrying 3 chunks" in trace("backfills", "resume", backfill["backfill_id"])
     backfills.feed()
     backfills.build("work")
     backfills.feed()
     assert "3/3 chunks: complete, 9 rows" in trace(
-        "backfills", "show", made["backfill_id"], "--wait"
+        "backfills", "show", backfill["backfill_id"], "--wait"
     )
-    assert "is built already" not in trace(*ask, "--wait")
-    assert "already built" in trace(*ask, "--dry-run")
+    assert "is built already" not in trace(*command, "--wait")
+    assert "already built" in trace(*command, "--dry-run")

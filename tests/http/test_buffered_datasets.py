@@ -21,8 +21,8 @@ from trace_etl.sink.sink import MAX_TRIES, QUEUE
 def sinks(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[SinkSetup]:
-    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as made:
-        yield made
+    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
+        yield setup
 
 
 @pytest.fixture
@@ -37,18 +37,20 @@ def test_jobs_and_dags_share_one_dataset_and_one_generation(
     sinks: SinkSetup, published: str
 ) -> None:
     first, second = sinks.producer(published), sinks.producer(published)
-    made = first.deploy("one", "two")
+    deployed = first.deploy("one", "two")
     other = second.deploy("three")
-    places = [made["one"], made["two"], other["three"]]
+    places = [deployed["one"], deployed["two"], other["three"]]
     assert len({(d["dataset_uuid"], d["dataset_version"]) for d in places}) == 1
     assert {d["published"] for d in places} == {published}
-    wanted = sorted([f"{first.name}.one.out", f"{first.name}.two.out", f"{second.name}.three.out"])
+    producers = sorted(
+        [f"{first.name}.one.out", f"{first.name}.two.out", f"{second.name}.three.out"]
+    )
     (listed,) = sinks.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
-    assert (listed["producers"], listed["write_mode"]) == (wanted, "buffered")
-    shown = sinks.bench.user.get(f"/v1/datasets/{published}").json()
-    assert shown["columns"] == [{"name": "id", "type": "string"}, {"name": "n", "type": "long"}]
+    assert (listed["producers"], listed["write_mode"]) == (producers, "buffered")
+    dataset = sinks.bench.user.get(f"/v1/datasets/{published}").json()
+    assert dataset["columns"] == [{"name": "id", "type": "string"}, {"name": "n", "type": "long"}]
     lineage = sinks.bench.user.get(f"/v1/datasets/{published}/lineage").json()
-    assert lineage["producers"] == wanted
+    assert lineage["producers"] == producers
     assert {item["dag"] for item in lineage["up"]} == {first.name, second.name}
 
 

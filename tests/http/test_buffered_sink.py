@@ -21,8 +21,8 @@ from trace_etl.sink.sink import MAX_TRIES, QUEUE
 def sinks(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[SinkSetup]:
-    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as made:
-        yield made
+    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
+        yield setup
 
 
 @pytest.fixture

@@ -32,17 +32,17 @@ def test_the_stream_shows_a_task_from_creation_to_its_committed_partition(shared
     with following(shared.user, dag=dag.name) as stream:
         assert next(stream).kind == "ready"
         (task_id,) = shared.tasks(1, dag=dag)
-        seen = stream.until("task", task_id=task_id, status="Queued")
+        events = stream.until("task", task_id=task_id, status="Queued")
         attempt = shared.claimed(task_id)
-        seen += stream.until("task", task_id=task_id, status="Running")
+        events += stream.until("task", task_id=task_id, status="Running")
         published = shared.write_output(attempt)
         reply = shared.complete(attempt, datasets_published=[published])
         assert reply.status_code == 200, reply.text
-        seen += stream.until("dataset", dataset=dag.published)
-    assert statuses(seen, task_id) == ["Queued", "Running", "Completed"]
-    commit = seen[-1].data
+        events += stream.until("dataset", dataset=dag.published)
+    assert statuses(events, task_id) == ["Queued", "Running", "Completed"]
+    commit = events[-1].data
     assert (commit["partition_key"], commit["row_count"], commit["task_id"]) == ("0-9", 3, task_id)
-    assert {e.data["dag"] for e in seen} == {dag.name}
+    assert {e.data["dag"] for e in events} == {dag.name}
 
 
 def test_a_failure_shows_its_error_and_retry_time(shared: Bench) -> None:
@@ -81,11 +81,11 @@ def test_a_client_can_resume_after_any_event(shared: Bench) -> None:
     with following(shared.user, dag=dag.name) as stream:
         start = next(stream)
         shared.tasks(7, dag=dag)
-        whole = [next(stream) for _ in range(9)]  # the trigger, the split, and seven
-    for n, event in enumerate([start, *whole[:-1]]):
+        events = [next(stream) for _ in range(9)]  # the trigger, the split, and seven
+    for n, event in enumerate([start, *events[:-1]]):
         with following(shared.user, event.id, dag=dag.name) as stream:
             next(stream)
-            assert [next(stream).id for _ in whole[n:]] == [e.id for e in whole[n:]]
+            assert [next(stream).id for _ in events[n:]] == [e.id for e in events[n:]]
 
 
 def test_the_stream_shows_no_changes_of_other_orgs_or_dags(shared: Bench) -> None:
@@ -195,13 +195,13 @@ def test_a_stream_ends_when_its_user_is_disabled(
 @pytest.fixture
 def two_clients(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
     objects = tmp_path / "objects"
-    with live(secrets, dsns, objects, changes_clients=2) as running, bench(running) as made:
-        yield made
+    with live(secrets, dsns, objects, changes_clients=2) as running, bench(running) as own_bench:
+        yield own_bench
 
 
 def test_a_client_above_the_limit_is_refused_with_503(two_clients: Bench) -> None:
-    with following(two_clients.user) as one, following(two_clients.user) as two:
-        next(one), next(two)
+    with following(two_clients.user) as first, following(two_clients.user) as second:
+        next(first), next(second)
         reply = two_clients.user.get("/v1/changes")
         assert (reply.status_code, reply.json()["code"]) == (503, "unavailable")
     eventually(
@@ -295,7 +295,7 @@ def two(
     with ExitStack() as stack:
         dsns = stack.enter_context(copied(templates))
         lives = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
-        yield [stack.enter_context(bench(one)) for one in lives]
+        yield [stack.enter_context(bench(dispatcher)) for dispatcher in lives]
 
 
 def test_a_replica_shows_changes_of_another_and_can_take_over_its_stream(two: list[Bench]) -> None:

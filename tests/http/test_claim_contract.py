@@ -32,15 +32,15 @@ def test_a_claim_starts_the_attempt_and_returns_its_payload(shared: Bench) -> No
 
 
 def test_answers_contain_exactly_the_fields_of_the_contract(shared: Bench) -> None:
-    (one, *_) = shared.tasks(3, "runtime: ecs_platform")
-    single = shared.claim(one).json()
-    fetched = shared.fetch(one).json()
+    (task_id, *_) = shared.tasks(3, "runtime: ecs_platform")
+    single = shared.claim(task_id).json()
+    fetched = shared.fetch(task_id).json()
     several = shared.claim_many("ecs_platform", 10)
     assert several
     assert bodies.Claimed.model_validate(single).model_dump(mode="json") == single
     assert bodies.Fetched.model_validate(fetched).model_dump(mode="json") == fetched
     assert [
-        bodies.Claimed.model_validate(one).model_dump(mode="json") for one in several
+        bodies.Claimed.model_validate(task_id).model_dump(mode="json") for task_id in several
     ] == several
 
 
@@ -189,9 +189,9 @@ def test_claim_many_starts_the_oldest_tasks_of_a_runtime_up_to_the_limit(
         "UPDATE tasks SET queued_at = now() - interval '1 hour' WHERE task_id = ANY(%s::uuid[])",
         ids[2:4],
     )
-    won = shared.claim_many("ecs_platform", 2)
-    assert {c["task"]["task_id"] for c in won} == set(ids[2:4])
-    assert {c["status"] for c in won} == {"Claimed"}
+    claimed = shared.claim_many("ecs_platform", 2)
+    assert {c["task"]["task_id"] for c in claimed} == set(ids[2:4])
+    assert {c["status"] for c in claimed} == {"Claimed"}
     rest = shared.claim_many("ecs_platform", 100)
     assert {c["task"]["task_id"] for c in rest} == {ids[0], ids[1], ids[4]}
     assert shared.claim_many("ecs_platform", 100) == []
@@ -200,8 +200,8 @@ def test_claim_many_starts_the_oldest_tasks_of_a_runtime_up_to_the_limit(
 def test_claim_many_takes_bulk_tasks_last(shared: Bench) -> None:
     bulk = shared.tasks(1, "runtime: ecs_platform\npriority: bulk")
     normal = shared.tasks(1, "runtime: ecs_platform")
-    won = [shared.claim_many("ecs_platform", 1)[0]["task"]["task_id"] for _ in range(2)]
-    assert won == [*normal, *bulk]
+    claimed = [shared.claim_many("ecs_platform", 1)[0]["task"]["task_id"] for _ in range(2)]
+    assert claimed == [*normal, *bulk]
 
 
 def test_claim_many_respects_caps_pauses_and_cancellation(shared: Bench) -> None:
@@ -213,9 +213,9 @@ def test_claim_many_respects_caps_pauses_and_cancellation(shared: Bench) -> None
     job = shared.row(paused[0])["job_id"]
     shared.rows("UPDATE jobs SET paused_at = now(), paused_by = 'me' WHERE job_id = %s", job)
     shared.cancel(canceled[0])
-    won = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 100)]
-    assert len(won) == 2
-    assert set(won) < set(capped)
+    claimed = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 100)]
+    assert len(claimed) == 2
+    assert set(claimed) < set(capped)
 
 
 def test_claim_many_skips_a_job_at_its_cap(shared: Bench) -> None:
@@ -223,16 +223,16 @@ def test_claim_many_skips_a_job_at_its_cap(shared: Bench) -> None:
     full = shared.tasks(4, capped)
     shared.claimed(full[0])
     (free,) = shared.tasks(1, capped)
-    won = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 2)]
-    assert won == [free]  # newer than the tasks of the full job
+    claimed = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 2)]
+    assert claimed == [free]  # newer than the tasks of the full job
 
 
 def test_every_task_is_limited_by_the_cap_it_was_queued_with(shared: Bench) -> None:
     ids = shared.tasks(3, "runtime: ecs_platform\nscaling: {max_concurrency: 1}")
     before = "UPDATE tasks SET max_concurrency = 9, queued_at = now() - interval '1 hour'"
     shared.rows(f"{before} WHERE task_id = %s", ids[1])
-    won = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 10)]
-    assert won == [ids[1]]  # one task runs, which is the cap of the others
+    claimed = [c["task"]["task_id"] for c in shared.claim_many("ecs_platform", 10)]
+    assert claimed == [ids[1]]  # one task runs, which is the cap of the others
 
 
 # --- permissions ------------------------------------------------------------------------------

@@ -97,13 +97,13 @@ def test_watch_prints_json_lines_until_interrupted(stack: Stack) -> None:
         user.post("/v1/dags", json={"text": SPLIT.replace("chop", "other")}).raise_for_status()
         body = {"dag": "chop", "job": "request", "start": 0, "end": 9}
         user.post("/v1/triggers", json=body).raise_for_status()
-        seen = []
+        changes = []
         for line in lines:
-            seen.append(line)
+            changes.append(line)
             if line["kind"] == "task" and line["job"] == "split" and line["status"] == "Completed":
                 break
-    assert {line["dag"] for line in seen} == {"chop"}
-    assert "deploy" in [line["kind"] for line in seen]
+    assert {line["dag"] for line in changes} == {"chop"}
+    assert "deploy" in [line["kind"] for line in changes]
 
 
 def test_watch_prints_one_line_per_change(stack: Stack) -> None:
@@ -119,29 +119,29 @@ def test_a_trigger_with_wait_returns_when_all_tasks_are_done(stack: Stack) -> No
     with stack.live.user() as user:
         text = SPLIT.replace("chop", "waited")
         user.post("/v1/dags", json={"text": text}).raise_for_status()
-    done = stack.trace("trigger", "waited", "request", "--range", "0-99", "--wait")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "Done: waited.request for blocks 0-99.\n"
+    result = stack.trace("trigger", "waited", "request", "--range", "0-99", "--wait")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "Done: waited.request for blocks 0-99.\n"
     with stack.live.user() as user:
         items = user.get("/v1/tasks", params={"dag": "waited"}).json()["items"]
     assert [item["status"] for item in items] == ["Completed"] * 2
 
 
 def test_a_trigger_with_wait_reports_a_failed_task(stack: Stack) -> None:
-    with bench(stack.live) as made:
-        dag = made.dag("max_attempts: 1")
+    with bench(stack.live) as own_bench:
+        dag = own_bench.dag("max_attempts: 1")
 
         def fail_task() -> None:
-            task_id = eventually(lambda: made.waiting(dag, "work"), "a task is queued")[0]
-            attempt = made.claimed(task_id)
-            made.complete(attempt, "Failed", error_code="x", error_message="bad day")
+            task_id = eventually(lambda: own_bench.waiting(dag, "work"), "a task is queued")[0]
+            attempt = own_bench.claimed(task_id)
+            own_bench.complete(attempt, "Failed", error_code="x", error_message="bad day")
 
         thread = threading.Thread(target=fail_task)
         thread.start()
-        done = stack.trace("trigger", dag.name, "request", "--range", "0-9", "--wait")
+        result = stack.trace("trigger", dag.name, "request", "--range", "0-9", "--wait")
         thread.join()
-    assert done.returncode == 1
-    assert "bad day" in done.stderr
+    assert result.returncode == 1
+    assert "bad day" in result.stderr
 
 
 def test_users_are_added_changed_disabled_and_given_tokens(stack: Stack) -> None:

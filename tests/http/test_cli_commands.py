@@ -42,8 +42,8 @@ class Shell:
         # The SQL check needs Spark and has its own tests.
         environment = {"TRACE_HOME": str(self.home), "TRACE_CHECK": "0"}
         if not self.in_subprocess:
-            done = CliRunner().invoke(app, list(arguments), env=environment, input=stdin)
-            return CommandResult(done.exit_code, done.stdout, done.stderr)
+            result = CliRunner().invoke(app, list(arguments), env=environment, input=stdin)
+            return CommandResult(result.exit_code, result.stdout, result.stderr)
         ran = subprocess.run(
             [sys.executable, "-c", "from trace_etl.cli.main import main; main()", *arguments],
             env={**os.environ, **environment},
@@ -54,18 +54,18 @@ class Shell:
         return CommandResult(ran.returncode, ran.stdout, ran.stderr)
 
     def out(self, *arguments: str) -> str:
-        done = self.run(*arguments)
-        assert done.exit_code == 0, done
-        return done.stdout
+        result = self.run(*arguments)
+        assert result.exit_code == 0, result
+        return result.stdout
 
     def json(self, *arguments: str) -> dict:
         return json.loads(self.out(*arguments, "--json"))
 
     def refused(self, *arguments: str, code: int = 1) -> list[str]:
-        done = self.run(*arguments)
-        assert done.exit_code == code, done
-        assert done.stdout == ""
-        return done.stderr.splitlines()
+        result = self.run(*arguments)
+        assert result.exit_code == code, result
+        assert result.stdout == ""
+        return result.stderr.splitlines()
 
 
 def connect(home: Path, live: Live, query_port: int, **changes: str) -> None:
@@ -257,8 +257,8 @@ def test_a_range_is_invalidated_and_lineage_is_shown(query_shell: Shell) -> None
     assert "not routed" in query_shell.out("invalidations")
     assert query_shell.json("invalidate", "blocks", "--partition", "0-9")["partition_key"] == "0-9"
     assert "made by" in query_shell.out("lineage", "blocks@0-9")
-    whole = query_shell.out("lineage", "blocks")
-    assert "quickstart.split.ranges" in whole and "input " in whole
+    of_dataset = query_shell.out("lineage", "blocks")
+    assert "quickstart.split.ranges" in of_dataset and "input " in of_dataset
     assert query_shell.refused("invalidate", "blocks", code=2) == [
         "error: give either --partition or --range"
     ]
@@ -290,8 +290,8 @@ def test_a_query_with_json_prints_the_services_answer(query_shell: Shell) -> Non
 
 
 def test_a_query_can_be_read_from_standard_input(query_shell: Shell) -> None:
-    done = query_shell.run("query", "-", "--format", "csv", stdin="SELECT 7 AS n")
-    assert done.stdout == "n\n7\n"
+    result = query_shell.run("query", "-", "--format", "csv", stdin="SELECT 7 AS n")
+    assert result.stdout == "n\n7\n"
     assert (
         query_shell.run("query", "-", stdin=" ").stderr
         == "error: the SQL is empty: give one SELECT\n"
@@ -299,11 +299,11 @@ def test_a_query_can_be_read_from_standard_input(query_shell: Shell) -> None:
 
 
 def test_a_truncated_result_is_reported_on_standard_error(query_shell: Shell) -> None:
-    done = query_shell.run(
+    result = query_shell.run(
         "query", "SELECT block_number FROM blocks", "--limit", "3", "--format", "csv"
     )
-    assert len(done.stdout.splitlines()) == 4
-    assert "only the first 3 rows" in done.stderr
+    assert len(result.stdout.splitlines()) == 4
+    assert "only the first 3 rows" in result.stderr
 
 
 def test_a_bad_query_is_reported_with_its_position(query_shell: Shell) -> None:
@@ -330,9 +330,9 @@ def test_a_bad_query_is_reported_with_its_position(query_shell: Shell) -> None:
 def test_every_command_without_a_stack_explains_how_to_start_one(
     tmp_path: Path, arguments: list[str]
 ) -> None:
-    done = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path)])
-    assert done.exit_code == 3
-    assert done.stderr == f"error: no stack runs in {tmp_path}; start it with `trace up`\n"
+    result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path)])
+    assert result.exit_code == 3
+    assert result.stderr == f"error: no stack runs in {tmp_path}; start it with `trace up`\n"
 
 
 def test_an_unreachable_stack_and_a_rejected_token_are_reported_differently(

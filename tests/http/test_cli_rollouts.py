@@ -43,9 +43,9 @@ class Shell:
         )
 
     def out(self, *arguments: str) -> str:
-        done = self.run(*arguments)
-        assert done.returncode == 0, done
-        return done.stdout
+        result = self.run(*arguments)
+        assert result.returncode == 0, result
+        return result.stdout
 
     def json(self, *arguments: str) -> dict[str, Any]:
         return json.loads(self.out(*arguments, "--json"))
@@ -69,7 +69,10 @@ class Shell:
 
 @pytest.fixture
 def shell(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Shell]:
-    with live(secrets, dsns, tmp_path / "objects", loops=True) as running, bench(running) as made:
+    with (
+        live(secrets, dsns, tmp_path / "objects", loops=True) as running,
+        bench(running) as own_bench,
+    ):
         home = tmp_path / "home"
         home.mkdir()
         fields = {
@@ -82,7 +85,7 @@ def shell(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Shell]:
             "user_token": str(secrets.directory / "user.jwt"),
         }
         connection.write(home / "connection.json", connection.StackConnection(**fields))
-        yield Shell(tmp_path, RolloutDag(made))
+        yield Shell(tmp_path, RolloutDag(own_bench))
 
 
 def test_a_change_goes_through_plan_deploy_rollout_and_rollback(shell: Shell) -> None:

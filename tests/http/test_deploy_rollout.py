@@ -32,8 +32,14 @@ def test_the_plan_lists_changes_with_their_reasons(dag: RolloutDag) -> None:
         {"field": "config.sql", "before": "SELECT 1 FROM pieces", "after": "SELECT 2 FROM pieces"}
     ]
     assert after["because"] == ["upstream work"]
-    held = {"scopes": 3, "partitions": 3, "row_count": 9, "byte_count": 12, "ranges": [[0, 29]]}
-    assert work["rebuild"] == {"out": held}
+    existing_data = {
+        "scopes": 3,
+        "partitions": 3,
+        "row_count": 9,
+        "byte_count": 12,
+        "ranges": [[0, 29]],
+    }
+    assert work["rebuild"] == {"out": existing_data}
     assert plan["plan"]["partitions"] == 6
     assert plan["plan"]["builds"]
 
@@ -255,10 +261,10 @@ def test_the_rollout_reason_names_the_permanently_failed_task(dag: RolloutDag) -
     attempt = dag.bench.claimed(dag.queued("work")[0])
     failure = {"error_code": "sql", "error_message": "no column 2", "retryable": False}
     assert dag.bench.complete(attempt, "Failed", **failure).status_code == 200
-    found = dag.rollout()
-    assert [f["task_id"] for f in found["failures"]] == [attempt.task_id]
-    assert "1 task failed permanently" in found["reason"]
-    assert "no column 2" in found["reason"]
+    rollout = dag.rollout()
+    assert [f["task_id"] for f in rollout["failures"]] == [attempt.task_id]
+    assert "1 task failed permanently" in rollout["reason"]
+    assert "no column 2" in rollout["reason"]
 
 
 def test_an_incomplete_rollout_can_be_promoted(dag: RolloutDag) -> None:
@@ -302,8 +308,8 @@ def test_of_two_concurrent_deploys_one_wins_and_the_other_is_refused(dag: Rollou
     assert sorted(r.status_code for r in replies) == [200, 409]
     (lost,) = [r.json() for r in replies if r.status_code == 409]
     assert lost["code"] == "deploy_conflict"
-    (won,) = [n for n, r in enumerate(replies) if r.status_code == 200]
-    assert dag.bench.user.get(f"/v1/dags/{dag.name}").json()["text"] == texts[won]
+    (winner,) = [n for n, r in enumerate(replies) if r.status_code == 200]
+    assert dag.bench.user.get(f"/v1/dags/{dag.name}").json()["text"] == texts[winner]
 
 
 def test_two_concurrent_deploys_of_the_same_text_change_the_dag_once(dag: RolloutDag) -> None:
@@ -412,8 +418,8 @@ def test_rebuild_tasks_are_bulk_messages_and_new_blocks_are_not(dag: RolloutDag)
     dag.deploy(column=2)
     dag.trigger(30, 39)
     dag.bench.live.drain()
-    found = queue_tables.bulk_flags(dag.bench.live.dsns.queue)
-    waiting = {task_id: found[task_id] for task_id in dag.queued("work")}
+    bulk_flags = queue_tables.bulk_flags(dag.bench.live.dsns.queue)
+    waiting = {task_id: bulk_flags[task_id] for task_id in dag.queued("work")}
     assert waiting == {task_id: dag.bench.row(task_id)["bulk"] for task_id in waiting}
     assert sorted(waiting.values()) == [False, True, True, True, True]
 

@@ -117,8 +117,8 @@ def test_a_good_request_before_a_bad_one_is_answered(
 
 
 def test_a_request_may_arrive_byte_by_byte(server: RunningServer) -> None:
-    whole = _request(CALL)
-    pieces = (whole[i : i + 1] for i in range(len(whole)))
+    request = _request(CALL)
+    pieces = (request[i : i + 1] for i in range(len(request)))
     assert ANSWER in _exchange(server, *pieces)
 
 

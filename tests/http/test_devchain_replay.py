@@ -73,9 +73,11 @@ def same(devchain: RunningServer, replay: str) -> Iterator[Callable[..., Any]]:
 
         def call_both(method: str, *params: Any) -> Any:
             call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-            one, other = (client.post(url, json=call).json() for url in (devchain.url, replay))
-            assert one == other
-            return one.get("result", one.get("error"))
+            original, recorded = (
+                client.post(url, json=call).json() for url in (devchain.url, replay)
+            )
+            assert original == recorded
+            return original.get("result", original.get("error"))
 
         yield call_both
 
@@ -99,11 +101,13 @@ def test_a_recording_answers_like_the_original_chain(same: Callable[..., Any]) -
 
 
 def test_a_recording_made_without_a_server_is_identical(recording: Path, tmp_path: Path) -> None:
-    made = tmp_path / "made.jsonl"
+    made_file = tmp_path / "made.jsonl"
     options = ("--length", str(LENGTH), "--seed", "9", "--txs-per-block", "10")
-    subprocess.run(_replay("make", str(made), *options), cwd=ROOT, check=True, timeout=DEADLINE)
-    with made.open("rb") as one, recording.open("rb") as other:
-        assert list(map(orjson.loads, one)) == list(map(orjson.loads, other))
+    subprocess.run(
+        _replay("make", str(made_file), *options), cwd=ROOT, check=True, timeout=DEADLINE
+    )
+    with made_file.open("rb") as made_lines, recording.open("rb") as recorded_lines:
+        assert list(map(orjson.loads, made_lines)) == list(map(orjson.loads, recorded_lines))
 
 
 def test_recording_missing_blocks_fails_and_leaves_no_file(
@@ -111,9 +115,9 @@ def test_recording_missing_blocks_fails_and_leaves_no_file(
 ) -> None:
     path = tmp_path / "chain.jsonl"
     command = _replay("record", str(path), "--rpc-url", devchain.url, "--end", str(LENGTH))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=DEADLINE, check=False)
-    assert done.returncode != 0
-    assert b"no such block" in done.stderr
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=DEADLINE, check=False)
+    assert result.returncode != 0
+    assert b"no such block" in result.stderr
     assert not path.exists()
 
 
@@ -179,15 +183,15 @@ def test_cryo_reads_every_block_transaction_and_log_correctly(
     pytest.importorskip("cryo")
     served = request.getfixturevalue(source)
     url = served if isinstance(served, str) else served.url
-    out = tmp_path / "cryo"
-    cryo.freeze(_READ_BY_CRYO, LENGTH, url, out, chunk=50)
+    directory = tmp_path / "cryo"
+    cryo.freeze(_READ_BY_CRYO, LENGTH, url, directory, chunk=50)
     chain = _chain()
     chain.seal_to(chain.head)
     blocks = [block for block in map(chain.block, range(LENGTH)) if block is not None]
     read = [(orjson.loads(block.full()), orjson.loads(block.all_receipts())) for block in blocks]
     for dataset, (expected, columns) in _READ_BY_CRYO.items():
-        files = sorted(out.glob(f"*__{dataset}__*.parquet"))
+        files = sorted(directory.glob(f"*__{dataset}__*.parquet"))
         rows = pa.concat_tables([pq.read_table(file) for file in files]).to_pylist()
-        wanted = [row for block, receipts in read for row in expected(block, receipts)]
-        assert [[row[column] for column in columns.split()] for row in rows] == wanted
+        expected_rows = [row for block, receipts in read for row in expected(block, receipts)]
+        assert [[row[column] for column in columns.split()] for row in rows] == expected_rows
         assert {row["chain_id"] for row in rows} == {chain.chain_id}

@@ -9,7 +9,7 @@ import pytest
 from trace_etl.devtools.devchain import DevChain, RunningServer, start_server
 
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
-NOBODY = "0x" + "11" * 32
+UNKNOWN_HASH = "0x" + "11" * 32
 LENGTH = 300
 
 Call = Callable[..., Any]
@@ -117,13 +117,13 @@ def test_receipts_are_found_by_every_kind_of_reference(call: Call) -> None:
     [
         ("eth_getBlockByNumber", [hex(LENGTH), True]),
         ("eth_getBlockByNumber", [hex(2**63 - 1), True]),
-        ("eth_getBlockByHash", [NOBODY, True]),
-        ("eth_getTransactionByHash", [NOBODY]),
-        ("eth_getTransactionReceipt", [NOBODY]),
+        ("eth_getBlockByHash", [UNKNOWN_HASH, True]),
+        ("eth_getTransactionByHash", [UNKNOWN_HASH]),
+        ("eth_getTransactionReceipt", [UNKNOWN_HASH]),
         ("eth_getBlockReceipts", [hex(LENGTH)]),
-        ("eth_getBlockReceipts", [NOBODY]),
+        ("eth_getBlockReceipts", [UNKNOWN_HASH]),
         ("eth_getBlockTransactionCountByNumber", [hex(LENGTH)]),
-        ("eth_getBlockTransactionCountByHash", [NOBODY]),
+        ("eth_getBlockTransactionCountByHash", [UNKNOWN_HASH]),
     ],
 )
 def test_unknown_blocks_and_transactions_are_null(
@@ -143,12 +143,12 @@ def test_logs_of_a_range_are_those_of_its_receipts_in_order(call: Call) -> None:
 def test_logs_are_filtered_by_address_and_topics(call: Call) -> None:
     everything = call("eth_getLogs", {"fromBlock": "earliest", "toBlock": "latest"})
     token = next(log["address"] for log in everything if log["topics"][:1] == [TRANSFER])
-    wanted = {"address": [token], "topics": [TRANSFER], "fromBlock": "0x0", "toBlock": "latest"}
+    filter_ = {"address": [token], "topics": [TRANSFER], "fromBlock": "0x0", "toBlock": "latest"}
     expected = [
         log for log in everything if log["address"] == token and log["topics"][:1] == [TRANSFER]
     ]
     assert 0 < len(expected) < len(everything)
-    assert call("eth_getLogs", wanted) == expected
+    assert call("eth_getLogs", filter_) == expected
 
 
 def test_logs_of_one_block_are_found_by_its_hash(call: Call) -> None:
@@ -158,19 +158,19 @@ def test_logs_of_one_block_are_found_by_its_hash(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "code", "message"),
+    ("filter_", "code", "message"),
     [
         ({"fromBlock": "0x5", "toBlock": "0x4"}, -32602, "invalid block range params"),
         ({"fromBlock": "0x0", "toBlock": hex(LENGTH)}, -32602, "beyond current head"),
         ({"fromBlock": hex(LENGTH), "toBlock": hex(LENGTH)}, -32602, "beyond current head"),
-        ({"blockHash": NOBODY}, -32000, "unknown block"),
+        ({"blockHash": UNKNOWN_HASH}, -32000, "unknown block"),
         ({"topics": [1]}, -32602, "invalid argument 0"),
     ],
 )
 def test_a_log_query_that_cannot_be_answered_is_refused(
-    call: Call, wanted: dict[str, Any], code: int, message: str
+    call: Call, filter_: dict[str, Any], code: int, message: str
 ) -> None:
-    error = call("eth_getLogs", wanted)
+    error = call("eth_getLogs", filter_)
     assert error["code"] == code
     assert message in error["message"]
 
@@ -202,7 +202,11 @@ def test_a_log_query_over_too_many_blocks_or_results_is_refused(client: httpx.Cl
         ("eth_getBlockByNumber", [["latest"], True], "invalid argument 0"),
         ("eth_getBlockByNumber", ["0x1", "yes"], "invalid argument 1"),
         ("eth_getBlockByHash", ["0x12", True], "invalid argument 0"),
-        ("eth_getBlockReceipts", [{"blockHash": NOBODY, "blockNumber": "0x1"}], "want one of"),
+        (
+            "eth_getBlockReceipts",
+            [{"blockHash": UNKNOWN_HASH, "blockNumber": "0x1"}],
+            "want one of",
+        ),
         ("eth_getTransactionByHash", [None], "invalid argument 0"),
         ("eth_blockNumber", [1], "too many arguments, want at most 0"),
         ("eth_chainId", [1], "too many arguments, want at most 0"),

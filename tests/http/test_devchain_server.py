@@ -19,23 +19,23 @@ from trace_etl.devtools.devchain import DevChain, ReorgAt, start_server
 DEADLINE = 30.0
 
 
-def _until(condition: Callable[[], Any], what: str) -> Any:
+def _until(condition: Callable[[], Any], description: str) -> Any:
     """Wait for a condition, not for a time."""
     end = time.monotonic() + DEADLINE
     while time.monotonic() < end:
         if value := condition():
             return value
         time.sleep(0.005)
-    raise AssertionError(f"{what} did not happen within {DEADLINE} s")
+    raise AssertionError(f"{description} did not happen within {DEADLINE} s")
 
 
-def _ask(url: str, method: str, *params: Any) -> Any:
+def _call(url: str, method: str, *params: Any) -> Any:
     call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     return httpx.post(url, json=call, timeout=DEADLINE).json()["result"]
 
 
 def _head(url: str) -> int:
-    return int(_ask(url, "eth_blockNumber"), 16)
+    return int(_call(url, "eth_blockNumber"), 16)
 
 
 def _command(*options: str) -> list[str]:
@@ -46,7 +46,7 @@ def test_a_long_chain_answers_before_all_blocks_are_sealed() -> None:
     started = time.monotonic()
     with start_server(DevChain(seed=7, length=1_000_000)) as running:
         assert _head(running.url) == 999_999
-        assert _ask(running.url, "eth_getBlockByNumber", "0x64", False)["number"] == "0x64"
+        assert _call(running.url, "eth_getBlockByNumber", "0x64", False)["number"] == "0x64"
         assert time.monotonic() - started < DEADLINE  # sealing the whole chain would take minutes
 
 
@@ -58,7 +58,7 @@ def test_a_chain_grows_to_its_length_and_reorganises_meanwhile() -> None:
         assert _head(running.url) >= 10
         _until(lambda: _head(running.url) == 30, "the last block")
         hashes = [
-            _ask(running.url, "eth_getBlockByNumber", hex(n), False)["hash"] for n in range(31)
+            _call(running.url, "eth_getBlockByNumber", hex(n), False)["hash"] for n in range(31)
         ]
     expected = [plain.block(n) for n in range(31)]
     same = [h.encode() in b.fields for h, b in zip(hashes, expected, strict=True) if b]
@@ -69,9 +69,9 @@ def test_a_test_can_mine_and_reorganise_a_running_chain() -> None:
     with start_server(DevChain(seed=7, length=10)) as running:
         running.mine(5)
         assert _head(running.url) == 14
-        old = _ask(running.url, "eth_getBlockByNumber", "0xe", False)["hash"]
+        old = _call(running.url, "eth_getBlockByNumber", "0xe", False)["hash"]
         assert running.reorg(2) == 13
-        assert _ask(running.url, "eth_getBlockByNumber", "0xe", False)["hash"] != old
+        assert _call(running.url, "eth_getBlockByNumber", "0xe", False)["hash"] != old
         with pytest.raises(ValueError, match="depth"):
             running.reorg(15)
 
@@ -116,10 +116,10 @@ def test_a_taken_port_ends_the_process_with_an_error_message(tmp_path: Path) -> 
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         command = _command("--port", str(port), "--ready-file", str(tmp_path / "url"))
-        done = subprocess.run(command, capture_output=True, timeout=DEADLINE, check=False)
-    assert done.returncode == 1
-    assert f"Port {port} on 127.0.0.1 is in use" in done.stderr.decode()
-    assert b"Traceback" not in done.stderr
+        result = subprocess.run(command, capture_output=True, timeout=DEADLINE, check=False)
+    assert result.returncode == 1
+    assert f"Port {port} on 127.0.0.1 is in use" in result.stderr.decode()
+    assert b"Traceback" not in result.stderr
     assert not (tmp_path / "url").exists()
 
 
@@ -147,6 +147,6 @@ def test_a_taken_port_ends_the_process_with_an_error_message(tmp_path: Path) -> 
     ],
 )
 def test_a_bad_option_is_refused_with_its_name(options: list[str], named: str) -> None:
-    done = CliRunner().invoke(app, ["devchain", "--port", "0", *options], terminal_width=200)
-    assert done.exit_code == 2
-    assert named in done.output
+    result = CliRunner().invoke(app, ["devchain", "--port", "0", *options], terminal_width=200)
+    assert result.exit_code == 2
+    assert named in result.output

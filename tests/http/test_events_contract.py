@@ -116,9 +116,9 @@ def test_a_retry_does_not_record_events_of_the_previous_attempt_again(shared: Be
 
 def test_two_producers_of_one_scope_record_two_events_but_create_one_task(shared: Bench) -> None:
     dag = shared.dag()
-    one, two = (shared.claimed(t) for t in shared.tasks(2, dag=dag))
-    assert accepted(shared, one, one.event(cursor=7)) == 1
-    assert accepted(shared, two, two.event(cursor=7)) == 1
+    first, second = (shared.claimed(t) for t in shared.tasks(2, dag=dag))
+    assert accepted(shared, first, first.event(cursor=7)) == 1
+    assert accepted(shared, second, second.event(cursor=7)) == 1
     shared.live.drain()
     assert len(dependents(shared, dag)) == 1
 
@@ -168,9 +168,9 @@ def test_an_event_of_an_old_generation_is_recorded_but_not_routed(
         del event["dataset_version"]
     assert accepted(shared, attempt, event) == 1
     shared.live.drain()
-    (kept,) = events_of(shared, attempt)
-    assert str(kept["dataset_version"]) == attempt.output["dataset_version"]
-    assert kept["routed_at"] is None
+    (row,) = events_of(shared, attempt)
+    assert str(row["dataset_version"]) == attempt.output["dataset_version"]
+    assert row["routed_at"] is None
     assert dependents(shared, dag) == []
 
 

@@ -65,9 +65,9 @@ def test_a_heartbeat_replaces_a_token_that_expires_soon(shared: Bench) -> None:
     assert new["exp"] - new["iat"] == old["exp"] - old["iat"]
     assert new["iat"] >= time.time() - 60
     assert new["jti"] != old["jti"]
-    lasting = {"iat", "exp", "jti"}
-    assert {k: v for k, v in new.items() if k not in lasting} == {
-        k: v for k, v in old.items() if k not in lasting
+    renewed = {"iat", "exp", "jti"}
+    assert {k: v for k, v in new.items() if k not in renewed} == {
+        k: v for k, v in old.items() if k not in renewed
     }
     again = shared.heartbeat(attempt, token=fresh)
     assert again.status_code == 200
@@ -147,12 +147,12 @@ def test_a_heartbeat_of_a_deleted_task_is_not_found(shared: Bench) -> None:
 
 
 def test_a_fence_that_does_not_match_the_token_is_forbidden(shared: Bench) -> None:
-    one, other = shared.attempt(), shared.attempt()
-    before = shared.row(other.task_id)
-    reply = shared.heartbeat(other, token=one.token)
+    first, second = shared.attempt(), shared.attempt()
+    before = shared.row(second.task_id)
+    reply = shared.heartbeat(second, token=first.token)
     assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
-    assert shared.heartbeat(one, attempt=2).status_code == 403
-    assert shared.row(other.task_id) == before
+    assert shared.heartbeat(first, attempt=2).status_code == 403
+    assert shared.row(second.task_id) == before
 
 
 @pytest.mark.parametrize(

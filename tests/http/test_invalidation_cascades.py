@@ -22,9 +22,9 @@ def own_bench(
     with (
         copied(templates) as dsns,
         live(secrets, dsns, objects, reconcile_grace=timedelta(0)) as running,
-        bench(running) as made,
+        bench(running) as opened,
     ):
-        yield made
+        yield opened
 
 
 nth = st.integers(0, 30)

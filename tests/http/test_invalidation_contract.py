@@ -11,11 +11,11 @@ from support.lifecycle import Attempt, Bench, run_behind_lock, run_concurrently
 
 @pytest.fixture
 def dag(shared: Bench) -> Generator[CascadeDag]:
-    made = CascadeDag(shared).deploy()
-    made.trigger(0, 19)
-    made.publish()
-    yield made
-    made.close()
+    cascade = CascadeDag(shared).deploy()
+    cascade.trigger(0, 19)
+    cascade.publish()
+    yield cascade
+    cascade.close()
 
 
 def tasks(dag: CascadeDag, job: str, status: str = "Queued") -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def complete_all(dag: CascadeDag) -> None:
         dag.finish_all()
 
 
-# --- who is invalidation ------------------------------------------------------------------------------
+# --- consumers of an invalidation ---------------------------------------------------------------------
 
 
 def test_the_first_publication_invalidates_nothing(dag: CascadeDag) -> None:
@@ -196,7 +196,7 @@ jobs:
     more.close()
 
 
-# --- which of two stays -----------------------------------------------------------------------
+# --- which of two outputs is kept -------------------------------------------------------------
 
 
 def test_a_late_output_from_older_inputs_does_not_replace_a_newer_one(dag: CascadeDag) -> None:
@@ -266,7 +266,7 @@ def test_an_attempt_claimed_during_routing_is_rebuilt_after_a_rewrite(
     assert (again["dedupe_key"], again["partition_key"]) == (f"again:{left}", "0-9")
 
 
-# --- what operators say -----------------------------------------------------------------------
+# --- invalidations by operators ---------------------------------------------------------------
 
 
 def test_an_operator_invalidates_with_its_completion_and_while_it_runs(dag: CascadeDag) -> None:
@@ -281,8 +281,8 @@ def test_an_operator_invalidates_with_its_completion_and_while_it_runs(dag: Casc
         assert (reply.status_code, reply.json()["accepted"]) == (200, 0), reply.text
     dag.publish()
     assert [t["partition_key"] for t in tasks(dag, "left")] == ["10-19"]
-    whole = {**item, "kind": "partition", "partition_key": "0-9"}
-    assert dag.bench.complete(base, invalidations=[whole]).status_code == 200
+    partition = {**item, "kind": "partition", "partition_key": "0-9"}
+    assert dag.bench.complete(base, invalidations=[partition]).status_code == 200
     dag.publish()
     assert [t["partition_key"] for t in tasks(dag, "left")] == ["0-9", "10-19"]
 
@@ -359,7 +359,7 @@ def test_an_invalid_scope_is_refused(dag: CascadeDag, scope: dict[str, Any]) -> 
     assert reply.json()["errors"][0]["field"].startswith("invalidations.0")
 
 
-# --- what people say --------------------------------------------------------------------------
+# --- invalidations by users -------------------------------------------------------------------
 
 
 def test_a_scope_that_was_never_published_is_not_found(dag: CascadeDag) -> None:
@@ -392,11 +392,11 @@ def test_invalidations_are_paged_and_filtered(dag: CascadeDag) -> None:
     query = {"dataset": f"{dag.name}_base", "limit": 2}
     first = dag.bench.user.get("/v1/invalidations", params=query).json()
     rest = dag.bench.user.get("/v1/invalidations", params={**query, "after": first["next"]}).json()
-    found = [*first["items"], *rest["items"]]
-    assert len({i["invalidation_id"] for i in found}) == 3
-    assert {i["dataset"] for i in found} == {f"{dag.name}_base"}
+    items = [*first["items"], *rest["items"]]
+    assert len({i["invalidation_id"] for i in items}) == 3
+    assert {i["dataset"] for i in items} == {f"{dag.name}_base"}
     assert rest["next"] is None
-    assert {i["made_by"] for i in found} == {"user:local"}
+    assert {i["made_by"] for i in items} == {"user:local"}
 
 
 # --- lineage ----------------------------------------------------------------------------------
@@ -405,11 +405,13 @@ def test_invalidations_are_paged_and_filtered(dag: CascadeDag) -> None:
 def test_lineage_names_every_partition_and_attempt_up_and_down(dag: CascadeDag) -> None:
     complete_all(dag)
     path = f"/v1/datasets/{dag.name}_left/lineage/0-9"
-    found = dag.bench.user.get(path).json()
-    assert (found["task_id"], found["attempt"]) == (committed_task(dag, "left", "0-9"), 1)
-    above = [(i["depth"], i["output"], i["partition_key"], i["task_id"]) for i in found["up"]]
+    lineage = dag.bench.user.get(path).json()
+    assert (lineage["task_id"], lineage["attempt"]) == (committed_task(dag, "left", "0-9"), 1)
+    above = [(i["depth"], i["output"], i["partition_key"], i["task_id"]) for i in lineage["up"]]
     assert above == [(1, "base", "0-9", committed_task(dag, "base", "0-9"))]
-    below = [(i["depth"], i["output"], i["partition_key"], i["is_current"]) for i in found["down"]]
+    below = [
+        (i["depth"], i["output"], i["partition_key"], i["is_current"]) for i in lineage["down"]
+    ]
     assert below == [(1, "both", "0-9", True)]
     top = dag.bench.user.get(f"/v1/datasets/{dag.name}_both/lineage/10-19").json()
     assert sorted((i["depth"], i["output"]) for i in top["up"]) == [
@@ -440,17 +442,17 @@ def test_lineage_shows_inputs_that_were_rewritten_since(dag: CascadeDag) -> None
     dag.invalidate("ranges", partition_key="0-9")
     dag.publish()
     finished(dag, claimed(dag, "base"))
-    found = dag.bench.user.get(f"/v1/datasets/{dag.name}_left/lineage/0-9").json()
-    assert [(i["task_id"], i["is_current"]) for i in found["up"]] == [(before, False)]
+    lineage = dag.bench.user.get(f"/v1/datasets/{dag.name}_left/lineage/0-9").json()
+    assert [(i["task_id"], i["is_current"]) for i in lineage["up"]] == [(before, False)]
 
 
 def test_lineage_of_a_dataset_lists_its_producers_and_consumers(dag: CascadeDag) -> None:
-    found = dag.bench.user.get(f"/v1/datasets/{dag.name}_left/lineage").json()
-    assert [(i["depth"], i["output"]) for i in found["up"]] == [
+    lineage = dag.bench.user.get(f"/v1/datasets/{dag.name}_left/lineage").json()
+    assert [(i["depth"], i["output"]) for i in lineage["up"]] == [
         (1, "base"),
         (2, "ranges"),
         (3, "requested"),
     ]
-    assert [(i["depth"], i["output"]) for i in found["down"]] == [(1, "both")]
+    assert [(i["depth"], i["output"]) for i in lineage["down"]] == [(1, "both")]
     path = f"/v1/datasets/{dag.name}_left/lineage/7-8"
     assert dag.bench.user.get(path).status_code == 404

@@ -54,8 +54,8 @@ def work_of(bench: Bench, dag: str, name: str) -> list[str]:
 
 
 def test_a_job_without_upstream_work_has_no_reason(shared: Bench, dag: str) -> None:
-    found = job(shared, dag, "third")
-    assert (found["reason"], found["upstream"]) == (None, [])
+    shown = job(shared, dag, "third")
+    assert (shown["reason"], shown["upstream"]) == (None, [])
 
 
 def test_a_job_names_the_unfinished_upstream_work(shared: Bench, dag: str) -> None:
@@ -64,9 +64,9 @@ def test_a_job_names_the_unfinished_upstream_work(shared: Bench, dag: str) -> No
     assert job(shared, dag, "third")["reason"] == "waiting for upstream: first (1 task queued)"
     shared.claimed(task_id)
     assert job(shared, dag, "first")["reason"] is None
-    found = job(shared, dag, "third")
-    assert found["reason"] == "waiting for upstream: first (1 task running)"
-    (above,) = found["upstream"]
+    shown = job(shared, dag, "third")
+    assert shown["reason"] == "waiting for upstream: first (1 task running)"
+    (above,) = shown["upstream"]
     assert (above["job"], above["distance"], above["running"]) == ("first", 2, 1)
 
 

@@ -35,9 +35,9 @@ def rotating(
     with (
         copied(templates) as dsns,
         live(secrets, dsns, tmp_path / "objects", **mine) as running,
-        bench(running) as made,
+        bench(running) as own_bench,
     ):
-        yield made
+        yield own_bench
 
 
 def trace(home: Home, *words: str) -> str:
@@ -66,10 +66,10 @@ def jwks(bench: Bench, home: Home, **headers: str):
 def test_new_tokens_use_the_rotated_key_and_old_tokens_stay_valid(
     rotating: Bench, home: Home
 ) -> None:
-    one, two = rotating.tasks(2)
-    before = Attempt(claim(rotating, one, worker(home)).json())
+    first, second = rotating.tasks(2)
+    before = Attempt(claim(rotating, first, worker(home)).json())
     trace(home, "keys", "rotate")
-    after = Attempt(claim(rotating, two, worker(home)).json())
+    after = Attempt(claim(rotating, second, worker(home)).json())
     assert kid(after.token) > kid(before.token)
     for attempt in (before, after):
         assert rotating.heartbeat(attempt).status_code == 200
@@ -115,20 +115,20 @@ def test_an_old_key_is_removed_after_its_last_token_expired(rotating: Bench, hom
     assert rotating.heartbeat(attempt).status_code == 200  # verified and cached
     now = datetime.now(UTC)
     keys.rotate_task_key(home.task_keys, now=now)
-    kept = keys.rotate_task_key(home.task_keys, now=now + timedelta(hours=24, minutes=59))
-    assert kid(attempt.token) in kept.verify
-    assert kept.pruned == []
+    rotation = keys.rotate_task_key(home.task_keys, now=now + timedelta(hours=24, minutes=59))
+    assert kid(attempt.token) in rotation.verify
+    assert rotation.pruned == []
     assert rotating.heartbeat(attempt).status_code == 200
-    spent = keys.rotate_task_key(home.task_keys, now=now + timedelta(hours=25, minutes=1))
-    assert spent.pruned == [kid(attempt.token)]
+    later_rotation = keys.rotate_task_key(home.task_keys, now=now + timedelta(hours=25, minutes=1))
+    assert later_rotation.pruned == [kid(attempt.token)]
     reply = rotating.heartbeat(attempt)
     assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
     assert kid(attempt.token) not in {k["kid"] for k in jwks(rotating, home).json()["keys"]}
 
 
 def test_a_key_with_a_custom_name_is_never_removed(home: Home) -> None:
-    (made,) = home.task_keys.glob("*.pem")
-    made.rename(home.task_keys / "mine.pem")
+    (key_file,) = home.task_keys.glob("*.pem")
+    key_file.rename(home.task_keys / "mine.pem")
     far = datetime.now(UTC) + timedelta(days=400)
     assert keys.rotate_task_key(home.task_keys, now=far).pruned == []
     assert (home.task_keys / "mine.pem").exists()
@@ -152,12 +152,12 @@ def test_two_worker_tokens_are_valid_together_and_a_third_is_not(
 
 
 def test_rotated_secrets_are_readable_only_by_their_owner_and_not_printed(home: Home) -> None:
-    shown = trace(home, "keys", "rotate") + trace(home, "keys", "rotate-worker")
+    output = trace(home, "keys", "rotate") + trace(home, "keys", "rotate-worker")
     for path in [*home.task_keys.iterdir(), home.worker_token]:
         assert path.stat().st_mode & 0o777 == 0o600
     assert len(list(home.task_keys.iterdir())) == 2
     for secret in home.worker_token.read_text().split():
-        assert secret not in shown
+        assert secret not in output
 
 
 def test_rotating_without_a_stack_is_refused_with_the_reason(tmp_path: Path) -> None:

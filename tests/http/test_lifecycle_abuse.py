@@ -40,7 +40,7 @@ def unchanged(shared: Bench, attempt: Attempt) -> Generator[None]:
 def bodies(attempt: Attempt) -> dict[str, dict[str, Any]]:
     """Return a call of each kind that would be accepted with the right token."""
     target = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": "s3://b/x"}
-    made = {
+    calls = {
         "/v1/task/heartbeat": {},
         "/v1/task/complete": {"status": "Completed", "events": [attempt.event()]},
         "/v1/task/events": {"events": [attempt.event()]},
@@ -48,8 +48,8 @@ def bodies(attempt: Attempt) -> dict[str, dict[str, Any]]:
     }
     for call in ENDPOINTS:
         for alias in call.aliases:
-            made[alias] = made[call.path]
-    return {path: {**attempt.fence, **body} for path, body in made.items()}
+            calls[alias] = calls[call.path]
+    return {path: {**attempt.fence, **body} for path, body in calls.items()}
 
 
 def refused(reply: Any, status: int, code: str) -> None:
@@ -66,10 +66,13 @@ def refused(reply: Any, status: int, code: str) -> None:
 def forged(bench: Bench, attempt: Attempt, /, *, headers: dict | None = None, **claims: Any) -> str:
     """Return the attempt's token with changed claims, signed with the Dispatcher's key."""
     (path,) = bench.live.cfg.task_keys_dir.glob("*.pem")
-    whole = {**read(attempt.token), **claims}
-    kept = {name: value for name, value in whole.items() if value is not ...}
+    all_claims = {**read(attempt.token), **claims}
+    signed_claims = {name: value for name, value in all_claims.items() if value is not ...}
     return jwt.encode(
-        kept, path.read_bytes(), algorithm="ES256", headers={"kid": path.stem, **(headers or {})}
+        signed_claims,
+        path.read_bytes(),
+        algorithm="ES256",
+        headers={"kid": path.stem, **(headers or {})},
     )
 
 
@@ -139,7 +142,7 @@ def with_header(**headers: Any) -> Callable[[Bench, Attempt], str]:
     return lambda bench, attempt: forged(bench, attempt, headers=headers)
 
 
-def literally(token: str) -> Callable[[Bench, Attempt], str]:
+def fixed_token(token: str) -> Callable[[Bench, Attempt], str]:
     return lambda bench, attempt: token
 
 
@@ -157,14 +160,14 @@ CLAIMS = [
     "s3",
 ]
 BAD_TOKENS: dict[str, Callable[[Bench, Attempt], str]] = {
-    "none": literally(""),
-    "garbage": literally("garbage"),
-    "dots": literally("a.b.c"),
-    "empty parts": literally(".."),
-    "no token of ours": literally("Bearer x"),
-    "json": literally('{"alg":"none"}'),
-    "very long": literally("x" * 20_000),
-    "latin": literally("caf\xe9.caf\xe9.caf\xe9"),
+    "none": fixed_token(""),
+    "garbage": fixed_token("garbage"),
+    "dots": fixed_token("a.b.c"),
+    "empty parts": fixed_token(".."),
+    "no token of ours": fixed_token("Bearer x"),
+    "json": fixed_token('{"alg":"none"}'),
+    "very long": fixed_token("x" * 20_000),
+    "latin": fixed_token("caf\xe9.caf\xe9.caf\xe9"),
     "alg none": alg_none,
     "HS256 with the public key": hs256_with_the_public_key,
     "no signature": stripped_signature,
@@ -179,7 +182,7 @@ BAD_TOKENS: dict[str, Callable[[Bench, Attempt], str]] = {
     "not yet": with_claims(nbf=int(time.time()) + 3600),
     "wrong aud": with_claims(aud="trace.user"),
     "many auds": with_claims(aud=["trace.task", "trace.user"]),
-    "wrong iss": with_claims(iss="somebody"),
+    "wrong iss": with_claims(iss="another issuer"),
     "another subject": with_claims(sub=f"task:{uuid4()}"),
     "subject of a user": with_claims(sub="user:local"),
     "attempt as text": with_claims(attempt="1"),
@@ -453,8 +456,8 @@ def test_no_token_is_logged(
     for token in (attempt.token, bad):
         shared.heartbeat(attempt, token=token)
         shared.heartbeat(attempt, token=token, attempt="x")
-    for given in (worker, worker[:-1]):
-        headers = {"X-Trace-Worker-Token": given}
+    for token in (worker, worker[:-1]):
+        headers = {"X-Trace-Worker-Token": token}
         shared.http.get(f"/internal/task-fetch?task_id={uuid4()}", headers=headers)
     shared.complete(shared.attempt(), "Failed", error_message="x")
     shared.live.drain()

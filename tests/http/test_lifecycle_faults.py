@@ -50,9 +50,9 @@ def breaking(
     with (
         breakable() as plan,
         copied(templates) as dsns,
-        replica_pair(secrets, dsns, objects, DAG) as made,
+        replica_pair(secrets, dsns, objects, DAG) as pair,
     ):
-        yield made, plan
+        yield pair, plan
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def once(run: ModelRun, step: Step) -> Answer | None:
     except (OperationalError, InterfaceError, PoolTimeout):
         assert isinstance(step, LoopPass | Publish), "callers get an answer, if only a 503"
         return None
-    run.held += context.won
+    run.held += context.claimed_attempts
     return None if answer[:1] == (503,) else answer
 
 
@@ -151,68 +151,68 @@ def _wait_for_rollbacks(run: ModelRun) -> None:
 def settle(run: ModelRun, step: Step, answer: Answer) -> None:
     """Check that the rows look as if the step ran once, regardless of the counts it returned."""
     view = run.pair.view()
-    seen = view.model()
-    doubts: list[str] = []
+    actual = view.model()
+    mismatches: list[str] = []
     for expected, after in step.outcomes(run.model, answer, alone=True):
-        doubts = differences(after, seen)
-        if not doubts and (isinstance(step, LoopPass) or expected[:1] == answer[:1]):
+        mismatches = differences(after, actual)
+        if not mismatches and (isinstance(step, LoopPass) or expected[:1] == answer[:1]):
             run.model, run.ids = after, view.ids
             return
-    raise AssertionError(f"{step} answered {answer}:\n" + "\n".join(doubts))
+    raise AssertionError(f"{step} answered {answer}:\n" + "\n".join(mismatches))
 
 
 @pytest.mark.parametrize("case", BY_NAME)
 def test_a_broken_connection_at_any_point_neither_duplicates_nor_loses_work(
     case: FaultCase, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
-    made, plan = breaking
+    pair, plan = breaking
     for point in range(MOST_POINTS):
-        run = ModelRun(made)
+        run = ModelRun(pair)
         step = case.set(run)
         with plan.breaking(at=point):
             answer = once(run, step)
-        struck = plan.injected
+        broken_point = plan.injected
         if answer is None:
             answer = retry_until_answered(run, step)
         try:
             settle(run, step, answer)
             run.finish()
         except AssertionError as error:
-            raise AssertionError(f"struck {struck}: {error}") from error
+            raise AssertionError(f"broken at {broken_point}: {error}") from error
         finally:
-            made.clean()
-        if not struck:
-            assert point >= 2, "nothing was struck"
+            pair.clean()
+        if not broken_point:
+            assert point >= 2, "no fault was injected"
             return
-    raise AssertionError("there is no end to the points")
+    raise AssertionError("the step has more points than MOST_POINTS")
 
 
 @pytest.mark.parametrize("case", BY_NAME)
 def test_while_postgres_is_unreachable_calls_fail_and_nothing_changes(
     case: FaultCase, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
-    made, plan = breaking
-    run = ModelRun(made)
+    pair, plan = breaking
+    run = ModelRun(pair)
     step = case.set(run)
     with plan.breaking(every="before"):
         assert once(run, step) is None
         assert plan.injected
-    assert not differences(run.model, made.view().model())
+    assert not differences(run.model, pair.view().model())
     settle(run, step, retry_until_answered(run, step))
     run.finish()
 
 
-LASTING = [
+REPEATABLE_CASES = [
     case for case in BY_NAME if case.id not in ("claim", "claim_of_a_capped_job", "claim_many")
 ]
 
 
-@pytest.mark.parametrize("case", LASTING)
+@pytest.mark.parametrize("case", REPEATABLE_CASES)
 def test_a_repeated_call_finds_the_result_whose_answer_was_lost(
     case: FaultCase, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
-    made, plan = breaking
-    run = ModelRun(made)
+    pair, plan = breaking
+    run = ModelRun(pair)
     step = case.set(run)
     with plan.breaking(every="after"):
         assert once(run, step) is None
@@ -225,13 +225,13 @@ def test_a_claim_whose_answer_is_lost_is_recovered_when_its_lease_expires(
     breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
     """No worker knows the granted lease, so the task is not available until the lease expires."""
-    made, plan = breaking
-    run = ModelRun(made)
+    pair, plan = breaking
+    run = ModelRun(pair)
     FaultCase("", [], lambda _: Claim(WORK)).set(run)
     with plan.breaking(every="after"):
         assert once(run, Claim(WORK)) is None
     assert once(run, Claim(WORK)) == ("NotClaimed", "AlreadyRunning")
-    run.model.claim(WORK, made.view().model().tasks[WORK].lease or "")
+    run.model.claim(WORK, pair.view().model().tasks[WORK].lease or "")
     for step in (
         MoveIntoPast(WORK, "expired"),
         Reap(),
@@ -247,21 +247,21 @@ def test_a_claim_whose_answer_is_lost_is_recovered_when_its_lease_expires(
 def test_a_committed_claim_is_answered_even_if_reading_its_payload_breaks(
     breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
-    made, plan = breaking
+    pair, plan = breaking
     reads: list[str] = []
-    with bench(made.replicas[0].live) as own:
+    with bench(pair.replicas[0].live) as own:
         for _ in range(MOST_POINTS):
             (task_id,) = own.tasks()  # of a new job, which the Dispatcher has not cached
             with plan.breaking(at=CLAIMED + len(reads)):
                 reply = own.claim(task_id)
-            told, row = reply.json(), own.row(task_id)
-            assert told["status"] == "Claimed", f"struck {plan.injected}: {reply.text}"
-            assert told["task"]["job"]["name"] == "work"
-            assert (told["attempt"], told["lease_token"]) == (1, str(row["lease_token"]))
+            answer, row = reply.json(), own.row(task_id)
+            assert answer["status"] == "Claimed", f"broken at {plan.injected}: {reply.text}"
+            assert answer["task"]["job"]["name"] == "work"
+            assert (answer["attempt"], answer["lease_token"]) == (1, str(row["lease_token"]))
             if not plan.injected:
                 break
             reads += plan.injected
-    assert {read.split()[1] for read in reads} == {"SELECT"}, "the claim itself was struck"
+    assert {read.split()[1] for read in reads} == {"SELECT"}, "the claim itself was broken"
     assert {read.split()[0] for read in reads} == {"before", "after"}
 
 
@@ -286,26 +286,28 @@ OUTBOXES = [
 def test_outbox_rows_are_published_at_least_once_wherever_the_connection_breaks(
     case: FaultCase, breaking: tuple[ReplicaPair, FaultPlan]
 ) -> None:
-    made, plan = breaking
+    pair, plan = breaking
     for point in range(MOST_POINTS):
-        run = ModelRun(made)
+        run = ModelRun(pair)
         case.set(run)
         with plan.breaking(at=point):
             once(run, Publish())
-        struck = plan.injected
+        broken_point = plan.injected
         drain(run)
         while run.model.outbox:
             run.model.publish()
-        seen = made.view().model()
-        assert seen.messages >= run.model.messages, f"a message was lost, struck {struck}"
-        assert seen.messages.keys() == run.model.messages.keys()
-        run.model.messages = seen.messages  # at least once: some messages may be sent twice
-        assert not differences(run.model, seen), f"struck {struck}"
+        actual = pair.view().model()
+        assert actual.messages >= run.model.messages, (
+            f"a message was lost, broken at {broken_point}"
+        )
+        assert actual.messages.keys() == run.model.messages.keys()
+        run.model.messages = actual.messages  # at least once: some messages may be sent twice
+        assert not differences(run.model, actual), f"broken at {broken_point}"
         run.finish()
-        if not struck:
-            assert seen.messages.total() == run.model.messages.total()
+        if not broken_point:
+            assert actual.messages.total() == run.model.messages.total()
             return
-    raise AssertionError("there is no end to the points")
+    raise AssertionError("the step has more points than MOST_POINTS")
 
 
 def drain(run: ModelRun) -> None:
@@ -320,10 +322,10 @@ def drain(run: ModelRun) -> None:
 INLINE = """
 name: inline
 jobs:
-  - {name: ask, activation: source, source: {kind: manual}, outputs: [ranges]}
+  - {name: request, activation: source, source: {kind: manual}, outputs: [ranges]}
   - name: split
     operator: range_splitter
-    inputs: [{from: {job: ask}}]
+    inputs: [{from: {job: request}}]
     outputs: [parts]
     config: {size: 10}
   - name: leaf
@@ -337,28 +339,28 @@ jobs:
 def test_an_inline_task_runs_once_wherever_the_connection_breaks(
     breaking: tuple[ReplicaPair, FaultPlan],
 ) -> None:
-    made, plan = breaking
-    user = made.replicas[0].user
+    pair, plan = breaking
+    user = pair.replicas[0].user
     assert user.post("/v1/dags", json={"text": INLINE}).status_code == 200
     for point in range(MOST_POINTS):
-        run = ModelRun(made)
-        body = {"dag": "inline", "job": "ask", "start": 0, "end": 29}
+        run = ModelRun(pair)
+        body = {"dag": "inline", "job": "request", "start": 0, "end": 29}
         assert user.post("/v1/triggers", json=body).status_code == 200
         once(run, Publish())
         with plan.breaking(at=point):
             once(run, Publish())
-        struck = plan.injected
+        broken_point = plan.injected
         drain(run)
-        seen = made.view().model()
-        tasks = {key: (task.status, task.attempt) for key, task in seen.tasks.items()}
+        actual = pair.view().model()
+        tasks = {key: (task.status, task.attempt) for key, task in actual.tasks.items()}
         assert tasks == {
-            ("ask", "p:0-29"): ("Completed", 1),
+            ("request", "p:0-29"): ("Completed", 1),
             ("split", "p:0-29"): ("Completed", 1),
             **{("leaf", f"p:{n}-{n + 9}"): ("Queued", 1) for n in (0, 10, 20)},
-        }, f"struck {struck}"
-        assert len(seen.events) == 4
+        }, f"broken at {broken_point}"
+        assert len(actual.events) == 4
         run.finish()
-        if not struck:
+        if not broken_point:
             assert point > 4
             return
-    raise AssertionError("there is no end to the points")
+    raise AssertionError("the step has more points than MOST_POINTS")

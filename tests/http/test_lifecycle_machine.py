@@ -83,17 +83,17 @@ CALLS: dict[str, Callable[..., Step]] = {
     "publish_batch": lambda held, batch, **_: PublishBatch(held, batch),
     "complete": lambda held, report, **_: Complete(held, report),
 }
-WHICH = {"n": ANY, "prefer_running": PREFER_RUNNING, "forged": FORGED}
-WHAT = {"report": REPORT, "scopes": SOME, "batch": BATCH}
+ATTEMPT_DRAWS = {"n": ANY, "prefer_running": PREFER_RUNNING, "forged": FORGED}
+CONTENT_DRAWS = {"report": REPORT, "scopes": SOME, "batch": BATCH}
 
 
 def step_of_attempt(
     run: ModelRun, call: str, n: int, prefer_running: bool, forged: bool, **drawn: Any
 ) -> Step:
-    held = run.attempt(n, prefer_running)
-    if held is None:
+    attempt = run.attempt(n, prefer_running)
+    if attempt is None:
         return Claim(run.key(n))
-    return CALLS[call](held.forged() if forged else held, **drawn)
+    return CALLS[call](attempt.forged() if forged else attempt, **drawn)
 
 
 def step_of_task(run: ModelRun, kind: Callable[[Key], Step], n: int) -> Step:
@@ -117,8 +117,10 @@ def claim_many(run: ModelRun, max_tasks: int) -> Step:
     return ClaimMany(max_tasks) if run.model.claimable(1) or not missing else Trigger(missing[0])
 
 
-CALL = draw_step(step_of_attempt, call=st.sampled_from(list(CALLS)), **WHICH, **WHAT)
-COMPLETE = draw_step(step_of_attempt, call=st.just("complete"), **WHICH, report=REPORT)
+CALL = draw_step(
+    step_of_attempt, call=st.sampled_from(list(CALLS)), **ATTEMPT_DRAWS, **CONTENT_DRAWS
+)
+COMPLETE = draw_step(step_of_attempt, call=st.just("complete"), **ATTEMPT_DRAWS, report=REPORT)
 KEYED = draw_step(step_of_task, kind=st.sampled_from([Claim, Claim, Fetch, Cancel]), n=ANY)
 LOOP = draw_step(lambda run, loop: loop(run), loop=st.sampled_from([reap, retry]))
 PASS = draw_step(lambda run, n, moment: MoveIntoPast(run.key(n), moment), n=ANY, moment=MOMENT)
@@ -231,8 +233,8 @@ class LifecycleMachine(RuleBasedStateMachine):
     def calls_race_the_end_of_an_attempt(
         self, one: StepFactory, other: StepFactory, moment: str, n: int, end: type[Step]
     ) -> None:
-        held = self.model_run.attempt(n, prefer_running=True)
-        key = held.fence.key if held else self.model_run.key(n)
+        attempt = self.model_run.attempt(n, prefer_running=True)
+        key = attempt.fence.key if attempt else self.model_run.key(n)
         self.run_steps(MoveIntoPast(key, moment))
         self.run_steps(
             one(self.model_run), other(self.model_run), end(key) if end is Cancel else end()
@@ -255,8 +257,8 @@ def machine(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[type[LifecycleMachine]]:
     objects = tmp_path_factory.mktemp("objects")
-    with copied(templates) as dsns, replica_pair(secrets, dsns, objects, DAG) as made:
-        LifecycleMachine.pair = made
+    with copied(templates) as dsns, replica_pair(secrets, dsns, objects, DAG) as pair:
+        LifecycleMachine.pair = pair
         yield LifecycleMachine
 
 
@@ -353,8 +355,8 @@ SEQUENCE: list[tuple[Step | Callable[[ModelRun], Step], str]] = [
 
 def test_a_fixed_sequence_produces_every_answer(machine: type[LifecycleMachine]) -> None:
     run = ModelRun(machine.pair)
-    for n, (made, summary) in enumerate(SEQUENCE):
-        step = made if isinstance(made, Step) else made(run)
+    for n, (make_step, summary) in enumerate(SEQUENCE):
+        step = make_step if isinstance(make_step, Step) else make_step(run)
         ((_, answer),) = run.run_steps(step, first=n)
         assert step.summary(answer) == summary, f"step {n}: {step}"
     run.finish()

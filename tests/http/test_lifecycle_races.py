@@ -15,7 +15,7 @@ from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied, until_blocked
 
-CROWD = 32
+CALLERS = 32
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def replicas(
     with ExitStack() as stack:
         dsns = stack.enter_context(copied(templates))
         running = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
-        yield [stack.enter_context(bench(one)) for one in running]
+        yield [stack.enter_context(bench(dispatcher)) for dispatcher in running]
 
 
 def run_callers(
@@ -70,18 +70,18 @@ def statuses(replies: list[httpx.Response]) -> Counter[int]:
 
 
 def test_claims_are_not_blocked_by_claims_that_wait_for_a_lock(replicas: list[Bench]) -> None:
-    one = replicas[0]
-    *locked, free = one.tasks(4)
+    replica = replicas[0]
+    *locked, free = replica.tasks(4)
     with ExitStack() as stack:
-        holder = stack.enter_context(psycopg.connect(one.live.dsns.state))
+        holder = stack.enter_context(psycopg.connect(replica.live.dsns.state))
         holder.execute("SELECT FROM tasks WHERE task_id = ANY(%s::uuid[]) FOR UPDATE", (locked,))
         pool = stack.enter_context(ThreadPoolExecutor(len(locked)))
         run_behind_lock = []
         for n, task_id in enumerate(locked, 1):  # one batch each
-            http = stack.enter_context(one.live.internal())
-            run_behind_lock.append(pool.submit(one.claim, task_id, http=http))
-            until_blocked(one.live.dsns.state, n)
-        assert one.claim(free).json()["status"] == "Claimed"
+            http = stack.enter_context(replica.live.internal())
+            run_behind_lock.append(pool.submit(replica.claim, task_id, http=http))
+            until_blocked(replica.live.dsns.state, n)
+        assert replica.claim(free).json()["status"] == "Claimed"
         assert not any(call.done() for call in run_behind_lock)
         holder.rollback()
         assert [call.result().json()["status"] for call in run_behind_lock] == ["Claimed"] * 3
@@ -91,18 +91,18 @@ def test_of_many_concurrent_claims_exactly_one_wins(replicas: list[Bench]) -> No
     for task_id in replicas[0].tasks(5):
         replies = run_callers(
             replicas,
-            CROWD,
+            CALLERS,
             lambda n, b, http, t=task_id: b.claim(t, f"w{n}", http=http),
             over=[task_id],
         )
         answers = [reply.json() for reply in replies]
-        won = [a for a in answers if a["status"] == "Claimed"]
-        assert len(won) == 1
+        claimed = [a for a in answers if a["status"] == "Claimed"]
+        assert len(claimed) == 1
         lost = [a for a in answers if a["status"] != "Claimed"]
-        assert lost == [{"status": "NotClaimed", "reason": "AlreadyRunning"}] * (CROWD - 1)
+        assert lost == [{"status": "NotClaimed", "reason": "AlreadyRunning"}] * (CALLERS - 1)
         row = replicas[0].row(task_id)
-        assert str(row["lease_token"]) == won[0]["lease_token"]
-        assert row["worker_id"] == f"w{answers.index(won[0])}"
+        assert str(row["lease_token"]) == claimed[0]["lease_token"]
+        assert row["worker_id"] == f"w{answers.index(claimed[0])}"
 
 
 def test_claims_of_many_tasks_in_any_order_do_not_block_each_other(replicas: list[Bench]) -> None:
@@ -113,8 +113,8 @@ def test_claims_of_many_tasks_in_any_order_do_not_block_each_other(replicas: lis
         return [b.claim(t, f"w{n}", http=http).json() for t in order]
 
     answers = [a for each in run_callers(replicas, 8, claim_all) for a in each]
-    won = Counter(a["task"]["task_id"] for a in answers if a["status"] == "Claimed")
-    assert won == Counter(ids)
+    claims_by_task = Counter(a["task"]["task_id"] for a in answers if a["status"] == "Claimed")
+    assert claims_by_task == Counter(ids)
 
 
 def test_concurrent_claim_many_calls_share_the_tasks(replicas: list[Bench]) -> None:
@@ -129,12 +129,12 @@ def test_concurrent_claim_many_calls_share_the_tasks(replicas: list[Bench]) -> N
         answer = b.claim(ids[n], f"w{n}", http=http).json()
         return [answer] if answer["status"] == "Claimed" else []
 
-    won = run_callers(
-        replicas, 16, lambda *who: claim_one(*who) if who[0] % 2 else claim_some(*who)
+    claims = run_callers(
+        replicas, 16, lambda *caller: claim_one(*caller) if caller[0] % 2 else claim_some(*caller)
     )
-    taken = Counter(a["task"]["task_id"] for each in won for a in each)
+    taken = Counter(a["task"]["task_id"] for claimed in claims for a in claimed)
     assert set(taken.values()) == {1}
-    assert all(len(each) <= 7 for each in won)
+    assert all(len(claimed) <= 7 for claimed in claims)
     running = replicas[0].rows(
         "SELECT task_id FROM tasks WHERE status = 'Running' AND task_id = ANY(%s::uuid[])", ids
     )
@@ -142,12 +142,12 @@ def test_concurrent_claim_many_calls_share_the_tasks(replicas: list[Bench]) -> N
 
 
 def test_a_capped_job_never_exceeds_its_cap(replicas: list[Bench]) -> None:
-    ids = replicas[0].tasks(CROWD, "scaling: {max_concurrency: 3}")
+    ids = replicas[0].tasks(CALLERS, "scaling: {max_concurrency: 3}")
     replies = run_callers(
-        replicas, CROWD, lambda n, b, http: b.claim(ids[n], f"w{n}", http=http), over=ids
+        replicas, CALLERS, lambda n, b, http: b.claim(ids[n], f"w{n}", http=http), over=ids
     )
     answers = [reply.json() for reply in replies]
-    assert Counter(a["status"] for a in answers) == {"Claimed": 3, "NotClaimed": CROWD - 3}
+    assert Counter(a["status"] for a in answers) == {"Claimed": 3, "NotClaimed": CALLERS - 3}
     assert {a["reason"] for a in answers if a["status"] == "NotClaimed"} == {"NotReady"}
 
 
@@ -155,21 +155,21 @@ def test_a_capped_job_never_exceeds_its_cap_while_tasks_end(replicas: list[Bench
     ids = replicas[0].tasks(24, "scaling: {max_concurrency: 2}")
     job = replicas[0].row(ids[0])["job_id"]
     count = "SELECT count(*) AS n FROM tasks WHERE job_id = %s AND status = 'Running'"
-    seen: list[int] = []
+    running_counts: list[int] = []
 
     def work(n: int, b: Bench, http: httpx.Client) -> int:
-        done = 0
+        completed = 0
         while any(r["status"] == "Queued" for r in b.rows(of_job, job)):
             for task_id in ids[n::2] + ids[1 - n :: 2]:
                 reply = b.claim(task_id, f"w{n}", http=http).json()
-                seen.append(b.rows(count, job)[0]["n"])
+                running_counts.append(b.rows(count, job)[0]["n"])
                 if reply["status"] == "Claimed":
-                    done += b.complete(Attempt(reply), http=http).status_code == 200
-        return done
+                    completed += b.complete(Attempt(reply), http=http).status_code == 200
+        return completed
 
     of_job = "SELECT status FROM tasks WHERE job_id = %s"
     assert sum(run_callers(replicas, 2, lambda n, b, http: work(n % 2, b, http))) == 24
-    assert max(seen) <= 2
+    assert max(running_counts) <= 2
 
 
 def test_a_concurrent_claim_and_cancellation_are_serialised(replicas: list[Bench]) -> None:
@@ -221,7 +221,7 @@ def test_of_different_concurrent_completions_one_wins_and_the_others_conflict(
             replicas,
             16,
             lambda n, b, http, a=attempt: b.complete(
-                a, "Failed" if n % 2 else "Completed", http=http, error_message=f"word of {n}"
+                a, "Failed" if n % 2 else "Completed", http=http, error_message=f"error of {n}"
             ),
             over=[attempt.task_id],
         )
@@ -229,7 +229,7 @@ def test_of_different_concurrent_completions_one_wins_and_the_others_conflict(
         codes = {r.json()["code"] for r in replies if r.status_code == 409}
         assert codes == {"completion_mismatch"}
         (winner,) = [n for n, r in enumerate(replies) if r.status_code == 200]
-        assert replicas[0].row(attempt.task_id)["error_message"] == f"word of {winner}"
+        assert replicas[0].row(attempt.task_id)["error_message"] == f"error of {winner}"
 
 
 def test_a_concurrent_stale_completion_does_not_affect_the_current_one(
@@ -324,8 +324,8 @@ def test_concurrent_identical_events_are_recorded_once(replicas: list[Bench]) ->
     assert sum(r.json()["accepted"] for r in replies) == 1
     events = "SELECT event_id FROM events WHERE producer_task_id = %s"
     (event,) = replicas[0].rows(events, attempt.task_id)
-    asked = "SELECT 1 FROM outbox WHERE subject = %s"
-    assert len(replicas[0].rows(asked, event["event_id"])) == 1
+    query = "SELECT 1 FROM outbox WHERE subject = %s"
+    assert len(replicas[0].rows(query, event["event_id"])) == 1
 
 
 def test_concurrent_identical_batches_are_published_once(replicas: list[Bench]) -> None:
@@ -342,8 +342,8 @@ def test_concurrent_identical_batches_are_published_once(replicas: list[Bench]) 
         assert len({r.json()["publish_id"] for r in replies}) == 1
         query = "SELECT publish_id FROM buffer_publishes WHERE task_id = %s"
         (record,) = replicas[0].rows(query, attempt.task_id)
-        asked = "SELECT 1 FROM outbox WHERE subject = %s"
-        assert len(replicas[0].rows(asked, record["publish_id"])) == 1
+        query = "SELECT 1 FROM outbox WHERE subject = %s"
+        assert len(replicas[0].rows(query, record["publish_id"])) == 1
 
 
 # --- deploys, triggers and loops --------------------------------------------------------------
@@ -370,7 +370,7 @@ def test_publishers_of_two_replicas_process_every_outbox_row_once(
     assert first.user.post("/v1/triggers", json=body).status_code == 200
     run_concurrently([first.live.drain, second.live.drain])
     first.live.drain()
-    made = first.waiting(dag, "work")
-    assert len(made) == 200
-    woken = Counter(m["task_id"] for m in first.messages("ecs_python"))
-    assert {woken[task_id] for task_id in made} == {1}
+    waiting = first.waiting(dag, "work")
+    assert len(waiting) == 200
+    wake_ups = Counter(m["task_id"] for m in first.messages("ecs_python"))
+    assert {wake_ups[task_id] for task_id in waiting} == {1}

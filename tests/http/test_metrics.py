@@ -39,8 +39,12 @@ def alone(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Bench]:
     objects = tmp_path_factory.mktemp("objects")
-    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
-        yield made
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, objects) as running,
+        bench(running) as own_bench,
+    ):
+        yield own_bench
 
 
 def parsed(reply: httpx.Response) -> Samples:
@@ -67,16 +71,16 @@ def test_queued_and_running_tasks_are_shown_by_job_runtime_and_operator(alone: B
     place = {"dag": dag.name, "job": "work"}
     runtime = alone.row(first)["runtime"]
     alone.rows("UPDATE tasks SET queued_at = now() - interval '1 h' WHERE task_id = %s", first)
-    seen = scrape(alone.user)
+    samples = scrape(alone.user)
     where = {**place, "runtime": runtime, "tier": "normal"}
-    assert value(seen, "trace_queue_depth", **where) == 3
-    assert 3600 <= value(seen, "trace_queue_oldest_seconds", **where) < 3700
-    in_flight = value(seen, "trace_operator_in_flight", operator="sql")
+    assert value(samples, "trace_queue_depth", **where) == 3
+    assert 3600 <= value(samples, "trace_queue_oldest_seconds", **where) < 3700
+    in_flight = value(samples, "trace_operator_in_flight", operator="sql")
     attempt = alone.claimed(first)
-    seen = scrape(alone.user)
-    assert value(seen, "trace_queue_depth", **where) == 2
-    assert value(seen, "trace_tasks_running", **place) == 1
-    assert value(seen, "trace_operator_in_flight", operator="sql") == in_flight + 1
+    samples = scrape(alone.user)
+    assert value(samples, "trace_queue_depth", **where) == 2
+    assert value(samples, "trace_tasks_running", **place) == 1
+    assert value(samples, "trace_operator_in_flight", operator="sql") == in_flight + 1
     alone.complete(attempt, "Failed", error_code="x", retryable=True)
     assert value(scrape(alone.user), "trace_tasks_retrying", **place) == 1
 
@@ -127,10 +131,10 @@ def test_the_outbox_and_pauses_are_shown(alone: Bench) -> None:
         " FROM jobs JOIN dags g USING (dag_id) WHERE g.name = %s AND jobs.name = 'work'",
         dag.name,
     )
-    seen = scrape(alone.user)
-    assert value(seen, "trace_outbox_rows", kind="route_event", state="pending") == 1
+    samples = scrape(alone.user)
+    assert value(samples, "trace_outbox_rows", kind="route_event", state="pending") == 1
     paused = {"dag": dag.name, "job": "work", "tier": "bulk", "reason": "manual", "by": "ada"}
-    assert value(seen, "trace_job_paused", **paused) == 1
+    assert value(samples, "trace_job_paused", **paused) == 1
     with new_user(alone, "reader", org_id=new_org(alone)) as stranger:
         assert not [key for key in scrape(stranger) if key[0] == "trace_outbox_rows"]
 

@@ -158,10 +158,12 @@ def test_a_range_that_partly_overlaps_a_committed_partition_is_refused(dispatche
     dispatcher.drain()
     by_key = {c["task"]["scope"]["partition_key"]: c for c in _claim_all(dispatcher, "ingest")}
     assert sorted(by_key) == ["0-99", "100-149", "50-99"]
-    whole, part = by_key["0-99"], by_key["50-99"]
-    published = write_outputs(dispatcher, whole)
-    assert complete(dispatcher, whole, datasets_published=published).status_code == 200
-    reply = complete(dispatcher, part, datasets_published=write_outputs(dispatcher, part))
+    whole_range, partial_range = by_key["0-99"], by_key["50-99"]
+    published = write_outputs(dispatcher, whole_range)
+    assert complete(dispatcher, whole_range, datasets_published=published).status_code == 200
+    reply = complete(
+        dispatcher, partial_range, datasets_published=write_outputs(dispatcher, partial_range)
+    )
     assert reply.status_code == 409
     assert reply.json()["code"] == "partition_overlap"
     rows = sql(dispatcher.dsns.state, "SELECT partition_key FROM partitions")
@@ -169,7 +171,7 @@ def test_a_range_that_partly_overlaps_a_committed_partition_is_refused(dispatche
     state = sql(
         dispatcher.dsns.state,
         "SELECT status FROM tasks WHERE task_id = %s",
-        (part["task"]["task_id"],),
+        (partial_range["task"]["task_id"],),
     )
     assert state == [("Running",)]
 

@@ -26,8 +26,12 @@ def own_bench(
 ) -> Generator[Bench]:
     """A Dispatcher with its own database, because backpressure checks every queue."""
     objects = tmp_path_factory.mktemp("objects")
-    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
-        yield made
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, objects) as running,
+        bench(running) as opened,
+    ):
+        yield opened
 
 
 def pause(bench: Bench, dag: str, **fields: Any) -> httpx.Response:
@@ -53,11 +57,11 @@ def test_a_paused_job_starts_and_receives_no_tasks_until_it_is_resumed(own_bench
     assert (reply.status_code, reply.json()) == (200, {"dag": g.name, "jobs": ["work"]})
     (row,) = pauses(g)
     assert datetime.fromisoformat(row.pop("since")).tzinfo
-    new_user = {"by": "local", "by_dag": None, "by_job": None, "reason": "the node is down"}
-    assert row == {"dag": g.name, "job": "work", "tier": "normal", **new_user}
+    by_user = {"by": "local", "by_dag": None, "by_job": None, "reason": "the node is down"}
+    assert row == {"dag": g.name, "job": "work", "tier": "normal", **by_user}
     assert own_bench.claim(second).json()["reason"] == "NotReady"
-    said = own_bench.user.get(f"/v1/tasks/{second}").json()["reason"]
-    assert said.startswith("paused by local (the node is down) since 20")
+    reason = own_bench.user.get(f"/v1/tasks/{second}").json()["reason"]
+    assert reason.startswith("paused by local (the node is down) since 20")
     g.finish(running)
     g.feed(3, first=2)
     assert g.queued("work") == [second]
@@ -81,8 +85,8 @@ def test_a_dag_is_paused_and_resumed_and_both_calls_can_be_repeated(own_bench: B
     assert pause(own_bench, g.name, reason="again").json()["jobs"] == ["request", "split", "work"]
     assert [row["since"] for row in pauses(g)] == since
     assert {row["reason"] for row in pauses(g)} == {"again"}
-    kept = g.trigger(1)
-    assert kept["deferred_by"] == "local (again)"
+    deferred = g.trigger(1)
+    assert deferred["deferred_by"] == "local (again)"
     assert resume(own_bench, g.name)["jobs"] == ["request", "split", "work"]
     assert resume(own_bench, g.name)["jobs"] == []
     own_bench.live.drain()
@@ -93,15 +97,15 @@ def test_bulk_tasks_can_be_paused_separately(own_bench: Bench) -> None:
     g = graph(own_bench, {"work": "split"})
     g.feed(1)
     g.make_bulk("work")
-    (held,) = g.queued("work")
+    (paused,) = g.queued("work")
     g.feed(1, first=1)
-    (free,) = [task for task in g.queued("work") if task != held]
+    (unpaused,) = [task for task in g.queued("work") if task != paused]
     assert pause(own_bench, g.name, job="work", tier="bulk").status_code == 200
-    said = own_bench.user.get(f"/v1/tasks/{held}").json()["reason"]
-    assert said.startswith("paused by local since ")
-    assert "paused" not in own_bench.user.get(f"/v1/tasks/{free}").json()["reason"]
-    assert own_bench.claim(held).json()["reason"] == "NotReady"
-    own_bench.claimed(free)
+    reason = own_bench.user.get(f"/v1/tasks/{paused}").json()["reason"]
+    assert reason.startswith("paused by local since ")
+    assert "paused" not in own_bench.user.get(f"/v1/tasks/{unpaused}").json()["reason"]
+    assert own_bench.claim(paused).json()["reason"] == "NotReady"
+    own_bench.claimed(unpaused)
 
 
 def test_new_jobs_of_a_paused_dag_are_paused_too(own_bench: Bench) -> None:
@@ -148,8 +152,8 @@ def test_pressure_shows_queues_trips_operators_and_what_is_deferred(own_bench: B
     g = graph(own_bench, {"work": "split; max_queue_depth: 3", "side": "split; max_queue_age: 1h"})
     g.feed(3)
     balance(own_bench)
-    seen = own_bench.user.get("/v1/pressure").json()
-    queues = {q["job"]: q for q in seen["queues"] if q["dag"] == g.name}
+    pressure = own_bench.user.get("/v1/pressure").json()
+    queues = {q["job"]: q for q in pressure["queues"] if q["dag"] == g.name}
     work, side = queues["work"], queues["side"]
     assert (work["normal"], work["bulk"], work["sheds"], work["reason"]) == (3, 0, "bulk", "depth")
     assert (work["measured"], work["threshold"], work["pausing"]) == (3, 3, 2)
@@ -159,11 +163,11 @@ def test_pressure_shows_queues_trips_operators_and_what_is_deferred(own_bench: B
     assert loaded["sql"]["running"] >= 1
     assert loaded["sql"]["cap"] is None
     own_bench.complete(running)
-    told = own_bench.user.get("/metrics").text
-    place = f'dag="{g.name}",job="work"'
-    assert f'trace_queue_limit{{{place},of="depth"}} 3.0' in told
-    assert f'trace_queue_pushes_back{{{place},reason="depth",sheds="bulk"}} 2.0' in told
-    assert "trace_deferred_events 0.0" in told
+    metrics = own_bench.user.get("/metrics").text
+    labels = f'dag="{g.name}",job="work"'
+    assert f'trace_queue_limit{{{labels},of="depth"}} 3.0' in metrics
+    assert f'trace_queue_pushes_back{{{labels},reason="depth",sheds="bulk"}} 2.0' in metrics
+    assert "trace_deferred_events 0.0" in metrics
     g.finish_queued("work", 2)
     balance(own_bench)
 
@@ -194,10 +198,10 @@ def test_readers_can_list_pauses_but_not_create_them(own_bench: Bench) -> None:
 
 def test_pausing_an_unknown_dag_or_job_is_refused(own_bench: Bench) -> None:
     g = graph(own_bench, {"work": "split"})
-    assert pause(own_bench, "nobody").status_code == 404
-    unknown = pause(own_bench, g.name, job="nobody")
+    assert pause(own_bench, "missing").status_code == 404
+    unknown = pause(own_bench, g.name, job="missing")
     assert unknown.status_code == 404
-    assert "no job 'nobody' in a deployed DAG" in unknown.json()["detail"]
+    assert "no job 'missing' in a deployed DAG" in unknown.json()["detail"]
 
 
 def test_the_cli_pauses_shows_and_resumes_jobs(own_bench: Bench, tmp_path: Path) -> None:
@@ -210,30 +214,30 @@ def test_the_cli_pauses_shows_and_resumes_jobs(own_bench: Bench, tmp_path: Path)
     connection.write(home.connection, own)
 
     def trace(*words: str) -> str:
-        done = CliRunner().invoke(app, [*words, "--home", str(tmp_path)])
-        assert done.exit_code == 0, done.output
-        return done.output
+        result = CliRunner().invoke(app, [*words, "--home", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        return result.output
 
     g = graph(own_bench, {"work": "split; max_queue_depth: 1"})
     assert trace("pause", g.name, "split", "--reason", "repairs").endswith(
         "Paused split. Events are kept; `trace resume` ends the pause.\n"
     )
-    kept = trace("trigger", g.name, "request", "--range", "0-9")
-    assert "Triggered" in kept
+    triggered = trace("trigger", g.name, "request", "--range", "0-9")
+    assert "Triggered" in triggered
     own_bench.live.drain()
-    shown = trace("pressure")
-    assert f"{g.name}.split" in shown
-    assert "repairs" in shown
-    assert "1 events wait for paused jobs" in shown
+    output = trace("pressure")
+    assert f"{g.name}.split" in output
+    assert "repairs" in output
+    assert "1 events wait for paused jobs" in output
     assert trace("resume", g.name, "split").endswith("Resumed split.\n")
     own_bench.live.drain()
     balance(own_bench)
-    shown = trace("pressure")
-    assert f"backpressure of {g.name}.work" in shown
-    assert "queue depth 1, limit 1" in shown
-    assert "bulk work" in shown
-    said = trace("resume", g.name)
-    assert f"split is still paused by backpressure of {g.name}.work." in said
+    output = trace("pressure")
+    assert f"backpressure of {g.name}.work" in output
+    assert "queue depth 1, limit 1" in output
+    assert "bulk work" in output
+    resumed = trace("resume", g.name)
+    assert f"split is still paused by backpressure of {g.name}.work." in resumed
     listed = {
         line.split()[1]: line for line in trace("jobs", g.name).splitlines() if g.name in line
     }

@@ -90,9 +90,9 @@ class RandomRollout:
         while self.running:
             self.return_late()
         for _ in range(20):
-            done = self.dag.finish_all(*JOBS)
+            finished = self.dag.finish_all(*JOBS)
             self.dag.bench.live.run(self.dag.bench.live.service.reconciler.reconcile_once)
-            if self.dag.rollout()["state"] != "building" and not done:
+            if self.dag.rollout()["state"] != "building" and not finished:
                 return
             self.swap()
         raise AssertionError(self.dag.rollout())

@@ -33,16 +33,16 @@ publish:
 
 @pytest.fixture
 def dag(shared: Bench) -> Generator[CascadeDag]:
-    made = CascadeDag(shared)
-    text = _DAG.format(name=made.name)
+    cascade = CascadeDag(shared)
+    text = _DAG.format(name=cascade.name)
     assert shared.user.post("/v1/dags", json={"text": text}).status_code == 200
     for first in (0, 10):
-        made.trigger(first, first + 9)
-    made.publish()
-    for attempt in claim_all(made, "base"):
-        finish(made, attempt)
-    yield made
-    made.close()
+        cascade.trigger(first, first + 9)
+    cascade.publish()
+    for attempt in claim_all(cascade, "base"):
+        finish(cascade, attempt)
+    yield cascade
+    cascade.close()
 
 
 def queued(dag: CascadeDag, job: str) -> list[dict[str, Any]]:
@@ -108,9 +108,9 @@ def test_the_producer_rebuilds_a_defective_partition_and_its_readers_follow(
     assert again.claimed["task"]["invalidation"]["reason"].startswith("block 3 differs")
     # No consumer reads the defective partition again before the rebuild.
     assert queued(dag, "check") == queued(dag, "left") == []
-    (one,) = reported_defects(dag)
-    assert one["reason"] == "block 3 differs from the chain; being rebuilt"
-    assert (one["tasks"], one["processed"]) == (1, 0)
+    (defect_row,) = reported_defects(dag)
+    assert defect_row["reason"] == "block 3 differs from the chain; being rebuilt"
+    assert (defect_row["tasks"], defect_row["processed"]) == (1, 0)
     finish(dag, again)
     assert [t["partition_key"] for t in queued(dag, "check")] == ["0-9"]
     assert [t["partition_key"] for t in queued(dag, "left")] == ["0-9"]
@@ -144,9 +144,9 @@ def test_after_a_manual_rebuild_a_defect_can_be_reported_again(dag: CascadeDag) 
 
 def test_two_defects_in_one_partition_cause_one_rebuild(dag: CascadeDag) -> None:
     first, second = claim_all(dag, "check")
-    whole = defect(first, "0-9", kind="row_range", partition_key=None, start=2, end=4)
+    row_range = defect(first, "0-9", kind="row_range", partition_key=None, start=2, end=4)
     for _ in range(2):  # repeated, as after a lost answer
-        reply = dag.bench.call("/v1/task/events", first, events=[], invalidations=[whole])
+        reply = dag.bench.call("/v1/task/events", first, events=[], invalidations=[row_range])
         assert reply.status_code == 200, reply.text
     finish(dag, first, invalidations=[defect(first, "0-9", key="whole")])
     finish(dag, second)

@@ -25,9 +25,9 @@ def benches(
     now = timedelta(0)
     with (
         copied(templates) as dsns,
-        live(secrets, dsns, objects, reconcile_grace=now) as one,
+        live(secrets, dsns, objects, reconcile_grace=now) as first_live,
         live(secrets, dsns, objects, reconcile_grace=now) as two,
-        bench(one) as first,
+        bench(first_live) as first,
         bench(two) as second,
     ):
         yield [first, second]
@@ -49,7 +49,7 @@ def lose_outbox(bench_a: Bench, *kinds: str) -> int:
 
 def made(bench_a: Bench, dag: str) -> list[tuple[str, str, int]]:
     """Return every task, without the values that vary between runs."""
-    found = bench_a.rows(
+    rows = bench_a.rows(
         """
         SELECT j.name, coalesce(t.partition_key, t.cursor_value::text) AS scope, count(*) AS n
           FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
@@ -57,7 +57,7 @@ def made(bench_a: Bench, dag: str) -> list[tuple[str, str, int]]:
         """,
         dag,
     )
-    return [(row["name"], row["scope"], row["n"]) for row in found]
+    return [(row["name"], row["scope"], row["n"]) for row in rows]
 
 
 def publish(bench_a: Bench, attempt: Attempt, *, event: bool = True) -> None:
@@ -152,8 +152,8 @@ def test_the_reconciler_leaves_recent_events_to_the_outbox(
 ) -> None:
     attempt = bench_a.attempt(dag=(dag := bench_a.dag()))
     publish(bench_a, attempt)
-    with live(secrets, bench_a.live.dsns, bench_a.live.objects) as patient:
-        reconcile(patient)
+    with live(secrets, bench_a.live.dsns, bench_a.live.objects) as with_grace:
+        reconcile(with_grace)
     assert bench_a.waiting(dag, "after") == []
 
 
@@ -242,7 +242,7 @@ def queued(bench_a: Bench, dag: str, job: str) -> list[str]:
 
 
 def scopes(bench_a: Bench, dag: str, job: str) -> list[str]:
-    found = bench_a.rows(
+    rows = bench_a.rows(
         """
         SELECT t.partition_key FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
          WHERE g.name = %s AND j.name = %s ORDER BY t.range_start
@@ -250,7 +250,7 @@ def scopes(bench_a: Bench, dag: str, job: str) -> list[str]:
         dag,
         job,
     )
-    return [row["partition_key"] for row in found]
+    return [row["partition_key"] for row in rows]
 
 
 def move(bench_a: Bench, attempt: Attempt, *cursors: int) -> None:
@@ -271,8 +271,8 @@ def test_a_cursor_advances_even_if_no_rows_matched(
     move(bench_a, attempt, 250)
     second = bench_a.claimed(queued(bench_a, name, "read")[0])
     assert (second.scope["cursor"], second.scope["after"]) == (250, 100)
-    shown = bench_a.user.get(f"/v1/datasets/{name}_head").json()["consumers"]
-    assert {(c["job"], c["cursor"]) for c in shown} == {("read", 100), ("ranges", 250)}
+    consumers = bench_a.user.get(f"/v1/datasets/{name}_head").json()["consumers"]
+    assert {(c["job"], c["cursor"]) for c in consumers} == {("read", 100), ("ranges", 250)}
 
 
 def test_a_cursor_never_decreases(bench_a: Bench, follower: tuple[str, Attempt]) -> None:
@@ -308,12 +308,12 @@ def take_back(bench_a: Bench, attempt: Attempt, first: int, last: int, head: int
 
 def read_all(bench_a: Bench, name: str) -> list[tuple[int | None, int]]:
     """Run the queued tasks. Returns the range that each task read."""
-    seen: list[tuple[int | None, int]] = []
+    ranges: list[tuple[int | None, int]] = []
     for task_id in queued(bench_a, name, "read"):
         attempt = bench_a.claimed(task_id)
-        seen.append((attempt.scope["after"], attempt.scope["cursor"]))
+        ranges.append((attempt.scope["after"], attempt.scope["cursor"]))
         assert bench_a.complete(attempt).status_code == 200
-    return seen
+    return ranges
 
 
 def test_blocks_removed_by_a_reorganisation_are_read_again_when_they_return(

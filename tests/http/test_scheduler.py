@@ -202,20 +202,20 @@ def test_two_schedulers_race_and_fire_every_tick_once(dispatcher: Live) -> None:
 
     async def use(trigger: CronTrigger) -> None:
         others = [CronTrigger(trigger.api, trigger.refresh, trigger.tolerance) for _ in range(3)]
-        everybody = [trigger, *others]
+        schedulers = [trigger, *others]
         for hours in (0, 1, 30):
             now = NOON + hours * HOUR
-            await asyncio.gather(*(one.fire_once(now) for one in everybody))
-        fired_by_us = [count(one, "us") for one in everybody]
+            await asyncio.gather(*(scheduler.fire_once(now) for scheduler in schedulers))
+        fired_by_us = [count(scheduler, "us") for scheduler in schedulers]
         assert sum(fired_by_us) == 31
-        assert sum(count(one, "another") for one in everybody) > 0
+        assert sum(count(scheduler, "another") for scheduler in schedulers) > 0
 
     with_scheduler(dispatcher, use)
     assert fired(dispatcher) == [key(NOON + n * HOUR) for n in range(31)]
 
 
-def count(trigger: CronTrigger, who: str) -> float:
-    labels = {"fired_by": who}
+def count(trigger: CronTrigger, fired_by: str) -> float:
+    labels = {"fired_by": fired_by}
     return trigger.metrics.registry.get_sample_value("trace_scheduler_ticks_total", labels) or 0
 
 
@@ -352,13 +352,13 @@ async def until_health(http: httpx.AsyncClient, port: int, status: int) -> None:
 
 
 def test_ticks_are_after_the_start_and_up_to_the_end() -> None:
-    found = list(ticks.between(Schedule("*/15 * * * *"), NOON, NOON + HOUR))
-    assert [tick.minute for tick in found] == [15, 30, 45, 0]
+    due = list(ticks.between(Schedule("*/15 * * * *"), NOON, NOON + HOUR))
+    assert [tick.minute for tick in due] == [15, 30, 45, 0]
     assert ticks.following(Schedule("0 0 30 2 *"), NOON) is None
     assert ticks.following(Schedule("nonsense"), NOON) is None
 
 
 def test_missed_ticks_of_a_frequent_schedule_are_not_enumerated() -> None:
     every_second = Schedule("* * * * * */1", missed="all", max_missed=3)
-    found = ticks.due(every_second, NOON, NOON + 24 * 365 * HOUR, tolerance=2 * SECOND)
-    assert found == [NOON + 24 * 365 * HOUR - n * SECOND for n in (4, 3, 2, 1, 0)]
+    due = ticks.due(every_second, NOON, NOON + 24 * 365 * HOUR, tolerance=2 * SECOND)
+    assert due == [NOON + 24 * 365 * HOUR - n * SECOND for n in (4, 3, 2, 1, 0)]

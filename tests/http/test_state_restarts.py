@@ -20,9 +20,9 @@ def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[B
     with (
         copied(templates) as dsns,
         live(secrets, dsns, tmp_path / "objects") as running,
-        bench(running) as made,
+        bench(running) as own_bench,
     ):
-        yield made
+        yield own_bench
 
 
 def end_every_session(bench: Bench) -> int:
@@ -67,16 +67,16 @@ def test_every_call_is_answered_after_all_sessions_ended(alone: Bench) -> None:
     ids = alone.tasks(6, dag=dag)
     attempts = fill_the_pools(alone, ids[:4])
     assert resting_after_a_claim(alone) >= 4
-    one, two, *rest = attempts
-    target = {"dataset_uuid": one.output["dataset_uuid"], "batch_uri": "s3://b/1"}
+    first, second, *rest = attempts
+    target = {"dataset_uuid": first.output["dataset_uuid"], "batch_uri": "s3://b/1"}
     for call in (
         lambda: alone.claim(ids[4]),
-        lambda: alone.heartbeat(one),
-        lambda: alone.events(one, one.event()),
-        lambda: alone.publish(one, **target),
+        lambda: alone.heartbeat(first),
+        lambda: alone.events(first, first.event()),
+        lambda: alone.publish(first, **target),
         lambda: alone.fetch(ids[5]),
-        lambda: alone.complete(one, datasets_published=[alone.write_output(one)]),
-        lambda: alone.complete(two),
+        lambda: alone.complete(first, datasets_published=[alone.write_output(first)]),
+        lambda: alone.complete(second),
         lambda: alone.user.get("/v1/tasks"),
     ):
         assert end_every_session(alone) > 0
@@ -84,7 +84,7 @@ def test_every_call_is_answered_after_all_sessions_ended(alone: Bench) -> None:
         assert reply.status_code == 200, reply.text
     statuses = Counter(r["status"] for r in alone.rows("SELECT status FROM tasks"))
     assert statuses["Running"] == len(rest) + 1
-    assert len(alone.rows("SELECT 1 FROM events WHERE producer_task_id = %s", one.task_id)) == 1
+    assert len(alone.rows("SELECT 1 FROM events WHERE producer_task_id = %s", first.task_id)) == 1
 
 
 def test_ending_sessions_during_calls_neither_loses_nor_duplicates_work(alone: Bench) -> None:

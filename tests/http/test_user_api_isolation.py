@@ -36,16 +36,16 @@ ADDRESSED = [
 class OtherOrg:
     """Objects of another org, by the path parameter that refers to them."""
 
-    things: dict[str, str]
+    ids: dict[str, str]
     dag: str
     dataset: str
 
     def path(self, label: str) -> str:
         names = {
-            **self.things,
+            **self.ids,
             "name": self.dataset if "/datasets/" in label else self.dag,
         }
-        return re.sub(r"\{(\w+)\}", lambda found: names[found[1]], label.split(" ")[1])
+        return re.sub(r"\{(\w+)\}", lambda match: names[match[1]], label.split(" ")[1])
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +60,10 @@ def other_org(shared: Bench) -> OtherOrg:
     assert reply.status_code == 200, reply.text
     shared.live.drain()
     event = shared.user.get("/v1/events", params={"dag": dag.name}).json()["items"][0]
-    wish = {"dag": dag.name, "job": "work", "start": 0, "end": 99, "chunk": 10}
-    backfill = shared.user.post("/v1/backfills", json=wish)
+    request = {"dag": dag.name, "job": "work", "start": 0, "end": 99, "chunk": 10}
+    backfill = shared.user.post("/v1/backfills", json=request)
     assert backfill.status_code == 200, backfill.text
-    things = {
+    ids = {
         "task_id": attempt.task_id,
         "event_id": event["event_id"],
         "dag": dag.name,
@@ -73,7 +73,7 @@ def other_org(shared: Bench) -> OtherOrg:
         "publish_id": batch.json()["publish_id"],
         "backfill_id": backfill.json()["backfill_id"],
     }
-    return OtherOrg(things, dag.name, dag.published)
+    return OtherOrg(ids, dag.name, dag.published)
 
 
 @pytest.fixture(scope="module")

@@ -38,18 +38,22 @@ def alone(
 ) -> Generator[Bench]:
     """A Dispatcher with its own databases, so that no other test empties its outbox."""
     objects = tmp_path_factory.mktemp("objects")
-    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
-        yield made
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, objects) as running,
+        bench(running) as own_bench,
+    ):
+        yield own_bench
 
 
 @pytest.fixture(scope="module")
 def orgs(alone: Bench) -> Generator[list[Org]]:
     with new_user(alone, "admin", org_id=new_org(alone)) as other:
-        made = [_fill(alone, user) for user in (alone.user, other)]
-        for org in made:
+        filled = [_fill(alone, user) for user in (alone.user, other)]
+        for org in filled:
             for start in (100, 200, 300):
                 _trigger(org, start)
-        yield made
+        yield filled
 
 
 def _fill(alone: Bench, user: httpx.Client) -> Org:
@@ -65,14 +69,14 @@ def _trigger(org: Org, start: int) -> None:
 
 
 def pages(user: httpx.Client, path: str, limit: int, **filters: Any) -> list[list[dict[str, Any]]]:
-    found: list[list[dict[str, Any]]] = []
+    result: list[list[dict[str, Any]]] = []
     after: dict[str, str] = {}
     while True:
         reply = user.get(path, params={"limit": limit, **filters, **after})
         assert reply.status_code == 200, reply.text
-        found.append(reply.json()["items"])
+        result.append(reply.json()["items"])
         if reply.json()["next"] is None:
-            return found
+            return result
         after = {"after": reply.json()["next"]}
 
 
@@ -85,11 +89,11 @@ def test_small_pages_contain_the_same_items_as_a_large_page_in_the_same_order(
     orgs: list[Org], path: str
 ) -> None:
     user = orgs[1].user
-    whole = listed(user, path)
+    all_items = listed(user, path)
     small = pages(user, path, 1)
-    assert [len(page) for page in small] == [1] * len(whole)
-    assert [item for page in small for item in page] == whole
-    assert len(whole) >= (1 if path == "/v1/dags" else 3)
+    assert [len(page) for page in small] == [1] * len(all_items)
+    assert [item for page in small for item in page] == all_items
+    assert len(all_items) >= (1 if path == "/v1/dags" else 3)
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -125,14 +129,14 @@ def test_nothing_of_another_org_is_found_by_its_id_or_name(orgs: list[Org], alon
     dag = mine.dag.name
     task = listed(mine.user, "/v1/tasks", dag=dag)[0]["task_id"]
     event = listed(mine.user, "/v1/events", dag=dag)[0]["event_id"]
-    things = [
+    paths = [
         f"/v1/dags/{dag}",
         f"/v1/jobs/{dag}/work",
         f"/v1/tasks/{task}",
         f"/v1/events/{event}",
         f"/v1/datasets/{mine.dag.published}",
     ]
-    for path in things:
+    for path in paths:
         assert mine.user.get(path).status_code == 200, path
         hidden = other.user.get(path)
         assert (hidden.status_code, hidden.json()["code"]) == (404, "not_found"), path
@@ -144,18 +148,20 @@ def test_nothing_of_another_org_is_found_by_its_id_or_name(orgs: list[Org], alon
 
 def test_two_orgs_may_use_the_same_names(orgs: list[Org], alone: Bench) -> None:
     theirs = Bench(alone.live, alone.http, orgs[1].user)
-    twin = theirs.dag(name=orgs[0].dag.name)
-    assert twin.datasets["work"]["dataset_uuid"] != orgs[0].dag.datasets["work"]["dataset_uuid"]
-    assert len([d for d in listed(orgs[1].user, "/v1/dags") if d["dag"] == twin.name]) == 1
+    same_name = theirs.dag(name=orgs[0].dag.name)
+    assert (
+        same_name.datasets["work"]["dataset_uuid"] != orgs[0].dag.datasets["work"]["dataset_uuid"]
+    )
+    assert len([d for d in listed(orgs[1].user, "/v1/dags") if d["dag"] == same_name.name]) == 1
 
 
 def test_the_summary_counts_the_callers_org_only(orgs: list[Org]) -> None:
     for org, other in (orgs, orgs[::-1]):
-        tally = org.user.get("/v1/tasks/summary").json()
-        assert org.dag.name in {job["dag"] for job in tally["jobs"]}
-        assert all(job["dag"] != other.dag.name or not job["queued"] for job in tally["jobs"]) or (
-            org.dag.name == other.dag.name
-        )
+        summary = org.user.get("/v1/tasks/summary").json()
+        assert org.dag.name in {job["dag"] for job in summary["jobs"]}
+        assert all(
+            job["dag"] != other.dag.name or not job["queued"] for job in summary["jobs"]
+        ) or (org.dag.name == other.dag.name)
     assert orgs[1].user.get("/v1/tasks/summary").json()["pending_events"] == 3
 
 
@@ -179,9 +185,9 @@ def test_a_filter_returns_exactly_the_matching_items(
     orgs: list[Org], path: str, filters: dict[str, str], field: str
 ) -> None:
     user = orgs[1].user
-    kept = listed(user, path, **filters)
-    (wanted,) = filters.values()
-    assert kept and kept == [item for item in listed(user, path) if item[field] == wanted]
+    filtered = listed(user, path, **filters)
+    (value,) = filters.values()
+    assert filtered and filtered == [item for item in listed(user, path) if item[field] == value]
 
 
 def test_a_boolean_filter_divides_a_list_into_two_parts(orgs: list[Org]) -> None:
@@ -204,18 +210,18 @@ def test_rows_added_while_paging_do_not_shift_the_pages(orgs: list[Org]) -> None
     before = [item["task_id"] for item in listed(user, "/v1/tasks", dag=orgs[1].dag.name)]
     page = user.get("/v1/tasks", params=query).json()
     _trigger(orgs[1], 500)  # a new row at the front of the list
-    seen = [item["task_id"] for item in page["items"]]
+    task_ids = [item["task_id"] for item in page["items"]]
     while page["next"]:
         page = user.get("/v1/tasks", params={**query, "after": page["next"]}).json()
-        seen += [item["task_id"] for item in page["items"]]
-    assert seen == before
+        task_ids += [item["task_id"] for item in page["items"]]
+    assert task_ids == before
 
 
 def test_a_dag_and_a_job_show_their_definition(orgs: list[Org]) -> None:
     user, dag = orgs[0].user, orgs[0].dag
-    whole = user.get(f"/v1/dags/{dag.name}").json()
-    assert f"name: {dag.name}" in whole["text"]
-    assert [job["job"] for job in whole["job_list"]] == ["after", "request", "split", "work"]
+    shown_dag = user.get(f"/v1/dags/{dag.name}").json()
+    assert f"name: {dag.name}" in shown_dag["text"]
+    assert [job["job"] for job in shown_dag["job_list"]] == ["after", "request", "split", "work"]
     work = user.get(f"/v1/jobs/{dag.name}/work").json()
     assert (work["queued"], work["running"], work["operator"]) == (3, 0, "sql")
     assert [(i["job"], i["output"]) for i in work["inputs"]] == [("split", "ranges")]

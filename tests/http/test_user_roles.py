@@ -21,9 +21,9 @@ CALLS = [label for label, needed in ROLES.items() if needed != SIGNED]
 
 @pytest.fixture(scope="module")
 def users(shared: Bench) -> Generator[dict[str, httpx.Client]]:
-    made = {role: new_user(shared, role) for role in RANK}
-    yield made
-    for client in made.values():
+    clients = {role: new_user(shared, role) for role in RANK}
+    yield clients
+    for client in clients.values():
         client.close()
 
 
@@ -62,7 +62,7 @@ def test_the_role_comes_from_the_database_and_not_from_the_token(shared: Bench) 
 
 
 def test_an_unknown_user_with_a_valid_token_is_refused(shared: Bench) -> None:
-    token = keys.sign_user_token(_key(shared), "nobody", now=datetime.now(UTC))
+    token = keys.sign_user_token(_key(shared), "unknown", now=datetime.now(UTC))
     reply = shared.user.get("/v1/dags", headers={"Authorization": f"Bearer {token}"})
     assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
 
@@ -101,15 +101,15 @@ def test_users_are_listed_page_by_page_and_by_role(shared: Bench) -> None:
             body = {"name": f"r{n}", "role": "reader"}
             assert admin.post("/v1/users", json=body).status_code == 200
         assert admin.post("/v1/users", json=body).status_code == 409
-        seen, after = [], None
+        names, after = [], None
         while True:
             params = {"limit": 2, "role": "reader"} | ({"after": after} if after else {})
             page = admin.get("/v1/users", params=params).json()
-            seen += [item["name"] for item in page["items"]]
+            names += [item["name"] for item in page["items"]]
             after = page["next"]
             if after is None:
                 break
-        assert seen == [f"r{n}" for n in range(5)]
+        assert names == [f"r{n}" for n in range(5)]
 
 
 def test_users_of_another_org_cannot_be_seen_or_changed(shared: Bench) -> None:

@@ -17,11 +17,11 @@ from trace_etl.queues.pgqueue import PgQueue
 
 def reason(bench: Bench, task_id: str) -> str | None:
     """Return the reason from the API, which is the same for one task and in the list."""
-    one = bench.user.get(f"/v1/tasks/{task_id}").json()
-    listed = bench.user.get("/v1/tasks", params={"dag": one["dag"], "limit": 1000}).json()["items"]
-    (found,) = [item["reason"] for item in listed if item["task_id"] == task_id]
-    assert found == one["reason"]
-    return found
+    task = bench.user.get(f"/v1/tasks/{task_id}").json()
+    listed = bench.user.get("/v1/tasks", params={"dag": task["dag"], "limit": 1000}).json()["items"]
+    (listed_reason,) = [item["reason"] for item in listed if item["task_id"] == task_id]
+    assert listed_reason == task["reason"]
+    return listed_reason
 
 
 @contextmanager
@@ -72,9 +72,9 @@ def test_the_reason_of_a_failed_task_contains_its_retry_time(shared: Bench) -> N
 
 def test_the_reason_of_a_reaped_task_describes_its_worker(shared: Bench) -> None:
     attempt = shared.reaped()
-    said = str(reason(shared, attempt.task_id))
-    assert said.startswith("retry at ")
-    assert "worker w1 disconnected and its lease expired" in said
+    text = str(reason(shared, attempt.task_id))
+    assert text.startswith("retry at ")
+    assert "worker w1 disconnected and its lease expired" in text
 
 
 def test_the_reason_says_that_a_task_failed_permanently(shared: Bench) -> None:
@@ -105,6 +105,6 @@ def test_the_cli_shows_the_same_reason(shared: Bench, tmp_path: Path) -> None:
     )
     own = replace(described, ca=str(secrets.ca), user_token=str(secrets.directory / "user.jwt"))
     connection.write(home.connection, own)
-    shown = CliRunner().invoke(app, ["task", task_id, "--home", str(tmp_path)])
-    assert shown.exit_code == 0, shown.output
-    assert str(reason(shared, task_id)) in shown.output
+    result = CliRunner().invoke(app, ["task", task_id, "--home", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert str(reason(shared, task_id)) in result.output

@@ -48,9 +48,9 @@ def here(
     with (
         copied(templates) as dsns,
         live(secrets, dsns, objects, secrets_dir=keys) as running,
-        bench(running) as made,
+        bench(running) as own_bench,
     ):
-        yield made
+        yield own_bench
 
 
 @dataclass
@@ -261,8 +261,8 @@ def test_deliveries_to_a_paused_source_are_routed_when_it_resumes(here: Bench, h
     here.live.drain()
     (event,) = hook.events()
     assert event["routed_at"] is None
-    kept = here.rows("SELECT * FROM deferred_events WHERE event_id = %s", event["event_id"])
-    assert len(kept) == 1
+    deferred = here.rows("SELECT * FROM deferred_events WHERE event_id = %s", event["event_id"])
+    assert len(deferred) == 1
 
 
 def test_a_webhook_of_another_org_has_its_own_secrets(here: Bench, keys: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_paused_follower_writes_blocks_and_announces_them_after_the_pause(
         assert (stream.events, stream.invalidations) == (announced, [])
         stream.is_paused = False
         catch_up(follower)
-        assert {event.cursor for event in stream.events[len(announced) :]} == {chain.twin.head}
+        assert {event.cursor for event in stream.events[len(announced) :]} == {chain.copy.head}
         assert len(stream.reported_ranges()) == 1
 
 

@@ -176,8 +176,9 @@ def test_a_consumer_is_listed_while_its_session_is_open(dsns: Dsns, consumer: Pg
 
 
 def test_a_queue_name_is_a_lowercase_word(dsns: Dsns) -> None:
-    with pytest.raises(InvalidQueueName, match="not a queue name"):
+    with pytest.raises(InvalidQueueName, match="not a queue name") as raised:
         send(dsns, ('x"; DROP TABLE messages', {}))
+    assert raised.value.code == "invalid_queue_name"
 
 
 def test_urgent_messages_are_received_before_bulk_messages(
@@ -223,8 +224,9 @@ def test_a_producer_sends_after_all_its_sessions_were_terminated(
 
 def test_a_queue_that_does_not_answer_is_unavailable(dsns: Dsns) -> None:
     nowhere = PgQueue(make_conninfo(dsns.queue, port=free_port()))
-    with pytest.raises(QueueUnavailable):
+    with pytest.raises(QueueUnavailable) as raised:
         nowhere.prepare()
+    assert (raised.value.code, raised.value.retryable) == ("unavailable", True)
     with pytest.raises(QueueUnavailable):
         nowhere.consumer([QUEUE], "one").receive(limit=1, visibility=LONG)
     with pytest.raises(QueueUnavailable):

@@ -110,7 +110,7 @@ def test_a_chain_that_changes_between_plan_and_read_is_followed_correctly(
         steps: list[str] = []
 
         def before(calls: Calls) -> Reply | None:
-            if calls[0]["params"][1:] == [True] and tip.twin.head == 94 and not steps:
+            if calls[0]["params"][1:] == [True] and tip.copy.head == 94 and not steps:
                 node.upstream = other.url  # planned on one chain, read from another
                 steps.append("read")
             elif calls[0]["params"][:1] == ["latest"] and steps[-1:] == ["read whole"]:

@@ -185,12 +185,12 @@ class CascadeDag:
               JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
              WHERE g.name = %s AND j.name = %s
         """
-        found: Rows = {}
+        visible: Rows = {}
         for row in self.bench.rows(query, self.name, job):
             rows = self._read(row["storage_ref"])
-            assert not found.keys() & rows.keys(), "two visible partitions contain the same row"
-            found |= rows
-        return found
+            assert not visible.keys() & rows.keys(), "two visible partitions contain the same row"
+            visible |= rows
+        return visible
 
     def expected_rows(self, job: str) -> Rows:
         """Return the rows that a build from scratch would produce."""
@@ -205,9 +205,9 @@ class CascadeDag:
         if task["job"]["name"] == "base":
             return {str(b): self.chain[b] for b in scope if b in self.chain}
         inputs: list[Rows] = []
-        for given in task["inputs"]:
+        for task_input in task["inputs"]:
             rows: Rows = {}
-            for part in given["partitions"]:
+            for part in task_input["partitions"]:
                 rows |= self._read(part["storage_ref"])
             inputs.append({block: v for block, v in rows.items() if int(block) in scope})
         return transform(task["job"]["name"], inputs)

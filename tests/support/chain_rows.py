@@ -14,9 +14,9 @@ def expected(chain: DevChain, start: int, end: int) -> dict[str, list[Row]]:
     chain.seal_to(end)
     pairs: list[tuple[Row, list[Row]]] = []
     for number in range(start, end + 1):
-        found = chain.block(number)
-        assert found is not None
-        pairs.append((orjson.loads(found.full()), orjson.loads(found.all_receipts())))
+        block = chain.block(number)
+        assert block is not None
+        pairs.append((orjson.loads(block.full()), orjson.loads(block.all_receipts())))
     return rows_of(pairs, chain.chain_id)
 
 

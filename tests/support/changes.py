@@ -24,18 +24,18 @@ class ChangeStream:
     last_id: str = ""
 
     def __next__(self) -> Event:
-        found = next(self.events)
-        self.last_id = found.id
-        return found
+        event = next(self.events)
+        self.last_id = event.id
+        return event
 
-    def until(self, wanted: str, **fields: Any) -> list[Event]:
+    def until(self, kind: str, **fields: Any) -> list[Event]:
         """Return all events up to the first one of this kind with these fields."""
-        seen: list[Event] = []
+        events: list[Event] = []
         while True:
-            seen.append(next(self))
-            last = seen[-1]
-            if last.kind == wanted and all(last.data.get(k) == v for k, v in fields.items()):
-                return seen
+            events.append(next(self))
+            last = events[-1]
+            if last.kind == kind and all(last.data.get(k) == v for k, v in fields.items()):
+                return events
 
 
 @contextmanager

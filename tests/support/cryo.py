@@ -26,7 +26,7 @@ def freeze(tables: Iterable[str], length: int, url: str, into: Path, *, chunk: i
     arguments = [",".join(tables), f"0:{length}", url, str(into), str(chunk)]
     for remaining in reversed(range(_TRIES)):
         into.mkdir()
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", _FREEZE, *arguments],
             capture_output=True,
             text=True,
@@ -34,8 +34,10 @@ def freeze(tables: Iterable[str], length: int, url: str, into: Path, *, chunk: i
             env={**os.environ, "HOME": str(into)},
             check=False,
         )
-        if done.returncode == 0:
+        if result.returncode == 0:
             return
-        if done.returncode > 0 or not remaining:
-            raise RuntimeError(f"cryo ended with {done.returncode}: {done.stdout}{done.stderr}")
+        if result.returncode > 0 or not remaining:
+            raise RuntimeError(
+                f"cryo ended with {result.returncode}: {result.stdout}{result.stderr}"
+            )
         shutil.rmtree(into)

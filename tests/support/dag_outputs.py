@@ -1,4 +1,4 @@
-"""Runs the same tasks on a given Spark master in a process of its own, to compare their files."""
+"""Runs the same tasks on a Spark master in a separate process, to compare their files."""
 
 import json
 import os
@@ -38,59 +38,60 @@ def run_outputs(
     where: InputSpec | None = None,
 ) -> Outputs:
     """Run the quickstart DAG, and tasks that read the hot tables if there are any."""
-    given = {"master": master, "root": str(root), "rpc_url": rpc_url, "conf": conf}
+    arguments = {"master": master, "root": str(root), "rpc_url": rpc_url, "conf": conf}
     if tables is not None:
-        given |= {"dsn": tables.dsn, "inputs": tables.inputs, "where": where}
-    done = subprocess.run(
+        arguments |= {"dsn": tables.dsn, "inputs": tables.inputs, "where": where}
+    process = subprocess.run(
         [sys.executable, "-m", "support.dag_outputs"],
-        input=json.dumps(given),
+        input=json.dumps(arguments),
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS), *filter(None, sys.path)])},
         capture_output=True,
         text=True,
         timeout=400,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-5000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr[-5000:]
+    result = json.loads(process.stdout.splitlines()[-1])
     quickstart, hot = (
-        {name: Path(place) for name, place in found[kind].items()} for kind in ("quickstart", "hot")
+        {name: Path(place) for name, place in result[kind].items()}
+        for kind in ("quickstart", "hot")
     )
-    return Outputs(quickstart, hot, found["plan"])
+    return Outputs(quickstart, hot, result["plan"])
 
 
 def files_of(place: Path) -> dict[str, bytes]:
     """Return the content of the output's file and of its marker."""
-    found = {file.name: file.read_bytes() for file in place.iterdir()}
-    assert SUCCESS_MARKER in found and len(found) == 2
-    return found
+    files = {file.name: file.read_bytes() for file in place.iterdir()}
+    assert SUCCESS_MARKER in files and len(files) == 2
+    return files
 
 
-def _run(given: dict[str, Any]) -> dict[str, Any]:
-    root, dsn = Path(given["root"]), given.get("dsn")
+def _run(arguments: dict[str, Any]) -> dict[str, Any]:
+    root, dsn = Path(arguments["root"]), arguments.get("dsn")
     settings = SparkSettings(
         FileStore(root / "objects"),
         root / "spark",
-        master=given["master"],
-        rpc_pools={"default": (given["rpc_url"],)},
-        spark_conf=given["conf"],
+        master=arguments["master"],
+        rpc_pools={"default": (arguments["rpc_url"],)},
+        spark_conf=arguments["conf"],
         data_dsn=dsn,
     )
     runner = SparkRunner(settings)
     hot, plan = {}, ""
     try:
         runner.warm()
-        done = run_dag(runner, _QUICKSTART, 0, 59, 20)
+        payloads = run_dag(runner, _QUICKSTART, 0, 59, 20)
         if dsn:
-            hot = hot_tasks(given["inputs"], given["where"])
+            hot = hot_tasks(arguments["inputs"], arguments["where"])
             for payload in hot.values():
                 runner.run(payload)
-            logs = {**given["inputs"]["logs"], "where": given["where"]}
+            logs = {**arguments["inputs"]["logs"], "where": arguments["where"]}
             plan = filtered_plan(runner, dsn, logs)
     finally:
         runner.close()
     quickstart = {
         f"{job}.{output.name}.{start}": str(directory(root / "objects", payload, output.name))
-        for (job, start), payload in done.items()
+        for (job, start), payload in payloads.items()
         for output in payload.outputs
     }
     places = {

@@ -22,22 +22,24 @@ def run_dag(
     """
     jobs = parse_dag(dag.read_text()).jobs
     forwarders = {job.name for job in jobs if job.operator in FORWARDERS}
-    found: dict[tuple[str, int], TaskPayload] = {}
+    payloads: dict[tuple[str, int], TaskPayload] = {}
     for cut in split_range(start, end, size):
-        done: dict[str, TaskPayload] = {}
+        finished: dict[str, TaskPayload] = {}
         for job in jobs:
-            fed = [item.job in done or item.job in forwarders for item in job.inputs]
+            fed = [item.job in finished or item.job in forwarders for item in job.inputs]
             if job.name in forwarders or not fed or not all(fed):
                 continue
-            found[job.name, cut[0]] = done[job.name] = payload = _payload(job, done, *cut)
+            payloads[job.name, cut[0]] = finished[job.name] = payload = _payload(
+                job, finished, *cut
+            )
             runner.run(payload)
-    return found
+    return payloads
 
 
-def _payload(job: Job, done: dict[str, TaskPayload], start: int, end: int) -> TaskPayload:
+def _payload(job: Job, finished: dict[str, TaskPayload], start: int, end: int) -> TaskPayload:
     inputs = [
-        {**as_input(done[item.job], name=item.output or ""), "name": item.name}
+        {**as_input(finished[item.job], name=item.output or ""), "name": item.name}
         for item in job.inputs
-        if item.job in done
+        if item.job in finished
     ]
     return task(job.operator, job.config, job.outputs, scope=range_scope(start, end), inputs=inputs)

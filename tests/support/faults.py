@@ -73,9 +73,9 @@ class BreakingConnection(Connection):
     async def rows(self, query: Any, values: Any, make: Any) -> list[Any]:
         statement = " ".join(query.split())[:60]
         await PLAN.reach(self, "before", statement)
-        found = await super().rows(query, values, make)
+        rows = await super().rows(query, values, make)
         await PLAN.reach(self, "after", statement)
-        return found
+        return rows
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:

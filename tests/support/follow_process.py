@@ -28,15 +28,15 @@ from trace_etl.spark.settings import SparkSettings
 def main() -> None:
     config, attempt = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     outputs = [
-        HotOutput(one["kind"], one["table"], UUID(one["dataset"]), UUID(one["version"]))
-        for one in config["outputs"]
+        HotOutput(output["kind"], output["table"], UUID(output["dataset"]), UUID(output["version"]))
+        for output in config["outputs"]
     ]
     writer = Writer(outputs[0].dataset_version, UUID(config["task_id"]), attempt)
     plan = FollowPlan("test.follow", writer, outputs, start=0, batch=config["batch"], poll=0.01)
 
     def report(events: Sequence[Event], invalidations: Sequence[Mapping[str, Any]] = ()) -> None:
         with Path(config["report_file"]).open("a") as file:
-            ranges = [[one["start"], one["end"]] for one in invalidations]
+            ranges = [[item["start"], item["end"]] for item in invalidations]
             file.write(json.dumps({"cursor": events[0].cursor, "ranges": ranges}) + "\n")
 
     source = RpcSource((config["url"],), tries=2, initial_delay=0.01)

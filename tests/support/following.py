@@ -120,8 +120,8 @@ class FollowedChain:
     def reported_ranges(self) -> list[tuple[int, int]]:
         """Return the rewritten ranges that were reported for the dataset of blocks."""
         blocks = str(self.outputs[0].dataset_uuid)
-        mine = [one for one in self.invalidations if one["dataset_uuid"] == blocks]
-        return [(one["start"], one["end"]) for one in mine]
+        mine = [item for item in self.invalidations if item["dataset_uuid"] == blocks]
+        return [(item["start"], item["end"]) for item in mine]
 
     def position(self) -> list[Any]:
         """Return the last block's number and hash, the last reported number, and the unreported rewrites."""
@@ -129,9 +129,9 @@ class FollowedChain:
 
     def is_at(self, number: int, block_hash: bytes) -> bool:
         """Return whether the tables end with this block and, unless paused, everything was reported."""
-        found = self.position()
-        return [row[:2] for row in found] == [(number, block_hash)] and (
-            self.is_paused or found[0][2:] == (number, 0)
+        position = self.position()
+        return [row[:2] for row in position] == [(number, block_hash)] and (
+            self.is_paused or position[0][2:] == (number, 0)
         )
 
 

@@ -289,10 +289,10 @@ def hostile_selects(directory: Path, secret: Path, python: str) -> Iterator[tupl
 
 def hostile_statements(secret: Path) -> list[str]:
     """Statements that are not one SELECT."""
-    return [one.replace("{secret}", str(secret)) for one in split_texts(STATEMENTS)]
+    return [text.replace("{secret}", str(secret)) for text in split_texts(STATEMENTS)]
 
 
 def split_texts(texts: str) -> list[str]:
     """One text per line. A line that starts with a space continues the line before."""
     joined = texts.strip().replace("\n ", "\0")
-    return [one.replace("\0", "\n ") for one in joined.split("\n")]
+    return [text.replace("\0", "\n ") for text in joined.split("\n")]

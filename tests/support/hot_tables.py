@@ -35,8 +35,8 @@ def hot_tables(templates: Templates, rpc_url: str) -> Generator[HotTables]:
         with stream.attempt(1, rpc_url) as follower:
             catch_up(follower)
         inputs = {
-            one.kind: _input(f"hot_{one.kind}", one.dataset_uuid, one.dataset_version)
-            for one in stream.outputs
+            output.kind: _input(f"hot_{output.kind}", output.dataset_uuid, output.dataset_version)
+            for output in stream.outputs
         }
         yield HotTables(dsns.data, {**inputs, "people": _people(dsns.data)})
 

@@ -126,8 +126,8 @@ class Bench:
         text = _DAG.format(name=name, column=column, options=options.replace("\n", "\n    "))
         reply = self.user.post("/v1/dags", json={"text": text})
         assert reply.status_code == 200, reply.text
-        found = {d["job"]: d for d in reply.json()["datasets"]}
-        return Dag(name, options, found)
+        datasets = {d["job"]: d for d in reply.json()["datasets"]}
+        return Dag(name, options, datasets)
 
     def tasks(self, count: int = 1, options: str = "", dag: Dag | None = None) -> list[str]:
         """Create queued tasks of the job `work` through a trigger, a split and the outbox."""
@@ -244,8 +244,8 @@ class Bench:
 
     def row(self, task_id: str) -> dict[str, Any]:
         """Return the database row of a task."""
-        (found,) = self.rows("SELECT * FROM tasks WHERE task_id = %s", task_id)
-        return found
+        (row,) = self.rows("SELECT * FROM tasks WHERE task_id = %s", task_id)
+        return row
 
     def status(self, task_id: str) -> str:
         return self.row(task_id)["status"]

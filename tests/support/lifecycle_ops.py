@@ -53,7 +53,7 @@ class StepContext:
     keys: dict[str, Key]
     execute: Any
     """Runs a statement on Postgres state and returns its rows."""
-    won: list[HeldAttempt] = field(default_factory=list)
+    claimed_attempts: list[HeldAttempt] = field(default_factory=list)
     """Attempts that this step claimed."""
 
     def task_id(self, key: Key) -> str:
@@ -70,7 +70,7 @@ class StepContext:
     def grant(self, claimed: dict[str, Any]) -> Answer:
         key = self.keys[claimed["task"]["task_id"]]
         fence = Fence(key, claimed["attempt"], claimed["lease_token"])
-        self.won.append(HeldAttempt(fence, claimed))
+        self.claimed_attempts.append(HeldAttempt(fence, claimed))
         return ("Claimed", fence.attempt, fence.lease)
 
 
@@ -142,7 +142,9 @@ class ClaimMany(Step):
             return refusal(reply)
         for claimed in reply.json()["claimed"]:
             context.grant(claimed)
-        return tuple((h.fence.key, h.fence.attempt, h.fence.lease) for h in context.won)
+        return tuple(
+            (h.fence.key, h.fence.attempt, h.fence.lease) for h in context.claimed_attempts
+        )
 
     def summary(self, answer: Answer) -> str:
         return f"ClaimMany {len(answer)} of {self.max_tasks}"

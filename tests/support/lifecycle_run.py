@@ -30,13 +30,13 @@ class ModelRun:
     def attempt(self, n: int, prefer_running: bool = True) -> HeldAttempt | None:
         """Return the n-th newest attempt, modulo their number; prefer running attempts."""
         running = [
-            held
-            for held in self.held
-            if self.model.tasks[held.fence.key].status == "Running"
-            and self.model.tasks[held.fence.key].lease == held.fence.lease
+            attempt
+            for attempt in self.held
+            if self.model.tasks[attempt.fence.key].status == "Running"
+            and self.model.tasks[attempt.fence.key].lease == attempt.fence.lease
         ]
-        found = running if prefer_running and running else self.held
-        return found[-1 - n % len(found)] if found else None
+        attempts = running if prefer_running and running else self.held
+        return attempts[-1 - n % len(attempts)] if attempts else None
 
     # --- running steps -----------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class ModelRun:
             answers = [steps[0].run(contexts[0])]
         else:
             answers = self.pair.run_concurrently([lambda s=s, c=c: s.run(c) for s, c in pairs])
-        self.held += [held for context in contexts for held in context.won]
+        self.held += [attempt for context in contexts for attempt in context.claimed_attempts]
         answered = list(zip(steps, answers, strict=True))
         self.check(answered)
         return answered
@@ -71,11 +71,11 @@ class ModelRun:
     def check(self, answered: StepAnswers) -> None:
         """Adopt the model state that explains the result. Raises AssertionError if none does."""
         view = self.pair.view()
-        seen = view.model()
-        self.check_growth(seen)
+        actual = view.model()
+        self.check_growth(actual)
         why: list[str] = []
         for after, mismatches in explanations(self.model, answered):
-            mismatches = mismatches or differences(after, seen)
+            mismatches = mismatches or differences(after, actual)
             if not mismatches:
                 self.model, self.ids = after, view.ids
                 return
@@ -83,12 +83,12 @@ class ModelRun:
         answers = "\n".join(f"{step} answered {answer}" for step, answer in answered)
         raise AssertionError(f"the model does not allow this:\n{answers}\n" + "\n".join(why[:-1]))
 
-    def check_growth(self, seen: Model) -> None:
+    def check_growth(self, actual: Model) -> None:
         """Check that no attempt number decreases and no recorded row disappears."""
         for key, task in self.model.tasks.items():
-            assert seen.tasks[key].attempt >= task.attempt, f"{key} lost an attempt"
+            assert actual.tasks[key].attempt >= task.attempt, f"{key} lost an attempt"
         for part in ("ended", "events", "partitions", "buffers"):
-            lost = getattr(self.model, part).keys() - getattr(seen, part).keys()
+            lost = getattr(self.model, part).keys() - getattr(actual, part).keys()
             assert not lost, f"{part} lost {lost}"
 
     def finish(self) -> None:

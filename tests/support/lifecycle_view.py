@@ -97,13 +97,13 @@ class View:
         return wake_subject(self.keys[subject])
 
     def _partitions(self) -> dict[tuple[str, str], Fence]:
-        found: dict[tuple[str, str], Fence] = {}
+        fences: dict[tuple[str, str], Fence] = {}
         for job, key, task_id, attempt, prefix in self._section("partitions"):
             assert prefix.endswith(f"/{task_id}/{attempt}/"), (
                 "the partition points to files of another attempt"
             )
-            found[job, f"p:{key}"] = Fence(self.keys[task_id], attempt, "")
-        return found
+            fences[job, f"p:{key}"] = Fence(self.keys[task_id], attempt, "")
+        return fences
 
     def _sent(self) -> Counter[tuple[str, Any]]:
         return Counter(
@@ -122,12 +122,12 @@ def _task(row: dict[str, Any]) -> Task:
     return Task(**{name: row[name] for name in names}, content="" if row["completed"] else None)
 
 
-def differences(model: Model, seen: Model) -> list[str]:
+def differences(model: Model, actual_model: Model) -> list[str]:
     """Describe every difference between the model and the databases."""
-    wanted, found = asdict(_comparable(model)), asdict(seen)
+    expected_parts, actual_parts = asdict(_comparable(model)), asdict(actual_model)
     lines: list[str] = []
-    for part, expected in wanted.items():
-        actual = found[part]
+    for part, expected in expected_parts.items():
+        actual = actual_parts[part]
         for key in expected.keys() | actual.keys():
             if expected.get(key) != actual.get(key):
                 lines.append(f"{part} {key}: should be {expected.get(key)}, is {actual.get(key)}")

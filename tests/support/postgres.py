@@ -71,9 +71,9 @@ def _move_to_memory(directory: Path) -> None:
     """Link the directory to memory if there is enough: copying a database is ten times faster there."""
     if not _MEMORY.is_dir() or not os.access(_MEMORY, os.W_OK):
         return
-    found = os.statvfs(_MEMORY)
+    memory = os.statvfs(_MEMORY)
     # When run as root, the server's programs may be copied there too, and must be executable.
-    if found.f_flag & os.ST_NOEXEC or found.f_bavail * found.f_frsize < _MIN_FREE_BYTES:
+    if memory.f_flag & os.ST_NOEXEC or memory.f_bavail * memory.f_frsize < _MIN_FREE_BYTES:
         return
     _remove_leftovers()
     place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_MEMORY))

@@ -65,8 +65,8 @@ class Graph:
             self.finish(self.bench.claimed(task_id))
 
     def finish(self, attempt: Attempt) -> None:
-        done = self.bench.complete(attempt, events=[attempt.event()])
-        assert done.status_code == 200, done.text
+        reply = self.bench.complete(attempt, events=[attempt.event()])
+        assert reply.status_code == 200, reply.text
 
     def paused(self) -> dict[str, str]:
         """Return the paused jobs and the paused tier of each."""
@@ -75,8 +75,8 @@ class Graph:
               FROM pauses p JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
              WHERE g.name = %s ORDER BY j.name, p.tier DESC
         """
-        found = self.bench.rows(query, self.name)
-        return {row["name"]: row["tier"] for row in reversed(found)}
+        rows = self.bench.rows(query, self.name)
+        return {row["name"]: row["tier"] for row in reversed(rows)}
 
     def make_bulk(self, job: str) -> None:
         query = "UPDATE tasks SET bulk = true WHERE task_id = ANY(%s::uuid[])"

@@ -86,12 +86,12 @@ class Recorder:
         """Run one pass of a loop and record it. A pass that fails may still have taken effect."""
         began = self.now()
         try:
-            found = step()
+            result = step()
         except BaseException as error:
             self._add_step(call, request, began, error=repr(error))
             raise
-        self._add_step(call, request, began, answer={"status": 200, "body": {"found": found}})
-        return found
+        self._add_step(call, request, began, answer={"status": 200, "body": {"found": result}})
+        return result
 
     def _add_step(
         self, call: str, request: dict[str, Any] | None, began: float, **end: Any
@@ -121,8 +121,8 @@ class Recorder:
         if queue is not None:
             rows["messages"] = _rows(queue, queue_tables.MESSAGES)
         self.add(dump=list(rows))
-        for table, found in rows.items():
-            for row in found:
+        for table, table_rows in rows.items():
+            for row in table_rows:
                 self.add(table=table, row={k: v for k, v in row.items() if type(v) is not bytes})
 
     @property

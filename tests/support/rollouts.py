@@ -94,14 +94,14 @@ class RolloutDag:
 
     def finish_all(self, *jobs: str) -> int:
         """Finish all tasks of these jobs, including tasks that result from them. Returns how many."""
-        done = 0
+        finished = 0
         self.bench.live.drain()
         while waiting := [task for job in jobs for task in self.queued(job)]:
             for task_id in waiting:
                 self.finish(task_id)
-            done += len(waiting)
+            finished += len(waiting)
             self.bench.live.drain()
-        return done
+        return finished
 
     def deploy_and_build(self, start: int = 0, end: int = 29) -> dict[str, Any]:
         """Deploy, trigger blocks, and finish all tasks. Returns the deploy's answer."""
@@ -131,8 +131,8 @@ class RolloutDag:
 
     def seen(self, published: str) -> tuple[str, list[str]]:
         """Return the generation and the partitions that readers see."""
-        found = self.current(published)
-        return found["dataset_version"], [p["partition_key"] for p in found["partition_list"]]
+        dataset = self.current(published)
+        return dataset["dataset_version"], [p["partition_key"] for p in dataset["partition_list"]]
 
     def job(self, plan: dict[str, Any], name: str) -> dict[str, Any]:
         return next(job for job in plan["plan"]["jobs"] if job["name"] == name)

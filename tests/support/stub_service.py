@@ -39,7 +39,7 @@ def main(name: str) -> None:
         if f"TRACE_{address}_PORT" in os.environ:
             listen(int(os.environ[f"TRACE_{address}_PORT"]))
     if "TRACE_READY_FILE" in os.environ:
-        subprocess.Popen(["sleep", "1000"])  # stands for a worker's JVM
+        subprocess.Popen(["sleep", "1000"])  # represents a worker's JVM
         status = json.dumps({"spark": "ready", "pid": os.getpid()})
         Path(os.environ["TRACE_READY_FILE"]).write_text(status)
     print(json.dumps({"event": "stub_started", "level": "info"}), file=sys.stderr)

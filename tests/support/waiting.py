@@ -9,7 +9,7 @@ _MIN_PAUSE, _MAX_PAUSE = 0.02, 0.25
 
 
 def eventually(
-    condition: Callable[[], T], what: str = "the condition", *, within: float = 120.0
+    condition: Callable[[], T], description: str = "the condition", *, within: float = 120.0
 ) -> T:
     """Poll until the condition is truthy; fail after `within` seconds. Returns its value.
 
@@ -18,6 +18,6 @@ def eventually(
     began = time.monotonic()
     while not (value := condition()):
         waited = time.monotonic() - began
-        assert waited < within, f"not reached within {within} s: {what}"
+        assert waited < within, f"not reached within {within} s: {description}"
         time.sleep(min(_MAX_PAUSE, max(_MIN_PAUSE, waited / 20)))
     return value

@@ -70,10 +70,10 @@ def _values(kind: AbiType) -> st.SearchStrategy[Any]:
 def to_column_value(kind: AbiType, value: Any) -> Any:
     """Convert a value of eth-abi to the form of our columns."""
     if isinstance(kind, ArrayOf):
-        return [to_column_value(kind.item, one) for one in value]
+        return [to_column_value(kind.item, item) for item in value]
     if isinstance(kind, TupleOf):
         parts = zip(kind.names, kind.items, value, strict=True)
-        return {name: to_column_value(item, one) for name, item, one in parts}
+        return {name: to_column_value(item, part) for name, item, part in parts}
     if kind.kind == "address" and isinstance(value, str):
         return bytes.fromhex(value[2:])
     if kind.kind in ("uint", "int") and kind.bits > 120:
@@ -83,14 +83,16 @@ def to_column_value(kind: AbiType, value: Any) -> Any:
 
 
 def _columns(event: EventAbi, args: list[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for parameter, value in zip(event.parameters, args, strict=True):
         plain = to_column_value(parameter.type, value)
         if isinstance(plain, dict) and isinstance(parameter.type, Elementary):
-            found |= {f"{parameter.name}_{part}": one for part, one in plain.items()}
+            columns |= {
+                f"{parameter.name}_{part}": part_value for part, part_value in plain.items()
+            }
         else:
-            found[parameter.name] = plain
-    return found
+            columns[parameter.name] = plain
+    return columns
 
 
 def _logs(rows: list[tuple[list[bytes], bytes]]) -> Any:
@@ -126,10 +128,10 @@ def test_data_of_every_type_is_decoded_as_by_eth_abi(
 ) -> None:
     event, rows = case
     logs = _logs([([hash_signature(event)], encode_arguments(event, args)) for args in rows])
-    found = _decode(event, logs)
-    assert found["failed"] == []
-    wanted = [{"log_index": n, **_columns(event, args)} for n, args in enumerate(rows)]
-    assert found["done"] == wanted
+    decoded = _decode(event, logs)
+    assert decoded["failed"] == []
+    expected = [{"log_index": n, **_columns(event, args)} for n, args in enumerate(rows)]
+    assert decoded["done"] == expected
 
 
 @settings(max_examples=150)
@@ -139,24 +141,24 @@ def test_broken_data_is_never_decoded_to_a_row_that_eth_abi_rejects(
 ) -> None:
     event, rows = case
     broken = [break_data(encode_arguments(event, args), data) for args in rows]
-    found = _decode(event, _logs([([hash_signature(event)], one) for one in broken]))
-    done = {row.pop("log_index"): row for row in found["done"]}
-    why = {row["log_index"]: row[ERROR] for row in found["failed"]}
-    assert done.keys() | why.keys() == set(range(len(rows)))
+    decoded = _decode(event, _logs([([hash_signature(event)], content) for content in broken]))
+    decoded_rows = {row.pop("log_index"): row for row in decoded["done"]}
+    why = {row["log_index"]: row[ERROR] for row in decoded["failed"]}
+    assert decoded_rows.keys() | why.keys() == set(range(len(rows)))
     types = [p.type.canonical for p in event.parameters]
-    for n, one in enumerate(broken):
+    for n, content in enumerate(broken):
         try:
-            wanted = _columns(event, list(oracle_decode(types, one)))
+            expected = _columns(event, list(oracle_decode(types, content)))
         except (DecodingError, UnicodeDecodeError, OverflowError):
             assert n in why
             continue
         # eth-abi accepts offsets into the head and repeated offsets, which no encoder writes.
         lenient = (TEXTS[Reason.OFFSET], TEXTS[Reason.TOO_MANY])
-        assert done.get(n) == wanted or why[n].endswith(lenient), why.get(n)
+        assert decoded_rows.get(n) == expected or why[n].endswith(lenient), why.get(n)
 
 
-def break_data(whole: bytes, data: st.DataObject) -> bytes:
-    changed = bytearray(whole)
+def break_data(valid: bytes, data: st.DataObject) -> bytes:
+    changed = bytearray(valid)
     for _ in range(data.draw(st.integers(0, 2))):
         if changed:
             changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
@@ -173,13 +175,13 @@ def test_indexed_values_are_decoded_from_topics(
     args = [data.draw(_values(kind)) for kind in kinds]
     hashed = b"\x11" * 32
     topics = [] if anonymous else [hash_signature(event)]
-    wanted: dict[str, Any] = {"log_index": 0}
+    expected: dict[str, Any] = {"log_index": 0}
     for parameter, value in zip(named, args, strict=True):
-        one = EventAbi("", (parameter,))
+        single = EventAbi("", (parameter,))
         is_hashed = parameter.type.is_dynamic
         topics.append(hashed if is_hashed else encode([parameter.type.canonical], [value]))
-        wanted |= {parameter.name: hashed} if is_hashed else _columns(one, [value])
-    assert _decode(event, _logs([(topics, b"")])) == {"done": [wanted], "failed": []}
+        expected |= {parameter.name: hashed} if is_hashed else _columns(single, [value])
+    assert _decode(event, _logs([(topics, b"")])) == {"done": [expected], "failed": []}
 
 
 def _address(n: int) -> bytes:
@@ -206,9 +208,9 @@ def test_a_log_that_cannot_be_decoded_is_kept_with_the_reason(
     log: tuple[list[bytes], bytes], reason: str
 ) -> None:
     logs = _logs([ERC20, log, ERC20])
-    found = _decode(TRANSFER, logs)
-    assert [row["log_index"] for row in found["done"]] == [0, 2]
-    [failed] = found["failed"]
+    decoded = _decode(TRANSFER, logs)
+    assert [row["log_index"] for row in decoded["done"]] == [0, 2]
+    [failed] = decoded["failed"]
     assert (failed["event"], failed[ERROR]) == ("Transfer", reason)
     assert failed["data"] == log[1] and failed["topic2"] == log[0][2]
     together = _decode(TRANSFER, logs, None)["done"]
@@ -227,8 +229,8 @@ def test_a_log_is_assigned_to_the_first_event_that_decodes_it() -> None:
 
 
 def test_logs_of_other_events_are_skipped() -> None:
-    found = _decode(TRANSFER, _logs([([b"\x00" * 32], b""), ([], b""), ERC20]))
-    assert [row["log_index"] for row in found["done"]] == [2] and found["failed"] == []
+    decoded = _decode(TRANSFER, _logs([([b"\x00" * 32], b""), ([], b""), ERC20]))
+    assert [row["log_index"] for row in decoded["done"]] == [2] and decoded["failed"] == []
 
 
 def test_data_that_expands_without_limit_is_refused() -> None:

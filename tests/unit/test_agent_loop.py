@@ -29,7 +29,7 @@ class Work:
 
 
 async def run_during(loop: Loop, steps: Callable[[], Awaitable[None]]) -> None:
-    """Run the loop run_during the steps, then stop it."""
+    """Run the loop during the steps, then stop it."""
     stop = asyncio.Event()
     async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         group.create_task(loop.run(stop))

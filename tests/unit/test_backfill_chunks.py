@@ -55,8 +55,8 @@ def test_a_partition_that_covers_several_input_partitions_is_not_split() -> None
 
 
 def test_row_counts_are_estimated_from_existing_partitions() -> None:
-    found = plan_chunks(Range(0, 19), 10, existing("0-9"), None, force=False, density=2.5)
-    assert [chunk.rows for chunk in found] == [7, 25]
+    chunks = plan_chunks(Range(0, 19), 10, existing("0-9"), None, force=False, density=2.5)
+    assert [chunk.rows for chunk in chunks] == [7, 25]
 
 
 def test_the_chunk_size_is_the_requested_then_the_upstream_then_the_most_frequent_size() -> None:

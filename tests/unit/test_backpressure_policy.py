@@ -102,8 +102,8 @@ def edges(text: str) -> list[tuple[str, str]]:
 
 
 def test_every_job_upstream_is_paused_once_even_with_several_paths() -> None:
-    found = plan_pauses(tripped("d", level=SHED_ALL), edges("sa sb ad bd de xe"))
-    assert found == {("a", "d"): "normal", ("b", "d"): "normal", ("s", "d"): "normal"}
+    pauses = plan_pauses(tripped("d", level=SHED_ALL), edges("sa sb ad bd de xe"))
+    assert pauses == {("a", "d"): "normal", ("b", "d"): "normal", ("s", "d"): "normal"}
 
 
 def test_jobs_on_a_cycle_never_wait_for_each_other() -> None:
@@ -190,10 +190,10 @@ class World:
         after: dict[int, Trip] = {}
         for job, limits in self.limits.items():
             before, load = self.trips.get(job), self.load(job)
-            found = decide_trip(before, limits, load, now=now, escalate_after=timedelta(seconds=3))
-            self._check(job, before, found, load)
-            if found:
-                after[job] = found
+            trip = decide_trip(before, limits, load, now=now, escalate_after=timedelta(seconds=3))
+            self._check(job, before, trip, load)
+            if trip:
+                after[job] = trip
         self.trips = after
         self.paused = dict(plan_pauses(after, self.edges))
         self._check_progress_is_possible()

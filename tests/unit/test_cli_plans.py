@@ -4,14 +4,20 @@ import pytest
 
 from trace_etl.cli.dags.plans import is_stuck, print_plan
 
-STOCK = {
+EXISTING_DATA = {
     "scopes": 2,
     "partitions": 2,
     "row_count": 1,
     "byte_count": 1,
     "ranges": [[0, 9], [20, 29]],
 }
-KEPT = {"change": "unchanged", "action": "keep", "fields": [], "because": [], "rebuild": {}}
+UNCHANGED_JOB = {
+    "change": "unchanged",
+    "action": "keep",
+    "fields": [],
+    "because": [],
+    "rebuild": {},
+}
 
 
 def shown(
@@ -30,8 +36,8 @@ def test_a_change_of_a_long_text_shows_only_the_lines_that_differ(
         "before": "SELECT a,\n  b\nFROM t",
         "after": "SELECT a,\n  c\nFROM t",
     }
-    job = {**KEPT, "name": "top", "change": "changed", "action": "build", "fields": [sql]}
-    text = shown(capsys, [{**job, "because": ["config.sql"], "rebuild": {"out": STOCK}}])
+    job = {**UNCHANGED_JOB, "name": "top", "change": "changed", "action": "build", "fields": [sql]}
+    text = shown(capsys, [{**job, "because": ["config.sql"], "rebuild": {"out": EXISTING_DATA}}])
     assert "~ top: new generation (config.sql), built beside the old one: out: 2 partitions" in text
     assert "(0-9, 20-29)" in text
     assert "        -   b\n        +   c\n" in text
@@ -39,7 +45,7 @@ def test_a_change_of_a_long_text_shows_only_the_lines_that_differ(
 
 
 def test_unchanged_jobs_share_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [{**KEPT, "name": name} for name in ("a", "b")]
+    jobs = [{**UNCHANGED_JOB, "name": name} for name in ("a", "b")]
     assert shown(capsys, jobs) == "  = a, b: keep running\n"
 
 
@@ -49,9 +55,9 @@ def test_each_published_name_shows_its_old_and_new_output(
     names = (
         {"name": "n", "before": None, "after": "a.x", "rebuild": None, "readers": []},
         {"name": "o", "before": "a.x", "after": None, "rebuild": None, "readers": ["other.job"]},
-        {"name": "p", "before": "a.x", "after": "b.y", "rebuild": STOCK, "readers": []},
+        {"name": "p", "before": "a.x", "after": "b.y", "rebuild": EXISTING_DATA, "readers": []},
     )
-    text = shown(capsys, [{**KEPT, "name": "a"}], names)
+    text = shown(capsys, [{**UNCHANGED_JOB, "name": "a"}], names)
     assert "+ published as n: a.x" in text
     assert "- no longer published: o\n      read by other.job: also deploy their DAGs again" in text
     assert "~ p moves from a.x to b.y, when the new data is complete" in text

@@ -71,8 +71,8 @@ def test_a_newer_partition_is_never_replaced(
     for span in candidates:
         committed += [span] if all(span[1] < s[0] or s[1] < span[0] for s in committed) else []
     overlapping = [s for s in committed if s[0] <= new[1] and new[0] <= s[1]]
-    found = decide(*new, *(existing(*s, newer=newer) for s in overlapping), follows=follows)
-    if found is CommitDecision.COMMIT and newer and not follows:
+    decision = decide(*new, *(existing(*s, newer=newer) for s in overlapping), follows=follows)
+    if decision is CommitDecision.COMMIT and newer and not follows:
         assert overlapping == []
-    if found is CommitDecision.COMMIT:
+    if decision is CommitDecision.COMMIT:
         assert all(new[0] <= s[0] and s[1] <= new[1] for s in overlapping)

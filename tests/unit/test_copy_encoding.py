@@ -47,7 +47,7 @@ def decode_copy(data: memoryview) -> list[tuple[Any, ...]]:
         lambda field: struct.unpack(">d", field)[0],
         lambda field: {b"\0": False, b"\1": True}[bytes(field)],
     )
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     at = 0
     while at < len(data):
         assert struct.unpack_from(">h", data, at)[0] == len(readers)
@@ -58,8 +58,8 @@ def decode_copy(data: memoryview) -> list[tuple[Any, ...]]:
             at += 4
             row.append(None if length < 0 else read(data[at : at + length]))
             at += max(length, 0)
-        found.append(tuple(row))
-    return found
+        rows.append(tuple(row))
+    return rows
 
 
 @given(_ROWS)
@@ -68,9 +68,9 @@ def test_every_value_survives_the_encoding(values: list[tuple[Any, ...]]) -> Non
 
 
 def test_bytes_behind_a_null_are_not_encoded() -> None:
-    held = pa.array([b"abc", b"defg", b"h"], pa.binary())
+    values = pa.array([b"abc", b"defg", b"h"], pa.binary())
     validity = pa.py_buffer(bytes([0b101]))
-    column = pa.Array.from_buffers(pa.binary(), 3, [validity, *held.buffers()[1:]])
+    column = pa.Array.from_buffers(pa.binary(), 3, [validity, *values.buffers()[1:]])
     batch = pa.RecordBatch.from_arrays([column], names=["hash"])
     field_count = struct.pack(">h", 1)
     assert bytes(encode_rows(batch)) == b"".join(

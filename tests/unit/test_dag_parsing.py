@@ -64,8 +64,8 @@ def test_a_key_that_is_given_twice_is_refused():
 
 def test_all_faults_are_reported_together():
     text = QUICKSTART.replace("cryo_ingest", "x").replace("{size: 100}", "{size: 0, sise: 1}")
-    found = {fault.field for fault in parse_faults(text)}
-    assert {"jobs[2].operator", "jobs[1].config.size", "jobs[1].config.sise"} <= found
+    fields = {fault.field for fault in parse_faults(text)}
+    assert {"jobs[2].operator", "jobs[1].config.size", "jobs[1].config.sise"} <= fields
 
 
 def test_an_empty_file_and_a_file_that_expands_by_aliases_are_refused():
@@ -93,5 +93,5 @@ def test_an_empty_file_and_a_file_that_expands_by_aliases_are_refused():
     ],
 )
 def test_each_fault_names_its_field(change, field):
-    found = parse_faults(QUICKSTART.replace(*change, 1))
-    assert any(field in fault.field for fault in found), found
+    faults = parse_faults(QUICKSTART.replace(*change, 1))
+    assert any(field in fault.field for fault in faults), faults

@@ -79,9 +79,9 @@ def edits(draw: st.DrawFn) -> Edit:
     return Edit(*dags, frozenset(real))
 
 
-def are_equal(one: Job, other: Job) -> bool:
+def are_equal(left: Job, right: Job) -> bool:
     """Return whether the edits of a job cancel out."""
-    return (one.config, one.inputs, one.outputs) == (other.config, other.inputs, other.outputs)
+    return (left.config, left.inputs, left.outputs) == (right.config, right.inputs, right.outputs)
 
 
 def choose_job(draw: st.DrawFn, jobs: dict[str, Job]) -> str:
@@ -231,8 +231,8 @@ def test_the_plan_lists_names_that_are_added_removed_and_moved() -> None:
         "  - {name: top, from: {job: receivers}}",
     )
     plan = plan_edit(before, parse_dag(text.replace("  - \n", "")))
-    found = {n.name: (n.before, n.after, n.rebuild is not None) for n in plan.names}
-    assert found == {
+    names = {n.name: (n.before, n.after, n.rebuild is not None) for n in plan.names}
+    assert names == {
         "blocks": ("ingest.blocks", None, False),
         "receivers": ("receivers.receivers", "ingest.logs", True),
         "top": (None, "receivers.receivers", False),
@@ -247,10 +247,10 @@ def test_a_difference_names_the_longest_path() -> None:
         "inputs": [{"name": "x", "where": {"k": 1}}],
         "n": True,
     }
-    found = {
+    differences = {
         change.field: (change.before, change.after) for change in find_differences(before, after)
     }
-    assert found == {
+    assert differences == {
         "config.a": (1, 2),
         "config.b": ([1], [1, 2]),
         "inputs[0].where": (None, {"k": 1}),

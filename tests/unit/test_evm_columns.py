@@ -64,8 +64,8 @@ def test_bytes_and_zero_bytes_are_counted(values: list[bytes]) -> None:
 @given(st.lists(st.lists(st.text("ab", max_size=3), max_size=4), max_size=12), st.integers(0, 3))
 def test_the_nth_item_of_each_list_is_taken_or_null(values: list[list[str]], index: int) -> None:
     lists = pa.array([["x"], *values], pa.list_(pa.string()))[1:]
-    wanted = [value[index] if index < len(value) else None for value in values]
-    assert take_nth(lists, index).to_pylist() == wanted
+    expected = [value[index] if index < len(value) else None for value in values]
+    assert take_nth(lists, index).to_pylist() == expected
 
 
 @pytest.mark.parametrize("text", ["0xabc", "0xzz", "abcd", "x0ab", "", "0", "0x0g", "1xab"])

@@ -54,8 +54,8 @@ HELD = RecentBlocks(_block(number) for number in range(10, 15))
 def test_new_blocks_must_extend_a_held_block(
     links: list[LinkedBlock], new: tuple[int, ...] | None
 ) -> None:
-    found = HELD.select_new(links, start=0)
-    numbers = None if found is None else [link.block.number for link in found]
+    selected = HELD.select_new(links, start=0)
+    numbers = None if selected is None else [link.block.number for link in selected]
     assert numbers == (None if new is None else list(range(new[0], new[1] + 1)) if new else [])
 
 

@@ -20,13 +20,13 @@ def verdict(story: HistoryBuilder) -> HistoryReport:
 
 
 def assert_proven(story: HistoryBuilder) -> None:
-    found = verdict(story)
-    assert found.proven, found.violations
+    report = verdict(story)
+    assert report.proven, report.violations
 
 
 def assert_refuted(story: HistoryBuilder, invariant: Invariant, *lines: int) -> None:
-    found = verdict(story)
-    assert [(v.invariant, v.lines) for v in found.violations] == [(invariant, lines)]
+    report = verdict(story)
+    assert [(v.invariant, v.lines) for v in report.violations] == [(invariant, lines)]
 
 
 # --- good runs ----------------------------------------------------------------------------------
@@ -212,15 +212,15 @@ def test_an_attempt_that_ended_before_it_started_is_refuted() -> None:
 @pytest.mark.parametrize("call", ["beat", "events", "buffer", "complete"])
 def test_a_call_of_an_old_attempt_accepted_after_a_new_grant_is_refuted(call: str) -> None:
     story = HistoryBuilder().claim(0, "t").expire(1, "t").claim(3, "t", 2)
-    say = {
+    add_call = {
         "beat": lambda: story.beat(5, "t"),
         "events": lambda: story.events(5, "t", [1], accepted=1),
         "buffer": lambda: story.buffer(5, "t", "b", "p"),
         "complete": lambda: story.complete(5, "t", status="Failed"),
     }
-    say[call]()
-    found = [v for v in verdict(story).violations if v.invariant == FENCE]
-    assert [v.lines for v in found] == [(3, 4)]
+    add_call[call]()
+    violations = [v for v in verdict(story).violations if v.invariant == FENCE]
+    assert [v.lines for v in violations] == [(3, 4)]
 
 
 def test_a_late_completion_after_the_next_attempt_was_queued_is_refuted() -> None:

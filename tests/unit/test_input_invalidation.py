@@ -37,9 +37,9 @@ def defect(version: UUID = READ_VERSION) -> Invalidation:
 
 
 def test_a_checker_can_invalidate_its_input() -> None:
-    found = new_invalidation(defect(), _capability(can_invalidate_inputs=True), {})
-    assert (found.dataset_uuid, found.dataset_version) == (READ, READ_VERSION)
-    assert (found.range_start, found.range_end) == (0, 9)
+    invalidation = new_invalidation(defect(), _capability(can_invalidate_inputs=True), {})
+    assert (invalidation.dataset_uuid, invalidation.dataset_version) == (READ, READ_VERSION)
+    assert (invalidation.range_start, invalidation.range_end) == (0, 9)
 
 
 def test_another_task_cannot_invalidate_its_input() -> None:
@@ -53,6 +53,6 @@ def test_a_checker_cannot_invalidate_a_generation_that_it_does_not_read() -> Non
 
 
 def test_only_integrity_check_can_invalidate_inputs_and_it_runs_no_user_code() -> None:
-    declared = [one for one in OPERATORS.values() if one.can_invalidate_inputs]
-    assert [one.name for one in declared] == ["integrity_check"]
+    declared = [operator for operator in OPERATORS.values() if operator.can_invalidate_inputs]
+    assert [operator.name for operator in declared] == ["integrity_check"]
     assert set(declared[0].runtimes) <= set(WORKERS) and not declared[0].needs_udf

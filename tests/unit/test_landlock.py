@@ -1,4 +1,4 @@
-"""Landlock restricts a process to the paths that it was given. Each case runs in a process of its own."""
+"""Landlock restricts a process to the given paths. Each case runs in its own process."""
 
 import json
 import os
@@ -31,13 +31,13 @@ print(json.dumps([attempt(action) for action in actions]))
 
 def outcomes(rules: dict[str, object], *actions: str) -> list[str]:
     """Run the actions in a restricted process; return `allowed` or the error of each."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _CHILD, json.dumps([rules, actions])],
         check=True,
         capture_output=True,
         text=True,
     )
-    return json.loads(done.stdout)
+    return json.loads(result.stdout)
 
 
 def test_a_process_reads_and_writes_only_below_the_given_paths(tmp_path: Path) -> None:

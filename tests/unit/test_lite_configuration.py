@@ -42,12 +42,12 @@ def test_a_remembered_port_in_use_is_replaced(taken_port: int) -> None:
 def test_a_chosen_port_in_use_is_refused_with_the_process_that_uses_it(
     taken_port: int,
 ) -> None:
-    for known, wished in (
+    for saved, chosen in (
         ({"query": Port(taken_port, by_user=True)}, {}),
         ({}, {"query": taken_port}),
     ):
         with pytest.raises(PortTaken, match=rf"port {taken_port} \(query\).*pid \d+") as refused:
-            configuration.choose_ports(known, wished)
+            configuration.choose_ports(saved, chosen)
         assert "--query-port" in refused.value.remedy
 
 

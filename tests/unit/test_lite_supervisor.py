@@ -42,7 +42,7 @@ announce(name + ".up", os.getpid())
 while True:
     signal.pause()
 """
-STUBBORN = SERVICE.replace("signal.SIGTERM, stop", "signal.SIGTERM, signal.SIG_IGN")
+IGNORES_SIGTERM = SERVICE.replace("signal.SIGTERM, stop", "signal.SIGTERM, signal.SIG_IGN")
 BROKEN = "import sys; print('cannot find my settings', file=sys.stderr); sys.exit(7)"
 
 
@@ -51,14 +51,14 @@ def part(directory: Path, name: str, code: str = SERVICE, **changes: object) -> 
         mark = directory / f"{name}.up"
         return mark.exists() and mark.read_text() == str(pid)
 
-    made = Part(
+    new_part = Part(
         name=name,
         argv=(sys.executable, "-S", "-c", code, name, str(directory)),
         environment={"PATH": os.environ["PATH"]},
         is_ready=is_up,
         grace=60.0,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(new_part, **changes)  # type: ignore[arg-type]
 
 
 class Bench:
@@ -66,7 +66,7 @@ class Bench:
 
     def __init__(self, directory: Path, parts: Sequence[Part], policy: RestartPolicy) -> None:
         self.directory = directory
-        self.history: dict[str, list[PartRecord]] = {made.name: [] for made in parts}
+        self.history: dict[str, list[PartRecord]] = {part.name: [] for part in parts}
         self.up = asyncio.Event()
         self.events = directory / "supervisor.log"
         self.log = log_view.EventLog(self.events)
@@ -223,7 +223,7 @@ async def test_processes_stop_in_reverse_order_of_their_dependencies(tmp_path: P
 async def test_a_process_that_ignores_the_stop_signal_is_killed_with_its_children(
     tmp_path: Path,
 ) -> None:
-    stubborn = part(tmp_path, "stubborn", STUBBORN, grace=0.2)
+    stubborn = part(tmp_path, "stubborn", IGNORES_SIGTERM, grace=0.2)
     async with supervised(tmp_path, stubborn):
         pids = [read_pid(tmp_path / f"stubborn.{kind}") for kind in ("up", "grandchild")]
         assert all(map(runs, pids))
@@ -231,7 +231,7 @@ async def test_a_process_that_ignores_the_stop_signal_is_killed_with_its_childre
 
 
 async def test_a_second_stop_request_kills_immediately(tmp_path: Path) -> None:
-    stubborn = part(tmp_path, "stubborn", STUBBORN, grace=3600.0)
+    stubborn = part(tmp_path, "stubborn", IGNORES_SIGTERM, grace=3600.0)
     async with supervised(tmp_path, stubborn) as bench:
         bench.supervisor.request_stop()
         began = time.monotonic()

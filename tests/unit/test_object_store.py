@@ -55,7 +55,7 @@ def test_create_refuses_a_taken_key(store: ObjectStore) -> None:
     with pytest.raises(ObjectExists):
         store.create(KEY, b"second")
     assert store.get(KEY) == b"first"
-    assert [one.key for one in store.list("bucket/")] == [KEY]
+    assert [item.key for item in store.list("bucket/")] == [KEY]
 
 
 def test_a_listing_has_the_objects_of_the_prefix_and_no_drafts(store: ObjectStore) -> None:
@@ -63,8 +63,8 @@ def test_a_listing_has_the_objects_of_the_prefix_and_no_drafts(store: ObjectStor
         store.put(key, b"12")
     with store.open_writer("bucket/some/draft") as writer:
         writer.stream.write(b"unfinished")
-        found = {one.key: one.size for one in store.list("bucket/some/")}
-    assert found == {KEY: 2, "bucket/some/other": 2, "bucket/some/prefix/deeper/x": 2}
+        sizes = {item.key: item.size for item in store.list("bucket/some/")}
+    assert sizes == {KEY: 2, "bucket/some/other": 2, "bucket/some/prefix/deeper/x": 2}
     assert list(store.list("bucket/nothing/")) == []
 
 

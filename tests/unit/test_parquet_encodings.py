@@ -45,11 +45,11 @@ def write_file(path: Path, rows: Any, *, is_archive: bool) -> Path:
 
 
 def test_every_column_gets_its_best_encoding() -> None:
-    found = choose_encodings(_rows(), level=6)
-    assert "address" in found.dictionary and "nested.list.element.a" in found.dictionary
-    assert found.others["block_number"] == "DELTA_BINARY_PACKED"
-    assert found.others["transaction_hash"] == "DELTA_BYTE_ARRAY"
-    assert "gas_price" not in found.dictionary and "value_string" not in found.dictionary
+    encodings = choose_encodings(_rows(), level=6)
+    assert "address" in encodings.dictionary and "nested.list.element.a" in encodings.dictionary
+    assert encodings.others["block_number"] == "DELTA_BINARY_PACKED"
+    assert encodings.others["transaction_hash"] == "DELTA_BYTE_ARRAY"
+    assert "gas_price" not in encodings.dictionary and "value_string" not in encodings.dictionary
 
 
 def test_an_archive_is_smaller_and_holds_the_same_rows_for_every_reader(tmp_path: Path) -> None:
@@ -70,5 +70,5 @@ def test_an_archive_is_smaller_and_holds_the_same_rows_for_every_reader(tmp_path
 @pytest.mark.parametrize("count", [0, 1])
 def test_an_archive_with_very_few_rows_is_a_valid_file(tmp_path: Path, count: int) -> None:
     rows = _rows().slice(0, count)
-    found = pq.read_table(write_file(tmp_path / "few.parquet", rows, is_archive=True))
-    assert found.num_rows == count and found.schema.names == rows.schema.names
+    stored = pq.read_table(write_file(tmp_path / "few.parquet", rows, is_archive=True))
+    assert stored.num_rows == count and stored.schema.names == rows.schema.names

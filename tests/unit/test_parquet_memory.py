@@ -52,13 +52,13 @@ print(json.dumps({
 def test_ten_row_groups_are_written_and_read_in_the_memory_of_a_few(
     tmp_path: Path, kind: str
 ) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(TIMES * ROW_GROUP_BYTES), kind],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
         check=True,
     )
-    measured = json.loads(done.stdout)
+    measured = json.loads(result.stdout)
     assert measured["seen"] == measured["rows"] and measured["in order"]
     assert measured["half"] == measured["rows"] - measured["rows"] // 2
     assert measured["written"] <= 3 * ROW_GROUP_BYTES

@@ -36,6 +36,6 @@ def test_a_range_inside_one_partition_is_not_split():
 
 @given(st.sets(st.integers(0, 60), min_size=1))
 def test_gaps_are_exactly_the_missing_blocks_between_first_and_last(blocks):
-    found = find_gaps([Range(b, b) for b in blocks])
-    missing = {n for gap in found for n in range(gap.start, gap.end + 1)}
+    gaps = find_gaps([Range(b, b) for b in blocks])
+    missing = {n for gap in gaps for n in range(gap.start, gap.end + 1)}
     assert missing == set(range(min(blocks), max(blocks) + 1)) - blocks

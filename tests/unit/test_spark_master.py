@@ -11,8 +11,8 @@ from trace_etl.spark.session.scratch import Scratch
 from trace_etl.spark.settings import SparkSettings
 
 
-def _conf(tmp_path: Path, master: str, **given: str) -> dict[str, str]:
-    settings = SparkSettings(FileStore(tmp_path), tmp_path, master=master, spark_conf=given)
+def _conf(tmp_path: Path, master: str, **conf: str) -> dict[str, str]:
+    settings = SparkSettings(FileStore(tmp_path), tmp_path, master=master, spark_conf=conf)
     return spark_conf(settings, Scratch(tmp_path, tmp_path / "sockets"))
 
 

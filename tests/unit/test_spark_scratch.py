@@ -17,10 +17,10 @@ def test_the_sockets_directory_is_always_short_enough_for_spark(
     directory = Path(f"/tmp/trace-scratch-{os.getpid()}-".ljust(length, "x"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # a long path, as under test runners
     try:
-        made = Scratch.make(directory)
-        assert made.sockets.is_dir()
-        assert len(os.fsencode(made.sockets)) < SPARK_REFUSES_FROM
-        made.remove()
+        scratch = Scratch.make(directory)
+        assert scratch.sockets.is_dir()
+        assert len(os.fsencode(scratch.sockets)) < SPARK_REFUSES_FROM
+        scratch.remove()
     finally:
         for path in sorted(directory.rglob("*"), reverse=True):
             path.rmdir()

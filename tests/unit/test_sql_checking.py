@@ -91,10 +91,10 @@ def test_a_position_in_a_value_is_mapped_to_the_file(written: str, wanted: tuple
     value: str = yaml.safe_load(written)["sql"]
     before = value[: value.index("wrong")]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-    found = locate_inside(written, ("sql",), line, column)
-    assert found is not None
+    position = locate_inside(written, ("sql",), line, column)
+    assert position is not None
     # Lines are counted from the beginning of the file.
-    row, at = found
+    row, at = position
     assert written.splitlines()[row - 1][at - 1 :].startswith("wrong")
     assert (row - (1 if written.startswith(("sql: |", "sql: >")) else 0), at) == wanted
 

@@ -20,10 +20,10 @@ from trace_etl.model.task import Fence
 class CountingSigner(PemSigner):
     """Counts key lookups: one for each token whose signature is verified."""
 
-    asked = 0
+    lookups = 0
 
     def public_key(self, kid: str) -> ec.EllipticCurvePublicKey | None:
-        self.asked += 1
+        self.lookups += 1
         return super().public_key(kid)
 
 
@@ -48,13 +48,13 @@ def scope(task_id: UUID | None = None, attempt: int = 1) -> TokenScope:
 
 def test_a_minted_token_verifies_on_every_replica(directory: Path) -> None:
     mine, other = TaskTokens(PemSigner(directory)), TaskTokens(PemSigner(directory))
-    asked = scope()
-    token = mine.mint(asked, 60)
+    permissions = scope()
+    token = mine.mint(permissions, 60)
     here, there = mine.verify(token), other.verify(token)
     assert here == there
-    assert (here.task_id, here.attempt, here.org_id) == (asked.task_id, 1, asked.org_id)
+    assert (here.task_id, here.attempt, here.org_id) == (permissions.task_id, 1, permissions.org_id)
     (output,) = here.outputs.values()
-    assert output.url == f"s3://trace/out/{asked.task_id}/1/"
+    assert output.url == f"s3://trace/out/{permissions.task_id}/1/"
     claims = jwt.decode(token, options={"verify_signature": False})
     assert claims["s3"] == {"read_prefixes": ["s3://trace/in/"], "write_prefixes": [output.url]}
 
@@ -65,7 +65,7 @@ def test_a_token_is_verified_once_instead_of_on_every_call(directory: Path) -> N
     elsewhere = TaskTokens(signer)
     for _ in range(5):
         elsewhere.verify(token)
-    assert signer.asked == 1
+    assert signer.lookups == 1
 
 
 def test_a_verified_token_still_expires(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,13 +89,13 @@ def test_an_invalid_token_is_not_cached_as_valid(directory: Path) -> None:
 
 def test_the_token_cache_is_bounded_and_an_evicted_token_is_verified_again(directory: Path) -> None:
     signer = CountingSigner(directory)
-    tokens = TaskTokens(signer, remember=2)
+    tokens = TaskTokens(signer, cache_size=2)
     first, *others = [tokens.mint(scope(), 60) for _ in range(3)]
     for token in others:
         tokens.verify(token)
-    assert signer.asked == 0
+    assert signer.lookups == 0
     tokens.verify(first)
-    assert signer.asked == 1
+    assert signer.lookups == 1
 
 
 def test_a_new_key_signs_immediately_and_the_old_one_still_verifies(directory: Path) -> None:

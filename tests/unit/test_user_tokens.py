@@ -18,7 +18,7 @@ ORG = uuid.UUID(lite_keys.LOCAL_ORG)
 
 def claims(**changes: object) -> dict[str, object]:
     now = int(time.time())
-    whole: dict[str, object] = {
+    defaults: dict[str, object] = {
         "iss": "trace",
         "aud": "trace.user",
         "sub": "user:ada",
@@ -27,7 +27,7 @@ def claims(**changes: object) -> dict[str, object]:
         "exp": now + 60,
         "jti": str(uuid.uuid4()),
     }
-    return {k: v for k, v in {**whole, **changes}.items() if v is not None}
+    return {k: v for k, v in {**defaults, **changes}.items() if v is not None}
 
 
 class Signer:

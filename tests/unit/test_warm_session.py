@@ -78,9 +78,9 @@ def engine() -> _Engine:
 
 
 def _warm(tmp_path: Path, engine: Any) -> WarmSession:
-    made = WarmSession(SparkSettings(FileStore(tmp_path), tmp_path))
-    made.engine = engine
-    return made
+    warm = WarmSession(SparkSettings(FileStore(tmp_path), tmp_path))
+    warm.engine = engine
+    return warm
 
 
 def test_other_slots_continue_while_a_server_is_checked(tmp_path: Path, engine: _Engine) -> None:

@@ -1,4 +1,4 @@
-"""A worker's slots: a fixed number of attempts at once, plus attempts that never end."""
+"""A worker's slots: a fixed number of concurrent attempts, plus attempts that never end."""
 
 import threading
 from collections.abc import Iterator

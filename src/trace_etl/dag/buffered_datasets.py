@@ -44,14 +44,14 @@ def find_buffered_outputs(dag: Dag) -> dict[tuple[str, str], BufferedDataset]:
 
 
 def find_producer_conflicts(
-    mine: BufferedDataset, theirs: BufferedDataset
+    dataset: BufferedDataset, other: BufferedDataset
 ) -> Iterator[tuple[str, str]]:
     """Yield each field in which two producers differ, and how. Producers without a difference can share a name."""
-    if set(mine.unique_key) != set(theirs.unique_key):
-        yield "unique_key", f"{_describe_key(mine)} here, {_describe_key(theirs)} there"
-    ours, others = _by_name(mine), _by_name(theirs)
-    for name in [*ours, *(n for n in others if n not in ours)]:
-        here, there = ours.get(name), others.get(name)
+    if set(dataset.unique_key) != set(other.unique_key):
+        yield "unique_key", f"{_describe_key(dataset)} here, {_describe_key(other)} there"
+    columns, other_columns = _columns_by_name(dataset), _columns_by_name(other)
+    for name in [*columns, *(n for n in other_columns if n not in columns)]:
+        here, there = columns.get(name), other_columns.get(name)
         if here != there:
             yield (
                 f"schema.{name}",
@@ -64,9 +64,11 @@ def find_conflicting_publications(dag: Dag) -> Iterator[tuple[int, str]]:
     declared = find_buffered_outputs(dag)
     first: dict[str, BufferedDataset] = {}
     for n, entry in enumerate(dag.publish):
-        mine = declared.get((entry.job, entry.output))
-        if mine is not None:
-            for field, how in find_producer_conflicts(mine, first.setdefault(entry.name, mine)):
+        dataset = declared.get((entry.job, entry.output))
+        if dataset is not None:
+            for field, how in find_producer_conflicts(
+                dataset, first.setdefault(entry.name, dataset)
+            ):
                 rule = f"differs from another producer of {entry.name!r} in {field}: {how}"
                 yield n, f"{rule}; make them equal"
 
@@ -82,7 +84,7 @@ def find_unsupported_columns(columns: Iterable[tuple[str, str]]) -> Iterator[tup
 
 
 def find_reserved_columns(names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield the columns whose names are reserved: readers recognise a buffered dataset by them."""
+    """Yield the columns whose names are reserved. Readers recognise a buffered dataset by these columns."""
     for n, name in enumerate(names):
         if name in RESERVED:
             yield n, f"{name!r} is reserved for the platform; choose another name"
@@ -92,7 +94,7 @@ def _describe_key(dataset: BufferedDataset) -> str:
     return f"[{', '.join(dataset.unique_key)}]"
 
 
-def _by_name(dataset: BufferedDataset) -> Mapping[str, Column]:
+def _columns_by_name(dataset: BufferedDataset) -> Mapping[str, Column]:
     return {column.name: column for column in dataset.columns}
 
 

@@ -1,4 +1,4 @@
-"""Check what the schema of a DAG file cannot express: references, operators, cycles. Collects all faults."""
+"""Check the rules that the schema of a DAG file cannot express, and collect all faults."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -115,8 +115,8 @@ class DagChecker:
         names = [p.name if p else None for p in self.parsed.publish]
         # A buffered dataset may have several producers, in one file or in several.
         shared = {p.name for p in self.parsed.publish if p and p.write_mode == "buffered"}
-        mixed = {p.name for p in self.parsed.publish if p and p.write_mode != "buffered"}
-        self._check_unique("publish", [None if n in shared - mixed else n for n in names])
+        unshared = {p.name for p in self.parsed.publish if p and p.write_mode != "buffered"}
+        self._check_unique("publish", [None if n in shared - unshared else n for n in names])
         seen: set[tuple[str, str]] = set()
         for n, entry in enumerate(self.parsed.publish):
             producer = self.sections.get((entry.from_.job if entry else None) or "")
@@ -135,15 +135,17 @@ class DagChecker:
         activation = job.activation or ("source" if job.source else "reactive")
         if not self.parsed.has_invalid(at, "activation", "source", "inputs"):
             self._check_activation(at, job, activation)
-        named = job.operator or ("source" if self._only_forwards(job, activation) else "")
-        operator = self._find_operator(at, job, named)
+        operator_name = job.operator or ("source" if self._only_forwards(job, activation) else "")
+        operator = self._find_operator(at, job, operator_name)
         inputs = tuple(self._resolve_input((*at, "inputs", n), i) for n, i in enumerate(job.inputs))
         if operator:
             self._check_operator(at, job, operator, inputs)
         self._check_unique_inputs(at, inputs)
         self._check_unique_outputs(at, job)
         self._check_strategies(at, job, operator)
-        return self._build_job(job, activation, named, self._choose_runtime(job, operator), inputs)
+        return self._build_job(
+            job, activation, operator_name, self._choose_runtime(job, operator), inputs
+        )
 
     def _build_job(
         self,
@@ -154,7 +156,7 @@ class DagChecker:
         inputs: tuple[JobInput, ...],
     ) -> Job:
         defaults = self.defaults
-        boot, udf = job.bootstrap, job.udf
+        bootstrap, udf = job.bootstrap, job.udf
         return Job(
             name=job.name,
             activation=activation,
@@ -174,7 +176,9 @@ class DagChecker:
             max_concurrency=job.scaling.max_concurrency,
             max_queue_depth=job.max_queue_depth or defaults.max_queue_depth,
             max_queue_age=job.max_queue_age or defaults.max_queue_age,
-            bootstrap=Bootstrap(boot.start, boot.end, boot.chunk) if boot else None,
+            bootstrap=Bootstrap(bootstrap.start, bootstrap.end, bootstrap.chunk)
+            if bootstrap
+            else None,
             secrets=tuple(job.secrets),
             udf=Udf(udf.bundle, udf.sha256, udf.handler) if udf else None,
         )
@@ -215,8 +219,8 @@ class DagChecker:
         if source.most_missed is not None and source.missed != "all":
             self._add_fault((*at, "most_missed"), "is allowed only with `missed: all`; remove it")
         if source.scope is not None:
-            given = source.scope.model_dump(exclude_none=True).keys()
-            if given not in ({"start", "end"}, {"cursor"}):
+            scope_fields = source.scope.model_dump(exclude_none=True).keys()
+            if scope_fields not in ({"start", "end"}, {"cursor"}):
                 self._add_fault(
                     (*at, "scope"), "must have either `start` and `end`, or only `cursor`"
                 )
@@ -256,10 +260,10 @@ class DagChecker:
 
     def _find_operator(self, at: FieldPath, job: JobSection, name: str) -> Operator | None:
         self._check_runtime((*at, "runtime"), job.runtime)
-        found = OPERATORS.get(name)
-        if found is None and not self.parsed.has_invalid(at, "operator", "source"):
+        operator = OPERATORS.get(name)
+        if operator is None and not self.parsed.has_invalid(at, "operator", "source"):
             self._add_fault((*at, "operator"), self._explain_unknown_operator(name))
-        return found
+        return operator
 
     def _explain_unknown_operator(self, name: str) -> str:
         if not name:
@@ -352,7 +356,7 @@ class DagChecker:
         return JobInput(name, job=(local or origin).job, output=output, where=item.where)
 
     def _resolve_output(self, at: FieldPath, origin: FromSection) -> str:
-        """Return the name of the output that an origin names or numbers."""
+        """Return the name of the output that `from` gives by name or by index."""
         producer = self.sections.get(origin.job or "")
         if producer is None:
             known = {name for name in self.parsed.job_names if name}

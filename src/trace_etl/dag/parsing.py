@@ -86,7 +86,7 @@ def _read_name(job: object) -> str | None:
 
 
 def _parse_section(kind: type[_S], value: object, invalid: set[str]) -> _S | None:
-    """Parse a section without its invalid fields; None: the rest is invalid, too."""
+    """Parse a section without its invalid fields; None: the other fields are invalid, too."""
     raw = cast(_Raw, value) if isinstance(value, dict) else {}
     try:
         return kind.model_validate({k: v for k, v in raw.items() if k not in invalid})

@@ -106,8 +106,8 @@ def _encode_decimals(column: _Array) -> _Array:
     if scale % 4:
         out[:, last] = _divide(limbs, 10 ** (scale % 4)) * 10 ** (4 - scale % 4)
         last -= 1
-    for place in range(last, 3, -1):
-        out[:, place] = _divide(limbs, _BASE)
+    for index in range(last, 3, -1):
+        out[:, index] = _divide(limbs, _BASE)
     return out.view(np.uint8)
 
 
@@ -120,13 +120,13 @@ def _negate(limbs: _Array) -> _Array:
     return flipped
 
 
-def _divide(limbs: _Array, by: int) -> _Array:
+def _divide(limbs: _Array, divisor: int) -> _Array:
     """Divide in place, from the highest 32 bits down. Returns the remainder."""
-    rest = np.zeros(len(limbs), np.uint64)
+    remainder = np.zeros(len(limbs), np.uint64)
     for n in (3, 2, 1, 0):
-        now = (rest << np.uint64(32)) | limbs[:, n]
-        limbs[:, n], rest = now // np.uint64(by), now % np.uint64(by)
-    return rest.astype(np.int64)
+        dividend = (remainder << np.uint64(32)) | limbs[:, n]
+        limbs[:, n], remainder = dividend // np.uint64(divisor), dividend % np.uint64(divisor)
+    return remainder.astype(np.int64)
 
 
 def _encode_array(column: _Array, nulls: _Array | None) -> _Field:

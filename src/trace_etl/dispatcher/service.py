@@ -137,15 +137,15 @@ class Service:
 async def running(cfg: DispatcherSettings, queue: Queue) -> AsyncGenerator[Service]:
     """Open the pools and assemble the service; close the pools on exit."""
     pool = make_pool(cfg.state_dsn, size=cfg.pool_size)
-    loops = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
+    loop_pool = make_pool(cfg.state_dsn, size=12, checked=False, hot=True)
     writer_pool = make_pool(cfg.state_dsn, size=MAX_CONNECTIONS, hot=True)
     writer_connections = ReusedConnections(writer_pool)
     producer_opened = queue.producer(call_timeout=cfg.queue_timeout)
-    async with pool, loops, writer_pool, producer_opened as producer:
+    async with pool, loop_pool, writer_pool, producer_opened as producer:
         try:
             async with transaction(pool) as conn:
                 await operator_caps.replace_caps(conn, cfg.operator_caps)
-            yield _assemble(cfg, pool, loops, writer_connections, producer)
+            yield _assemble(cfg, pool, loop_pool, writer_connections, producer)
         finally:
             await writer_connections.close()
 
@@ -153,7 +153,7 @@ async def running(cfg: DispatcherSettings, queue: Queue) -> AsyncGenerator[Servi
 def _assemble(
     cfg: DispatcherSettings,
     pool: Pool,
-    loops: Pool,
+    loop_pool: Pool,
     writer_connections: ReusedConnections,
     queue: QueueProducer,
 ) -> Service:
@@ -168,7 +168,7 @@ def _assemble(
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
     changes = ChangeFeed(pool, poll_interval=cfg.changes_every, max_listeners=cfg.changes_clients)
     inline = InlineRunner(
-        loops, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
+        loop_pool, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )
     return Service(
         internal=InternalApi(
@@ -181,18 +181,18 @@ def _assemble(
         user=_user_app(cfg, Context(pool, queue, wake, changes, webhooks)),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
-            loops, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, wake
+            loop_pool, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, wake
         ),
-        reaper=LeaseReaper(loops, queue, retry, _BATCH),
-        retries=RetryScheduler(loops, wake, _BATCH),
-        sweeper=WakeUpSweeper(loops, queue, wake, older_seconds=20, batch_size=_BATCH),
-        retention=HistoryRetention(loops, cfg.history_retention, _BATCH),
-        task_counter=TaskCounter(loops, 100 * _BATCH),
+        reaper=LeaseReaper(loop_pool, queue, retry, _BATCH),
+        retries=RetryScheduler(loop_pool, wake, _BATCH),
+        sweeper=WakeUpSweeper(loop_pool, queue, wake, older_seconds=20, batch_size=_BATCH),
+        retention=HistoryRetention(loop_pool, cfg.history_retention, _BATCH),
+        task_counter=TaskCounter(loop_pool, 100 * _BATCH),
         swapper=GenerationSwapper(pool, wake, cfg.swap_every),
-        backpressure=Backpressure(loops, wake, cfg.pressure_bulk_delay, _BATCH),
-        feeder=BackfillFeeder(loops, wake, cfg.backfill_window),
+        backpressure=Backpressure(loop_pool, wake, cfg.pressure_bulk_delay, _BATCH),
+        feeder=BackfillFeeder(loop_pool, wake, cfg.backfill_window),
         changes=changes,
-        reconciler=Reconciler(loops, wake, cfg.reconcile_grace, _BATCH),
+        reconciler=Reconciler(loop_pool, wake, cfg.reconcile_grace, _BATCH),
         sources=SourceMonitor(pool, wake, restart, cfg.source_memory),
         wake=wake,
         reaper_grace=cfg.reaper_grace.total_seconds(),

@@ -11,7 +11,7 @@ class TraceError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, code: str = "", retryable: bool | None = None) -> None:
-        """Set what a class statement names; the rest is inherited."""
+        """Set `code` and `retryable` if the class statement gives them. Otherwise they are inherited."""
         super().__init_subclass__()
         cls.code = code or cls.code
         cls.retryable = cls.retryable if retryable is None else retryable

@@ -23,7 +23,7 @@ class StorageFull(StorageError, code="storage_full"):
 
 
 class StorageUnwritable(StorageError, code="storage_unwritable"):
-    """The store refused a write for another reason than space."""
+    """The store refused a write, but not for lack of space."""
 
 
 class ObjectMissing(StorageError, code="object_missing"):

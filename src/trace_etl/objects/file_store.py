@@ -93,9 +93,7 @@ class FileStore:
         return str(self._path(key))
 
     def arrow_filesystem(self) -> Any:
-        from pyarrow.fs import (
-            LocalFileSystem,
-        )  # the Dispatcher does not load pyarrow
+        from pyarrow.fs import LocalFileSystem  # the Dispatcher does not load pyarrow
 
         return LocalFileSystem()
 
@@ -201,17 +199,17 @@ def _read_without_links(directory: Path, names: list[str], max_bytes: int) -> by
     time, so it would not be safe to check a path first and open it later.
     """
     with ExitStack() as stack:
-        inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, inside)
+        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, parent)
         for name in names[:-1]:
-            inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=inside)
-            stack.callback(os.close, inside)
+            parent = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            stack.callback(os.close, parent)
         # Without O_NONBLOCK, opening a FIFO would block until another process writes to it.
-        file = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=inside)
-        stack.callback(os.close, file)
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+        descriptor = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=parent)
+        stack.callback(os.close, descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.ENXIO, "not a regular file")
-        with os.fdopen(file, "rb", closefd=False) as content:
+        with os.fdopen(descriptor, "rb", closefd=False) as content:
             return content.read(max_bytes)
 
 

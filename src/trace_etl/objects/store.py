@@ -94,10 +94,9 @@ class ObjectStore(Protocol):
         ...
 
     def open_writer(self, key: str, *, attempt: int = 0) -> ObjectWriter:
-        """Start to write a large object. Concurrent writers of one key need different attempts.
+        """Start to write a large object. `commit` makes it durable.
 
-        `commit` makes the content durable, but not yet the name. A later `put` with the same prefix
-        makes the name durable: the commit protocol does this when it writes the success marker.
+        Concurrent writers of one key need different attempts.
         """
         ...
 

@@ -47,7 +47,7 @@ END $$;
 -- Lets a worker find urgent messages behind a hundred thousand bulk messages of a rebuild.
 CREATE INDEX IF NOT EXISTS messages_urgent ON queue.messages (message_id) WHERE NOT bulk;
 -- A consumer is alive while the database session that it registered is open: the session ends
--- with its process, however the process ends.
+-- with its process, even if the process is killed.
 CREATE TABLE IF NOT EXISTS queue.consumers (
     queue          text NOT NULL,
     consumer_id    text NOT NULL,
@@ -254,10 +254,10 @@ class PgConsumer:
         with _raise_unavailable():
             while True:
                 messages = self._receive_now(limit, visibility)
-                left = deadline - time.monotonic()
-                if messages or left <= 0 or (stop is not None and stop.is_set()):
+                seconds_left = deadline - time.monotonic()
+                if messages or seconds_left <= 0 or (stop is not None and stop.is_set()):
                     return messages
-                self._wait(min(left, _POLL_SECONDS), stop)
+                self._wait(min(seconds_left, _POLL_SECONDS), stop)
 
     def extend(self, message: Message, visibility: timedelta) -> None:
         self._settle(_EXTEND, visibility, *_parse_receipt(message))
@@ -290,8 +290,8 @@ class PgConsumer:
     def _wait(self, seconds: float, stop: threading.Event | None) -> None:
         """Wait for a NOTIFY, for `stop`, or until the time is over."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not (stop and stop.is_set()):
-            timeout = min(left, _CHECK_STOP_SECONDS)
+        while (seconds_left := deadline - time.monotonic()) > 0 and not (stop and stop.is_set()):
+            timeout = min(seconds_left, _CHECK_STOP_SECONDS)
             for _ in self._listen().notifies(timeout=timeout, stop_after=1):
                 return
 

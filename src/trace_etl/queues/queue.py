@@ -27,11 +27,11 @@ from trace_etl.model.errors import TraceError, Unavailable
 MAX_RECEIVES = 100
 
 
-class QueueUnavailable(Unavailable, code="invalid_queue_name"):
+class QueueUnavailable(Unavailable):
     """The queue service does not answer; the same call may work later."""
 
 
-class InvalidQueueName(TraceError):
+class InvalidQueueName(TraceError, code="invalid_queue_name"):
     """A queue name is not a lowercase word of letters, digits and underscores."""
 
 

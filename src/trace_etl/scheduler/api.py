@@ -95,7 +95,7 @@ class DispatcherApi:
         if answer.status_code == 403:
             raise Forbidden("the user of this token is unknown or disabled")
         if answer.status_code == 401:
-            raise Unauthenticated("the token does not verify")
+            raise Unauthenticated("the token is not valid")
         if answer.is_error:
             raise Unavailable(f"HTTP {answer.status_code}: {answer.text}")
 

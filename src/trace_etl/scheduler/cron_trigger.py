@@ -20,14 +20,15 @@ _log = structlog.stdlib.get_logger()
 
 @dataclass
 class CronTrigger:
-    """Triggers due ticks. Keeps the last handled tick of each job."""
+    """Triggers the due ticks of all cron jobs."""
 
     api: DispatcherApi
     refresh: timedelta
     tolerance: timedelta
     """A tick that is later than this counts as missed."""
     metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
-    _done: dict[CronJob, datetime] = field(default_factory=dict[CronJob, datetime])
+    _last_ticks: dict[CronJob, datetime] = field(default_factory=dict[CronJob, datetime])
+    """The last handled tick of each job."""
     _refreshed: datetime | None = None
     _failures: int = 0
 
@@ -55,23 +56,23 @@ class CronTrigger:
         if self._refreshed is None or now >= self._refreshed + self.refresh:
             await self._refresh_jobs(now)
             self._refreshed = now
-        for job in self._done:
+        for job in self._last_ticks:
             await self._fire_due(job, now)
         return min([self._refreshed + self.refresh, *self._list_next_ticks(now)])
 
     async def _fire_due(self, job: CronJob, now: datetime) -> None:
-        for tick in ticks.due(job.schedule, self._done[job], now, tolerance=self.tolerance):
+        for tick in ticks.due(job.schedule, self._last_ticks[job], now, tolerance=self.tolerance):
             await self._fire(job, tick, now)
-            self._done[job] = tick
+            self._last_ticks[job] = tick
         # Ticks that the missed-tick policy skips are not considered again.
-        self._done[job] = max(self._done[job], now - self.tolerance)
+        self._last_ticks[job] = max(self._last_ticks[job], now - self.tolerance)
 
     async def _refresh_jobs(self, now: datetime) -> None:
-        known: dict[CronJob, datetime] = {}
+        last_ticks: dict[CronJob, datetime] = {}
         for job in await self.api.cron_jobs():
-            known[job] = self._done.get(job) or await self._find_start(job, now)
-        self._done = known
-        self.metrics.jobs.set(len(known))
+            last_ticks[job] = self._last_ticks.get(job) or await self._find_start(job, now)
+        self._last_ticks = last_ticks
+        self.metrics.jobs.set(len(last_ticks))
 
     async def _find_start(self, job: CronJob, now: datetime) -> datetime:
         """Return the time after which ticks are due: the last fired tick, or now for a new job."""
@@ -90,5 +91,5 @@ class CronTrigger:
         _log.info("tick_fired", dag=job.dag, job=job.job, tick=tick.isoformat(), by_us=created)
 
     def _list_next_ticks(self, now: datetime) -> list[datetime]:
-        next_ticks = [ticks.following(job.schedule, now) for job in self._done]
+        next_ticks = [ticks.following(job.schedule, now) for job in self._last_ticks]
         return [tick for tick in next_ticks if tick is not None]

@@ -156,13 +156,13 @@ class Sink:
         self.consumer.dead_letter(message)
 
     def _report_failure(self, body: BufferMessage, error: Exception) -> None:
-        known = error if isinstance(error, TraceError) else TraceError(str(error))
+        reported = error if isinstance(error, TraceError) else TraceError(str(error))
         self.client.buffer_complete(
             BufferComplete(
                 publish_id=body.publish_id,
                 status="Failed",
-                error_code=known.code,
-                error_message=known.detail.replace("\x00", "")[:8000],
+                error_code=reported.code,
+                error_message=reported.detail.replace("\x00", "")[:8000],
             )
         )
 

@@ -27,7 +27,7 @@ class Loop:
     grace: float = 0.0
     """Seconds before the first pass."""
     min_pause: float = 0.0
-    """Minimum seconds between passes, however often the loop is woken."""
+    """Minimum seconds between passes, even if the loop is woken more often."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. A failed pass is logged and retried with growing delays."""

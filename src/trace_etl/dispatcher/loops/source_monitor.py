@@ -24,10 +24,10 @@ class SourceMonitor:
     async def supervise_once(self) -> int:
         """Check every source once. Safe on every replica at once: one of them holds the lock."""
         async with transaction(self.pool) as conn:
-            done = await always_on.supervise(conn, self.restart, window=self.window)
-        for event, tasks in vars(done).items():
+            changes = await always_on.supervise(conn, self.restart, window=self.window)
+        for event, tasks in vars(changes).items():
             for task_id in tasks:
                 _log.info("source_supervised", action=event, task_id=str(task_id))
-        if done.started or done.restarted:
+        if changes.started or changes.restarted:
             self.wake.outbox.set()
         return 0  # a second pass has nothing to do until a task ends or a delay passes

@@ -151,20 +151,22 @@ def _responses(call: RpcEndpoint, refs: Refs) -> Json:
         ok["headers"] = {"ETag": text, "Cache-Control": text}
         responses["304"] = {"description": _MEANING[304]}
     for status in call.refusals:
-        responses[str(status)] = {"$ref": f"#/components/responses/{_named(codes(call, status))}"}
+        responses[str(status)] = {
+            "$ref": f"#/components/responses/{_refusal_name(codes(call, status))}"
+        }
     return responses
 
 
 def _refusals(calls: tuple[RpcEndpoint, ...]) -> Json:
     """Describe every set of refusal codes once."""
     return {
-        _named(codes(call, status)): _refusal(status, codes(call, status))
+        _refusal_name(codes(call, status)): _refusal(status, codes(call, status))
         for call in calls
         for status in call.refusals
     }
 
 
-def _named(known: list[str]) -> str:
+def _refusal_name(known: list[str]) -> str:
     return "_or_".join(known)
 
 
@@ -175,8 +177,8 @@ def codes(call: RpcEndpoint, status: int) -> list[str]:
 
 
 def _refusal(status: int, known: list[str]) -> Json:
-    narrowed = {"properties": {"status": {"const": status}, "code": {"enum": known}}}
-    schema = {"allOf": [{"$ref": f"{_REF}Problem"}, narrowed]}
+    constraints = {"properties": {"status": {"const": status}, "code": {"enum": known}}}
+    schema = {"allOf": [{"$ref": f"{_REF}Problem"}, constraints]}
     return {"description": _MEANING[status], "content": {MEDIA_TYPE: {"schema": schema}}}
 
 
@@ -198,15 +200,15 @@ def describe(app: FastAPI) -> None:
     """Add bearer tokens and refusals to an app's OpenAPI document."""
     framework = app.openapi
 
-    def described() -> Json:
+    def openapi_document() -> Json:
         if app.openapi_schema is None:
-            app.openapi_schema = _described(framework())
+            app.openapi_schema = _add_security_and_refusals(framework())
         return app.openapi_schema
 
-    app.openapi = described
+    app.openapi = openapi_document
 
 
-def _described(spec: Json) -> Json:
+def _add_security_and_refusals(spec: Json) -> Json:
     schemas: Json = spec["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)

@@ -95,7 +95,7 @@ class PemSigner:
         return self._newest
 
     def sign(self, kid: str, message: bytes) -> bytes:
-        # Hash with `hashlib`: the key would look up SHA-256 anew for each signature.
+        # Hash with `hashlib`, which is faster: the key would look up SHA-256 for each signature.
         digest = hashlib.sha256(message).digest()
         r, s = decode_dss_signature(self._keys[kid].sign(digest, _ES256))
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
@@ -137,11 +137,11 @@ def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
 class TaskTokens:
     """Mint and verify tokens. A token minted or verified by this process is not verified again."""
 
-    def __init__(self, signer: Signer, *, remember: int = 20_000) -> None:
+    def __init__(self, signer: Signer, *, cache_size: int = 20_000) -> None:
         self._signer = signer
         self._generation = signer.generation()
         self._known: OrderedDict[bytes, Capability] = OrderedDict()
-        self._remember = remember
+        self._cache_size = cache_size
         # A `jti` must be unique, not secret; the signature protects the token.
         self._series = token_hex(12)
         self._numbers = itertools.count()
@@ -202,7 +202,7 @@ class TaskTokens:
     def renew(self, token: str) -> str:
         """Mint a token with the same scope and a new lifetime.
 
-        The caller must verify the token and the fence before.
+        The caller must have verified the token and the fence.
         """
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
         life = claims["exp"] - claims["iat"]
@@ -233,7 +233,7 @@ class TaskTokens:
 
     def _store(self, token: str, capability: Capability) -> None:
         self._known[_fingerprint(token)] = capability
-        if len(self._known) > self._remember:
+        if len(self._known) > self._cache_size:
             self._known.popitem(last=False)
 
 
@@ -243,7 +243,7 @@ def _header(kid: str) -> bytes:
 
 
 def _base64(data: bytes) -> bytes:
-    # As `base64.urlsafe_b64encode`, without its intermediate copies.
+    # The same result as `base64.urlsafe_b64encode`, without its intermediate copies.
     return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=")
 
 
@@ -265,7 +265,7 @@ def _capability(claims: dict[str, Any]) -> Capability:
         for d in claims["datasets"]
     )
     writes = frozenset(str(p) for p in s3["write_prefixes"])
-    checked = {UUID(one) for one in claims.get("doubts", [])}
+    checked = {UUID(text) for text in claims.get("doubts", [])}
     return Capability(
         org_id=UUID(claims["org_id"]),
         task_id=UUID(claims["task_id"]),

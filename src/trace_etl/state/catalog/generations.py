@@ -30,12 +30,12 @@ async def insert_datasets(
 ) -> dict[OutputName, UUID]:
     """Insert the missing datasets of a DAG's outputs. Returns all ids by output."""
     shared = await _insert_buffered_datasets(conn, org_id, dag)
-    every = [(job.name, output) for job in dag.jobs for output in job.outputs]
-    own = [output for output in every if output not in shared]
+    outputs = [(job.name, output) for job in dag.jobs for output in job.outputs]
+    unshared = [output for output in outputs if output not in shared]
     values = {
         "org_id": org_id,
-        "job_ids": [jobs[job] for job, _ in own],
-        "outputs": [output for _, output in own],
+        "job_ids": [jobs[job] for job, _ in unshared],
+        "outputs": [output for _, output in unshared],
     }
     await conn.execute(_INSERT_DATASETS, values)
     rows = await (await conn.execute(_FIND_DATASETS, values)).fetchall()

@@ -68,11 +68,11 @@ def _require_agreement(shared: dict[str, dict[str, Any]], producers: list[tuple[
     """Raise NameTaken with the fields in which the producers of a buffered name differ."""
     differences: list[str] = []
     for name, producer, columns, unique_key in producers:
-        mine = make_buffered_dataset(
+        declared = make_buffered_dataset(
             name, shared[name]["columns"], shared[name].get("unique_key", [])
         )
         for field, how in find_producer_conflicts(
-            mine, make_buffered_dataset(name, columns, unique_key)
+            declared, make_buffered_dataset(name, columns, unique_key)
         ):
             differences.append(f"{name!r} differs from {producer} in {field}: {how}")
     if differences:

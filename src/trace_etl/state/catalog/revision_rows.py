@@ -57,9 +57,9 @@ async def insert_revisions(
 
 
 def _revision_columns(job: Job) -> dict[str, Any]:
-    whole = job_definition(job)
-    columns = {k: v for k, v in whole.items() if k not in ("name", "inputs", "outputs")}
-    return {**columns, "definition": whole}
+    definition = job_definition(job)
+    columns = {k: v for k, v in definition.items() if k not in ("name", "inputs", "outputs")}
+    return {**columns, "definition": definition}
 
 
 _INSERT_INPUTS = """
@@ -82,10 +82,10 @@ async def insert_inputs(
     rows: list[dict[str, Any]] = []
     for job in new:
         for n, item in enumerate(job.inputs):
-            inside = item.job is not None and item.output is not None
+            is_inside_dag = item.job is not None and item.output is not None
             dataset = (
                 datasets[item.job or "", item.output or ""]
-                if inside
+                if is_inside_dag
                 else upstream[item.dataset or ""]
             )
             rows.append(
@@ -94,7 +94,7 @@ async def insert_inputs(
                     "input_index": n,
                     "name": item.name,
                     "dataset_uuid": str(dataset),
-                    "dataset_version": str(versions[dataset]) if inside else None,
+                    "dataset_version": str(versions[dataset]) if is_inside_dag else None,
                     "where_map": item.where or None,
                 }
             )

@@ -31,4 +31,4 @@ async def replace_caps(conn: Conn, caps: Mapping[str, int]) -> None:
     await conn.execute(_DELETE_OTHERS, values)
     await conn.execute(_UPSERT, values)
     await conn.execute(_UPDATE_JOBS)
-    await conn.execute(_WAKE)  # a cap may have increased
+    await conn.execute(_WAKE)  # tasks can start if a cap has increased

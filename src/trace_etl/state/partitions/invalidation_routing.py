@@ -11,8 +11,8 @@ UPDATE invalidations SET routed_at = now() WHERE invalidation_id = ANY(%(invalid
 _FIND_SCOPES = """
 SELECT coalesce(jsonb_agg(s), '[]')::text FROM rerun_scopes(%(invalidation_ids)s) s
 """
-# A cursor dataset emits the rewritten blocks again, with cursors that its consumers have already
-# passed.
+# A dataset with cursors emits events for the rewritten blocks again. Their cursors are not after the
+# positions of the consumers, so the positions move back.
 _REWIND_CURSORS = """
 UPDATE consumer_cursors k SET cursor_value = w.first_block - 1, advanced_at = now()
   FROM (SELECT r.job_id, r.generation_hash, r.dataset_version,

@@ -39,7 +39,7 @@ class Deployment:
     changed: bool
     plan: DeployPlan
     backfilled: list[UUID]
-    """The revisions that got tasks for everything their inputs already hold."""
+    """The revisions for which tasks were created, for all data that their inputs already hold."""
 
 
 _TEXT = "SELECT text FROM dag_versions WHERE dag_version = %(dag_version)s"
@@ -190,8 +190,9 @@ UPDATE jobs j SET active = true,
        AS w (job_id, revision_id, building)
  WHERE j.job_id = w.job_id
 """
-# A new output becomes current immediately, even if its job is being built: it has no older rows to
-# serve. So does a buffered dataset, because its generation depends only on the declared columns.
+# A new output becomes current immediately, even if its job is being built: there are no older rows to
+# serve. A buffered dataset also becomes current immediately, because its generation depends only on the
+# declared columns.
 _POINT_DATASETS = """
 UPDATE datasets d
    SET dataset_version = CASE WHEN w.building AND d.dataset_version IS NOT NULL
@@ -209,7 +210,7 @@ UPDATE datasets d
 async def _set_pointers(
     conn: Conn, dag_id: UUID, planned: DeployPlan, written: WrittenDefinition
 ) -> None:
-    """Make each job current, or build it beside the current one, as the plan says."""
+    """Point each job at its new revision: as current, or as being built, as the plan says."""
     remaining = [job for job in planned.jobs if job.action != "retire"]
     values = {
         "job_ids": [written.jobs[job.name] for job in remaining],
@@ -235,8 +236,12 @@ async def _create_tasks(
     await backfill_consumers.backfill(conn, new)
     ranges: list[tuple[UUID, int, int]] = []
     for job in dag.jobs:
-        if boot := job.bootstrap:
-            pieces = split_range(boot.start, boot.end, boot.chunk or boot.end - boot.start + 1)
+        if bootstrap := job.bootstrap:
+            pieces = split_range(
+                bootstrap.start,
+                bootstrap.end,
+                bootstrap.chunk or bootstrap.end - bootstrap.start + 1,
+            )
             ranges += [(written.jobs[job.name], *piece) for piece in pieces]
     if ranges:
         await backfill_consumers.bootstrap(conn, ranges)

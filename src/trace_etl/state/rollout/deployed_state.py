@@ -70,7 +70,7 @@ class DeployedDag:
 
 
 async def get_deployed_dag(conn: Conn, org_id: UUID, dag: Dag) -> DeployedDag:
-    """Read what is deployed under a DAG's name, with the contents that the new file replaces."""
+    """Read the deployed version of a DAG, with the contents that the new file replaces."""
     row = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
     if row is None:
         return DeployedDag(None, None, {}, {}, {})

@@ -15,8 +15,8 @@ UPDATE jobs j SET revision_id = m.revision_id, building_revision_id = NULL, acti
   FROM dag_version_jobs m
  WHERE m.dag_version = %(dag_version)s AND j.job_id = m.job_id
 """
-# The revisions whose generation becomes current again. They must process the input changes of the time
-# when it was not current.
+# The revisions whose generation becomes current again. They must process the changes of their inputs
+# since it was last current.
 _RETURNING = """
 SELECT m.revision_id FROM dag_version_jobs m JOIN jobs j USING (job_id)
   JOIN job_revisions now ON now.revision_id = j.revision_id

@@ -21,8 +21,8 @@ UPDATE datasets d SET dataset_version = d.building_version, building_version = N
  WHERE j.dag_id = %(dag_id)s AND d.job_id = j.job_id AND d.building_version IS NOT NULL
 RETURNING d.dataset_uuid
 """
-# No partition may be committed between the last coverage check and the move of the pointers. The lock
-# follows the updates of tasks, because a completion also locks its task before its partitions.
+# No partition may be committed between the last coverage check and the move of the pointers. The table is
+# locked after the tasks are updated, because a completion also locks its task before its partitions.
 _LOCK_PARTITIONS = "LOCK TABLE partitions IN SHARE ROW EXCLUSIVE MODE"
 _LIMIT_WAIT = "SET LOCAL lock_timeout = '5s'"  # commits of partitions wait behind this lock
 

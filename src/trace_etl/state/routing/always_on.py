@@ -17,7 +17,7 @@ _TIMEOUT_SECONDS = 365 * 86400
 # One replica at a time: a second replica would restart a task before its delay has passed.
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('trace.always_on', 0))"
 
-# Stop tasks whose job was removed, paused by a person or redeployed with another definition. A running
+# Stop tasks whose job was removed, paused by a user or redeployed with another definition. A running
 # task is asked to stop, a waiting one is canceled. Backpressure stops no task: the heartbeat reply asks a
 # running task to hold, and a task that does not run is not started.
 _STOP = """

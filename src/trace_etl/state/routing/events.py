@@ -87,12 +87,13 @@ async def trigger(
 #
 # An edge inside a DAG reads one generation, an edge across DAGs the current one. So an upstream
 # generation that a deploy does not change triggers both the live revision and the one being built. A
-# generation that is being built triggers only the latter. A retired generation triggers none.
+# generation that is being built triggers only the revision being built. A retired generation triggers none.
 #
 # The event of a paused job is deferred: the job gets its tasks when it resumes. If the producer is a bulk
 # task of a job with normal priority (a backfill, a rebuild), the tasks downstream are bulk too.
 #
-# With `hold`, the caller sends the wake-ups itself: the outbox retries them later.
+# With `hold`, the caller sends the wake-ups itself. The outbox sends them after that time if the caller
+# has not deleted them.
 _ROUTE = """
 WITH event AS (
     UPDATE events e SET routed_at = now()

@@ -45,7 +45,7 @@ WITH edge AS MATERIALIZED (
        AND m.generation_hash = c.generation_hash AND m.dataset_version = c.dataset_version
      WHERE NOT is_paused(j, c.bulk)
 ), behind AS MATERIALIZED (
-    -- A probe of the index for each edge: as a semi join this would read every partition.
+    -- The lateral join probes the index once per edge. A semi join would read every partition.
     SELECT e.* FROM edge e CROSS JOIN LATERAL (
            SELECT FROM partitions p
             WHERE p.dataset_version = e.dataset_version
@@ -76,7 +76,7 @@ WITH edge AS MATERIALIZED (
             WHERE e.dataset_version = s.dataset_version AND e.scope_key = 'p:' || s.partition_key
               AND EXISTS (SELECT FROM deferred_events d
                            WHERE d.event_id = e.event_id AND d.job_id = s.job_id)
-           OFFSET 0)  -- row by row: an anti join would read every event
+           OFFSET 0)  -- prevents an anti join, which would read every event
        AND NOT EXISTS (
            SELECT FROM partition_inputs l
              JOIN job_outputs o
@@ -108,8 +108,8 @@ async def compare_partitions(
     return Comparison(row[0], row[1]) if row else Comparison(0, 0)
 
 
-# An event's time is the start of its transaction. No event can appear that is older than every running
-# transaction, so each event is read once.
+# An event's time is the start of its transaction. A new event cannot be older than the oldest running
+# transaction, so older events are complete and each event is read once.
 _TAKE_EVENTS = """
 WITH mark AS (
     SELECT accepted_at FROM reconciled_events
@@ -127,7 +127,7 @@ WITH mark AS (
     UPDATE reconciled_events SET accepted_at = upto.at FROM upto WHERE upto.at IS NOT NULL
 )
 SELECT count(*), coalesce(array_agg(e.event_id) FILTER (
-           WHERE e.routed_at IS NULL  -- a deferred event is not lost
+           WHERE e.routed_at IS NULL  -- and not deferred: the resumed consumer gets a deferred event
              AND NOT EXISTS (SELECT FROM deferred_events d WHERE d.event_id = e.event_id)), '{}')
   FROM events e
  WHERE e.accepted_at > (SELECT accepted_at FROM mark) AND e.accepted_at <= (SELECT at FROM upto)

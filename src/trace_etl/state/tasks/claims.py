@@ -43,9 +43,9 @@ class ClaimedTask(NamedTuple):
 
 # The statement that starts a task also pins its input partitions.
 #
-# The `||` keep the planner to the primary key of `tasks`. The one on `t.status` excludes the indexes over
-# queued tasks. The one on `l.worker_id` makes the planner expect one request instead of a hundred, for
-# which it would scan a small table.
+# The two `||` make the planner use the primary key of `tasks`. The one on `t.status` excludes the indexes
+# over queued tasks. The one on `l.worker_id` makes the planner expect one request. Without it, the planner
+# expects a hundred requests and scans the whole table if the table is small.
 _CLAIM = """
 UPDATE tasks t
    SET status = 'Running', lease_token = l.lease_token, worker_id = l.worker_id,
@@ -150,7 +150,7 @@ SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, tim
 
 
 async def get_claimed(conn: Conn, task_id: UUID) -> ClaimedTask:
-    """Return the payload columns of a task, whatever its status. Raises NotFound."""
+    """Return the payload columns of a task in any status. Raises NotFound."""
     rows = await conn.rows(_GET, {"task_id": task_id.hex}, ClaimedTask._make)
     if not rows:
         raise NotFound(f"no task {task_id}")

@@ -69,9 +69,9 @@ ON CONFLICT DO NOTHING
 _LOCK_MARKS = "SELECT org_id FROM task_tally_marks ORDER BY org_id FOR UPDATE SKIP LOCKED"
 # The mark moves at most to the oldest transaction that still runs: no later commit has a smaller id.
 #
-# A correction has the id of the transaction that ended its task. Before the old mark, the end was counted
-# and is subtracted. Between the old and the new mark, the end is not in this batch: the task's row has
-# changed since.
+# A correction has the id of the transaction that ended its task. If the id is before the old mark, the end
+# was counted and is subtracted. If the id is between the old and the new mark, the end was not counted and
+# is not in this batch, because the task's row has changed since.
 _ADVANCE_MARK = """
 WITH batch_end AS (
     SELECT (t.changed_xid::text::numeric + 1)::text::xid8 AS counted_to FROM tasks t
@@ -111,7 +111,7 @@ async def advance_counts(conn: Conn, *, limit: int) -> int:
     await conn.execute(_CREATE_MARKS)
     orgs = [row[0] for row in await (await conn.execute(_LOCK_MARKS)).fetchall()]
     more = 0
-    for org_id in orgs:  # one statement each: its snapshot must be younger than the lock
+    for org_id in orgs:  # one statement per org, because its snapshot must be newer than the lock
         values = {"org_id": org_id, "limit": limit, "mark": await _read_mark(conn, org_id)}
         row = await (await conn.execute(_ADVANCE_MARK, values)).fetchone()
         more += bool(row and row[0])

@@ -80,7 +80,7 @@ async def _chunks(
         end, deleted_up_to = await feed.head()
         if after is not None and (after > end or after.xid < deleted_up_to):
             yield render_event(
-                "reset", {"reason": "changes after this position are not stored any more"}, _id(end)
+                "reset", {"reason": "changes after this position are no longer stored"}, _id(end)
             )
             after = None
         after = after or end

@@ -30,22 +30,23 @@ async def deploy(body: DeployRequest, user: CallerDep, ctx: ContextDep) -> Deplo
         (output.job, output.output): [column.model_dump() for column in output.columns]
         for output in body.columns
     }
-    done = await transact(
+    deployment = await transact(
         ctx.pool,
         lambda conn: deploys.deploy(conn, user.org_id, dag, body.text, base=base, columns=columns),
     )
     await transact(
-        ctx.pool, lambda conn: backfill_consumers.backfill(conn, done.backfilled, only_recent=True)
+        ctx.pool,
+        lambda conn: backfill_consumers.backfill(conn, deployment.backfilled, only_recent=True),
     )
     async with ctx.pool.connection() as conn:
-        datasets = await dags.list_dag_datasets(conn, done.dag_id)
+        datasets = await dags.list_dag_datasets(conn, deployment.dag_id)
     ctx.wake.outbox.set()
     ctx.wake.generations.set()
     return DeployReply(
         dag=dag.name,
-        dag_version=done.dag_version,
-        changed=done.changed,
-        is_building=any(d.building_version for d in datasets) or done.plan.builds,
+        dag_version=deployment.dag_version,
+        changed=deployment.changed,
+        is_building=any(d.building_version for d in datasets) or deployment.plan.builds,
         jobs=[
             DeployedJob(
                 name=job.name, operator=job.operator, runtime=job.runtime, activation=job.activation
@@ -53,7 +54,7 @@ async def deploy(body: DeployRequest, user: CallerDep, ctx: ContextDep) -> Deplo
             for job in dag.jobs
         ],
         datasets=datasets,
-        plan=describe_plan(done.plan),
+        plan=describe_plan(deployment.plan),
     )
 
 

@@ -37,11 +37,11 @@ class _Families(Collector):
 async def metrics(user: CallerDep, ctx: ContextDep) -> Response:
     """Return counters of this process and gauges of the caller's org in the Prometheus text format."""
     process.LISTENERS.set(ctx.changes.listeners)
-    known = ctx.scrapes.get(user.org_id)
+    cached = ctx.scrapes.get(user.org_id)
     # Cached, so that frequent scrapes do not load Postgres.
-    if known is None or time.monotonic() - known[0] > CACHE_SECONDS:
-        known = ctx.scrapes[user.org_id] = (time.monotonic(), await _render_org(ctx, user.org_id))
-    body = generate_latest(process.REGISTRY) + known[1]
+    if cached is None or time.monotonic() - cached[0] > CACHE_SECONDS:
+        cached = ctx.scrapes[user.org_id] = (time.monotonic(), await _render_org(ctx, user.org_id))
+    body = generate_latest(process.REGISTRY) + cached[1]
     return Response(body, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -86,8 +86,8 @@ def _running(rows: list[stored.RunningTasks]) -> list[Metric]:
     for r in rows:
         by_job[r.dag, r.job] = by_job.get((r.dag, r.job), 0) + r.count
         by_operator[r.operator] = by_operator.get(r.operator, 0) + r.count
-    for place, count in by_job.items():
-        jobs.add_metric(list(place), count)
+    for labels, count in by_job.items():
+        jobs.add_metric(list(labels), count)
     for operator, count in by_operator.items():
         operators.add_metric([operator], count)
     return [jobs, operators]
@@ -110,8 +110,8 @@ def _paused(rows: list[tuple[str, str, str, str, str]]) -> Metric:
         "1 for each pause of a job.",
         labels=["dag", "job", "tier", "reason", "by"],
     )
-    for place in dict.fromkeys(rows):
-        family.add_metric(list(place), 1)
+    for labels in dict.fromkeys(rows):
+        family.add_metric(list(labels), 1)
     return family
 
 
@@ -127,9 +127,9 @@ def _pressure(queues: list[QueueItem], deferred: int) -> list[Metric]:
         labels=["dag", "job", "sheds", "reason"],
     )
     for q in queues:
-        for of, limit in (("depth", q.max_queue_depth), ("age", q.max_queue_age)):
+        for limit_kind, limit in (("depth", q.max_queue_depth), ("age", q.max_queue_age)):
             if limit is not None:
-                limits.add_metric([q.dag, q.job, of], limit)
+                limits.add_metric([q.dag, q.job, limit_kind], limit)
         if q.sheds is not None:
             tripped.add_metric([q.dag, q.job, q.sheds, q.reason or ""], q.pausing)
     events = GaugeMetricFamily(

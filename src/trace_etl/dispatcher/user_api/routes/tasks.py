@@ -50,9 +50,9 @@ async def summarise(user: CallerDep, ctx: ContextDep, dag: Name | None = None) -
 async def get_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> TaskDetail:
     """Show one task with its ended attempts."""
     async with ctx.pool.connection() as conn:
-        found = await task_queries.get_task(conn, user.org_id, task_id)
+        stored = await task_queries.get_task(conn, user.org_id, task_id)
         attempts = await task_queries.list_attempts(conn, task_id)
-    (task,) = await _explain(ctx, [found])
+    (task,) = await _explain(ctx, [stored])
     return TaskDetail(**dict(task), attempts=attempts)
 
 
@@ -76,19 +76,21 @@ async def _explain(ctx: Context, tasks: list[TaskWithFacts]) -> list[TaskWithFac
 
 
 def _explain_task(task: TaskWithFacts, runtime_has_workers: bool | None) -> TaskWithFacts:
-    known = task.model_dump(include=_TASK_FACTS)
-    facts = TaskFacts(**known, runtime_has_workers=runtime_has_workers)
+    stored_facts = task.model_dump(include=_TASK_FACTS)
+    facts = TaskFacts(**stored_facts, runtime_has_workers=runtime_has_workers)
     return task.model_copy(update={"reason": explain_task(facts)})
 
 
 async def _find_runtimes_with_workers(ctx: Context, tasks: list[TaskWithFacts]) -> dict[str, bool]:
     """Ask the queue which runtimes of the queued tasks have workers. Unknown ones are left out."""
-    known = {"dispatcher": True}
+    has_workers = {"dispatcher": True}
     try:
-        for runtime in sorted({t.runtime for t in tasks if t.status == "Queued"} - known.keys()):
+        for runtime in sorted(
+            {t.runtime for t in tasks if t.status == "Queued"} - has_workers.keys()
+        ):
             consumers = await ctx.queue.consumers(runtime)
             if consumers is not None:
-                known[runtime] = bool(consumers)
+                has_workers[runtime] = bool(consumers)
     except QueueUnavailable as error:
         _log.warning("queue_unavailable", error=repr(error))
-    return known
+    return has_workers

@@ -40,14 +40,14 @@ async def deliver(
     # Until the signature is verified, the answer must not depend on the source: it may not exist.
     body = await _read_body(request)
     async with ctx.pool.connection() as conn:
-        to = await webhooks.find_source(conn, org or str(ctx.webhooks.org_id), dag, job)
+        source = await webhooks.find_source(conn, org or str(ctx.webhooks.org_id), dag, job)
     target = f"{org or ''}/{dag}/{job}"
     signature = Signature(x_trace_timestamp, x_trace_delivery, target, x_trace_signature)
-    signature.verify(body, ctx.webhooks.get_secrets(to), window=ctx.webhooks.window)
-    assert to is not None  # the signature of an unknown webhook is never valid
-    if len(body) > (max_bytes := to.options.get("max_bytes", MAX_BYTES)):
+    signature.verify(body, ctx.webhooks.get_secrets(source), window=ctx.webhooks.window)
+    assert source is not None  # the signature of an unknown webhook is never valid
+    if len(body) > (max_bytes := source.options.get("max_bytes", MAX_BYTES)):
         raise TooLarge(f"the body exceeds the limit of this source, {max_bytes} bytes")
-    scope = find_scope(_parse(body), to.options.get("scope", DEFAULT_SCOPE))
+    scope = find_scope(_parse(body), source.options.get("scope", DEFAULT_SCOPE))
     if not x_trace_delivery.isascii() or not x_trace_delivery.isprintable() or not x_trace_delivery:
         raise Invalid(
             [
@@ -59,7 +59,7 @@ async def deliver(
         )
     async with transaction(ctx.pool) as conn:
         event_id, created = await webhooks.deliver(
-            conn, to, x_trace_delivery, scope, hashlib.sha256(body).digest()
+            conn, source, x_trace_delivery, scope, hashlib.sha256(body).digest()
         )
     ctx.wake.outbox.set()
     return DeliveryReply(
@@ -68,7 +68,7 @@ async def deliver(
         partition_key=scope.span.key if scope.span else None,
         cursor=scope.cursor,
         created=created,
-        deferred_by=to.deferred_by,
+        deferred_by=source.deferred_by,
     )
 
 

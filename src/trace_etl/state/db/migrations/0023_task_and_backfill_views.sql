@@ -42,7 +42,7 @@ SELECT o.outbox_id, o.kind, o.target, o.subject, o.tries, o.next_try_at, o.faile
 -- --- always_on sources ------------------------------------------------------------------------
 
 -- The generations of always_on sources that need a running task: live or being built, and not paused
--- by a person. `is_held` is true while backpressure pauses the job.
+-- by a user. `is_held` is true while backpressure pauses the job.
 CREATE VIEW always_on_sources AS
 SELECT DISTINCT ON (j.job_id, r.generation_hash)
        j.org_id, j.job_id, r.revision_id, r.generation_hash, r.runtime, r.priority = 'bulk' AS bulk,

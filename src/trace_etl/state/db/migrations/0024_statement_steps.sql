@@ -2,8 +2,8 @@
 
 -- --- claims -----------------------------------------------------------------------------------
 
--- The oldest uncapped tasks of each job that is not paused, for the time while any job is paused. Empty
--- without a scan of the jobs if nothing is queued for the runtime.
+-- The oldest uncapped tasks of each job that is not paused. Claims use it while any job is paused. If
+-- nothing is queued for the runtime, the result is empty and the jobs are not scanned.
 CREATE FUNCTION uncapped_queue_beside_pauses(of_runtime text, per_job bigint, max_tasks bigint)
 RETURNS TABLE (task_id uuid, bulk boolean, queued_at timestamptz) LANGUAGE sql STABLE BEGIN ATOMIC
     SELECT t.task_id, t.bulk, t.queued_at

@@ -13,12 +13,12 @@ def find_cycles(upstream: Mapping[str, Sequence[str]]) -> list[list[str]]:
     for first in upstream:
         trail: dict[str, list[str]] = {first: list(upstream[first])} if first not in done else {}
         while trail:
-            name, left = next(reversed(trail.items()))
-            if not left:
+            name, pending = next(reversed(trail.items()))
+            if not pending:
                 done.add(name)
                 del trail[name]
                 continue
-            parent = left.pop()
+            parent = pending.pop()
             if parent in trail:
                 path = list(trail)
                 cycles.append(path[path.index(parent) :][::-1])
@@ -33,9 +33,9 @@ def sort_topologically(upstream: Mapping[str, Sequence[str]]) -> list[str]:
     for first in upstream:
         trail = [first]
         while trail:
-            left = [parent for parent in upstream[trail[-1]] if parent not in done]
-            if left:
-                trail.append(left[0])
+            pending = [parent for parent in upstream[trail[-1]] if parent not in done]
+            if pending:
+                trail.append(pending[0])
             else:
                 done[trail.pop()] = None
     return list(done)

@@ -64,7 +64,7 @@ class DecodeConfig(OperatorConfig):
 
     def parse_events(self) -> dict[str, EventAbi]:
         """Return the event of each output. Raises BadAbi."""
-        return {output: self._find_event(given) for output, given in self.events.items()}
+        return {output: self._find_event(event) for output, event in self.events.items()}
 
     def check_job(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str | None:
         try:
@@ -73,9 +73,9 @@ class DecodeConfig(OperatorConfig):
             return str(error)
         if any(event.anonymous for event in events.values()) and not self.addresses:
             return "anonymous events cannot be recognised by their logs; list the contracts in `addresses`"
-        wanted = set(self.events)
-        if set(outputs) - {UNDECODED} != wanted:
-            names = ", ".join(sorted(wanted))
+        expected = set(self.events)
+        if set(outputs) - {UNDECODED} != expected:
+            names = ", ".join(sorted(expected))
             return f"outputs must be those of `events` ({names}) and optionally {UNDECODED}"
         return None
 
@@ -120,8 +120,10 @@ class EnrichConfig(OperatorConfig):
     def check_job(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str | None:
         expected = 1 if self.labels else 2
         if len(inputs) != expected:
-            why = "`labels` replace the second" if self.labels else "the second is the lookup table"
-            return f"needs {expected} input{'s' * (expected > 1)}, not {len(inputs)}: {why}"
+            reason = (
+                "`labels` replace the second" if self.labels else "the second is the lookup table"
+            )
+            return f"needs {expected} input{'s' * (expected > 1)}, not {len(inputs)}: {reason}"
         if self.labels and list(self.on.values()) != ["value"]:
             return "`labels` need exactly one column in `on`, as `on: {your_column: value}`"
         return None

@@ -55,10 +55,10 @@ def _parse_sections(data: _Raw, errors: list[ErrorDetails]) -> ParsedSections:
     """Parse every section, without the fields that the schema refuses."""
     invalid: dict[FieldPath, set[str]] = {}
     for error in errors:
-        place: FieldPath = error["loc"]
-        depth = 2 if place[0] in ("jobs", "publish") and len(place) > 1 else 1
-        field = str(place[depth]) if len(place) > depth else ""
-        invalid.setdefault(place[:depth], set()).add(field)
+        path: FieldPath = error["loc"]
+        depth = 2 if path[0] in ("jobs", "publish") and len(path) > 1 else 1
+        field = str(path[depth]) if len(path) > depth else ""
+        invalid.setdefault(path[:depth], set()).add(field)
     jobs, publish = _as_list(data.get("jobs")), _as_list(data.get("publish"))
     return ParsedSections(
         name=str(data.get("name")),
@@ -72,7 +72,7 @@ def _parse_sections(data: _Raw, errors: list[ErrorDetails]) -> ParsedSections:
             _parse_section(PublishSection, p, invalid.get(("publish", n), set()))
             for n, p in enumerate(publish)
         ],
-        invalid={place: fields for place, fields in invalid.items() if len(place) == 2},
+        invalid={path: fields for path, fields in invalid.items() if len(path) == 2},
     )
 
 

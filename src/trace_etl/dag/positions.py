@@ -53,10 +53,10 @@ def locate(text: str) -> Located:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        what = error.problem or "syntax error"
-        if error.context and what.startswith("but "):
-            what = f"{error.context}, {what}"
-        raise Invalid([Fault("", f"invalid YAML: {what}", *where)]) from error
+        problem = error.problem or "syntax error"
+        if error.context and problem.startswith("but "):
+            problem = f"{error.context}, {problem}"
+        raise Invalid([Fault("", f"invalid YAML: {problem}", *where)]) from error
     except yaml.YAMLError as error:
         raise Invalid([Fault("", f"invalid YAML: {error}", 1, 1)]) from error
     except RecursionError as error:

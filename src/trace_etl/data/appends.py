@@ -107,9 +107,9 @@ def merge_rows(conn: Conn, target: AppendTarget) -> int:
 def _upsert_statement(target: AppendTarget) -> sql.Composed:
     """Of several rows with the same key, keep the row of the newest block."""
     names: Sequence[str] = target.schema.names
-    rest = [name for name in names if name not in target.key]
+    other_columns = [name for name in names if name not in target.key]
     newest = sql.SQL("{} DESC NULLS LAST")
-    latest = [newest.format(sql.Identifier(name)) for name in _POSITION if name in rest]
+    latest = [newest.format(sql.Identifier(name)) for name in _POSITION if name in other_columns]
     order = [*_identifiers(target.key), *latest]
     return sql.SQL(
         "INSERT INTO {table} AS t ({names}) SELECT DISTINCT ON ({key}) {names} FROM {staging} "
@@ -120,14 +120,14 @@ def _upsert_statement(target: AppendTarget) -> sql.Composed:
         names=sql.SQL(", ").join(_identifiers(names)),
         key=sql.SQL(", ").join(_identifiers(target.key)),
         order=sql.SQL(", ").join(order),
-        action=_conflict_action(rest),
+        action=_conflict_action(other_columns),
     )
 
 
-def _conflict_action(rest: Sequence[str]) -> sql.Composable:
-    if not rest:
+def _conflict_action(columns: Sequence[str]) -> sql.Composable:
+    if not columns:
         return sql.SQL("NOTHING")
-    assigned = [sql.SQL("{0} = excluded.{0}").format(name) for name in _identifiers(rest)]
+    assigned = [sql.SQL("{0} = excluded.{0}").format(name) for name in _identifiers(columns)]
     return sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(assigned))
 
 

@@ -162,8 +162,10 @@ def _upsert(conn: Conn, target: BufferTable, batch: Any) -> None:
     conn.execute(sql.SQL("CREATE TEMP TABLE {} (LIKE {}) ON COMMIT DROP").format(staging, table))
     hot_tables.copy_rows(conn, "incoming", [batch])
     names = batch.schema.names
-    rest = [name for name in names if name not in target.key]
-    assigned = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in rest]
+    other_columns = [name for name in names if name not in target.key]
+    assigned = [
+        sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in other_columns
+    ]
     # Rows are locked in the order of the key, so two concurrent batches cannot deadlock.
     conn.execute(
         sql.SQL(

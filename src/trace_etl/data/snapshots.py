@@ -13,7 +13,7 @@ from trace_etl.data.errors import DataUnavailable, first_line
 from trace_etl.data.table_reader import Condition
 
 _READ_ONLY = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-# A reader may be killed at any time. Without this, Postgres notices only when it sends rows.
+# A reader may be killed at any time. Without this setting, Postgres notices only when it sends rows.
 _NOTICE_LOST_CLIENT = "SET LOCAL client_connection_check_interval = '1s'"
 
 

@@ -44,7 +44,7 @@ class TooLarge(TraceError, code="too_large"):
 
 
 class TooManyRequests(TraceError, code="too_many_requests"):
-    """One caller sends more requests than it may. The same call may succeed later."""
+    """The caller sends more requests than are allowed. The same call may succeed later."""
 
     retryable = True
 

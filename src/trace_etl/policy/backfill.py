@@ -86,8 +86,8 @@ def plan_chunks(
     return sorted(chunks, key=lambda chunk: chunk.span.start)
 
 
-def _overlap(one: Range, other: Range) -> bool:
-    return one.start <= other.end and other.start <= one.end
+def _overlap(a: Range, b: Range) -> bool:
+    return a.start <= b.end and b.start <= a.end
 
 
 def _subtract(spans: Iterable[Range], removed: Iterable[Range]) -> list[Range]:

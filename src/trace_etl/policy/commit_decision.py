@@ -49,15 +49,21 @@ def decide_commit(
         return CommitDecision.SUPERSEDED if same[0].is_newer else CommitDecision.COMMIT
     if span is None:
         return CommitDecision.COMMIT
-    others = [(e, e.span) for e in existing if e.span is not None]
-    around = [e for e, other in others if other.start <= span.start and span.end <= other.end]
+    overlapping = [(e, e.span) for e in existing if e.span is not None]
+    around = [
+        e
+        for e, other_span in overlapping
+        if other_span.start <= span.start and span.end <= other_span.end
+    ]
     if any(e.is_newer or e.is_cured for e in around):
         return CommitDecision.SUPERSEDED
-    if follows and _are_covering(span, [other for _, other in others]):
+    if follows and _are_covering(span, [other_span for _, other_span in overlapping]):
         return CommitDecision.SUPERSEDED
-    if any(other.start < span.start or span.end < other.end for _, other in others):
+    if any(
+        other_span.start < span.start or span.end < other_span.end for _, other_span in overlapping
+    ):
         return CommitDecision.OVERLAP
-    is_partly_older = not follows and any(e.is_newer for e, _ in others)
+    is_partly_older = not follows and any(e.is_newer for e, _ in overlapping)
     return CommitDecision.RUN_AGAIN if is_partly_older else CommitDecision.COMMIT
 
 

@@ -168,14 +168,14 @@ def _explain_new_generation(
     job: Job, fields: list[FieldDifference], changed: set[str]
 ) -> list[str]:
     tuning = {f"config.{name}" for name in tuning_fields(job.operator)}
-    own = [
+    changed_fields = [
         f.field
         for f in fields
         if f.field.split(".")[0].split("[")[0] in GENERATION_FIELDS and f.field not in tuning
     ]
     upstream = sorted({i.job for i in job.inputs if i.job in changed})
     # Neither its fields nor upstream jobs changed: the same rows are written to another dataset.
-    return own + [f"upstream {name}" for name in upstream] or ["publish"]
+    return changed_fields + [f"upstream {name}" for name in upstream] or ["publish"]
 
 
 def published_outputs(dag: Dag) -> dict[str, str]:

@@ -55,11 +55,11 @@ def generation_hashes(dag: Dag) -> dict[str, str]:
     return hashes
 
 
-def _select_generation_fields(whole: dict[str, Any]) -> dict[str, Any]:
+def _select_generation_fields(definition: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a definition that determines the job's rows."""
-    tuning = tuning_fields(whole["operator"])
-    config = {key: value for key, value in whole["config"].items() if key not in tuning}
-    return {**{field: whole.get(field) for field in GENERATION_FIELDS}, "config": config}
+    tuning = tuning_fields(definition["operator"])
+    config = {key: value for key, value in definition["config"].items() if key not in tuning}
+    return {**{field: definition.get(field) for field in GENERATION_FIELDS}, "config": config}
 
 
 def tuning_fields(operator: str) -> frozenset[str]:

@@ -50,10 +50,10 @@ def explain_task(facts: TaskFacts) -> str | None:
 
 
 def _explain_failure(facts: TaskFacts) -> str:
-    why = facts.error_message or "the worker gave no reason"
+    reason = facts.error_message or "the worker gave no reason"
     if facts.retry_at is None:
-        return f"failed permanently at attempt {facts.attempt} of {facts.max_attempts}: {why}"
-    return f"retry at {_format_utc(facts.retry_at)} (attempt {facts.attempt} failed: {why})"
+        return f"failed permanently at attempt {facts.attempt} of {facts.max_attempts}: {reason}"
+    return f"retry at {_format_utc(facts.retry_at)} (attempt {facts.attempt} failed: {reason})"
 
 
 @dataclass(frozen=True)

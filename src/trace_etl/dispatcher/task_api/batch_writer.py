@@ -125,10 +125,12 @@ class BatchWriter(Generic[T, R]):
         if not self._waiting:
             return
         loop = asyncio.get_running_loop()
-        left = self._started_at + _OVERTAKE_AFTER - loop.time()
-        if left <= 0 and len(self._flushes) + self._is_writing_alone < self._parallel:
+        seconds_left = self._started_at + _OVERTAKE_AFTER - loop.time()
+        if seconds_left <= 0 and len(self._flushes) + self._is_writing_alone < self._parallel:
             self._start(self._flush())
-        self._timer = loop.call_later(max(left, _OVERTAKE_AFTER / 2), self._overtake_slow_batch)
+        self._timer = loop.call_later(
+            max(seconds_left, _OVERTAKE_AFTER / 2), self._overtake_slow_batch
+        )
 
     async def _drain(self) -> None:
         try:
@@ -194,18 +196,18 @@ class BatchWriter(Generic[T, R]):
         return results
 
     async def _attempt(self, items: list[T]) -> list[R | Exception]:
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 return await self._connections.use(lambda conn: self._perform(conn, items))
             except CONFLICT_ERRORS as error:
                 if len(items) > 1:
                     raise  # the caller retries one by one, so only the conflicting item fails
-                if not left or isinstance(error, LockNotAvailable):
+                if not tries_left or isinstance(error, LockNotAvailable):
                     raise Unavailable("another request holds a lock on this task; retry") from error
                 _log.warning("batch_retried", writer=self._name, error=repr(error))
             except CONNECTION_ERRORS as error:
-                if not left:
+                if not tries_left:
                     raise Unavailable("Postgres state is unavailable; retry the request") from error
                 _log.warning("batch_retried", writer=self._name, error=repr(error))
-                await asyncio.sleep(_PAUSE * (_TRIES - left))
+                await asyncio.sleep(_PAUSE * (_TRIES - tries_left))
         raise AssertionError("unreachable")

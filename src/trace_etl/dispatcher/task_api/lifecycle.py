@@ -303,15 +303,15 @@ class Lifecycle:
 
     async def _new_events(self, events: list[bodies.Event], caller: Capability) -> list[NewEvent]:
         names = output_authorization.list_names(events, "events")
-        known = await self._resolve_names(caller.org_id, names)
-        return [output_authorization.new_event(event, caller, known) for event in events]
+        uuids = await self._resolve_names(caller.org_id, names)
+        return [output_authorization.new_event(event, caller, uuids) for event in events]
 
     async def _new_invalidations(
         self, items: list[bodies.Invalidation], caller: Capability
     ) -> list[NewInvalidation]:
         names = output_authorization.list_names(items, "invalidations")
-        known = await self._resolve_names(caller.org_id, names)
-        return [output_authorization.new_invalidation(item, caller, known) for item in items]
+        uuids = await self._resolve_names(caller.org_id, names)
+        return [output_authorization.new_invalidation(item, caller, uuids) for item in items]
 
     async def _resolve_names(self, org_id: UUID, names: dict[str, str]) -> dict[str, UUID]:
         if not names:

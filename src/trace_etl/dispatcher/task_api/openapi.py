@@ -166,8 +166,8 @@ def _refusals(calls: tuple[RpcEndpoint, ...]) -> Json:
     }
 
 
-def _refusal_name(known: list[str]) -> str:
-    return "_or_".join(known)
+def _refusal_name(codes: list[str]) -> str:
+    return "_or_".join(codes)
 
 
 def codes(call: RpcEndpoint, status: int) -> list[str]:
@@ -176,8 +176,8 @@ def codes(call: RpcEndpoint, status: int) -> list[str]:
     return [kind.code for kind in (call.conflicts if status == 409 else kinds)]
 
 
-def _refusal(status: int, known: list[str]) -> Json:
-    constraints = {"properties": {"status": {"const": status}, "code": {"enum": known}}}
+def _refusal(status: int, codes: list[str]) -> Json:
+    constraints = {"properties": {"status": {"const": status}, "code": {"enum": codes}}}
     schema = {"allOf": [{"$ref": f"{_REF}Problem"}, constraints]}
     return {"description": _MEANING[status], "content": {MEDIA_TYPE: {"schema": schema}}}
 

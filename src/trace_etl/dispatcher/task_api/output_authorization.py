@@ -40,9 +40,9 @@ def require_announceable(
     return grant
 
 
-def new_event(event: bodies.Event, caller: Capability, known: dict[str, UUID]) -> NewEvent:
+def new_event(event: bodies.Event, caller: Capability, uuids: dict[str, UUID]) -> NewEvent:
     """Build an event about one of the caller's outputs. Raises Forbidden."""
-    dataset_uuid = event.dataset_uuid or known[event.dataset or ""]
+    dataset_uuid = event.dataset_uuid or uuids[event.dataset or ""]
     grant = require_announceable(caller, dataset_uuid, event.dataset_version)
     return NewEvent(
         dataset_uuid=dataset_uuid,
@@ -58,10 +58,10 @@ def new_event(event: bodies.Event, caller: Capability, known: dict[str, UUID]) -
 
 
 def new_invalidation(
-    item: bodies.Invalidation, caller: Capability, known: dict[str, UUID]
+    item: bodies.Invalidation, caller: Capability, uuids: dict[str, UUID]
 ) -> NewInvalidation:
     """Build an invalidation of the caller's output or of an input it checks. Raises Forbidden."""
-    dataset_uuid = item.dataset_uuid or known[item.dataset or ""]
+    dataset_uuid = item.dataset_uuid or uuids[item.dataset or ""]
     grant = caller.checked_inputs.get(dataset_uuid)
     is_reported_defect = grant is not None and item.dataset_version in (None, grant.dataset_version)
     if grant is None or not is_reported_defect:

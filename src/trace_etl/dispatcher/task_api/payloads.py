@@ -122,11 +122,11 @@ class Payloads:
         return self._build(task, common, after, await _read_invalidation(conn, task))
 
     async def _get_revision_parts(self, conn: Conn, revision_id: UUID) -> _RevisionParts:
-        known = self._revisions.get(revision_id)
-        if known is None:
-            known = self._render_revision(await revisions.load_revision(conn, revision_id))
-            self._revisions[revision_id] = known
-        return known
+        parts = self._revisions.get(revision_id)
+        if parts is None:
+            parts = self._render_revision(await revisions.load_revision(conn, revision_id))
+            self._revisions[revision_id] = parts
+        return parts
 
     def _render_claim(self, task: ClaimedTask, parts: _ClaimParts, kid: str) -> bytes:
         scope = TokenScope(

@@ -165,7 +165,7 @@ class TaskTokens:
             **permissions.claims(attempt_prefix),
         }
         token = self._issue(claims, issued_at, expires_at, kid or self.kid())
-        known = Capability(
+        capability = Capability(
             org_id=org_id,
             task_id=task_id,
             attempt=attempt,
@@ -174,7 +174,7 @@ class TaskTokens:
             outputs=permissions.outputs(attempt_prefix),
             checked_inputs=permissions.checked_inputs,
         )
-        self._store(token, known)
+        self._store(token, capability)
         return token
 
     def _issue(self, scope: dict[str, Any], issued_at: int, expires_at: int, kid: str) -> str:
@@ -191,13 +191,13 @@ class TaskTokens:
         if self._generation != self._signer.generation():
             self._generation = self._signer.generation()
             self._known.clear()  # tokens of a removed key are no longer valid
-        known = self._known.get(_fingerprint(token))
-        if known is None:
-            known = self._verify(token)
-            self._store(token, known)
-        if known.expires_at <= time.time():
+        capability = self._known.get(_fingerprint(token))
+        if capability is None:
+            capability = self._verify(token)
+            self._store(token, capability)
+        if capability.expires_at <= time.time():
             raise Unauthenticated("the capability token has expired")
-        return known
+        return capability
 
     def renew(self, token: str) -> str:
         """Mint a token with the same scope and a new lifetime.

@@ -51,8 +51,8 @@ class BackfillPlan:
     @property
     def rows(self) -> int | None:
         """Estimated rows to write; None if unknown."""
-        known = [chunk.rows for chunk in self.to_build]
-        return sum(rows or 0 for rows in known) if None not in known else None
+        counts = [chunk.rows for chunk in self.to_build]
+        return sum(rows or 0 for rows in counts) if None not in counts else None
 
 
 async def plan(conn: Conn, scope: BackfillScope) -> BackfillPlan:

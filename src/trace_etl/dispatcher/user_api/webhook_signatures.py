@@ -15,7 +15,7 @@ from trace_etl.model.errors import Unauthenticated
 from trace_etl.state.routing.webhooks import WebhookSource
 
 _VERSION = "v2="
-_VALID_SECRETS = 2  # the current one and, during a rotation, the previous one
+_VALID_SECRETS = 2  # the current secret and, during a rotation, the previous one
 _log = structlog.stdlib.get_logger()
 
 
@@ -26,7 +26,7 @@ class Signature:
     timestamp: str
     delivery_id: str
     target: str
-    """`{org}/{dag}/{job}`, with the org as the URL names it: without it, empty."""
+    """`{org}/{dag}/{job}`, with the org as in the URL, or an empty org if the URL names none."""
     signature: str
 
     def verify(self, body: bytes, secrets: list[bytes], *, window: timedelta) -> None:
@@ -59,25 +59,25 @@ class WebhookSecrets:
     """The org of deliveries that name no org."""
 
     def get_secrets(self, source: WebhookSource | None) -> list[bytes]:
-        """Return two secrets. The ones that are not configured are random, and match nothing.
+        """Return two secrets. A secret that is not configured is random and matches no signature.
 
-        An unknown source and one without a secret get the same answer in the same time as one with
-        a wrong signature.
+        So a delivery to an unknown source, or to a source without a secret, gets the same answer in the
+        same time as a delivery with a wrong signature.
         """
-        found = self._read(source) if source else []
+        configured = self._read(source) if source else []
         unknown = [random.token_bytes(32) for _ in range(_VALID_SECRETS)]
-        return [*found, *unknown][:_VALID_SECRETS]
+        return [*configured, *unknown][:_VALID_SECRETS]
 
     def _read(self, source: WebhookSource) -> list[bytes]:
         name = str(source.options["secret"])
         try:
-            found = (self._find_directory(source.org_id) / name).read_bytes().split()
+            secrets = (self._find_directory(source.org_id) / name).read_bytes().split()
         except OSError as error:
             _log.warning("webhook_secret_missing", job_id=str(source.job_id), error=str(error))
             return []
-        if not found:
+        if not secrets:
             _log.warning("webhook_secret_empty", job_id=str(source.job_id), secret=name)
-        return found
+        return secrets
 
     def _find_directory(self, org_id: UUID) -> Path:
         if self.directory is None:

@@ -61,8 +61,8 @@ SELECT DISTINCT p.name, p.dataset_uuid
 
 async def find_upstream(conn: Conn, org_id: UUID, dag: Dag, text: str) -> dict[str, UUID]:
     """Return the datasets of other DAGs that this DAG reads, by published name. Raises Invalid."""
-    wanted = {i.dataset for job in dag.jobs for i in job.inputs if i.dataset}
-    if not wanted:
+    names = {i.dataset for job in dag.jobs for i in job.inputs if i.dataset}
+    if not names:
         return {}
     rows = await (
         await conn.execute(_FIND_PUBLISHED, {"org_id": org_id, "dag": dag.name})
@@ -85,7 +85,7 @@ async def find_upstream(conn: Conn, org_id: UUID, dag: Dag, text: str) -> dict[s
                 for path, name in missing
             ]
         )
-    return {name: known[name] for name in wanted}
+    return {name: known[name] for name in names}
 
 
 _INSERT_JOBS = """

@@ -51,8 +51,8 @@ async def insert_revisions(
     ]
     added = await (await conn.execute(_INSERT_REVISIONS, {"rows": Jsonb(rows)})).fetchall()
     names = {job_id: name for name, job_id in jobs.items()}
-    known = {"job_ids": list(names), "hashes": [hashes[name] for name in names.values()]}
-    existing = await (await conn.execute(_FIND_REVISIONS, known)).fetchall()
+    keys = {"job_ids": list(names), "hashes": [hashes[name] for name in names.values()]}
+    existing = await (await conn.execute(_FIND_REVISIONS, keys)).fetchall()
     return {names[row[0]]: row[1] for row in existing}, {names[row[0]] for row in added}
 
 

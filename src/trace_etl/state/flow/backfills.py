@@ -267,9 +267,11 @@ async def list_backfills(
 
 
 def _as_item(row: dict[str, Any]) -> BackfillItem:
-    rate, left = estimate_time_left(row["recent_blocks"], row["blocks_left"], row["recent_seconds"])
+    rate, seconds_left = estimate_time_left(
+        row["recent_blocks"], row["blocks_left"], row["recent_seconds"]
+    )
     counts = dict.fromkeys(get_args(ChunkState), 0) | row["chunks"]
-    return BackfillItem(**row, **counts, blocks_per_second=rate, seconds_left=left)
+    return BackfillItem(**row, **counts, blocks_per_second=rate, seconds_left=seconds_left)
 
 
 _LIST_CHUNKS = """

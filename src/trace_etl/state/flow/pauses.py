@@ -87,8 +87,8 @@ async def _find_jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dic
     values = {"org_id": org_id, "dag": dag, "job": job}
     names = {row[0]: row[1] for row in await (await conn.execute(_FIND_JOBS, values)).fetchall()}
     if not names:
-        what = f"job {job!r} in a deployed DAG {dag!r}" if job else f"deployed DAG {dag!r}"
-        raise NotFound(f"no {what}; `trace dags` lists them")
+        description = f"job {job!r} in a deployed DAG {dag!r}" if job else f"deployed DAG {dag!r}"
+        raise NotFound(f"no {description}; `trace dags` lists them")
     return names
 
 

@@ -70,7 +70,7 @@ async def route(conn: Conn, invalidation_ids: list[UUID]) -> list[UUID]:
     """Create the consumers' tasks for invalidations. Returns the ids of the tasks."""
     values: dict[str, object] = {"invalidation_ids": invalidation_ids}
     await conn.execute(_MARK_ROUTED, values)
-    found = await (await conn.execute(_FIND_SCOPES, values)).fetchone()
-    values["scopes"] = found[0] if found else "[]"
+    scopes = await (await conn.execute(_FIND_SCOPES, values)).fetchone()
+    values["scopes"] = scopes[0] if scopes else "[]"
     await conn.execute(_REWIND_CURSORS, values)
     return [row[0] for row in await (await conn.execute(_CREATE_TASKS, values)).fetchall()]

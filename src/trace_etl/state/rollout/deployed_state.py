@@ -81,8 +81,8 @@ async def get_deployed_dag(conn: Conn, org_id: UUID, dag: Dag) -> DeployedDag:
     readers = {r[0]: r[1] for r in await (await conn.execute(_READERS, key)).fetchall()}
     affected = find_affected_jobs(jobs, published, dag)
     contents = await _fetch_contents(conn, row[0], affected)
-    known = {name: replace(job, contents=contents.get(name, {})) for name, job in jobs.items()}
-    return DeployedDag(row[0], row[1], known, published, readers)
+    deployed = {name: replace(job, contents=contents.get(name, {})) for name, job in jobs.items()}
+    return DeployedDag(row[0], row[1], deployed, published, readers)
 
 
 async def _fetch_contents(

@@ -52,10 +52,10 @@ SELECT j.name AS job, d.output_name AS output, p.name, c.*
 
 
 def _build_target(row: dict[str, Any]) -> RolloutTarget:
-    held, missing = to_block_ranges(row["old_ranges"]), to_block_ranges(row["missing_ranges"])
+    old_ranges, missing = to_block_ranges(row["old_ranges"]), to_block_ranges(row["missing_ranges"])
     return RolloutTarget(
         **row,
-        blocks=sum(end - start + 1 for start, end in held),
+        blocks=sum(end - start + 1 for start, end in old_ranges),
         missing_blocks=sum(end - start + 1 for start, end in missing),
         missing=missing,
         cursor=row["old_cursor"],

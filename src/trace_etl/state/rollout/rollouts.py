@@ -111,10 +111,10 @@ async def list_building(conn: Conn) -> list[BuildingRollout]:
 
 async def get_building(conn: Conn, org_id: UUID, dag: str) -> BuildingRollout:
     """Return the rollout of a DAG that is being built. Raises NotFound, Conflict."""
-    now = await get_current(conn, org_id, dag)
-    if now.rollout_id is None or now.state != "building":
+    current = await get_current(conn, org_id, dag)
+    if current.rollout_id is None or current.state != "building":
         raise Conflict(f"the DAG {dag} has no rollout in progress")
-    return BuildingRollout(now.rollout_id, org_id, now.dag_id, dag, now.dag_version)
+    return BuildingRollout(current.rollout_id, org_id, current.dag_id, dag, current.dag_version)
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,10 @@ async def trigger(
     created = await (await conn.execute(_TRIGGER, values)).fetchone()
     if created is not None:
         return TriggerResult(created[0], True, deferred_by)
-    known = await (await conn.execute(_FIND_TRIGGERED, values)).fetchone()
-    if known is None:
+    existing = await (await conn.execute(_FIND_TRIGGERED, values)).fetchone()
+    if existing is None:
         raise NotFound(f"{span.key} was triggered before, but its event has been deleted")
-    return TriggerResult(known[0], False, deferred_by)
+    return TriggerResult(existing[0], False, deferred_by)
 
 
 # Creates one task per consumer and scope, with its wake-up, in one statement. Routing an event again

@@ -82,11 +82,11 @@ async def deliver(
     created = await (await conn.execute(_DELIVER, values)).fetchone()
     if created is not None:
         return created[0], True
-    known = await (await conn.execute(_DELIVERED, values)).fetchone()
-    if known is None or known[0] is None:
+    existing = await (await conn.execute(_DELIVERED, values)).fetchone()
+    if existing is None or existing[0] is None:
         raise NotFound(
             f"delivery {delivery_id!r} was accepted before, but its event has been deleted"
         )
-    if bytes(known[1]) != body_hash:
+    if bytes(existing[1]) != body_hash:
         raise Conflict(f"delivery {delivery_id!r} was accepted before with a different body")
-    return known[0], False
+    return existing[0], False

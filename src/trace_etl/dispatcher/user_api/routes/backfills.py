@@ -92,17 +92,17 @@ async def cancel_backfill(
         state = await steps.lock(conn, user.org_id, backfill_id)
         if state in ("complete", "failed"):
             raise Conflict(f"the backfill is {state} already")
-        done = steps.CanceledTasks(0, 0)
+        canceled = steps.CanceledTasks(0, 0)
         if state == "running":
-            done = await steps.cancel(
+            canceled = await steps.cancel(
                 conn, backfill_id, f"the backfill was canceled by {user.name}"
             )
     _log.info("backfill_canceled", backfill_id=str(backfill_id), by=user.name)
     return bodies.BackfillCanceled(
         backfill_id=backfill_id,
         state="canceled",
-        canceled_tasks=done.tasks,
-        asked_to_stop=done.running,
+        canceled_tasks=canceled.tasks,
+        asked_to_stop=canceled.running,
     )
 
 

@@ -53,16 +53,16 @@ async def rollout(
 @router.post("/dags/{name}/rollback")
 async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> RollbackReply:
     """Return to the previous version immediately."""
-    done = await transact(ctx.pool, lambda conn: rollback.roll_back(conn, user.org_id, name))
+    result = await transact(ctx.pool, lambda conn: rollback.roll_back(conn, user.org_id, name))
     async with transaction(ctx.pool) as conn:
-        await backfill_consumers.backfill(conn, done.revisions, only_recent=True)
-        await backfill_consumers.backfill_readers(conn, done.datasets, only_recent=True)
+        await backfill_consumers.backfill(conn, result.revisions, only_recent=True)
+        await backfill_consumers.backfill_readers(conn, result.datasets, only_recent=True)
     ctx.wake.outbox.set()
     return RollbackReply(
         dag=name,
-        dag_version=done.dag_version,
-        from_version=done.from_version,
-        canceled=done.canceled,
+        dag_version=result.dag_version,
+        from_version=result.from_version,
+        canceled=result.canceled,
     )
 
 
@@ -70,10 +70,10 @@ async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> RollbackRep
 async def promote(name: Name, user: CallerDep, ctx: ContextDep) -> RolloutReply:
     """Make the new generations current now, even if they are incomplete."""
     async with ctx.pool.connection() as conn:
-        one = await rollouts.get_building(conn, user.org_id, name)
-    moved = await transact(ctx.pool, lambda conn: swap.swap(conn, one, covered_as_of=None))
+        building = await rollouts.get_building(conn, user.org_id, name)
+    moved = await transact(ctx.pool, lambda conn: swap.swap(conn, building, covered_as_of=None))
     await transact(
         ctx.pool, lambda conn: backfill_consumers.backfill_readers(conn, moved, only_recent=True)
     )
     ctx.wake.outbox.set()
-    return await rollout(name, user, ctx, one.dag_version)
+    return await rollout(name, user, ctx, building.dag_version)

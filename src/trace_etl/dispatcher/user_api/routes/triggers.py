@@ -34,13 +34,13 @@ async def trigger(body: TriggerRequest, user: CallerDep, ctx: ContextDep) -> Tri
     """Emit a source's event for a block range, once."""
     span = Range.checked(body.start, body.end)
     async with transaction(ctx.pool) as conn:
-        done = await events.trigger(conn, user.org_id, body.dag, body.job, span)
+        result = await events.trigger(conn, user.org_id, body.dag, body.job, span)
     ctx.wake.outbox.set()
     return TriggerReply(
-        event_id=done.event_id,
+        event_id=result.event_id,
         dag=body.dag,
         job=body.job,
         partition_key=span.key,
-        created=done.created,
-        deferred_by=done.deferred_by,
+        created=result.created,
+        deferred_by=result.deferred_by,
     )

@@ -37,7 +37,7 @@ async def deliver(
     ] = None,
 ) -> DeliveryReply:
     """Emit the event of a webhook source for the scope in the body, once per delivery id."""
-    # Until the signature is verified, the answer must not depend on the source: it may not exist.
+    # Before the signature is verified, the answer must not show whether the source exists.
     body = await _read_body(request)
     async with ctx.pool.connection() as conn:
         source = await webhooks.find_source(conn, org or str(ctx.webhooks.org_id), dag, job)

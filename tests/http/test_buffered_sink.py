@@ -10,8 +10,9 @@ import pytest
 from support import queue_tables
 from support.buffered import SinkSetup, running_sink
 from support.dispatcher import Secrets
-from support.lifecycle import Attempt
+from support.lifecycle import Attempt, Bench
 from support.postgres import Templates
+from support.recorder import Recorder
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.queues.queue import dead_letter_queue
 from trace_etl.sink.sink import MAX_TRIES, QUEUE
@@ -204,3 +205,20 @@ def test_a_batch_received_too_often_fails_only_if_it_was_not_written(
     (failed,) = sinks.batches(published, state="failed")
     assert "received 10 times" in failed["error_message"]
     assert other not in [message["publish_id"] for message in sinks.bench.messages(QUEUE)]
+
+
+def test_the_history_checker_proves_a_run_with_batches(sinks: SinkSetup, published: str) -> None:
+    recorder = Recorder()
+    with sinks.bench.live.internal() as http:
+        recorder.watch(http, "w")
+        recorded = replace(sinks, bench=Bench(sinks.bench.live, http, sinks.bench.user))
+        producer = recorded.producer(published)
+        producer.deploy("one")
+        attempt = producer.attempt("one")
+        for rows in ([{"id": "a", "n": 1}], [{"id": "b", "n": 2}]):
+            recorded.publish(attempt, rows)
+            recorded.drain()
+        assert recorded.bench.complete(attempt).status_code == 200
+    recorder.dump(sinks.bench.live.dsns)
+    verdict = recorder.verdict()
+    assert verdict.proven, verdict.violations

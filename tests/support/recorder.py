@@ -34,7 +34,10 @@ _CALLS = {
 }
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _CONSUMERS = """
-SELECT i.dataset_uuid, j.job_id FROM job_inputs i JOIN jobs j USING (revision_id)
+SELECT i.dataset_uuid, j.job_id, i.dataset_version,
+       (SELECT max(v.created_at) FROM job_outputs o JOIN dataset_versions v USING (dataset_version)
+         WHERE o.revision_id = j.revision_id) AS since
+  FROM job_inputs i JOIN jobs j USING (revision_id)
   JOIN job_revisions r USING (revision_id) WHERE j.active AND r.activation = 'reactive'
 """
 _STATE_TABLES = {
@@ -46,6 +49,7 @@ _STATE_TABLES = {
     "buffer_publishes": "SELECT * FROM buffer_publishes",
     "datasets": "SELECT dataset_uuid, dataset_version FROM datasets",
     "consumers": _CONSUMERS,
+    "deferred_events": "SELECT event_id, job_id FROM deferred_events",
 }
 
 

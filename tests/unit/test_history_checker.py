@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.histories import HistoryBuilder, event, publication, uid
+from support.histories import HistoryBuilder, event, iso, publication, uid
 from trace_etl.devtools.history.checker import check
 from trace_etl.devtools.history.lines import Unreadable, parse
 from trace_etl.devtools.history.report import HistoryReport, Invariant
@@ -529,3 +529,96 @@ def test_the_verdict_lists_what_a_history_cannot_prove() -> None:
         "side effects: the history has no dump of the database"
     ]
     assert "table events: not dumped" in verdict(HistoryBuilder().dump("tasks")).unchecked
+
+
+# --- correct runs that look unusual -------------------------------------------------------------
+
+
+def test_the_sink_announces_the_batches_of_an_attempt() -> None:
+    story = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p").dump("events")
+    assert_proven(story.event_row("t", 7, dataset_uuid=uid("alerts")))
+    silent = HistoryBuilder().claim(0, "t").dump("events")
+    assert_refuted(silent.event_row("t", 7, dataset_uuid=uid("alerts")), EFFECTS, 3)
+
+
+@pytest.mark.parametrize("settled", [{"sunk_at": "now"}, {"failed_at": "now"}, {}])
+def test_a_batch_that_the_sink_has_settled_needs_no_message(settled: dict[str, str]) -> None:
+    story = HistoryBuilder().claim(0, "t").buffer(1, "t", "b", "p")
+    story.dump("buffer_publishes", "outbox", "messages").buffer_row("p", "t", "b")
+    story.lines[-1]["row"] |= settled
+    if settled:
+        assert_proven(story)
+    else:
+        assert_refuted(story, EFFECTS, 4)
+
+
+def test_a_batch_of_a_task_that_the_history_does_not_contain_is_not_checked() -> None:
+    story = HistoryBuilder().dump("buffer_publishes", "outbox", "messages")
+    assert_proven(story.buffer_row("p", "other", "b"))
+
+
+def made_by_key(key: str) -> HistoryBuilder:
+    story = routed_event("a")
+    names = ("job_id", "dataset_uuid", "dataset_version", "cursor_value", "revision_id")
+    scope = {name: story.lines[-1]["row"][name] for name in names}
+    return story.task_row("b", "Queued", dedupe_key=key, **scope)
+
+
+@pytest.mark.parametrize("kind", ["rewrite:b:1", "1700000000000000", "canceled:t"])
+def test_a_forced_backfill_creates_a_second_task_for_an_event(kind: str) -> None:
+    assert_proven(made_by_key(f"d:v:g:c:1:{kind}"))
+    assert_refuted(made_by_key("d:v:g:c:1"), EFFECTS, 2, 4, 5)
+
+
+def test_a_backfill_creates_tasks_without_an_event() -> None:
+    story = HistoryBuilder().dump("events", "tasks")
+    scope = {"dataset_uuid": uid("blocks"), "dataset_version": uid("blocks/1")}
+    assert_proven(story.task_row("t", "Queued", bulk=True, partition_key="0-4", **scope))
+
+
+def test_the_event_of_a_task_from_before_the_history_may_be_deleted() -> None:
+    scope = {"dataset_uuid": uid("blocks"), "dataset_version": uid("blocks/1"), "cursor_value": 1}
+    for second, is_proven in ((-60, True), (60, False)):
+        story = HistoryBuilder().claim(0, "t").dump("events", "tasks")
+        story.task_row("u", "Queued", created_at=iso(second), **scope)
+        assert verdict(story).proven is is_proven
+
+
+@pytest.mark.parametrize(
+    "consumer",
+    [{"dataset_version": uid("blocks/2")}, {"since": iso(10)}, {}],
+    ids=["another generation", "deployed later", "read it"],
+)
+def test_only_a_job_that_read_the_generation_needs_a_task(consumer: dict[str, str]) -> None:
+    story = HistoryBuilder().dump("events", "tasks", "consumers")
+    story.event_row("t", 1, routed_at="now", accepted_at=iso(0))
+    story.row("consumers", dataset_uuid=uid("blocks"), job_id=uid("sql"), **consumer)
+    assert verdict(story).proven is bool(consumer)
+
+
+def test_a_deferred_event_needs_no_task() -> None:
+    story = routed_event()
+    story.lines[0]["dump"].append("deferred_events")
+    story.row("deferred_events", event_id=uid("event t 1"), job_id=uid("sql"))
+    assert_proven(story)
+
+
+def test_a_cursor_that_is_reported_again_after_an_invalidation_is_new() -> None:
+    invalid = {"kind": "row_range", "dataset_uuid": uid("blocks"), "start": 1, "end": 1}
+    story = HistoryBuilder().claim(0, "t").events(1, "t", [1], accepted=1)
+    body = {"status": "Accepted", "accepted": 0}
+    story.fenced(2, "events", "t", 1, {"events": [], "invalidations": [invalid]}, body)
+    assert_proven(story.events(3, "t", [1], accepted=1))
+
+
+def test_a_publication_without_a_range_is_the_partition_of_its_task() -> None:
+    story = HistoryBuilder().claim(0, "t")
+    story.lines[-1]["answer"]["body"]["task"]["scope"] = {"partition_key": "eu"}
+    published = publication("t", 1, 0, 9)
+    del published["range_start"], published["range_end"]
+    story.complete(1, "t", datasets_published=[published])
+    story.dump("partitions", "events").partition_row("t", 1, 0, 9)
+    story.lines[-1]["row"] |= {"partition_key": "eu", "range_start": None, "range_end": None}
+    story.event_row("t", 1, scope_key="p:eu", dataset_uuid=published["dataset_uuid"])
+    story.lines[-1]["row"]["dataset_version"] = published["dataset_version"]
+    assert_proven(story)

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle
 from trace_etl.devtools.history.facts import Facts, FencedCall
+from trace_etl.devtools.history.publications import list_publications
 from trace_etl.devtools.history.report import Invariant, Violation
 from trace_etl.devtools.history.rows import Dump, EventRow
 
@@ -47,19 +48,30 @@ class EventCall:
     fenced: FencedCall
     keys: set[EventKey]
     accepted_count: int | None
+    implied: set[EventKey] = field(default_factory=set[EventKey])
+    """Events that the Dispatcher may record for publications without an event."""
 
 
 def find_event_calls(facts: Facts, task_id: UUID) -> list[EventCall]:
     """Return every call of a task that contained events."""
-    calls = [
+    found = [
         EventCall(fenced, event_keys(body.events), _read_accepted_count(fenced))
         for fenced, body in facts.calls_of(task_id, event_bodies.Events)
     ]
-    calls += [
-        EventCall(fenced, event_keys(body.events), None)
+    found += [
+        EventCall(fenced, event_keys(body.events), None, _implied_keys(facts, fenced, body))
         for fenced, body in facts.calls_of(task_id, lifecycle.Complete)
     ]
-    return [call for call in calls if call.keys]
+    return [one for one in found if one.keys or one.implied]
+
+
+def _implied_keys(facts: Facts, fenced: FencedCall, body: lifecycle.Complete) -> set[EventKey]:
+    announced = {event.dataset_uuid for event in body.events}
+    return {
+        EventKey(one.item.dataset_uuid, one.item.dataset_version, f"p:{one.key}")
+        for one in list_publications(facts, fenced, body)
+        if one.item.dataset_uuid not in announced
+    }
 
 
 def _read_accepted_count(fenced: FencedCall) -> int | None:
@@ -74,35 +86,47 @@ def events_once(facts: Facts, dump: Dump | None) -> Iterator[Violation]:
     """Check the counts of new events, and that the table contains each event once."""
     for task_id in list(facts.fenced):
         calls = find_event_calls(facts, task_id)
-        for call in calls:
-            yield from _find_miscounts(task_id, call, [c for c in calls if c is not call])
+        for one in calls:
+            others = [c for c in calls if c is not one]
+            yield from _find_miscounts(task_id, one, others, _may_repeat_cursors(facts, one))
     if dump is not None and dump.has(EventRow):
         yield from _find_duplicates(dump)
 
 
+def _may_repeat_cursors(facts: Facts, one: EventCall) -> bool:
+    """Whether the task may have invalidated rows before: a repeated cursor is then a new event."""
+    return any(
+        body.invalidations and not one.fenced.call.ended_before(fenced.call)
+        for fenced, body in facts.calls_of(one.fenced.key[0], event_bodies.Events)
+    )
+
+
 def _find_miscounts(
-    task_id: UUID, call: EventCall, other_calls: list[EventCall]
+    task_id: UUID, one: EventCall, others: list[EventCall], repeats_cursors: bool
 ) -> Iterator[Violation]:
-    if call.accepted_count is None:
+    if one.accepted_count is None:
         return
     earlier = [
-        c for c in other_calls if c.fenced.accepted and c.fenced.call.ended_before(call.fenced.call)
+        c for c in others if c.fenced.accepted and c.fenced.call.ended_before(one.fenced.call)
     ]
     old = {key for c in earlier for key in c.keys if key.is_complete}
-    if call.accepted_count > len(call.keys - old):
+    if repeats_cursors:
+        old = {key for key in old if not key.scope_key.startswith("c:")}
+    if one.accepted_count > len(one.keys - old):
         text = f"task {task_id}: counted an event as new that had been accepted before"
-        calls = [call, *(c for c in earlier if c.keys & call.keys)]
-        yield Violation(
-            Invariant.EVENTS_ONCE, text, tuple(sorted(c.fenced.call.line for c in calls))
-        )
+        yield _make_violation(text, one, *(c for c in earlier if c.keys & one.keys))
 
 
 def _find_duplicates(dump: Dump) -> Iterator[Violation]:
-    lines_by_event: dict[tuple[UUID, UUID, UUID, str], list[int]] = defaultdict(list)
+    found: dict[tuple[UUID, UUID, UUID, str], list[int]] = defaultdict(list)
     for line, row in dump.rows_of(EventRow):
-        event = (row.producer_task_id, row.dataset_uuid, row.dataset_version, row.scope_key)
-        lines_by_event[event].append(line)
-    for event, lines in lines_by_event.items():
+        same = (row.producer_task_id, row.dataset_uuid, row.dataset_version, row.scope_key)
+        found[same].append(line)
+    for same, lines in found.items():
         if len(lines) > 1:
-            text = f"task {event[0]}: event {event[3]} exists {len(lines)} times"
+            text = f"task {same[0]}: event {same[3]} exists {len(lines)} times"
             yield Violation(Invariant.EVENTS_ONCE, text, tuple(lines))
+
+
+def _make_violation(text: str, *calls: EventCall) -> Violation:
+    return Violation(Invariant.EVENTS_ONCE, text, tuple(sorted(c.fenced.call.line for c in calls)))

@@ -68,6 +68,8 @@ class TaskObservation:
 class Facts:
     """All facts of a history, by task."""
 
+    began: float = 0.0
+    """The start of the first call."""
     grants: dict[UUID, list[LeaseGrant]] = field(
         default_factory=lambda: defaultdict[UUID, list[LeaseGrant]](list)
     )
@@ -109,7 +111,7 @@ _FENCED: dict[str, type[lifecycle.Fenced]] = {
 
 def collect_facts(calls: list[RecordedCall]) -> Facts:
     """Sort the calls into facts. Raises Unreadable for an accepted call with a malformed body."""
-    facts = Facts()
+    facts = Facts(began=min((call.began for call in calls), default=0.0))
     for call in calls:
         if call.call in _FENCED and call.outcome in (CallOutcome.ACCEPTED, CallOutcome.MAYBE):
             _add_fenced(facts, call)

@@ -2,9 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 from uuid import UUID
 
 from trace_etl.api.task import lifecycle
+from trace_etl.api.task.payload import Scope
 from trace_etl.devtools.history.facts import Attempt, Facts, FencedCall
 from trace_etl.devtools.history.report import Invariant, Violation
 from trace_etl.devtools.history.rows import (
@@ -15,8 +17,18 @@ from trace_etl.devtools.history.rows import (
     PartitionRow,
     TaskRow,
 )
+from trace_etl.model.scope import Range
 
-Publication = tuple[FencedCall, lifecycle.Published]
+
+class Publication(NamedTuple):
+    """A publication of a completion, and its partition."""
+
+    fenced: FencedCall
+    item: lifecycle.Published
+    key: str
+    span: Range | None
+
+
 Batch = tuple[UUID, int, str]
 """Task, attempt and batch URI. The dataset is left out: a call may give only its name."""
 
@@ -25,45 +37,56 @@ def partition_effects(facts: Facts, dump: Dump) -> Iterator[Violation]:
     """Check that a partition is committed if and only if a completion was accepted."""
     if not dump.has(PartitionRow):
         return
-    publications = _list_publications(facts)
+    publications = [
+        one
+        for task_id in list(facts.fenced)
+        for fenced, body in facts.calls_of(task_id, lifecycle.Complete)
+        for one in list_publications(facts, fenced, body)
+    ]
     rows = dump.rows_of(PartitionRow)
     for line, row in rows:
         if row.task_id in facts.grants and not _is_explained(row, publications):
             text = f"partition {row.partition_key} of {row.dataset_version}: no completion published it"
             yield _make_violation(text, line)
-    for fenced, item in publications:
-        if fenced.accepted:
-            yield from _find_missing(facts, fenced, item, rows, publications)
+    for one in publications:
+        if one.fenced.accepted:
+            yield from _find_missing(facts, one, rows, publications)
 
 
-def _list_publications(facts: Facts) -> list[Publication]:
+def list_publications(
+    facts: Facts, fenced: FencedCall, body: lifecycle.Complete
+) -> list[Publication]:
+    """Return the publications of a completion whose partition is known."""
     return [
-        (fenced, item)
-        for task_id in list(facts.fenced)
-        for fenced, body in facts.calls_of(task_id, lifecycle.Complete)
+        Publication(fenced, item, *partition)
         for item in body.datasets_published
+        if (partition := item.partition(_find_scope(facts, fenced))) is not None
     ]
+
+
+def _find_scope(facts: Facts, fenced: FencedCall) -> Scope | None:
+    """Return the scope of the task. None if the history does not contain the claim."""
+    return next((g.claimed.task.scope for g in facts.granted(fenced.key)), None)
 
 
 def _is_explained(row: PartitionRow, publications: list[Publication]) -> bool:
     return any(
-        fenced.key == (row.task_id, row.attempt)
-        and item.dataset_version == row.dataset_version
-        and item.partition_key == row.partition_key
-        and item.storage_ref.prefix == row.storage_ref.get("prefix")
-        for fenced, item in publications
+        one.fenced.key == (row.task_id, row.attempt)
+        and one.item.dataset_version == row.dataset_version
+        and one.key == row.partition_key
+        and one.item.storage_ref.prefix == row.storage_ref.get("prefix")
+        for one in publications
     )
 
 
 def _find_missing(
     facts: Facts,
-    fenced: FencedCall,
-    item: lifecycle.Published,
+    one: Publication,
     rows: list[tuple[int, PartitionRow]],
     publications: list[Publication],
 ) -> Iterator[Violation]:
-    covering = [(line, row) for line, row in rows if _covers(row, item)]
-    where = f"partition {item.partition_key} of {item.dataset_version}"
+    covering = [(line, row) for line, row in rows if _covers(row, one)]
+    where, fenced = f"partition {one.key} of {one.item.dataset_version}", one.fenced
     if not covering:
         yield _make_violation(f"{where} was published and does not exist", fenced.call.line)
     for line, row in covering:
@@ -85,20 +108,18 @@ def _was_claimed_before(facts: Facts, key: Attempt, fenced: FencedCall) -> bool:
     return all(their.call.ended_before(our.call) for our in ours for their in theirs)
 
 
-def _covers(row: PartitionRow, item: lifecycle.Published) -> bool:
-    if row.dataset_version != item.dataset_version:
+def _covers(row: PartitionRow, one: Publication) -> bool:
+    if row.dataset_version != one.item.dataset_version:
         return False
-    if row.partition_key == item.partition_key:
+    if row.partition_key == one.key:
         return True
-    if row.range_start is None or row.range_end is None:
+    if row.range_start is None or row.range_end is None or one.span is None:
         return False
-    if item.range_start is None or item.range_end is None:
-        return False
-    return row.range_start <= item.range_start and item.range_end <= row.range_end
+    return row.range_start <= one.span.start and one.span.end <= row.range_end
 
 
 def _is_older(row: PartitionRow, fenced: FencedCall, publications: list[Publication]) -> bool:
-    owners = [s for s, _ in publications if s.key == (row.task_id, row.attempt)]
+    owners = [one.fenced for one in publications if one.fenced.key == (row.task_id, row.attempt)]
     return bool(owners) and all(owner.call.ended_before(fenced.call) for owner in owners)
 
 
@@ -119,7 +140,7 @@ def buffer_effects(facts: Facts, dump: Dump | None) -> Iterator[Violation]:
         yield from _check_records(
             facts, dump, {i: at for ids in answers.values() for i, at in ids.items()}
         )
-        yield from _check_messages(dump)
+        yield from _check_messages(facts, dump)
 
 
 def _make_batch_key(body: lifecycle.BufferPublish) -> Batch:
@@ -147,7 +168,7 @@ def _check_records(
             )
 
 
-def _check_messages(dump: Dump) -> Iterator[Violation]:
+def _check_messages(facts: Facts, dump: Dump) -> Iterator[Violation]:
     if not dump.has(OutboxRow):
         return
     rows = {row.publish_id: (line, row) for line, row in dump.rows_of(BufferRow)}
@@ -165,17 +186,22 @@ def _check_messages(dump: Dump) -> Iterator[Violation]:
                 f"the outbox sends buffer publish {publish_id} {len(lines)} times", *lines
             )
     if dump.has(MessageRow):
-        yield from _check_delivered(dump, rows, pending)
+        yield from _check_delivered(facts, dump, rows, pending)
 
 
 def _check_delivered(
-    dump: Dump, rows: dict[UUID, tuple[int, BufferRow]], pending: dict[UUID, list[int]]
+    facts: Facts,
+    dump: Dump,
+    rows: dict[UUID, tuple[int, BufferRow]],
+    pending: dict[UUID, list[int]],
 ) -> Iterator[Violation]:
     sent: dict[Batch, list[int]] = defaultdict(list)
     for line, row in dump.rows_of(MessageRow):
         if row.queue == "buffer":
             sent[_read_batch(row)].append(line)
     for publish_id, (line, row) in rows.items():
+        if row.is_settled or row.task_id not in facts.grants:
+            continue
         if publish_id not in pending and not sent.get((row.task_id, row.attempt, row.batch_uri)):
             yield _make_violation(f"buffer publish {publish_id} has no message", line)
     recorded = {(row.task_id, row.attempt, row.batch_uri) for _, row in rows.values()}

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -26,13 +27,16 @@ class TaskRow(DumpRow):
     cursor_value: int | None = None
     invalidation_id: UUID | None = None
     dedupe_key: str = ""
+    bulk: bool = False
+    created_at: datetime | None = None
 
     @property
     def is_rebuild(self) -> bool:
-        """Whether an invalidation or a rebuild created the task, not an event."""
-        return self.invalidation_id is not None or self.dedupe_key.startswith(
-            ("again:", "rebuild:")
-        )
+        """Whether an invalidation, a rebuild or a forced backfill created the task, not an event."""
+        if self.invalidation_id is not None:
+            return True
+        by_event = rf"[^:]*:[^:]*:[^:]*:{re.escape(self.scope_key)}(@\d+)?|trigger:.*|always_on:.*"
+        return bool(self.dedupe_key) and not re.fullmatch(by_event, self.dedupe_key)
 
     @property
     def scope_key(self) -> str:
@@ -54,6 +58,7 @@ class EventRow(DumpRow):
     dataset_version: UUID
     scope_key: str
     routed_at: str | None = None
+    accepted_at: datetime | None = None
 
     @property
     def reported_key(self) -> str:
@@ -83,6 +88,13 @@ class BufferRow(DumpRow):
     attempt: int
     dataset_uuid: UUID
     batch_uri: str
+    sunk_at: str | None = None
+    failed_at: str | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the sink wrote or refused the batch, so that its message is gone."""
+        return self.sunk_at is not None or self.failed_at is not None
 
 
 class MessageRow(DumpRow):
@@ -104,6 +116,17 @@ class ConsumerRow(DumpRow):
 
     dataset_uuid: UUID
     job_id: UUID
+    dataset_version: UUID | None = None
+    """The generation that the job reads. None: unknown."""
+    since: datetime | None = None
+    """The deploy of the job's revision. None: it read every event."""
+
+
+class DeferredRow(DumpRow):
+    """An event that a paused job, or the consumers of a paused source, get later."""
+
+    event_id: UUID
+    job_id: UUID
 
 
 ROW_TYPES: Mapping[str, type[DumpRow]] = {
@@ -116,6 +139,7 @@ ROW_TYPES: Mapping[str, type[DumpRow]] = {
     "messages": MessageRow,
     "datasets": DatasetRow,
     "consumers": ConsumerRow,
+    "deferred_events": DeferredRow,
 }
 _NAMES: Mapping[type[DumpRow], str] = {kind: name for name, kind in ROW_TYPES.items()}
 F = TypeVar("F", bound=DumpRow)
@@ -140,5 +164,5 @@ class Dump:
 
     def rows_of(self, kind: type[F]) -> list[tuple[int, F]]:
         """Return the rows of a table, each with its line number."""
-        rows = self.rows.get(_NAMES[kind], [])
-        return [(row.line, row.fields) for row in rows if isinstance(row.fields, kind)]
+        found = self.rows.get(_NAMES[kind], [])
+        return [(row.line, row.fields) for row in found if isinstance(row.fields, kind)]

@@ -111,7 +111,7 @@ def test_transitions_batches_and_calls_are_counted(alone: Bench) -> None:
 
 def test_reaps_are_counted_by_cause(alone: Bench) -> None:
     attempt = alone.attempt()
-    cause = {"cause": "worker_gone"}
+    cause = {"cause": "lease_expired"}
     before = value(scrape(alone.user), "trace_lease_reaps_total", **cause)
     alone.rows(
         "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE task_id = %s",

@@ -1,6 +1,6 @@
 """The lease reaper ends silent attempts, records the cause and accepts late completions."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -47,17 +47,80 @@ def test_a_silent_worker_that_still_listens_is_reported_as_lease_expired(one: Be
     assert "alive" in record["error_message"]
 
 
-@pytest.mark.parametrize("has_listened", [True, False])
-def test_a_worker_that_no_longer_listens_is_reported_as_gone(
-    one: Bench, has_listened: bool
+@pytest.mark.parametrize(
+    ("has_listened", "cause"), [(True, "worker_gone"), (False, "lease_expired")]
+)
+def test_only_a_worker_that_has_listened_is_reported_as_gone(
+    one: Bench, has_listened: bool, cause: str
 ) -> None:
     attempt = claimed(one, f"dead-{has_listened}")
     if has_listened:
         with listening_worker(one, f"dead-{has_listened}"):
-            pass
+            assert one.reap() == 0  # this pass sees the worker
     one.let_lease_expire(attempt)
     assert one.reap() == 1
-    assert attempt_record(one, attempt)["cause"] == "worker_gone"
+    assert attempt_record(one, attempt)["cause"] == cause
+
+
+@pytest.fixture
+def set_clock(one: Bench) -> Generator[Callable[[str], object]]:
+    """Let the last reaper pass of all replicas have been some time ago. The other tests have no outage."""
+    query = "UPDATE lease_clock SET seen_at = now() + %s::interval"
+    yield lambda ago: one.rows(query, f"-{ago}")
+    one.rows(query, "100 years")
+
+
+def seconds_left(bench: Bench, attempt: Attempt) -> float:
+    query = "SELECT extract(epoch FROM lease_expires_at - now()) AS left FROM tasks"
+    return bench.rows(f"{query} WHERE task_id = %s", attempt.task_id)[0]["left"]
+
+
+@pytest.mark.parametrize(
+    ("expired_ago", "outage", "expected"),
+    [
+        # Half a minute was left when the outage began; it is left again.
+        ("70 s", "100 s", (20, 30)),
+        # The lease ended before the outage.
+        ("110 s", "100 s", None),
+        # The pause between two passes is no outage.
+        ("0.1 s", "1 s", None),
+        # Less than the grace was left.
+        ("99 s", "100 s", (10, 20)),
+    ],
+)
+def test_time_without_heartbeats_does_not_count(
+    one: Bench,
+    set_clock: Callable[[str], object],
+    expired_ago: str,
+    outage: str,
+    expected: tuple[float, float] | None,
+) -> None:
+    attempt = claimed(one, "w")
+    late = "UPDATE tasks SET lease_expires_at = now() - %s::interval WHERE task_id = %s"
+    one.rows(late, expired_ago, attempt.task_id)
+    set_clock(outage)
+    assert one.reap() == (expected is None)
+    if expected is not None:
+        assert expected[0] < seconds_left(one, attempt) <= expected[1]
+        assert one.reap() == 0  # the outage is counted once
+        assert seconds_left(one, attempt) <= expected[1]
+        assert one.heartbeat(attempt).status_code == 200
+
+
+def test_two_reapers_count_an_outage_once(
+    replicas: list[Bench], set_clock: Callable[[str], object]
+) -> None:
+    first, second = replicas
+    attempt = claimed(first, "w")
+    first.rows(
+        "UPDATE tasks SET lease_expires_at = now() - interval '970 s' WHERE task_id = %s",
+        attempt.task_id,
+    )
+    set_clock("1000 s")
+    lock = f"SELECT FROM tasks WHERE task_id = '{attempt.task_id}' FOR UPDATE"
+    reaps = run_behind_lock(first.live.dsns.state, lock, [first.reap, second.reap])
+    assert sum(reaps) == 0
+    assert 10 < seconds_left(first, attempt) <= 30
 
 
 def test_an_attempt_past_its_deadline_is_ended_although_it_sends_heartbeats(one: Bench) -> None:

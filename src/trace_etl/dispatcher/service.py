@@ -16,7 +16,7 @@ from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
 from trace_etl.dispatcher.loops.generation_swapper import GenerationSwapper
 from trace_etl.dispatcher.loops.history_retention import HistoryRetention
-from trace_etl.dispatcher.loops.lease_reaper import LeaseReaper
+from trace_etl.dispatcher.loops.lease_reaper import INTERVAL, LeaseReaper
 from trace_etl.dispatcher.loops.loop import Loop
 from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
@@ -82,7 +82,6 @@ class Service:
     reconciler: Reconciler
     sources: SourceMonitor
     wake: WakeEvents
-    reaper_grace: float
 
     def loops(self) -> list[Loop]:
         return [
@@ -93,14 +92,7 @@ class Service:
                 self.wake.outbox,
                 self.publisher.next_due,
             ),
-            # After an outage, wait for heartbeats first, so that live attempts are not reaped.
-            Loop(
-                "lease_reaper",
-                self.reaper.reap_once,
-                5.0,
-                next_due=self.reaper.next_due,
-                grace=self.reaper_grace,
-            ),
+            Loop("lease_reaper", self.reaper.reap_once, INTERVAL, next_due=self.reaper.next_due),
             Loop("retry_scheduler", self.retries.retry_once, 5.0, next_due=self.retries.next_due),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
@@ -183,7 +175,7 @@ def _assemble(
         publisher=OutboxPublisher(
             loop_pool, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, wake
         ),
-        reaper=LeaseReaper(loop_pool, queue, retry, _BATCH),
+        reaper=LeaseReaper(loop_pool, queue, retry, _BATCH, cfg.reaper_grace),
         retries=RetryScheduler(loop_pool, wake, _BATCH),
         sweeper=WakeUpSweeper(loop_pool, queue, wake, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(loop_pool, cfg.history_retention, _BATCH),
@@ -195,7 +187,6 @@ def _assemble(
         reconciler=Reconciler(loop_pool, wake, cfg.reconcile_grace, _BATCH),
         sources=SourceMonitor(pool, wake, restart, cfg.source_memory),
         wake=wake,
-        reaper_grace=cfg.reaper_grace.total_seconds(),
     )
 
 

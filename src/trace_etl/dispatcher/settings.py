@@ -35,7 +35,8 @@ class DispatcherSettings(ObjectsSettings):
     max_token_life: timedelta = timedelta(hours=24)
     retry_initial: timedelta = timedelta(seconds=30)
     retry_max: timedelta = timedelta(minutes=10)
-    reaper_grace: timedelta = timedelta(seconds=20)  # workers retry heartbeats more often than this
+    reaper_grace: timedelta = timedelta(seconds=20)
+    """Minimum time that leases last after an outage; workers retry heartbeats more often than this."""
     outbox_max_tries: int = 20
     outbox_hold: timedelta = timedelta(seconds=30)  # lease of outbox rows that a replica performs
     queue_timeout: timedelta = timedelta(seconds=5)

@@ -1,6 +1,6 @@
 """End attempts whose lease expired or whose deadline passed, and record the cause."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import structlog
@@ -16,19 +16,32 @@ from trace_etl.state.tasks.leases import ExpiredAttempt
 _log = structlog.stdlib.get_logger()
 
 
+INTERVAL = 1.0  # seconds between passes
+_TOLERANCE = timedelta(seconds=1.5 * INTERVAL)
+_MAX_KNOWN_WORKERS = 10_000
+
+
 @dataclass(frozen=True)
 class LeaseReaper:
     pool: Pool
     queue: QueueProducer
     retry: Backoff
     batch_size: int
+    grace: timedelta
+    """Time for heartbeats after an outage before a lease may expire."""
+    known_workers: set[str] = field(default_factory=set[str])
+    """Workers that were connected to a queue in an earlier pass."""
 
     async def reap_once(self) -> int:
-        """Fail one bounded batch of attempts whose lease expired. Safe on every replica at once."""
-        connected = await self._find_connected_workers()
+        """Fail one bounded batch of attempts whose lease expired. Safe on every replica at once.
+
+        Time in which no Dispatcher could record heartbeats does not count.
+        """
+        gone = await self._find_gone_workers()
         async with transaction(self.pool) as conn:
+            outage = await leases.extend_by_outage(conn, tolerance=_TOLERANCE, grace=self.grace)
             expired = await leases.lock_expired(conn, limit=self.batch_size)
-            causes = [(task, _find_cause(task, connected)) for task in expired]
+            causes = [(task, _find_cause(task, gone)) for task in expired]
             for task, cause in causes:
                 await leases.reap(
                     conn,
@@ -37,6 +50,9 @@ class LeaseReaper:
                     message=_message(task, cause),
                     retry_after=retry_delay(task.attempt, self.retry, retryable=True),
                 )
+        if outage is not None and outage[1]:
+            seconds = round(outage[0].total_seconds(), 1)
+            _log.warning("leases_extended_by_outage", outage_seconds=seconds, leases=outage[1])
         for task, cause in causes:
             metrics.REAPS.labels(cause.value).inc()
             metrics.count_transitions(["Canceled" if task.cancel_requested else "Failed"])
@@ -50,20 +66,29 @@ class LeaseReaper:
         async with self.pool.connection() as conn:
             return await leases.next_expiry(conn)
 
-    async def _find_connected_workers(self) -> set[str] | None:
-        """List the workers that are connected to a queue. None if the queue does not know."""
+    async def _find_gone_workers(self) -> set[str]:
+        """List the workers that were connected to a queue and no longer are.
+
+        A worker that only uses HTTP never connects, so nothing shows that it is gone.
+        """
         try:
-            return await self.queue.consumers()
+            connected = await self.queue.consumers()
         except QueueUnavailable as error:
             _log.warning("queue_unavailable", error=repr(error))
-            return None
+            return set()
+        if connected is None:  # the queue service does not know its consumers
+            return set()
+        gone = self.known_workers - connected
+        if len(gone) > _MAX_KNOWN_WORKERS:
+            self.known_workers.clear()
+        self.known_workers.update(connected)
+        return gone
 
 
-def _find_cause(task: ExpiredAttempt, connected: set[str] | None) -> Cause:
+def _find_cause(task: ExpiredAttempt, gone: set[str]) -> Cause:
     if task.past_deadline:
         return Cause.HARD_TIMEOUT
-    is_disconnected = connected is not None and task.worker_id not in connected
-    return Cause.WORKER_GONE if is_disconnected else Cause.LEASE_EXPIRED
+    return Cause.WORKER_GONE if task.worker_id in gone else Cause.LEASE_EXPIRED
 
 
 def _message(task: ExpiredAttempt, cause: Cause) -> str:

@@ -24,15 +24,11 @@ class Loop:
     idle: float
     wake_event: asyncio.Event | None = None
     next_due: Callable[[], Awaitable[timedelta | None]] | None = None
-    grace: float = 0.0
-    """Seconds before the first pass."""
     min_pause: float = 0.0
     """Minimum seconds between passes, even if the loop is woken more often."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. A failed pass is logged and retried with growing delays."""
-        if self.grace:
-            await self._sleep(self.grace, stop)
         failures = 0
         while not stop.is_set():
             if self.wake_event is not None:

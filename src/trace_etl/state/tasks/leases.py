@@ -57,6 +57,40 @@ async def extend(conn: Conn, fences: list[Fence]) -> dict[Fence, Lease]:
     return {Fence(r.task_id, r.attempt, r.lease_token): r for r in rows}
 
 
+# The row lock makes the reapers of other replicas wait until the leases are extended.
+_MOVE_CLOCK = """
+UPDATE lease_clock c SET seen_at = greatest(now(), before.seen_at)
+  FROM (SELECT seen_at FROM lease_clock FOR UPDATE) before
+RETURNING before.seen_at, now() - before.seen_at
+"""
+# A lease that had expired before the outage stays expired. Rows are locked in the order of heartbeats, so
+# that the two cannot deadlock.
+_ADD_OUTAGE = """
+WITH locked AS (
+    SELECT task_id FROM tasks WHERE status = 'Running' AND lease_expires_at > %(seen_at)s
+     ORDER BY task_id FOR UPDATE
+)
+UPDATE tasks t
+   SET lease_expires_at = greatest(t.lease_expires_at + %(outage)s, now() + %(grace)s)
+  FROM locked WHERE t.task_id = locked.task_id
+"""
+
+
+async def extend_by_outage(
+    conn: Conn, *, tolerance: timedelta, grace: timedelta
+) -> tuple[timedelta, int] | None:
+    """Extend all leases by the time in which no Dispatcher could record heartbeats, and set the clock.
+
+    A gap up to `tolerance` is no outage. After one, each lease lasts at least for `grace`. Returns the
+    length of the outage and the number of leases, or None. Call it in the transaction that reaps.
+    """
+    row = await (await conn.execute(_MOVE_CLOCK)).fetchone()
+    if row is None or row[1] <= tolerance:
+        return None
+    values = {"seen_at": row[0], "outage": row[1], "grace": grace}
+    return row[1], (await conn.execute(_ADD_OUTAGE, values)).rowcount
+
+
 @dataclass(frozen=True)
 class ExpiredAttempt:
     """A Running attempt whose lease or deadline has passed."""

@@ -456,3 +456,36 @@ def test_lineage_of_a_dataset_lists_its_producers_and_consumers(dag: CascadeDag)
     assert [(i["depth"], i["output"]) for i in lineage["down"]] == [(1, "both")]
     path = f"/v1/datasets/{dag.name}_left/lineage/7-8"
     assert dag.bench.user.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("value", ["a\x00b", ["x", "a\x00b"]])
+def test_a_nul_in_a_filter_is_refused(shared: Bench, value: object) -> None:
+    attempt = shared.attempt(dag=(dag := shared.dag()))
+    scope = {"start": 0, "end": 9, "filter": {"severity": value}}
+    output = {"kind": "row_range", "dataset_uuid": attempt.output["dataset_uuid"], **scope}
+    replies = [
+        shared.complete(attempt, invalidations=[output]),
+        shared.events(attempt, invalidations=[output]),
+        shared.user.post(f"/v1/datasets/{dag.published}/invalidations", json=scope),
+    ]
+    assert [reply.status_code for reply in replies] == [422] * 3, replies
+    assert all("filter" in reply.json()["detail"] for reply in replies)
+    assert shared.status(attempt.task_id) == "Running"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/dags", {"text": "name: a\x00"}),
+        ("/v1/plans", {"text": "name: a\x00"}),
+        ("/v1/triggers", {"dag": "a\x00", "job": "b", "start": 0, "end": 1}),
+        ("/v1/pauses", {"dag": "a", "job": "b", "reason": "\x00"}),
+        ("/v1/users", {"name": "a\x00", "role": "reader"}),
+        ("/v1/backfills", {"dag": "a", "job": "\x00", "start": 0, "end": 1}),
+    ],
+)
+def test_a_nul_in_any_text_of_a_request_is_refused(
+    shared: Bench, path: str, body: dict[str, Any]
+) -> None:
+    reply = shared.user.post(path, json=body)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text

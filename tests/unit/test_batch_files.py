@@ -95,6 +95,11 @@ def test_nan_is_refused_in_a_key_and_allowed_in_a_value(artifact: Artifact) -> N
     assert artifact.read('{"x": Infinity}') == [(float("inf"), None)]
 
 
+def test_a_name_that_occurs_twice_in_a_row_is_refused(artifact: Artifact) -> None:
+    with pytest.raises(BadBatch, match="line 2: 'n' occurs twice"):
+        artifact.read('{"x": 1, "n": 1}\n{"x": 2, "n": 1, "n": 2}')
+
+
 @pytest.mark.parametrize("depth", [100_000, 400])
 def test_deeply_nested_json_is_refused_with_its_line(artifact: Artifact, depth: int) -> None:
     with pytest.raises(BadBatch, match="line 2"):

@@ -1,9 +1,16 @@
 """Base classes and shared field types of all bodies."""
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    model_validator,
+)
 
 from trace_etl.model.scope import MAX_BLOCK
 from trace_etl.model.task import Fence
@@ -19,10 +26,40 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"
 DatasetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
 
 
+MAY_HAVE_NUL = {"may_have_nul": True}
+
+
 class Request(BaseModel):
-    """The body of a request. Unknown fields are refused."""
+    """The body of a request. Unknown fields are refused, and NUL in any string: Postgres cannot store it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def parse_json(cls, body: bytes) -> Self:
+        """Parse a body strictly. Raises ValidationError."""
+        context = MAY_HAVE_NUL if b"\\u0000" in body else None
+        return cls.model_validate_json(body, strict=True, context=context)
+
+    @model_validator(mode="after")
+    def _refuse_nul(self, info: ValidationInfo) -> Self:
+        if info.mode == "json" and info.context is not MAY_HAVE_NUL:
+            return self  # `parse_json` has searched the text, which is much cheaper
+        for name, value in self.__dict__.items():
+            if _contains_nul(value):
+                raise ValueError(f"`{name}` contains a NUL character (\\u0000); remove it")
+        return self
+
+
+def _contains_nul(value: object) -> bool:
+    """Search strings, lists and dictionaries. Nested models have checked themselves."""
+    if type(value) is str:
+        return "\x00" in value
+    if type(value) is list:
+        return any(map(_contains_nul, cast("list[object]", value)))
+    if type(value) is dict:
+        items = cast("dict[object, object]", value).items()
+        return any(_contains_nul(key) or _contains_nul(one) for key, one in items)
+    return False
 
 
 class Reply(BaseModel):

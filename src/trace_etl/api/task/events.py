@@ -17,6 +17,7 @@ from trace_etl.api.body import (
     check_range,
     either,
 )
+from trace_etl.model.scope import Range
 
 
 class Event(Request):
@@ -52,11 +53,18 @@ class Event(Request):
         return self
 
     @property
+    def blocks(self) -> Range | None:
+        """The block range, given by its ends or by its key."""
+        if self.start is not None and self.end is not None:
+            return Range(self.start, self.end)
+        return Range.from_key(self.partition_key) if self.partition_key else None
+
+    @property
     def scope_key(self) -> str:
         return f"c:{self.cursor}" if self.partition_key is None else f"p:{self.partition_key}"
 
 
-Scalar = str | int | float | bool
+Scalar = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")] | int | float | bool
 Filter = Annotated[
     dict[
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)],

@@ -17,7 +17,7 @@ from prometheus_client import Counter
 from pydantic import BaseModel, ValidationError
 
 from trace_etl import __version__
-from trace_etl.api.body import Health
+from trace_etl.api.body import Health, Request
 from trace_etl.api.task import events
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.buffers import BufferComplete
@@ -54,7 +54,7 @@ _EXTRA_HEADERS = {
     401: ((b"www-authenticate", b'Trace realm="trace"'),),
     503: ((b"retry-after", b"1"),),
 }
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Request)
 
 
 Handler = Callable[[Headers, bytes, bytes], Awaitable[RpcAnswer]]
@@ -274,7 +274,7 @@ def _render_result(result: bodies.CompleteAccepted | bodies.CompleteRefused) -> 
 
 def _parse(model: type[M], body: bytes) -> M:
     try:
-        return model.model_validate_json(body, strict=True)
+        return model.parse_json(body)
     except ValidationError as error:
         raise from_validation(error.errors(include_url=False)[:_MAX_FAULTS]) from error
 

@@ -1,6 +1,5 @@
 """Two Dispatcher processes over one Postgres. All of them are killed and restarted under load."""
 
-import json
 import random
 import ssl
 import threading
@@ -16,6 +15,7 @@ import psycopg
 import pytest
 
 from support.dispatcher import Secrets
+from support.lifecycle import write_parquet_output
 from support.postgres import sql
 from support.processes import DispatcherProcess
 from support.recorder import Recorder
@@ -209,9 +209,7 @@ class Worker(threading.Thread):
         ref = output["storage_ref"]
         objects = self.world.replicas[0].directory / "objects"
         directory = objects / ref["bucket"] / ref["prefix"]
-        directory.mkdir(parents=True, exist_ok=True)
-        marker = {"files": [], "rows": 1, "bytes": 1, "schema": []}
-        (directory / "_SUCCESS").write_text(json.dumps(marker))
+        write_parquet_output(directory, "rows.parquet", rows=1)
         dataset = {k: output[k] for k in ("dataset_uuid", "dataset_version")}
         start, end = scope["start"], scope["end"]
         event = {**dataset, "partition_key": f"{start}-{end}", "start": start, "end": end}

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from support import queue_tables
-from support.lifecycle import Bench, run_behind_lock, run_concurrently
+from support.lifecycle import Bench, parquet_file, run_behind_lock, run_concurrently
 from support.rollouts import RolloutDag
 
 THREE = ["0-9", "10-19", "20-29"]
@@ -36,7 +36,7 @@ def test_the_plan_lists_changes_with_their_reasons(dag: RolloutDag) -> None:
         "scopes": 3,
         "partitions": 3,
         "row_count": 9,
-        "byte_count": 12,
+        "byte_count": 3 * len(parquet_file(3)),
         "ranges": [[0, 29]],
     }
     assert work["rebuild"] == {"out": existing_data}
@@ -450,3 +450,26 @@ def test_a_dag_cannot_read_a_name_that_it_stops_publishing(dag: RolloutDag) -> N
     reply = dag.post(text)
     assert reply.status_code == 422
     assert f"no published dataset '{dag.name}_done'" in reply.json()["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("operator", ["", "cryo_ingest"])
+def test_the_events_of_a_source_are_emitted_again_for_its_new_generation(
+    dag: RolloutDag, operator: str
+) -> None:
+    """A source forwards events, also if it names an operator: only its old events can feed readers."""
+
+    def text(output: str) -> str:
+        config = "config: {rpc: 'http://127.0.0.1:1'}"
+        named = f"operator: {operator}\n    {config}" if operator else ""
+        plain = dag.text(ranges=output)
+        return plain.replace("source: {kind: manual}", f"source: {{kind: manual}}\n    {named}")
+
+    assert dag.post(text("blocks")).status_code == 200
+    dag.trigger(0, 29)
+    dag.finish_all("work", "after")
+    before = dag.seen("out")
+    assert dag.post(text("logs")).status_code == 200
+    dag.finish_all("work", "after")
+    assert dag.swap()
+    version, partitions = dag.seen("out")
+    assert (version != before[0], partitions) == (True, before[1])

@@ -1,10 +1,9 @@
 """The minimal pipeline: deploy, trigger, route, claim, complete, and the next job."""
 
-import json
-
 from support import queue_tables
 from support.dags import QUICKSTART
 from support.dispatcher import Live
+from support.lifecycle import write_parquet_output
 from support.postgres import sql
 
 
@@ -49,11 +48,8 @@ def write_outputs(live: Live, claimed: dict, rows: int = 3) -> list[dict]:
     for output in claimed["task"]["outputs"]:
         ref = output["storage_ref"]
         place = live.objects / ref["bucket"] / ref["prefix"]
-        place.mkdir(parents=True)
         name = f"{output['name']}_{scope['start']}_{scope['end']}.parquet"
-        (place / name).write_bytes(b"rows")
-        marker = {"files": [{"name": name, "rows": rows, "bytes": 4}], "rows": rows, "bytes": 4}
-        (place / "_SUCCESS").write_text(json.dumps({**marker, "schema": []}))
+        write_parquet_output(place, name, rows)
         published.append(
             {
                 "dataset_uuid": output["dataset_uuid"],

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from datetime import timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -61,10 +60,13 @@ def made(bench_a: Bench, dag: str) -> list[tuple[str, str, int]]:
 
 
 def publish(bench_a: Bench, attempt: Attempt, *, event: bool = True) -> None:
-    body: dict[str, Any] = {"datasets_published": [bench_a.write_output(attempt)]}
-    if event:
-        body["events"] = [attempt.event()]
-    assert bench_a.complete(attempt, **body).status_code == 200
+    """Publish the attempt's output. With `event=False`, its event is lost."""
+    published = bench_a.write_output(attempt)
+    assert bench_a.complete(attempt, datasets_published=[published]).status_code == 200
+    if not event:
+        lost = "DELETE FROM events WHERE producer_task_id = %s RETURNING event_id"
+        for row in bench_a.rows(lost, attempt.task_id):
+            bench_a.rows("DELETE FROM outbox WHERE subject = %s", row["event_id"])
 
 
 # --- events -----------------------------------------------------------------------------------

@@ -311,9 +311,10 @@ async def take_and_route(conn: Conn, scene: Scene) -> None:
 
 
 async def point(conn: Conn, scene: Scene) -> None:
-    version = UUID(scene.attempt.output["dataset_version"])
+    output = scene.attempt.output
+    dataset, version = UUID(output["dataset_uuid"]), UUID(output["dataset_version"])
     new = [
-        partition_commit.NewPartition(version, f"{n}-{n + 9}", n, n + 9, {}, 1, 1, [])
+        partition_commit.NewPartition(dataset, version, f"{n}-{n + 9}", n, n + 9, {}, 1, 1, [])
         for n in (0, 50)
     ]
     await conn.execute("UPDATE tasks SET range_end = 99 WHERE task_id = %s", (scene.fence.task_id,))

@@ -5,12 +5,16 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 from psycopg.rows import dict_row
 
 from support import queue_tables
@@ -217,14 +221,8 @@ class Bench:
     def write_output(self, attempt: Attempt, rows: int = 3) -> dict[str, Any]:
         """Write the attempt's output and its marker. Returns the publication to send."""
         ref = attempt.output["storage_ref"]
-        directory = self.live.objects / ref["bucket"] / ref["prefix"]
-        directory.mkdir(parents=True, exist_ok=True)
         start, end = attempt.scope["start"], attempt.scope["end"]
-        name = f"out_{start}_{end}.parquet"
-        (directory / name).write_bytes(b"rows")
-        files = [{"name": name, "rows": rows, "bytes": 4}]
-        marker = {"files": files, "rows": rows, "bytes": 4, "schema": []}
-        (directory / "_SUCCESS").write_text(json.dumps(marker))
+        write_parquet_output(self.prefix(attempt), f"out_{start}_{end}.parquet", rows)
         return {
             "dataset_uuid": attempt.output["dataset_uuid"],
             "dataset_version": attempt.output["dataset_version"],
@@ -232,6 +230,11 @@ class Bench:
             "range_start": start,
             "range_end": end,
         }
+
+    def prefix(self, attempt: Attempt) -> Path:
+        """Return the directory that only this attempt writes."""
+        ref = attempt.output["storage_ref"]
+        return self.live.objects / ref["bucket"] / ref["prefix"]
 
     # --- the database -----------------------------------------------------------------------
 
@@ -292,6 +295,24 @@ class Bench:
         self.let_retry_fall_due(attempt.task_id)
         self.start_retries()
         return self.claimed(attempt.task_id, "w2")
+
+
+@cache
+def parquet_file(rows: int) -> bytes:
+    """Return a Parquet file with one column and this many rows."""
+    target = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": range(rows)}), target)
+    return target.getvalue().to_pybytes()
+
+
+def write_parquet_output(directory: Path, name: str, rows: int) -> None:
+    """Write a Parquet file and the success marker of its directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    content = parquet_file(rows)
+    (directory / name).write_bytes(content)
+    file = {"name": name, "rows": rows, "bytes": len(content)}
+    marker = {"files": [file], "rows": rows, "bytes": len(content), "schema": []}
+    (directory / "_SUCCESS").write_text(json.dumps(marker))
 
 
 @contextmanager

@@ -155,6 +155,8 @@ class Model:
         if report.publishes:
             job, scope = fence.key
             partition = scope if scope.startswith("p:") else "p:all"
+            if not report.scopes:
+                self._record(fence, [partition])  # the publication announces itself
             self.partitions[job, partition] = Fence(fence.key, fence.attempt, "")
         self._wake_next(fence.key[0])
 

@@ -210,6 +210,7 @@ class Complete(Step):
             "storage_ref": ref,
             "range_start": scope["start"],
             "range_end": scope["end"],
+            **({} if scope["partition_key"] else {"partition_key": "all"}),
         }
 
 

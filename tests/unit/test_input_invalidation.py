@@ -26,7 +26,7 @@ def _capability(*, can_invalidate_inputs: bool) -> Capability:
         [_grant(READ, READ_VERSION)], writes, can_invalidate_inputs=can_invalidate_inputs
     )
     return Capability(
-        uuid4(), uuid4(), 1, 0, 1, permissions.outputs("mine/"), permissions.checked_inputs
+        uuid4(), uuid4(), 1, 0, 1, permissions.outputs("mine/"), permissions.checked_inputs, {}
     )
 
 

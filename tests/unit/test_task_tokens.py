@@ -42,7 +42,7 @@ def scope(task_id: UUID | None = None, attempt: int = 1) -> TokenScope:
     task_id = task_id or uuid4()
     prefix = attempt_prefix("", task_id, attempt)
     return TokenScope(
-        uuid4(), task_id, attempt, prefix, Permissions([grant("in/")], [grant("out/")])
+        uuid4(), task_id, attempt, prefix, Permissions([grant("in/")], [grant("out/")]), {}
     )
 
 

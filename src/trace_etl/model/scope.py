@@ -36,6 +36,15 @@ class Range:
         return cls(start, end)
 
     @classmethod
+    def from_key(cls, partition_key: str) -> "Range | None":
+        """Return the range that a partition key names, or None for a key of another form."""
+        try:
+            span = cls.parse(partition_key)
+        except Invalid:
+            return None
+        return span if span.key == partition_key else None
+
+    @classmethod
     def parse(cls, text: str) -> "Range":
         """Parse a text such as `1000-1999`. Raises Invalid."""
         head, dash, tail = text.partition("-")

@@ -46,6 +46,13 @@ class InvalidKey(StorageError, code="bad_reference", retryable=False):
     """The key or storage reference does not belong to this store."""
 
 
+class FalseMarker(StorageError):
+    """The success marker of an output does not match its files."""
+
+    code = "false_marker"
+    retryable = False
+
+
 @contextmanager
 def write_errors(uri: str) -> Generator[None]:
     """Convert an OSError, such as one of an Arrow stream, to StorageFull or StorageUnwritable."""

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from trace_etl.objects.errors import (
     NotAnObject,
@@ -54,17 +54,17 @@ class FileStore:
             return self._client.get_range(check_key(key), start=start, length=length).to_bytes()
 
     def get_untrusted(self, key: str, *, max_bytes: int) -> bytes:
-        bucket, *names = check_key(key).split("/")
-        try:
-            content = _read_without_links(self.root / bucket, names, max_bytes + 1)
-        except OSError as error:
-            if error.errno in _NOT_A_FILE:
-                raise NotAnObject(f"{key} is not a file, or a link leads to it") from error
-            kind = ObjectMissing if error.errno == errno.ENOENT else StorageError
-            raise kind(f"cannot read {key}: {error.strerror}") from error
+        with self._open_untrusted(key) as file:
+            content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise ObjectTooLarge(f"{key} is larger than {max_bytes} bytes")
         return content
+
+    def get_untrusted_tail(self, key: str, *, max_bytes: int) -> tuple[int, bytes]:
+        with self._open_untrusted(key) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - max_bytes))
+            return size, file.read(max_bytes)
 
     def put(self, key: str, content: bytes) -> None:
         self._write(key, content, os.replace)
@@ -106,6 +106,18 @@ class FileStore:
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
+
+    @contextmanager
+    def _open_untrusted(self, key: str) -> Generator[BinaryIO]:
+        bucket, *names = check_key(key).split("/")
+        try:
+            with _open_without_links(self.root / bucket, names) as file:
+                yield file
+        except OSError as error:
+            if error.errno in _NOT_A_FILE:
+                raise NotAnObject(f"{key} is not a file, or a link leads to it") from error
+            kind = ObjectMissing if error.errno == errno.ENOENT else StorageError
+            raise kind(f"cannot read {key}: {error.strerror}") from error
 
     def _write(self, key: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:
         path = self._path(key)
@@ -192,8 +204,9 @@ def _read_errors(key: str) -> Generator[None]:
         raise StorageError(f"cannot read {key}: {reason}") from error
 
 
-def _read_without_links(directory: Path, names: list[str], max_bytes: int) -> bytes:
-    """Read the first bytes of a file without following any link below the directory.
+@contextmanager
+def _open_without_links(directory: Path, names: list[str]) -> Generator[BinaryIO]:
+    """Open a file without following any link below the directory.
 
     Each directory is opened relative to its parent. The owner of the files may change them at any
     time, so it would not be safe to check a path first and open it later.
@@ -210,7 +223,7 @@ def _read_without_links(directory: Path, names: list[str], max_bytes: int) -> by
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.ENXIO, "not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as content:
-            return content.read(max_bytes)
+            yield content
 
 
 def _draft_path(path: Path, number: int) -> Path:

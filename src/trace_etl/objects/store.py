@@ -77,6 +77,13 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def get_untrusted_tail(self, key: str, *, max_bytes: int) -> tuple[int, bytes]:
+        """Return the size and the last bytes of an object that untrusted code may have written.
+
+        Raises ObjectMissing, or NotAnObject for a link or a device.
+        """
+        ...
+
     def put(self, key: str, content: bytes) -> None:
         """Write an object durably and atomically. Replaces an existing object."""
         ...
@@ -127,7 +134,9 @@ def object_key(store: ObjectStore, ref: StorageRef, name: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """Return the key. Raises InvalidKey if one of its parts is empty, `.` or `..`."""
-    if {"", ".", ".."} & set(key.split("/")):
-        raise InvalidKey(f"storage key {key} leads out of its bucket or has an empty part")
+    """Return the key. Raises InvalidKey if one of its parts is empty, `.` or `..`, or has a NUL."""
+    if {"", ".", ".."} & set(key.split("/")) or "\x00" in key:
+        raise InvalidKey(
+            f"storage key {key!r} leads out of its bucket or has an empty part or a NUL"
+        )
     return key

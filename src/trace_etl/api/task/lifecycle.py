@@ -23,7 +23,8 @@ from trace_etl.api.body import (
 )
 from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from trace_etl.api.task.events import Event, Invalidation
-from trace_etl.api.task.payload import Storage, TaskPayload
+from trace_etl.api.task.payload import Scope, Storage, TaskPayload
+from trace_etl.model.scope import Range
 from trace_etl.model.task import Fence
 
 # --- worker endpoints -------------------------------------------------------------------------
@@ -123,7 +124,10 @@ class Output(Request):
 
 
 class Published(Request):
-    """A Parquet output with `replace` strategy. Its prefix becomes the current data of the partition."""
+    """A Parquet output with `replace` strategy. Its prefix becomes the current data of the partition.
+
+    Without a range and a `partition_key`, the partition is the scope of the task.
+    """
 
     dataset_uuid: UUID
     dataset_version: UUID
@@ -133,15 +137,25 @@ class Published(Request):
     )
     range_start: Block | None = None
     range_end: Block | None = None
+    partition_key: Key | None = None
+    """Extension: a key of the form `{start}-{end}` is that range, any other key a partition of its own."""
 
     @model_validator(mode="after")
-    def _check_range(self) -> "Published":
+    def _check_scope(self) -> "Published":
         check_range(self.range_start, self.range_end, prefix="range_")
+        named = f"{self.range_start}-{self.range_end}"
+        if self.range_start is not None and self.partition_key not in (None, named):
+            raise ValueError("`partition_key` of a block range must be `{range_start}-{range_end}`")
         return self
 
-    @property
-    def partition_key(self) -> str:
-        return "all" if self.range_start is None else f"{self.range_start}-{self.range_end}"
+    def partition(self, scope: Scope | None) -> tuple[str, Range | None] | None:
+        """Return the key and blocks of the partition; None if they depend on an unknown task scope."""
+        if self.range_start is not None and self.range_end is not None:
+            span = Range(self.range_start, self.range_end)
+            return span.key, span
+        if self.partition_key is not None:
+            return self.partition_key, Range.from_key(self.partition_key)
+        return None if scope is None else (scope.output_key, scope.blocks)
 
 
 def _list_field(max_items: int) -> Any:

@@ -6,7 +6,10 @@ from uuid import UUID
 from pydantic import StringConstraints
 
 from trace_etl.api.body import Json, Reply, Request
+from trace_etl.model.scope import Range
 from trace_etl.model.storage import StorageRef
+
+WHOLE = "all"  # the partition key of an output that is not split
 
 
 class JobRef(Reply):
@@ -24,6 +27,20 @@ class Scope(Reply):
     after: int | None = None
     """`PerUpdate`: the task reads after this cursor: everything that the job has not read yet. The
     cursor never lies inside a partition, so that partitions are read whole."""
+
+    @property
+    def blocks(self) -> Range | None:
+        """The blocks of the scope: its range, or the new blocks up to its cursor."""
+        if self.start is not None and self.end is not None:
+            return Range(self.start, self.end)
+        if self.cursor is not None:
+            return Range(0 if self.after is None else self.after + 1, self.cursor)
+        return None
+
+    @property
+    def output_key(self) -> str:
+        """The partition key of an output with this scope. A task with a cursor writes a partition too."""
+        return self.partition_key or (self.blocks.key if self.blocks else WHOLE)
 
 
 class InvalidScope(Reply):

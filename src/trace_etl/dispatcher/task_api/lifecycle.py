@@ -12,7 +12,7 @@ import orjson
 from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.dispatcher import metrics
-from trace_etl.dispatcher.task_api import idempotency, output_authorization
+from trace_etl.dispatcher.task_api import idempotency, output_authorization, publications
 from trace_etl.dispatcher.task_api.batch_writer import BatchWriter
 from trace_etl.dispatcher.task_api.claims import Claims
 from trace_etl.dispatcher.task_api.payloads import Payloads
@@ -21,14 +21,12 @@ from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.problems import problem
 from trace_etl.model.errors import (
     CompletionMismatch,
-    Forbidden,
     LeaseLost,
     NotFound,
     PartitionOverlap,
     TraceError,
 )
 from trace_etl.model.task import Fence, TaskStatus
-from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, Pool, ReusedConnections, transaction
@@ -151,11 +149,11 @@ class Lifecycle:
             return await self._completions.submit(self._new_completion(body))
         for output in body.outputs:
             output_authorization.require_output(caller, output.dataset_uuid, output.dataset_version)
-        completion = self._new_completion(body, await self._new_events(body.events, caller))
+        published = await publications.verify(self._parts.objects, body.datasets_published, caller)
+        events = await self._new_events(body.events, caller)
+        events += publications.missing_events(published, events)
+        completion = self._new_completion(body, events)
         if body.datasets_published or body.invalidations:
-            published = await asyncio.to_thread(
-                lambda: [self._new_partition(item, caller) for item in body.datasets_published]
-            )
             invalid = await self._new_invalidations(body.invalidations, caller)
             status = await self._complete_and_publish(completion, published, invalid, caller)
         else:
@@ -235,25 +233,6 @@ class Lifecycle:
                         "other attempts commit overlapping ranges; retry"
                     ) from error
         raise AssertionError("unreachable")
-
-    def _new_partition(self, item: bodies.Published, caller: Capability) -> NewPartition:
-        grant = output_authorization.require_announceable(
-            caller, item.dataset_uuid, item.dataset_version
-        )
-        ref = item.storage_ref
-        if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
-            raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
-        marker = read_marker(self._parts.objects, ref.ref())
-        return NewPartition(
-            dataset_version=item.dataset_version,
-            partition_key=item.partition_key,
-            range_start=item.range_start,
-            range_end=item.range_end,
-            storage_ref=ref.model_dump(),
-            row_count=marker.rows,
-            byte_count=marker.bytes,
-            columns=marker.schema_,
-        )
 
     # --- events -----------------------------------------------------------------------------
 

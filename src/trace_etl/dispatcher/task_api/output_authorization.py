@@ -51,8 +51,8 @@ def new_event(event: bodies.Event, caller: Capability, uuids: dict[str, UUID]) -
         dataset_version=grant.dataset_version,
         scope_key=event.scope_key,
         partition_key=event.partition_key,
-        range_start=event.start,
-        range_end=event.end,
+        range_start=event.blocks.start if event.blocks else None,
+        range_end=event.blocks.end if event.blocks else None,
         cursor_value=event.cursor,
     )
 
@@ -87,10 +87,7 @@ def parse_invalid_range(
     """Return the block range of an invalid scope, from its bounds or from its partition key."""
     if start is not None and end is not None:
         return Range(start, end)
-    try:
-        return Range.parse(partition_key or "")
-    except Invalid:
-        return None
+    return Range.from_key(partition_key or "")
 
 
 def list_names(items: Sequence[bodies.Event | bodies.Invalidation], field: str) -> dict[str, str]:

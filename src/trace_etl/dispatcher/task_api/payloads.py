@@ -130,7 +130,12 @@ class Payloads:
 
     def _render_claim(self, task: ClaimedTask, parts: _ClaimParts, kid: str) -> bytes:
         scope = TokenScope(
-            task.org_id, task.task_id, task.attempt, parts.attempt_prefix, parts.permissions
+            task.org_id,
+            task.task_id,
+            task.attempt,
+            parts.attempt_prefix,
+            parts.permissions,
+            parts.payload["scope"],
         )
         life = min(task.timeout_seconds + self._grace, self._max_token_life)
         return orjson.dumps(

@@ -86,3 +86,5 @@ class TokenScope(NamedTuple):
     attempt_prefix: str
     """The last part of every storage prefix that only this attempt writes."""
     permissions: Permissions
+    scope: dict[str, Any]
+    """The scope of the task, as its payload has it."""

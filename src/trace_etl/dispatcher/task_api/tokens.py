@@ -44,6 +44,8 @@ class Capability(NamedTuple):
     """Outputs that the attempt may write. Its events and publications may name only these."""
     checked_inputs: dict[UUID, DatasetGrant]
     """Inputs that the attempt may invalidate, because its operator checks them."""
+    scope: dict[str, Any] | None
+    """The scope of the task. None in a token of an older release."""
 
     def require(self, fence: Fence) -> None:
         """Check that the body names this task and attempt. Raises Forbidden."""
@@ -154,7 +156,7 @@ class TaskTokens:
         """Mint a token. Callers that mint many tokens pass `kid`, so that it is looked up only once."""
         issued_at = int(time.time())
         expires_at = issued_at + life_seconds
-        org_id, task_id, attempt, attempt_prefix, permissions = scope
+        org_id, task_id, attempt, attempt_prefix, permissions, task_scope = scope
         claims = {
             "iss": ISSUER,
             "aud": AUDIENCE,
@@ -163,6 +165,7 @@ class TaskTokens:
             "task_id": task_id,
             "attempt": attempt,
             **permissions.claims(attempt_prefix),
+            "scope": task_scope,
         }
         token = self._issue(claims, issued_at, expires_at, kid or self.kid())
         capability = Capability(
@@ -173,6 +176,7 @@ class TaskTokens:
             expires_at=expires_at,
             outputs=permissions.outputs(attempt_prefix),
             checked_inputs=permissions.checked_inputs,
+            scope=task_scope,
         )
         self._store(token, capability)
         return token
@@ -257,6 +261,8 @@ def _capability(claims: dict[str, Any]) -> Capability:
         raise ValueError("sub and task_id differ")
     if type(claims["attempt"]) is not int:
         raise ValueError("attempt is not a number")
+    if not isinstance(claims.get("scope", {}), dict):
+        raise ValueError("scope is not an object")
     s3 = claims["s3"]
     if {type(claims["datasets"]), *(type(s3[k]) for k in _PREFIXES)} != {list}:
         raise ValueError("datasets and prefixes are lists")
@@ -274,4 +280,5 @@ def _capability(claims: dict[str, Any]) -> Capability:
         expires_at=int(claims["exp"]),
         outputs={g.dataset_uuid: g for g in grants if g.url in writes},
         checked_inputs={g.dataset_uuid: g for g in grants if g.dataset_uuid in checked},
+        scope=claims.get("scope"),
     )

@@ -16,7 +16,6 @@ from trace_etl.objects.errors import InvalidKey, StorageError
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.errors import BadTask, InputMissing
-from trace_etl.spark.io.reports import block_range
 from trace_etl.spark.io.scan import Limit, Scan
 from trace_etl.spark.io.storage import file_key
 
@@ -77,21 +76,21 @@ def _are_in_order(partitions: list[InputPartition]) -> bool:
 
 def _are_inside(partitions: list[InputPartition], scope: Scope | None) -> bool:
     """Whether the scope covers the partitions completely, so that no row must be filtered."""
-    span = block_range(scope) if scope else None
+    span = scope.blocks if scope else None
     return span is not None and all(
         part.start is not None
         and part.end is not None
-        and span[0] <= part.start
-        and part.end <= span[1]
+        and span.start <= part.start
+        and part.end <= span.end
         for part in partitions
     )
 
 
 def _overlaps(partition: InputPartition, scope: Scope | None) -> bool:
-    span = block_range(scope) if scope else None
+    span = scope.blocks if scope else None
     if span is None or partition.start is None or partition.end is None:
         return True
-    return partition.start <= span[1] and partition.end >= span[0]
+    return partition.start <= span.end and partition.end >= span.start
 
 
 def _read_marker(name: str, partition: InputPartition, store: ObjectStore) -> SuccessMarker:

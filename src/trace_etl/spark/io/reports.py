@@ -8,27 +8,15 @@ from trace_etl.api.task.lifecycle import Output, Published, TaskResult
 from trace_etl.api.task.payload import Scope, TaskOutput, TaskPayload
 from trace_etl.spark.io.parquet import WrittenFile
 
-_WHOLE = "all"  # the partition key of an output that is not split into ranges
-
 
 def file_name(output: str, scope: Scope | None) -> str:
     """Return the name of an output's file, for example `logs_0_499.parquet`."""
     if scope is None:
         return f"{output}.parquet"
-    span = block_range(scope)
+    span = scope.blocks
     if span is not None:
-        return f"{output}_{span[0]}_{span[1]}.parquet"
-    part = scope.partition_key or _WHOLE
-    return f"{output}_{re.sub(r'[^A-Za-z0-9.-]', '_', part)}.parquet"
-
-
-def block_range(scope: Scope) -> tuple[int, int] | None:
-    """Return the blocks of a scope: its range, or the new blocks up to its cursor."""
-    if scope.start is not None and scope.end is not None:
-        return scope.start, scope.end
-    if scope.cursor is not None:
-        return (0 if scope.after is None else scope.after + 1), scope.cursor
-    return None
+        return f"{output}_{span.start}_{span.end}.parquet"
+    return f"{output}_{re.sub(r'[^A-Za-z0-9.-]', '_', scope.output_key)}.parquet"
 
 
 def report_files(
@@ -70,35 +58,27 @@ def _make_output(output: TaskOutput, scope: Scope, *, rows: int, size: int | Non
         dataset_version=output.dataset_version,
         location=output.storage_ref.ref().url,
         cursor=scope.cursor,
-        partition_key=_make_partition_key(scope),
+        partition_key=scope.output_key,
         row_count=rows,
         byte_count=size,
     )
 
 
 def _make_publication(output: TaskOutput, scope: Scope) -> Published:
-    span = block_range(scope)
     return Published(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
         storage_ref=output.storage_ref,
-        range_start=span[0] if span else None,
-        range_end=span[1] if span else None,
+        range_start=scope.blocks.start if scope.blocks else None,
+        range_end=scope.blocks.end if scope.blocks else None,
     )
 
 
 def _make_event(output: TaskOutput, scope: Scope) -> Event:
-    span = block_range(scope)
     return Event(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
-        partition_key=_make_partition_key(scope),
-        start=span[0] if span else None,
-        end=span[1] if span else None,
+        partition_key=scope.output_key,
+        start=scope.blocks.start if scope.blocks else None,
+        end=scope.blocks.end if scope.blocks else None,
     )
-
-
-def _make_partition_key(scope: Scope) -> str:
-    """A task with a cursor writes a partition too: the blocks since the last task."""
-    span = block_range(scope)
-    return scope.partition_key or (f"{span[0]}-{span[1]}" if span else _WHOLE)

@@ -21,6 +21,7 @@ from trace_etl.state.partitions.invalidations import NewInvalidation
 class NewPartition:
     """A partition that an attempt wrote and asks to commit."""
 
+    dataset_uuid: UUID
     dataset_version: UUID
     partition_key: str
     range_start: int | None
@@ -44,6 +45,7 @@ class _Situation:
     """The committing task, and the committed partitions that its outputs overlap."""
 
     org_id: UUID
+    partition_key: str | None
     span: Range | None
     follows: bool
     """The task reads up to a cursor, not a fixed range of blocks."""
@@ -66,7 +68,7 @@ async def commit(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> lis
     covered: list[tuple[UUID, str]] = []
     replacing: list[str] = []
     for item, existing in zip(new, situation.existing, strict=True):
-        _require_inside(situation.span, item)
+        _require_inside(situation, item)
         match decide_commit(item.partition_key, item.span, existing, follows=situation.follows):
             case CommitDecision.OVERLAP:
                 raise PartitionOverlap(_describe_overlap(item, existing))
@@ -121,21 +123,23 @@ def _covers(item: NewPartition, other: NewPartition) -> bool:
     return outer.start <= inner.start and inner.end <= outer.end
 
 
-def _require_inside(task_span: Range | None, item: NewPartition) -> None:
-    span = item.span
-    if task_span is None or span is None:
-        return
-    if span.start < task_span.start or task_span.end < span.end:
+def _require_inside(task: _Situation, item: NewPartition) -> None:
+    if task.span is None:
+        is_inside = task.partition_key in (None, item.partition_key)
+    else:
+        span = item.span
+        is_inside = span is not None and task.span.start <= span.start <= span.end <= task.span.end
+    if not is_inside:
         raise Forbidden(
-            f"blocks {item.partition_key} are outside this task's blocks "
-            f"{task_span.start}-{task_span.end}; a task publishes only its own"
+            f"partition {item.partition_key} is outside this task's scope "
+            f"{task.span.key if task.span else task.partition_key}; a task publishes only its own"
         )
 
 
 # Partitions are locked in one order, so that two completions cannot deadlock.
 _LOCK_EXISTING = """
 WITH task AS (
-    SELECT t.org_id, t.range_start, t.range_end, t.pinned_snapshot, i.made_xid,
+    SELECT t.org_id, t.partition_key, t.range_start, t.range_end, t.pinned_snapshot, i.made_xid,
            t.cursor_value IS NOT NULL AND t.invalidation_id IS NULL AS follows,
            missed_invalidation(t) AS missed_invalidation
       FROM tasks t LEFT JOIN invalidations i ON i.invalidation_id = t.invalidation_id
@@ -161,7 +165,8 @@ WITH task AS (
      ORDER BY p.dataset_version, p.partition_key
        FOR UPDATE OF p
 )
-SELECT task.org_id, task.range_start, task.range_end, task.follows, task.missed_invalidation,
+SELECT task.org_id, task.partition_key, task.range_start, task.range_end, task.follows,
+       task.missed_invalidation,
        e.place, e.partition_key, e.range_start, e.range_end, e.is_newer, e.is_cured
   FROM task LEFT JOIN existing e ON true
 """
@@ -181,8 +186,8 @@ async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _
         if place is not None:
             found = ExistingPartition(key, _span(start, end), is_newer, is_cured)
             existing[int(place) - 1].append(found)
-    org_id, start, end, follows, missed, *_ = rows[0]  # the completion has locked its task
-    return _Situation(org_id, _span(start, end), follows, missed, existing)
+    org_id, key, start, end, follows, missed, *_ = rows[0]  # the completion has locked its task
+    return _Situation(org_id, key, _span(start, end), follows, missed, existing)
 
 
 def _span(start: int | None, end: int | None) -> Range | None:
@@ -276,8 +281,9 @@ async def _move_pointers(
     return [_Moved(*row) for row in rows]
 
 
-# A task without blocks reads its whole inputs: `*`. An input partition outside the attempt's snapshot
-# was rewritten while the attempt ran, so the attempt that wrote the rows it read is unknown.
+# Records the partitions that `pinned_inputs` chooses; `*` means the whole input. An input partition
+# outside the attempt's snapshot was rewritten while the attempt ran, so the attempt that wrote the rows
+# it read is unknown.
 _RECORD_LINEAGE = """
 INSERT INTO partition_inputs AS l (
        dataset_version, partition_key, input_version, input_key, input_task_id, input_attempt,
@@ -292,7 +298,7 @@ SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.par
     ON v.dataset_version = input_generation(i, d, t.dataset_uuid, t.dataset_version)
  CROSS JOIN LATERAL (
        SELECT '*' AS partition_key, NULL::uuid AS task_id, NULL::int AS attempt
-        WHERE t.range_start IS NULL
+        WHERE t.range_start IS NULL AND NOT reads_one_key(v.dataset_version, t)
         UNION ALL
        SELECT q.partition_key, CASE WHEN s.is_seen THEN q.task_id END,
               CASE WHEN s.is_seen THEN q.attempt END
@@ -301,6 +307,10 @@ SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.par
               SELECT pg_visible_in_snapshot(q.commit_xid, t.pinned_snapshot)) AS s (is_seen)
         WHERE t.range_start IS NOT NULL AND q.dataset_version = v.dataset_version
           AND overlaps_blocks(q, v.generation_no, t.range_start, t.range_end)
+        UNION ALL
+       SELECT q.partition_key, q.task_id, q.attempt FROM partitions q
+        WHERE t.range_start IS NULL AND q.dataset_version = v.dataset_version
+          AND q.partition_key = t.partition_key AND reads_one_key(v.dataset_version, t)
  ) p
  CROSS JOIN unnest(%(versions)s::uuid[], %(keys)s::text[]) AS o (dataset_version, partition_key)
  WHERE t.task_id = %(task_id)s

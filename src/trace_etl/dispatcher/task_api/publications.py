@@ -1,0 +1,78 @@
+"""Check what a completion publishes: its prefix, its files and its partition."""
+
+import asyncio
+from collections.abc import Sequence
+
+from trace_etl.api.task import lifecycle as bodies
+from trace_etl.api.task.payload import Scope
+from trace_etl.dispatcher.task_api import output_authorization
+from trace_etl.dispatcher.task_api.tokens import Capability
+from trace_etl.model.errors import Fault, Forbidden, Invalid, OutputNotReady, Unavailable
+from trace_etl.objects.errors import FalseMarker, StorageError
+from trace_etl.objects.markers import verify_output
+from trace_etl.objects.store import ObjectStore
+from trace_etl.state.partitions.partition_commit import NewPartition
+from trace_etl.state.tasks.completions import NewEvent
+
+
+async def verify(
+    store: ObjectStore, items: Sequence[bodies.Published], caller: Capability
+) -> list[NewPartition]:
+    """Verify publications concurrently, in threads. Call it before the transaction.
+
+    Raises Forbidden, OutputNotReady, Unavailable, or Invalid that names the publication.
+    """
+    checks = [asyncio.to_thread(_verify, store, n, item, caller) for n, item in enumerate(items)]
+    return list(await asyncio.gather(*checks))
+
+
+def _verify(
+    store: ObjectStore, position: int, item: bodies.Published, caller: Capability
+) -> NewPartition:
+    grant = output_authorization.require_announceable(
+        caller, item.dataset_uuid, item.dataset_version
+    )
+    field, ref = f"datasets_published.{position}", item.storage_ref
+    if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
+        raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
+    partition = item.partition(Scope(**caller.scope) if caller.scope else None)
+    if partition is None:
+        raise OutputNotReady("the token of an older release has no scope; run the attempt again")
+    key, span = partition
+    if span is not None and span.end < span.start:
+        raise Invalid([Fault(field, f"the task's scope has no blocks: {key}; publish nothing")])
+    try:
+        marker = verify_output(store, ref.ref())
+    except FalseMarker as error:
+        raise Invalid([Fault(f"{field}.storage_ref", str(error))]) from error
+    except StorageError as error:
+        raise Unavailable(f"cannot verify {field}: {error}") from error
+    return NewPartition(
+        dataset_uuid=item.dataset_uuid,
+        dataset_version=item.dataset_version,
+        partition_key=key,
+        range_start=span.start if span else None,
+        range_end=span.end if span else None,
+        storage_ref=ref.model_dump(),
+        row_count=marker.rows,
+        byte_count=marker.bytes,
+        columns=marker.schema_,
+    )
+
+
+def missing_events(published: Sequence[NewPartition], events: Sequence[NewEvent]) -> list[NewEvent]:
+    """Build the events of published datasets that the completion has no event about."""
+    announced = {event.dataset_uuid for event in events}
+    return [
+        NewEvent(
+            dataset_uuid=one.dataset_uuid,
+            dataset_version=one.dataset_version,
+            scope_key=f"p:{one.partition_key}",
+            partition_key=one.partition_key,
+            range_start=one.range_start,
+            range_end=one.range_end,
+            cursor_value=None,
+        )
+        for one in published
+        if one.dataset_uuid not in announced
+    ]

@@ -20,7 +20,7 @@ from trace_etl.devtools.history.rows import (
 from trace_etl.model.scope import Range
 
 
-class Publication(NamedTuple):
+class PublishedPartition(NamedTuple):
     """A publication of a completion, and its partition."""
 
     fenced: FencedCall
@@ -55,10 +55,10 @@ def partition_effects(facts: Facts, dump: Dump) -> Iterator[Violation]:
 
 def list_publications(
     facts: Facts, fenced: FencedCall, body: lifecycle.Complete
-) -> list[Publication]:
+) -> list[PublishedPartition]:
     """Return the publications of a completion whose partition is known."""
     return [
-        Publication(fenced, item, *partition)
+        PublishedPartition(fenced, item, *partition)
         for item in body.datasets_published
         if (partition := item.partition(_find_scope(facts, fenced))) is not None
     ]
@@ -69,7 +69,7 @@ def _find_scope(facts: Facts, fenced: FencedCall) -> Scope | None:
     return next((g.claimed.task.scope for g in facts.granted(fenced.key)), None)
 
 
-def _is_explained(row: PartitionRow, publications: list[Publication]) -> bool:
+def _is_explained(row: PartitionRow, publications: list[PublishedPartition]) -> bool:
     return any(
         one.fenced.key == (row.task_id, row.attempt)
         and one.item.dataset_version == row.dataset_version
@@ -81,9 +81,9 @@ def _is_explained(row: PartitionRow, publications: list[Publication]) -> bool:
 
 def _find_missing(
     facts: Facts,
-    one: Publication,
+    one: PublishedPartition,
     rows: list[tuple[int, PartitionRow]],
-    publications: list[Publication],
+    publications: list[PublishedPartition],
 ) -> Iterator[Violation]:
     covering = [(line, row) for line, row in rows if _covers(row, one)]
     where, fenced = f"partition {one.key} of {one.item.dataset_version}", one.fenced
@@ -108,7 +108,7 @@ def _was_claimed_before(facts: Facts, key: Attempt, fenced: FencedCall) -> bool:
     return all(their.call.ended_before(our.call) for our in ours for their in theirs)
 
 
-def _covers(row: PartitionRow, one: Publication) -> bool:
+def _covers(row: PartitionRow, one: PublishedPartition) -> bool:
     if row.dataset_version != one.item.dataset_version:
         return False
     if row.partition_key == one.key:
@@ -118,7 +118,9 @@ def _covers(row: PartitionRow, one: Publication) -> bool:
     return row.range_start <= one.span.start and one.span.end <= row.range_end
 
 
-def _is_older(row: PartitionRow, fenced: FencedCall, publications: list[Publication]) -> bool:
+def _is_older(
+    row: PartitionRow, fenced: FencedCall, publications: list[PublishedPartition]
+) -> bool:
     owners = [one.fenced for one in publications if one.fenced.key == (row.task_id, row.attempt)]
     return bool(owners) and all(owner.call.ended_before(fenced.call) for owner in owners)
 

@@ -22,6 +22,20 @@ def test_a_readable_path_that_contains_the_home_does_not_open_the_home(tmp_path:
         assert sorted(readable) == [home.path / "of_the_user", module]
 
 
+def test_the_temporary_directory_of_a_killed_supervisor_is_removed(tmp_path: Path) -> None:
+    home = Home(tmp_path / "a-long-name-for-a-home-directory")
+    home.open()
+    killed = tmp_path / "left"
+    killed.mkdir()
+    (home.run / "temporary").symlink_to(killed)
+    with home.temporary_directory() as made:
+        assert not killed.exists() and made.is_dir() and len(str(made)) < 40
+    assert not made.exists()
+    with home.temporary_directory() as made:
+        home.remove()
+        assert not made.exists() and not home.path.exists()
+
+
 def test_an_unknown_isolation_is_reported() -> None:
     assert not isolation.is_enforced({"TRACE_ISOLATION": "off"})
     with pytest.raises(BadSetting, match="TRACE_ISOLATION: unknown value 'no'") as refused:

@@ -87,6 +87,7 @@ class Home:
 
     def remove(self) -> None:
         """Delete everything that `open` created. Delete the home too if it is empty afterwards."""
+        self._remove_temporary_directory()
         for name in {Path(directory).parts[0] for directory in _DIRECTORIES}:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in _FILES:
@@ -109,11 +110,8 @@ class Home:
     @contextmanager
     def temporary_directory(self) -> Generator[Path]:
         """Create a directory for temporary files, whose path is short enough for Unix sockets."""
+        self._remove_temporary_directory()
         link = self.run / "temporary"
-        if link.is_symlink():
-            shutil.rmtree(link.readlink(), ignore_errors=True)  # its supervisor was killed
-            link.unlink()
-        shutil.rmtree(link, ignore_errors=True)
         if len(os.fsencode(link)) <= _SHORT_PATH:
             yield private_files.make_directory(link)
             return
@@ -122,7 +120,15 @@ class Home:
         with tempfile.TemporaryDirectory(prefix="trace-", dir=parent) as made:
             link.symlink_to(made)
             yield Path(made)
-        link.unlink()
+        link.unlink(missing_ok=True)
+
+    def _remove_temporary_directory(self) -> None:
+        """Remove the directory of a supervisor that was killed."""
+        link = self.run / "temporary"
+        if link.is_symlink():
+            shutil.rmtree(link.readlink(), ignore_errors=True)
+            link.unlink()
+        shutil.rmtree(link, ignore_errors=True)
 
     def _move_old_files(self) -> None:
         """Move the password file and the worker token of an earlier release to their directories."""

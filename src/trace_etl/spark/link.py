@@ -24,8 +24,8 @@ class PublishBatch(Protocol):
     ) -> None: ...
 
 
-def never() -> bool:
-    """The default of `is_paused`."""
+def never_paused() -> bool:
+    """Return False: the default of `is_paused`."""
     return False
 
 
@@ -36,5 +36,5 @@ class DispatcherLink:
     lease_token: UUID
     emit: EmitEvents
     publish: PublishBatch | None = None
-    is_paused: Callable[[], bool] = never
+    is_paused: Callable[[], bool] = never_paused
     """Whether the job is paused. A long-running operator sends no events during a pause."""

@@ -16,10 +16,10 @@ _NO_LOGS = "0x" + "00" * 256
 def check_numbers(blocks: _Array, numbers: range) -> None:
     """Check that each block is the requested one and is sealed. Raises ChainMismatch."""
     actual = blocks.field("number")
-    at = _find_difference(actual, pa.array([hex(number) for number in numbers], pa.string()))
-    if at is not None:
+    index = _find_difference(actual, pa.array([hex(number) for number in numbers], pa.string()))
+    if index is not None:
         raise ChainMismatch(
-            f"eth_getBlockByNumber of block {numbers[at]} answered with block {actual[at]}"
+            f"eth_getBlockByNumber of block {numbers[index]} answered with block {actual[index]}"
         )
     for name in ("hash", "parentHash"):
         absent = np.flatnonzero(np.asarray(blocks.field(name).is_null()))
@@ -32,11 +32,11 @@ def check_links(blocks: _Array, parent: str | None) -> None:
     hashes, parents = blocks.field("hash"), blocks.field("parentHash")
     first = parents[0].as_py() if parent is None else parent
     before = pa.concat_arrays([pa.array([first], pa.string()), hashes[:-1]])
-    at = _find_difference(parents, before)
-    if at is not None:
-        number = _read_block_number(blocks, at)
+    index = _find_difference(parents, before)
+    if index is not None:
+        number = _read_block_number(blocks, index)
         raise ChainMismatch(
-            f"block {number} has parent {parents[at]}, but block {number - 1} is {before[at]}: "
+            f"block {number} has parent {parents[index]}, but block {number - 1} is {before[index]}: "
             "the chain changed during the read; try again"
         )
 
@@ -45,36 +45,36 @@ def check_receipts(blocks: _Array, expected_counts: Any, receipts: _Array, count
     """Check that each transaction has its receipt, in order. Raises ChainMismatch."""
     unequal = np.flatnonzero(expected_counts != counts)
     if len(unequal):
-        at = int(unequal[0])
+        index = int(unequal[0])
         raise _make_error(
-            blocks, at, f"{expected_counts[at]} transactions but {counts[at]} receipts"
+            blocks, index, f"{expected_counts[index]} transactions but {counts[index]} receipts"
         )
     hashes = blocks.field("transactions").flatten().field("hash")
     of_blocks = repeat_values(blocks.field("hash"), counts)
     for expected, name in ((hashes, "transactionHash"), (of_blocks, "blockHash")):
-        at = _find_difference(expected, receipts.field(name))
-        if at is not None:
-            problem = f"a receipt that is not of transaction {hashes[at]}"
-            raise _make_error(blocks, _find_block(counts, at), problem)
+        index = _find_difference(expected, receipts.field(name))
+        if index is not None:
+            problem = f"a receipt that is not of transaction {hashes[index]}"
+            raise _make_error(blocks, _find_block(counts, index), problem)
 
 
 def check_logs(blocks: _Array, logs: _Array, counts: Any) -> None:
     """Check that the logs, `counts` per block, belong to these blocks. Raises ChainMismatch."""
     for expected, name in (("hash", "blockHash"), ("number", "blockNumber")):
-        at = _find_difference(repeat_values(blocks.field(expected), counts), logs.field(name))
-        if at is not None:
-            problem = f"a log of another block ({logs.field('blockHash')[at]})"
-            raise _make_error(blocks, _find_block(counts, at), problem)
+        index = _find_difference(repeat_values(blocks.field(expected), counts), logs.field(name))
+        if index is not None:
+            problem = f"a log of another block ({logs.field('blockHash')[index]})"
+            raise _make_error(blocks, _find_block(counts, index), problem)
 
 
 def check_traces(blocks: _Array, traces: _Array, counts: Any) -> None:
     """Check that the traces belong to these blocks and cover each transaction. Raises
     ChainMismatch.
     """
-    at = _find_difference(repeat_values(blocks.field("hash"), counts), traces.field("blockHash"))
-    if at is not None:
-        problem = f"a trace of another block ({traces.field('blockHash')[at]})"
-        raise _make_error(blocks, _find_block(counts, at), problem)
+    index = _find_difference(repeat_values(blocks.field("hash"), counts), traces.field("blockHash"))
+    if index is not None:
+        problem = f"a trace of another block ({traces.field('blockHash')[index]})"
+        raise _make_error(blocks, _find_block(counts, index), problem)
     depths = np.diff(np.asarray(traces.field("traceAddress").offsets))
     is_root = (depths == 0) & np.asarray(traces.field("transactionPosition").is_valid())
     owners = np.repeat(np.arange(len(blocks)), counts)
@@ -82,9 +82,9 @@ def check_traces(blocks: _Array, traces: _Array, counts: Any) -> None:
     expected_counts = np.diff(np.asarray(blocks.field("transactions").offsets))
     unequal = np.flatnonzero(roots != expected_counts)
     if len(unequal):
-        at = int(unequal[0])
+        index = int(unequal[0])
         raise _make_error(
-            blocks, at, f"{expected_counts[at]} transactions but traces of {roots[at]}"
+            blocks, index, f"{expected_counts[index]} transactions but traces of {roots[index]}"
         )
 
 
@@ -92,10 +92,10 @@ def check_empty_blooms(blocks: _Array, counts: Any) -> None:
     """Check that blocks without logs have an empty bloom filter. Raises ChainMismatch."""
     without_logs = np.flatnonzero(counts == 0)
     blooms = pc.fill_null(blocks.field("logsBloom").take(pa.array(without_logs)), _NO_LOGS)
-    at = _find_difference(blooms, pa.array([_NO_LOGS] * len(without_logs), pa.string()))
-    if at is not None:
+    index = _find_difference(blooms, pa.array([_NO_LOGS] * len(without_logs), pa.string()))
+    if index is not None:
         problem = "a bloom filter with logs, but eth_getLogs returned none"
-        raise _make_error(blocks, int(without_logs[at]), problem)
+        raise _make_error(blocks, int(without_logs[index]), problem)
 
 
 def _find_difference(left: _Array, right: _Array) -> int | None:
@@ -106,15 +106,15 @@ def _find_difference(left: _Array, right: _Array) -> int | None:
     return int(positions[0]) if len(positions) else None
 
 
-def _find_block(counts: Any, at: int) -> int:
-    """The index of the block that row `at` belongs to."""
-    return int(np.searchsorted(np.cumsum(counts), at, side="right"))
+def _find_block(counts: Any, row: int) -> int:
+    """Return the index of the block that a row belongs to."""
+    return int(np.searchsorted(np.cumsum(counts), row, side="right"))
 
 
-def _read_block_number(blocks: _Array, at: int) -> int:
-    return int(blocks.field("number")[at].as_py(), 16)
+def _read_block_number(blocks: _Array, index: int) -> int:
+    return int(blocks.field("number")[index].as_py(), 16)
 
 
-def _make_error(blocks: _Array, at: int, problem: str) -> ChainMismatch:
-    block_hash = blocks.field("hash")[at]
-    return ChainMismatch(f"block {_read_block_number(blocks, at)} ({block_hash}) has {problem}")
+def _make_error(blocks: _Array, index: int, problem: str) -> ChainMismatch:
+    block_hash = blocks.field("hash")[index]
+    return ChainMismatch(f"block {_read_block_number(blocks, index)} ({block_hash}) has {problem}")

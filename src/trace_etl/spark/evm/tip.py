@@ -89,7 +89,7 @@ class TipReader:
         if recent.at(head.number) == head or head.number < max(recent.first, final):
             return None  # no new block, or an endpoint that lags behind
         if head.number > last.number:
-            new = self._read_blocks(last.number + 1, last, head, limit, 0, may_not_fit=True)
+            new = self._read_blocks(last.number + 1, last, head, limit, 0, allow_fork=True)
             if new is not None:
                 return new
         fork = self._find_fork(recent, min(head.number, last.number), final)
@@ -108,17 +108,17 @@ class TipReader:
         limit: int,
         orphaned: int,
         *,
-        may_not_fit: bool = False,
+        allow_fork: bool = False,
     ) -> Advance | None:
         """Read blocks from `first`, the child of `parent`.
 
-        If block `first` has another parent: return None with `may_not_fit`, else ChainMismatch.
+        If block `first` has another parent: return None with `allow_fork`, else ChainMismatch.
         """
         chunks: list[BlockChunk] = []
         for chunk in self._blocks.chunks(first, min(head.number, first + limit - 1)):
             if not chunks and parent is not None:
                 parent_hash = _parse_hash(chunk.blocks.field("parentHash")[0])
-                if parent_hash != parent.hash and may_not_fit:
+                if parent_hash != parent.hash and allow_fork:
                     return None
                 if parent_hash != parent.hash:
                     raise ChainMismatch(

@@ -19,10 +19,10 @@ from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
 from trace_etl.spark.evm.tables import SCHEMAS, build_table
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.metrics import METRICS
-from trace_etl.spark.link import EmitEvents, never
+from trace_etl.spark.link import EmitEvents, never_paused
 
 _log = structlog.stdlib.get_logger()
-PASSING_ERRORS = (ChainMismatch, RpcRefused, RpcUnreachable)
+TRANSIENT_ERRORS = (ChainMismatch, RpcRefused, RpcUnreachable)
 """Errors that usually pass: the chain changed during a read, or the node is unavailable."""
 _MAX_PAUSE = 15.0
 
@@ -81,7 +81,7 @@ class ChainFollower:
     conn: Conn
     emit: EmitEvents
     stop: Signal
-    is_paused: Callable[[], bool] = never
+    is_paused: Callable[[], bool] = never_paused
     """Whether the job is paused: blocks are still written, but not announced."""
     recent: RecentBlocks = field(default_factory=RecentBlocks, init=False)
     """The held blocks that the chain may still replace."""
@@ -111,7 +111,7 @@ class ChainFollower:
                     is_open = True
                 pause = 0.0 if step() else poll
                 failures = 0
-            except PASSING_ERRORS as error:
+            except TRANSIENT_ERRORS as error:
                 failures = failures + 1 if self.healthy_at < began else 1
                 _log.warning("follower_waits", job=self.plan.name, error=str(error))
                 if time.monotonic() - self.healthy_at > self.plan.timeout:
@@ -143,7 +143,7 @@ class ChainFollower:
             self.recent, start=self.start, final=self._finalized, limit=self.plan.batch, head=head
         )
         if advance is None:
-            self._handle_no_news(head)
+            self._handle_no_new_blocks(head)
             return False
         rows = {
             output.kind: [
@@ -174,7 +174,7 @@ class ChainFollower:
         last = self.recent.last
         METRICS.record_position(self.plan.name, last.number if last else None, head.number)
 
-    def _handle_no_news(self, head: BlockRef) -> None:
+    def _handle_no_new_blocks(self, head: BlockRef) -> None:
         """Announce what was held back during a pause, and record the position."""
         if self._has_unsent:
             self._announce()

@@ -28,7 +28,7 @@ from trace_etl.spark.evm.options import BUNDLE, LINKS
 from trace_etl.spark.evm.reading import unpack_slice
 from trace_etl.spark.evm.recent_blocks import BlockRef, LinkedBlock
 from trace_etl.spark.evm.stream import offset_at
-from trace_etl.spark.follow.follower import PASSING_ERRORS, BlockBatch, ChainFollower
+from trace_etl.spark.follow.follower import TRANSIENT_ERRORS, BlockBatch, ChainFollower
 from trace_etl.spark.session.failures import is_spark_lost, translate_error
 
 _log = structlog.stdlib.get_logger()
@@ -150,7 +150,7 @@ class StreamingFollower:
                     follower.step()
                 else:
                     follower.record_position(head)
-            except PASSING_ERRORS as error:  # the query reports it, or stalls
+            except TRANSIENT_ERRORS as error:  # the query reports it, or stalls
                 _log.warning("follower_check_failed", job=follower.plan.name, error=str(error))
         stalled = time.monotonic() - max(began, follower.healthy_at)
         if stalled > max(_MAX_START_SECONDS, follower.plan.timeout):

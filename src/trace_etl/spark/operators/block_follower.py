@@ -18,7 +18,7 @@ from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.streaming import StreamingFollower
 from trace_etl.spark.io.inputs import Input
-from trace_etl.spark.link import never
+from trace_etl.spark.link import never_paused
 from trace_etl.spark.session.conf import is_connect
 from trace_etl.spark.session.scratch import own_directory
 
@@ -35,7 +35,7 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     source = RpcSource(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
     kinds = [output.kind for output in plan.outputs]
     with TipReader(source, kinds) as reader, connection.connect(dsn) as conn:
-        is_paused = context.link.is_paused if context.link else never
+        is_paused = context.link.is_paused if context.link else never_paused
         follower = ChainFollower(plan, reader, conn, context.emit, context.canceled, is_paused)
         if config.engine == "streaming":
             _make_streaming_follower(context, follower, source).run()

@@ -46,8 +46,9 @@ class Completion(NamedTuple):
 # The short form of `_COMPLETE`, enough for most tasks. It skips reaped tasks, and tasks with a cursor,
 # an invalidation or a concurrency cap, whose completion writes more rows.
 #
-# As in claims, the `||` keep the planner to the primary key of `tasks`: the one on `w.status` makes it
-# expect one completion instead of a hundred, the one on `t.status` excludes the indexes by status.
+# As in claims, the two `||` make the planner use the primary key of `tasks`. The one on `w.status` makes
+# the planner expect one completion instead of a hundred. The one on `t.status` excludes the indexes by
+# status.
 _COMPLETE_PLAIN = """
 WITH done AS (
     UPDATE tasks t
@@ -132,8 +133,8 @@ WITH done AS (
       FROM done JOIN job_revisions r ON r.revision_id = done.revision_id
      WHERE done.cursor_value IS NOT NULL AND done.status = 'Completed'
        AND done.dataset_version IS NOT NULL
-       -- Not past blocks that were invalidated after the attempt pinned its inputs: their
-       -- replacement must still be read.
+       -- The cursor stays before blocks that were invalidated after the attempt pinned its inputs:
+       -- the rewritten blocks must still be read.
        AND done.invalidation_id IS NULL
        AND NOT EXISTS (
            SELECT FROM invalidations i
@@ -216,9 +217,9 @@ def _events_as_json(events_by_fence: Iterable[tuple[Fence, Sequence[NewEvent]]])
     )
 
 
-# The scope key of a cursor includes the last invalidation that the producer recorded before it: a cursor
-# that is reported again after a reorganisation is a new event. Events of an always_on source that is
-# paused are deferred until the source resumes.
+# The scope key of a cursor includes the last invalidation that the producer recorded before the event. So a
+# cursor that is reported again after a reorganisation is a new event. Events of a paused always_on source
+# are deferred until the source resumes.
 _RECORD_EVENTS = """
 WITH producer AS (
     SELECT t.task_id, t.attempt, t.org_id, t.job_id, t.bulk,
@@ -233,7 +234,7 @@ WITH producer AS (
     SELECT p.org_id, d.dataset_uuid, coalesce(e.dataset_version, d.dataset_version),
            CASE WHEN e.cursor_value IS NULL THEN e.scope_key
                 ELSE concat(e.scope_key, (
-                     -- The last one, not their number: retention deletes old ones.
+                     -- The last invalidation, not their number: retention deletes old ones.
                      SELECT '@' || max(i.made_xid::text::bigint) FROM invalidations i
                       WHERE i.task_id = p.task_id AND i.dataset_version = e.dataset_version
                         AND i.range_start <= e.cursor_value)) END,

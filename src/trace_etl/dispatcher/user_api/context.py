@@ -1,5 +1,6 @@
 """Dependencies of the user API's handlers: shared resources and the caller."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated
 from uuid import UUID
@@ -28,6 +29,8 @@ class Context:
         default_factory=dict[UUID, tuple[float, bytes]]
     )
     """The last metrics response of each org, and its time."""
+    parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Large DAG files are parsed one after the other."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
 """DAGs."""
 
-import asyncio
-
 from fastapi import APIRouter
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.dags import DagDetail, DagList, DeployedJob, DeployReply, DeployRequest
-from trace_etl.dag.parsing import parse_dag
+from trace_etl.dispatcher.user_api import dag_parsing
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.dispatcher.user_api.routes.rollouts import describe_plan
@@ -21,7 +19,7 @@ router = APIRouter(prefix="/v1", tags=["dags"])
 @router.post("/dags")
 async def deploy(body: DeployRequest, user: CallerDep, ctx: ContextDep) -> DeployReply:
     """Deploy a DAG file. Deploying the same text again changes nothing."""
-    dag = await asyncio.to_thread(parse_dag, body.text)  # slow for a large file
+    dag = await dag_parsing.parse(body.text, ctx.parsing)
     async with ctx.pool.connection() as conn:
         base = body.base_version
         if "base_version" not in body.model_fields_set:

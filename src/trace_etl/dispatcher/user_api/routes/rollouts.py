@@ -1,6 +1,5 @@
 """Deploy plans, rollout progress, rollback and promotion."""
 
-import asyncio
 from dataclasses import asdict
 from uuid import UUID
 
@@ -9,7 +8,7 @@ from fastapi import APIRouter
 from trace_etl.api.body import Name
 from trace_etl.api.user.dags import PlanRequest
 from trace_etl.api.user.rollouts import DagPlan, PlanReply, RollbackReply, RolloutReply
-from trace_etl.dag.parsing import parse_dag
+from trace_etl.dispatcher.user_api import dag_parsing
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.policy.deploy_plan import DeployPlan
 from trace_etl.state.db.pool import transact, transaction
@@ -22,7 +21,7 @@ router = APIRouter(prefix="/v1", tags=["dags"])
 @router.post("/plans")
 async def plan(body: PlanRequest, user: CallerDep, ctx: ContextDep) -> PlanReply:
     """Show what deploying a DAG file would do now. Changes nothing."""
-    dag = await asyncio.to_thread(parse_dag, body.text)  # slow for a large file
+    dag = await dag_parsing.parse(body.text, ctx.parsing)
     async with snapshot(ctx.pool) as conn:
         planned = await deploy.plan_text(conn, user.org_id, dag, body.text)
     return PlanReply(

@@ -32,6 +32,11 @@ class DispatcherProcess:
     _process: subprocess.Popen[bytes] | None = None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def internal_url(self) -> str:
         return f"https://127.0.0.1:{self.internal_port}"
 

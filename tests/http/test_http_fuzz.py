@@ -1,0 +1,121 @@
+"""Random and damaged bytes on the listeners of a Dispatcher process: no 5xx, no memory growth, no stall."""
+
+import contextlib
+import random
+import socket
+import ssl
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.dispatcher import Secrets
+from support.postgres import Templates, copied
+from support.processes import DispatcherProcess
+
+SECONDS = 10  # per listener
+MAX_GROWTH = 100 * 1024  # KiB; an unlimited head grew the process by 2 GiB
+STATUS = b"HTTP/1.1 "
+GOOD = [
+    b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n",
+    b'POST /v1/task/heartbeat HTTP/1.1\r\nhost: t\r\ncontent-length: 14\r\n\r\n{"task_id": 1}',
+    b"POST /v1/dags HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{}\n\r\n0\r\nx: y\r\n\r\n",
+    b"GET /metrics HTTP/1.0\r\nconnection: keep-alive\r\nauthorization: Bearer x\r\n\r\n",
+    b"POST /v1/webhooks/d/j HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}",
+]
+TOKENS = [
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b":",
+    b" ",
+    b"\0",
+    b"\xff",
+    b"chunked",
+    b"content-length: 99999999999999999999\r\n",
+    b"content-length: -1\r\n",
+    b"transfer-encoding: chunked\r\n",
+    b"connection: upgrade\r\nupgrade: h2c\r\n",
+    b"ffffffffffffffffff\r\n",
+    b"CONNECT t:1 HTTP/1.1\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET http://%zz/?\xc3\x28#f HTTP/9.9\r\n",
+    b"x" * 5000,
+    b"a: b\r\n" * 500,
+]
+
+
+def damaged(rng: random.Random) -> bytes:
+    """Return one or more valid requests with random edits."""
+    data = bytearray(b"".join(rng.choices(GOOD, k=rng.choice((1, 1, 1, 2, 40)))))
+    for _ in range(rng.randrange(6)):
+        at = rng.randrange(len(data) + 1)
+        new = [
+            rng.choice(TOKENS),
+            rng.randbytes(rng.randrange(1, 40)),
+            bytes(data[at : at + rng.randrange(1, 60)]),
+        ]
+        data[at : at + rng.choice((0, 0, 1, 8))] = rng.choice(new)
+    return bytes(data)
+
+
+@pytest.fixture(scope="module")
+def process(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[DispatcherProcess]:
+    directory = tmp_path_factory.mktemp("fuzzed")
+    limits = {"TRACE_HTTP_LIMITS": '{"request_seconds": 2, "idle_seconds": 2}'}
+    with copied(templates) as dsns:
+        started = DispatcherProcess(secrets, dsns, directory, limits).up()
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+def resident_kib(process: DispatcherProcess) -> int:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+@pytest.mark.parametrize("listener", ["api", "internal"])
+def test_damaged_requests_do_no_harm(
+    process: DispatcherProcess, listener: str, record_property: Callable[[str, object], None]
+) -> None:
+    port = process.api_port if listener == "api" else process.internal_port
+    context = ssl.create_default_context(cafile=str(process.secrets.ca))
+    seed = random.randrange(2**32)
+    rng, waits, baseline = random.Random(seed), [], 0
+    deadline = time.monotonic() + SECONDS
+    with httpx.Client(verify=context, trust_env=False, timeout=60) as http:
+        while time.monotonic() < deadline:
+            sent = [damaged(rng) for _ in range(20)]
+            for data in sent:
+                for status in exchange(port, context, data):
+                    assert status < 500, f"seed {seed}: {data!r} was answered with {status}"
+            asked = time.monotonic()
+            assert http.get(f"https://127.0.0.1:{port}/healthz").status_code == 200
+            waits.append(time.monotonic() - asked)
+            baseline = baseline or resident_kib(process)
+    growth = resident_kib(process) - baseline
+    record_property("seed", seed)
+    record_property("slowest_healthz_seconds", max(waits))
+    record_property("growth_kib", growth)
+    assert growth < MAX_GROWTH, f"seed {seed}: the process grew by {growth} KiB"
+
+
+def exchange(port: int, context: ssl.SSLContext, data: bytes) -> list[int]:
+    """Send bytes over TLS, read what arrives until a short silence, and return the statuses."""
+    received = b""
+    plain = socket.create_connection(("127.0.0.1", port), 60)
+    with (
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as conn,
+        contextlib.suppress(OSError),
+    ):
+        conn.sendall(data)
+        conn.settimeout(0.05)
+        while piece := conn.recv(65536):
+            received += piece
+    return [int(part[:3]) for part in received.split(STATUS)[1:]]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from trace_etl.http.metrics_server import start_metrics_server
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.scheduler.api import DispatcherApi
 from trace_etl.scheduler.app import make_app
-from trace_etl.scheduler.metrics import SchedulerMetrics
+from trace_etl.scheduler.cron_trigger import CronTrigger
 
 LIMITS = ConnectionLimits(
     max_connections=24,
@@ -96,7 +97,8 @@ def targets(
 
     async def scheduler(stop: asyncio.Event) -> None:
         async with DispatcherApi("https://127.0.0.1:1", ca, secrets.directory / "user.jwt") as api:
-            listener = Listener(make_app(api, SchedulerMetrics()), "127.0.0.1", scheduler_port)
+            trigger = CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90))
+            listener = Listener(make_app(api, trigger), "127.0.0.1", scheduler_port)
             await serve([listener], tls=tls, stop=stop, limits=LIMITS)
 
     async def devchain(stop: asyncio.Event) -> None:
@@ -306,6 +308,8 @@ async def test_a_client_that_does_not_begin_tls_is_disconnected(targets: list[Ta
         reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
         await until_closed(reader)
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     await on_all(targets, check)
 

@@ -465,3 +465,13 @@ def test_no_token_is_logged(
     assert "events_routed" in out + err  # the log was captured
     for secret in (attempt.token, bad, worker, worker[:-1], attempt.claimed["lease_token"]):
         assert secret not in out + err
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("fields", [{"partition_key": "a\0b"}, {"x": {"y": ["a\0b"]}}, {"\0": 1}])
+def test_a_nul_in_any_text_is_refused_with_422(
+    shared: Bench, attempt: Attempt, fields: dict[str, Any]
+) -> None:
+    event = {**attempt.event(), **fields}
+    refused(shared.events(attempt, event), 422, "invalid")
+    refused(shared.complete(attempt, "Completed", events=[event]), 422, "invalid")

@@ -1,5 +1,6 @@
 """A SELECT over inputs: what it can read, what it cannot do, and what it writes."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.chain_rows import expected
-from support.spark_tasks import as_input, directory, ingest, marker, range_scope, rows, select
+from support.spark_tasks import (
+    as_input,
+    directory,
+    ingest,
+    marker,
+    range_scope,
+    rows,
+    select,
+    task,
+)
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.file_store import FileStore
-from trace_etl.spark.errors import BadSql, BadTask
+from trace_etl.spark.analysis import struct_of_columns
+from trace_etl.spark.errors import BadColumn, BadSql, BadTask
 from trace_etl.spark.io import inputs
 from trace_etl.spark.runner import SparkRunner
 
@@ -259,6 +270,57 @@ def test_a_column_that_cannot_be_stored_is_reported(
 ) -> None:
     with pytest.raises(BadSql, match=message):
         runner.run(select(sql))
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        (r"SELECT 'a\0b'", r"column 1 \('a\\x00b'\): the name has a control character; give it"),
+        ("SELECT 1 AS `a\tb`", "has a control character"),
+        ("SELECT 1 AS x, ''", "column 2 .*the name is empty; give it an alias"),
+        (f"SELECT 1 AS {'x' * 256}", "more than 255 characters"),
+        (r"SELECT named_struct('a\0b', 1) AS x", "has a control character"),
+        ("SELECT array(struct(1 AS `\n`)) AS x", "has a control character"),
+    ],
+)
+def test_a_column_name_that_cannot_be_stored_is_refused_permanently(
+    runner: SparkRunner, sql: str, message: str
+) -> None:
+    with pytest.raises(BadColumn, match=message) as caught:
+        runner.run(select(sql))
+    assert not caught.value.retryable
+
+
+def test_dots_and_backticks_in_column_names_work_in_the_next_task(
+    runner: SparkRunner, objects: Path
+) -> None:
+    odd = {"a.b": 1, "c`d": 2, 'e"f': 3, "g h": 4, "ключ": 5}
+    columns = ", ".join(f"{n} AS `{name.replace('`', '``')}`" for name, n in odd.items())
+    first = select(f"SELECT {columns}", scope=range_scope(0, 9))
+    runner.run(first)
+    given = as_input(first, name="answer", where={"c`d": 2, "a.b": [1]})
+    second = select("SELECT *, `a.b` + `c``d` AS sum FROM answer", given)
+    assert _answer(runner, objects, second) == [{**odd, "sum": 3}]
+    described = marker(objects, second, "answer")["schema"]
+    assert struct_of_columns(described).names == [*odd, "sum"]
+    third = task(
+        "query", {"sql": "SELECT * FROM answer", "format": "json"}, ["answer"], inputs=[given]
+    )
+    runner.run(third)
+    [file] = directory(objects, third, "answer").glob("*.json")
+    assert json.loads(file.read_text()) == odd
+
+
+@pytest.mark.parametrize("name", ["SparkLost", "ExecutorFailure"])
+def test_an_error_text_of_a_select_is_not_mistaken_for_an_error_of_trace(
+    runner: SparkRunner, name: str
+) -> None:
+    before = runner.session.get()
+    reported = {"module": "trace_etl.spark.errors", "name": "SparkLost", "detail": "y"}
+    line = f"trace_etl.spark.errors.{name}: {json.dumps(reported) if name[0] == 'E' else 'y'}"
+    with pytest.raises(BadSql, match="USER_RAISED_EXCEPTION"):
+        runner.run(select(f"SELECT CAST(raise_error('x\n{line}') AS INT) AS x FROM range(3)"))
+    assert runner.session.get() is before
 
 
 def test_views_of_one_task_are_not_visible_to_the_next(

@@ -199,7 +199,7 @@ SELECT session.my_udf(1) AS x
 SELECT spark_catalog.default.my_udf(1) AS x
 SELECT * FROM python_worker_logs()
 SELECT * FROM my_table_function(1)
-SELECT * FROM system.builtin.sql_keywords()
+SELECT * FROM system.builtin.collations()
 """
 
 RELATIONS = """

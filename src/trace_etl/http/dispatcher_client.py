@@ -23,6 +23,7 @@ _CLAIM_REPLY: TypeAdapter[bodies.Claimed | bodies.NotClaimed] = TypeAdapter(
 )
 _TIMEOUT = 30.0
 _TRANSIENT = {429, 500, 502, 503, 504}
+_MAX_SERVER_ERRORS = 5
 
 
 class Refused(TraceError):
@@ -47,7 +48,10 @@ class Unreachable(TraceError):
 
 
 class DispatcherClient:
-    """Thread-safe client. Methods that take `stop` retry until an answer arrives or `stop` is set."""
+    """Thread-safe client. Methods that take `stop` retry until an answer arrives or `stop` is set.
+
+    They raise Refused after several answers of 500 in a row.
+    """
 
     def __init__(
         self, url: str, ca: Path, worker_token: Callable[[], str], backoff: Backoff
@@ -128,12 +132,18 @@ class DispatcherClient:
         return self._backoff.seconds(failures)
 
     def _retry(self, call: Callable[[], bytes], stop: Event) -> bytes:
-        failures = 0
+        failures = server_errors = 0
         while True:
             try:
                 return call()
             except Unreachable as error:
                 failures += 1
+                # An outage ends; a call that the Dispatcher cannot handle fails each time.
+                server_errors = server_errors + 1 if error.status == 500 else 0
+                if server_errors == _MAX_SERVER_ERRORS:
+                    raise Refused(
+                        500, "dispatcher_failed", f"{error.detail} {server_errors} times"
+                    ) from error
                 _log.warning("dispatcher_unreachable", failures=failures, error=str(error))
                 if stop.wait(self.pause_after(failures)):
                     raise

@@ -22,6 +22,7 @@ from trace_etl.policy.sql_checks import add_upstream_jobs
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import OperatorError
 from trace_etl.spark.io.appends import cast_to_stored
+from trace_etl.spark.io.column_names import check_names, quote_name
 from trace_etl.spark.io.inputs import Input, where_columns
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.operators import find_operator, find_output_schemas
@@ -110,6 +111,7 @@ def _analyse_job(
             analysis.unknown.append(job.name)
             return
         for name, schema in _find_outputs(spark, job, inputs).items():
+            check_names(name, schema, is_table=job.update_strategy == "append")
             analysis.outputs[job.name, name] = schema
     except OperatorError as error:
         analysis.problems.append(_locate_problem(n, job, error.detail))
@@ -211,5 +213,5 @@ def _make_context(
 
 def struct_of_columns(columns: Sequence[Mapping[str, str]]) -> StructType:
     """The Spark schema of columns in the form that markers and deploys record."""
-    ddl = ", ".join(f"`{column['name']}` {column['type']}" for column in columns)
+    ddl = ", ".join(f"{quote_name(column['name'])} {column['type']}" for column in columns)
     return cast("StructType", StructType.fromDDL(ddl))

@@ -1,6 +1,12 @@
-"""Errors of Spark tasks, and how an executor's error is recognised after Spark wrapped it."""
+"""Errors of Spark tasks, and how an executor reports them to the driver."""
 
+import inspect
+import json
 import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 from trace_etl.model.errors import TraceError
 from trace_etl.objects import errors as storage_errors
@@ -50,24 +56,66 @@ class BadSql(OperatorError, code="bad_sql", retryable=False):
     """The text is not one SELECT over the inputs, or Spark cannot analyse it."""
 
 
+class BadColumn(OperatorError, code="bad_column", retryable=False):
+    """A column of an output has a name that cannot be stored."""
+
+
 class BadTask(OperatorError, code="bad_task", retryable=False):
     """The worker cannot run this payload: wrong operator, config, output or filter."""
 
 
-# Exceptions of executors arrive as the text of a Python traceback, whose last line names the class.
+class ExecutorFailure(Exception):
+    """Carries an error to the driver as one line of JSON: Spark hands over a traceback's text."""
+
+
+# The errors that an executor may report. Everything else becomes OperatorError.
 _MODULES = {__name__: globals(), storage_errors.__name__: vars(storage_errors)}
-_EXECUTOR_ERROR = re.compile(
-    rf"^({'|'.join(map(re.escape, _MODULES))})\.(\w+): (.*)$", re.MULTILINE
-)
+_FAILURE = re.compile(rf"^{re.escape(__name__)}\.ExecutorFailure: (\{{.*\}})$", re.MULTILINE)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def report_errors(work: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make a function of a Python worker report every error as ExecutorFailure."""
+
+    @wraps(work)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+        with _reporting():
+            return work(*args, **kwargs)
+
+    @wraps(work)
+    def run_generator(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+        with _reporting():
+            yield from cast("Any", work(*args, **kwargs))
+
+    return run_generator if inspect.isgeneratorfunction(work) else run
+
+
+@contextmanager
+def _reporting() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:  # any error of the work is reported
+        raise ExecutorFailure(_describe(error)) from error
+
+
+def _describe(error: Exception) -> str:
+    known = error if isinstance(error, TraceError) else None
+    if known is None or type(known).__module__ not in _MODULES:
+        known = OperatorError(known.detail if known else f"{type(error).__name__}: {error}")
+    kind = type(known)
+    return json.dumps({"module": kind.__module__, "name": kind.__name__, "detail": known.detail})
 
 
 def parse_executor_error(text: str) -> TraceError | None:
-    """The error that an executor raised, if the text of a Spark failure contains one of ours."""
-    found = _EXECUTOR_ERROR.findall(text)
+    """The error that a Python worker reported, from the text of a Spark failure.
+
+    Only for failures of Python workers. The last line counts: an earlier one may be part of the
+    message of the error that caused it.
+    """
+    found = _FAILURE.findall(text)
     if not found:
         return None
-    module, name, detail = found[-1]
-    kind = _MODULES[module].get(name)
-    if isinstance(kind, type) and issubclass(kind, TraceError):
-        return kind(detail)
-    return None
+    reported = json.loads(found[-1])
+    kind = _MODULES[reported["module"]][reported["name"]]
+    return kind(reported["detail"])

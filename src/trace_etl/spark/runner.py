@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pydantic import ValidationError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import Scope, TaskPayload
@@ -18,6 +19,7 @@ from trace_etl.dag.operators import OPERATORS, OperatorConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask, SparkLost, TaskCanceled
 from trace_etl.spark.io import appends, batches, reports
+from trace_etl.spark.io.column_names import check_names
 from trace_etl.spark.io.writers import Frame, OutputFile, mark_success
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.operators import RunOperator, find_operator
@@ -131,7 +133,10 @@ class SparkRunner:
         result = operate(context, config)
         if isinstance(result, TaskResult):
             return result
-        if any(output.update_strategy == "append" for output in context.task.outputs):
+        is_table = any(output.update_strategy == "append" for output in context.task.outputs)
+        for name, schema in result.schemas().items():
+            check_names(name, from_arrow_schema(schema), is_table=is_table)
+        if is_table:
             assert isinstance(result, Frame)  # operators with `append` return nothing else
             if context.task.outputs[0].columns is not None:
                 return batches.write(context, result)

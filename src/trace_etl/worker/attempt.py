@@ -131,6 +131,9 @@ class Attempt:
             return self._make_failed("hard_timeout", message, retryable=True)
         if self._interruption == "stopped":
             return self._make_failed("worker_stopped", "the worker was shut down", retryable=True)
+        if isinstance(error, Refused):
+            is_retryable = error.refusal == "dispatcher_failed"
+            return self._make_failed(error.refusal, error.detail, retryable=is_retryable)
         if isinstance(error, TraceError):
             return self._make_failed(error.code, error.detail, retryable=error.retryable)
         _log.exception("operator_failed", task_id=str(self._fence.task_id))
@@ -169,7 +172,7 @@ class Attempt:
         )
         if body.status != "Completed" or refusal.refusal in ("lease_lost", "not_found"):
             return True
-        retryable = refusal.refusal == "output_not_ready" or (
+        retryable = refusal.refusal in ("output_not_ready", "dispatcher_failed") or (
             # A task that follows a cursor gets its current position with the next attempt.
             refusal.refusal == "partition_overlap" and self.claimed.task.follows
         )

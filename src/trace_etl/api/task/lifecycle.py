@@ -271,10 +271,13 @@ class SuccessFile(Reply):
     bytes: int
 
 
+MarkerText = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+
+
 class SuccessMarker(Reply):
     """The content of `_SUCCESS`: the files that were written, counted while writing."""
 
     files: list[SuccessFile]
     rows: int
     bytes: int
-    schema_: list[dict[str, str]] = Field(default=[], alias="schema")
+    schema_: list[dict[str, MarkerText]] = Field(default=[], alias="schema")

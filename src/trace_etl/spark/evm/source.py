@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from trace_etl.dag.column_types import BY_ARROW
 from trace_etl.policy.ranges import split_range
-from trace_etl.spark.errors import BadTask
+from trace_etl.spark.errors import BadTask, report_errors
 from trace_etl.spark.evm.options import BUNDLE, EvmOptions
 from trace_etl.spark.evm.reading import BUNDLE_SCHEMA, BlockRange, read_range, unpack_slice
 from trace_etl.spark.evm.stream import EvmStreamReader
@@ -44,14 +44,17 @@ class EvmDataSource(DataSource):
     def name(cls) -> str:
         return "evm"
 
+    @report_errors
     def schema(self) -> str:
         options = EvmOptions.parse(self.options)
         freeze_imports()
         return ddl(BUNDLE_SCHEMA if options.dataset == BUNDLE else SCHEMAS[options.dataset])
 
+    @report_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         return EvmReader(EvmOptions.parse(self.options))
 
+    @report_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return EvmStreamReader(EvmOptions.parse(self.options))
 
@@ -62,6 +65,7 @@ class EvmReader(DataSourceReader):
     def __init__(self, options: EvmOptions) -> None:
         self._options = options
 
+    @report_errors
     def partitions(self) -> Sequence[BlockRange]:
         options = self._options
         if options.end is None:
@@ -70,5 +74,6 @@ class EvmReader(DataSourceReader):
         freeze_imports()
         return [BlockRange(start, end) for start, end in ranges]
 
+    @report_errors
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(self._options, partition)
+        yield from read_range(self._options, partition)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from trace_etl.policy.ranges import split_range
-from trace_etl.spark.errors import ChainMismatch
+from trace_etl.spark.errors import ChainMismatch, report_errors
 from trace_etl.spark.evm.options import EvmOptions
 from trace_etl.spark.evm.reading import BlockRange, read_range
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
@@ -50,6 +50,7 @@ class EvmStreamReader(DataSourceStreamReader):
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.blocks_per_batch)
 
+    @report_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         max_blocks = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
         recent = _parse_offset(start)
@@ -77,10 +78,11 @@ class EvmStreamReader(DataSourceStreamReader):
         cuts = split_range(end["first"], end["number"], self._options.partition_size)
         return [BlockRange(first, last) for first, last in cuts]
 
+    @report_errors
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Read by number. If a block changed after the offset was made, the rows are newer than the
         # offset; the next batch detects the difference and replaces the range again.
-        return read_range(self._options, partition)
+        yield from read_range(self._options, partition)
 
     def stop(self) -> None:
         if self._tip is not None:

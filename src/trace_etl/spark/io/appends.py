@@ -18,8 +18,9 @@ from trace_etl.data import appends, connection
 from trace_etl.data.errors import KeyMissing, ValueRefused
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.context import OperatorContext
-from trace_etl.spark.errors import BadSql, BadTask
+from trace_etl.spark.errors import BadSql, BadTask, report_errors
 from trace_etl.spark.io import reports
+from trace_etl.spark.io.column_names import map_batches, quote_name
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.executors import freeze_imports
 
@@ -38,7 +39,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     with connection.connect(dsn) as conn, connection.transaction(conn):
         target = appends.create_staging(conn, target)
     try:
-        staged = frame.coalesce(1).mapInArrow(_Stager(dsn, target), _REPORT_TYPE)
+        staged = map_batches(frame.coalesce(1), _Stager(dsn, target), _REPORT_TYPE)
         cast("Any", staged).collect()
         context.check()
         with connection.connect(dsn) as conn, connection.transaction(conn):
@@ -76,9 +77,9 @@ def _cast_appended(name: str, kind: DataType) -> Column:
             "binary, dates, timestamps and arrays of these: CAST it, or convert it with to_json"
         )
     if form is BY_SPARK[item.typeName()]:
-        return F.col(f"`{name}`")
+        return F.col(quote_name(name))
     stored_type = form.spark if item is kind else f"array<{form.spark}>"
-    return F.col(f"`{name}`").cast(stored_type).alias(name)
+    return F.col(quote_name(name)).cast(stored_type).alias(name)
 
 
 def _cast_buffered(name: str, kind: DataType) -> Column:
@@ -88,7 +89,7 @@ def _cast_buffered(name: str, kind: DataType) -> Column:
             f"column {name} is {kind.simpleString()}; a buffered dataset stores bigint, double, "
             "boolean, string and binary: CAST it"
         )
-    return F.col(f"`{name}`").cast(form.spark).alias(name)
+    return F.col(quote_name(name)).cast(form.spark).alias(name)
 
 
 def _make_target(
@@ -111,6 +112,7 @@ class _Stager:
     dsn: str
     target: appends.AppendTarget
 
+    @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
             rows = appends.stage_rows(self.dsn, self.target, batches)

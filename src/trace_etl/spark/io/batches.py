@@ -16,9 +16,10 @@ from trace_etl.api.task.payload import Storage, TaskOutput
 from trace_etl.dag.column_types import holds_without_loss
 from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.context import OperatorContext
-from trace_etl.spark.errors import BadSql, BadTask
+from trace_etl.spark.errors import BadSql, BadTask, report_errors
 from trace_etl.spark.io import reports
 from trace_etl.spark.io.appends import cast_to_stored
+from trace_etl.spark.io.column_names import map_batches, quote_name
 from trace_etl.spark.io.storage import file_key
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.executors import freeze_imports
@@ -34,7 +35,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
         raise BadTask(f"output {output.name}: this runner is not connected to a Dispatcher")
     frame = cast_to_stored(cast_to_declared(result.frame, output), output, is_buffered=True)
     writer = _BatchWriter(context.settings.objects, output.storage_ref)
-    written = frame.coalesce(1).mapInArrow(writer, _REPORT_TYPE)
+    written = map_batches(frame.coalesce(1), writer, _REPORT_TYPE)
     rows = cast("Any", written).collect()
     for row in rows:
         context.check()
@@ -62,7 +63,7 @@ def cast_to_declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
     for column in output.columns or ():
         if column["name"] not in frame.columns and not column["nullable"]:
             raise BadSql(f"output {output.name}: the result has no column {column['name']}")
-    return frame.select(*(F.col(f"`{n}`").cast(types[n]).alias(n) for n in frame.columns))
+    return frame.select(*(F.col(quote_name(n)).cast(types[n]).alias(n) for n in frame.columns))
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class _BatchWriter:
     store: ObjectStore
     storage: Storage
 
+    @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         files = [self._write_file(n, lines) for n, lines in enumerate(pack_rows(batches))]
         freeze_imports()

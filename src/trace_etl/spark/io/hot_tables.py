@@ -30,7 +30,7 @@ from trace_etl.data.columns import arrow_schema
 from trace_etl.data.connection import connect
 from trace_etl.data.table_reader import Condition
 from trace_etl.model.storage import hot_table
-from trace_etl.spark.errors import InputMissing
+from trace_etl.spark.errors import InputMissing, report_errors
 from trace_etl.spark.io.inputs import Input, where_columns
 from trace_etl.spark.session.executors import freeze_imports
 
@@ -119,6 +119,7 @@ class HotTable(DataSource):
     def name(cls) -> str:
         return "hot"
 
+    @report_errors
     def schema(self) -> StructType:
         columns = _list_columns(self.dsn, self.options["table"])
         freeze_imports()
@@ -147,6 +148,7 @@ class HotTableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(0)]
 
+    @report_errors
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from table_reader.read_batches(
             self._dsn, self._table, self._columns, self._conditions

@@ -16,6 +16,7 @@ from trace_etl.objects.errors import InvalidKey, StorageError
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.errors import BadTask, InputMissing
+from trace_etl.spark.io.column_names import quote_name
 from trace_etl.spark.io.scan import Limit, Scan
 from trace_etl.spark.io.storage import file_key
 
@@ -115,7 +116,7 @@ def _find_schema(name: str, markers: list[SuccessMarker]) -> StructType:
 
 @lru_cache(256)
 def _parse_struct(columns: tuple[tuple[str, str], ...]) -> StructType:
-    ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns)
+    ddl = ", ".join(f"{quote_name(name)} {kind}" for name, kind in columns)
     return cast("StructType", StructType.fromDDL(ddl))
 
 
@@ -151,7 +152,7 @@ def where_columns(task_input: TaskInput, schema: StructType) -> list[Column]:
             raise BadTask(f"input {task_input.name}, where: there is no column {name}")
         kind = schema[name].dataType
         items = cast("list[Any]", value if isinstance(value, list) else [value])
-        conditions.append(F.col(f"`{name}`").isin([literal(item, kind) for item in items]))
+        conditions.append(F.col(quote_name(name)).isin([literal(item, kind) for item in items]))
     return conditions
 
 

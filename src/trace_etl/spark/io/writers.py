@@ -17,7 +17,9 @@ from trace_etl.api.task.lifecycle import SuccessFile, SuccessMarker
 from trace_etl.api.task.payload import Storage
 from trace_etl.objects.markers import write_marker
 from trace_etl.objects.store import ObjectStore
+from trace_etl.spark.errors import report_errors
 from trace_etl.spark.evm.source import unpack_slice
+from trace_etl.spark.io.column_names import map_batches
 from trace_etl.spark.io.parquet import ParquetFile, WrittenFile, open_parquet_file
 from trace_etl.spark.io.scan import Scan
 from trace_etl.spark.io.storage import file_key
@@ -72,7 +74,7 @@ class Frame:
     def write(self, targets: Mapping[str, OutputFile]) -> dict[str, WrittenFile]:
         target, schema = targets[self.output].with_suffix(self.suffix), self.schemas()[self.output]
         work = _FrameWriter(self.output, target, schema, self.is_archive)
-        written = _run_job(self._gather_rows().mapInArrow(work, _REPORT_TYPE))
+        written = _run_job(map_batches(self._gather_rows(), work, _REPORT_TYPE))
         # Spark skips the whole plan when it can prove that there are no rows.
         return written or {self.output: _write_file(target, schema, iter(()))}
 
@@ -129,7 +131,7 @@ class Split:
             rows = self.frame.sparkSession.range(
                 0, 1, 1, 1
             )  # one task, which reads the files itself
-        written = _run_job(rows.mapInArrow(work, _REPORT_TYPE))
+        written = _run_job(map_batches(rows, work, _REPORT_TYPE))
         # Spark skips the whole plan when it can prove that there are no rows.
         return written or {
             name: _write_file(targets[name], schema, iter(()))
@@ -163,6 +165,7 @@ class _FrameWriter:
     schema: Any
     is_archive: bool
 
+    @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         written = _write_file(self.target, self.schema, batches, is_archive=self.is_archive)
         freeze_imports()
@@ -179,6 +182,7 @@ class _SplitWriter:
     scan: Scan | None
     is_archive: bool
 
+    @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         rows = list(batches) and self.scan.batches() if self.scan else batches
         with ExitStack() as stack:
@@ -225,6 +229,7 @@ class _BundleWriter:
     targets: Mapping[str, OutputFile]
     schemas: Mapping[str, Any]
 
+    @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         with ExitStack() as stack:
             files: dict[str, ParquetFile] = {}

@@ -7,6 +7,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from trace_etl.dag.operator_configs import EnrichConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask
+from trace_etl.spark.io.column_names import quote_name
 from trace_etl.spark.io.inputs import Input, literal
 from trace_etl.spark.io.writers import Frame
 
@@ -73,7 +74,7 @@ def _check_columns(frame: DataFrame, names: list[str], side: str) -> None:
 
 
 def _quote(name: str) -> str:
-    return f"`{name}`"
+    return quote_name(name)
 
 
 def _column(name: str) -> Column:

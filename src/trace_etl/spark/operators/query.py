@@ -8,6 +8,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from trace_etl.dag.operator_configs import QueryConfig
 from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.io.column_names import quote_name
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.operators.sql import run_select
 
@@ -25,7 +26,7 @@ def run(context: OperatorContext, config: QueryConfig) -> Frame:
 def _to_json_lines(frame: DataFrame) -> DataFrame:
     """Convert each row to one JSON text with every field, including nulls."""
     row = F.struct(
-        *(_to_readable(F.col(f"`{f.name}`"), f.dataType).alias(f.name) for f in frame.schema)
+        *(_to_readable(F.col(quote_name(f.name)), f.dataType).alias(f.name) for f in frame.schema)
     )
     return frame.select(F.to_json(row, {"ignoreNullFields": "false"}).alias("line"))
 
@@ -33,7 +34,7 @@ def _to_json_lines(frame: DataFrame) -> DataFrame:
 def _to_csv(frame: DataFrame) -> DataFrame:
     """Convert every column to one that a CSV cell can hold: nested values become JSON."""
     return frame.select(
-        *(_to_cell(F.col(f"`{f.name}`"), f.dataType).alias(f.name) for f in frame.schema)
+        *(_to_cell(F.col(quote_name(f.name)), f.dataType).alias(f.name) for f in frame.schema)
     )
 
 

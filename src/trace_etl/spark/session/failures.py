@@ -8,7 +8,9 @@ from pyspark.errors import (
     DateTimeException,
     NumberFormatException,
     PySparkException,
+    PythonException,
     SparkRuntimeException,
+    StreamingQueryException,
 )
 
 from trace_etl.model.errors import TraceError
@@ -33,12 +35,18 @@ def translate_error(error: Exception, *, is_alive: bool) -> TraceError:
     """Return the error to report for a failed task."""
     if not is_alive or is_spark_lost(error):
         return SparkLost("Spark stopped or became unreachable while the task ran")
-    text = str(error)
-    raised = parse_executor_error(text)
-    if raised is not None:
+    if _is_of_python_worker(error) and (raised := parse_executor_error(str(error))):
         return raised
     summary = first_line(error)[:_MAX_LENGTH]
     return BadSql(summary) if isinstance(error, _DATA_ERRORS) else OperatorError(summary)
+
+
+def _is_of_python_worker(error: Exception) -> bool:
+    """Whether the error comes from Trace's own code, not from a query or its data."""
+    if isinstance(error, PythonException | StreamingQueryException):
+        return True
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    return (condition or "").startswith("PYTHON_")
 
 
 def first_line(error: Exception) -> str:

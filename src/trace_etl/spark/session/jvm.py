@@ -7,6 +7,7 @@ starts a second JVM only to compute the command line of the first.
 import hashlib
 import importlib.util
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,11 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.java_gateway import java_import
 
+from trace_etl import landlock
 from trace_etl.spark.errors import SparkNotStarted
+from trace_etl.spark.session.confine import confine_command
 
+_log = structlog.stdlib.get_logger()
 _START_SECONDS = 120.0
 _GATEWAY_FILE = "gateway"  # the JVM writes its port and secret here; it is deleted after reading
 _POLL_SECONDS = 0.01
@@ -114,7 +119,9 @@ def launch(
     with log.open("wb") as stderr:
         try:
             process = subprocess.Popen(
-                build_command(home, memory=memory, scratch=scratch, flags=all_flags),
+                _confine(
+                    home, build_command(home, memory=memory, scratch=scratch, flags=all_flags)
+                ),
                 stdin=subprocess.PIPE,  # PythonGatewayServer exits at the end of its input
                 stdout=stderr,
                 stderr=stderr,
@@ -124,6 +131,21 @@ def launch(
         except OSError as error:
             raise SparkNotStarted(f"cannot start {home}/bin/java: {error.strerror}") from error
     return JvmProcess(process, scratch, log)
+
+
+def _confine(home: Path, command: list[str]) -> list[str]:
+    """Make the JVM unable to start programs other than Java, the worker's Python and chmod."""
+    if not landlock.version():
+        _log.warning("spark_not_confined", reason="the kernel has no Landlock")
+        return command
+    java, python = Path(command[0]).resolve(), Path(sys.executable).resolve()
+    return confine_command(command, [home, java, python, *_find_chmod()])
+
+
+def _find_chmod() -> list[Path]:
+    """Hadoop runs `chmod` for the checkpoint files of a stream. It can start nothing else."""
+    found = Path(shutil.which("chmod") or "").resolve()
+    return [found] if found.name == "chmod" else []  # elsewhere it may be a shell, as in BusyBox
 
 
 def wheel_java_home() -> Path:

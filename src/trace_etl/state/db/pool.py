@@ -6,10 +6,16 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
 import orjson
-from psycopg import InterfaceError, OperationalError
-from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
+from psycopg import DataError, InterfaceError, OperationalError
+from psycopg.errors import (
+    DeadlockDetected,
+    LockNotAvailable,
+    SerializationFailure,
+    UntranslatableCharacter,
+)
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from trace_etl.model.errors import Fault, Invalid
 from trace_etl.state.db.connection import Connection
 
 Conn = Connection
@@ -86,9 +92,19 @@ def make_pool(dsn: str, *, size: int, checked: bool = True, hot: bool = False) -
 
 @asynccontextmanager
 async def transaction(pool: Pool) -> AsyncGenerator[Conn]:
-    """Open a transaction. It commits at the end of the block and rolls back on any error."""
-    async with pool.connection() as conn, conn.transaction():
-        yield conn
+    """Open a transaction. It commits at the end of the block and rolls back on any error.
+
+    Raises Invalid for a text with the NUL character, which Postgres cannot store.
+    """
+    try:
+        async with pool.connection() as conn, conn.transaction():
+            yield conn
+    except DataError as error:
+        if isinstance(error, UntranslatableCharacter) or "NUL" in str(error):
+            raise Invalid(
+                [Fault("body", "a text contains the NUL character; remove it")]
+            ) from error
+        raise
 
 
 _T = TypeVar("_T")

@@ -40,5 +40,5 @@ class ResponseTooLarge(RpcError, code=-32003):
     """The responses of a batch exceed the size limit."""
 
 
-class LimitExceeded(RpcError, code=-32005):
+class RpcLimitExceeded(RpcError, code=-32005):
     """The call has more results than allowed."""

@@ -7,7 +7,7 @@ from trace_etl import __version__
 from trace_etl.devtools.devchain.chain.blocks import FINALITY_DEPTH, BlockJson, BlockSource
 from trace_etl.devtools.devchain.chain.devchain import DevChain
 from trace_etl.devtools.devchain.rpc import log_filter, params
-from trace_etl.devtools.devchain.rpc.errors import InvalidParams, LimitExceeded, RpcError
+from trace_etl.devtools.devchain.rpc.errors import InvalidParams, RpcError, RpcLimitExceeded
 
 Method: TypeAlias = Callable[[Any], bytes]
 
@@ -96,7 +96,7 @@ class NodeMethods:
         for block in self._select_blocks(filter_):
             logs += filter_.select(block.logs)
             if len(logs) > MAX_LOGS:
-                raise LimitExceeded(f"query returned more than {MAX_LOGS} results")
+                raise RpcLimitExceeded(f"query returned more than {MAX_LOGS} results")
         return b"[%b]" % b",".join(logs)
 
     def _select_blocks(self, filter_: log_filter.LogFilter) -> list[BlockJson]:

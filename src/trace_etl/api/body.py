@@ -30,7 +30,7 @@ MAY_HAVE_NUL = {"may_have_nul": True}
 
 
 class Request(BaseModel):
-    """The body of a request. Unknown fields are refused, and NUL in any string: Postgres cannot store it."""
+    """The body of a request. Unknown fields are refused, and NUL characters, which Postgres cannot store."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class Request(BaseModel):
     @model_validator(mode="after")
     def _refuse_nul(self, info: ValidationInfo) -> Self:
         if info.mode == "json" and info.context is not MAY_HAVE_NUL:
-            return self  # `parse_json` has searched the text, which is much cheaper
+            return self  # `parse_json` has already searched the whole text, which is much cheaper
         for name, value in self.__dict__.items():
             if _contains_nul(value):
                 raise ValueError(f"`{name}` contains a NUL character (\\u0000); remove it")
@@ -51,14 +51,14 @@ class Request(BaseModel):
 
 
 def _contains_nul(value: object) -> bool:
-    """Search strings, lists and dictionaries. Nested models have checked themselves."""
+    """Search strings, lists and dictionaries for NUL. Nested models check themselves."""
     if type(value) is str:
         return "\x00" in value
     if type(value) is list:
         return any(map(_contains_nul, cast("list[object]", value)))
     if type(value) is dict:
         items = cast("dict[object, object]", value).items()
-        return any(_contains_nul(key) or _contains_nul(one) for key, one in items)
+        return any(_contains_nul(key) or _contains_nul(item) for key, item in items)
     return False
 
 

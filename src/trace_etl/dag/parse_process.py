@@ -16,10 +16,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
-        found = parse_dag(sys.stdin.buffer.read().decode())
+        result = parse_dag(sys.stdin.buffer.read().decode())
     except Invalid as error:
-        found = error.faults
-    pickle.dump(found, sys.stdout.buffer)
+        result = error.faults
+    pickle.dump(result, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from trace_etl.objects.store import ObjectStore, object_key
 
 _MAX_MARKER_BYTES = 16 * 1024 * 1024
 _MAX_FOOTER_BYTES = 16 * 1024 * 1024
-_TAIL_BYTES = 16 * 1024  # holds most footers whole
+_TAIL_BYTES = 16 * 1024  # most footers are shorter
 
 
 def read_marker(store: ObjectStore, ref: StorageRef) -> SuccessMarker:

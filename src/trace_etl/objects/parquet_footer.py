@@ -21,7 +21,7 @@ class BadFooter(ValueError):
 def read_footer_length(ending: bytes) -> int:
     """Return the length of the footer from the last bytes of a file. Raises BadFooter."""
     if len(ending) < ENDING or not ending.endswith(_MAGIC):
-        raise BadFooter("it does not end like a Parquet file")
+        raise BadFooter("the end of the file is not that of a Parquet file")
     return int.from_bytes(ending[-ENDING : -len(_MAGIC)], "little")
 
 

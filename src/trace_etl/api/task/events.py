@@ -54,7 +54,7 @@ class Event(Request):
 
     @property
     def blocks(self) -> Range | None:
-        """The block range, given by its ends or by its key."""
+        """The block range, from its bounds or from its key."""
         if self.start is not None and self.end is not None:
             return Range(self.start, self.end)
         return Range.from_key(self.partition_key) if self.partition_key else None

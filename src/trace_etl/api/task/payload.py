@@ -25,12 +25,12 @@ class Scope(Reply):
     end: int | None = None
     cursor: int | None = None
     after: int | None = None
-    """`PerUpdate`: the task reads after this cursor: everything that the job has not read yet. The
-    cursor never lies inside a partition, so that partitions are read whole."""
+    """`PerUpdate`: the task reads everything after this cursor, which the job has not read yet. The
+    cursor is never inside a partition, so that whole partitions are read."""
 
     @property
     def blocks(self) -> Range | None:
-        """The blocks of the scope: its range, or the new blocks up to its cursor."""
+        """The blocks of the scope: its block range, or the new blocks up to its cursor."""
         if self.start is not None and self.end is not None:
             return Range(self.start, self.end)
         if self.cursor is not None:
@@ -44,9 +44,9 @@ class Scope(Reply):
 
 
 class InvalidScope(Reply):
-    """The change of an input because of which a task runs again.
+    """The invalid part of an input that makes a task run again.
 
-    The scope of the task covers this range. It is larger if an output can only be replaced whole.
+    The scope of the task covers this range. It is larger if only a whole output can be replaced.
     """
 
     invalidation_id: UUID

@@ -35,7 +35,7 @@ class LeaseReaper:
     async def reap_once(self) -> int:
         """Fail one bounded batch of attempts whose lease expired. Safe on every replica at once.
 
-        Time in which no Dispatcher could record heartbeats does not count.
+        An outage, in which no Dispatcher could record heartbeats, extends all leases.
         """
         gone = await self._find_gone_workers()
         async with transaction(self.pool) as conn:
@@ -67,9 +67,9 @@ class LeaseReaper:
             return await leases.next_expiry(conn)
 
     async def _find_gone_workers(self) -> set[str]:
-        """List the workers that were connected to a queue and no longer are.
+        """List the workers that were connected to a queue and are disconnected now.
 
-        A worker that only uses HTTP never connects, so nothing shows that it is gone.
+        A worker that only uses HTTP never connects to a queue, so it is never in the list.
         """
         try:
             connected = await self.queue.consumers()

@@ -126,7 +126,7 @@ class InternalApi:
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
         self._workers.check(headers)
-        # A short lifetime: verifiers learn a new key soon, and ask again on an unknown `kid`.
+        # A short lifetime, so that verifiers get a new key soon. They also ask again on an unknown `kid`.
         keys = _etagged(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
         return _not_modified_or(keys, headers)
 
@@ -144,7 +144,7 @@ class InternalApi:
     async def _complete_many(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
         completions = _parse(bodies.CompleteMany, body).completions
-        # The shape of `CompletedMany`; a test compares the two.
+        # These fields are those of `CompletedMany`; a test compares the two.
         results = [
             _render_result(result) for result in await self._lifecycle.complete_many(completions)
         ]
@@ -260,7 +260,7 @@ def _json(reply: BaseModel) -> RpcAnswer:
     return RpcAnswer(reply.model_dump_json().encode())
 
 
-# Few distinct answers, each sent thousands of times: render them once.
+# There are few distinct answers, and each is sent thousands of times, so they are rendered once.
 _ACCEPTED = {
     status.value: _json(bodies.CompleteAccepted(task_status=status.value)) for status in TaskStatus
 }
@@ -284,9 +284,9 @@ def _capability_token(headers: Headers) -> str:
 
 
 def _parse_uuid(query: bytes, name: str) -> UUID:
-    given: Any = parse_qs(query.decode("latin-1")).get(name, [])
+    values: Any = parse_qs(query.decode("latin-1")).get(name, [])
     try:
-        (text,) = given
+        (text,) = values
         return UUID(text)
     except ValueError as error:
         raise Invalid([Fault(name, "must be given exactly once, as a UUID")]) from error

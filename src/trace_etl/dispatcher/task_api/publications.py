@@ -1,4 +1,4 @@
-"""Check what a completion publishes: its prefix, its files and its partition."""
+"""Check the publications of a completion: their prefixes, files and partitions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -61,18 +61,18 @@ def _verify(
 
 
 def missing_events(published: Sequence[NewPartition], events: Sequence[NewEvent]) -> list[NewEvent]:
-    """Build the events of published datasets that the completion has no event about."""
+    """Build the missing events: for each published partition whose dataset has no event."""
     announced = {event.dataset_uuid for event in events}
     return [
         NewEvent(
-            dataset_uuid=one.dataset_uuid,
-            dataset_version=one.dataset_version,
-            scope_key=f"p:{one.partition_key}",
-            partition_key=one.partition_key,
-            range_start=one.range_start,
-            range_end=one.range_end,
+            dataset_uuid=partition.dataset_uuid,
+            dataset_version=partition.dataset_version,
+            scope_key=f"p:{partition.partition_key}",
+            partition_key=partition.partition_key,
+            range_start=partition.range_start,
+            range_end=partition.range_end,
             cursor_value=None,
         )
-        for one in published
-        if one.dataset_uuid not in announced
+        for partition in published
+        if partition.dataset_uuid not in announced
     ]

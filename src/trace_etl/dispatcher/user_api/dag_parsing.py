@@ -18,8 +18,8 @@ _SMALL = 16 * 1024
 async def parse(text: str, slots: asyncio.Semaphore) -> Dag:
     """Parse the text of a DAG file. Raises Invalid with all faults and their positions.
 
-    A file of 1 MiB takes seconds, in which a thread would hold the interpreter's lock: a large file
-    is parsed in a process of its own, with limits of processor time and memory.
+    Parsing a file of 1 MiB takes seconds, and a thread would hold the interpreter's lock for that time.
+    So a large file is parsed in a separate process, with limits of processor time and memory.
     """
     if len(text) <= _SMALL:
         return await asyncio.to_thread(parse_dag, text)
@@ -28,10 +28,10 @@ async def parse(text: str, slots: asyncio.Semaphore) -> Dag:
     if not output:
         limit = f"{parse_process.CPU_SECONDS} s or {parse_process.MEMORY_BYTES >> 20} MiB"
         raise Invalid([Fault("text", f"checking the file takes more than {limit}; split the DAG")])
-    found = cast("Dag | list[Fault]", pickle.loads(output))  # noqa: S301 - written by our own process
-    if isinstance(found, list):
-        raise Invalid(found)
-    return found
+    result = cast("Dag | list[Fault]", pickle.loads(output))  # noqa: S301 - written by our own process
+    if isinstance(result, list):
+        raise Invalid(result)
+    return result
 
 
 async def _run_process(text: bytes) -> bytes:

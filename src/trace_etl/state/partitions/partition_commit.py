@@ -41,7 +41,7 @@ class ConcurrentCommit(Exception):
 
 
 @dataclass(frozen=True)
-class _Situation:
+class _CommittingTask:
     """The committing task, and the committed partitions that its outputs overlap."""
 
     org_id: UUID
@@ -55,21 +55,21 @@ class _Situation:
     """For each new partition, the committed partitions that share its key or its blocks."""
 
 
-async def commit(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> list[NewPartition]:
+async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> list[NewPartition]:
     """Point partitions at an attempt's output. Returns the new partitions that readers see now.
 
     A committed partition that was made from newer inputs stays. Replacing a partition invalidates
     everything made from it. The number of statements does not depend on the number of partitions.
     Raises PartitionOverlap, Forbidden, ConcurrentCommit.
     """
-    new = _drop_covered(given)
-    situation = await _lock_existing(conn, fence, new)
+    new = _drop_covered(outputs)
+    task = await _lock_existing(conn, fence, new)
     visible: list[NewPartition] = []
     covered: list[tuple[UUID, str]] = []
     replacing: list[str] = []
-    for item, existing in zip(new, situation.existing, strict=True):
-        _require_inside(situation, item)
-        match decide_commit(item.partition_key, item.span, existing, follows=situation.follows):
+    for item, existing in zip(new, task.existing, strict=True):
+        _require_inside(task, item)
+        match decide_commit(item.partition_key, item.span, existing, follows=task.follows):
             case CommitDecision.OVERLAP:
                 raise PartitionOverlap(_describe_overlap(item, existing))
             case CommitDecision.RUN_AGAIN:
@@ -87,26 +87,26 @@ async def commit(conn: Conn, fence: Fence, given: Sequence[NewPartition]) -> lis
     if visible:
         moved = await _move_pointers(conn, fence, visible, replacing)
         await _record_lineage(conn, fence, moved)
-        await _invalidate_rewritten(conn, fence, situation.org_id, moved)
-        if situation.missed_invalidation:
+        await _invalidate_rewritten(conn, fence, task.org_id, moved)
+        if task.missed_invalidation:
             await conn.execute(_RUN_AGAIN, {"task_id": fence.task_id})
     return visible
 
 
 def _describe_overlap(item: NewPartition, existing: Sequence[ExistingPartition]) -> str:
-    some = ", ".join(sorted(e.partition_key for e in existing)[:3])
+    keys = ", ".join(sorted(e.partition_key for e in existing)[:3])
     return (
-        f"blocks {item.partition_key} cut through a committed partition ({some}); publish the "
-        "ranges it was split into, or one range that covers them whole. If the job reads inputs "
-        "that are split differently, give their splitters one size, or use "
+        f"blocks {item.partition_key} overlap only a part of a committed partition ({keys}); publish "
+        "exactly the committed ranges, or one range that covers them. If the inputs of the job have "
+        "different partition sizes, use one `size` in the jobs that split them, or use "
         "`update_strategy: append`"
     )
 
 
-def _drop_covered(given: Sequence[NewPartition]) -> list[NewPartition]:
-    """Leave out partitions that a later partition of the same completion covers."""
+def _drop_covered(outputs: Sequence[NewPartition]) -> list[NewPartition]:
+    """Remove partitions that a later partition of the same completion covers."""
     remaining: list[NewPartition] = []
-    for item in given:
+    for item in outputs:
         remaining = [other for other in remaining if not _covers(item, other)]
         remaining.append(item)
     return remaining
@@ -123,7 +123,7 @@ def _covers(item: NewPartition, other: NewPartition) -> bool:
     return outer.start <= inner.start and inner.end <= outer.end
 
 
-def _require_inside(task: _Situation, item: NewPartition) -> None:
+def _require_inside(task: _CommittingTask, item: NewPartition) -> None:
     if task.span is None:
         is_inside = task.partition_key in (None, item.partition_key)
     else:
@@ -132,7 +132,7 @@ def _require_inside(task: _Situation, item: NewPartition) -> None:
     if not is_inside:
         raise Forbidden(
             f"partition {item.partition_key} is outside this task's scope "
-            f"{task.span.key if task.span else task.partition_key}; a task publishes only its own"
+            f"{task.span.key if task.span else task.partition_key}; publish only that scope"
         )
 
 
@@ -172,7 +172,7 @@ SELECT task.org_id, task.partition_key, task.range_start, task.range_end, task.f
 """
 
 
-async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _Situation:
+async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _CommittingTask:
     values = {
         "task_id": fence.task_id,
         "versions": [n.dataset_version for n in new],
@@ -182,12 +182,12 @@ async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _
     }
     rows: list[tuple[Any, ...]] = await (await conn.execute(_LOCK_EXISTING, values)).fetchall()
     existing = [list[ExistingPartition]() for _ in new]
-    for *_, place, key, start, end, is_newer, is_cured in rows:
-        if place is not None:
-            found = ExistingPartition(key, _span(start, end), is_newer, is_cured)
-            existing[int(place) - 1].append(found)
+    for *_, position, key, start, end, is_newer, is_cured in rows:
+        if position is not None:
+            partition = ExistingPartition(key, _span(start, end), is_newer, is_cured)
+            existing[int(position) - 1].append(partition)
     org_id, key, start, end, follows, missed, *_ = rows[0]  # the completion has locked its task
-    return _Situation(org_id, key, _span(start, end), follows, missed, existing)
+    return _CommittingTask(org_id, key, _span(start, end), follows, missed, existing)
 
 
 def _span(start: int | None, end: int | None) -> Range | None:
@@ -214,8 +214,9 @@ SELECT task_id FROM create_tasks(ARRAY(
       FROM tasks WHERE task_id = %(task_id)s))
 """
 
-# A pointer only moves to an attempt that read its inputs later. The row itself is compared, so two
-# completions cannot overtake each other. A pointer that moved, or that replaced others, is a rewrite.
+# A pointer only moves to an attempt that read its inputs later. The statement compares with the current
+# row, so an older output cannot replace a newer one. A pointer that moved, or that replaced others, is a
+# rewrite.
 _MOVE_POINTERS = """
 WITH moved AS (
     INSERT INTO partitions AS p (
@@ -282,8 +283,8 @@ async def _move_pointers(
 
 
 # Records the partitions that `pinned_inputs` chooses; `*` means the whole input. An input partition
-# outside the attempt's snapshot was rewritten while the attempt ran, so the attempt that wrote the rows
-# it read is unknown.
+# outside the attempt's snapshot was rewritten while the attempt ran. It is then unknown which attempt
+# wrote the rows that were read.
 _RECORD_LINEAGE = """
 INSERT INTO partition_inputs AS l (
        dataset_version, partition_key, input_version, input_key, input_task_id, input_attempt,

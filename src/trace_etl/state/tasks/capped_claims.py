@@ -27,8 +27,8 @@ SELECT count(*) FROM jobs j JOIN tasks t USING (job_id)
  WHERE j.capped_operator = %(operator)s AND t.status = 'Running'
 """
 
-# As in `claims.claim`. A non-null cap makes the completion enqueue `wake_next`, which wakes a waiting
-# task. So a task that has no cap of its job, only of its operator, gets the largest possible number.
+# Starts tasks as in `claims.claim`. A non-null cap makes the completion enqueue `wake_next`, which wakes a
+# waiting task. So a task that has only a cap of its operator gets the largest possible number as its cap.
 _CLAIM_CAPPED = """
 UPDATE tasks t
    SET max_concurrency = coalesce(t.max_concurrency, 2147483647),
@@ -59,8 +59,8 @@ class _Candidate(NamedTuple):
 
     def caps(self) -> list[tuple[UUID | str | None, int]]:
         """Return the caps of its job and of its operator, by job id and operator name."""
-        both = ((self.job_id, self.job_cap), (self.operator, self.operator_cap))
-        return [(owner, cap) for owner, cap in both if cap is not None]
+        limits = ((self.job_id, self.job_cap), (self.operator, self.operator_cap))
+        return [(owner, cap) for owner, cap in limits if cap is not None]
 
 
 async def claim_capped(conn: Conn, requests: list[ClaimRequest]) -> dict[UUID, ClaimedTask]:
@@ -69,13 +69,13 @@ async def claim_capped(conn: Conn, requests: list[ClaimRequest]) -> dict[UUID, C
     Returns the started tasks by lease token. Call it inside a transaction.
     """
     by_task = {r.task_id: r for r in requests}
-    seen = await _list_candidates(conn, by_task)
+    candidates = await _list_candidates(conn, by_task)
     running: dict[UUID | str | None, int] = {}
-    for operator in sorted({c.operator for c in seen if c.operator is not None}):
+    for operator in sorted({c.operator for c in candidates if c.operator is not None}):
         running[operator] = await _lock_operator(conn, operator)
-    for job_id in sorted({c.job_id for c in seen if c.job_cap is not None}):
+    for job_id in sorted({c.job_id for c in candidates if c.job_cap is not None}):
         running[job_id] = await _lock_job(conn, job_id)
-    # Read again: tasks that were started while this claim waited for locks are counted as running.
+    # Read the candidates again: some may have been started while this claim waited for locks.
     chosen = _choose(await _list_candidates(conn, by_task), running)
     if not chosen:
         return {}
@@ -85,7 +85,7 @@ async def claim_capped(conn: Conn, requests: list[ClaimRequest]) -> dict[UUID, C
 
 
 def _choose(candidates: list[_Candidate], running: dict[UUID | str | None, int]) -> list[UUID]:
-    """Choose the tasks for which all their caps have room. Counts each chosen one as running."""
+    """Choose the tasks whose caps all have room. Counts each chosen task as running."""
     chosen: list[UUID] = []
     for c in candidates:
         if all(owner in running and running[owner] < cap for owner, cap in c.caps()):
@@ -117,7 +117,7 @@ async def _lock_job(conn: Conn, job_id: UUID) -> int:
 
 # Each job offers as many tasks as its cap has room for. The room of an operator goes to the oldest offered
 # tasks of all its jobs, so a job without room does not block other jobs. If tasks of one job were queued
-# with different caps, the cap of the oldest one applies.
+# with different caps, the cap of the oldest task applies.
 _FIND_READY = """
 WITH operators AS MATERIALIZED (
     SELECT operator, room FROM room_under_operator_caps

@@ -63,8 +63,8 @@ UPDATE lease_clock c SET seen_at = greatest(now(), before.seen_at)
   FROM (SELECT seen_at FROM lease_clock FOR UPDATE) before
 RETURNING before.seen_at, now() - before.seen_at
 """
-# A lease that had expired before the outage stays expired. Rows are locked in the order of heartbeats, so
-# that the two cannot deadlock.
+# A lease that had expired before the outage stays expired. Rows are locked in the same order as by
+# heartbeats, so that this statement and a heartbeat cannot deadlock.
 _ADD_OUTAGE = """
 WITH locked AS (
     SELECT task_id FROM tasks WHERE status = 'Running' AND lease_expires_at > %(seen_at)s
@@ -81,8 +81,9 @@ async def extend_by_outage(
 ) -> tuple[timedelta, int] | None:
     """Extend all leases by the time in which no Dispatcher could record heartbeats, and set the clock.
 
-    A gap up to `tolerance` is no outage. After one, each lease lasts at least for `grace`. Returns the
-    length of the outage and the number of leases, or None. Call it in the transaction that reaps.
+    A gap up to `tolerance` is not an outage. After an outage, each lease lasts at least for `grace`.
+    Returns the length of the outage and the number of leases, or None. Call it in the transaction that
+    reaps.
     """
     row = await (await conn.execute(_MOVE_CLOCK)).fetchone()
     if row is None or row[1] <= tolerance:

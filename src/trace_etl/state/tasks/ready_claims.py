@@ -5,12 +5,12 @@ from uuid import UUID
 from trace_etl.state.db.pool import Conn, rows_as_json
 from trace_etl.state.tasks.claims import ClaimedTask
 
-# `oldest` has the oldest tasks of all jobs. While any job is paused it has none, because it would read the
-# queues of paused jobs without use. `oldest_by_job` then has the oldest tasks of each job that is not
-# paused. It skips this scan when nothing is queued for the runtime. It reads more candidates than slots,
-# because other claims may lock the same ones.
+# `oldest` has the oldest tasks of all jobs. While any job is paused, it is empty: it would also have to read
+# the queued tasks of paused jobs. `oldest_by_job` then has the oldest tasks of each job that is not paused.
+# It skips this scan when nothing is queued for the runtime. It reads more candidates than slots, because
+# other claims may lock the same tasks.
 #
-# A task takes the slot with its row number. A join of tasks and slots would compare each with each.
+# A task takes the slot with its row number. A join would compare every task with every slot.
 _CLAIM_OLDEST = """
 WITH oldest AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)

@@ -1,5 +1,5 @@
--- Partitions whose key is not a block range stay separate. A task with such a key reads, from each
--- input, the partition with its key. It reads an input without that partition whole.
+-- Partitions whose key is not a block range stay separate. A task with such a key reads the partition with
+-- the same key from each input. If an input has no such partition, the task reads the whole input.
 
 -- Whether a task read only the partition with its own key from a generation. False after a rewrite of
 -- that partition, because the snapshot of the task no longer shows what it contained.
@@ -67,8 +67,8 @@ RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
 END;
 
 -- Whether an input of a task became invalid while the task ran, and no other task processes the
--- invalidation, because the routing did not see the task's claim. Reported defects are left out: the
--- rewrite that a defect causes invalidates the input again. Their keys begin with `doubt:`.
+-- invalidation. This happens if the routing did not see the task's claim. Reported defects, whose keys
+-- begin with `doubt:`, are left out: the rewrite that a defect causes invalidates the input again.
 CREATE OR REPLACE FUNCTION missed_invalidation(t tasks) RETURNS boolean LANGUAGE sql STABLE
 RETURN EXISTS (
     SELECT FROM job_inputs i

@@ -121,14 +121,16 @@ class Caller:
         if case.path == "/internal/task-claim":
             case.body = {**case.body, "task_id": next(self._ids)}
         elif case.path == "/internal/buffer-complete":
-            told = {"publish_id": self._batch(), "row_count": 1, "error_code": "bad_batch"}
-            case.body = whole({**case.body, **told})
+            report = {"publish_id": self._batch(), "row_count": 1, "error_code": "bad_batch"}
+            case.body = exclude_floats({**case.body, **report})
         elif "publish_id" in (case.query or {}):
             case.query["publish_id"] = self._batch()
         elif case.query:
             case.query["task_id"] = self._attempt.task_id
         elif isinstance(case.body, dict):
-            case.body = whole({**case.body, **self._attempt.fence, **self._target(case.body)})
+            case.body = exclude_floats(
+                {**case.body, **self._attempt.fence, **self._target(case.body)}
+            )
 
     def _batch(self) -> str:
         names = ("dataset_uuid", "dataset_version")
@@ -163,12 +165,12 @@ def align_partition_key(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "start": start, "end": end, "partition_key": f"{start}-{end}"}
 
 
-def whole(value: Any) -> Any:
+def exclude_floats(value: Any) -> Any:
     """Exclude numbers like 1.0, which are integers in JSON Schema but not in Trace."""
     if isinstance(value, dict):
-        return {key: whole(item) for key, item in value.items()}
+        return {key: exclude_floats(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [whole(item) for item in value]
+        return [exclude_floats(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -52,11 +52,11 @@ def blocks(start: int, end: int) -> pa.Table:
 
 
 def filled(dsns: Dsns, objects: Path) -> Warehouse:
-    made = Warehouse(dsns, objects)
-    made.deploy(DAG)
-    made.commit("blocks", 0, 99, blocks(0, 99))
-    made.commit("blocks", 100, 199, blocks(100, 199))
-    return made
+    warehouse = Warehouse(dsns, objects)
+    warehouse.deploy(DAG)
+    warehouse.commit("blocks", 0, 99, blocks(0, 99))
+    warehouse.commit("blocks", 100, 199, blocks(100, 199))
+    return warehouse
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def reading(
 ) -> Generator[QuerySetup]:
     """Shared by tests that only read."""
     with copied(templates) as dsns:
-        made = filled(dsns, tmp_path_factory.mktemp("objects"))
-        with running_query_service(secrets, dsns, made.objects) as live:
-            yield QuerySetup(live, made)
+        warehouse = filled(dsns, tmp_path_factory.mktemp("objects"))
+        with running_query_service(secrets, dsns, warehouse.objects) as live:
+            yield QuerySetup(live, warehouse)
 
 
 @pytest.fixture(scope="module")

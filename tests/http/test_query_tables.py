@@ -123,12 +123,12 @@ def shop(
     secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[TableQuerySetup]:
     with copied(templates) as dsns:
-        made = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
-        made.deploy(DAG)
+        warehouse = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
+        warehouse.deploy(DAG)
         numbers = pa.table({"block_number": pa.array(range(100), pa.int64())})
-        made.commit("blocks", 0, 99, numbers)
-        with running_query_service(secrets, dsns, made.objects) as live:
-            place = TableQuerySetup(live, made)
+        warehouse.commit("blocks", 0, 99, numbers)
+        with running_query_service(secrets, dsns, warehouse.objects) as live:
+            place = TableQuerySetup(live, warehouse)
             place.follow(0, 999)
             place.keep(ANN, {"who": "bob"})
             yield place
@@ -190,13 +190,13 @@ def test_only_the_needed_columns_and_blocks_are_read_from_postgres(shop: TableQu
 def test_rows_without_a_block_number_are_found_despite_filter_pushdown(
     shop: TableQuerySetup,
 ) -> None:
-    for condition, wanted in (
+    for condition, expected in (
         ("block_number IS NULL", [b'["bob"]']),
         ("block_number = 5 OR block_number IS NULL", [b'["ann"]', b'["bob"]']),
         ("block_number < 3", []),
     ):
         run = shop.run(f"SELECT who FROM kept WHERE {condition} ORDER BY who")
-        assert run.execute().rows == wanted, condition
+        assert run.execute().rows == expected, condition
 
 
 _BLOCK = ds.field("block_number")
@@ -235,19 +235,19 @@ def test_every_matching_row_is_inside_the_range_that_is_read(chosen: Any) -> Non
 def test_all_scans_of_a_query_use_one_snapshot(shop: TableQuerySetup) -> None:
     """A reorganisation happens between two scans."""
     run = shop.run("SELECT (SELECT count(*) FROM logs), (SELECT max(block_number) FROM logs)")
-    seen = threading.Event()
+    snapshot_taken = threading.Event()
     taken = run._open_snapshot
 
     @contextmanager
     def rewritten() -> Generator[Any]:
-        with taken() as found:
+        with taken() as snapshot:
             shop.follow(500, 1200)
-            seen.set()
-            yield found
+            snapshot_taken.set()
+            yield snapshot
 
     run._open_snapshot = rewritten  # type: ignore[method-assign]
     try:
-        assert run.execute().rows == [b"[3000,999]"] and seen.is_set()
+        assert run.execute().rows == [b"[3000,999]"] and snapshot_taken.is_set()
     finally:
         with psycopg.connect(shop.data) as conn:
             conn.execute(f"DELETE FROM {shop.table('logs')} WHERE block_number > 999")
@@ -283,8 +283,10 @@ def test_a_service_without_postgres_data_reports_no_data(
 def test_unreachable_postgres_data_is_reported_as_an_outage(
     shop: TableQuerySetup, secrets: Secrets, tmp_path: Path
 ) -> None:
-    gone = "host=127.0.0.1 port=1 user=nobody dbname=nothing connect_timeout=2"
-    with running_query_service(secrets, shop.warehouse.dsns, tmp_path, data_dsn=gone) as live:
+    unreachable = "host=127.0.0.1 port=1 user=nobody dbname=nothing connect_timeout=2"
+    with running_query_service(
+        secrets, shop.warehouse.dsns, tmp_path, data_dsn=unreachable
+    ) as live:
         assert live.refusal("SELECT * FROM kept", 503)["code"] == "unavailable"
 
 
@@ -307,8 +309,8 @@ def test_the_services_role_reads_datasets_and_nothing_else(shop: TableQuerySetup
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 reader.execute(f"SELECT * FROM {other}")
     views = [DatasetView("b", [], [], shape.table)]
-    shown = QueryRun("SELECT * FROM b", views, QueryLimits(10, "100MB", 1), shop.data).execute()
-    assert [c["name"] for c in shown.columns] == ["n", "org_id"]
+    result = QueryRun("SELECT * FROM b", views, QueryLimits(10, "100MB", 1), shop.data).execute()
+    assert [c["name"] for c in result.columns] == ["n", "org_id"]
 
 
 def test_a_new_generation_is_visible_once_it_is_current(shop: TableQuerySetup) -> None:

@@ -69,9 +69,9 @@ def failed_batch(shared: Bench, attempt: Attempt) -> str:
     target = {name: attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
     reply = shared.publish(attempt, batch_uri="s3://trace/batch.jsonl", **target)
     publish_id = reply.json()["publish_id"]
-    told = {"publish_id": publish_id, "status": "Failed", "error_code": "bad_batch"}
+    report = {"publish_id": publish_id, "status": "Failed", "error_code": "bad_batch"}
     path = "/internal/buffer-complete"
-    assert shared.http.post(path, json=told, headers=shared.worker_headers).status_code == 200
+    assert shared.http.post(path, json=report, headers=shared.worker_headers).status_code == 200
     return publish_id
 
 

@@ -103,15 +103,15 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     from trace_etl.lite.home import Home
 
     try:
-        found = checks.check(Home.at(home))
+        stack_status = checks.check(Home.at(home))
     except StackError as error:
         raise _print_error(error) from None
     if as_json:
-        output.print_json(asdict(found))
+        output.print_json(asdict(stack_status))
     else:
-        _print_status(found)
+        _print_status(stack_status)
     codes = {"healthy": 0, "degraded": EXIT_DEGRADED, "stopped": EXIT_NOT_RUNNING}
-    raise typer.Exit(codes[found.state])
+    raise typer.Exit(codes[stack_status.state])
 
 
 def _start_in_background(home: "Home", options: "Options", as_json: bool) -> None:
@@ -170,11 +170,11 @@ def _print_up(
     typer.echo(f"  home   {connection.home}")
 
 
-def _print_status(found: "Status") -> None:
-    if found.state == "stopped":
-        typer.echo(f"No stack runs in {found.home}. Start it with: trace up")
-        if found.orphans:
-            pids = ", ".join(map(str, found.orphans))
+def _print_status(status: "Status") -> None:
+    if status.state == "stopped":
+        typer.echo(f"No stack runs in {status.home}. Start it with: trace up")
+        if status.orphans:
+            pids = ", ".join(map(str, status.orphans))
             typer.echo(
                 f"Orphans of an earlier run still exist ({pids}). Stop them with: trace down"
             )
@@ -185,10 +185,10 @@ def _print_status(found: "Status") -> None:
             *(p.name, p.health, p.pid, p.where or None, output.format_time(p.since)),
             *(p.restarts, p.spark, p.isolation),
         ]
-        for p in found.parts
+        for p in status.parts
     ]
     output.print_rows(headings, rows, right=["pid", "restarts"])
-    if any(p.isolation == "none" for p in found.parts):
+    if any(p.isolation == "none" for p in status.parts):
         typer.echo("Processes with isolation `none` can read the credentials of all others.")
-    since = f", up since {output.format_time(found.started_at)}" if found.started_at else ""
-    typer.echo(f"{found.state}: {found.home}, supervisor pid {found.supervisor_pid}{since}")
+    since = f", up since {output.format_time(status.started_at)}" if status.started_at else ""
+    typer.echo(f"{status.state}: {status.home}, supervisor pid {status.supervisor_pid}{since}")

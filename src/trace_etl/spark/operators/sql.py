@@ -30,10 +30,10 @@ def run(context: OperatorContext, config: SqlConfig) -> Frame:
 def run_select(context: OperatorContext, text: str) -> Frame:
     """Return the result of the SELECT. Raises BadSql."""
     spark, inputs = context.spark, context.inputs
-    names = [given.name for given in inputs]
+    names = [item.name for item in inputs]
     query = check_query(context.open_parser(spark), text, names)
-    for given in inputs:
-        given.frame.createOrReplaceTempView(given.name)
+    for item in inputs:
+        item.frame.createOrReplaceTempView(item.name)
     try:
         frame = query.frame(spark)
         _check_columns(frame.schema)
@@ -45,7 +45,7 @@ def run_select(context: OperatorContext, text: str) -> Frame:
         context.outputs[0],
         frame,
         is_ordered=query.is_ordered,
-        is_large=not all(given.is_small for given in inputs),
+        is_large=not all(item.is_small for item in inputs),
     )
 
 

@@ -1,7 +1,7 @@
 """Make a file of preloaded and linked classes, which halves the time and CPU of a Spark start.
 
 Java 25 and newer read such a file (`-XX:AOTCache`). It is valid for one Java, one set of jars and
-one set of flags; its name contains a hash of them. It lies in the same Python environment as the
+one set of flags; its name contains a hash of them. It is stored in the same Python environment as the
 jars. A JVM that cannot use the file logs this and starts without it.
 """
 
@@ -39,8 +39,8 @@ def make_class_cache(java_home: Path | None) -> Path | None:
     if path is None or path.is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".making-", dir=path.parent) as made:
-        directory = Path(made)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=path.parent) as scratch:
+        directory = Path(scratch)
         recorded, draft = directory / "recorded", directory / path.name
         _record_classes(home, directory, recorded)
         _assemble_cache(home, directory, recorded, draft)
@@ -83,12 +83,12 @@ def _run_sample_queries(spark: SparkSession, path: Path) -> None:
 
 def _assemble_cache(home: Path, directory: Path, recorded: Path, draft: Path) -> None:
     flags = ("-XX:AOTMode=create", f"-XX:AOTConfiguration={recorded}", f"-XX:AOTCache={draft}")
-    done = subprocess.run(
+    result = subprocess.run(
         jvm.build_command(home, memory="1g", scratch=directory, flags=flags, main=()),
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode or not draft.is_file():
-        output = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
+    if result.returncode or not draft.is_file():
+        output = (result.stderr or result.stdout).strip().splitlines()[-1:] or ["no output"]
         raise SparkNotStarted(f"the JVM in {home} made no class cache: {output[0]}")

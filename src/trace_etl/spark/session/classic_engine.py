@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 class ClassicEngine:
-    """Starts and stops the JVM, and does what needs direct access to it."""
+    """Starts and stops the JVM, and makes the calls that need direct access to it."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -136,7 +136,7 @@ def _open_session(process: jvm.JvmProcess, conf: dict[str, str]) -> SparkSession
         conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
     )
     # PySpark takes this from an environment variable. Python workers must use this interpreter,
-    # unless the cluster's machines have theirs in another place.
+    # unless the machines of the cluster have their interpreter under another path.
     context.pythonExec = conf.get("spark.pyspark.python", sys.executable)
     context.setLogLevel("WARN")
     _ignore_disconnects(context)

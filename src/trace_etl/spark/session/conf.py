@@ -35,7 +35,7 @@ def spark_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str]:
             ".FileSystemBasedCheckpointFileManager"
         ),
         **session_conf(settings),
-        **(_on_this_machine(scratch) if is_local(settings.master) else {}),
+        **(_make_local_conf(scratch) if is_local(settings.master) else {}),
         **settings.spark_conf,
     }
 
@@ -79,12 +79,12 @@ def heap_within(limit: str, master: str) -> str:
     The rest is for the JVM's other memory, the worker, and the Python processes of every core.
     Raises SparkNotStarted if the limit is too small.
     """
-    found = _SIZE.fullmatch(limit.lower())
-    if found is None:
+    match = _SIZE.fullmatch(limit.lower())
+    if match is None:
         raise SparkNotStarted(
             f"TRACE_MEMORY_LIMIT: {limit} is not a size; write it like 2g or 1792m"
         )
-    megabytes = int(found[1]) * (1024 if found[2] == "g" else 1)
+    megabytes = int(match[1]) * (1024 if match[2] == "g" else 1)
     overhead = _OVERHEAD_MB + _PER_CORE_MB * (cores(master) if is_local(master) else 0)
     if megabytes - overhead < _MIN_HEAP_MB:
         raise SparkNotStarted(
@@ -94,14 +94,14 @@ def heap_within(limit: str, master: str) -> str:
     return f"{megabytes - overhead}m"
 
 
-def _on_this_machine(scratch: Scratch) -> dict[str, str]:
-    """What a cluster decides for itself: addresses, secrets, directories of its machines."""
+def _make_local_conf(scratch: Scratch) -> dict[str, str]:
+    """Return settings that a cluster sets itself: addresses, secrets and directories."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.authenticate": "true",  # other users of the machine can reach the loopback too
         "spark.local.dir": str(scratch.directory / "local"),
-        # Over TCP each hand-over to a Python worker waits 40 ms for a delayed acknowledgement.
+        # Over TCP each transfer to a Python worker waits 40 ms for a delayed acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": str(scratch.sockets),
     }

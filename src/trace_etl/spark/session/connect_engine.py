@@ -53,11 +53,11 @@ class ConnectEngine:
         return self._first
 
     def new_session(self, spark: SparkSession) -> SparkSession:
-        made = spark.newSession()
+        session = spark.newSession()
         try:
-            return _prepare_session(made, self._settings)
+            return _prepare_session(session, self._settings)
         except BaseException:
-            _close_session(made)
+            _close_session(session)
             raise
 
     @property
@@ -154,14 +154,14 @@ def _prepare_session(spark: SparkSession, settings: SparkSettings) -> SparkSessi
         raise SparkNotStarted(
             f"TRACE_SPARK_MASTER: the server runs Spark {spark.version}; Trace needs Spark 4 or newer"
         )
-    wanted = {**session_conf(settings), **settings.spark_conf}
+    conf = {**session_conf(settings), **settings.spark_conf}
     for name in settings.spark_conf:
         if not spark.conf.isModifiable(name):
             raise SparkNotStarted(
                 f"TRACE_SPARK_CONF: a Spark Connect client cannot set {name}; "
                 "set it when you start the server"
             )
-    for name, value in wanted.items():
+    for name, value in conf.items():
         spark.conf.set(name, value)
     return register_sources(spark)
 

@@ -27,7 +27,7 @@ _DATA_ERRORS = (
     SparkRuntimeException,
 )
 # A Connect server restarted or dropped the session, or this process closed it.
-_SESSION_GONE = ("INVALID_HANDLE.SESSION_", "NO_ACTIVE_SESSION")
+_SESSION_LOST = ("INVALID_HANDLE.SESSION_", "NO_ACTIVE_SESSION")
 _STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
@@ -60,7 +60,7 @@ def is_spark_lost(error: Exception) -> bool:
         return True
     if not isinstance(error, PySparkException):
         return False
-    if (error.getCondition() or "").startswith(_SESSION_GONE):
+    if (error.getCondition() or "").startswith(_SESSION_LOST):
         return True
     status = getattr(error, "getGrpcStatusCode", None)  # only errors of Spark Connect have it
     return status is not None and status().name in _STATUSES

@@ -218,10 +218,10 @@ def _build_environment(gateway_file: Path, *, is_local: bool) -> dict[str, str]:
 
 
 def _find_spark_home() -> Path:
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
         raise SparkNotStarted("the pyspark package is not installed")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def _read_major_version(home: Path) -> int:

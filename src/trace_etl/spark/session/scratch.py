@@ -50,10 +50,10 @@ def _make_short_directory() -> Path:
 
 
 def _remove_orphans(parent: Path) -> None:
-    for left in parent.glob(f"{_PREFIX}*"):
-        pid = left.name.removeprefix(_PREFIX)
+    for directory in parent.glob(f"{_PREFIX}*"):
+        pid = directory.name.removeprefix(_PREFIX)
         if pid.isdecimal() and not _is_alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:

@@ -25,13 +25,13 @@ class WarmSession:
 
     def get(self) -> SparkSession:
         """Return the live session; start or restart Spark if needed. Raises SparkNotStarted."""
-        known = self._spark
-        # Checked without the lock, because a server may answer slowly and other slots must go on.
-        is_good = known is not None and self.engine.is_usable(known)
+        current = self._spark
+        # Checked without the lock, because a server may answer slowly and other slots must continue.
+        is_good = current is not None and self.engine.is_usable(current)
         with self._lock:
             if self._closing.is_set():
                 raise SparkNotStarted("Spark does not start because the worker is stopping")
-            if self._spark is None or (self._spark is known and not is_good):
+            if self._spark is None or (self._spark is current and not is_good):
                 self._discard()
                 self._start()
             assert self._spark is not None
@@ -116,7 +116,7 @@ class WarmSession:
             raise
 
     def _discard(self) -> None:
-        """Stop the current application and forget its sessions."""
+        """Stop the current application and drop its sessions."""
         self._spark = None
         sessions, self._idle = self._idle, []
         self.engine.stop(sessions)

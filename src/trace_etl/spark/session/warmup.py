@@ -29,11 +29,11 @@ def warm_up(spark: SparkSession, engine: SparkEngine, settings: SparkSettings) -
     if is_connect(settings.master):
         _check_server(spark, settings)
     with ThreadPoolExecutor(2) as pool:
-        for done in [
+        for future in [
             pool.submit(_start_workers, spark, cores(settings.master)),
             pool.submit(_plan_read, spark, engine),
         ]:
-            done.result()
+            future.result()
 
 
 def _check_server(spark: SparkSession, settings: SparkSettings) -> None:
@@ -42,8 +42,8 @@ def _check_server(spark: SparkSession, settings: SparkSettings) -> None:
     key = store.probe_key()
     store.put(key, b"")
     try:
-        found = spark.range(0, 1, 1, 1).mapInArrow(_ObjectProbe(store, key), "exists boolean")
-        [row] = cast("list[Any]", found.collect())
+        frame = spark.range(0, 1, 1, 1).mapInArrow(_ObjectProbe(store, key), "exists boolean")
+        [row] = cast("list[Any]", frame.collect())
     except PySparkException as error:
         raise SparkNotStarted(
             "the Spark Connect server cannot run Trace's code; install the same trace-etl on "
@@ -80,8 +80,8 @@ class _ObjectProbe:
 
 def _find_reason(error: PySparkException) -> str:
     """The last line of a Python traceback in the error, or else the first line of the error."""
-    found = re.findall(r"^\w+(?:\.\w+)*(?:Error|Exception): .*$", str(error), re.MULTILINE)
-    return found[-1] if found else str(error).strip().partition("\n")[0]
+    reasons = re.findall(r"^\w+(?:\.\w+)*(?:Error|Exception): .*$", str(error), re.MULTILINE)
+    return reasons[-1] if reasons else str(error).strip().partition("\n")[0]
 
 
 def _start_workers(spark: SparkSession, count: int) -> None:

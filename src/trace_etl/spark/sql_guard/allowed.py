@@ -47,7 +47,7 @@ CLASSES = frozenset(
 )
 """The plans and expressions that Spark's parser makes of a harmless SELECT."""
 
-# Not listed: functions that tell the path of a file or the account of the worker.
+# Not listed: functions that return the path of a file or the account of the worker.
 _FUNCTION_NAMES = """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate and any any_value
     approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate

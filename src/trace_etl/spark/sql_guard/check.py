@@ -29,8 +29,8 @@ def check_plan(root: PlanNode, inputs: Collection[str]) -> None:
 
     A part of an unknown class is refused, so a new Spark version allows nothing new by itself.
     """
-    given = frozenset(name.lower() for name in inputs)
-    waiting: list[_Scoped] = [(root, given)]
+    input_names = frozenset(name.lower() for name in inputs)
+    waiting: list[_Scoped] = [(root, input_names)]
     while waiting:
         node, relations = waiting.pop()
         _check_class(node)
@@ -44,7 +44,7 @@ def check_plan(root: PlanNode, inputs: Collection[str]) -> None:
         elif node.name == "UnresolvedGenerator":
             _check_function(_read_identifier(next(node.nodes())))
         # Spark substitutes CTEs everywhere but in maps: there, such a name means a table.
-        inside = given if node.kind == "{" else relations
+        inside = input_names if node.kind == "{" else relations
         waiting.extend((part, inside) for part in node.nodes())
 
 

@@ -1,6 +1,6 @@
 """Parse SQL with Spark's parser in a JVM, and describe the parsed plan to Python.
 
-A call into the JVM takes a good part of a millisecond, and a plan has thousands of parts. So a small
+A call into the JVM takes almost a millisecond, and a plan has thousands of parts. So a small
 Java class lists all of them in one call. Spark's own compiler for generated code compiles it.
 """
 

@@ -33,7 +33,7 @@ class CheckedQuery:
         return DataFrame(dataset.ofRows(cast("Any", spark)._jsparkSession, self.plan), spark)
 
     def _make_relation(self, spark: SparkSession) -> DataFrame:
-        """A relation that Spark Connect analyses on demand; `spark.sql` runs commands at once."""
+        """A relation that Spark Connect analyses on demand; `spark.sql` runs commands immediately."""
         from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
         from pyspark.sql.connect.plan import SQL
 

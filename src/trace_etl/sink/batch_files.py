@@ -70,7 +70,7 @@ def _parse_lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         if count > MAX_BATCH_ROWS:
             raise BadBatch(f"the batch has more than {MAX_BATCH_ROWS} rows; split it")
         try:
-            row = json.loads(line, object_pairs_hook=_unique_names)
+            row = json.loads(line, object_pairs_hook=_build_object)
         except ValueError as error:
             raise BadBatch(f"line {number} is not JSON: {error}") from error
         except BadBatch as error:
@@ -82,14 +82,14 @@ def _parse_lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, cast("dict[str, Any]", row)
 
 
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object. Raises BadBatch for a repeated name: one of its values would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    json_object = dict(pairs)
+    if len(json_object) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadBatch(f"{twice!r} occurs twice in one object; send each name once")
-    return found
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise BadBatch(f"{repeated!r} occurs twice in one object; send each name once")
+    return json_object
 
 
 def _parse_rows(

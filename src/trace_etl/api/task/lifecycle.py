@@ -65,7 +65,7 @@ class ClaimedMany(Reply):
 
 
 class Fetched(Reply):
-    """The current state of a task. On `status: Canceled` the worker must stop and report `Canceled`."""
+    """The current state of a task. If `status` is `Canceled`, the worker must stop and report `Canceled`."""
 
     task_id: UUID
     status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
@@ -138,7 +138,8 @@ class Published(Request):
     range_start: Block | None = None
     range_end: Block | None = None
     partition_key: Key | None = None
-    """Extension: a key of the form `{start}-{end}` is that range, any other key a partition of its own."""
+    """Extension: a key of the form `{start}-{end}` names that block range. Any other key names a partition
+    without a block range."""
 
     @model_validator(mode="after")
     def _check_scope(self) -> "Published":
@@ -275,7 +276,7 @@ MarkerText = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 
 
 class SuccessMarker(Reply):
-    """The content of `_SUCCESS`: the files that were written, counted while writing."""
+    """The content of `_SUCCESS`: the written files, with their rows and bytes."""
 
     files: list[SuccessFile]
     rows: int

@@ -1,4 +1,4 @@
-"""Large DAG files are parsed in a process of their own, with the same result as small ones."""
+"""Large DAG files are parsed in a separate process, with the same result as small ones."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -36,7 +36,7 @@ LIMITS = ConnectionLimits(
     idle_seconds=3,
     send_seconds=3,
 )
-PATIENCE = 120  # seconds; only a hanging listener takes that long
+MAX_SECONDS = 120  # seconds; only a hanging listener takes that long
 GET = b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n"
 RPC = (
     b"POST / HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 47\r\n\r\n"
@@ -63,7 +63,7 @@ class Target:
         context = ssl.create_default_context(cafile=str(self.ca)) if self.ca else None
         name = "127.0.0.1" if context else None
         opened = asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=name)
-        reader, writer = await asyncio.wait_for(opened, PATIENCE)
+        reader, writer = await asyncio.wait_for(opened, MAX_SECONDS)
         try:
             yield reader, writer
         finally:
@@ -76,13 +76,13 @@ class Target:
 
 @contextmanager
 def in_thread(serving: Callable[[asyncio.Event], Awaitable[None]]) -> Generator[None]:
-    """Run a listener in an event loop of its own."""
+    """Run a listener in its own event loop."""
     loop, stop = uvloop.new_event_loop(), asyncio.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(serving(stop)))
     thread.start()
     yield
     loop.call_soon_threadsafe(stop.set)
-    thread.join(PATIENCE)
+    thread.join(MAX_SECONDS)
     loop.close()
 
 
@@ -134,18 +134,18 @@ def targets(
 
 def accepts(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+        socket.create_connection(("127.0.0.1", port), MAX_SECONDS).close()
     except ConnectionRefusedError:
         return False
     return True
 
 
 async def on_all(targets: list[Target], check: Callable[[Target], Awaitable[None]]) -> None:
-    """Run a check against all listeners at once, and then see that each still answers."""
+    """Run a check against all listeners concurrently, then check that each still answers."""
 
     async def one(target: Target) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(MAX_SECONDS):
                 await check(target)
                 await answers(target)
         except Exception as error:
@@ -319,7 +319,7 @@ async def test_idle_connections_make_room_for_new_ones(targets: list[Target]) ->
         idle: list[socket.socket] = []
         try:
             for _ in range(3 * LIMITS.max_connections):
-                idle.append(socket.create_connection(("127.0.0.1", target.port), PATIENCE))
+                idle.append(socket.create_connection(("127.0.0.1", target.port), MAX_SECONDS))
             await answers(target)
             closed = [await asyncio.to_thread(_is_closed, sock) for sock in idle]
             assert sum(closed) >= len(idle) - LIMITS.max_connections_per_address

@@ -215,7 +215,7 @@ def test_an_event_whose_key_is_a_range_has_that_range(shared: Bench) -> None:
     assert (padded["start"], padded["end"]) == (None, None)
 
 
-def test_a_publication_without_an_event_reaches_consumers_at_once(shared: Bench) -> None:
+def test_a_publication_without_an_event_reaches_consumers_immediately(shared: Bench) -> None:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     published = publication(shared, attempt)

@@ -64,7 +64,7 @@ def test_a_call_that_always_answers_500_is_given_up_with_the_cause(server: _Serv
 @pytest.mark.parametrize(
     "answers", [[500] * 4 + [200], [503] * 20 + [200], [500, 500, 503] * 4 + [200]]
 )
-def test_an_outage_is_waited_out(server: _Server, answers: list[int]) -> None:
+def test_a_call_is_repeated_until_an_outage_ends(server: _Server, answers: list[int]) -> None:
     server.answers = answers
     assert _claim(server) == "NotClaimed"
     assert server.calls == len(answers)

@@ -65,7 +65,7 @@ class BadTask(OperatorError, code="bad_task", retryable=False):
 
 
 class ExecutorFailure(Exception):
-    """Carries an error to the driver as one line of JSON: Spark hands over a traceback's text."""
+    """Carries an error to the driver as one line of JSON, because Spark passes on only text."""
 
 
 # The errors that an executor may report. Everything else becomes OperatorError.
@@ -113,9 +113,9 @@ def parse_executor_error(text: str) -> TraceError | None:
     Only for failures of Python workers. The last line counts: an earlier one may be part of the
     message of the error that caused it.
     """
-    found = _FAILURE.findall(text)
-    if not found:
+    failures = _FAILURE.findall(text)
+    if not failures:
         return None
-    reported = json.loads(found[-1])
+    reported = json.loads(failures[-1])
     kind = _MODULES[reported["module"]][reported["name"]]
     return kind(reported["detail"])

@@ -21,7 +21,7 @@ def quote_name(name: str) -> str:
 
 
 def map_batches(frame: DataFrame, work: BatchWork, schema: StructType) -> DataFrame:
-    """Like `mapInArrow`, also for names with a backtick, which PySpark cannot resolve."""
+    """Call `mapInArrow`, also if a name has a backtick, which PySpark cannot resolve."""
     names = frame.columns
     if not any("`" in name for name in names):
         return frame.mapInArrow(work, schema)
@@ -31,7 +31,7 @@ def map_batches(frame: DataFrame, work: BatchWork, schema: StructType) -> DataFr
 
 @dataclass(frozen=True)
 class _Renamed:
-    """Runs on an executor: gives the columns of each batch their names back."""
+    """Runs on an executor: restores the column names of each batch."""
 
     work: BatchWork
     names: tuple[str, ...]
@@ -42,7 +42,7 @@ class _Renamed:
 
 
 def check_names(output: str, schema: StructType, *, is_table: bool = False) -> None:
-    """Check the column names of an output, nested ones too. Raises BadColumn.
+    """Check the column names of an output, including nested names. Raises BadColumn.
 
     `is_table` is for outputs in Postgres, which allows shorter names.
     """

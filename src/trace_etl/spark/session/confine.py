@@ -1,7 +1,7 @@
-"""Become a program that can execute only the listed programs. Standard library only: runs with -I -S.
+"""Run a command that can execute only the listed programs. Standard library only: runs with -I -S.
 
 Arguments: the programs, `--`, the command. A program is a file, or a directory with all files in it.
-A separate program, because code between fork and exec in a process with threads may deadlock.
+This is a separate program, because code between fork and exec may deadlock in a process with threads.
 """
 
 import os
@@ -25,7 +25,7 @@ def confine_command(command: Sequence[str], programs: Sequence[Path]) -> list[st
 
 
 def main(arguments: list[str]) -> None:
-    """Restrict this process, then become the command."""
+    """Restrict this process, then replace it with the command."""
     end = arguments.index(_END)
     programs, command = arguments[:end], arguments[end + 1 :]
     loaders = [_find_loader(Path(program)) for program in programs]

@@ -74,7 +74,7 @@ def test_the_reason_of_a_reaped_task_describes_its_worker(shared: Bench) -> None
     attempt = shared.reaped()
     text = str(reason(shared, attempt.task_id))
     assert text.startswith("retry at ")
-    assert "worker w1 disconnected and its lease expired" in text
+    assert "worker w1 sent no heartbeat before its lease expired" in text
 
 
 def test_the_reason_says_that_a_task_failed_permanently(shared: Bench) -> None:

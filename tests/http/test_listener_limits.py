@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -355,3 +358,35 @@ async def test_a_client_that_does_not_read_is_disconnected(targets: list[Target]
             assert sent < 64 * 1024 * 1024
 
     await on_all(targets, check)
+
+
+FEW_DESCRIPTORS = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+runpy.run_module("trace_etl.devtools.devchain", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_process_with_few_descriptors_answers_beside_many_idle_connections() -> None:
+    port = free_port()
+    limited = [sys.executable, "-c", FEW_DESCRIPTORS, "--port", str(port), "--length", "2"]
+    with ExitStack() as stack:
+        log = stack.enter_context(tempfile.TemporaryFile("w+"))
+        process = stack.enter_context(subprocess.Popen(limited, stdout=log, stderr=log))
+        stack.callback(process.terminate)
+        eventually(lambda: chain_answers(port), "the process listens")
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), MAX_SECONDS))
+        assert chain_answers(port)
+        log.seek(0)
+        assert "accept_failed" in log.read()
+
+
+def chain_answers(port: int) -> bool:
+    """Whether the development chain answers a call on a new connection."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), MAX_SECONDS) as sock:
+            sock.sendall(RPC)
+            return sock.recv(100).startswith(b"HTTP/1.1 200")
+    except ConnectionError:
+        return False

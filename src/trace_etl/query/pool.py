@@ -157,6 +157,9 @@ class QueryPool:
     async def _find_idle(self) -> QueryProcess:
         while self._idle:
             process = self._idle.pop(0)  # the one that had most time to prepare
+            if process.ended.done():  # its last READY may still be unread
+                self._discard(process)
+                continue
             try:
                 await process.become_ready()
             except PROCESS_LOST:

@@ -27,7 +27,7 @@ _Scoped = tuple[PlanNode, frozenset[str]]
 def check_plan(root: PlanNode, inputs: Collection[str]) -> None:
     """Check every part of a plan. Raises BadSql naming the part that is not allowed.
 
-    A part of an unknown class is refused, so a new Spark version allows nothing new by itself.
+    A part of an unknown class is refused, so an upgrade of Spark allows nothing new.
     """
     input_names = frozenset(name.lower() for name in inputs)
     waiting: list[_Scoped] = [(root, input_names)]

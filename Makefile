@@ -14,7 +14,7 @@ export UV_SYSTEM_CERTS ?= 1
 # Some images set it. The tests start hundreds of processes, and each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-chain test-cluster test-peers test-all packages prepared check format \
+.PHONY: help demo test test-chain test-cluster test-peers test-s3 test-all packages prepared check format \
   bench reference lock clean
 
 help: ## List the targets
@@ -35,10 +35,13 @@ test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalo
 test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the tools people use today (needs Python 3.11)
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)
 
+test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the tests against a server of S3, IAM and STS
+	$(BIN)/pytest -n 0 tests/aws $(TESTS)
+
 test-all: packages prepared ## Run all of these tests in one run
 	$(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
 
-packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(ANVIL) ## Install the packages of all targets
+packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) ## Install the packages of all targets
 
 prepared: $(VENV)/.prepared ## Cache the JVM's classes in a file, so that Spark starts faster
 
@@ -65,9 +68,10 @@ reference: $(VENV)/.dev ## Write the generated reference pages
 lock: $(VENV)/.dev ## Pin the requirements from pyproject.toml
 	$(UV) pip compile $(LOCK) requirements/bootstrap.in -o requirements/bootstrap.txt
 	$(UV) pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt
-	$(UV) pip compile $(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt
-	$(UV) pip compile $(LOCK) pyproject.toml --group dev --group bench -c requirements/dev.txt -o requirements/bench.txt
+	$(UV) pip compile $(LOCK) pyproject.toml --extra aws --group dev -c requirements/runtime.txt -o requirements/dev.txt
+	$(UV) pip compile $(LOCK) pyproject.toml --extra aws --group dev --group bench -c requirements/dev.txt -o requirements/bench.txt
 	$(UV) pip compile $(LOCK) requirements/ethereum-etl.in --override requirements/ethereum-etl.overrides -o requirements/ethereum-etl.txt
+	$(UV) pip compile $(LOCK) requirements/ministack.in -o requirements/ministack.txt
 
 LOCK := --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
@@ -75,6 +79,12 @@ LOCK := --universal --python-version 3.11 --generate-hashes --no-header --quiet
 $(VENV)/ethereum-etl/.installed: requirements/ethereum-etl.txt | $(VENV)/.bootstrap
 	$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/ethereum-etl
 	$(UV) pip install --quiet --python $(VENV)/ethereum-etl/bin/python --no-deps --require-hashes -r requirements/ethereum-etl.txt
+	@touch $@
+
+# It pins versions that contradict ours.
+$(VENV)/ministack/.installed: requirements/ministack.txt | $(VENV)/.bootstrap
+	$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/ministack
+	$(UV) pip install --quiet --python $(VENV)/ministack/bin/python --require-hashes -r requirements/ministack.txt
 	@touch $@
 
 tests/chain/node_modules/.installed: tests/chain/package-lock.json

@@ -23,6 +23,8 @@ GROUPS = {
     "routing": "bench.routing",
     "idle": "bench.idle",
     "deploy": "bench.deploy",
+    "objects": "bench.objects",
+    "query": "bench.query",
 }
 
 

@@ -107,7 +107,7 @@ def _write_small_files(store: FileStore, table: str, rows: Any, edges: Any) -> l
                 file.write(batch)
             written = file.finish()
         mark_success(target, written, rows.schema)
-        paths.append(Path(store.uri(target.key)))
+        paths.append(Path(store.jvm_path(target.key)))
     return paths
 
 

@@ -139,7 +139,7 @@ def _write_file(store: FileStore, schema: Any, values: Any, first: int, rows: in
         }
     )
     target = new_file(store, f"logs_{number[0] // 10}_{number[-1] // 10}.parquet")
-    path = Path(store.uri(target.key))
+    path = Path(store.jvm_path(target.key))
     path.parent.mkdir(parents=True)
     pq.write_table(table, path, row_group_size=_GROUP, compression="zstd", store_schema=False)
     written = WrittenFile(target.name, rows, path.stat().st_size)

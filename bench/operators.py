@@ -151,7 +151,7 @@ class OperatorBench:
             file.write(batch)
             written = file.finish()
         mark_success(target, written, batch.schema)
-        return Path(target.store.uri(target.key)).parent
+        return Path(target.store.jvm_path(target.key)).parent
 
     def _payload(self, operator: str, config: Mapping[str, Any], outputs: list[str]) -> TaskPayload:
         task_id = uuid4()

@@ -1,5 +1,6 @@
 """Shared fixtures: a Postgres server per test process, fresh databases per test."""
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -53,6 +54,15 @@ def dispatcher(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
         yield running
 
 
+# Test modules stay until the end: the garbage collector need not look at their objects.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 # JVMs of tests are short-lived: the optimising compiler would cost more than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
@@ -60,12 +70,13 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 _TEST_GROUPS = {
     "tests/spark/": "spark",
     "tests/cluster/": "cluster",
+    "tests/aws/": "aws",
     "chain/test_real_node": "cluster",
     "tests/peers/": "peers",
     "chain/test_whole_stack": "stacks",
     "e2e/test_demo": "stacks",
     "e2e/test_quickstart": "stacks",
-    "e2e/test_stack_services": "stacks",
+    "e2e/test_processes": "stacks",
     "postgres/test_hot_path_plans": "plans",
     "http/test_lifecycle_schema": "schema",
     "http/test_user_api_schema": "user schema",

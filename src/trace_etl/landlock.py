@@ -57,6 +57,20 @@ def restrict(
 
     Call it before the process starts threads. Raises OSError.
     """
+    apply(prepare(read=read, write=write, execute=execute, scoped=scoped))
+
+
+def prepare(
+    *,
+    read: Sequence[str] | None = None,
+    write: Sequence[str] | None = None,
+    execute: Sequence[str] | None = None,
+    scoped: bool = False,
+) -> int:
+    """Make the rules of `restrict` and return their descriptor for `apply`. Raises OSError.
+
+    A process that changes its user id calls this before, while it can still reach all the paths.
+    """
     known = version()
     if not known:
         raise OSError("Landlock is not available: the kernel is older than 5.19 or has it disabled")
@@ -68,12 +82,17 @@ def restrict(
     handled = sum(kind for kind, paths in wanted if paths is not None) | _REFER
     scopes = _SCOPES if scoped and known >= _SCOPES_SINCE else 0
     ruleset = _create_ruleset(handled & rights, scopes)
+    for kind, paths in wanted:
+        for path in paths or ():
+            _allow(ruleset, path, kind & rights & ~_CREATE_DEVICES)
+    if write is None:
+        _allow(ruleset, "/", _REFER)
+    return ruleset
+
+
+def apply(ruleset: int) -> None:
+    """Restrict this process by the rules of `prepare`, and close their descriptor. Raises OSError."""
     try:
-        for kind, paths in wanted:
-            for path in paths or ():
-                _allow(ruleset, path, kind & rights & ~_CREATE_DEVICES)
-        if write is None:
-            _allow(ruleset, "/", _REFER)
         _apply(ruleset)
     finally:
         os.close(ruleset)

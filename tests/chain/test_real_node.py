@@ -109,7 +109,6 @@ def _wait_until_caught_up(stream: FollowedChain, node: Anvil, attempts: Attempts
         time.sleep(0.02)
 
 
-@pytest.mark.timeout(900)
 def test_the_hot_tables_equal_the_canonical_chain_after_reorganisations_and_kills(
     node: Anvil, attempts: tuple[FollowedChain, Attempts]
 ) -> None:

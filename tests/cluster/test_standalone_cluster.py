@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
-
 from support.dag_outputs import Outputs, files_of, run_outputs
 from support.standalone import SETTINGS, standalone_cluster
 
 
-@pytest.mark.timeout(600)  # starts five JVMs
 def test_the_quickstart_gives_the_same_bytes_on_a_cluster(
     tmp_path: Path, rpc_url: str, local: Outputs
 ) -> None:

@@ -50,7 +50,6 @@ def running_demo(scratch: Path, *command: str) -> "Generator[subprocess.Popen[st
                 demo.terminate()
 
 
-@pytest.mark.timeout(400)
 def test_the_demo_prints_the_table_and_leaves_nothing_behind(scratch: Path) -> None:
     with running_demo(scratch, *SMALL) as demo:
         text = demo.communicate(timeout=360)[0]
@@ -65,19 +64,29 @@ def test_the_demo_prints_the_table_and_leaves_nothing_behind(scratch: Path) -> N
     assert list(scratch.glob("trace-demo-*")) == []
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_cleans_up(scratch: Path, sent: signal.Signals) -> None:
+def wait_until_deployed(demo: "subprocess.Popen[str]") -> None:
+    assert demo.stdout is not None
+    assert any(line.startswith("Deployed") for line in demo.stdout)
+
+
+def test_an_interrupted_demo_cleans_up(scratch: Path) -> None:
     with running_demo(scratch, *SMALL) as demo:
-        assert demo.stdout is not None
-        for line in demo.stdout:
-            if line.startswith("Deployed"):
-                break
-        demo.send_signal(sent)
+        wait_until_deployed(demo)
+        demo.send_signal(signal.SIGTERM)
         # Each process has a grace period to stop. On a busy machine they add up to a minute.
         rest = demo.communicate(timeout=150)[0]
     assert demo.returncode == 130, rest
     assert "Interrupted." in rest
+    assert list(scratch.glob("trace-demo-*")) == []
+
+
+def test_a_demo_whose_terminal_is_closed_cleans_up(scratch: Path) -> None:
+    with running_demo(scratch, *SMALL) as demo:
+        wait_until_deployed(demo)
+        assert demo.stdout is not None
+        demo.stdout.close()  # every print fails from here on
+        demo.send_signal(signal.SIGHUP)
+        demo.wait(150)
     assert list(scratch.glob("trace-demo-*")) == []
 
 

@@ -3,107 +3,25 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from support.chain_rows import expected
 from support.waiting import eventually
+from support.whole_stack import DATASETS, LAST_BLOCK, QUICKSTART, Stack, connect
 from trace_etl.api.task.payload import Storage
-from trace_etl.cli import client
-from trace_etl.cli.client import RequestRejected, StackClient
+from trace_etl.cli.client import RequestRejected
 from trace_etl.devtools.devchain.chain.devchain import DevChain
-from trace_etl.devtools.devchain.rpc.server import RunningServer, start_server
-from trace_etl.lite import stack as lite
-from trace_etl.lite.home import Home
+from trace_etl.lite.processes import process_tree
 
-pytestmark = pytest.mark.timeout(400)
-
-TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
-EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "explore.ipynb"
 ERC20 = Path(__file__).parents[2] / "examples" / "erc20" / "dag.yaml"
 TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
-DATASETS = ("blocks", "transactions", "logs", "receivers")
-ORDER = {
-    "blocks": "block_number",
-    "transactions": "block_number, transaction_index",
-    "logs": "block_number, log_index",
-    "receivers": "token, receiver, transfers, amount",
-}
-LAST_BLOCK = 399
-
-
-@contextmanager
-def connect(home: Path) -> Generator[StackClient]:
-    """Open a client like the command line's."""
-    found = client.connect(home)
-    with found.http:
-        yield found
-
-
-class Stack:
-    """A home, and the command line for it."""
-
-    def __init__(self, home: Path, chain: DevChain, node: RunningServer) -> None:
-        self.home, self.chain, self.node = home, chain, node
-
-    def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
-        # The DAG sets a short lease; this sets a short delay before the next attempt.
-        environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_INITIAL": "PT1S"}
-        return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
-
-    def json(self, *words: str) -> Any:
-        done = self.trace(*words, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def tasks(self, dag: str) -> list[dict[str, Any]]:
-        """List tasks in process: starting one process per poll would take the cores from Spark."""
-        with connect(self.home) as stack:
-            return stack.get_all("/v1/tasks", dag=dag)["items"]
-
-    def worker_pid(self) -> int | None:
-        parts = json.loads(self.trace("status", "--json").stdout)["parts"]
-        return next(part["pid"] for part in parts if part["name"] == "worker")
-
-    def deploy(self, name: str, directory: Path) -> None:
-        """Deploy the example under another name, with other published names and a short lease."""
-        text = EXAMPLE.read_text().replace("name: quickstart", f"name: {name}")
-        text = text.replace("size: 500", "size: 50").replace(
-            "jobs:\n", "defaults: {heartbeat_timeout: 4s}\n\njobs:\n", 1
-        )
-        head, publish = text.split("\npublish:\n")
-        for dataset in DATASETS:
-            publish = publish.replace(f"- name: {dataset}\n", f"- name: {name}_{dataset}\n")
-        file = directory / f"{name}.yaml"
-        file.write_text(f"{head}\npublish:\n{publish}")
-        done = self.trace("deploy", "--no-check", str(file))
-        assert done.returncode == 0, done.stderr
-
-    def rows(self, name: str, dataset: str) -> list[Any]:
-        with connect(self.home) as stack:
-            return stack.query(f"SELECT * FROM {name}_{dataset} ORDER BY {ORDER[dataset]}")["rows"]
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
-    home = tmp_path_factory.mktemp("quickstart") / "home"
-    chain = DevChain(seed=11, length=LAST_BLOCK + 1)
-    with start_server(chain, "127.0.0.1", 0) as server:
-        made = Stack(home, chain, server)
-        try:
-            started = made.trace("up", "--detach", "--rpc-url", server.url)
-            assert started.returncode == 0, started.stderr
-            yield made
-        finally:
-            lite.purge(Home(home))
 
 
 def wait_until_completed(stack: Stack, name: str) -> None:
@@ -119,7 +37,7 @@ def wait_until_completed(stack: Stack, name: str) -> None:
     eventually(ended, f"all tasks of {name} are completed")
 
 
-def test_killing_a_worker_causes_another_attempt_and_the_same_rows(
+def test_killing_a_worker_ends_its_jvm_and_causes_another_attempt_and_the_same_rows(
     stack: Stack, tmp_path: Path
 ) -> None:
     stack.deploy("calm", tmp_path)
@@ -131,22 +49,48 @@ def test_killing_a_worker_causes_another_attempt_and_the_same_rows(
     eventually(
         lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")), "a task runs"
     )
-    victim = stack.worker_pid()
-    assert victim is not None
-    os.kill(victim, signal.SIGKILL)
+    before = stack.part("worker")
+    jvms = [p for p in process_tree.session_members(before.pid) if p.name() == "java"]
+    assert len(jvms) == 1
+    os.kill(before.pid, signal.SIGKILL)
     wait_until_completed(stack, "disturbed")
+    assert not process_tree.is_running(jvms[0])
+    after = stack.part("worker")
+    assert (after.restarts, after.pid == before.pid) == (before.restarts + 1, False)
 
     tasks = stack.tasks("disturbed")
     again = [t["task_id"] for t in tasks if t["attempt"] > 1]
     assert again, "no task was running when the worker was killed"
     attempts = [a for task_id in again for a in stack.json("task", task_id)["attempts"]]
     assert "worker_gone" in {a["cause"] for a in attempts}
-    assert stack.worker_pid() != victim
 
     for dataset in DATASETS:
         calm, disturbed = stack.rows("calm", dataset), stack.rows("disturbed", dataset)
         assert calm, dataset
         assert calm == disturbed, dataset
+
+
+def test_the_example_notebook_runs_in_a_jupyter_kernel(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nbformat  # every test process would import Jupyter with this module
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    names = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    assert 'BLOCKS, RECEIVERS = "blocks", "receivers"' in names.source
+    names.source = 'BLOCKS, RECEIVERS = "calm_blocks", "calm_receivers"'
+    monkeypatch.setenv("TRACE_HOME", str(stack.home))
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    shown = [
+        output["data"]["text/plain"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "execute_result"
+    ]
+    assert "Gas that all transactions" in shown[1] and "calm_blocks" in shown[0]
+    assert shown[3] == str(LAST_BLOCK + 1), "rows of all batches"
+    assert "399" in shown[4]
 
 
 def test_committed_files_are_named_after_their_range(stack: Stack) -> None:
@@ -166,7 +110,7 @@ def test_an_invalid_range_and_an_unknown_job_are_refused_with_a_reason(stack: St
 def test_an_unreachable_node_fails_the_task_with_a_clear_reason(
     stack: Stack, tmp_path: Path
 ) -> None:
-    text = EXAMPLE.read_text().replace("name: quickstart", "name: lost", 1)
+    text = QUICKSTART.read_text().replace("name: quickstart", "name: lost", 1)
     text = text.split("\npublish:\n")[0].replace("{rpc: default}", "{rpc: nowhere}")
     file = tmp_path / "lost.yaml"
     file.write_text(text)
@@ -322,3 +266,20 @@ def test_the_erc20_example_alerts_on_large_transfers_in_new_blocks(
     again = large_transfers(stack.chain, LAST_BLOCK + 1, 5 * 10**21)
     assert again != wanted
     eventually(lambda: [row for row in alerts() if row[0] > LAST_BLOCK] == again)
+
+
+# --- the end: no test may use the stack after this one -----------------------------------------
+
+
+def test_down_stops_every_process(stack: Stack) -> None:
+    supervisor = psutil.Process(
+        json.loads((stack.home / "connection.json").read_text())["supervisor_pid"]
+    )
+    eventually(
+        lambda: "java" in {p.name() for p in process_tree.session_members(stack.part("worker").pid)}
+    )
+    descendants = supervisor.children(recursive=True)
+    assert stack.trace("down").returncode == 0
+    assert [p for p in (supervisor, *descendants) if process_tree.is_running(p)] == []
+    log = (stack.home / "logs" / "supervisor.log").read_text()
+    assert '"stack_stopped"' in log

@@ -48,7 +48,8 @@ def test_jobs_and_dags_share_one_dataset_and_one_generation(
     (listed,) = sinks.bench.user.get("/v1/datasets", params={"name": published}).json()["items"]
     assert (listed["producers"], listed["write_mode"]) == (producers, "buffered")
     dataset = sinks.bench.user.get(f"/v1/datasets/{published}").json()
-    assert dataset["columns"] == [{"name": "id", "type": "string"}, {"name": "n", "type": "long"}]
+    columns = [(column["name"], column["type"]) for column in dataset["columns"]]
+    assert columns == [("id", "string"), ("n", "bigint")]
     lineage = sinks.bench.user.get(f"/v1/datasets/{published}/lineage").json()
     assert lineage["producers"] == producers
     assert {item["dag"] for item in lineage["up"]} == {first.name, second.name}

@@ -207,7 +207,6 @@ def test_a_client_above_the_limit_is_refused_with_503(two_clients: Bench) -> Non
     eventually(
         lambda: two_clients.live.service.changes.listeners == 0,
         "all clients disconnected",
-        within=20,
     )
     with following(two_clients.user) as again:
         assert next(again).kind == "ready"
@@ -225,8 +224,8 @@ def test_a_stop_ends_the_streams_immediately(secrets: Secrets, dsns: Dsns, tmp_p
     with live(secrets, dsns, tmp_path / "objects") as running:
         thread = threading.Thread(target=listen, args=(running.user(),))
         thread.start()
-        assert ready.wait(10)
-    thread.join(10)
+        assert ready.wait(120)
+    thread.join(120)
     assert not thread.is_alive() and left == []
 
 
@@ -246,7 +245,6 @@ def test_a_client_that_does_not_read_is_dropped_and_others_continue(
         eventually(
             lambda: two_clients.live.service.changes.listeners == 1,
             "one client is connected",
-            within=20,
         )
         with following(two_clients.user) as good:
             next(good)
@@ -265,7 +263,6 @@ def test_a_client_that_does_not_read_is_dropped_and_others_continue(
             eventually(
                 lambda: two_clients.live.service.changes.listeners == 1,
                 "one client is connected",
-                within=20,
             )
 
 

@@ -147,6 +147,8 @@ def test_a_trigger_with_wait_reports_a_failed_task(stack: Stack) -> None:
 def test_users_are_added_changed_disabled_and_given_tokens(stack: Stack) -> None:
     assert stack.trace("users", "add", "ada", "reader").returncode == 0
     token = stack.trace("users", "token", "ada").stdout.strip()
+    typo = stack.trace("users", "token", "adda")
+    assert typo.returncode == 1 and "no user 'adda'" in typo.stderr and not typo.stdout
     with stack.live.user() as user:
         ada = httpx.Headers({"Authorization": f"Bearer {token}"})
         assert user.get("/v1/me", headers=ada).json()["role"] == "reader"

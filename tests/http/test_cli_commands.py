@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from support.dags import QUICKSTART
-from support.dispatcher import Live
+from support.dispatcher import Live, Secrets, live
+from support.postgres import Templates, copied
 from support.query import Warehouse, running_query_service
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
@@ -94,9 +96,21 @@ def dag(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.fixture
-def query_shell(shell: Shell, dag: str) -> Generator[Shell]:
-    """Run a Query Service with ten committed blocks."""
+@pytest.fixture(scope="module")
+def query_shell(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Shell]:
+    """Run a Dispatcher and a Query Service with ten committed blocks."""
+    home = tmp_path_factory.mktemp("home")
+    with copied(templates) as dsns, live(secrets, dsns, home / "objects") as dispatcher:
+        connect(home, dispatcher, 1)
+        (home / "dag.yaml").write_text(QUICKSTART)
+        with _with_blocks(Shell(home, dispatcher), str(home / "dag.yaml")) as shell:
+            yield shell
+
+
+@contextmanager
+def _with_blocks(shell: Shell, dag: str) -> Generator[Shell]:
     shell.out("deploy", dag)
     warehouse = Warehouse(shell.live.dsns, shell.live.objects)
     numbers = pa.array(range(10), pa.int64())
@@ -291,7 +305,7 @@ def test_a_query_with_json_prints_the_services_answer(query_shell: Shell) -> Non
 
 def test_a_query_can_be_read_from_standard_input(query_shell: Shell) -> None:
     result = query_shell.run("query", "-", "--format", "csv", stdin="SELECT 7 AS n")
-    assert result.stdout == "n\n7\n"
+    assert result.stdout == '"n"\n7\n'
     assert (
         query_shell.run("query", "-", stdin=" ").stderr
         == "error: the SQL is empty: give one SELECT\n"
@@ -299,11 +313,9 @@ def test_a_query_can_be_read_from_standard_input(query_shell: Shell) -> None:
 
 
 def test_a_truncated_result_is_reported_on_standard_error(query_shell: Shell) -> None:
-    result = query_shell.run(
-        "query", "SELECT block_number FROM blocks", "--limit", "3", "--format", "csv"
-    )
-    assert len(result.stdout.splitlines()) == 4
-    assert "only the first 3 rows" in result.stderr
+    result = query_shell.run("query", "SELECT block_number FROM blocks", "--limit", "3")
+    assert len(result.stdout.splitlines()) == 5
+    assert "only the first 3 rows are shown; --format csv" in result.stderr
 
 
 def test_a_bad_query_is_reported_with_its_position(query_shell: Shell) -> None:

@@ -45,6 +45,7 @@ def bodies(attempt: Attempt) -> dict[str, dict[str, Any]]:
         "/v1/task/complete": {"status": "Completed", "events": [attempt.event()]},
         "/v1/task/events": {"events": [attempt.event()]},
         "/v1/task/buffer-publish": target,
+        "/v1/task/credentials": {},
     }
     for call in ENDPOINTS:
         for alias in call.aliases:

@@ -1,35 +1,27 @@
 """The internal listener against its own OpenAPI document: no 5xx, no undocumented answer."""
 
+import itertools
 import json
 from collections import Counter
 from typing import Any
 
+import httpx
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from schemathesis import GenerationMode
-from schemathesis.checks import CHECKS, load_all_checks
 
+from support.fuzzing import assert_no_server_errors
 from support.lifecycle import Attempt, Bench
+from support.openapi_calls import bounded, labels, negative, positive, validate
 from support.reference import DIRECTORY, openapi
 from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
 from trace_etl.dispatcher.task_api.openapi import pages
 
-DOCUMENT = openapi("task-api")
-SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
-SCHEMA.config.generation.update(with_security_parameters=False)  # tokens have their own tests
-OPERATIONS = {op.ok().label: op.ok() for op in SCHEMA.get_all_operations()}
-LABELS = [label for label in OPERATIONS if "/healthz" not in label]
+API = "task-api"
+DOCUMENT = openapi(API)
+OPERATIONS = {label: op for label, op in labels(API).items() if "/healthz" not in label}
 ALIASES = {f"{call.method} {path}" for call in ENDPOINTS for path in call.aliases}
-bounded = settings(
-    max_examples=25,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
 
 
 # --- the document itself ----------------------------------------------------------------------
@@ -75,8 +67,7 @@ def test_a_wrong_method_is_refused_with_the_allowed_ones(shared: Bench) -> None:
 
 # --- what it answers --------------------------------------------------------------------------
 
-load_all_checks()
-OURS = {
+CHECKS = {
     "not_a_server_error",
     "status_code_conformance",
     "content_type_conformance",
@@ -84,7 +75,6 @@ OURS = {
     "response_headers_conformance",
     "negative_data_rejection",
 }
-NOT_OURS = [check for check in CHECKS.get_all() if check.__name__ not in OURS]
 
 
 class Caller:
@@ -92,27 +82,31 @@ class Caller:
 
     def __init__(self, shared: Bench) -> None:
         self._shared = shared
-        self._ids = iter(shared.tasks(150))
+        self._ids = (task_id for _ in itertools.count() for task_id in shared.tasks(150))
         self._attempt = self._next()
         self.seen: Counter[int] = Counter()
 
     def send(self, case: Any, *, live: bool) -> None:
+        """Send a case and compare the answer with the document."""
+        reply = self.call(case, live)
+        self.seen[reply.status_code] += 1
+        validate(case, reply, CHECKS)
+
+    def call(self, case: Any, live: bool) -> httpx.Response:
         """Send a case; a `live` case refers to existing tasks and valid leases."""
+        if self._shared.status(self._attempt.task_id) != "Running":
+            self._attempt = self._next()
         if live:
             self._use_existing_ids(case)
         sent = case.as_transport_kwargs(base_url=str(self._shared.http.base_url))
         tokens = {**self._shared.worker_headers, "X-Trace-Task-Capability": self._attempt.token}
-        reply = self._shared.http.request(
+        return self._shared.http.request(
             sent["method"],
             sent["url"],
             params=sent.get("params"),
             headers={**dict(sent["headers"] or {}), **tokens},
             content=json.dumps(sent["json"]) if "json" in sent else sent.get("data"),
         )
-        self.seen[reply.status_code] += 1
-        case.validate_response(reply, excluded_checks=NOT_OURS)
-        if self._shared.status(self._attempt.task_id) != "Running":
-            self._attempt = self._next()
 
     def _next(self) -> Attempt:
         return self._shared.claimed(next(self._ids))
@@ -179,12 +173,12 @@ def caller(shared: Bench) -> Caller:
     return Caller(shared)
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", OPERATIONS)
 def test_well_formed_calls_get_documented_answers(caller: Caller, label: str) -> None:
     before = Counter(caller.seen)
 
     @bounded
-    @given(OPERATIONS[label].as_strategy(GenerationMode.POSITIVE), st.booleans())
+    @given(positive(API, label), st.booleans())
     def call(case: Any, live: bool) -> None:
         caller.send(case, live=live)
 
@@ -193,15 +187,21 @@ def test_well_formed_calls_get_documented_answers(caller: Caller, label: str) ->
 
 
 @pytest.mark.parametrize(
-    "label", [name for name in LABELS if OPERATIONS[name].body and name not in ALIASES]
+    "label",
+    [name for name, op in OPERATIONS.items() if "requestBody" in op and name not in ALIASES],
 )
 def test_malformed_calls_are_refused_as_documented(caller: Caller, label: str) -> None:
     before = Counter(caller.seen)
 
     @bounded
-    @given(OPERATIONS[label].as_strategy(GenerationMode.NEGATIVE))
+    @given(negative(API, label))
     def call(case: Any) -> None:
         caller.send(case, live=False)
 
     call()
     assert set(caller.seen - before) == {422}
+
+
+def test_random_calls_cause_no_server_error(caller: Caller) -> None:
+    malformable = [label for label, op in OPERATIONS.items() if "requestBody" in op]
+    assert assert_no_server_errors(API, OPERATIONS, malformable, caller.call)

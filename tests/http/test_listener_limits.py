@@ -361,25 +361,33 @@ async def test_a_client_that_does_not_read_is_disconnected(targets: list[Target]
 
 
 FEW_DESCRIPTORS = """
-import resource, runpy
+import os, resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+occupied = [os.dup(0) for _ in range(int(sys.argv.pop(1)))]
 runpy.run_module("trace_etl.devtools.devchain", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_process_with_few_descriptors_answers_beside_many_idle_connections() -> None:
+@pytest.mark.parametrize(
+    ("occupied", "event"), [(0, "connections_limited_by_open_files"), (80, "accept_failed")]
+)
+def test_a_process_with_few_descriptors_answers_beside_many_idle_connections(
+    occupied: int, event: str
+) -> None:
     port = free_port()
-    limited = [sys.executable, "-c", FEW_DESCRIPTORS, "--port", str(port), "--length", "2"]
+    limited = [sys.executable, "-c", FEW_DESCRIPTORS, str(occupied), "--port", str(port)]
     with ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
-        process = stack.enter_context(subprocess.Popen(limited, stdout=log, stderr=log))
+        process = stack.enter_context(
+            subprocess.Popen([*limited, "--length", "2"], stdout=log, stderr=log)
+        )
         stack.callback(process.terminate)
         eventually(lambda: chain_answers(port), "the process listens")
         for _ in range(400):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), MAX_SECONDS))
         assert chain_answers(port)
         log.seek(0)
-        assert "accept_failed" in log.read()
+        assert event in log.read()
 
 
 def chain_answers(port: int) -> bool:

@@ -267,6 +267,14 @@ def link_file(prefix: Path, elsewhere: Path) -> None:
     file.symlink_to(other)
 
 
+def rename_file(prefix: Path, suffix: str, content: bytes = b"a\n1\n2\n3\n4\n") -> None:
+    (file,) = prefix.glob("*.parquet")
+    other = file.with_suffix(suffix)
+    other.write_bytes(content)
+    changes = {"name": other.name, "bytes": len(content), "rows": 4}
+    rewrite_marker(prefix, file=changes, bytes=len(content), rows=4)
+
+
 def overwrite(prefix: Path, content: bytes) -> None:
     (file,) = prefix.glob("*.parquet")
     file.write_bytes(content)
@@ -290,6 +298,13 @@ _FALSE_MARKERS = {
     "wrong bytes in all": lambda mine, _: rewrite_marker(mine, bytes=4),
     "rows without files": lambda mine, _: rewrite_marker(mine, files=[]),
     "not Parquet": lambda mine, _: overwrite(mine, b"rows"),
+    "text files": lambda mine, _: rename_file(mine, ".csv"),
+    "a name without a suffix": lambda mine, _: rename_file(mine, ""),
+    "a column without a type": lambda mine, _: rewrite_marker(mine, schema=[{"name": "a"}]),
+    "a column without a name": lambda mine, _: rewrite_marker(mine, schema=[{"type": "int"}]),
+    "a deep type": lambda mine, _: rewrite_marker(
+        mine, schema=[{"name": "a", "type": "array<" * 5000 + "int" + ">" * 5000}]
+    ),
     "a hostile footer": lambda mine, _: overwrite(mine, b"\x1c" * 99 + b"\x63\0\0\0PAR1"),
     "a footer of 4 GB": lambda mine, _: overwrite(mine, b"\xff" * 4 + b"PAR1"),
     "a link to another marker": link_marker,
@@ -309,3 +324,85 @@ def test_a_false_marker_is_refused_and_the_attempt_continues(shared: Bench, name
     assert reply.json()["errors"][0]["field"] == "datasets_published.0.storage_ref"
     assert shared.status(attempt.task_id) == "Running"
     assert keys_of(shared, attempt.output["dataset_version"]) == []
+
+
+# --- text files -------------------------------------------------------------------------------
+
+_EXPORT = """
+name: {name}
+jobs:
+  - {{name: request, activation: source, source: {{kind: manual}}, outputs: [ranges]}}
+  - name: export
+    operator: query
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [file]
+    config: {{sql: "SELECT 1 FROM ranges", format: {form}}}
+"""
+
+
+def export_attempt(bench: Bench, form: str) -> Attempt:
+    name = f"t_{uuid4().hex[:12]}"
+    text = _EXPORT.format(name=name, form=form)
+    assert bench.user.post("/v1/dags", json={"text": text}).status_code == 200
+    body = {"dag": name, "job": "request", "start": 0, "end": 9}
+    assert bench.user.post("/v1/triggers", json=body).status_code == 200
+    bench.live.drain()
+    query = {"dag": name, "job": "export", "status": "Queued"}
+    (task,) = bench.user.get("/v1/tasks", params=query).json()["items"]
+    return bench.claimed(task["task_id"])
+
+
+def write_text_output(
+    bench: Bench, attempt: Attempt, content: bytes, rows: int, *, name: str
+) -> dict[str, Any]:
+    prefix = bench.prefix(attempt)
+    prefix.mkdir(parents=True)
+    (prefix / name).write_bytes(content)
+    file = {"name": name, "rows": rows, "bytes": len(content)}
+    marker = {"files": [file], "rows": rows, "bytes": len(content), "schema": []}
+    (prefix / "_SUCCESS").write_text(json.dumps(marker))
+    names = ("dataset_uuid", "dataset_version", "storage_ref")
+    return {name: attempt.output[name] for name in names}
+
+
+_LARGE = b'"a ""quoted""\nvalue",2\n' * 40_000  # longer than one read, and quotes cross its end
+_TEXT_FILES = [
+    ("csv", b'"a","b"\n1,2\n"x ""y""\nz",\n', 2),
+    ("csv", b'"a","b"\r\n1,2\r\n3,4', 2),
+    ("csv", b'"a\nb"\n', 0),
+    ("csv", b'"a"\n\n\n', 2),
+    ("csv", b"", 0),
+    ("csv", b"a,b\n" + _LARGE, 40_000),
+    ("json", b'{"a":"\\n"}\n{"a":"\\""}\n', 2),
+    ("json", b'{"a":1}', 1),
+    ("json", b"", 0),
+    ("json", b'{"a":1}\n' * 50_000, 50_000),
+]
+
+
+@pytest.mark.parametrize(("form", "content", "rows"), _TEXT_FILES, ids=range(len(_TEXT_FILES)))
+def test_the_rows_of_text_files_are_counted(
+    shared: Bench, form: str, content: bytes, rows: int
+) -> None:
+    attempt = export_attempt(shared, form)
+    assert attempt.output["storage_ref"]["glob"] == f"*.{form}"
+    published = write_text_output(shared, attempt, content, rows + 1, name=f"file.{form}")
+    reply = shared.complete(attempt, datasets_published=[published])
+    assert reply.status_code == 422, reply.text
+    assert f"has {rows} rows, but its marker says {rows + 1}" in reply.text
+    (marker,) = shared.prefix(attempt).glob("_SUCCESS")
+    rewrite_marker(marker.parent, file={"rows": rows}, rows=rows)
+    # The pattern in the request is ignored: only the format of the job counts.
+    published["storage_ref"] = {**published["storage_ref"], "glob": "*.parquet"}
+    reply = shared.complete(attempt, datasets_published=[published])
+    assert reply.status_code == 200, reply.text
+    query = "SELECT row_count, storage_ref->>'glob' AS glob FROM partitions WHERE task_id = %s"
+    assert shared.rows(query, attempt.task_id) == [{"row_count": rows, "glob": f"*.{form}"}]
+
+
+def test_a_text_job_cannot_publish_a_file_of_another_format(shared: Bench) -> None:
+    attempt = export_attempt(shared, "csv")
+    published = write_text_output(shared, attempt, b"1\n2\n", 2, name="file.json")
+    reply = shared.complete(attempt, datasets_published=[published])
+    assert reply.status_code == 422
+    assert "lists file.json, but files of this dataset are *.csv" in reply.text

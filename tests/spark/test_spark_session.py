@@ -64,7 +64,6 @@ def _system_java() -> Path | None:
     return Path(found).resolve().parent.parent if found else None
 
 
-@pytest.mark.timeout(300)  # starts two JVMs
 def test_a_dead_jvm_is_replaced_and_the_new_one_ends_with_its_process(
     tmp_path: Path, dsns: Dsns
 ) -> None:

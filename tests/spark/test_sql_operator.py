@@ -23,7 +23,7 @@ from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.analysis import struct_of_columns
-from trace_etl.spark.errors import BadColumn, BadSql, BadTask
+from trace_etl.spark.errors import BadColumn, BadSql, BadTask, OperatorError
 from trace_etl.spark.io import inputs
 from trace_etl.spark.runner import SparkRunner
 
@@ -254,6 +254,24 @@ def test_a_new_thread_cannot_read_files_by_path(runner: SparkRunner) -> None:
 def test_a_select_that_fails_on_its_rows_fails_permanently(runner: SparkRunner) -> None:
     with pytest.raises(BadSql, match="DIVIDE_BY_ZERO"):
         runner.run(select("SELECT 1 / (id - 3) FROM range(10)"))
+
+
+def test_a_select_that_needs_too_much_memory_fails_only_its_own_task(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    block = as_input(*ingested, name="blocks")
+    greedy = "SELECT size(sequence(1, 2000000000 + block_number)) AS n FROM blocks"
+    with pytest.raises(OperatorError):
+        runner.run(select(greedy, block))
+    assert len(_answer(runner, objects, select("SELECT block_number FROM blocks", block))) == 40
+
+
+def test_a_select_that_is_nested_too_deeply_is_refused_before_spark_parses_it(
+    runner: SparkRunner,
+) -> None:
+    deep = f"SELECT {'(' * 400}1{')' * 400} AS n"
+    with pytest.raises(BadSql, match="nested too deeply: 400 parentheses"):
+        runner.run(select(deep))
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,6 @@ def test_unusual_harmless_selects_pass(session: SparkSession) -> None:
     assert failed == []
 
 
-@pytest.mark.timeout(600)  # runs more than two hundred queries
 def test_without_the_guard_no_select_starts_a_program_or_reads_a_file(
     session: SparkSession, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from support.spark_tasks import (
 )
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
+from trace_etl.objects.markers import verify_output
+from trace_etl.objects.opening import open_store
 from trace_etl.spark.errors import BadTask, NotFinal
 from trace_etl.spark.runner import SparkRunner
 
@@ -124,7 +127,7 @@ def test_an_invalid_enrichment_is_refused_with_a_reason(
 
 QUERY = """
 SELECT id, X'0aFF' AS b, named_struct('k', X'01', 'n', array(1, 2)) AS s,
-       CAST(NULL AS STRING) AS nothing, 'a,"b' AS t
+       CAST(NULL AS STRING) AS nothing, 'a,"b\n"' AS t
   FROM range(3) ORDER BY id DESC
 """
 
@@ -144,9 +147,16 @@ def test_a_query_gives_json_lines(runner: SparkRunner, objects: Path) -> None:
         "b": "0x0aff",
         "s": {"k": "0x01", "n": [1, 2]},
         "nothing": None,
-        "t": 'a,"b',
+        "t": 'a,"b\n"',
     }
-    assert marker(objects, payload, "answer")["rows"] == 3
+    assert verified_rows(objects, payload) == 3
+
+
+def verified_rows(objects: Path, payload: TaskPayload) -> int:
+    """Verify the output as the Dispatcher does. Returns the rows of its marker."""
+    storage = payload.outputs[0].storage_ref.ref()
+    ref = replace(storage, glob=f"*.{payload.config['format']}")
+    return verify_output(open_store(objects.as_uri()), ref).rows
 
 
 def test_a_query_gives_csv(runner: SparkRunner, objects: Path) -> None:
@@ -155,7 +165,8 @@ def test_a_query_gives_csv(runner: SparkRunner, objects: Path) -> None:
     text = (directory(objects, payload, "answer") / "answer_all.csv").read_text()
     found = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in found] == ["2", "1", "0"]
-    assert (found[0]["b"], found[0]["t"], found[0]["nothing"]) == ("0x0aff", 'a,"b', "")
+    assert (found[0]["b"], found[0]["t"], found[0]["nothing"]) == ("0x0aff", 'a,"b\n"', "")
+    assert verified_rows(objects, payload) == 3
     assert json.loads(found[0]["s"]) == {"k": "0x01", "n": [1, 2]}
 
 
@@ -167,7 +178,7 @@ def test_a_query_without_rows_writes_an_empty_result(
     runner.run(payload)
     [file] = marker(objects, payload, "answer")["files"]
     assert (file["name"], file["rows"]) == (f"answer_all.{form}", 0)
-    assert (directory(objects, payload, "answer") / file["name"]).exists()
+    assert verified_rows(objects, payload) == 0
 
 
 def _compact(scope: dict[str, Any], given: dict[str, Any], **config: Any) -> TaskPayload:

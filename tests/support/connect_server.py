@@ -75,7 +75,7 @@ class ConnectServer:
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(120)
             self._process = None
 
 

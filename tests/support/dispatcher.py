@@ -16,11 +16,14 @@ import uvloop
 from support.postgres import sql
 from trace_etl.dispatcher.service import Service, run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
+from trace_etl.dispatcher.task_objects.objects import streams_body
 from trace_etl.http.listeners import Listener, Tls, serve
 from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.queues.pgqueue import PgQueue
+
+MAX_SECONDS = 120.0  # a longer step hangs, even on a busy machine
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Live:
         async def call() -> Any:
             return await step()
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(MAX_SECONDS)
 
     def drain(self) -> None:
         """Publish outbox rows until the outbox is empty."""
@@ -106,7 +109,9 @@ class Live:
 
 def _client(ca: Path, url: str, headers: dict[str, str]) -> httpx.Client:
     context = ssl.create_default_context(cafile=str(ca))
-    return httpx.Client(base_url=url, verify=context, headers=headers, timeout=30, trust_env=False)
+    return httpx.Client(
+        base_url=url, verify=context, headers=headers, timeout=MAX_SECONDS, trust_env=False
+    )
 
 
 @contextmanager
@@ -129,7 +134,13 @@ def live(
                 group.create_task(run_loops(service, stop))
             listeners = [
                 Listener(service.user, cfg.api_host, cfg.api_port, on_stop=service.changes.close),
-                Listener(service.internal, cfg.internal_host, cfg.internal_port, is_rpc=True),
+                Listener(
+                    service.internal,
+                    cfg.internal_host,
+                    cfg.internal_port,
+                    is_rpc=True,
+                    streams_body=streams_body,
+                ),
             ]
             serving = group.create_task(
                 serve(
@@ -154,7 +165,7 @@ def live(
 
     worker = threading.Thread(target=thread, name="dispatcher")
     worker.start()
-    ready.wait(30)
+    ready.wait(MAX_SECONDS)
     if "error" in box:
         raise box["error"]
     try:
@@ -162,7 +173,7 @@ def live(
     finally:
         if worker.is_alive():
             box["loop"].call_soon_threadsafe(box["stop"].set)
-        worker.join(30)
+        worker.join(MAX_SECONDS)
         if "error" in box:
             raise box["error"]
 

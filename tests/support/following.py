@@ -91,7 +91,11 @@ class FollowedChain:
         """Run streaming queries as an attempt until the end of the block."""
         with self.unopened(number, *urls, **source) as follower, ThreadPoolExecutor(1) as pool:
             streaming = StreamingFollower(
-                follower, spark, _source(urls, source), directory, check_interval
+                follower,
+                spark,
+                _source(urls, source),
+                directory,
+                check_interval=check_interval,
             )
             running = pool.submit(streaming.run)
             try:
@@ -146,7 +150,7 @@ class StreamingAttempt:
     def catch_up(self, chain: GrowingChain, start: int = 0) -> None:
         """Wait until the tables hold the whole chain and everything was reported."""
         rows = chain.rows(start)
-        eventually(lambda: self._is_at(rows["blocks"]), "the tables hold the chain", within=60)
+        eventually(lambda: self._is_at(rows["blocks"]), "the tables hold the chain")
         assert self.stream.rows() == rows
 
     def failure(self) -> BaseException | None:

@@ -328,7 +328,7 @@ def run_concurrently(calls: list[Callable[[], Any]]) -> list[Any]:
     answers: list[Any] = [None] * len(calls)
 
     def run(n: int) -> None:
-        barrier.wait(30)
+        barrier.wait(120)
         try:
             answers[n] = calls[n]()
         except BaseException as error:

@@ -95,6 +95,10 @@ class Model:
     buffers: dict[tuple[Key, int, str], str] = field(default_factory=dict)
     messages: Counter[tuple[str, Any]] = field(default_factory=Counter)
 
+    def __post_init__(self) -> None:
+        # Not a field, because the databases are not compared with it: the last attempts of retried tasks.
+        self.last_attempts: dict[Key, int] = {}
+
     def copy(self) -> "Model":
         return deepcopy(self)
 
@@ -203,7 +207,7 @@ class Model:
         return (409, "not_running" if task.lease == fence.lease else "stale_lease")
 
     def _attempts_left(self, key: Key) -> bool:
-        return self.tasks[key].attempt < MAX_ATTEMPTS[key[0]]
+        return self.tasks[key].attempt < self.last_attempts.get(key, MAX_ATTEMPTS[key[0]])
 
     def _wake_next(self, job: str) -> None:
         if job in CAP:
@@ -214,11 +218,19 @@ class Model:
     def trigger(self, scope: str) -> Answer:
         key = ("request", scope)
         if key in self.tasks:
+            self._retry_failed(scope)
             return (200, False)
         self.tasks[key] = Task("Completed")
         self.events[key, scope] = (1, False)
         self.outbox["route_event", (key, scope)] += 1
         return (200, True)
+
+    def _retry_failed(self, scope: str) -> None:
+        """Retry the permanently failed tasks of a scope that is triggered again."""
+        for (job, other), task in self.tasks.items():
+            if other == scope and task.status == "Failed" and task.retry is None:
+                task.retry = "due"
+                self.last_attempts[job, other] = task.attempt + MAX_ATTEMPTS[job]
 
     def cancel(self, key: Key) -> Answer:
         task = self.tasks.get(key)

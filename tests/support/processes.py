@@ -15,7 +15,7 @@ from support.dispatcher import Secrets
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
 
-START_TIMEOUT_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 240.0
 
 
 @dataclass
@@ -84,7 +84,7 @@ class DispatcherProcess:
     def _end(self, sent: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(sent)
-            self._process.wait(30)
+            self._process.wait(120)
             self._process = None
 
     def _environment(self) -> dict[str, str]:

@@ -61,9 +61,18 @@ class Warehouse:
         key = keys.ensure_user_key(secrets.directory / "user")
         return keys.sign_user_token(key, name, now=datetime.now(UTC))
 
-    def commit(self, name: str, start: int, end: int, rows: pa.Table | None, **marker: Any) -> Path:
+    def commit(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        rows: pa.Table | None,
+        *,
+        org_id: UUID = ORG,
+        **marker: Any,
+    ) -> Path:
         """Write a partition's file and marker, and commit it. Returns its directory."""
-        (dataset, version) = self.generation(name)
+        (dataset, version) = self.generation(name, org_id)
         task = uuid4()
         ref = {
             "scheme": "file",
@@ -96,12 +105,12 @@ class Warehouse:
         )
         return directory
 
-    def generation(self, name: str) -> tuple[UUID, UUID]:
+    def generation(self, name: str, org_id: UUID = ORG) -> tuple[UUID, UUID]:
         (row,) = sql(
             self.dsns.state,
             """SELECT d.dataset_uuid, d.dataset_version FROM publications p
-                 JOIN datasets d USING (dataset_uuid) WHERE p.name = %s""",
-            (name,),
+                 JOIN datasets d USING (dataset_uuid) WHERE p.name = %s AND p.org_id = %s""",
+            (name, org_id),
         )
         return row[0], row[1]
 
@@ -179,14 +188,14 @@ def running_query_service(
 
     worker = threading.Thread(target=thread, name="query")
     worker.start()
-    ready.wait(30)
+    ready.wait(120)
     try:
         if "error" not in box:
             yield LiveQuery(cfg, secrets)
     finally:
         if worker.is_alive():
             box["loop"].call_soon_threadsafe(box["stop"].set)
-        worker.join(30)
+        worker.join(120)
         if "error" in box:
             raise box["error"]
 

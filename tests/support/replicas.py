@@ -71,7 +71,7 @@ class ReplicaPair:
         barrier = Barrier(len(calls))
 
         def run(call: Callable[[], Any]) -> Any:
-            barrier.wait(30)
+            barrier.wait(120)
             return call()
 
         return [f.result(60) for f in [self.threads.submit(run, call) for call in calls]]

@@ -96,7 +96,7 @@ def _daemon(home: Path, place: Path, main: str, *options: str) -> Generator[Path
         yield log
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def wait_for_log(log: Path, pattern: str, count: int) -> list[str]:

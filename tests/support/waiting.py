@@ -9,7 +9,7 @@ _MIN_PAUSE, _MAX_PAUSE = 0.02, 0.25
 
 
 def eventually(
-    condition: Callable[[], T], description: str = "the condition", *, within: float = 120.0
+    condition: Callable[[], T], description: str = "the condition", *, within: float = 300.0
 ) -> T:
     """Poll until the condition is truthy; fail after `within` seconds. Returns its value.
 

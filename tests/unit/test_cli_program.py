@@ -25,7 +25,7 @@ from trace_etl.dag.parsing import parse_dag
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
 HEAVY = (
     *("pyspark", "duckdb", "pandas", "pyarrow", "psycopg", "fastapi", "uvicorn", "httpx"),
-    *("structlog", "eth_hash", "pydantic", "rich"),
+    *("structlog", "sha3", "pydantic", "rich"),
 )
 
 

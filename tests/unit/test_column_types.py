@@ -16,7 +16,7 @@ from trace_etl.dag.column_types import (
     holds_without_loss,
 )
 from trace_etl.data.columns import arrow_type, declared_arrow_type, postgres_type
-from trace_etl.query.duckdb_types import duckdb_type
+from trace_etl.query.sql.duckdb_types import duckdb_type
 
 _SCALARS = [kind for kind in COLUMN_TYPES if kind.name != "decimal"]
 

@@ -9,8 +9,8 @@ import rlp
 
 from trace_etl.devtools.devchain import DevChain, ReorgAt
 from trace_etl.devtools.devchain.chain.blocks import Unsealed
-from trace_etl.devtools.devchain.chain.keccak import keccak
 from trace_etl.devtools.devchain.chain.trie import ordered_root
+from trace_etl.spark.verify.keccak import keccak
 
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 

@@ -4,7 +4,7 @@ import pytest
 import rlp as reference
 
 from trace_etl.devtools.devchain.chain import trie
-from trace_etl.devtools.devchain.chain.keccak import keccak
+from trace_etl.spark.verify.keccak import keccak
 
 
 def _insert(node: list | None, path: tuple[int, ...], value: bytes) -> list:

@@ -4,26 +4,28 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from trace_etl.api.task.capability import ReadGrant
 from trace_etl.api.task.events import Invalidation
 from trace_etl.dag.operators import OPERATORS, WORKERS
 from trace_etl.dispatcher.task_api.output_authorization import new_invalidation
-from trace_etl.dispatcher.task_api.permissions import DatasetGrant, Permissions
+from trace_etl.dispatcher.task_api.permissions import AttemptPrefixes, DatasetGrant, Permissions
 from trace_etl.dispatcher.task_api.tokens import Capability
 from trace_etl.model.errors import Forbidden
 
 READ, READ_VERSION = UUID(int=1), UUID(int=2)
 
 
-def _grant(dataset: UUID, version: UUID) -> DatasetGrant:
-    return DatasetGrant(
-        dataset, version, {"scheme": "file", "bucket": "b", "prefix": f"{dataset}/"}
-    )
+def _ref(dataset: UUID) -> dict[str, str]:
+    return {"scheme": "file", "bucket": "b", "prefix": f"{dataset}/"}
 
 
 def _capability(*, can_invalidate_inputs: bool) -> Capability:
-    writes = [_grant(UUID(int=3), UUID(int=4))]
+    read = ReadGrant(READ, READ_VERSION, _ref(READ), "in", None, None, ())
     permissions = Permissions(
-        [_grant(READ, READ_VERSION)], writes, can_invalidate_inputs=can_invalidate_inputs
+        [read],
+        [DatasetGrant(UUID(int=3), UUID(int=4), _ref(UUID(int=3)), "out")],
+        AttemptPrefixes("s3://b/scratch/", "s3://b/exports/"),
+        can_invalidate_inputs=can_invalidate_inputs,
     )
     return Capability(
         uuid4(), uuid4(), 1, 0, 1, permissions.outputs("mine/"), permissions.checked_inputs, {}

@@ -1,28 +1,25 @@
-"""The object store: what every backend promises, on the file backend."""
+"""The file store: what every backend promises, and what only files need."""
 
 import os
-import pickle
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from trace_etl.api.task.lifecycle import SuccessMarker
-from trace_etl.model.errors import OutputNotReady
-from trace_etl.model.storage import StorageRef
+from support.store_contract import StoreContract
 from trace_etl.objects.errors import (
     InvalidKey,
     NotAnObject,
-    ObjectExists,
-    ObjectMissing,
-    ObjectTooLarge,
     StorageFull,
     StorageUnwritable,
     UnsupportedStore,
 )
-from trace_etl.objects.markers import read_marker, write_marker
+from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.opening import open_store
-from trace_etl.objects.store import ObjectStore, object_key
+from trace_etl.objects.row_counts import RowCount, StoredFile, count_rows
+from trace_etl.objects.store import Deleted, ObjectStore
 
+ORG_ID = UUID("6f1c2d3e-0000-4000-8000-0123456789ab")
 KEY = "bucket/some/prefix/part.bin"
 
 
@@ -31,57 +28,26 @@ def store(tmp_path: Path) -> ObjectStore:
     return open_store((tmp_path / "objects").as_uri())
 
 
-def test_an_object_is_read_back_whole_and_in_part(store: ObjectStore) -> None:
-    store.put(KEY, b"0123456789")
-    assert store.get(KEY) == b"0123456789"
-    assert store.get_range(KEY, start=3, length=4) == b"3456"
-    assert store.get_range(KEY, start=8, length=4) == b"89"
-    store.put(KEY, b"replaced")
-    assert store.get(KEY) == b"replaced"
+@pytest.fixture
+def root() -> str:
+    return "bucket/"
 
 
-def test_a_missing_object_is_reported_as_missing(store: ObjectStore) -> None:
-    with pytest.raises(ObjectMissing, match=KEY):
-        store.get(KEY)
-    with pytest.raises(ObjectMissing, match=KEY):
-        store.get_range(KEY, start=0, length=1)
-    with pytest.raises(ObjectMissing):
-        store.get_untrusted(KEY, max_bytes=1)
-    store.delete(KEY)
+class TestFileStore(StoreContract):
+    def test_links_and_pipes_are_not_read(self, store: ObjectStore) -> None:
+        store.put(KEY, b"12345")
+        path = Path(store.jvm_path(KEY) or "")
+        path.with_name("link").symlink_to(path)
+        os.mkfifo(path.with_name("pipe"))
+        for name in ("link", "pipe"):
+            with pytest.raises(NotAnObject):
+                store.get_untrusted(f"bucket/some/prefix/{name}", max_bytes=5)
 
-
-def test_create_refuses_a_taken_key(store: ObjectStore) -> None:
-    store.create(KEY, b"first")
-    with pytest.raises(ObjectExists):
-        store.create(KEY, b"second")
-    assert store.get(KEY) == b"first"
-    assert [item.key for item in store.list("bucket/")] == [KEY]
-
-
-def test_a_listing_has_the_objects_of_the_prefix_and_no_drafts(store: ObjectStore) -> None:
-    for key in (KEY, "bucket/some/other", "bucket/some/prefix/deeper/x", "bucket/somewhere"):
-        store.put(key, b"12")
-    with store.open_writer("bucket/some/draft") as writer:
-        writer.stream.write(b"unfinished")
-        sizes = {item.key: item.size for item in store.list("bucket/some/")}
-    assert sizes == {KEY: 2, "bucket/some/other": 2, "bucket/some/prefix/deeper/x": 2}
-    assert list(store.list("bucket/nothing/")) == []
-
-
-def test_a_deleted_object_is_gone(store: ObjectStore) -> None:
-    store.put(KEY, b"")
-    store.delete(KEY)
-    with pytest.raises(ObjectMissing):
-        store.get(KEY)
-
-
-def test_a_writer_shows_its_object_only_when_it_is_committed(store: ObjectStore) -> None:
-    with store.open_writer(KEY) as writer:
-        writer.stream.write(b"abc")
-        with pytest.raises(ObjectMissing):
-            store.get(KEY)
-        assert writer.commit() == 3
-    assert store.get(KEY) == b"abc" and Path(store.uri(KEY)).read_bytes() == b"abc"
+    def test_a_discarded_writer_leaves_no_draft(self, store: ObjectStore) -> None:
+        with pytest.raises(RuntimeError), store.open_writer(KEY) as writer:
+            writer.stream.write(b"abc")
+            raise RuntimeError
+        assert list(Path(store.jvm_path(KEY) or "").parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["put", "create", "writer", "writer beside another file"])
@@ -113,24 +79,8 @@ def test_a_written_object_survives_a_power_failure(
         directory /= name
 
 
-def test_a_discarded_writer_leaves_nothing(store: ObjectStore) -> None:
-    with pytest.raises(RuntimeError), store.open_writer(KEY) as writer:
-        writer.stream.write(b"abc")
-        raise RuntimeError
-    assert list(Path(store.uri(KEY)).parent.iterdir()) == []
-
-
-def test_writers_of_one_key_do_not_disturb_each_other(store: ObjectStore) -> None:
-    with store.open_writer(KEY, attempt=0) as first, store.open_writer(KEY, attempt=1) as second:
-        first.stream.write(b"first")
-        second.stream.write(b"second")
-        first.commit()
-        second.commit()
-    assert store.get(KEY) == b"second"
-
-
 def test_a_full_disk_and_an_unwritable_path_are_reported(store: ObjectStore) -> None:
-    path = Path(store.uri(KEY))
+    path = Path(store.jvm_path(KEY) or "")
     path.parent.mkdir(parents=True)
     draft = path.with_name(f"{path.name}#0")
     draft.symlink_to("/dev/full")
@@ -146,51 +96,26 @@ def test_a_full_disk_and_an_unwritable_path_are_reported(store: ObjectStore) -> 
         store.put("bucket/file/below", b"")
 
 
-@pytest.mark.parametrize("key", ["", "/etc/passwd", "bucket/../../x", "bucket//x", "bucket/./x"])
-def test_a_key_cannot_leave_the_store(store: ObjectStore, key: str) -> None:
-    for access in (store.get, store.uri, store.delete, lambda key: store.put(key, b"")):
-        with pytest.raises(InvalidKey):
-            access(key)
+def test_the_rows_of_a_long_text_file_are_counted_up_to_a_size(store: ObjectStore) -> None:
+    store.put(KEY, b"1\n" * 50)
+    file = StoredFile(store, KEY, *store.get_untrusted_tail(KEY, max_bytes=10))
+    assert count_rows(file, "json", max_bytes=100) == RowCount(50)
+    part = count_rows(file, "json", max_bytes=60)
+    assert part == RowCount(30, unread=40)
+    assert [rows for rows in (0, 29, 30, 50, 70, 71) if part.allows(rows)] == [30, 50, 70]
 
 
-def test_untrusted_objects_are_read_without_links_and_up_to_a_size(store: ObjectStore) -> None:
-    store.put(KEY, b"12345")
-    assert store.get_untrusted(KEY, max_bytes=5) == b"12345"
-    with pytest.raises(ObjectTooLarge):
-        store.get_untrusted(KEY, max_bytes=4)
-    path = Path(store.uri(KEY))
-    path.with_name("link").symlink_to(path)
-    os.mkfifo(path.with_name("pipe"))
-    for name in ("link", "pipe"):
-        with pytest.raises(NotAnObject):
-            store.get_untrusted(f"bucket/some/prefix/{name}", max_bytes=5)
-
-
-def test_a_reference_of_another_store_is_refused(store: ObjectStore) -> None:
-    with pytest.raises(InvalidKey, match="storage scheme s3"):
-        object_key(store, StorageRef("s3", "bucket", "some/"), "x")
-    with pytest.raises(InvalidKey, match="outside"):
-        object_key(store, StorageRef("file", "bucket", "some/"), "../x")
-
-
-def test_a_marker_completes_a_prefix(store: ObjectStore) -> None:
-    ref = StorageRef("file", "bucket", "some/prefix/")
-    with pytest.raises(OutputNotReady, match="not complete"):
-        read_marker(store, ref)
-    marker = SuccessMarker(files=[], rows=0, bytes=0, schema=[{"name": "n", "type": "bigint"}])
-    write_marker(store, ref, marker)
-    assert read_marker(store, ref) == marker
-    store.put(object_key(store, ref, "_SUCCESS"), b"{}")
-    with pytest.raises(OutputNotReady, match="not a success marker"):
-        read_marker(store, ref)
-
-
-def test_a_store_can_be_sent_to_an_executor(store: ObjectStore) -> None:
-    store.put(KEY, b"abc")
-    assert pickle.loads(pickle.dumps(store)).get(KEY) == b"abc"
-
-
-@pytest.mark.parametrize("url", ["s3://bucket", "/plain/path", "file://host/x", "file:relative"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/plain/path",
+        "file://host/x",
+        "file:relative",
+        "file:///x/{org_id}",
+        "gs://bucket/x",
+        "s3://bucket/x?y=1",
+    ],
+)
 def test_an_unsupported_url_is_refused_with_what_is_supported(url: str) -> None:
     with pytest.raises(UnsupportedStore, match="use file:///directory"):
         open_store(url)
@@ -200,3 +125,96 @@ def test_a_path_with_spaces_is_one_directory(tmp_path: Path) -> None:
     store = open_store((tmp_path / "with space").as_uri())
     store.put(KEY, b"abc")
     assert (tmp_path / "with space" / KEY).read_bytes() == b"abc"
+
+
+def test_delete_prefix_deletes_the_marker_first_and_nothing_beside_the_prefix(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("1/_SUCCESS", "1/a.parquet", "1/sub/b.parquet", "1/kept", "10/_SUCCESS"):
+        store.put(f"trace/cold/task/{name}", b"12345")
+    assert isinstance(store, FileStore)
+    (store.root / "trace/cold/task/1/c.parquet#7").write_bytes(b"draft of a killed writer")
+    order: list[str] = []
+    unlink = os.unlink
+    monkeypatch.setattr(
+        os, "unlink", lambda name, **where: (order.append(name), unlink(name, **where))
+    )
+    prefix, kept = "trace/cold/task/1/", "trace/cold/task/1/kept"
+    assert store.delete_prefix(prefix, first="_SUCCESS", keep={kept}) == Deleted(3, 15)
+    assert order[0] == "_SUCCESS"
+    assert {o.key for o in store.list("trace/cold/")} == {kept, "trace/cold/task/10/_SUCCESS"}
+    assert [file.name for file in (store.root / "trace/cold/task/1").iterdir()] == ["kept"]
+    assert store.delete_prefix(prefix, first="_SUCCESS") == Deleted(1, 5)
+    assert not (store.root / "trace/cold/task/1").exists()
+    assert store.delete_prefix(prefix, first="_SUCCESS") == Deleted(0, 0)
+
+
+def test_deletions_do_not_follow_links_to_other_objects(store: ObjectStore) -> None:
+    assert isinstance(store, FileStore)
+    store.put("trace/cold/victim/1/rows", b"committed")
+    victim = store.root / "trace/cold/victim/1"
+    store.put("trace/cold/task/1/_SUCCESS", b"{}")
+    (store.root / "trace/cold/task/1/directory").symlink_to(victim)
+    (store.root / "trace/cold/task/1/file").symlink_to(victim / "rows")
+    (store.root / "trace/cold/task/2").symlink_to(victim)
+    for delete in (
+        lambda: store.delete("trace/cold/task/1/directory/rows"),
+        lambda: store.delete_prefix("trace/cold/task/2/", first="_SUCCESS"),
+    ):
+        with pytest.raises(NotAnObject):
+            delete()
+    store.delete_prefix("trace/cold/task/1/", first="_SUCCESS")
+    assert store.get("trace/cold/victim/1/rows") == b"committed"
+    assert not (store.root / "trace/cold/task/1").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "root"),
+    [
+        ("s3://bucket", "bucket"),
+        ("s3://bucket/", "bucket"),
+        ("s3://bucket/a/b/", "bucket/a/b"),
+        ("s3://bucket/a/{org_id}", f"bucket/a/{ORG_ID}"),
+        ("s3://trace-{org_id}/a", f"trace-{ORG_ID}/a"),
+    ],
+)
+def test_an_organisation_has_its_place_in_s3(url: str, root: str) -> None:
+    assert open_store(url).org_root(ORG_ID) == root
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://",
+        "s3://Bucket",
+        "s3://b/x",
+        "s3://bucket/a//b",
+        "s3://bucket/../b",
+        "s3://bucket/a b",
+        "s3://bucket/{org}",
+        "s3://bucket/*",
+        "s3://bucket/%2e%2e",
+        "s3://key:secret@bucket/x",
+    ],
+)
+def test_a_bad_s3_url_is_refused_without_repeating_a_password(url: str) -> None:
+    with pytest.raises(UnsupportedStore, match="TRACE_OBJECTS_URL") as refused:
+        open_store(url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "other/a/x",
+        "bucket/x",
+        "bucket/ab/x",
+        "bucket/a",
+        f"bucket/a/{ORG_ID}x/y",
+        f"bucket/a/x{ORG_ID}/y",
+        "bucket/a/../x",
+    ],
+)
+def test_a_key_of_another_prefix_is_refused(key: str) -> None:
+    with pytest.raises(InvalidKey):
+        open_store("s3://bucket/a/{org_id}").get(key)

@@ -1,7 +1,9 @@
 """Capability tokens are minted, verified once, and refused when their key is removed."""
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import jwt
@@ -9,12 +11,19 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from trace_etl.dispatcher.task_api.permissions import DatasetGrant, Permissions, TokenScope
+from trace_etl.api.task.capability import ReadGrant, Reads, parse_read_grants
+from trace_etl.dispatcher.task_api.permissions import (
+    AttemptPrefixes,
+    DatasetGrant,
+    Permissions,
+    TokenScope,
+)
 from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
 from trace_etl.lite.credentials import keys
 from trace_etl.model.errors import Forbidden, Unauthenticated
-from trace_etl.model.storage import attempt_prefix
+from trace_etl.model.storage import attempt_prefix, table_ref
 from trace_etl.model.task import Fence
+from trace_etl.state.tasks.read_grants import digest_of
 
 
 class CountingSigner(PemSigner):
@@ -33,17 +42,33 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def grant(prefix: str) -> DatasetGrant:
-    ref = {"scheme": "file", "bucket": "trace", "prefix": prefix, "glob": "*.parquet"}
-    return DatasetGrant(uuid4(), uuid4(), ref)
+IN, OUT = "cold/datasets/in/", "cold/datasets/out/"
+PREFIXES = AttemptPrefixes("s3://trace/scratch/org/", "s3://trace/exports/org/")
 
 
-def scope(task_id: UUID | None = None, attempt: int = 1) -> TokenScope:
+def object_ref(prefix: str) -> dict[str, str]:
+    return {"scheme": "file", "bucket": "trace", "prefix": prefix, "glob": "*.parquet"}
+
+
+def read(partitions: int = 1, where: dict[str, Any] | None = None) -> ReadGrant:
+    prefixes = tuple(f"s3://trace/{IN}{uuid4()}/1/" for _ in range(partitions))
+    return ReadGrant(uuid4(), uuid4(), object_ref(IN), "blocks", "eth_blocks", where, prefixes)
+
+
+def permissions_of(*reads: ReadGrant) -> Permissions:
+    outputs = [
+        DatasetGrant(uuid4(), uuid4(), object_ref(OUT), "out"),
+        DatasetGrant(uuid4(), uuid4(), table_ref("dataset_hot"), "hot"),
+    ]
+    return Permissions([*reads], outputs, PREFIXES)
+
+
+def scope(
+    task_id: UUID | None = None, attempt: int = 1, permissions: Permissions | None = None
+) -> TokenScope:
     task_id = task_id or uuid4()
     prefix = attempt_prefix("", task_id, attempt)
-    return TokenScope(
-        uuid4(), task_id, attempt, prefix, Permissions([grant("in/")], [grant("out/")]), {}
-    )
+    return TokenScope(uuid4(), task_id, attempt, prefix, permissions or permissions_of(read()), {})
 
 
 def test_a_minted_token_verifies_on_every_replica(directory: Path) -> None:
@@ -53,10 +78,67 @@ def test_a_minted_token_verifies_on_every_replica(directory: Path) -> None:
     here, there = mine.verify(token), other.verify(token)
     assert here == there
     assert (here.task_id, here.attempt, here.org_id) == (permissions.task_id, 1, permissions.org_id)
-    (output,) = here.outputs.values()
-    assert output.url == f"s3://trace/out/{permissions.task_id}/1/"
+    output, hot = here.outputs.values()
+    assert output.url == f"s3://trace/{OUT}{permissions.task_id}/1/"
+    assert (hot.output, hot.storage_ref) == ("hot", table_ref("dataset_hot"))
     claims = jwt.decode(token, options={"verify_signature": False})
-    assert claims["s3"] == {"read_prefixes": ["s3://trace/in/"], "write_prefixes": [output.url]}
+    assert claims["s3"] == {
+        "read_prefixes": list(here.reads.prefixes),
+        "write_prefixes": [output.url],
+        "scratch_prefix": f"s3://trace/scratch/org/{permissions.task_id}/1/",
+        "export_prefix": f"s3://trace/exports/org/{permissions.task_id}/1/",
+    }
+
+
+def test_a_token_lists_each_input_with_its_own_partitions(directory: Path) -> None:
+    tokens = TaskTokens(PemSigner(directory))
+    reads = (read(2, {"number": [2**70, 1], "text": "a"}), read(0), read(1))
+    token = tokens.mint(scope(permissions=permissions_of(*reads)), 60)
+    assert TaskTokens(PemSigner(directory)).verify(token).reads.datasets == reads
+    claims = jwt.decode(token, options={"verify_signature": False})
+    changes: list[list[Any]] = [[], claims["s3"]["read_prefixes"] * 2, [1, 2, 3]]
+    for change in changes:
+        with pytest.raises((ValueError, TypeError)):
+            parse_read_grants(claims["datasets"], change)
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        [read(5000), read(5000)],
+        [read(1, {"address": [f"0x{n:040x}" for n in range(1000)]})],
+        [read(10) for _ in range(200)],
+    ],
+    ids=["partitions", "filter", "inputs"],
+)
+def test_long_inputs_are_named_by_digest_and_the_token_fits_a_header(
+    directory: Path, reads: list[ReadGrant]
+) -> None:
+    permissions = permissions_of(*reads)
+    token = TaskTokens(PemSigner(directory)).mint(scope(permissions=permissions), 60)
+    assert len(token) < 8192
+    document = permissions.document or b""
+    capability = TaskTokens(PemSigner(directory)).verify(token)
+    assert capability.reads == Reads((), digest_of(document))
+    assert len(capability.outputs) == 2
+    recorded = json.loads(document)
+    assert parse_read_grants(recorded["datasets"], recorded["read_prefixes"]) == tuple(reads)
+
+
+def test_a_token_of_an_older_release_still_verifies_but_grants_no_inputs(directory: Path) -> None:
+    tokens = TaskTokens(PemSigner(directory))
+    token = tokens.mint(scope(), 60)
+    claims = jwt.decode(token, options={"verify_signature": False})
+    del claims["s3"]["scratch_prefix"], claims["s3"]["export_prefix"]
+    for entry in claims["datasets"]:
+        for field in ("input", "output", "partitions", "name"):
+            entry.pop(field, None)
+    kid = tokens.kid()
+    key = (directory / f"{kid}.pem").read_text()
+    older = jwt.encode(claims, key, algorithm="ES256", headers={"kid": kid})
+    capability = tokens.verify(older)
+    assert (capability.reads, capability.prefixes) == (Reads(()), None)
+    assert [grant.prefix.startswith(OUT) for grant in capability.outputs.values()] == [True]
 
 
 def test_a_token_is_verified_once_instead_of_on_every_call(directory: Path) -> None:

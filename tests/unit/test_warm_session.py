@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from support.spark_tasks import select
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import SparkLost, TaskCanceled
 from trace_etl.spark.runner import SparkRunner
+from trace_etl.spark.session import classic_engine
 from trace_etl.spark.session.engine import JobLabels
 from trace_etl.spark.session.failures import is_spark_lost
 from trace_etl.spark.session.warm_session import WarmSession
@@ -136,3 +138,19 @@ def test_a_canceled_task_does_not_restart_the_warm_session(
 )
 def test_only_a_lost_session_counts_as_lost(condition: str, expected: bool) -> None:
     assert is_spark_lost(_Failure(condition)) is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "is_printed"), [(EOFError, False), (ConnectionResetError, False), (ValueError, True)]
+)
+def test_only_the_end_of_the_jvm_is_no_error_of_its_listener(
+    error: type[Exception], is_printed: bool
+) -> None:
+    printed: list[object] = []
+    server = SimpleNamespace(handle_error=lambda request, address: printed.append(request))
+    classic_engine._ignore_disconnects(cast("Any", SimpleNamespace(_accumulatorServer=server)))
+    try:
+        raise error
+    except error:
+        server.handle_error("request", "address")
+    assert bool(printed) == is_printed

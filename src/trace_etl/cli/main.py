@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import typer
 
-from trace_etl.cli.admin import history, keys, users
+from trace_etl.cli.admin import audit, history, keys, users
 from trace_etl.cli.dags import check, deploy, jobs, pauses, triggers
-from trace_etl.cli.data import batches, datasets, invalidations, lineage, query
+from trace_etl.cli.data import batches, datasets, invalidations, lineage, query, storage
 from trace_etl.cli.stack import demo, devchain, lifecycle, prepare
-from trace_etl.cli.tasks import backfills, outbox, tasks, watch
+from trace_etl.cli.tasks import backfills, outbox, retries, tasks, watch
 
 app = typer.Typer(
     name="trace",
@@ -43,7 +43,14 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         pauses.pressure,
         deploy.schema,
     ),
-    "Tasks": (tasks.tasks, tasks.task, tasks.cancel, backfills.backfill, watch.watch),
+    "Tasks": (
+        tasks.tasks,
+        tasks.task,
+        tasks.cancel,
+        retries.retry,
+        backfills.backfill,
+        watch.watch,
+    ),
     "Data": (
         datasets.datasets,
         datasets.dataset,
@@ -52,12 +59,13 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         invalidations.invalidate,
         invalidations.invalidations,
     ),
-    "Admin": (history.check_history, version),
+    "Admin": (audit.audit, history.check_history, version),
 }
 _GROUPS = {
     "backfills": ("Tasks", backfills.group),
     "outbox": ("Tasks", outbox.group),
     "batches": ("Data", batches.group),
+    "storage": ("Data", storage.group),
     "users": ("Admin", users.group),
     "keys": ("Admin", keys.group),
 }

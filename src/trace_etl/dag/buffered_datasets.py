@@ -1,12 +1,13 @@
 """Buffered datasets: the columns and the key that all their producers must share."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from trace_etl.dag.column_types import BUFFERED
-from trace_etl.model.dag import Column, Dag
+from trace_etl.model.dag import Column, Dag, Publication
 from trace_etl.model.digests import digest
+from trace_etl.model.roles import ROLES
 
 RESERVED = ("_cursor", "_published")
 """Columns that the platform adds to the declared ones."""
@@ -22,7 +23,7 @@ class BufferedDataset:
 
     @property
     def generation(self) -> str:
-        columns = sorted((asdict(column) for column in self.columns), key=lambda c: c["name"])
+        columns = sorted((column.shape for column in self.columns), key=lambda c: c["name"])
         return digest([columns, sorted(self.unique_key)])
 
 
@@ -62,15 +63,27 @@ def find_producer_conflicts(
 def find_conflicting_publications(dag: Dag) -> Iterator[tuple[int, str]]:
     """Yield the publications of one file that share a buffered name but differ: index and error text."""
     declared = find_buffered_outputs(dag)
-    first: dict[str, BufferedDataset] = {}
+    first: dict[str, tuple[BufferedDataset, Publication]] = {}
     for n, entry in enumerate(dag.publish):
         dataset = declared.get((entry.job, entry.output))
         if dataset is not None:
-            for field, how in find_producer_conflicts(
-                dataset, first.setdefault(entry.name, dataset)
-            ):
+            other, other_entry = first.setdefault(entry.name, (dataset, entry))
+            conflicts = [
+                *find_producer_conflicts(dataset, other),
+                *find_role_conflicts(entry.read_roles, other_entry.read_roles),
+            ]
+            for field, how in conflicts:
                 rule = f"differs from another producer of {entry.name!r} in {field}: {how}"
                 yield n, f"{rule}; make them equal"
+
+
+def find_role_conflicts(
+    roles: Collection[str] | None, other_roles: Collection[str] | None
+) -> Iterator[tuple[str, str]]:
+    """Yield `read_roles` if two producers of one name let different roles read it."""
+    if set(roles or ROLES) != set(other_roles or ROLES):
+        here, there = (", ".join(found or ("every role",)) for found in (roles, other_roles))
+        yield "read_roles", f"{here} here, {there} there"
 
 
 def find_unsupported_columns(columns: Iterable[tuple[str, str]]) -> Iterator[tuple[int, str, str]]:

@@ -10,10 +10,15 @@ from pydantic import ValidationError
 from trace_etl.dag.buffered_datasets import find_conflicting_publications
 from trace_etl.dag.cycles import find_cycles
 from trace_etl.dag.error_messages import describe_error, suggest
+from trace_etl.dag.file_formats import find_unreadable_inputs
 from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
 from trace_etl.dag.partition_sizes import find_size_conflicts
 from trace_etl.dag.positions import FieldPath, Located
-from trace_etl.dag.publications import find_duplicate_columns, find_publication_faults
+from trace_etl.dag.publications import (
+    find_duplicate_columns,
+    find_hot_part_fault,
+    find_publication_faults,
+)
 from trace_etl.dag.schema import (
     Defaults,
     FromSection,
@@ -97,6 +102,8 @@ class DagChecker:
         if not self.faults and len(jobs) == len(self.parsed.jobs):
             for n, rule in find_size_conflicts(dag):
                 self._add_fault(("jobs", n, "inputs"), rule)
+            for n, i, rule in find_unreadable_inputs(dag):
+                self._add_fault(("jobs", n, "inputs", i, "from"), rule)
         return dag
 
     def _add_fault(self, path: FieldPath, message: str) -> None:
@@ -409,15 +416,38 @@ class DagChecker:
         job = self.sections.get(origin.job)
         mode = entry.write_mode or (job.update_strategy if job else "replace")
         storage = entry.storage or ("postgres" if mode == "buffered" else "parquet")
-        columns = tuple(Column(c.name, c.type, c.nullable) for c in entry.schema_ or ())
+        columns = tuple(Column(c.name, c.type, c.nullable, c.comment) for c in entry.schema_ or ())
         faults = list(find_duplicate_columns(columns))
         if job and not self.parsed.has_invalid(at, "write_mode", "storage", "schema"):
             faults = [*find_publication_faults(entry, job, mode, storage), *faults]
         for path, message in faults:
             self._add_fault((*at, *path), message)
         return Publication(
-            entry.name, origin.job, output, entry.description, storage, mode, columns or None
+            entry.name,
+            origin.job,
+            output,
+            entry.description,
+            storage,
+            mode,
+            columns or None,
+            tuple(entry.read_roles) if entry.read_roles else None,
+            self._resolve_hot_part((*at, "hot"), entry, mode),
         )
+
+    def _resolve_hot_part(
+        self, at: FieldPath, entry: PublishSection, mode: str
+    ) -> tuple[str, str] | None:
+        hot = entry.hot
+        if hot is None:
+            return None
+        if hot.job is None:
+            self._add_fault(at, "must name a job of this file, as `hot: {job: …, output: …}`")
+            return None
+        output = self._resolve_output(at, hot)
+        job = self.sections.get(hot.job)
+        if job and (rule := find_hot_part_fault(job, mode)):
+            self._add_fault(at, rule)
+        return hot.job, output
 
 
 def _build_source(source: SourceSection) -> Source:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from trace_etl.dag.abi import EventAbi, find_event, parse_event
+from trace_etl.dag.chain_rules import PRESETS, Level, check_exceptions
 
 Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$")]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -29,6 +30,35 @@ class OperatorConfig(BaseModel):
     def check_job(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str | None:
         """Return why this config does not fit the job's inputs and outputs; None: it fits."""
         return None
+
+
+class ChainConfig(OperatorConfig):
+    """The config of operators that read a chain."""
+
+    rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
+    verify: Level | None = Field(
+        None,
+        description="What is proven before rows are written: `links` (header hashes, parents, gas "
+        "sums, log indices), `bloom` (and the log bloom) or `roots` (and the roots of transactions, "
+        "receipts and withdrawals). Default: the setting of the RPC pool, else `roots`.",
+        json_schema_extra=TUNING,
+    )
+    verify_senders: bool = Field(
+        False,
+        description="Recover senders from signatures. Needs the extra `senders` on workers.",
+        json_schema_extra=TUNING,
+    )
+    exceptions: list[str] = Field(
+        [],
+        description="What the chain does differently from Ethereum: presets "
+        f"({', '.join(f'`{name}`' for name in PRESETS)}), or names of checks to skip.",
+        json_schema_extra=TUNING,
+    )
+
+    @field_validator("exceptions", mode="after")
+    @classmethod
+    def _check_exceptions(cls, exceptions: list[str]) -> list[str]:
+        return check_exceptions(exceptions)
 
 
 class DecodeConfig(OperatorConfig):

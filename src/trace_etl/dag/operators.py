@@ -1,13 +1,21 @@
 """The operators: their configs, runtimes, inputs, outputs and traits. The code is in `spark` and `dispatcher`."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pydantic import Field
 
+from trace_etl.dag.chain_tables import (
+    CHAIN_TABLES,
+    FINDINGS,
+    LOG_COMMENTS,
+    TRANSFER_COMMENTS,
+    DescribedColumn,
+)
 from trace_etl.dag.operator_configs import (
     TUNING,
+    ChainConfig,
     CompactConfig,
     DecodeConfig,
     EnrichConfig,
@@ -37,15 +45,13 @@ class AggregateConfig(OperatorConfig):
     )
 
 
-class IngestConfig(OperatorConfig):
-    rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
+class IngestConfig(ChainConfig):
     batch: int = Field(
         50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING
     )
 
 
-class FollowConfig(OperatorConfig):
-    rpc: str = Field("default", min_length=1, description="Name of the RPC pool to read from.")
+class FollowConfig(ChainConfig):
     engine: Literal["loop", "streaming"] = Field(
         "loop",
         description="What reads the chain: a thread of the worker, or a Structured Streaming query.",
@@ -96,6 +102,7 @@ class SqlConfig(OperatorConfig):
 
 
 WORKERS = ("ecs_python", "ecs_platform")
+PARQUET = "parquet"
 
 
 @dataclass(frozen=True)
@@ -120,8 +127,18 @@ class Operator:
     """Whether it only forwards block ranges to its consumers and writes no rows."""
     repartitions: bool = False
     """Whether it accepts inputs with partitions of different sizes and writes its own `size`."""
+    writes_tables: bool = False
+    """Whether its outputs are tables of Postgres data, whatever the update strategy."""
     runs_sql: bool = False
     """Whether its config has a `sql` query, which Spark can check before a deploy."""
+    has_format: bool = False
+    """Whether its config has a `format`, the format of the files that it writes."""
+    columns: Callable[[str], tuple[DescribedColumn, ...]] = lambda output: ()
+    """Return the columns of an output, if every job of the operator writes the same ones."""
+    comments: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Comments of columns, by name, if jobs of the operator write different columns."""
+    keeps_columns: bool = False
+    """Whether it writes the rows of its first input with the same columns."""
     is_implicit: bool = False
     """Whether the platform assigns it to jobs. DAG files cannot name it."""
 
@@ -129,6 +146,10 @@ class Operator:
     def is_for_workers(self) -> bool:
         """Whether workers run it, with the module of `spark.operators` that has its name."""
         return any(runtime in WORKERS for runtime in self.runtimes)
+
+    def output_format(self, config: Mapping[str, Any]) -> str:
+        """Return the format of the files that a job with this config writes."""
+        return str(config.get("format", PARQUET)) if self.has_format else PARQUET
 
 
 _CHAIN = ("blocks", "transactions", "logs")
@@ -168,6 +189,10 @@ def _hot_outputs(outputs: tuple[str, ...]) -> str | None:
     return None
 
 
+def _chain_columns(output: str) -> tuple[DescribedColumn, ...]:
+    return CHAIN_TABLES.get(output.removeprefix("hot_"), ())
+
+
 _BOTH = ("replace", "append")
 OPERATORS: dict[str, Operator] = {
     op.name: op
@@ -192,13 +217,30 @@ OPERATORS: dict[str, Operator] = {
             forwards_scopes=True,
             repartitions=True,
         ),
-        Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs),
-        Operator("block_follower", FollowConfig, WORKERS, _hot_outputs, never_ends=True),
-        Operator("decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input),
-        Operator("erc20_transfers", TransfersConfig, WORKERS, _one_output, _one_input),
+        Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs, columns=_chain_columns),
+        Operator(
+            "block_follower",
+            FollowConfig,
+            WORKERS,
+            _hot_outputs,
+            never_ends=True,
+            writes_tables=True,
+            columns=_chain_columns,
+        ),
+        Operator(
+            "decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input, comments=LOG_COMMENTS
+        ),
+        Operator(
+            "erc20_transfers",
+            TransfersConfig,
+            WORKERS,
+            _one_output,
+            _one_input,
+            comments=TRANSFER_COMMENTS,
+        ),
         Operator("enrich", EnrichConfig, WORKERS, _one_output, update_strategies=_BOTH),
         Operator("sql", SqlConfig, WORKERS, _one_output, update_strategies=_BOTH, runs_sql=True),
-        Operator("query", QueryConfig, WORKERS, _one_output, runs_sql=True),
+        Operator("query", QueryConfig, WORKERS, _one_output, runs_sql=True, has_format=True),
         Operator(
             "integrity_check",
             IntegrityConfig,
@@ -206,8 +248,16 @@ OPERATORS: dict[str, Operator] = {
             _one_output,
             _one_input,
             can_invalidate_inputs=True,
+            columns=lambda output: FINDINGS,
         ),
-        Operator("parquet_compact", CompactConfig, WORKERS, _one_output, repartitions=True),
+        Operator(
+            "parquet_compact",
+            CompactConfig,
+            WORKERS,
+            _one_output,
+            repartitions=True,
+            keeps_columns=True,
+        ),
         Operator("hot_trim", TrimConfig, WORKERS, _one_output, _two_inputs, repartitions=True),
     )
 }
@@ -217,3 +267,11 @@ FORWARDERS = frozenset(op.name for op in OPERATORS.values() if op.forwards_scope
 """The operators that only forward block ranges."""
 SQL_OPERATORS = frozenset(op.name for op in OPERATORS.values() if op.runs_sql)
 """The operators whose config has a SQL query."""
+COLUMN_KEEPERS = frozenset(op.name for op in OPERATORS.values() if op.keeps_columns)
+"""The operators that write the columns of their first input."""
+
+
+def writes_table(operator: str, update_strategy: str) -> bool:
+    """Return whether the outputs of a job are tables of Postgres data, not objects."""
+    known = OPERATORS.get(operator)
+    return update_strategy == "append" or (known is not None and known.writes_tables)

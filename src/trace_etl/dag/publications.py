@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from trace_etl.dag.buffered_datasets import find_reserved_columns, find_unsupported_columns
+from trace_etl.dag.operators import OPERATORS
 from trace_etl.dag.positions import FieldPath
 from trace_etl.dag.schema import JobSection, PublishSection
 from trace_etl.model.dag import Column
@@ -41,6 +42,17 @@ def find_publication_faults(
                 ("schema",),
                 f"has no column {missing!r}, which is in the unique_key of {job.name}; add it",
             )
+
+
+def find_hot_part_fault(job: JobSection, mode: str) -> str | None:
+    """Return why a job's output cannot be the hot part of a publication; None if it can."""
+    operator = OPERATORS.get(job.operator or "")
+    if operator is not None and not operator.writes_tables:
+        followers = " or ".join(op.name for op in OPERATORS.values() if op.writes_tables)
+        return f"must be an output of a {followers}, not of {job.operator}"
+    if mode != "replace":
+        return f"is only for datasets with `write_mode: replace`, not {mode}; remove it"
+    return None
 
 
 def _find_buffering_faults(entry: PublishSection, storage: str) -> Iterator[PublicationFault]:

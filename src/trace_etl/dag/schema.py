@@ -61,6 +61,7 @@ Seconds = Annotated[
 ]
 Dotted = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=256)]
 Priority = Literal["normal", "bulk"]
+Role = Literal["reader", "writer", "admin"]
 
 
 class Section(BaseModel):
@@ -194,6 +195,7 @@ class ColumnSection(Section):
     name: Identifier
     type: DeclaredType
     nullable: StrictBool = True
+    comment: Text = Field("", description="What the column holds, for people who query it.")
 
 
 class PublishSection(Section):
@@ -207,6 +209,16 @@ class PublishSection(Section):
     )
     schema_: list[ColumnSection] | None = Field(None, alias="schema", min_length=1)
     description: Text = ""
+    read_roles: list[Role] | None = Field(
+        None,
+        min_length=1,
+        description="Roles whose users may query it, and the roles above them. Default: every role.",
+    )
+    hot: FromSection | None = Field(
+        None,
+        description="Output of a `block_follower` with the newest rows. Queries read its blocks that"
+        " are not committed here yet.",
+    )
 
 
 class DagFile(Section):
@@ -222,6 +234,7 @@ SECTIONS: dict[str, type[Section]] = {
     "publish": PublishSection,
     "inputs": InputSection,
     "from": FromSection,
+    "hot": FromSection,
     "source": SourceSection,
     "scope": ScopeSection,
     "bootstrap": BootstrapSection,

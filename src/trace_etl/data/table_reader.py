@@ -13,6 +13,7 @@ _OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", 
 _driver: Any = _adbc  # it ships no types
 DRIVER_ERRORS: tuple[type[Exception], ...] = (_driver.Error,)
 IS_NOT_NULL = "IS NOT NULL"
+NOT_BETWEEN = "NOT BETWEEN"
 _COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
@@ -21,7 +22,10 @@ SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 
 @dataclass(frozen=True)
 class Condition:
-    """Compares a column with a value. IN takes a tuple of values; IS NOT NULL takes None."""
+    """Compares a column with a value. IN takes a tuple of values; IS NOT NULL takes None.
+
+    NOT BETWEEN takes the first and the last value of a range.
+    """
 
     column: str
     operator: str
@@ -85,6 +89,9 @@ def _compare(condition: Condition) -> sql.Composable:
     column = sql.Identifier(condition.column)
     if condition.operator == IS_NOT_NULL:
         return sql.SQL("{} IS NOT NULL").format(column)
+    if condition.operator == NOT_BETWEEN:
+        first, last = map(_literal, condition.value)
+        return sql.SQL("{} NOT BETWEEN {} AND {}").format(column, first, last)
     operator = _OPERATORS[condition.operator]
     if operator == "IN":
         values = sql.SQL(", ").join(map(_literal, condition.value))

@@ -8,6 +8,7 @@ import structlog
 from trace_etl import logs
 from trace_etl.dispatcher.service import run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
+from trace_etl.dispatcher.task_objects.objects import streams_body
 from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import Queue
@@ -23,7 +24,13 @@ async def _serve(cfg: DispatcherSettings, queue: Queue) -> None:
         _log.info("dispatcher_ready", api_port=cfg.api_port, internal_port=cfg.internal_port)
         listeners = [
             Listener(service.user, cfg.api_host, cfg.api_port, on_stop=service.changes.close),
-            Listener(service.internal, cfg.internal_host, cfg.internal_port, is_rpc=True),
+            Listener(
+                service.internal,
+                cfg.internal_host,
+                cfg.internal_port,
+                is_rpc=True,
+                streams_body=streams_body,
+            ),
         ]
         try:
             tls = Tls(cfg.tls_cert, cfg.tls_key)

@@ -49,6 +49,17 @@ LOOP = Histogram(
 LOOP_FAILURES = Counter(
     "trace_loop_failures", "Passes of a background loop that failed.", ["loop"], registry=REGISTRY
 )
+SWEPT_OBJECTS = Counter(
+    "trace_swept_objects", "Stored objects that were deleted.", ["kind"], registry=REGISTRY
+)
+SWEPT_BYTES = Counter(
+    "trace_swept_bytes", "Bytes of stored objects that were deleted.", ["kind"], registry=REGISTRY
+)
+SWEEP_FAILURES = Counter(
+    "trace_sweep_failures",
+    "Prefixes and batches that the object store did not measure or delete.",
+    registry=REGISTRY,
+)
 LISTENERS = Gauge(
     "trace_change_listeners", "Clients connected to the change stream.", registry=REGISTRY
 )

@@ -22,6 +22,8 @@ from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
 from trace_etl.dispatcher.loops.source_monitor import SourceMonitor
+from trace_etl.dispatcher.loops.storage_lister import StorageLister
+from trace_etl.dispatcher.loops.storage_sweeper import StorageSweeper
 from trace_etl.dispatcher.loops.task_counter import TaskCounter
 from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.metrics import CountRequests
@@ -35,6 +37,14 @@ from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.dispatcher.task_api.retired_tables import RetiredTableCheck
 from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
 from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
+from trace_etl.dispatcher.task_objects.attempt_scopes import AttemptScopes
+from trace_etl.dispatcher.task_objects.credentials import (
+    CredentialMinting,
+    Exchanger,
+    MissingRole,
+    ObjectEndpoints,
+)
+from trace_etl.dispatcher.task_objects.objects import TaskObjects
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
 from trace_etl.dispatcher.user_api.context import Context
 from trace_etl.dispatcher.user_api.roles import check_declared
@@ -45,7 +55,8 @@ from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import UserKeys
 from trace_etl.model.errors import Unavailable
-from trace_etl.objects.opening import open_store
+from trace_etl.objects.file_store import FileStore
+from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.queue import Queue, QueueProducer
 from trace_etl.state.db.pool import (
@@ -59,6 +70,7 @@ from trace_etl.state.flow import operator_caps
 
 _BATCH = 500
 _TABLES_PER_SWEEP = 10_000
+_PREFIXES_PER_SWEEP = 100
 _log = structlog.stdlib.get_logger()
 
 
@@ -81,10 +93,21 @@ class Service:
     changes: ChangeFeed
     reconciler: Reconciler
     sources: SourceMonitor
+    storage_sweeper: StorageSweeper
+    storage_lister: StorageLister
+    sweeps_storage: bool
     wake: WakeEvents
 
     def loops(self) -> list[Loop]:
         return [
+            Loop(
+                "storage_sweeper",
+                self.storage_sweeper.sweep_once
+                if self.sweeps_storage
+                else self.storage_sweeper.measure_once,
+                60.0,
+            ),
+            Loop("storage_lister", self.storage_lister.list_once, 300.0, min_pause=1.0),
             Loop(
                 "outbox_publisher",
                 self.publisher.publish_once,
@@ -93,7 +116,13 @@ class Service:
                 self.publisher.next_due,
             ),
             Loop("lease_reaper", self.reaper.reap_once, INTERVAL, next_due=self.reaper.next_due),
-            Loop("retry_scheduler", self.retries.retry_once, 5.0, next_due=self.retries.next_due),
+            Loop(
+                "retry_scheduler",
+                self.retries.retry_once,
+                5.0,
+                self.wake.retries,
+                self.retries.next_due,
+            ),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
             Loop("source_monitor", self.sources.supervise_once, 2.0),
@@ -151,17 +180,19 @@ def _assemble(
 ) -> Service:
     wake = WakeEvents()
     tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
-    objects = open_store(cfg.objects_url)
+    objects = cfg.open_objects()
     payloads = Payloads(pool, tokens, cfg, objects)
     retry = Backoff(cfg.retry_initial, cfg.retry_max, jitter=0.5)
     restart = Backoff(cfg.source_restart_initial, cfg.source_restart_max)
     parts = Parts(pool, writer_connections, tokens, payloads, wake, objects, retry)
     lifecycle = Lifecycle(parts)
+    scopes = AttemptScopes(pool)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
     changes = ChangeFeed(pool, poll_interval=cfg.changes_every, max_listeners=cfg.changes_clients)
     inline = InlineRunner(
         loop_pool, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )
+    sweeper = StorageSweeper(loop_pool, objects, cfg.storage_retention, _PREFIXES_PER_SWEEP)
     return Service(
         internal=InternalApi(
             lifecycle,
@@ -169,8 +200,12 @@ def _assemble(
             tokens,
             WorkerTokens(cfg.worker_tokens_file),
             RetiredTableCheck(pool, cfg.history_retention, _TABLES_PER_SWEEP),
+            CredentialMinting(scopes, _choose_exchanger(cfg, objects)),
+            TaskObjects(objects, tokens, scopes, cfg.max_object_bytes),
         ),
-        user=_user_app(cfg, Context(pool, queue, wake, changes, webhooks)),
+        user=_user_app(
+            cfg, Context(pool, queue, wake, changes, webhooks, sweeper, cfg.sweep_storage)
+        ),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
             loop_pool, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, wake
@@ -178,7 +213,7 @@ def _assemble(
         reaper=LeaseReaper(loop_pool, queue, retry, _BATCH, cfg.reaper_grace),
         retries=RetryScheduler(loop_pool, wake, _BATCH),
         sweeper=WakeUpSweeper(loop_pool, queue, wake, older_seconds=20, batch_size=_BATCH),
-        retention=HistoryRetention(loop_pool, cfg.history_retention, _BATCH),
+        retention=HistoryRetention(loop_pool, cfg.history_retention, cfg.audit_retention, _BATCH),
         task_counter=TaskCounter(loop_pool, 100 * _BATCH),
         swapper=GenerationSwapper(pool, wake, cfg.swap_every),
         backpressure=Backpressure(loop_pool, wake, cfg.pressure_bulk_delay, _BATCH),
@@ -186,7 +221,23 @@ def _assemble(
         changes=changes,
         reconciler=Reconciler(loop_pool, wake, cfg.reconcile_grace, _BATCH),
         sources=SourceMonitor(pool, wake, restart, cfg.source_memory),
+        storage_sweeper=sweeper,
+        storage_lister=StorageLister(loop_pool, objects, cfg.listing_interval),
+        sweeps_storage=cfg.sweep_storage,
         wake=wake,
+    )
+
+
+def _choose_exchanger(cfg: DispatcherSettings, objects: ObjectStore) -> Exchanger:
+    if cfg.credentials_role_arn is None:
+        return ObjectEndpoints() if isinstance(objects, FileStore) else MissingRole()
+    from trace_etl.aws.sts import StsExchanger  # needs the `aws` extra
+
+    return StsExchanger(
+        cfg.credentials_role_arn,
+        region=cfg.s3_region,
+        sts_url=cfg.sts_endpoint,
+        s3_url=cfg.s3_endpoint,
     )
 
 

@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
+from trace_etl.policy.storage_retention import StorageRetention
 
 
 class DispatcherSettings(ObjectsSettings):
@@ -30,7 +31,12 @@ class DispatcherSettings(ObjectsSettings):
     http_limits: ConnectionLimits = ConnectionLimits()
 
     pool_size: int = 10
-    object_bucket: str = "trace"
+    credentials_role_arn: str | None = None
+    """The role that `/v1/task/credentials` assumes, with a policy per attempt (needs the `aws` extra).
+    Default: attempts use the Dispatcher's object endpoints."""
+    max_object_bytes: PositiveInt = 1024**3  # of one object that an attempt sends to the Dispatcher
+    sts_endpoint: str | None = None
+    """The server of STS. Default: AWS."""
     token_grace: timedelta = timedelta(minutes=5)  # lifetime of a task token after the task timeout
     max_token_life: timedelta = timedelta(hours=24)
     retry_initial: timedelta = timedelta(seconds=30)
@@ -41,6 +47,19 @@ class DispatcherSettings(ObjectsSettings):
     outbox_hold: timedelta = timedelta(seconds=30)  # lease of outbox rows that a replica performs
     queue_timeout: timedelta = timedelta(seconds=5)
     history_retention: timedelta = timedelta(days=30)
+    audit_retention: timedelta = timedelta(days=365)  # of the record of queries
+    sweep_storage: bool = True
+    """Whether unused objects are deleted after their retention. They are shown in any case."""
+    superseded_retention: timedelta = Field(timedelta(days=1), ge=timedelta(minutes=10))
+    """Replaced partitions. Queries that started before the replacement must end within this time."""
+    staging_retention: timedelta = timedelta(days=7)  # outputs that were not committed
+    scratch_retention: timedelta = timedelta(days=7)
+    export_retention: timedelta = timedelta(days=30)
+    batch_retention: timedelta = timedelta(
+        days=1
+    )  # artifacts of batches, after the sink wrote them
+    listing_interval: timedelta = timedelta(hours=6)
+    """Between two listings of the same part of the object store, which find forgotten objects."""
     swap_every: timedelta = timedelta(seconds=0.5)  # between checks of generations being built
     source_restart_initial: timedelta = timedelta(seconds=1)
     source_restart_max: timedelta = timedelta(minutes=2)
@@ -57,3 +76,13 @@ class DispatcherSettings(ObjectsSettings):
     """Concurrent attempts per operator, over all jobs."""
     reconcile_grace: timedelta = timedelta(seconds=30)
     """Time for the outbox to route an event before the reconciler does."""
+
+    @property
+    def storage_retention(self) -> StorageRetention:
+        return StorageRetention(
+            superseded=self.superseded_retention,
+            uncommitted=self.staging_retention,
+            scratch=self.scratch_retention,
+            exports=self.export_retention,
+            batches=self.batch_retention,
+        )

@@ -73,6 +73,7 @@ class RequestMeter:
         "_limits",
         "_loop",
         "_silent_bytes",
+        "_streamed_bytes",
         "since",
         "transport",
     )
@@ -85,6 +86,7 @@ class RequestMeter:
         self._begun = self._answered = 0
         self._is_receiving = False
         self._head_bytes = self._silent_bytes = self._discarded_bytes = 0
+        self._streamed_bytes = 0
         self._closed_at: float | None = None
         self._drain_size = 0
         self.since = self._drain_start = self._loop.time()
@@ -116,6 +118,13 @@ class RequestMeter:
             return True
         self._discarded_bytes += size
         return self._discarded_bytes <= _MAX_DISCARDED
+
+    def note_progress(self, size: int) -> None:
+        """Count a part of a streamed body. Each 64 KiB give the client `request_seconds` again."""
+        self._streamed_bytes += size
+        if self._streamed_bytes >= _MIN_DRAIN:
+            self._streamed_bytes = 0
+            self.since = self._loop.time()
 
     def end(self) -> None:
         """The request is complete."""

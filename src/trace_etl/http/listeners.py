@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import resource
 import signal
 import socket
 import ssl
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import structlog
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
@@ -19,12 +17,11 @@ from starlette.types import ASGIApp
 from trace_etl.http.acceptor import Acceptor
 from trace_etl.http.asgi_protocol import LimitedAsgiProtocol
 from trace_etl.http.connection_limits import ConnectionLimits
+from trace_etl.http.open_files import fit_to_descriptors
 from trace_etl.http.small_server import RpcApp, SmallHttpProtocol
 from trace_etl.model.errors import TraceError
 
 _GRACE = 4  # seconds for running requests to finish after a stop signal
-_RESERVED_FILES = 256  # descriptors for files, databases and outgoing connections
-_log = structlog.stdlib.get_logger()
 
 
 class CannotListen(TraceError):
@@ -58,6 +55,8 @@ class Listener:
     """The app is an RpcApp, served by the small HTTP server instead of ASGI."""
     on_stop: Callable[[], None] | None = None
     """Called before shutdown, to end responses that would otherwise stay open."""
+    streams_body: Callable[[str, str], bool] = lambda method, path: False
+    """For an RpcApp: whether it reads the body of a method and path as a stream."""
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -103,7 +102,11 @@ async def _serve_rpc(
     stop: asyncio.Event,
 ) -> None:
     app = cast("RpcApp", listener.app)
-    acceptor = Acceptor(sock, lambda on_end: SmallHttpProtocol(app, limits, on_end), limits, tls)
+
+    def connect(on_end: Callable[[], None]) -> SmallHttpProtocol:
+        return SmallHttpProtocol(app, limits, on_end, streams_body=listener.streams_body)
+
+    acceptor = Acceptor(sock, connect, limits, tls)
     acceptor.start()
     await stop.wait()
     await acceptor.stop(_GRACE)
@@ -198,21 +201,3 @@ def bind(host: str, port: int) -> socket.socket:
         sock.close()
         raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return sock
-
-
-def fit_to_descriptors(limits: ConnectionLimits, listeners: int) -> ConnectionLimits:
-    """Raise the process's limit of open files, and lower the number of connections to it.
-
-    A process without free descriptors can neither accept connections nor open files and databases.
-    """
-    wanted = listeners * limits.max_connections + _RESERVED_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft in (-1, resource.RLIM_INFINITY) or soft >= wanted:
-        return limits
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    fitting = (soft - min(_RESERVED_FILES, soft // 2)) // listeners
-    if fitting >= limits.max_connections:
-        return limits
-    _log.warning("connections_limited_by_open_files", max_connections=fitting, open_files=soft)
-    return limits.model_copy(update={"max_connections": fitting})

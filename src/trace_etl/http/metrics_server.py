@@ -10,7 +10,8 @@ from trace_etl import __version__
 from trace_etl.api.body import Health
 from trace_etl.http.acceptor import Acceptor
 from trace_etl.http.connection_limits import ConnectionLimits
-from trace_etl.http.listeners import bind, fit_to_descriptors
+from trace_etl.http.listeners import bind
+from trace_etl.http.open_files import fit_to_descriptors
 from trace_etl.http.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
 
 _MAX_BODY_BYTES = 1024

@@ -1,4 +1,4 @@
-"""config.json: the ports and RPC endpoints that a stack keeps between starts."""
+"""config.json: the ports, RPC endpoints and object store that a stack keeps between starts."""
 
 import json
 import re
@@ -30,6 +30,8 @@ class Configuration:
 
     ports: Mapping[str, Port] = field(default_factory=dict[str, Port])
     rpc_pools: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    objects_url: str | None = None
+    """The object store. None: a directory of the home."""
 
 
 def read(path: Path) -> Configuration:
@@ -39,7 +41,7 @@ def read(path: Path) -> Configuration:
     try:
         content = cast(dict[str, Any], json.loads(path.read_text()))
         ports = {name: Port(p["port"], p["by_user"]) for name, p in content["ports"].items()}
-        return Configuration(ports, content["rpc_pools"])
+        return Configuration(ports, content["rpc_pools"], content.get("objects_url"))
     except (ValueError, KeyError, TypeError, AttributeError) as damaged:
         raise BadSetting(f"{path} is damaged ({damaged!r})", f"repair or delete {path}") from None
 
@@ -51,6 +53,7 @@ def write(path: Path, configuration: Configuration) -> None:
         "version": 1,
         "ports": {name: {"port": p.number, "by_user": p.by_user} for name, p in ports},
         "rpc_pools": {name: list(urls) for name, urls in configuration.rpc_pools.items()},
+        "objects_url": configuration.objects_url,
     }
     private_files.write(path, json.dumps(content, indent=2) + "\n")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trace_etl.lite.credentials import private_files
 from trace_etl.lite.errors import DiskFull, HomeUnusable
+from trace_etl.model.storage import SCRATCH
 
 BUCKET = "trace"
 _NEEDED_BYTES = 256 * 1024 * 1024
@@ -28,7 +29,7 @@ _DIRECTORIES = (
     "objects",
     "spark",
 )
-_FILES = ("connection.json", "config.json", "postgres.log")
+_FILES = ("connection.json", "config.json", "home.json", "postgres.log")
 _SHORT_PATH = 40  # leaves room for the names of Unix sockets
 
 
@@ -40,6 +41,8 @@ class Home:
         self.connection = path / "connection.json"
         self.config = path / "config.json"
         self.postgres = path / "postgres"
+        self.mark = path / "home.json"
+        self.database_mark = self.postgres / "home.json"
         # The passwords of all roles, for the supervisor only.
         self.pgpass = self.credentials("supervisor") / "pgpass"
         self.tls = path / "tls"
@@ -55,6 +58,7 @@ class Home:
         self.lock = self.run / "lock"
         self.record = self.run / "stack.json"
         self.objects = path / "objects"
+        self.scratch = self.objects / BUCKET / SCRATCH
         self.spark = path / "spark"
 
     @classmethod
@@ -81,6 +85,7 @@ class Home:
             for name in _DIRECTORIES:
                 private_files.make_directory(self.path / name)
             private_files.make_directory(self.objects / BUCKET)
+            private_files.make_directory(self.scratch)
             private_files.write(self.run / ".writable", "yes")
             self._move_old_files()
         check_space(self.path)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one start. Ports and RPC endpoints are saved for the next start."""
+    """Options of one start. Ports, RPC endpoints and the object store are saved for the next start."""
 
     rpc_urls: Sequence[str] = ()
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     workers: int = 1
+    objects_url: str | None = None

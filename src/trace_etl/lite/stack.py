@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_etl.lite import configuration, connection, isolation, jvm
+from trace_etl.lite import configuration, connection, isolation, jvm, objects, ownership
 from trace_etl.lite.configuration import Configuration
 from trace_etl.lite.connection import StackConnection
 from trace_etl.lite.credentials import certificates, keys, passwords
-from trace_etl.lite.home import Home, check_space, explain_os_errors
+from trace_etl.lite.home import Home, explain_os_errors
 from trace_etl.lite.options import Options
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import EmbeddedPostgres
@@ -104,12 +104,14 @@ def prepare(home: Home, options: Options, services: Services, temporary: Path) -
     java = jvm.choose(environment)
     saved = configuration.read(home.config)
     pools = configuration.parse_rpc_urls(options.rpc_urls) or saved.rpc_pools
+    stored = objects.choose(home, options.objects_url, saved.objects_url, environment)
     uid = configuration.parse_postgres_uid(environment)
     postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass, uid=uid)
+    ownership.check(home)
     postgres.prepare()
-    check_space(postgres.directory.resolve())
+    ownership.mark(home)
     ports = configuration.choose_ports(saved.ports, options.ports)
-    chosen = Configuration(ports, pools)
+    chosen = Configuration(ports, pools, stored.remote_url)
     configuration.write(home.config, chosen)
     postgres.port = ports["postgres"].number
     server = postgres.server()
@@ -124,9 +126,8 @@ def prepare(home: Home, options: Options, services: Services, temporary: Path) -
     write_credentials(home, home.pgpass)
     access = None
     if isolation.is_enforced(environment):
-        private = [*home.private_paths, postgres.directory.resolve()]
-        access = isolation.shared_access(environment, private)
-    plan = Blueprint(home, chosen, where, server, java, temporary, access, options.workers)
+        access = isolation.shared_access(environment, home.private_paths)
+    plan = Blueprint(home, chosen, where, server, java, temporary, access, stored, options.workers)
     parts = [
         postgres_part(postgres, lambda: databases.provision(server), access),
         *services(plan, environment),

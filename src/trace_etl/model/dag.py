@@ -76,6 +76,13 @@ class Column:
     name: str
     type: str
     nullable: bool = True
+    comment: str = field(default="", compare=False)
+    """For people. Columns that differ only here are the same column."""
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The fields that make two columns the same."""
+        return {"name": self.name, "type": self.type, "nullable": self.nullable}
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,10 @@ class Publication:
     storage: str = "parquet"
     write_mode: str = "replace"
     columns: tuple[Column, ...] | None = None
+    read_roles: tuple[str, ...] | None = None
+    """The roles that may query it. None: every role."""
+    hot: tuple[str, str] | None = None
+    """The job and output whose table holds the newest rows."""
 
 
 @dataclass(frozen=True)

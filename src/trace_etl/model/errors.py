@@ -43,6 +43,14 @@ class TooLarge(TraceError, code="too_large"):
     """The request body is larger than the limit."""
 
 
+class PreconditionFailed(TraceError, code="precondition_failed"):
+    """A condition in the request headers does not hold."""
+
+
+class RangeNotSatisfiable(TraceError, code="range_not_satisfiable"):
+    """The requested range lies outside of the object."""
+
+
 class TooManyRequests(TraceError, code="too_many_requests"):
     """The caller sends more requests than are allowed. The same call may succeed later."""
 
@@ -67,6 +75,10 @@ class CompletionMismatch(Conflict, code="completion_mismatch"):
 
 class PartitionOverlap(Conflict, code="partition_overlap"):
     """The output would put the same blocks into two partitions."""
+
+
+class BrokenLink(Conflict, code="chain_mismatch"):
+    """The first block of a partition is not the child of the last block before it."""
 
 
 class OutputNotReady(Conflict, code="output_not_ready"):

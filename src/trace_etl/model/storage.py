@@ -1,5 +1,6 @@
 """References to stored objects, and the prefixes and table names derived from dataset ids."""
 
+import re
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,6 +23,10 @@ class StorageRef:
 
 
 BUFFERS = "buffers/"
+SCRATCH = "scratch/"
+EXPORTS = "exports/"
+POSTGRES = "postgres"
+"""The scheme of a storage reference to a table of Postgres data."""
 
 
 def generation_prefix(dataset_uuid: UUID, dataset_version: UUID | str) -> str:
@@ -34,14 +39,43 @@ def buffer_prefix(dataset_uuid: UUID) -> str:
     return f"{BUFFERS}{dataset_uuid}/"
 
 
+def scratch_prefix(org_id: UUID) -> str:
+    """Return the prefix of the temporary objects of an organisation's tasks."""
+    return f"{SCRATCH}{org_id}/"
+
+
+def export_prefix(org_id: UUID) -> str:
+    """Return the prefix of the results that an organisation's tasks export for people."""
+    return f"{EXPORTS}{org_id}/"
+
+
 def attempt_prefix(parent: str, task_id: UUID, attempt: int) -> str:
     """Return the only prefix that this attempt of this task may write under."""
     return f"{parent}{task_id}/{attempt}/"
 
 
+_ATTEMPT_KEY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([1-9][0-9]{0,8})/.")
+
+
+def split_attempt_key(key: str) -> tuple[UUID, int] | None:
+    """Return the task and attempt of a key that follows the parent of an attempt prefix, or None."""
+    match = _ATTEMPT_KEY.match(key)
+    return None if match is None else (UUID(match[1]), int(match[2]))
+
+
+def key_of_url(url: str) -> str:
+    """Return the key (`bucket/path`) of a canonical URL."""
+    return url.removeprefix("s3://")
+
+
 def hot_table(dataset_uuid: UUID, dataset_version: UUID) -> str:
     """Return the table in Postgres data that holds the newest rows of one generation of a dataset."""
     return f"dataset_{dataset_uuid.hex}_{dataset_version.hex[:16]}"
+
+
+def table_ref(table: str) -> dict[str, str]:
+    """Return the storage reference of a table in Postgres data."""
+    return {"scheme": POSTGRES, "table": table}
 
 
 def hot_location(table: str) -> str:

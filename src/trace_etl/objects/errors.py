@@ -26,6 +26,10 @@ class StorageUnwritable(StorageError, code="storage_unwritable"):
     """The store refused a write, but not for lack of space."""
 
 
+class StorageRefused(StorageError, code="storage_refused"):
+    """The credentials, the bucket or a setting is wrong; a retry succeeds once it is corrected."""
+
+
 class ObjectMissing(StorageError, code="object_missing"):
     """There is no object under this key."""
 

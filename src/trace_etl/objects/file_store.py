@@ -1,19 +1,22 @@
 """Objects as files under one directory.
 
-Reads, listings and deletions go through obstore. Writes do not: obstore's LocalStore does not sync
-files and directories to disk, which the commit protocol needs.
+Reads and listings go through obstore. Writes do not: obstore's LocalStore does not sync files and
+directories to disk, which the commit protocol needs. Deletions do not either: obstore follows links, and
+untrusted code may have made a link to the files of another attempt.
 """
 
 import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
+from uuid import UUID
 
 from trace_etl.objects.errors import (
     NotAnObject,
@@ -23,11 +26,12 @@ from trace_etl.objects.errors import (
     StorageError,
     write_errors,
 )
-from trace_etl.objects.store import ObjectInfo, check_key
+from trace_etl.objects.store import Deleted, ObjectInfo, check_key
 
 if TYPE_CHECKING:
     from obstore.store import LocalStore
 
+_BUCKET = "trace"  # shared: the ids of datasets and tasks differ between organisations
 _NOT_A_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
 
 
@@ -45,6 +49,9 @@ class FileStore:
     def url(self) -> str:
         return self.root.as_uri()
 
+    def org_root(self, org_id: UUID) -> str:
+        return _BUCKET
+
     def get(self, key: str) -> bytes:
         with _read_errors(key):
             return self._client.get(check_key(key)).bytes().to_bytes()
@@ -54,17 +61,22 @@ class FileStore:
             return self._client.get_range(check_key(key), start=start, length=length).to_bytes()
 
     def get_untrusted(self, key: str, *, max_bytes: int) -> bytes:
-        with self._open_untrusted(key) as file:
+        with self.open_untrusted(key) as file:
             content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise ObjectTooLarge(f"{key} is larger than {max_bytes} bytes")
         return content
 
     def get_untrusted_tail(self, key: str, *, max_bytes: int) -> tuple[int, bytes]:
-        with self._open_untrusted(key) as file:
+        with self.open_untrusted(key) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - max_bytes))
             return size, file.read(max_bytes)
+
+    def get_untrusted_range(self, key: str, *, start: int, length: int) -> bytes:
+        with self.open_untrusted(key) as file:
+            file.seek(start)
+            return file.read(length)
 
     def put(self, key: str, content: bytes) -> None:
         self._write(key, content, os.replace)
@@ -80,22 +92,36 @@ class FileStore:
                     yield ObjectInfo(entry["path"], entry["size"], entry["last_modified"])
 
     def delete(self, key: str) -> None:
-        with suppress(ObjectMissing), _read_errors(key):
-            self._client.delete(check_key(key))
+        *parents, name = check_key(key).split("/")
+        with _delete_errors(key), _open_directory(self.root, parents) as parent:
+            os.unlink(name, dir_fd=parent)
+
+    def delete_prefix(
+        self, prefix: str, *, first: str, keep: Collection[str] = frozenset()
+    ) -> Deleted:
+        parts = check_key(prefix.removesuffix("/")).split("/")
+        deleted = Deleted(0, 0)
+        with _delete_errors(prefix), _open_directory(self.root, parts) as opened:
+            deleted = _delete_files(opened, "/".join(parts) + "/", first=first, keep=keep)
+        for depth in (len(parts), len(parts) - 1):  # the directories of the attempt and of its task
+            with suppress(OSError), _open_directory(self.root, parts[: depth - 1]) as parent:
+                os.rmdir(parts[depth - 1], dir_fd=parent)
+        return deleted
 
     def open_writer(self, key: str, *, attempt: int = 0) -> "FileWriter":
-        return FileWriter(self.root, self._path(key), attempt)
+        return FileWriter(self.root, self.path(key), attempt)
 
-    def uri(self, key: str) -> str:
-        return str(self._path(key))
+    def read_urls(self, keys: Sequence[str], *, life: timedelta) -> tuple[str, ...]:
+        return tuple(str(self.path(key)) for key in keys)
 
-    def arrow_path(self, key: str) -> str:
-        return str(self._path(key))
+    def jvm_path(self, key: str) -> str | None:
+        return str(self.path(key))
 
-    def arrow_filesystem(self) -> Any:
-        from pyarrow.fs import LocalFileSystem  # the Dispatcher does not load pyarrow
+    def open_input(self, key: str) -> Any:
+        import pyarrow as pa  # the Dispatcher does not load pyarrow
 
-        return LocalFileSystem()
+        with _read_errors(key):
+            return pa.OSFile(str(self.path(key)), "rb")
 
     def probe_key(self) -> str:
         return f".probe-{secrets.token_hex(8)}"
@@ -104,14 +130,22 @@ class FileStore:
     def _client(self) -> "LocalStore":
         return _open_client(str(self.root))
 
-    def _path(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
+        """The file of a key. Raises InvalidKey."""
         return self.root / check_key(key)
 
+    def publish_draft(self, draft: str, key: str, *, replace: bool) -> None:
+        """Give a complete, synced file its key. Without `replace`, raises ObjectExists."""
+        path = self.path(key)
+        with write_errors(str(path)):
+            (os.replace if replace else _link_once)(self.path(draft), path)
+            _sync_directories(self.root, path)
+
     @contextmanager
-    def _open_untrusted(self, key: str) -> Generator[BinaryIO]:
-        bucket, *names = check_key(key).split("/")
+    def open_untrusted(self, key: str) -> Generator[BinaryIO]:
+        """Open an object that untrusted code may have written, without following links."""
         try:
-            with _open_without_links(self.root / bucket, names) as file:
+            with _open_without_links(self.root, check_key(key).split("/")) as file:
                 yield file
         except OSError as error:
             if error.errno in _NOT_A_FILE:
@@ -120,7 +154,7 @@ class FileStore:
             raise kind(f"cannot read {key}: {error.strerror}") from error
 
     def _write(self, key: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:
-        path = self._path(key)
+        path = self.path(key)
         draft = _draft_path(path, secrets.randbits(32))
         with write_errors(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,18 +239,14 @@ def _read_errors(key: str) -> Generator[None]:
 
 
 @contextmanager
-def _open_without_links(directory: Path, names: list[str]) -> Generator[BinaryIO]:
-    """Open a file without following any link below the directory.
+def _open_without_links(root: Path, names: list[str]) -> Generator[BinaryIO]:
+    """Open a file without following any link below its bucket.
 
     Each directory is opened relative to its parent. The owner of the files may change them at any
     time, so it would not be safe to check a path first and open it later.
     """
     with ExitStack() as stack:
-        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, parent)
-        for name in names[:-1]:
-            parent = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-            stack.callback(os.close, parent)
+        parent = stack.enter_context(_open_directory(root, names[:-1]))
         # Without O_NONBLOCK, opening a FIFO would block until another process writes to it.
         descriptor = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=parent)
         stack.callback(os.close, descriptor)
@@ -224,6 +254,64 @@ def _open_without_links(directory: Path, names: list[str]) -> Generator[BinaryIO
             raise OSError(errno.ENXIO, "not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as content:
             yield content
+
+
+@contextmanager
+def _open_directory(root: Path, names: list[str]) -> Generator[int]:
+    """Open a directory without following any link below the bucket, which is the first name."""
+    with ExitStack() as stack:
+        opened = os.open(root / names[0] if names else root, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, opened)
+        for name in names[1:]:
+            opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+            stack.callback(os.close, opened)
+        yield opened
+
+
+@contextmanager
+def _delete_errors(key: str) -> Generator[None]:
+    """Ignore that there is nothing to delete. Raises NotAnObject if a link leads to it."""
+    with write_errors(key):
+        try:
+            yield
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno in _NOT_A_FILE:
+                raise NotAnObject(f"{key} is not a file, or a link leads to it") from error
+            raise
+
+
+def _delete_files(directory: int, prefix: str, *, first: str, keep: Collection[str]) -> Deleted:
+    """Delete the files, links and directories below an open directory, and count the objects."""
+    sizes: list[int] = []
+    _unlink(directory, first, prefix + first, keep, sizes)
+    os.fsync(directory)  # a power failure must not bring back the marker without its files
+    for path, directories, files, opened in os.fwalk(".", topdown=False, dir_fd=directory):
+        below = prefix + f"{path}/".removeprefix("./")
+        for name in files:
+            _unlink(opened, name, below + name, keep, sizes)
+        for name in directories:
+            with suppress(OSError):  # not empty: it has an object to keep, or a new one
+                _remove_directory(opened, name)
+    return Deleted(len(sizes), sum(sizes))
+
+
+def _unlink(parent: int, name: str, key: str, keep: Collection[str], sizes: list[int]) -> None:
+    if key in keep:
+        return
+    with suppress(FileNotFoundError):
+        size = os.lstat(name, dir_fd=parent).st_size
+        os.unlink(name, dir_fd=parent)
+        if "#" not in name:  # drafts are no objects
+            sizes.append(size)
+
+
+def _remove_directory(parent: int, name: str) -> None:
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except NotADirectoryError:  # a link to a directory
+        os.unlink(name, dir_fd=parent)
 
 
 def _draft_path(path: Path, number: int) -> Path:

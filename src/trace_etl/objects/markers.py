@@ -12,12 +12,14 @@ from trace_etl.objects.errors import (
     ObjectMissing,
     ObjectTooLarge,
 )
-from trace_etl.objects.parquet_footer import ENDING, BadFooter, read_footer_length, read_row_count
+from trace_etl.objects.parquet_footer import BadFooter
+from trace_etl.objects.row_counts import TAIL_BYTES, StoredFile, count_rows
 from trace_etl.objects.store import ObjectStore, object_key
 
 _MAX_MARKER_BYTES = 16 * 1024 * 1024
-_MAX_FOOTER_BYTES = 16 * 1024 * 1024
-_TAIL_BYTES = 16 * 1024  # most footers are shorter
+# Of the text files of a marker, in all: an attempt must not keep the Dispatcher busy with counting.
+_MAX_TEXT_BYTES = 64 * 1024 * 1024
+_MAX_TYPE_NESTING = 32
 
 
 def read_marker(store: ObjectStore, ref: StorageRef) -> SuccessMarker:
@@ -37,6 +39,9 @@ def write_marker(store: ObjectStore, ref: StorageRef, marker: SuccessMarker) -> 
 def verify_output(store: ObjectStore, ref: StorageRef) -> SuccessMarker:
     """Read the marker that an attempt wrote, and compare it with the files of its prefix.
 
+    The pattern of the reference decides the format in which rows are counted, never the name that the
+    attempt chose for a file.
+
     Raises OutputNotReady if there is no marker, FalseMarker if it does not match, or StorageError.
     """
     try:
@@ -49,8 +54,10 @@ def verify_output(store: ObjectStore, ref: StorageRef) -> SuccessMarker:
         raise FalseMarker(str(error)) from error
     marker = _parse(ref, content)
     _check_totals(ref, marker)
+    _check_columns(ref, marker)
+    max_bytes = _MAX_TEXT_BYTES
     for file in marker.files:
-        _check_file(store, ref, file)
+        max_bytes = max(0, max_bytes - _check_file(store, ref, file, max_bytes))
     return marker
 
 
@@ -78,30 +85,33 @@ def _check_totals(ref: StorageRef, marker: SuccessMarker) -> None:
         )
 
 
-def _check_file(store: ObjectStore, ref: StorageRef, file: SuccessFile) -> None:
+def _check_columns(ref: StorageRef, marker: SuccessMarker) -> None:
+    for column in marker.schema_:
+        if not column.keys() >= {"name", "type"}:
+            raise FalseMarker(f"{ref.url}{SUCCESS_MARKER} has a column without a name or a type")
+        if column["type"].count("<") > _MAX_TYPE_NESTING:
+            raise FalseMarker(f"{ref.url}{SUCCESS_MARKER} has a type that is nested too deeply")
+
+
+def _check_file(store: ObjectStore, ref: StorageRef, file: SuccessFile, max_bytes: int) -> int:
+    """Compare a file with its entry. Returns its size."""
+    suffix = ref.glob.rpartition(".")[2]
+    if not file.name.endswith(f".{suffix}"):
+        raise FalseMarker(f"the marker lists {file.name}, but files of this dataset are {ref.glob}")
     try:
         key = object_key(store, ref, file.name)
-        size, tail = store.get_untrusted_tail(key, max_bytes=_TAIL_BYTES)
-        if size != file.bytes:
-            raise FalseMarker(f"{file.name} has {size} bytes, but its marker says {file.bytes}")
-        if file.name.endswith(".parquet"):
-            rows = _count_rows(store, key, tail)
-            if rows != file.rows:
-                raise FalseMarker(f"{file.name} has {rows} rows, but its marker says {file.rows}")
+        stored = StoredFile(store, key, *store.get_untrusted_tail(key, max_bytes=TAIL_BYTES))
+        if stored.size != file.bytes:
+            raise FalseMarker(
+                f"{file.name} has {stored.size} bytes, but its marker says {file.bytes}"
+            )
+        counted = count_rows(stored, suffix, max_bytes=max_bytes)
     except ObjectMissing as error:
         raise FalseMarker(f"the marker lists {file.name}, which does not exist") from error
     except (NotAnObject, InvalidKey) as error:
         raise FalseMarker(str(error)) from error
     except BadFooter as error:
         raise FalseMarker(f"{file.name} is not a Parquet file: {error}") from error
-
-
-def _count_rows(store: ObjectStore, key: str, tail: bytes) -> int:
-    length = read_footer_length(tail) + ENDING
-    if length > _MAX_FOOTER_BYTES:
-        raise BadFooter(f"its footer is larger than {_MAX_FOOTER_BYTES} bytes")
-    if length > len(tail):
-        _, tail = store.get_untrusted_tail(key, max_bytes=length)
-    if length > len(tail):
-        raise BadFooter("its footer is cut off")
-    return read_row_count(tail[-length:-ENDING])
+    if not counted.allows(file.rows):
+        raise FalseMarker(f"{file.name} has {counted} rows, but its marker says {file.rows}")
+    return stored.size

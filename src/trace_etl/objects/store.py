@@ -4,11 +4,12 @@ A key is `bucket/path/name`, without empty parts, `.` or `..`. Stores are small 
 pickled: Spark sends them to executors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, Self
+from uuid import UUID
 
 from trace_etl.model.storage import StorageRef
 from trace_etl.objects.errors import InvalidKey
@@ -21,6 +22,14 @@ class ObjectInfo:
     key: str
     size: int
     modified_at: datetime
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """What a deletion removed."""
+
+    objects: int
+    bytes: int
 
 
 class ObjectWriter(Protocol):
@@ -62,6 +71,10 @@ class ObjectStore(Protocol):
         """The URL that the store was opened from."""
         ...
 
+    def org_root(self, org_id: UUID) -> str:
+        """The `bucket` of storage references of an organisation: a bucket, or `bucket/prefix`."""
+        ...
+
     def get(self, key: str) -> bytes:
         """Read an object. Raises ObjectMissing."""
         ...
@@ -84,6 +97,13 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def get_untrusted_range(self, key: str, *, start: int, length: int) -> bytes:
+        """Read part of an object that untrusted code may have written, like `get_range`.
+
+        Raises ObjectMissing, or NotAnObject for a link or a device.
+        """
+        ...
+
     def put(self, key: str, content: bytes) -> None:
         """Write an object durably and atomically. Replaces an existing object."""
         ...
@@ -100,6 +120,17 @@ class ObjectStore(Protocol):
         """Delete an object; deleting a missing one does nothing."""
         ...
 
+    def delete_prefix(
+        self, prefix: str, *, first: str, keep: Collection[str] = frozenset()
+    ) -> Deleted:
+        """Delete everything under a prefix that ends in a slash, except the keys in `keep`.
+
+        The object named `first` is deleted before the others, so that an interrupted deletion leaves
+        no prefix with its marker. Also removes what interrupted writes left. Does not follow links.
+        A missing prefix has nothing to delete.
+        """
+        ...
+
     def open_writer(self, key: str, *, attempt: int = 0) -> ObjectWriter:
         """Start to write a large object. `commit` makes it durable.
 
@@ -107,16 +138,19 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def uri(self, key: str) -> str:
-        """The address from which Spark and DuckDB read the object."""
+    def read_urls(self, keys: Sequence[str], *, life: timedelta) -> tuple[str, ...]:
+        """Addresses from which a process without credentials can read the objects for some time.
+
+        They may have a signature: keep them out of logs and messages.
+        """
         ...
 
-    def arrow_path(self, key: str) -> str:
-        """The object's path in `arrow_filesystem`."""
+    def jvm_path(self, key: str) -> str | None:
+        """The path from which Spark's JVM reads the object; None if only `open_input` can read it."""
         ...
 
-    def arrow_filesystem(self) -> Any:
-        """A pyarrow file system that reads the objects."""
+    def open_input(self, key: str) -> Any:
+        """Open an object as an Arrow file for random access."""
         ...
 
     def probe_key(self) -> str:

@@ -15,7 +15,7 @@ QUERIES = Counter(
 )
 SECONDS = Histogram(
     "trace_query_seconds",
-    "Duration of answered queries, including the wait for a slot.",
+    "Duration of queries, answered or refused, including the wait for a slot.",
     buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60),
     registry=REGISTRY,
 )

@@ -2,15 +2,18 @@
 
 import difflib
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from trace_etl.model.errors import Invalid
+from trace_etl.model.errors import Fault, Forbidden, Invalid
+from trace_etl.model.roles import may_read
 from trace_etl.model.storage import StorageRef, hot_table
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore, object_key
-from trace_etl.query.requests import TableReference
+from trace_etl.query.requests import DatasetView, TableReference
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import PublishedDataset
 from trace_etl.state.db.pool import Conn, Pool
@@ -19,26 +22,52 @@ from trace_etl.state.partitions import partition_queries as partitions
 from trace_etl.state.partitions.partition_queries import Partition
 
 _MAX_CACHED_PREFIXES = 100_000
+_FEW_PREFIXES = 32
 
 
 @dataclass(frozen=True)
 class Pin:
-    """One dataset as of the query's start."""
+    """One dataset as of the query's start, under one name."""
 
     name: str
     dataset_version: UUID
-    partitions: tuple[Partition, ...]
+    storage_refs: tuple[StorageRef, ...]
+    """The prefixes of its committed partitions."""
+    columns: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """The columns of the newest partition; empty if its marker must be read for them."""
     table: str | None = None
-    """The table in Postgres data that may hold its rows. None if partitions are committed."""
+    """The table in Postgres data with its rows, or with its newest rows. It may not exist."""
+    covered_blocks: list[tuple[int, int]] | None = None
+    """For a dataset with a hot part, the blocks of its partitions. The table has other blocks too."""
+    where: dict[str, Any] | None = None
+    """The filter of an input: AND over its columns; a list means IN."""
 
-    @property
-    def columns(self) -> list[dict[str, str]]:
-        """The columns of the newest partition."""
-        return self.partitions[-1].columns if self.partitions else []
+    def describe(self) -> dict[str, Any]:
+        """Return what the caller learns about the pin: a `PinnedDataset`."""
+        return {
+            "dataset": self.name,
+            "dataset_version": self.dataset_version,
+            "partitions": len(self.storage_refs),
+        }
 
 
-async def pin_datasets(pool: Pool, org_id: UUID, tables: list[TableReference]) -> list[Pin]:
-    """Pin every dataset that a query names, in one snapshot. Raises Invalid for unknown names."""
+def join_ranges(partitions: Iterable[Partition]) -> list[tuple[int, int]]:
+    """Return the ranges of blocks of partitions, as few as possible. Partitions do not overlap."""
+    ranges: list[tuple[int, int]] = []
+    for start, end in sorted(
+        (p.start, p.end) for p in partitions if p.start is not None and p.end is not None
+    ):
+        if ranges and start == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((start, end))
+    return ranges
+
+
+async def pin_datasets(
+    pool: Pool, org_id: UUID, role: str, tables: list[TableReference]
+) -> list[Pin]:
+    """Pin every dataset that a user's query names, in one snapshot. Raises Invalid, Forbidden."""
     async with snapshot(pool) as conn:
         found = await datasets.list_published(conn, org_id, sorted({t.name for t in tables}))
         published = {d.name for d in found}
@@ -46,13 +75,37 @@ async def pin_datasets(pool: Pool, org_id: UUID, tables: list[TableReference]) -
         if unknown:
             known = await datasets.list_published_names(conn, org_id)
             raise Invalid([table.fault(_explain_unknown(table.name, known)) for table in unknown])
+        _require_readable(found, role)
         return [await _pin_dataset(conn, d) for d in found]
 
 
+def _require_readable(found: list[PublishedDataset], role: str) -> None:
+    """Raise Forbidden if the role may not read all datasets. Names are not secret, rows are."""
+    refused = [d for d in found if not may_read(role, d.read_roles)]
+    if refused:
+        raise Forbidden(
+            f"your role is {role}, which may not read "
+            + "; ".join(
+                f"{d.name!r} (read_roles: {', '.join(d.read_roles or ())})" for d in refused
+            )
+            + "; ask an admin for another role"
+        )
+
+
 async def _pin_dataset(conn: Conn, dataset: PublishedDataset) -> Pin:
-    found = tuple(await partitions.list_all_partitions(conn, dataset.dataset_version))
-    table = None if found else hot_table(dataset.dataset_uuid, dataset.dataset_version)
-    return Pin(dataset.name, dataset.dataset_version, found, table)
+    found = await partitions.list_all_partitions(conn, dataset.dataset_version)
+    pin = Pin(
+        dataset.name,
+        dataset.dataset_version,
+        tuple(StorageRef(**p.storage_ref) for p in found),
+        found[-1].columns if found else [],
+    )
+    if dataset.hot_dataset_uuid is not None and dataset.hot_dataset_version is not None:
+        table = hot_table(dataset.hot_dataset_uuid, dataset.hot_dataset_version)
+        return replace(pin, table=table, covered_blocks=join_ranges(found))
+    if not found:
+        return replace(pin, table=hot_table(dataset.dataset_uuid, dataset.dataset_version))
+    return pin
 
 
 def _explain_unknown(name: str, known: list[str]) -> str:
@@ -70,6 +123,15 @@ def _join_names(names: list[str], limit: int = 10) -> str:
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
+@dataclass(frozen=True)
+class _Prefix:
+    """The contents of a committed prefix."""
+
+    files: tuple[tuple[str, int], ...]
+    """The key of each file, and its rows."""
+    columns: list[dict[str, str]]
+
+
 class PinnedFiles:
     """Lists the files of pins from the success markers of their prefixes.
 
@@ -78,25 +140,48 @@ class PinnedFiles:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._cache: OrderedDict[StorageRef, tuple[tuple[str, int], ...]] = OrderedDict()
+        self._cache: OrderedDict[StorageRef, _Prefix] = OrderedDict()
 
-    def list_uris(self, pin: Pin) -> list[str]:
-        """List the URIs of a pin's files. Files without rows are listed only if all are empty."""
-        files = [file for p in pin.partitions for file in self._list_files(p.storage_ref)]
-        return [uri for uri, rows in files if rows] or [uri for uri, _ in files]
+    @property
+    def is_local(self) -> bool:
+        """Whether the files are paths of this machine."""
+        return self._store.scheme == "file"
 
-    def _list_files(self, storage_ref: dict[str, Any]) -> tuple[tuple[str, int], ...]:
-        ref = StorageRef(**storage_ref)
-        files = self._cache.get(ref)
-        if files is None:
-            files = self._cache[ref] = self._read_marker(ref)
+    def has_few(self, pins: list[Pin]) -> bool:
+        """Return whether the files of all pins are known, and in few prefixes."""
+        refs = [ref for pin in pins for ref in pin.storage_refs]
+        return len(refs) <= _FEW_PREFIXES and all(ref in self._cache for ref in refs)
+
+    def make_view(self, pin: Pin, life: timedelta) -> DatasetView:
+        """List addresses of a pin's files. Files without rows are listed only if all are empty.
+
+        Raises Invalid for a dataset of text files.
+        """
+        prefixes = [self._get(ref) for ref in pin.storage_refs]
+        files = [file for prefix in prefixes for file in prefix.files]
+        if any(not key.endswith(".parquet") for key, _ in files):
+            rule = f"dataset {pin.name!r} has CSV or JSON files, which queries cannot read"
+            raise Invalid([Fault("sql", f"{rule}; query the inputs of its job instead")])
+        keys = [key for key, rows in files if rows] or [key for key, _ in files]
+        columns = pin.columns or (prefixes[-1].columns if prefixes else [])
+        return DatasetView(
+            pin.name,
+            list(self._store.read_urls(keys, life=life)),
+            columns,
+            pin.table,
+            pin.covered_blocks or [],
+            pin.where or {},
+        )
+
+    def _get(self, ref: StorageRef) -> _Prefix:
+        prefix = self._cache.get(ref)
+        if prefix is None:
+            prefix = self._cache[ref] = self._read_marker(ref)
             if len(self._cache) > _MAX_CACHED_PREFIXES:
                 self._cache.popitem(last=False)
-        return files
+        return prefix
 
-    def _read_marker(self, ref: StorageRef) -> tuple[tuple[str, int], ...]:
-        store = self._store
-        return tuple(
-            (store.uri(object_key(store, ref, file.name)), file.rows)
-            for file in read_marker(store, ref).files
-        )
+    def _read_marker(self, ref: StorageRef) -> _Prefix:
+        store, marker = self._store, read_marker(self._store, ref)
+        files = tuple((object_key(store, ref, file.name), file.rows) for file in marker.files)
+        return _Prefix(files, marker.schema_)

@@ -1,8 +1,12 @@
 """What the Query Service asks its query processes. Needs neither DuckDB nor Arrow."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from trace_etl.model.errors import Fault
+
+Params = list[Any] | dict[str, Any] | None
+"""The values of a query's parameters, by position or by name."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,27 @@ class DatasetView:
     files: list[str]
     columns: list[dict[str, str]]
     table: str | None = None
-    """The table in Postgres data that may hold its rows instead."""
+    """The table in Postgres data that may hold its rows, or the newest of them."""
+    covered_blocks: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Blocks that the files hold. The rows of these blocks in the table are skipped."""
+    where: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The filter of an input: AND over its columns; a list means IN."""
 
 
 @dataclass(frozen=True)
 class QueryLimits:
     """What one query may return and use."""
 
-    rows: int
+    rows: int | None
+    """None: all rows."""
     memory: str
     threads: int
-    bytes: int = 10 * 2**20
+    bytes: int | None = 10 * 2**20
+    """The size of a result as JSON. None: any size."""
     seconds: float = 60.0
     cpu_seconds: float = 120.0
     table_bytes: int = 2**30
+    reads_urls: bool = False
+    """The files of views are signed URLs, not paths."""
+    ca_file: str | None = None
+    """Certificates to trust for these URLs besides those of the system."""

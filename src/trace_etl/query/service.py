@@ -1,127 +1,102 @@
-"""The Query Service: checks, pins and runs queries behind one HTTP route."""
+"""The Query Service: its HTTP app and the routes for people."""
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 from uuid import UUID
 
-import orjson
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from trace_etl.api.user.query import MAX_ROWS, QueryReply, QueryRequest
+from trace_etl.api.body import Name
+from trace_etl.api.user.query import MAX_ROWS, DatasetSnapshot, QueryReply, QueryRequest
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
-from trace_etl.http.user_tokens import User, UserDep, UserKeys
-from trace_etl.model.errors import Forbidden, TraceError, Unavailable
-from trace_etl.objects.opening import open_store
+from trace_etl.http.user_tokens import User, UserDep, UserKeys, current_user
+from trace_etl.model.errors import Unauthenticated, Unavailable
+from trace_etl.model.result_formats import MEDIA_TYPES
+from trace_etl.objects.store import ObjectStore
 from trace_etl.query import metrics
-from trace_etl.query.errors import QueryTimedOut
-from trace_etl.query.pins import Pin, PinnedFiles, pin_datasets
-from trace_etl.query.pool import QueryAnswer, QueryPool, QueryProcess, open_pool
-from trace_etl.query.requests import DatasetView
+from trace_etl.query.access import find_user
+from trace_etl.query.audit import AuditEntry, AuditLog, open_audit_log
+from trace_etl.query.execution import Query, QueryExecutor
+from trace_etl.query.pins import PinnedFiles
+from trace_etl.query.processes.pool import open_pool
+from trace_etl.query.requests import QueryLimits, TableReference
 from trace_etl.query.settings import QuerySettings
 from trace_etl.query.slots import FairSlots
-from trace_etl.state.catalog import users
-from trace_etl.state.db.pool import CONNECTION_ERRORS, Pool, make_pool
+from trace_etl.query.streaming import (
+    ClientDisconnected,
+    RecentFailures,
+    ResultStream,
+    check_http_version,
+    run_while_connected,
+)
+from trace_etl.query.task_access import RecordedReads
+from trace_etl.query.task_queries import TaskQueries, make_router
+from trace_etl.query.task_tokens import TaskTokenVerifier, open_task_keys
+from trace_etl.state.db.pool import CONNECTION_ERRORS, make_pool
 
 _MAX_BODY = 1024 * 1024
-_CLIENT_CLOSED_REQUEST = 499
+CLIENT_CLOSED_REQUEST = 499
 _log = structlog.stdlib.get_logger()
 
 
-class ClientDisconnected(Exception):
-    """The client closed its connection before the answer was ready."""
-
-
 @dataclass(frozen=True)
-class QueryExecutor:
-    """Runs queries in processes, with limits for each query and slots shared between users."""
+class UserQueries:
+    """Answers the queries of people, and records each of them."""
 
     cfg: QuerySettings
-    pool: Pool
-    processes: QueryPool
-    files: PinnedFiles
-    slots: FairSlots
+    executor: QueryExecutor
+    audit: AuditLog
 
-    async def answer(self, body: QueryRequest, user: str, request: Request) -> bytes:
-        """Return the encoded reply. Raises ClientDisconnected, and the errors of each step."""
-        work = asyncio.create_task(self._answer(body, user))
-        disconnected = asyncio.create_task(_wait_for_disconnect(request))
-        try:
-            await asyncio.wait({work, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise ClientDisconnected
-            return work.result()
-        finally:
-            disconnected.cancel()
-            work.cancel()
-            await asyncio.wait({work})
+    async def answer(self, body: QueryRequest, user: User) -> bytes:
+        """Return the whole reply as JSON."""
+        with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
+            return await self.executor.answer(await self._prepare(body, user, entry))
 
-    async def _answer(self, body: QueryRequest, user: str) -> bytes:
-        started = time.monotonic()
-        async with (
-            self.slots.take(user, self.cfg.query_wait_seconds),
-            self.processes.take() as process,
-        ):
-            pins, answer = await self._run(process, body)
-        elapsed = round((time.monotonic() - started) * 1000, 1)
-        _log.info(
-            "query_answered",
-            datasets=[p.name for p in pins],
-            rows=answer.row_count,
-            truncated=answer.truncated,
-            elapsed_ms=elapsed,
+    async def stream(self, body: QueryRequest, user: User, output: ResultStream) -> None:
+        """Send the result while the query runs."""
+        with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
+            entry.query_id = output.query_id
+            await self.executor.stream(await self._prepare(body, user, entry), output)
+
+    async def _prepare(self, body: QueryRequest, user: User, entry: AuditEntry) -> Query:
+        access = await find_user(self.executor.pool, user)
+        cfg = self.cfg
+        return Query(
+            body.sql,
+            body.params,
+            body.format,
+            self._choose_limits(body),
+            cfg.query_seconds,
+            cfg.query_stream_seconds,
+            access,
+            entry,
         )
-        return _encode_reply(answer, pins, elapsed)
 
-    async def _run(
-        self, process: QueryProcess, body: QueryRequest
-    ) -> tuple[list[Pin], QueryAnswer]:
-        """Check, pin and run a query within its time. Raises QueryTimedOut."""
-        cfg, limits = self.cfg, self.cfg.limits(body.limit)
-        try:
-            async with asyncio.timeout(cfg.query_seconds):
-                tables = await process.check(body.sql, limits)
-                pins = await pin_datasets(self.pool, cfg.org_id, tables)
-                views = await asyncio.to_thread(self._make_views, pins)
-                return pins, await process.run(body.sql, views, limits, cfg.data_dsn)
-        except TimeoutError as error:
-            raise QueryTimedOut.of(
-                f"ran longer than {limits.seconds:g} s and was stopped"
-            ) from error
+    def _choose_limits(self, body: QueryRequest) -> QueryLimits:
+        if not body.is_streamed:
+            return self.cfg.limits(body.limit or MAX_ROWS)
+        seconds = self.cfg.query_stream_seconds  # Postgres must not stop a scan whose client reads
+        return replace(self.cfg.limits(body.limit), bytes=None, seconds=seconds)
 
-    def _make_views(self, pins: list[Pin]) -> list[DatasetView]:
-        return [DatasetView(p.name, self.files.list_uris(p), p.columns, p.table) for p in pins]
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _encode_reply(answer: QueryAnswer, pins: list[Pin], elapsed_ms: float) -> bytes:
-    return orjson.dumps(
-        {
-            "columns": answer.columns,
-            "rows": orjson.Fragment(b"[" + answer.rows + b"]"),
-            "row_count": answer.row_count,
-            "truncated": answer.truncated,
-            "elapsed_ms": elapsed_ms,
-            "pinned": [
-                {
-                    "dataset": p.name,
-                    "dataset_version": p.dataset_version,
-                    "partitions": len(p.partitions),
-                }
-                for p in pins
-            ],
-        }
-    )
+    async def read_snapshot(self, name: str, user: User) -> DatasetSnapshot:
+        """List the committed files of a dataset, for a client that reads them directly."""
+        executor = self.executor
+        with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
+            access = await find_user(executor.pool, user)
+            tables = [TableReference(name, None, None)]
+            entry.name_tables(tables)
+            (pin,) = await access.pin(executor.pool, tables)
+            entry.name_pins([pin])
+            (view,) = await executor.make_views([pin], self.cfg.query_stream_seconds)
+        # The addresses of a remote store are signed: they would let the client read past its role.
+        files = view.files if executor.files.is_local else None
+        return DatasetSnapshot(**pin.describe(), files=files, has_table=pin.table is not None)
 
 
 @asynccontextmanager
@@ -129,55 +104,95 @@ async def open_app(cfg: QuerySettings) -> AsyncGenerator[FastAPI]:
     """Open the database pool and the query processes, and yield the app."""
     async with (
         make_pool(cfg.state_dsn, size=cfg.pool_size) as pool,
+        open_audit_log(pool) as audit,
         open_pool(cfg.query_slots, cfg.limits(MAX_ROWS)) as processes,
     ):
         slots = FairSlots(cfg.query_slots, cfg.slots_per_user, cfg.query_queue_per_user)
-        yield make_app(
-            cfg,
-            QueryExecutor(cfg, pool, processes, PinnedFiles(open_store(cfg.objects_url)), slots),
+        store = cfg.open_objects()
+        executor = QueryExecutor(
+            pool, processes, PinnedFiles(store), slots, cfg.query_wait_seconds, cfg.data_dsn
         )
+        app = make_app(cfg, UserQueries(cfg, executor, audit))
+        async with _open_task_queries(cfg, executor, audit, store) as tasks:
+            if tasks is not None:
+                app.include_router(make_router(tasks))
+            yield app
 
 
-def make_app(cfg: QuerySettings, queries: QueryExecutor) -> FastAPI:
+@asynccontextmanager
+async def _open_task_queries(
+    cfg: QuerySettings, executor: QueryExecutor, audit: AuditLog, store: ObjectStore
+) -> AsyncGenerator[TaskQueries | None]:
+    """Open what the queries of tasks need. None without the address of a Dispatcher."""
+    if cfg.dispatcher_url is None or cfg.tls_ca is None:
+        yield None
+        return
+    slots = FairSlots(
+        cfg.task_query_slots,
+        cfg.task_query_slots_per_task,
+        cfg.task_query_queue_per_task,
+        is_for_tasks=True,
+    )
+    executor = replace(executor, slots=slots, wait_seconds=cfg.task_query_wait_seconds)
+    async with open_task_keys(cfg.dispatcher_url, cfg.tls_ca) as keys:
+        tokens = TaskTokenVerifier(keys)
+        yield TaskQueries(cfg, executor, audit, tokens, RecordedReads(), store)
+
+
+def make_app(cfg: QuerySettings, queries: UserQueries) -> FastAPI:
     """Make the HTTP app."""
     app = new_app("Trace Query Service", max_body=_MAX_BODY)
     app.state.user_keys = UserKeys(cfg.user_keys_dir)
     for kind in CONNECTION_ERRORS:
         app.add_exception_handler(kind, _report_state_unavailable)
+    failures, pool = RecentFailures(), queries.executor.pool
 
     @app.post("/v1/query", response_model=QueryReply, tags=["query"])
-    async def query(body: QueryRequest, user: UserDep, request: Request) -> Response:
+    async def query(body: QueryRequest, user: QueryUserDep, request: Request) -> Response:
         """Run one SELECT over the committed partitions of the published datasets."""
-        await _check_caller(queries.pool, user, cfg.org_id)
+        if body.is_streamed:
+            check_http_version(request.scope)
+            return ResultStream(
+                lambda output: queries.stream(body, user, output),
+                lambda query_id, error: failures.add(query_id, user, error),
+                MEDIA_TYPES[body.format],
+            )
         try:
-            with metrics.SECONDS.time():
-                answer = await queries.answer(body, user.name, request)
+            answer = await run_while_connected(queries.answer(body, user), request.receive)
         except ClientDisconnected:
-            metrics.QUERIES.labels("client_gone").inc()
-            return Response(status_code=_CLIENT_CLOSED_REQUEST)
-        except TraceError as error:
-            metrics.QUERIES.labels(error.code).inc()
-            raise
-        metrics.QUERIES.labels("ok").inc()
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         return Response(answer, media_type="application/json")
+
+    @app.get("/v1/query/{query_id}/failure", tags=["query"])
+    async def get_failure(query_id: UUID, user: UserDep) -> dict[str, Any]:
+        """Return the problem document of a query whose result was aborted in the middle."""
+        await find_user(pool, user)
+        return failures.get(query_id, user)
+
+    @app.get("/v1/snapshots/{name}", tags=["query"])
+    async def get_snapshot(name: Name, user: UserDep) -> DatasetSnapshot:
+        """List the files of a dataset that are committed now, for clients that read them directly."""
+        return await queries.read_snapshot(name, user)
 
     @app.get("/metrics", response_class=Response, tags=["metrics"])
     async def get_metrics(user: UserDep) -> Response:
         """Counters of this process, in the Prometheus text format."""
-        await _check_caller(queries.pool, user, cfg.org_id)
-        metrics.SLOTS.set(queries.slots.free)
+        await find_user(pool, user)
+        metrics.SLOTS.set(queries.executor.slots.free)
         return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
     return app
 
 
-async def _check_caller(pool: Pool, user: User, org_id: UUID) -> None:
-    """Raise Forbidden unless the caller is an active user of this organisation, in any role."""
-    if user.org_id != org_id:
-        raise Forbidden("this Query Service serves another organisation")
-    async with pool.connection() as conn:
-        if await users.get_role(conn, user.org_id, user.name) is None:
-            raise Forbidden(f"user {user.name!r} is unknown or disabled")
+async def _count_unauthenticated(request: Request) -> User:
+    try:
+        return await current_user(request)
+    except Unauthenticated as error:
+        metrics.QUERIES.labels(error.code).inc()
+        raise
+
+
+QueryUserDep = Annotated[User, Depends(_count_unauthenticated)]
 
 
 async def _report_state_unavailable(request: Request, error: Exception) -> JSONResponse:

@@ -1,7 +1,7 @@
 """Query Service settings, read from the environment."""
 
+from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -22,12 +22,16 @@ class QuerySettings(ObjectsSettings):
     tls_cert: Path
     tls_key: Path
     user_keys_dir: Path
-    org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"
     http_limits: ConnectionLimits = ConnectionLimits()
 
     pool_size: int = 4
     query_seconds: float = Field(60.0, gt=0, description="How long one query may run.")
+    query_stream_seconds: float = Field(
+        600.0,
+        gt=0,
+        description="How long one query may run and its client may take to read a streamed result.",
+    )
     query_cpu_seconds: float = Field(
         120.0, gt=0, description="Processor time that one query may use on all its threads."
     )
@@ -49,12 +53,38 @@ class QuerySettings(ObjectsSettings):
         10.0, gt=0, description="How long a query may wait for a slot."
     )
 
+    dispatcher_url: str | None = None
+    """The internal listener, for the public keys of task tokens. Without it, tasks cannot query."""
+    tls_ca: Path | None = None
+    task_query_seconds: float = Field(
+        300.0, gt=0, le=300, description="How long one query of a task may run."
+    )
+    task_query_slots: int = Field(4, ge=1, description="Queries of tasks that run concurrently.")
+    task_query_slots_per_task: int = Field(
+        2, ge=1, description="Queries of one task that run concurrently."
+    )
+    task_query_queue_per_task: int = Field(
+        8, ge=1, description="Queries of one task that may wait for a slot."
+    )
+    task_query_wait_seconds: float = Field(
+        60.0, gt=0, description="How long a query of a task may wait for a slot."
+    )
+    task_query_result_bytes: int = Field(
+        2**30, ge=1, description="Size of the Parquet object of one result."
+    )
+
+    def task_limits(self, rows: int | None) -> QueryLimits:
+        """Return the limits of a task's query that may return so many rows; None: any number."""
+        seconds = self.task_query_seconds
+        cpu_seconds = seconds * self.query_threads
+        return replace(self.limits(rows), seconds=seconds, cpu_seconds=cpu_seconds)
+
     @property
     def slots_per_user(self) -> int:
         return self.query_slots_per_user or max(1, self.query_slots - 1)
 
-    def limits(self, rows: int) -> QueryLimits:
-        """Return the limits of a query that may return so many rows."""
+    def limits(self, rows: int | None) -> QueryLimits:
+        """Return the limits of a query that may return so many rows; None: any number."""
         return QueryLimits(
             rows,
             self.query_memory,
@@ -62,4 +92,6 @@ class QuerySettings(ObjectsSettings):
             seconds=self.query_seconds,
             cpu_seconds=self.query_cpu_seconds,
             table_bytes=self.query_table_bytes,
+            reads_urls=self.objects_url.startswith("s3:"),
+            ca_file=str(self.s3_ca_file) if self.s3_ca_file else None,
         )

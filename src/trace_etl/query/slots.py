@@ -1,4 +1,4 @@
-"""Share the slots of running queries between users."""
+"""Share the slots of running queries between users, or between tasks."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
@@ -10,10 +10,17 @@ from trace_etl.query.errors import TooManyQueries
 
 
 class FairSlots:
-    """Grants slots to waiting users in turn. One user never has more than `per_user` slots."""
+    """Grants slots to waiting users in turn. One user never has more than `per_user` slots.
 
-    def __init__(self, slots: int, per_user: int, max_waiting: int) -> None:
+    With `is_for_tasks`, a user is a task.
+    """
+
+    def __init__(
+        self, slots: int, per_user: int, max_waiting: int, *, is_for_tasks: bool = False
+    ) -> None:
         self.slots, self.per_user, self.max_waiting = slots, per_user, max_waiting
+        self._caller = "task" if is_for_tasks else "user"
+        self._setting = "TRACE_TASK_QUERY" if is_for_tasks else "TRACE_QUERY"
         self.free = slots
         self._running: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -35,8 +42,8 @@ class FairSlots:
         if not granted.done() and len(queue) > self.max_waiting:
             self._forget(user, granted)
             raise TooManyQueries(
-                f"{self.max_waiting} queries of user {user!r} are already waiting"
-                " (TRACE_QUERY_QUEUE_PER_USER); wait for their answers"
+                f"{self.max_waiting} of your queries are already waiting"
+                f" ({self._setting}_QUEUE_PER_{self._caller.upper()}); wait for their answers"
             )
         try:
             async with asyncio.timeout(seconds):
@@ -51,11 +58,13 @@ class FairSlots:
     def _explain_wait(self, user: str, seconds: float) -> TooManyQueries | Unavailable:
         if self._running[user] >= self.per_user:
             return TooManyQueries(
-                f"user {user!r} runs {self.per_user} queries, as many as one user may"
-                f" (TRACE_QUERY_SLOTS_PER_USER), and none ended within {seconds:g} s"
+                f"you run {self.per_user} queries, as many as one {self._caller} may"
+                f" ({self._setting}_SLOTS_PER_{self._caller.upper()}), and none ended within"
+                f" {seconds:g} s"
             )
         return Unavailable(
-            f"all {self.slots} query slots (TRACE_QUERY_SLOTS) were busy for {seconds:g} s; try again"
+            f"all {self.slots} query slots ({self._setting}_SLOTS) were busy for {seconds:g} s;"
+            " try again"
         )
 
     def _forget(self, user: str, granted: "asyncio.Future[None]") -> None:

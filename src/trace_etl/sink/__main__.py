@@ -10,7 +10,6 @@ import structlog
 from trace_etl import logs
 from trace_etl.data import migrations
 from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
-from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
@@ -48,7 +47,7 @@ def run(cfg: SinkSettings, queue: Queue, stop: threading.Event) -> None:
     )
     sweeper.start()
     try:
-        Sink(consumer, client, cfg.data_dsn, open_store(cfg.objects_url), stop).run()
+        Sink(consumer, client, cfg.data_dsn, cfg.open_objects(), stop).run()
     finally:
         stop.set()
         sweeper.join()

@@ -46,13 +46,13 @@ def _read_key(row: tuple[Any, ...], indexes: list[int], names: list[str]) -> tup
 
 def _load_file(batch: BufferBatch, store: ObjectStore) -> bytes:
     """Read the file. It must be under the prefix of the attempt that published it."""
-    scheme, _, rest = batch.batch_uri.partition("://")
-    bucket, _, key = rest.partition("/")
     prefix = attempt_prefix(buffer_prefix(batch.dataset_uuid), batch.task_id, batch.attempt)
-    if scheme != "s3" or not key.startswith(prefix) or {"", ".", ".."} & {bucket, *key.split("/")}:
-        raise BadBatch(f"{batch.batch_uri} is not under {prefix}, the prefix of its attempt")
+    allowed = f"s3://{store.org_root(batch.org_id)}/{prefix}"
+    key = batch.batch_uri.removeprefix("s3://")
+    if not batch.batch_uri.startswith(allowed) or {"", ".", ".."} & set(key.split("/")):
+        raise BadBatch(f"{batch.batch_uri} is not under {allowed}, the prefix of its attempt")
     try:
-        return store.get_untrusted(f"{bucket}/{key}", max_bytes=MAX_BATCH_BYTES)
+        return store.get_untrusted(key, max_bytes=MAX_BATCH_BYTES)
     except ObjectTooLarge as error:
         raise BadBatch(f"the batch is larger than {MAX_BATCH_BYTES} bytes; split it") from error
     except NotAnObject as error:

@@ -8,6 +8,8 @@ from functools import cached_property
 from pyspark.sql import SparkSession
 
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
+from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.operator_configs import ChainConfig
 from trace_etl.spark.errors import BadTask, TaskCanceled
 from trace_etl.spark.io import hot_tables, inputs
 from trace_etl.spark.io.inputs import Input
@@ -81,6 +83,15 @@ class OperatorContext:
                 f"this worker's pools are: {names}"
             )
         return urls
+
+    def verify_rules(self, config: ChainConfig) -> VerifyRules:
+        """What to verify of the blocks that a job reads."""
+        pool = self.settings.rpc_rules.get(config.rpc, VerifyRules())
+        return VerifyRules(
+            config.verify or pool.level,
+            tuple(dict.fromkeys((*pool.exceptions, *config.exceptions))),
+            config.verify_senders,
+        )
 
     def check(self) -> None:
         """Raise TaskCanceled if the attempt must stop."""

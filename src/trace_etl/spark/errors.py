@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -34,6 +35,35 @@ class RpcRefused(OperatorError, code="rpc_refused"):
 
 class ChainMismatch(OperatorError, code="chain_mismatch"):
     """The node's answers contradict each other, or a needed block is missing."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a block is not valid: the field, the value it must have, and the value received."""
+
+    block: int
+    block_hash: str
+    field: str
+    expected: str
+    received: str
+
+    def __str__(self) -> str:
+        return (
+            f"block {self.block} ({self.block_hash}), {self.field}: expected {self.expected}, "
+            f"received {self.received}"
+        )
+
+
+class VerificationFailed(ChainMismatch):
+    """What a node returned contradicts the header of its block. The node is wrong."""
+
+    evidence: Evidence | None = None
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> "VerificationFailed":
+        error = cls(str(evidence))
+        error.evidence = evidence
+        return error
 
 
 class FinalityBroken(OperatorError, code="finality_broken", retryable=False):

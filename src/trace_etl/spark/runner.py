@@ -143,10 +143,11 @@ class SparkRunner:
             return appends.write(context, result)
         written = result.write(targets)
         context.check()
+        verified = written.join_verified()
         for name, schema in result.schemas().items():
-            mark_success(targets[name], written[name], schema)
+            mark_success(targets[name], written.files[name], schema, verified)
         invalidations = result.invalidations if isinstance(result, Frame) else ()
-        return reports.report_files(context.task, written, invalidations)
+        return reports.report_files(context.task, written.files, invalidations)
 
     def _make_targets(self, task: TaskPayload) -> dict[str, OutputFile]:
         return {

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trace_etl.dag.chain_rules import VerifyRules
 from trace_etl.objects.store import ObjectStore
 
 
@@ -21,6 +22,8 @@ class SparkSettings:
     memory: str = "1g"
     slots: int = 2
     rpc_pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    rpc_rules: Mapping[str, VerifyRules] = field(default_factory=dict[str, VerifyRules])
+    """What is verified of the chain of an RPC pool, unless a job says otherwise."""
     data_dsn: str | None = None
     """Postgres data. None on workers without hot tables."""
     is_brief: bool = False

@@ -9,10 +9,10 @@ import structlog
 from prometheus_client import REGISTRY
 
 from trace_etl import logs
+from trace_etl.dag.chain_rules import VerifyRules
 from trace_etl.data import migrations
 from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.http.metrics_server import start_metrics_server
-from trace_etl.objects.opening import open_store
 from trace_etl.policy.retry import Backoff
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
@@ -38,7 +38,7 @@ def main() -> int:
 
     runner = SparkRunner(
         SparkSettings(
-            objects=open_store(cfg.objects_url),
+            objects=cfg.open_objects(),
             master=cfg.spark_master,
             memory=heap_within(cfg.memory_limit, cfg.spark_master)
             if cfg.memory_limit
@@ -48,6 +48,10 @@ def main() -> int:
             java_home=cfg.java_home,
             slots=cfg.slots,
             rpc_pools={name: tuple(urls) for name, urls in cfg.rpc_pools.items()},
+            rpc_rules={
+                name: VerifyRules(pool.verify, tuple(pool.exceptions))
+                for name, pool in cfg.rpc_rules.items()
+            },
             data_dsn=cfg.data_dsn,
         )
     )

@@ -172,7 +172,9 @@ class Attempt:
         )
         if body.status != "Completed" or refusal.refusal in ("lease_lost", "not_found"):
             return True
-        retryable = refusal.refusal in ("output_not_ready", "dispatcher_failed") or (
+        # After `chain_mismatch` the next attempt may read from another endpoint.
+        codes = ("output_not_ready", "dispatcher_failed", "chain_mismatch")
+        retryable = refusal.refusal in codes or (
             # A task that follows a cursor gets its current position with the next attempt.
             refusal.refusal == "partition_overlap" and self.claimed.task.follows
         )

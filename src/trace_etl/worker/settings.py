@@ -2,11 +2,26 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from trace_etl.dag.chain_rules import Level, check_exceptions
 from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
+
+
+class PoolRules(BaseModel):
+    """What is verified of the chain of an RPC pool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verify: Level = "roots"
+    exceptions: list[str] = []
+
+    @field_validator("exceptions", mode="after")
+    @classmethod
+    def _check_exceptions(cls, exceptions: list[str]) -> list[str]:
+        return check_exceptions(exceptions)
 
 
 class WorkerSettings(ObjectsSettings):
@@ -30,6 +45,8 @@ class WorkerSettings(ObjectsSettings):
     data_dsn: str | None = None
     metrics_port: int | None = None
     rpc_pools: dict[str, list[str]] = Field({})
+    rpc_rules: dict[str, PoolRules] = Field({})
+    """By RPC pool: `verify` and `exceptions`, for jobs that do not set them."""
     ready_file: Path | None = None
     log_level: str = "info"
     http_limits: ConnectionLimits = ConnectionLimits()

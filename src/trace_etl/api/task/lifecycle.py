@@ -24,6 +24,7 @@ from trace_etl.api.body import (
 from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from trace_etl.api.task.events import Event, Invalidation
 from trace_etl.api.task.payload import Scope, Storage, TaskPayload
+from trace_etl.api.task.verification import VerifiedRange
 from trace_etl.model.scope import Range
 from trace_etl.model.task import Fence
 
@@ -282,3 +283,5 @@ class SuccessMarker(Reply):
     rows: int
     bytes: int
     schema_: list[dict[str, MarkerText]] = Field(default=[], alias="schema")
+    verified: VerifiedRange | None = None
+    """What was verified of the blocks, if the rows were read from a chain."""

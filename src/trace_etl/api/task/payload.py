@@ -64,7 +64,8 @@ class Storage(Request):
     """A version-addressed storage reference."""
 
     scheme: Literal["file", "s3"]
-    bucket: Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[^\x00/]*$")]
+    bucket: Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00/]+(?:/[^\x00/]+)*$")]
+    """The root of the organisation: a bucket, or a bucket and a prefix in it."""
     prefix: Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[^\x00]*/$")]
     glob: Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00/]*$")] = "*.parquet"
 
@@ -91,7 +92,10 @@ class TaskInput(Reply):
 
 
 class TaskOutput(Reply):
-    """One output, with the storage prefix that only this attempt may write."""
+    """One output, with the storage prefix that only this attempt may write.
+
+    The prefix of an output in a table of Postgres data stays empty, and its token does not grant it.
+    """
 
     output_index: int
     name: str
@@ -119,6 +123,10 @@ class TaskPayload(Reply):
     """Extension: the invalidation that this task repairs; null for other tasks."""
     inputs: list[TaskInput] = []
     outputs: list[TaskOutput] = []
+    scratch_ref: Storage | None = None
+    """The prefix for temporary objects of this attempt. It is deleted after its retention."""
+    export_ref: Storage | None = None
+    """The prefix for results that this attempt exports for people."""
     timeout_seconds: int = 3600
     heartbeat_seconds: float = 30.0
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from trace_etl.api.body import ListReply, Reply
+from trace_etl.api.user.users import Role
 
 
 class DatasetItem(Reply):
@@ -22,6 +23,10 @@ class DatasetItem(Reply):
     updated_at: datetime | None
     write_mode: str | None = None
     """Null if the dataset is not published."""
+    read_roles: list[Role] | None = None
+    """The roles whose users may query it, and the roles above them; null: every role."""
+    hot: str | None = None
+    """The output with its newest rows, as `job.output`. Queries read both."""
     producers: list[str] = []
     """Outputs that write the dataset, as `dag.job.output`; a buffered dataset may have several."""
 
@@ -61,8 +66,17 @@ class ConsumerItem(Reply):
     advanced_at: datetime
 
 
+class DatasetColumn(Reply):
+    name: str
+    type: str
+    """The Spark name of the type."""
+    comment: str | None = None
+    """What the column holds, if its operator or the DAG file says so."""
+
+
 class DatasetDetail(DatasetItem):
-    columns: list[dict[str, str]]
+    description: str = ""
+    columns: list[DatasetColumn]
     partition_list: list[PartitionItem]
     """One page of partitions, ordered by block."""
     next: str | None = None

@@ -3,16 +3,44 @@
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from trace_etl.api.body import Reply, Request
+from trace_etl.model.result_formats import ResultFormat
 
 MAX_ROWS = 10_000
+MAX_PARAMS = 1000
+ParamName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+Number = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+Param = None | bool | Number | float | str
+Params = (
+    Annotated[list[Param], Field(max_length=MAX_PARAMS)]
+    | Annotated[dict[ParamName, Param], Field(max_length=MAX_PARAMS)]
+)
 
 
 class QueryRequest(Request):
     sql: Annotated[str, StringConstraints(min_length=1, max_length=100_000, pattern=r"^[^\x00]*$")]
-    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = MAX_ROWS
+    params: Params | None = None
+    """Values of `?` or `$1` as a list, or of `$name` as an object."""
+    format: ResultFormat = ResultFormat.JSON
+    """Results in other formats than `json` are streamed."""
+    stream: bool = False
+    """Stream `json` too: the same reply, with all rows."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Default: 10,000 rows of a reply that is not streamed, which is the maximum; otherwise all rows."""
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.stream or self.format is not ResultFormat.JSON
+
+    @field_validator("limit")
+    @classmethod
+    def _check_limit(cls, limit: int | None, info: ValidationInfo) -> int | None:
+        is_streamed = info.data.get("stream") or info.data.get("format") != ResultFormat.JSON
+        if limit is not None and limit > MAX_ROWS and not is_streamed:
+            raise ValueError(f"above {MAX_ROWS}: stream the result, or choose another format")
+        return limit
 
 
 class QueryColumn(Reply):
@@ -39,3 +67,12 @@ class QueryReply(Reply):
     """The query returned more rows than `limit`, or more bytes than a result may have."""
     elapsed_ms: float
     pinned: list[PinnedDataset]
+
+
+class DatasetSnapshot(PinnedDataset):
+    """The files of a dataset that are committed at one instant."""
+
+    files: list[str] | None
+    """The paths of the files on the machine of the stack; null if the object store is remote."""
+    has_table: bool
+    """Rows may also be in a table of Postgres data."""

@@ -16,7 +16,11 @@ class TriggerReply(Reply):
     job: str
     partition_key: str
     created: bool
-    """False if the same range was triggered before; no event is created then."""
+    """False if all blocks of the range were triggered before; no event is created then."""
+    ranges: list[str]
+    """The parts of the range that were not triggered before. Each is an event."""
+    retried: int
+    """Failed tasks of the range that are retried, because it was triggered before."""
     deferred_by: str | None = None
     """The user or queue that paused the source. The event is stored, and routed when the source resumes."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trace_etl.cli.admin.keys import require_credential
-from trace_etl.cli.client import quote_segment, session
+from trace_etl.cli.client import NotRunning, connect_home, fail, quote_segment, session
 from trace_etl.cli.listing import ListTable, print_list
 from trace_etl.cli.options import DEFAULT_HOME, AfterOption, HomeOption, JsonOption, LimitOption
 from trace_etl.cli.output import format_time, print_answer
@@ -97,14 +97,28 @@ def token(
 ) -> None:
     """Print a bearer token for a user.
 
-    The token identifies the user. The role is looked up at every request.
+    The token identifies the user. The role is looked up at every request. While the stack runs, an unknown
+    user is an error.
     """
     from trace_etl.lite.credentials import keys
     from trace_etl.lite.home import Home
 
     key = keys.ensure_user_key(require_credential(Home.at(home).user_keys))
     life = timedelta(days=days)
+    _require_user(home, name)
     typer.echo(keys.sign_user_token(key, name, now=datetime.now(UTC), life=life))
+
+
+def _require_user(home: Path, name: str) -> None:
+    """Exit with an error if the running stack has no such user. Without a stack, nothing is checked."""
+    try:
+        client = connect_home(home)
+    except NotRunning:
+        return
+    with client.http:
+        users = client.get("/v1/users", limit=1000)["items"]
+    if len(users) < 1000 and name not in {user["name"] for user in users}:
+        fail([f"no user {name!r}; `trace users list` lists them, `trace users add` adds one"])
 
 
 def _post_change(path: str, body: object, home: Path, as_json: bool, message: str) -> None:

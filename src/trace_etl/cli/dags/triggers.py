@@ -14,7 +14,7 @@ from trace_etl.cli.options import (
     RangeOption,
     parse_range,
 )
-from trace_etl.cli.output import format_job, print_json
+from trace_etl.cli.output import format_count, format_job, print_json
 
 TaskCounts = Counter[str]
 
@@ -47,7 +47,15 @@ def trigger(
             "It runs when the job is resumed."
         )
     elif answer["created"]:
+        if answer["ranges"] != [span.key]:
+            new = ", ".join(answer["ranges"])
+            typer.echo(f"Blocks triggered before are kept. New blocks: {new}.")
+        if answer["retried"]:
+            typer.echo(f"Retrying {format_count(answer['retried'], 'failed task')}.")
         typer.echo(f"Triggered {subject}. List its tasks with: trace tasks")
+    elif answer["retried"]:
+        count = format_count(answer["retried"], "failed task")
+        typer.echo(f"{subject} was triggered before. Retrying {count}.")
     else:
         typer.echo(f"{subject} was triggered before; nothing to do.")
 

@@ -31,13 +31,32 @@ def dataset(
     limit: Annotated[
         int, typer.Option(min=1, max=1000, help="Maximum number of partitions.")
     ] = 1000,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Show the columns: names, types and comments.")
+    ] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one dataset, its partitions and gaps."""
+    """Show one dataset and its partitions.
+
+    Shows gaps too; with --schema, the columns instead.
+    """
+    from trace_etl.client.schemas import read_schema
+
     with session(home) as client:
+        if schema:
+            columns = [column.model_dump() for column in read_schema(client, name)]
+            print_answer({"name": name, "columns": columns}, as_json, _print_schema)
+            return
         answer = client.get(f"/v1/datasets/{quote_segment(name)}", limit=limit)
     print_answer(answer, as_json, _print_dataset)
+
+
+def _print_schema(item: Answer) -> None:
+    if not item["columns"]:
+        typer.echo(f"The columns of {item['name']} are not known before its first rows.")
+        return
+    print_items(item["columns"], _COLUMNS)
 
 
 def _print_dataset(item: Answer) -> None:
@@ -45,6 +64,7 @@ def _print_dataset(item: Answer) -> None:
     print_fields(
         {
             "dataset": item["name"],
+            "about": item["description"] or None,
             "from": _format_producers(item),
             "version": item["dataset_version"],
             "blocks": format_scope(item),
@@ -89,6 +109,11 @@ _DATASETS = ListTable(
     empty="No datasets. Deploy a DAG with: trace deploy FILE",
     right=_COUNTS,
 )
+_COLUMNS: Columns = {
+    "column": itemgetter("name"),
+    "type": itemgetter("type"),
+    "comment": lambda item: item["comment"] or "",
+}
 _PARTITIONS: Columns = {
     "partition": itemgetter("partition_key"),
     **_ROWS_AND_SIZE,

@@ -35,6 +35,13 @@ def up(
             help="JSON-RPC URL of a chain. Repeatable. Saved for the next start.",
         ),
     ] = None,
+    objects_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="s3://BUCKET/PREFIX",
+            help="Object store of a new stack. Default: a directory of its home.",
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Number of worker processes.")] = 1,
     api_port: Annotated[int | None, PortOption] = None,
     internal_port: Annotated[int | None, PortOption] = None,
@@ -58,7 +65,7 @@ def up(
         "postgres": postgres_port,
     }
     chosen = {name: port for name, port in ports.items() if port is not None}
-    options = Options(tuple(rpc_url or ()), chosen, workers)
+    options = Options(tuple(rpc_url or ()), chosen, workers, objects_url)
     if detach:
         _start_in_background(Home.at(home), options, as_json)
     else:

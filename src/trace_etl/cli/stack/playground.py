@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,7 +16,7 @@ from typing import Any, cast
 import httpx
 import typer
 
-from trace_etl.cli.client import StackClient, fail, open_client
+from trace_etl.cli.client import StackClient, fail, open_connection
 from trace_etl.lite import stack
 from trace_etl.lite.errors import PartFailed, StackError
 from trace_etl.lite.home import Home
@@ -103,20 +103,26 @@ def _start_stack(
         chain.wait_until_ready()
     typer.echo(f"Trace is up after {seconds:.1f} s: {connection.api_url}")
     source = "development chain" if chain else "your node"
-    return Playground(home.path, open_client(connection), source, chain.pid if chain else None)
+    return Playground(home.path, open_connection(connection), source, chain.pid if chain else None)
 
 
 def _remove_stack(home: Home, chain: "_Chain | None") -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleanup
-    typer.echo("Stopping and removing the stack ...")
+    _tell("Stopping and removing the stack ...")
     if chain:
         chain.stop()
     try:
         stack.purge(home)
     except StackError as error:
-        typer.echo(f"note: {error}; {error.remedy}", err=True)
+        _tell(f"note: {error}; {error.remedy}", err=True)
     shutil.rmtree(home.path, ignore_errors=True)
+
+
+def _tell(text: str, *, err: bool = False) -> None:
+    """Print a line, unless the terminal is closed: the cleanup must not stop there."""
+    with suppress(OSError):
+        typer.echo(text, err=err)
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,16 @@ class AttemptRow(DumpRow):
     cause: str | None = None
 
 
-class EventRow(DumpRow):
-    event_id: UUID
-    producer_task_id: UUID
+class ReportRow(DumpRow):
+    """A row that an attempt reported about a dataset."""
+
     attempt: int
     dataset_uuid: UUID
+
+
+class EventRow(ReportRow):
+    event_id: UUID
+    producer_task_id: UUID
     dataset_version: UUID
     scope_key: str
     routed_at: str | None = None
@@ -82,11 +87,9 @@ class PartitionRow(DumpRow):
     attempt: int
 
 
-class BufferRow(DumpRow):
+class BufferRow(ReportRow):
     publish_id: UUID
     task_id: UUID
-    attempt: int
-    dataset_uuid: UUID
     batch_uri: str
     sunk_at: str | None = None
     failed_at: str | None = None

@@ -11,7 +11,7 @@ from trace_etl.state.catalog.revisions import Revision, RevisionOutput
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions import invalidations
 from trace_etl.state.partitions.invalidations import NewInvalidation
-from trace_etl.state.routing import aggregation, cursors
+from trace_etl.state.routing import aggregation, cursors, events
 from trace_etl.state.tasks.claims import ClaimedTask
 from trace_etl.state.tasks.completions import NewEvent
 
@@ -55,9 +55,10 @@ async def _split_range(conn: Conn, task: ClaimedTask, revision: Revision) -> Inl
         )
     size = SplitConfig.model_validate(revision.config).size
     _check_range_count(span, size)
-    return InlineResult(
-        [_new_event(out, Range(a, b)) for a, b in split_range(span.start, span.end, size)]
-    )
+    # Ranges that overlap would be committed twice, so each block is emitted once.
+    new = await events.find_new_ranges(conn, out.dataset_version, span)
+    pieces = [piece for part in new for piece in split_range(part.start, part.end, size)]
+    return InlineResult([_new_event(out, Range(a, b)) for a, b in pieces])
 
 
 async def _aggregate_ranges(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:

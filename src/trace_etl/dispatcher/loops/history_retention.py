@@ -6,10 +6,10 @@ from datetime import timedelta
 import structlog
 
 from trace_etl.state.db.pool import Pool, transaction
-from trace_etl.state.feed import changes
+from trace_etl.state.feed import changes, query_audit
 from trace_etl.state.flow import backfill_steps
 from trace_etl.state.partitions import buffers, invalidations
-from trace_etl.state.tasks import retention
+from trace_etl.state.tasks import read_grants, retention
 
 _log = structlog.stdlib.get_logger()
 
@@ -18,6 +18,7 @@ _log = structlog.stdlib.get_logger()
 class HistoryRetention:
     pool: Pool
     retention: timedelta
+    audit_retention: timedelta
     batch_size: int
 
     async def delete_once(self) -> int:
@@ -36,6 +37,12 @@ class HistoryRetention:
             )
             other += await retention.drop_lineage(
                 conn, older_than=self.retention, limit=self.batch_size
+            )
+            other += await read_grants.delete_unused(
+                conn, older_than=self.retention, limit=self.batch_size
+            )
+            other += await query_audit.delete_old(
+                conn, older_than=self.audit_retention, limit=self.batch_size
             )
         if dropped:
             _log.info("history_dropped", tasks=dropped)

@@ -79,9 +79,13 @@ class Buffers:
 
 def _require_attempt_prefix(batch_uri: str, grant: DatasetGrant) -> None:
     """Check that the batch lies under this attempt's own prefix. Raises Forbidden."""
-    prefix = grant.storage_ref["prefix"]
-    if not prefix.startswith(BUFFERS):
+    if not grant.prefix.startswith(BUFFERS):
         return  # not a buffered dataset: the sink refuses the batch and records the reason
-    allowed = f"s3://{grant.storage_ref['bucket']}/{prefix}"
-    if not batch_uri.startswith(allowed) or "/../" in batch_uri or batch_uri.endswith("/"):
+    allowed = grant.url
+    if (
+        not allowed
+        or not batch_uri.startswith(allowed)
+        or "/../" in batch_uri
+        or batch_uri.endswith("/")
+    ):
         raise Forbidden(f"batch_uri {batch_uri}: this attempt may publish only under {allowed}")

@@ -6,9 +6,10 @@ from typing import Literal
 from pydantic import BaseModel
 
 from trace_etl.api.body import Health
-from trace_etl.api.task import buffers, events, retired_tables
+from trace_etl.api.task import buffers, credentials, events, retired_tables
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.model.errors import (
+    BrokenLink,
     CompletionMismatch,
     Conflict,
     LeaseLost,
@@ -122,9 +123,8 @@ ENDPOINTS = (
         "GET",
         "/internal/jwks/task",
         "Get the public keys that verify capability tokens.",
-        "worker",
+        "none",
         (bodies.Jwks,),
-        refusals=(401,),
         cached=True,
     ),
     _for_task(
@@ -141,7 +141,7 @@ ENDPOINTS = (
         "End the attempt and commit its outputs, events and publications.",
         bodies.CompleteAccepted,
         bodies.Complete,
-        (CompletionMismatch, OutputNotReady, PartitionOverlap),
+        (CompletionMismatch, OutputNotReady, PartitionOverlap, BrokenLink),
         "/internal/task-complete",
     ),
     _for_worker(
@@ -165,6 +165,13 @@ ENDPOINTS = (
         "Publish a batch to a buffered dataset.",
         bodies.BufferPublishAccepted,
         bodies.BufferPublish,
+    ),
+    _for_task(
+        "credentials",
+        "/v1/task/credentials",
+        "Get credentials for the objects that the attempt may read and write.",
+        credentials.Credentials,
+        credentials.CredentialsRequest,
     ),
     _for_worker_by_id(
         "buffer_fetch",

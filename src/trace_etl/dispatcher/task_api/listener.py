@@ -21,6 +21,7 @@ from trace_etl.api.body import Health, Request
 from trace_etl.api.task import events
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.buffers import BufferComplete
+from trace_etl.api.task.credentials import OBJECTS_PATH, CredentialsRequest
 from trace_etl.api.task.retired_tables import TablesHeld
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api import openapi
@@ -30,6 +31,9 @@ from trace_etl.dispatcher.task_api.lifecycle import Lifecycle
 from trace_etl.dispatcher.task_api.retired_tables import RetiredTableCheck
 from trace_etl.dispatcher.task_api.tokens import TaskTokens
 from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
+from trace_etl.dispatcher.task_objects.credentials import CredentialMinting
+from trace_etl.dispatcher.task_objects.objects import METHODS as OBJECT_METHODS
+from trace_etl.dispatcher.task_objects.objects import TaskObjects
 from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
 from trace_etl.http.small_server import MAX_BODY_BYTES, RpcAnswer, RpcRequest
 from trace_etl.model.errors import (
@@ -72,10 +76,14 @@ class InternalApi:
         tokens: TaskTokens,
         workers: WorkerTokens,
         retired: RetiredTableCheck,
+        minting: CredentialMinting,
+        objects: TaskObjects,
     ) -> None:
         self._lifecycle = lifecycle
         self._buffers = buffers
         self._retired = retired
+        self._minting = minting
+        self._objects = objects
         self._tokens = tokens
         self._workers = workers
         self._openapi = _etagged(_document(self.calls), b"no-cache")
@@ -91,6 +99,7 @@ class InternalApi:
             "complete_many": self._complete_many,
             "events": self._events,
             "buffer_publish": self._buffer_publish,
+            "credentials": self._credentials,
             "buffer_fetch": self._buffer_fetch,
             "buffer_complete": self._buffer_complete,
         }
@@ -125,7 +134,7 @@ class InternalApi:
         return _json(await self._retired.to_drop(_parse(TablesHeld, body)))
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
-        self._workers.check(headers)
+        # No token: public keys are no secret, and verifiers such as the Query Service hold no worker token.
         # A short lifetime, so that verifiers get a new key soon. They also ask again on an unknown `kid`.
         keys = _etagged(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
         return _not_modified_or(keys, headers)
@@ -159,6 +168,11 @@ class InternalApi:
         parsed = _parse(bodies.BufferPublish, body)
         return _json(await self._buffers.publish(parsed, caller))
 
+    async def _credentials(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+        caller = self._tokens.verify(_capability_token(headers))
+        minted = await self._minting.mint(_parse(CredentialsRequest, body), caller)
+        return _json(minted)._replace(headers=((b"cache-control", b"no-store"),))
+
     async def _buffer_fetch(self, headers: Headers, _: bytes, query: bytes) -> RpcAnswer:
         self._workers.check(headers)
         return _json(await self._buffers.fetch(_parse_uuid(query, "publish_id")))
@@ -177,7 +191,10 @@ class InternalApi:
         return answer
 
     def _count(self, method: str, path: str, status: int) -> None:
-        if method not in self._routes.get(path, {}):
+        if path.startswith(OBJECTS_PATH):
+            path = OBJECTS_PATH
+            method = method if method in OBJECT_METHODS else "other"
+        elif method not in self._routes.get(path, {}):
             method = path = "other"
         key = (method, path, status)
         counter = self._counters.get(key)
@@ -188,6 +205,11 @@ class InternalApi:
 
     async def _answer(self, request: RpcRequest, path: str, query: bytes) -> RpcAnswer:
         try:
+            if path.startswith(OBJECTS_PATH):
+                headers = _parse_headers(request.headers)
+                return await self._objects.answer(
+                    request.method, path, query, headers, request.stream
+                )
             handler = self._route(request.method, path)
             headers = _parse_headers(request.headers)
             if request.has_large_body:
@@ -205,7 +227,7 @@ class InternalApi:
     def _refused(self, error: TraceError, path: str) -> RpcAnswer:
         answer = _problem(error)
         if isinstance(error, MethodNotAllowed):
-            allow = (b"allow", ", ".join(self._routes[path]).encode())
+            allow = (b"allow", ", ".join(self._routes.get(path, OBJECT_METHODS)).encode())
             return answer._replace(headers=(allow,))
         return answer
 

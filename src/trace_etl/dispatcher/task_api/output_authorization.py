@@ -33,7 +33,7 @@ def require_announceable(
     Only the sink may announce a buffered dataset: a wrong cursor would make readers skip rows.
     """
     grant = require_output(caller, dataset_uuid, version)
-    if grant.storage_ref["prefix"].startswith(BUFFERS):
+    if grant.prefix.startswith(BUFFERS):
         raise Forbidden(
             f"dataset {dataset_uuid} is buffered: publish batches; the sink announces them"
         )

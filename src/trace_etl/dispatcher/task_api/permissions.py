@@ -4,14 +4,25 @@ The Dispatcher handles thousands of claims per second. Claims of one job differ 
 the attempt may write under, so everything else is rendered to JSON once and reused.
 """
 
+import json
 from secrets import token_hex
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
 
+from trace_etl.api.task.capability import ReadGrant, Reads
+from trace_etl.state.tasks.read_grants import digest_of
+
 PLACEHOLDER = token_hex(16)
 """Placeholder for the attempt prefix. It is random, so that no user value can contain it."""
+MAX_INLINE_BYTES = 4096
+"""Inputs whose JSON is longer are recorded in `read_grants`. A token then fits a header of 8 KiB."""
+
+
+def render_json(value: object) -> orjson.Fragment:
+    """Render a value that users wrote. Unlike orjson, this accepts integers of any size."""
+    return orjson.Fragment(json.dumps(value, allow_nan=False).encode())
 
 
 class JsonTemplate:
@@ -31,36 +42,79 @@ class DatasetGrant(NamedTuple):
     dataset_uuid: UUID
     dataset_version: UUID
     storage_ref: dict[str, str]
+    output: str = ""
+    """The name of the output in its job; empty for an input."""
 
     @property
-    def url(self) -> str:
-        """The location as tokens carry it, the same for every storage scheme."""
-        return f"s3://{self.storage_ref['bucket']}/{self.storage_ref['prefix']}"
+    def prefix(self) -> str:
+        """The prefix in its bucket; empty if the rows are in a table of Postgres data."""
+        return self.storage_ref.get("prefix", "")
+
+    @property
+    def url(self) -> str | None:
+        """The location as tokens carry it, the same for every storage scheme; None for a table."""
+        return f"s3://{self.storage_ref['bucket']}/{self.prefix}" if self.prefix else None
 
     def under(self, attempt_prefix: str) -> "DatasetGrant":
-        """Return the grant narrowed to one attempt's prefix."""
-        ref = {**self.storage_ref, "prefix": self.storage_ref["prefix"] + attempt_prefix}
-        return DatasetGrant(self.dataset_uuid, self.dataset_version, ref)
+        """Return the grant narrowed to one attempt's prefix. The grant of a table stays the same."""
+        if not self.prefix:
+            return self
+        ref = {**self.storage_ref, "prefix": self.prefix + attempt_prefix}
+        return self._replace(storage_ref=ref)
+
+
+class AttemptPrefixes(NamedTuple):
+    """The prefixes of temporary and of exported objects, as tokens carry them."""
+
+    scratch: str
+    export: str
 
 
 class Permissions:
-    """Datasets that a task may read, and datasets it may write under its attempt prefix."""
+    """What a task may read, and what it may write under its attempt prefix."""
 
     def __init__(
         self,
-        reads: list[DatasetGrant],
+        reads: list[ReadGrant],
         writes: list[DatasetGrant],
+        prefixes: AttemptPrefixes,
         *,
         can_invalidate_inputs: bool = False,
     ) -> None:
         """With `can_invalidate_inputs`, the task may report defects of the datasets it reads."""
         self._writes = writes
-        self.checked_inputs = {g.dataset_uuid: g for g in reads} if can_invalidate_inputs else {}
+        self._prefixes = prefixes
+        self.checked_inputs = {
+            g.dataset_uuid: DatasetGrant(g.dataset_uuid, g.dataset_version, g.storage_ref)
+            for g in (reads if can_invalidate_inputs else ())
+        }
+        entries = [_render_entry(read) for read in reads]
+        read_prefixes = [prefix for g in reads for prefix in g.prefixes]
+        rendered = orjson.dumps({"datasets": entries, "read_prefixes": read_prefixes})
+        self.document: bytes | None = rendered if len(rendered) > MAX_INLINE_BYTES else None
+        """The inputs, if they are too long for a token. It must be recorded before a token is sent."""
+        self.reads = Reads(tuple(reads))
+        if self.document is not None:
+            self.reads = Reads((), digest_of(self.document))
+            entries, read_prefixes = self._shorten(reads), []
         narrowed = [g.under(PLACEHOLDER) for g in writes]
-        self._datasets = JsonTemplate([g._asdict() for g in (*reads, *narrowed)])
+        outputs = [{**_name_location(g), "output": g.output} for g in narrowed]
+        self._datasets = JsonTemplate([*entries, *outputs])
         self._s3 = JsonTemplate(
-            {"read_prefixes": [g.url for g in reads], "write_prefixes": [g.url for g in narrowed]}
+            {
+                "read_prefixes": read_prefixes,
+                "write_prefixes": [g.url for g in narrowed if g.url],
+                "scratch_prefix": prefixes.scratch + PLACEHOLDER,
+                "export_prefix": prefixes.export + PLACEHOLDER,
+            }
         )
+
+    def _shorten(self, reads: list[ReadGrant]) -> list[dict[str, Any]]:
+        """Return the inputs without filters and partitions, or none but the checked ones."""
+        names = [_name_location(g) for g in reads]
+        if len(orjson.dumps(names)) <= MAX_INLINE_BYTES:
+            return names
+        return [_name_location(g) for g in self.checked_inputs.values()]
 
     def claims(self, attempt_prefix: str) -> dict[str, Any]:
         """Return the token claims for one attempt."""
@@ -68,6 +122,8 @@ class Permissions:
             "datasets": self._datasets.fill(attempt_prefix),
             "s3": self._s3.fill(attempt_prefix),
         }
+        if self.reads.sha256 is not None:
+            claims["reads"] = {"sha256": self.reads.sha256}
         if self.checked_inputs:
             claims["doubts"] = list(self.checked_inputs)
         return claims
@@ -75,6 +131,28 @@ class Permissions:
     def outputs(self, attempt_prefix: str) -> dict[UUID, DatasetGrant]:
         """Return the outputs that one attempt may write, by dataset."""
         return {g.dataset_uuid: g.under(attempt_prefix) for g in self._writes}
+
+    def attempt_prefixes(self, attempt_prefix: str) -> AttemptPrefixes:
+        """Return the scratch and export prefixes of one attempt."""
+        scratch, export = self._prefixes
+        return AttemptPrefixes(scratch + attempt_prefix, export + attempt_prefix)
+
+
+def _name_location(grant: DatasetGrant | ReadGrant) -> dict[str, Any]:
+    return {
+        "dataset_uuid": grant.dataset_uuid,
+        "dataset_version": grant.dataset_version,
+        "storage_ref": grant.storage_ref,
+    }
+
+
+def _render_entry(grant: ReadGrant) -> dict[str, Any]:
+    entry = {**_name_location(grant), "input": grant.input, "partitions": len(grant.prefixes)}
+    if grant.name is not None:
+        entry["name"] = grant.name
+    if grant.where is not None:
+        entry["where"] = render_json(grant.where)
+    return entry
 
 
 class TokenScope(NamedTuple):

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.payload import Scope
+from trace_etl.api.task.verification import VerifiedRange
 from trace_etl.dispatcher.task_api import output_authorization
 from trace_etl.dispatcher.task_api.tokens import Capability
 from trace_etl.model.errors import Fault, Forbidden, Invalid, OutputNotReady, Unavailable
+from trace_etl.model.storage import StorageRef
 from trace_etl.objects.errors import FalseMarker, StorageError
 from trace_etl.objects.markers import verify_output
 from trace_etl.objects.store import ObjectStore
@@ -32,9 +35,10 @@ def _verify(
     grant = output_authorization.require_announceable(
         caller, item.dataset_uuid, item.dataset_version
     )
-    field, ref = f"datasets_published.{position}", item.storage_ref
-    if any(getattr(ref, k) != grant.storage_ref[k] for k in ("scheme", "bucket", "prefix")):
-        raise Forbidden(f"the token does not let this attempt publish {ref.ref().url}")
+    field, own = f"datasets_published.{position}", item.storage_ref.ref()
+    ref = StorageRef(**grant.storage_ref) if grant.prefix else None
+    if ref is None or replace(own, glob=ref.glob) != ref:
+        raise Forbidden(f"the token does not let this attempt publish {own.url}")
     partition = item.partition(Scope(**caller.scope) if caller.scope else None)
     if partition is None:
         raise OutputNotReady("the token of an older release has no scope; run the attempt again")
@@ -42,22 +46,32 @@ def _verify(
     if span is not None and span.end < span.start:
         raise Invalid([Fault(field, f"the task's scope has no blocks: {key}; publish nothing")])
     try:
-        marker = verify_output(store, ref.ref())
+        marker = verify_output(store, ref)
     except FalseMarker as error:
         raise Invalid([Fault(f"{field}.storage_ref", str(error))]) from error
     except StorageError as error:
         raise Unavailable(f"cannot verify {field}: {error}") from error
+    if marker.verified and (span is None or _get_range(marker.verified) != (span.start, span.end)):
+        raise Invalid(
+            [Fault(field, f"blocks {_get_range(marker.verified)} were verified, not {key}")]
+        )
     return NewPartition(
         dataset_uuid=item.dataset_uuid,
         dataset_version=item.dataset_version,
         partition_key=key,
         range_start=span.start if span else None,
         range_end=span.end if span else None,
-        storage_ref=ref.model_dump(),
+        storage_ref=asdict(ref),
         row_count=marker.rows,
         byte_count=marker.bytes,
+        object_count=len(marker.files) + 1,
         columns=marker.schema_,
+        verified=marker.verified.model_dump() if marker.verified else None,
     )
+
+
+def _get_range(verified: VerifiedRange) -> tuple[int, int]:
+    return verified.start, verified.end
 
 
 def missing_events(published: Sequence[NewPartition], events: Sequence[NewEvent]) -> list[NewEvent]:

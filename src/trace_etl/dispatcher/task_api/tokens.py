@@ -18,13 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, decode_ds
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from trace_etl.dispatcher.task_api.permissions import DatasetGrant, TokenScope
+from trace_etl.api.task.capability import AUDIENCE, ISSUER, Reads, parse_reads
+from trace_etl.dispatcher.task_api.permissions import AttemptPrefixes, DatasetGrant, TokenScope
 from trace_etl.dispatcher.task_api.watched_files import WatchedPath
 from trace_etl.model.errors import Forbidden, Unauthenticated
 from trace_etl.model.task import Fence
 
-ISSUER = "trace"
-AUDIENCE = "trace.task"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _PREFIXES = ("read_prefixes", "write_prefixes")
 _ES256 = ec.ECDSA(Prehashed(SHA256()))
@@ -46,6 +45,10 @@ class Capability(NamedTuple):
     """Inputs that the attempt may invalidate, because its operator checks them."""
     scope: dict[str, Any] | None
     """The scope of the task. None in a token of an older release."""
+    reads: Reads = Reads(())
+    """The inputs of the attempt."""
+    prefixes: AttemptPrefixes | None = None
+    """The scratch and export prefixes of the attempt. None in a token of an older release."""
 
     def require(self, fence: Fence) -> None:
         """Check that the body names this task and attempt. Raises Forbidden."""
@@ -177,6 +180,8 @@ class TaskTokens:
             outputs=permissions.outputs(attempt_prefix),
             checked_inputs=permissions.checked_inputs,
             scope=task_scope,
+            reads=permissions.reads,
+            prefixes=permissions.attempt_prefixes(attempt_prefix),
         )
         self._store(token, capability)
         return token
@@ -266,10 +271,7 @@ def _capability(claims: dict[str, Any]) -> Capability:
     s3 = claims["s3"]
     if {type(claims["datasets"]), *(type(s3[k]) for k in _PREFIXES)} != {list}:
         raise ValueError("datasets and prefixes are lists")
-    grants = tuple(
-        DatasetGrant(UUID(d["dataset_uuid"]), UUID(d["dataset_version"]), d["storage_ref"])
-        for d in claims["datasets"]
-    )
+    grants = [_dataset_grant(entry) for entry in claims["datasets"]]
     writes = frozenset(str(p) for p in s3["write_prefixes"])
     checked = {UUID(text) for text in claims.get("doubts", [])}
     return Capability(
@@ -278,7 +280,27 @@ def _capability(claims: dict[str, Any]) -> Capability:
         attempt=claims["attempt"],
         issued_at=int(claims["iat"]),
         expires_at=int(claims["exp"]),
-        outputs={g.dataset_uuid: g for g in grants if g.url in writes},
-        checked_inputs={g.dataset_uuid: g for g in grants if g.dataset_uuid in checked},
+        # An older release did not name the outputs.
+        outputs={g.dataset_uuid: g for g in grants if g.output or g.url in writes},
+        checked_inputs={
+            g.dataset_uuid: g for g in grants if g.dataset_uuid in checked and not g.output
+        },
         scope=claims.get("scope"),
+        reads=parse_reads(claims),
+        prefixes=_attempt_prefixes(s3),
     )
+
+
+def _dataset_grant(entry: dict[str, Any]) -> DatasetGrant:
+    return DatasetGrant(
+        UUID(entry["dataset_uuid"]),
+        UUID(entry["dataset_version"]),
+        entry["storage_ref"],
+        str(entry.get("output", "")),
+    )
+
+
+def _attempt_prefixes(s3: dict[str, Any]) -> AttemptPrefixes | None:
+    if "scratch_prefix" not in s3:
+        return None
+    return AttemptPrefixes(str(s3["scratch_prefix"]), str(s3["export_prefix"]))

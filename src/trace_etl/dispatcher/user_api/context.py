@@ -6,7 +6,10 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import Depends, Request
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
 
+from trace_etl.dispatcher.loops.storage_sweeper import StorageSweeper
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
 from trace_etl.dispatcher.user_api.roles import ROLES, SERVICES, require_role
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
@@ -25,6 +28,9 @@ class Context:
     wake: WakeEvents
     changes: ChangeFeed
     webhooks: WebhookSecrets
+    sweeper: StorageSweeper
+    sweeps_storage: bool
+    """Whether the loop of the sweeper runs."""
     scrapes: dict[UUID, tuple[float, bytes]] = field(
         default_factory=dict[UUID, tuple[float, bytes]]
     )
@@ -58,14 +64,14 @@ async def _caller(request: Request, user: UserDep) -> Caller:
     path: str = request.scope["route"].path_format
     require_role(ROLES[f"{request.method} {path}"], role)
     if request.query_params:
-        _check_parameters(path, request)
+        _check_parameters(request)
     return Caller(user.org_id, user.name, role)
 
 
-def _check_parameters(path: str, request: Request) -> None:
+def _check_parameters(request: Request) -> None:
     """Refuse unknown parameters: a misspelt filter would match everything. Raises Invalid."""
-    described = request.app.openapi()["paths"][path][request.method.lower()].get("parameters", [])
-    known = {parameter["name"] for parameter in described if parameter["in"] == "query"}
+    fields = get_flat_params(request.scope["route"].dependant)
+    known = {field.alias for field in fields if isinstance(field.field_info, Query)}
     if unknown := sorted(set(request.query_params) - known):
         message = f"unknown parameter; known parameters: {', '.join(sorted(known)) or 'none'}"
         raise Invalid([Fault(name, message) for name in unknown])

@@ -11,13 +11,12 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
 from trace_etl.model.errors import Forbidden
+from trace_etl.model.roles import ADMIN, READER, WRITER, includes_rights
 
-READER, WRITER, ADMIN = "reader", "writer", "admin"
 SIGNED = "signed"
 """No bearer token: the request is signed with the secret of a webhook source."""
 SERVICES: Mapping[str, str] = {"service:scheduler": WRITER}
 """Callers that are services of the stack. They are not users, so no admin can disable them."""
-_RANK = {READER: 0, WRITER: 1, ADMIN: 2}
 
 ROLES: Mapping[str, str] = {
     "GET /v1/dags": READER,
@@ -37,6 +36,7 @@ ROLES: Mapping[str, str] = {
     "GET /v1/tasks/summary": READER,
     "GET /v1/tasks/{task_id}": READER,
     "POST /v1/tasks/{task_id}/cancel": WRITER,
+    "POST /v1/tasks/retry": WRITER,
     "GET /v1/datasets": READER,
     "GET /v1/datasets/{name}": READER,
     "GET /v1/datasets/{name}/batches": READER,
@@ -58,10 +58,14 @@ ROLES: Mapping[str, str] = {
     "GET /v1/invalidations": READER,
     "GET /v1/outbox": READER,
     "POST /v1/outbox/replay": WRITER,
+    "GET /v1/storage": READER,
+    "GET /v1/storage/unused": READER,
+    "POST /v1/storage/sweep": ADMIN,
     "GET /v1/changes": READER,
     "POST /v1/webhooks/{dag}/{job}": SIGNED,
     "GET /metrics": READER,
     "GET /v1/me": READER,
+    "GET /v1/audit": ADMIN,
     "GET /v1/users": ADMIN,
     "POST /v1/users": ADMIN,
     "POST /v1/users/{user}/role": ADMIN,
@@ -90,5 +94,5 @@ def labels(router: APIRouter) -> list[str]:
 
 def require_role(required: str, role: str) -> None:
     """Check that a role includes the required one. Raises Forbidden."""
-    if _RANK[role] < _RANK[required]:
+    if not includes_rights(role, required):
         raise Forbidden(f"this call requires the role {required}; your role is {role}")

@@ -34,8 +34,12 @@ class Account:
         *,
         stdin: str = "",
         environment: Mapping[str, str] | None = None,
+        directory: Path = Path("/"),
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program as this account and capture its output. Raises OSError."""
+        """Run a program as this account in a directory and capture its output. Raises OSError.
+
+        The account must own the directory, and needs no access to its parents.
+        """
         words = list(command)
         if not self.is_ours and not _has_name(self.uid):
             numbers = [str(number) for number in (self.uid, self.gid, _named_uid())]
@@ -48,7 +52,7 @@ class Account:
             check=False,
             capture_output=True,
             text=True,
-            cwd="/",
+            cwd=directory,
             user=self.uid if other else None,
             group=self.gid if other else None,
             extra_groups=[] if other else None,

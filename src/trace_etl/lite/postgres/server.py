@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,7 +49,9 @@ SETTINGS: Mapping[str, str] = {
 }
 _SINCE_18 = frozenset({"io_method"})
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
-_ROOT_PLACE = Path("/var/lib/trace-postgres")
+_SOFTWARE = Path("/var/lib/trace-postgres")  # copies of the binaries, no data
+# Linux resolves it without access to the parents of the directory, which may be private to root.
+_WORKING_DIRECTORY = "/proc/self/cwd"
 _POLL = 0.02
 
 
@@ -81,10 +82,10 @@ class Server:
 
 @dataclass
 class EmbeddedPostgres:
-    """A Postgres server in `directory` (as root: in a directory linked from there).
+    """A Postgres server in `directory`, whose parent must exist.
 
-    `directory`'s parent must exist; `passfile` defaults to `pgpass` beside it. As root, the server
-    runs as `uid`, which defaults to an id of its own.
+    `passfile` defaults to `pgpass` beside it. As root, the server runs as `uid`, which defaults to an id
+    of its own. This id owns the data directory and cannot enter its parents: the server starts inside.
     """
 
     directory: Path
@@ -109,7 +110,7 @@ class EmbeddedPostgres:
     @property
     def data(self) -> Path:
         """The data directory."""
-        return self.directory.resolve() / "data"
+        return self.directory / "data"
 
     @property
     def log(self) -> Path:
@@ -118,14 +119,16 @@ class EmbeddedPostgres:
 
     def prepare(self) -> None:
         """Create the data directory and passwords if needed, and find the software."""
-        self._make_place()
+        self._move_linked_data()
+        private_files.make_directory(self.directory)
         known = SUPERUSER in passwords.read(self.passfile)
         password = passwords.ensure(self.passfile, [SUPERUSER])[SUPERUSER]
         major = self._data_version()
         found = binaries.find(major)
-        self._software = binaries.made_reachable(found, self.account, self.directory.resolve())
+        self._software = binaries.made_reachable(found, self.account, _SOFTWARE)
         if major is not None and self.data.stat().st_uid != self.account.uid:
-            self.evict()  # an earlier release ran Postgres as `nobody`
+            # The home was copied or moved, or an earlier release ran Postgres as `nobody`.
+            self.evict()
             self.account.take(self.data)
         if major is None:
             self._initialise(self._software, password)
@@ -140,7 +143,7 @@ class EmbeddedPostgres:
         if self._software.major < 18:
             options = {k: v for k, v in options.items() if k not in _SINCE_18}
         pairs = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
-        return [self._software.binary("postgres"), "-D", str(self.data), *pairs]
+        return [self._software.binary("postgres"), "-D", _WORKING_DIRECTORY, *pairs]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -180,24 +183,21 @@ class EmbeddedPostgres:
 
     def evict(self, *, grace: float = 10.0) -> None:
         """Stop an orphaned server of this data directory; delete a stale pid file."""
-        pidfile = self.data / "postmaster.pid"
-        if not pidfile.exists():
-            return
-        left = self._postmaster(pidfile.read_text().partition("\n")[0])
+        left = _postmaster(self.data)
         if left is None:
             # Another program may have the pid now, which would keep Postgres from starting.
-            pidfile.unlink(missing_ok=True)
+            (self.data / "postmaster.pid").unlink(missing_ok=True)
             return
         process_tree.end([left], signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, grace=grace)
 
     def remove(self) -> None:
-        """Stop the server and delete its data."""
+        """Stop the server and delete its data. Never deletes anything outside of `directory`."""
         self.stop()
-        if self.directory.is_symlink() or self.directory.exists():
-            self.evict()
-            shutil.rmtree(self.directory.resolve(), ignore_errors=True)
         if self.directory.is_symlink():
             self.directory.unlink()
+        elif self.directory.exists():
+            self.evict()
+            shutil.rmtree(self.directory, ignore_errors=True)
         self.passfile.unlink(missing_ok=True)
         self.log.unlink(missing_ok=True)
 
@@ -206,17 +206,33 @@ class EmbeddedPostgres:
         assert self.port is not None
         return Server(self.port, self.passfile)
 
-    def _make_place(self) -> None:
-        if self.account.is_ours:
-            private_files.make_directory(self.directory)
+    def _move_linked_data(self) -> None:
+        """Move the data of an earlier release, which lies behind a link as root, into the directory.
+
+        The link may be a copy of another home's. The data then is gone or in use: raises HomeUnusable.
+        """
+        if not self.directory.is_symlink():
             return
-        if self.directory.is_symlink() and self.directory.exists():
-            return
-        self.directory.unlink(missing_ok=True)
-        place = _place_for(self.directory)
-        # Owned by root and not listable: other users cannot redirect what root writes here.
-        place.chmod(0o711)
-        self.directory.symlink_to(place)
+        linked = self.directory.resolve() / "data"
+        if not (linked / "PG_VERSION").exists():
+            raise HomeUnusable(
+                f"the database of this home is missing: {self.directory} links to {linked.parent}, "
+                "which does not exist or was moved into another home",
+                f"restore {linked.parent}; to start with an empty database, delete the link",
+            )
+        if (running := _postmaster(linked)) is not None:
+            raise HomeUnusable(
+                f"the database of this home is in use by process {running.pid}, perhaps of the home "
+                "that this one was copied from",
+                "stop that stack first; the database then moves into the home that starts first",
+            )
+        partial = self.directory.with_name(f"{self.directory.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        private_files.make_directory(partial)
+        shutil.copytree(linked, partial / "data", symlinks=True)
+        self.directory.unlink()
+        partial.rename(self.directory)
+        shutil.rmtree(linked.parent, ignore_errors=True)
 
     def _data_version(self) -> int | None:
         mark = self.data / "PG_VERSION"
@@ -228,20 +244,23 @@ class EmbeddedPostgres:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
         os.chown(partial, self.account.uid, self.account.gid)
-        secret = self.data.with_name("initdb.secret")
+        secret = self.directory / "initdb.secret"
         private_files.write(secret, password)
         os.chown(secret, self.account.uid, self.account.gid)
+        self.directory.chmod(0o711)  # so that the account can reach the secret
         try:
             self._run(
                 [
-                    *(postgres.binary("initdb"), "--pgdata", str(partial)),
-                    *("--username", SUPERUSER, "--pwfile", str(secret)),
+                    *(postgres.binary("initdb"), "--pgdata", _WORKING_DIRECTORY),
+                    *("--username", SUPERUSER, "--pwfile", f"../{secret.name}"),
                     *("--auth-host", "scram-sha-256", "--auth-local", "reject"),
                     *("--encoding", "UTF8", "--locale", "C"),
                     *(["--no-sync"] if self.settings.get("fsync") == "off" else []),
-                ]
+                ],
+                partial,
             )
         finally:
+            self.directory.chmod(0o700)
             secret.unlink()
         partial.rename(self.data)
 
@@ -249,32 +268,29 @@ class EmbeddedPostgres:
         """Set a new password of the superuser after the password file was lost."""
         self.evict()
         statement = f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n"
-        self._run(
-            [postgres.binary("postgres"), "--single", "-D", str(self.data), "postgres"], statement
-        )
+        command = [postgres.binary("postgres"), "--single", "-D", _WORKING_DIRECTORY, "postgres"]
+        self._run(command, self.data, statement)
 
-    def _run(self, command: list[str], stdin: str = "") -> None:
-        done = self.account.run(command, stdin=stdin, environment=self.environment)
+    def _run(self, command: list[str], directory: Path, stdin: str = "") -> None:
+        done = self.account.run(
+            command, stdin=stdin, environment=self.environment, directory=directory
+        )
         if done.returncode != 0:
             raise PostgresFailed(
                 f"{Path(command[0]).name} failed: {done.stderr.strip()[-800:]}",
-                f"free disk space or permissions on {self.directory.resolve()}, then retry",
+                f"free disk space or permissions on {self.directory}, then retry",
             )
-
-    def _postmaster(self, pid: str) -> psutil.Process | None:
-        """Return the process with that pid if it serves this data directory."""
-        try:
-            process = psutil.Process(int(pid))
-            serves = str(self.data) in process.cmdline()
-        except (psutil.NoSuchProcess, ValueError):
-            return None
-        return process if serves and process_tree.is_running(process) else None
 
     def _start_once(self, deadline: float) -> Server:
         self.log.write_bytes(b"")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                process_tree.bound(self.command(), sent=signal.SIGINT, account=self.account),
+                process_tree.bound(
+                    self.command(),
+                    sent=signal.SIGINT,
+                    account=self.account,
+                    directory=str(self.data),
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -303,21 +319,11 @@ class EmbeddedPostgres:
         return PostgresFailed(f"Postgres did not start: {tail}")
 
 
-def _place_for(directory: Path) -> Path:
-    """Create a directory that every account can reach; a temporary one if `directory` is."""
-    temporary = Path(tempfile.gettempdir()).resolve()
-    if directory.parent.resolve().is_relative_to(temporary) and _is_open(temporary):
-        return Path(tempfile.mkdtemp(prefix="trace-postgres-", dir=temporary))
+def _postmaster(data: Path) -> psutil.Process | None:
+    """Return the server that runs in a data directory. The pid file may be stale, or a copy."""
     try:
-        _ROOT_PLACE.mkdir(parents=True, exist_ok=True)
-        _ROOT_PLACE.chmod(0o711)  # to be passed through, not listed; whatever our umask is
-        return Path(tempfile.mkdtemp(prefix="", dir=_ROOT_PLACE))
-    except OSError as refused:
-        raise HomeUnusable(
-            f"cannot make a data directory for Postgres under {_ROOT_PLACE}: {refused.strerror}",
-            f"make {_ROOT_PLACE.parent} writable, or run `trace up` as an ordinary user",
-        ) from refused
-
-
-def _is_open(directory: Path) -> bool:
-    return all(path.stat().st_mode & 0o001 for path in (directory, *directory.parents))
+        process = psutil.Process(int((data / "postmaster.pid").read_text().partition("\n")[0]))
+        runs_here = Path(process.cwd()) == data.resolve()
+    except (FileNotFoundError, ValueError, psutil.Error):
+        return None
+    return process if runs_here and process_tree.is_running(process) else None

@@ -21,6 +21,10 @@ def launch(arguments: list[str]) -> None:
     """Replace this process by the program. Raises OSError."""
     parent, sent, uid, gid = (int(value) for value in arguments[:4])
     access, directory, *command = arguments[4:]
+    # Before the change of user, which may not be able to reach these paths by their parents.
+    os.chdir(directory)
+    allowed = json.loads(access)
+    rules = _prepare_rules(allowed["read"], allowed["write"]) if allowed else None
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -31,11 +35,13 @@ def launch(arguments: list[str]) -> None:
             raise OSError("prctl(PR_SET_PDEATHSIG) failed")
         if os.getppid() != parent:
             sys.exit("the parent died first")
-    os.chdir(directory)
-    if allowed := json.loads(access):
-        read, write = allowed["read"], allowed["write"]
-        landlock.restrict(read=[*read, *write], write=write, scoped=True)
+    if rules is not None:
+        landlock.apply(rules)
     os.execv(command[0], command)  # noqa: S606
+
+
+def _prepare_rules(read: list[str], write: list[str]) -> int:
+    return landlock.prepare(read=[*read, *write], write=write, scoped=True)
 
 
 if __name__ == "__main__":

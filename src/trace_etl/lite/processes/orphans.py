@@ -35,8 +35,9 @@ def _find_tree(home: Home, part: PartRecord) -> list[psutil.Process]:
     if process_tree.is_reused_pid(part.pid, part.created):
         return []  # its session belongs to the new process, too
     leader = process_tree.find_process(part.pid, part.created)
-    members = [p for p in process_tree.session_members(part.pid) if _belongs_to(home, p)]
-    return [leader, *members] if leader else members
+    tree = [leader, *process_tree.session_members(part.pid)]
+    # The record may be a copy: the processes that it names then belong to the original home.
+    return [p for p in tree if p is not None and _belongs_to(home, p)]
 
 
 def _belongs_to(home: Home, process: psutil.Process) -> bool:

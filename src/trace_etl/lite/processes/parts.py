@@ -15,6 +15,7 @@ from trace_etl.lite.credentials.keys import LOCAL_ORG
 from trace_etl.lite.home import Home
 from trace_etl.lite.isolation import Access
 from trace_etl.lite.jvm import JavaHome
+from trace_etl.lite.objects import StackObjects
 from trace_etl.lite.postgres.account import Account
 from trace_etl.lite.postgres.databases import DATA, DATA_READER, QUEUE, READER, STATE, Dsns, dsns
 from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
@@ -69,6 +70,7 @@ class Blueprint:
     temporary: Path
     access: Access | None
     """The paths that all parts may use; None if parts cannot be restricted."""
+    objects: StackObjects
     workers: int = 1
 
     def port(self, name: str) -> str:
@@ -92,7 +94,8 @@ def postgres_part(
         where=f"{LOOPBACK}:{server.port}",
         on_ready=provision,
         account=server.account,
-        access=access and access.add(write=[server.directory.resolve()]),
+        directory=str(server.data),
+        access=access and access.add(write=[server.directory]),
         # Fast, then immediate shutdown: SIGTERM would wait for every client to disconnect.
         stop_with=(signal.SIGINT, signal.SIGQUIT, signal.SIGKILL),
     )
@@ -118,7 +121,16 @@ def service_parts(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
     # A setting of one part must not reach another part through the user's shell.
     ours = {name for part in parts for name in part.environment}
     base = {name: value for name, value in inherited.items() if name not in ours}
-    return [replace(part, environment={**base, **part.environment}) for part in parts]
+    return [
+        replace(part, environment={**_limit_keys(part, base), **part.environment}) for part in parts
+    ]
+
+
+def _limit_keys(part: Part, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Give AWS credentials only to parts that use the object store."""
+    if "TRACE_OBJECTS_URL" in part.environment:
+        return dict(inherited)
+    return {name: value for name, value in inherited.items() if not name.startswith("AWS_")}
 
 
 def inherited_environment() -> dict[str, str]:
@@ -183,7 +195,7 @@ def _dispatcher(plan: Blueprint) -> Part:
         "TRACE_TASK_KEYS_DIR": str(home.task_keys),
         "TRACE_USER_KEYS_DIR": str(home.user_public_keys),
         "TRACE_WORKER_TOKENS_FILE": str(home.worker_token),
-        "TRACE_OBJECTS_URL": home.objects.as_uri(),
+        **plan.objects.settings,
         "TRACE_SECRETS_DIR": str(home.secrets),
         "TRACE_ORG_ID": LOCAL_ORG,
     }
@@ -192,11 +204,11 @@ def _dispatcher(plan: Blueprint) -> Part:
         home.task_keys,
         home.user_public_keys,
         home.worker_token.parent,
-        home.objects,
         home.secrets,
     ]
+    read += plan.objects.read
     return replace(
-        _service(plan, "dispatcher", environment, read=read),
+        _service(plan, "dispatcher", environment, read=read, write=[home.objects]),
         is_ready=probes.https(urls.ca, urls.api_url, urls.internal_url),
         where=urls.api_url,
         after=("postgres",),
@@ -212,14 +224,15 @@ def _worker(plan: Blueprint, number: int) -> Part:
         "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
         "TRACE_QUEUE_DSN": dsns.queue,
         "TRACE_DATA_DSN": dsns.data,
-        "TRACE_OBJECTS_URL": home.objects.as_uri(),
+        **plan.objects.settings,
         "TRACE_SPARK_DIR": str(spark),
         "TRACE_JAVA_HOME": str(plan.jvm.home),
         "TRACE_RPC_POOLS": json.dumps(plan.configuration.rpc_pools),
         "TRACE_WORKER_ID": name,
         "TRACE_READY_FILE": str(ready_file),
     }
-    read, write = [home.worker_token.parent, plan.jvm.home.resolve()], [home.objects, spark]
+    read = [home.worker_token.parent, plan.jvm.home.resolve(), *plan.objects.read]
+    write = [home.objects, spark]
     return replace(
         _service(plan, "worker", environment, name, read=read, write=write),
         is_ready=probes.announced(ready_file),
@@ -234,11 +247,16 @@ def _sink(plan: Blueprint) -> Part:
         "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
         "TRACE_QUEUE_DSN": dsns.queue,
         "TRACE_DATA_DSN": dsns.data,
-        "TRACE_OBJECTS_URL": home.objects.as_uri(),
+        **plan.objects.settings,
         "TRACE_READY_FILE": str(home.ready_file("sink")),
     }
     return replace(
-        _service(plan, "sink", environment, read=[home.worker_token.parent, home.objects]),
+        _service(
+            plan,
+            "sink",
+            environment,
+            read=[home.worker_token.parent, home.objects, *plan.objects.read],
+        ),
         is_ready=probes.announced(home.ready_file("sink")),
     )
 
@@ -252,12 +270,12 @@ def _query(plan: Blueprint) -> Part:
         "TRACE_QUERY_HOST": LOOPBACK,
         "TRACE_QUERY_PORT": plan.port("query"),
         "TRACE_USER_KEYS_DIR": str(home.user_public_keys),
-        "TRACE_OBJECTS_URL": home.objects.as_uri(),
-        "TRACE_ORG_ID": LOCAL_ORG,
+        **plan.objects.settings,
+        "TRACE_DISPATCHER_URL": plan.connection.internal_url,
     }
-    read = [*_server_certificate(home), home.user_public_keys, home.objects]
+    read = [*_server_certificate(home), home.user_public_keys, home.objects, *plan.objects.read]
     return replace(
-        _service(plan, "query", environment, read=read),
+        _service(plan, "query", environment, read=read, write=[home.scratch]),
         is_ready=probes.https(plan.connection.ca, plan.connection.query_url),
         where=plan.connection.query_url,
         after=("postgres",),

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from eth_hash.backends.pycryptodome import CryptodomeBackend
 
 from trace_etl.dag.abi import ArrayOf, EventAbi, Parameter, TupleOf
 from trace_etl.spark.abi import values
 from trace_etl.spark.abi.words import TEXTS, Reason, Words
+from trace_etl.spark.verify.keccak import keccak
 
 _Array = Any
 TOPICS = ("topic0", "topic1", "topic2", "topic3")
@@ -31,7 +31,7 @@ _HASH = pa.binary()
 
 def hash_signature(event: EventAbi) -> bytes:
     """Return the hash that is topic 0 in the event's logs, unless the event is anonymous."""
-    return CryptodomeBackend().keccak256(event.canonical.encode())
+    return keccak(event.canonical.encode())
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,13 @@ def read_columns(body: bytes, calls: Sequence[RpcCall], shape: Any, label: str) 
     """Parse the results into one Arrow array, in the order of the calls. Raises RpcFailure."""
     results = _parse_columns(body, len(calls), shape)
     if results is None:
-        read_values(body, calls, label)  # raises if it finds the fault
-        raise RpcFailure(
-            ChainMismatch, f"{calls[0]} at {label}: unexpected JSON structure", retryable=False
-        )
+        values = read_values(body, calls, label)  # raises if it finds the fault
+        try:
+            return pa.array(values, shape)  # only the ids are unusual, such as texts
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            raise RpcFailure(
+                ChainMismatch, f"{calls[0]} at {label}: unexpected JSON structure", retryable=False
+            ) from error
     return results
 
 
@@ -125,6 +128,8 @@ def _sort_results(items: list[dict[str, Any]], calls: Sequence[RpcCall], label: 
     results: list[Any] = [None] * len(calls)
     for item in items:
         index = item.get("id")
+        if isinstance(index, str) and index.isdecimal():
+            index = int(index)  # some nodes return ids as text
         if not isinstance(index, int) or not 0 <= index < len(calls):
             raise RpcFailure(RpcRefused, f"{calls[0]} at {label}: answer with unknown id {index}")
         if item.get("error"):

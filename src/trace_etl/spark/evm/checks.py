@@ -1,5 +1,6 @@
 """Check that a node's answers agree with each other. Detects a node that lags or is wrong."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from trace_etl.spark.evm.columns import repeat_values
 
 _Array = Any  # pyarrow ships no types
 _NO_LOGS = "0x" + "00" * 256
+_POSITIONS: list[str] = []
 
 
 def check_numbers(blocks: _Array, numbers: range) -> None:
@@ -41,7 +43,19 @@ def check_links(blocks: _Array, parent: str | None) -> None:
         )
 
 
-def check_receipts(blocks: _Array, expected_counts: Any, receipts: _Array, counts: Any) -> None:
+def check_transactions(blocks: _Array, transactions: _Array, counts: Any) -> None:
+    """Check that the transactions belong to their blocks, in order. Raises ChainMismatch."""
+    expected = (
+        ("blockHash", repeat_values(blocks.field("hash"), counts)),
+        ("blockNumber", repeat_values(blocks.field("number"), counts)),
+        ("transactionIndex", _number_rows(counts)),
+    )
+    _compare_rows(blocks, transactions, "hash", expected, counts)
+
+
+def check_receipts(
+    blocks: _Array, hashes: _Array, expected_counts: Any, receipts: _Array, counts: Any
+) -> None:
     """Check that each transaction has its receipt, in order. Raises ChainMismatch."""
     unequal = np.flatnonzero(expected_counts != counts)
     if len(unequal):
@@ -49,12 +63,45 @@ def check_receipts(blocks: _Array, expected_counts: Any, receipts: _Array, count
         raise _make_error(
             blocks, index, f"{expected_counts[index]} transactions but {counts[index]} receipts"
         )
-    hashes = blocks.field("transactions").flatten().field("hash")
     of_blocks = repeat_values(blocks.field("hash"), counts)
     for expected, name in ((hashes, "transactionHash"), (of_blocks, "blockHash")):
         index = _find_difference(expected, receipts.field(name))
         if index is not None:
             problem = f"a receipt that is not of transaction {hashes[index]}"
+            raise _make_error(blocks, _find_block(counts, index), problem)
+    expected = (("transactionIndex", _number_rows(counts)),)
+    _compare_rows(blocks, receipts, "transactionHash", expected, counts)
+
+
+def check_uncles(blocks: _Array, hashes: _Array, uncles: _Array, counts: Any) -> None:
+    """Check that the uncles are the ones that the blocks name. Raises ChainMismatch."""
+    index = _find_difference(hashes, uncles.field("hash"))
+    if index is not None:
+        raise _make_error(
+            blocks, _find_block(counts, index), f"an uncle that is not {hashes[index]}"
+        )
+
+
+def _number_rows(counts: Any) -> _Array:
+    """The position of each row in its block, as JSON-RPC writes it."""
+    counts = np.asarray(counts)
+    most = int(counts.max(initial=0))
+    while len(_POSITIONS) < most:
+        _POSITIONS.append(hex(len(_POSITIONS)))
+    positions = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return pa.array(_POSITIONS[:most], pa.string()).take(pa.array(positions))
+
+
+def _compare_rows(
+    blocks: _Array, rows: _Array, key: str, expected: Iterable[tuple[str, _Array]], counts: Any
+) -> None:
+    for name, values in expected:
+        index = _find_difference(values, rows.field(name))
+        if index is not None:
+            problem = (
+                f"{name} {rows.field(name)[index]} at transaction {rows.field(key)[index]}; "
+                f"expected {values[index]}"
+            )
             raise _make_error(blocks, _find_block(counts, index), problem)
 
 

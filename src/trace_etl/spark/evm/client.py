@@ -11,6 +11,7 @@ from trace_etl.policy.retry import Backoff
 from trace_etl.spark.errors import RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.answers import RpcCall, RpcFailure, encode_calls, read_columns, read_values
 from trace_etl.spark.evm.endpoint import Endpoint, RpcResponse
+from trace_etl.spark.evm.set_aside import SET_ASIDE
 
 _MAX_WAIT = 10.0
 _FINAL_STATUSES = (400, 401, 403, 404, 405)
@@ -37,6 +38,8 @@ class RpcClient:
         self._tries = tries
         self._backoff = Backoff.of_seconds(initial_delay, _MAX_WAIT, jitter=0.25)
         self._turn = first
+        self.answered: set[Endpoint] = set()
+        """The endpoints that answered since the caller last cleared this set."""
         self._stopping = Event()
         self.bytes_read = 0
         self.failures = 0
@@ -60,11 +63,17 @@ class RpcClient:
     @property
     def label(self) -> str:
         """The current endpoint's host and port, without secrets."""
-        return self._endpoints[self._turn % len(self._endpoints)].label
+        return self._choose_endpoint().label
 
     def use_next_endpoint(self) -> None:
         """Send the following calls to the next endpoint."""
         self._turn += 1
+
+    def _choose_endpoint(self) -> Endpoint:
+        """The endpoint whose turn it is; one that is set aside only if all others are too."""
+        count = len(self._endpoints)
+        turns = [self._endpoints[(self._turn + step) % count] for step in range(count)]
+        return next((one for one in turns if not SET_ASIDE.includes(one.url)), turns[0])
 
     def interrupt(self) -> None:
         """Make a call in progress in another thread fail soon."""
@@ -78,23 +87,27 @@ class RpcClient:
 
     def _send_batch(self, calls: Sequence[RpcCall], read: _Read, tries: int) -> list[Any]:
         """Send the calls, in several parts if needed, and return the parsed parts in order."""
-        endpoint = self._endpoints[self._turn % len(self._endpoints)]
+        endpoint = self._choose_endpoint()
         try:
-            return [read(self._send(endpoint, calls), calls, endpoint.label)]
+            parsed = read(self._send(endpoint, calls), calls, endpoint.label)
+            self.answered.add(endpoint)
+            return [parsed]
         except RpcFailure as failure:
             self.failures += 1
-            if tries <= 1 or not failure.retryable or self._stopping.is_set():
+            must_split = failure.retryable and failure.splittable and len(calls) > 1
+            is_last = tries <= 1 and not must_split
+            if is_last or not failure.retryable or self._stopping.is_set():
                 tried = f" (after {self._tries} tries)" if failure.retryable else ""
                 raise failure.kind(f"{failure}{tried}; check the RPC endpoint") from failure
             self._turn += 1
             wait = self._backoff.seconds(self._tries - tries + 1)
             self._stopping.wait(min(max(wait, failure.retry_after or 0.0), _MAX_WAIT))
-            must_split = failure.splittable and len(calls) > 1
         if not must_split:
             return self._send_batch(calls, read, tries - 1)
+        # A smaller batch is another request, not another try: halving must not use up the tries.
         middle = len(calls) // 2
         halves = calls[:middle], calls[middle:]
-        return [part for half in halves for part in self._send_batch(half, read, tries - 1)]
+        return [part for half in halves for part in self._send_batch(half, read, tries)]
 
     def _send(self, endpoint: Endpoint, calls: Sequence[RpcCall]) -> bytes:
         where = f"{calls[0]} at {endpoint.label}"

@@ -2,6 +2,7 @@
 
 from binascii import Error as HexError
 from binascii import unhexlify
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,37 @@ def parse_binary(texts: _Array, *, optional: bool = False) -> _Array:
     return _make_binary(len(texts), offsets, content, _make_validity(texts))
 
 
+def split_texts(texts: _Array) -> list[str | None]:
+    """Return the texts of a column, faster than `to_pylist`."""
+    if len(texts) == 0:
+        return []
+    _, offsets_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4)
+    content = bytes(memoryview(data_buffer or b"")[offsets[0] : offsets[-1]]).decode()
+    borders = (offsets - offsets[0]).tolist()
+    values: list[str | None] = [content[a:b] for a, b in pairwise(borders)]
+    for row in np.flatnonzero(np.asarray(texts.is_null())) if texts.null_count else ():
+        values[row] = None
+    return values
+
+
+def parse_fixed(texts: _Array, *, length: int, prefix: int) -> _Array:
+    """Parse values of `length` bytes, and put a byte before each. Raises ValueError."""
+    data, starts, lengths = _read_texts(texts, optional=False)
+    wrong = np.flatnonzero(lengths != 2 * length + 2)
+    if len(wrong):
+        size = (int(lengths[wrong[0]]) - 2) / 2
+        raise ValueError(f"a value of {size:g} bytes instead of {length}")
+    data = data.copy()
+    data[starts], data[starts + 1] = b"%02x" % prefix  # instead of 0x
+    try:
+        content = unhexlify(data.tobytes())
+    except HexError as error:
+        raise ValueError(f"not hexadecimal: {error}") from error
+    offsets = np.arange(0, (length + 1) * len(texts) + 1, length + 1, dtype=np.int32)
+    return _make_binary(len(texts), offsets, content, None)
+
+
 def parse_integers(texts: _Array, *, optional: bool = False) -> _Array:
     """Parse quantities to int64. Raises ValueError, or OverflowError above 63 bits."""
     data, starts, lengths = _read_texts(texts, optional)
@@ -43,6 +75,38 @@ def parse_integers(texts: _Array, *, optional: bool = False) -> _Array:
         raise OverflowError("a quantity of more than 63 bits")
     buffer = pa.py_buffer(values.astype(np.int64))
     return pa.Array.from_buffers(pa.int64(), len(texts), [_make_validity(texts), buffer])
+
+
+def parse_minimal_bytes(texts: _Array, *, optional: bool = False) -> _Array:
+    """Parse quantities to big-endian bytes without leading zeros; null becomes empty if `optional`."""
+    data, starts, lengths = _read_texts(texts, optional)
+    if np.any(lengths == 2):
+        raise ValueError("a quantity without digits")
+    present = lengths > 0
+    firsts = starts[present]
+    is_zero = data[firsts + 2] == _ZERO
+    if np.any(is_zero & (lengths[present] > 3)):
+        # Some nodes pad quantities with zeros.
+        return parse_minimal_bytes(_strip_zeros(texts), optional=optional)
+    is_odd = (lengths[present] % 2 == 1) & ~is_zero
+    data, keep = data.copy(), np.ones(len(data), np.bool_)
+    keep[firsts] = False
+    keep[firsts[~is_odd] + 1] = False
+    data[firsts[is_odd] + 1] = _ZERO  # the x becomes the digit that makes the number even
+    keep[firsts[is_zero] + 2] = False
+    try:
+        content = unhexlify(data[keep].tobytes())
+    except HexError as error:
+        raise ValueError("a quantity that is not hexadecimal") from error
+    sizes = np.zeros(len(texts), np.int64)
+    sizes[present] = np.where(is_zero, 0, (lengths[present] - 1) // 2)
+    offsets = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return _make_binary(len(texts), offsets, content, None)
+
+
+def _strip_zeros(texts: _Array) -> _Array:
+    return pc.replace_substring_regex(texts, "^0x0+([0-9a-fA-F])", r"0x\1")
 
 
 def parse_wide_integers(texts: _Array) -> tuple[_Array, _Array, _Array]:

@@ -1,12 +1,15 @@
 """Call one JSON-RPC endpoint over a persistent connection."""
 
 import base64
+import gzip
 import http.client
 import socket
 import ssl
 import time
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import cache
 from math import inf
 from threading import Event, Lock
@@ -59,13 +62,18 @@ class Endpoint:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadTask("RPC endpoint: must be an http:// or https:// URL")
+        self.url = url
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port or (443 if self._tls else 80)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._timeout = timeout
         self._rate_limit = _parse_rate_limit(url, parts.fragment)
-        self._headers = {"Content-Type": "application/json", **_make_authorization(parts)}
+        self._headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "gzip",
+            **_make_authorization(parts),
+        }
         self._connection: http.client.HTTPConnection | None = None
 
     @property
@@ -103,10 +111,14 @@ class Endpoint:
         try:
             connection.request("POST", self._target, body, self._headers)
             response = connection.getresponse()
-            wait = response.headers.get("Retry-After", "")
-            return RpcResponse(
-                response.status, response.read(), float(wait) if wait.isdecimal() else None
-            )
+            body = response.read()
+            if response.headers.get("Content-Encoding", "").lower() == "gzip":
+                body = gzip.decompress(body)
+            wait = parse_retry_after(response.headers.get("Retry-After", ""))
+            return RpcResponse(response.status, body, wait)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self.close()
+            raise http.client.HTTPException(f"damaged gzip content: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -125,6 +137,17 @@ class Endpoint:
         connection.sock.settimeout(self._timeout)
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def parse_retry_after(text: str) -> float | None:
+    """The seconds to wait: a number, or an HTTP date. None if it is neither."""
+    if text.isdecimal():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, moment.timestamp() - time.time())
 
 
 def _parse_rate_limit(url: str, fragment: str) -> RateLimit | None:

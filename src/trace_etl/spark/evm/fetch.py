@@ -4,14 +4,17 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from threading import Lock, local
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
-from trace_etl.spark.errors import ChainMismatch, RpcRefused
+from trace_etl.api.task.verification import RejectedAnswer, VerifiedRange
+from trace_etl.dag.chain_rules import RULES_VERSION, VerifyRules
+from trace_etl.spark.errors import ChainMismatch, RpcRefused, VerificationFailed
 from trace_etl.spark.evm import shapes
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.checks import (
@@ -21,11 +24,17 @@ from trace_etl.spark.evm.checks import (
     check_numbers,
     check_receipts,
     check_traces,
+    check_transactions,
+    check_uncles,
 )
+from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.client import RpcClient
 from trace_etl.spark.evm.columns import list_lengths, parse_integers
-from trace_etl.spark.evm.tables import BlockChunk
+from trace_etl.spark.evm.set_aside import SET_ASIDE
+from trace_etl.spark.verify.verifier import Verifier
 
+_log = structlog.stdlib.get_logger()
+DEFAULT_RULES = VerifyRules()
 _Array = Any  # pyarrow ships no types
 _INITIAL_BATCH = 10
 # Tries of eth_getLogs before the range is halved: nodes report "too much" in many ways, so any
@@ -72,23 +81,45 @@ class BatchSizer:
 
 
 class RangeReader:
-    """Reads ranges of blocks in order, with concurrent requests. Use it in a `with` block."""
+    """Reads ranges of blocks in order, with concurrent requests. Use it in a `with` block.
 
-    def __init__(self, source: RpcSource, tables: Sequence[str]) -> None:
+    Every chunk is verified by `rules` before it is returned.
+    """
+
+    def __init__(
+        self,
+        source: RpcSource,
+        tables: Sequence[str],
+        rules: VerifyRules = DEFAULT_RULES,
+        *,
+        is_detailed: bool = False,
+    ) -> None:
         self._source = source
+        self._rules = rules
+        self._verifier = Verifier(rules)
         self._wants_transactions = "transactions" in tables
         self._wants_logs = "logs" in tables
         self._wants_traces = "traces" in tables
+        self._wants_uncles = "uncles" in tables
+        has_root = rules.includes("receipts_root")
+        self._wants_receipts = self._wants_transactions or (self._wants_logs and has_root)
         self._shape = shapes.block(
             transactions=self._wants_transactions,
-            hashes=self._wants_traces,
+            hashes=self._wants_traces or self._wants_receipts,
             withdrawals="withdrawals" in tables,
+            uncles=self._wants_uncles,
+            is_signed=is_detailed or rules.includes("transactions_root") or rules.senders,
         )
+        is_checked = rules.level == "roots" or rules.has_state_sync
+        self._receipt_shape = shapes.receipt(is_detailed=is_detailed or is_checked)
         self._sizer = BatchSizer(source.batch)
         self._pool = ThreadPoolExecutor(source.concurrency, "evm-fetch")
         self._local = local()
         self._clients: list[RpcClient] = []
         self._has_block_receipts = True
+        self._borders: list[tuple[int, int, str, str, str]] = []
+        self._endpoints: set[str] = set()
+        self._rejected: list[RejectedAnswer] = []
 
     def __enter__(self) -> "RangeReader":
         return self
@@ -113,6 +144,8 @@ class RangeReader:
         """Yield all blocks from `start` to `end` in order; check that they form a chain."""
         waiting: deque[Future[BlockChunk]] = deque()
         parent: str | None = None
+        self._borders, self._rejected = [], []
+        self._endpoints = set()
         try:
             while start <= end or waiting:
                 while start <= end and len(waiting) < self._source.concurrency:
@@ -122,10 +155,55 @@ class RangeReader:
                 chunk = waiting.popleft().result()
                 check_links(chunk.blocks, parent)
                 parent = chunk.blocks.field("hash")[-1].as_py()
+                self._record_borders(chunk)
                 yield chunk
         finally:
             for future in waiting:  # the caller stopped early
                 future.cancel()
+
+    def verified(self) -> VerifiedRange:
+        """What was verified of the chunks that were read, which must be consecutive."""
+        first, last = self._borders[0], self._borders[-1]
+        return VerifiedRange(
+            start=first[0],
+            end=last[1],
+            level=self._rules.level,
+            checks=list(self._list_checks()),
+            rules_version=RULES_VERSION,
+            exceptions=list(self._rules.exceptions),
+            endpoints=sorted(self._endpoints),
+            rejected=list(self._rejected),
+            first_parent_hash=first[2],
+            first_hash=first[3],
+            last_hash=last[4],
+        )
+
+    def _list_checks(self) -> Iterator[str]:
+        """The checks that apply to the tables that are read."""
+        needed = {
+            "transactions_root": self._wants_transactions,
+            "gas_price": self._wants_transactions,
+            "senders": self._wants_transactions,
+            "receipts_root": self._wants_receipts,
+            "gas_used": self._wants_receipts,
+            "logs_bloom": self._wants_receipts or self._wants_logs,
+            "log_indices": self._wants_receipts or self._wants_logs,
+            "withdrawals_root": self._shape.get_field_index("withdrawals") >= 0,
+            "uncles_hash": self._wants_uncles,
+        }
+        return (check for check in self._rules.checks() if needed.get(check, True))
+
+    def _record_borders(self, chunk: BlockChunk) -> None:
+        column = chunk.blocks.field
+        self._borders[1:] = [
+            (
+                int(column("number")[0].as_py(), 16),
+                int(column("number")[-1].as_py(), 16),
+                column("parentHash")[0].as_py().lower(),
+                column("hash")[0].as_py().lower(),
+                column("hash")[-1].as_py().lower(),
+            )
+        ]
 
     @property
     def _client(self) -> RpcClient:
@@ -153,52 +231,95 @@ class RangeReader:
         return chunk
 
     def _fetch_consistent(self, client: RpcClient, numbers: range) -> BlockChunk:
-        """Read from the first endpoint with consistent answers. Raises the last one's error."""
-        for remaining in reversed(range(len(self._source.urls))):
+        """Read from the first endpoint with valid answers. Raises the errors of all endpoints."""
+        errors: list[ChainMismatch] = []
+        for _ in self._source.urls:
+            client.answered.clear()
+            label = client.label
             try:
-                with _name_endpoint(client, numbers[0], numbers[-1]):
-                    return self._read_chunk(client, numbers)
-            except ChainMismatch:
-                if not remaining:
-                    raise
+                with _name_endpoint(label, numbers[0], numbers[-1]):
+                    chunk = self._read_chunk(client, numbers)
+                    self._verifier.check(chunk)
+                self._endpoints.update(endpoint.label for endpoint in client.answered)
+                return chunk
+            except ChainMismatch as error:
+                errors.append(error)
+                if isinstance(error, VerificationFailed):
+                    self._reject(client, error)
                 client.use_next_endpoint()
-        raise AssertionError("there is at least one endpoint")
+        texts = dict.fromkeys(str(error) for error in errors)
+        raise type(errors[-1])("; ".join(texts)) from errors[-1]
+
+    def _reject(self, client: RpcClient, error: VerificationFailed) -> None:
+        """Set the endpoint aside, unless several contributed to the answer."""
+        evidence = error.evidence
+        assert evidence is not None
+        if len(client.answered) == 1 and len(self._source.urls) > 1:
+            SET_ASIDE.add(next(iter(client.answered)).url)
+        labels = ", ".join(sorted(endpoint.label for endpoint in client.answered))
+        rejected = RejectedAnswer(endpoint=labels, **asdict(evidence))
+        self._rejected.append(rejected)
+        _log.warning("answer_rejected", **rejected.model_dump())
 
     def _read_chunk(self, client: RpcClient, numbers: range) -> BlockChunk:
-        read = self._read_full_blocks if self._wants_transactions else self._read_headers
-        chunk = read(client, numbers)
-        return self._add_traces(client, numbers, chunk) if self._wants_traces else chunk
-
-    def _read_full_blocks(self, client: RpcClient, numbers: range) -> BlockChunk:
-        calls = [RpcCall("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
+        method = "eth_getBlockByNumber"
+        calls = [RpcCall(method, (hex(number), self._wants_transactions)) for number in numbers]
         blocks = client.columns(calls, self._shape)
         check_numbers(blocks, numbers)
-        transactions = blocks.field("transactions")
-        transaction_counts = list_lengths(transactions)
-        receipts, receipt_counts = self._read_receipts(
-            client, numbers, transactions.flatten(), transaction_counts
+        chunk = BlockChunk(blocks)
+        if self._wants_receipts:
+            chunk = self._add_receipts(client, numbers, chunk)
+        elif self._wants_logs:
+            logs, per_block = _sort_logs(self._read_logs(client, numbers), numbers)
+            check_logs(blocks, logs, per_block)
+            check_empty_blooms(blocks, per_block)
+            chunk = replace(chunk, fetched_logs=logs)
+        if self._wants_uncles:
+            chunk = replace(chunk, uncles=self._read_uncles(client, blocks))
+        return self._add_traces(client, numbers, chunk) if self._wants_traces else chunk
+
+    def _add_receipts(self, client: RpcClient, numbers: range, chunk: BlockChunk) -> BlockChunk:
+        lists = chunk.blocks.field("transactions")
+        counts, rows = list_lengths(lists), lists.flatten()
+        if self._wants_transactions:
+            check_transactions(chunk.blocks, rows, counts)
+        hashes = rows.field("hash") if self._wants_transactions else rows
+        receipts, receipt_counts = self._read_receipts(client, numbers, hashes, counts)
+        check_receipts(chunk.blocks, hashes, counts, receipts, receipt_counts)
+        chunk = replace(
+            chunk,
+            transactions=rows if self._wants_transactions else None,
+            receipts=receipts,
+            receipt_counts=counts,
         )
-        check_receipts(blocks, transaction_counts, receipts, receipt_counts)
-        logs = receipts.field("logs")
-        starts = np.concatenate([[0], np.cumsum(list_lengths(logs))])
-        edges = starts[np.concatenate([[0], np.cumsum(transaction_counts)])]
-        check_logs(blocks, logs.flatten(), np.diff(edges))
-        return BlockChunk(blocks, transactions.flatten(), receipts, logs.flatten())
+        check_logs(chunk.blocks, chunk.logs, chunk.logs_per_block)
+        return chunk
 
     def _read_receipts(
-        self, client: RpcClient, numbers: range, transactions: _Array, transaction_counts: Any
+        self, client: RpcClient, numbers: range, hashes: _Array, counts: Any
     ) -> tuple[_Array, Any]:
         """Read the receipts of all blocks, and count those of each block."""
         if self._has_block_receipts:
             calls = [RpcCall("eth_getBlockReceipts", (hex(number),)) for number in numbers]
             try:
-                lists = client.columns(calls, shapes.RECEIPTS)
+                lists = client.columns(calls, pa.list_(self._receipt_shape))
                 return lists.flatten(), list_lengths(lists)
             except UnsupportedMethod:
                 self._has_block_receipts = False
-        hashes = transactions.field("hash").to_pylist()
-        calls = [RpcCall("eth_getTransactionReceipt", (name,)) for name in hashes]
-        return client.columns(calls, shapes.RECEIPT), transaction_counts
+        calls = [RpcCall("eth_getTransactionReceipt", (name,)) for name in hashes.to_pylist()]
+        return client.columns(calls, self._receipt_shape), counts
+
+    def _read_uncles(self, client: RpcClient, blocks: _Array) -> _Array:
+        lists = blocks.field("uncles")
+        counts = list_lengths(lists).tolist()
+        calls = [
+            RpcCall("eth_getUncleByBlockNumberAndIndex", (number, hex(index)))
+            for number, count in zip(blocks.field("number").to_pylist(), counts, strict=True)
+            for index in range(count)
+        ]
+        uncles = client.columns(calls, shapes.HEADER)
+        check_uncles(blocks, lists.flatten(), uncles, counts)
+        return uncles
 
     def _add_traces(self, client: RpcClient, numbers: range, chunk: BlockChunk) -> BlockChunk:
         calls = [RpcCall("trace_block", (hex(number),)) for number in numbers]
@@ -210,18 +331,6 @@ class RangeReader:
             ) from error
         check_traces(chunk.blocks, lists.flatten(), list_lengths(lists))
         return replace(chunk, traces=lists.flatten())
-
-    def _read_headers(self, client: RpcClient, numbers: range) -> BlockChunk:
-        calls = [RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
-        blocks = client.columns(calls, self._shape)
-        check_numbers(blocks, numbers)
-        empty = pa.array([], shapes.LOG)
-        if not self._wants_logs:
-            return BlockChunk(blocks, empty, empty, empty)
-        logs, per_block = _sort_logs(self._read_logs(client, numbers), numbers)
-        check_logs(blocks, logs, per_block)
-        check_empty_blooms(blocks, per_block)
-        return BlockChunk(blocks, empty, empty, logs)
 
     def _read_logs(self, client: RpcClient, numbers: range) -> _Array:
         """Read the logs of a range; halve the range if the node refuses it."""
@@ -252,14 +361,18 @@ def _sort_logs(logs: _Array, numbers: range) -> tuple[_Array, Any]:
 
 
 @contextmanager
-def _name_endpoint(client: RpcClient, start: int, end: int) -> Generator[None]:
+def _name_endpoint(label: str, start: int, end: int) -> Generator[None]:
     """Add the endpoint to a ChainMismatch; turn parse errors into ChainMismatch."""
     try:
         yield
+    except VerificationFailed as error:
+        named = VerificationFailed(f"{error} from the RPC endpoint {label}")
+        named.evidence = error.evidence
+        raise named from error
     except ChainMismatch as error:
-        raise ChainMismatch(f"{error}; check the RPC endpoint {client.label}") from error
+        raise ChainMismatch(f"{error}; check the RPC endpoint {label}") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise ChainMismatch(
-            f"blocks {start} to {end} at {client.label}: unexpected JSON structure ({error}); "
+            f"blocks {start} to {end} at {label}: unexpected JSON structure ({error}); "
             "check the RPC endpoint"
         ) from error

@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trace_etl.dag.chain_rules import LEVELS, VerifyRules, check_exceptions
 from trace_etl.spark.errors import BadTask
-from trace_etl.spark.evm.fetch import RpcSource
+from trace_etl.spark.evm.fetch import DEFAULT_RULES, RpcSource
 from trace_etl.spark.evm.tables import SCHEMAS
 
 BUNDLE = "bundle"
 LINKS = "links"
 """A pseudo-table of a bundle: the number, hash and parent hash of each block."""
+VERIFIED = "_verified"
+"""A pseudo-table of a bundle: what was verified of its blocks, as JSON."""
 _DEFAULT_PARTITION = 1000
 _DEFAULT_BLOCKS_PER_BATCH = 1000
 _DEFAULT_REORG_DEPTH = 64
@@ -30,6 +33,7 @@ class EvmOptions:
     partition_size: int
     blocks_per_batch: int = _DEFAULT_BLOCKS_PER_BATCH
     reorg_depth: int = _DEFAULT_REORG_DEPTH
+    rules: VerifyRules = DEFAULT_RULES
     starting_offset: Mapping[str, Any] | None = None
     """Offset at which a stream resumes; None means at `start`."""
 
@@ -59,6 +63,7 @@ class EvmOptions:
                 options, "blocks_per_batch", _DEFAULT_BLOCKS_PER_BATCH, minimum=1
             ),
             reorg_depth=_parse_number(options, "reorg_depth", _DEFAULT_REORG_DEPTH, minimum=1),
+            rules=_parse_rules(options),
             starting_offset=_parse_offset(options),
         )
 
@@ -76,6 +81,17 @@ def _parse_offset(options: Mapping[str, str]) -> Mapping[str, Any] | None:
     except (ValueError, TypeError, KeyError) as error:
         raise BadTask("evm option starting_offset: is not an offset of this source") from error
     return offset
+
+
+def _parse_rules(options: Mapping[str, str]) -> VerifyRules:
+    level = options.get("verify", DEFAULT_RULES.level)
+    if level not in LEVELS:
+        raise BadTask(f"evm option verify: must be one of {', '.join(LEVELS)}, not {level!r}")
+    try:
+        exceptions = check_exceptions(options.get("exceptions", "").replace(",", " ").split())
+    except ValueError as error:
+        raise BadTask(f"evm option exceptions: {error}") from error
+    return VerifyRules(level, tuple(exceptions), options.get("verify_senders", "false") == "true")
 
 
 def _parse_source(options: Mapping[str, str]) -> RpcSource:

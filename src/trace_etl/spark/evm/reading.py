@@ -7,10 +7,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import parse_binary, parse_integers
 from trace_etl.spark.evm.fetch import RangeReader
-from trace_etl.spark.evm.options import BUNDLE, LINKS, EvmOptions
-from trace_etl.spark.evm.tables import BlockChunk, build_table
+from trace_etl.spark.evm.options import BUNDLE, LINKS, VERIFIED, EvmOptions
+from trace_etl.spark.evm.tables import build_table
 from trace_etl.spark.session.executors import freeze_imports
 
 # A bundle carries several tables of one fetch. Each row is one table's rows of a few blocks, as
@@ -34,13 +35,17 @@ class BlockRange(InputPartition):
 def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
     """Yield the record batches of a partition, in chain order."""
     assert isinstance(partition, BlockRange)
-    with RangeReader(options.source, options.tables) as reader:
+    with RangeReader(options.source, options.tables, options.rules) as reader:
         chain_id = reader.chain_id()
         for chunk in reader.chunks(partition.start, partition.end):
             if options.dataset == BUNDLE:
                 yield _build_bundle(options.tables, chunk, chain_id)
             else:
                 yield build_table(options.dataset, chunk, chain_id)
+        if options.dataset == BUNDLE:
+            yield _make_bundle(
+                [VERIFIED], [reader.verified().model_dump_json().encode()], partition.start
+            )
     freeze_imports()
 
 
@@ -60,6 +65,10 @@ def _pack_slice(batch: Any) -> bytes:
 def _build_bundle(tables: Sequence[str], chunk: BlockChunk, chain_id: int) -> Any:
     first = int(chunk.blocks.field("number")[0].as_py(), 16)
     slices = [_pack_slice(_build_slice(table, chunk, chain_id)) for table in tables]
+    return _make_bundle(tables, slices, first)
+
+
+def _make_bundle(tables: Sequence[str], slices: Sequence[bytes], first: int) -> Any:
     return pa.RecordBatch.from_arrays(
         [
             pa.array(list(tables), pa.string()),

@@ -91,7 +91,7 @@ class EvmStreamReader(DataSourceStreamReader):
     def _open_tip(self) -> TipReader:
         """Open the reader once, to reuse its connections."""
         if self._tip is None:
-            self._tip = TipReader(self._options.source, ("blocks",))
+            self._tip = TipReader(self._options.source, ("blocks",), self._options.rules)
         return self._tip
 
 

@@ -1,14 +1,15 @@
 """Build the tables of a chain, with cryo's column names and types that all readers share."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trace_etl.dag.chain_tables import CHAIN_TABLES
 from trace_etl.data.columns import declared_arrow_type
 from trace_etl.spark.errors import ChainMismatch
+from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import (
     count_bytes,
     join_lists,
@@ -20,115 +21,10 @@ from trace_etl.spark.evm.columns import (
     take_nth,
 )
 
-_LONG, _BYTES, _TEXT, _DOUBLE, _FLAG = map(
-    declared_arrow_type, ("long", "binary", "string", "double", "boolean")
-)
-
 SCHEMAS: dict[str, Any] = {
-    "blocks": pa.schema(
-        [
-            ("block_hash", _BYTES),
-            ("author", _BYTES),
-            ("block_number", _LONG),
-            ("gas_used", _LONG),
-            ("extra_data", _BYTES),
-            ("timestamp", _LONG),
-            ("base_fee_per_gas", _LONG),
-            ("chain_id", _LONG),
-        ]
-    ),
-    "transactions": pa.schema(
-        [
-            ("block_number", _LONG),
-            ("transaction_index", _LONG),
-            ("transaction_hash", _BYTES),
-            ("nonce", _LONG),
-            ("from_address", _BYTES),
-            ("to_address", _BYTES),
-            ("value_binary", _BYTES),
-            ("value_string", _TEXT),
-            ("value_f64", _DOUBLE),
-            ("input", _BYTES),
-            ("gas_limit", _LONG),
-            ("gas_used", _LONG),
-            ("gas_price", _LONG),
-            ("transaction_type", _LONG),
-            ("max_priority_fee_per_gas", _LONG),
-            ("max_fee_per_gas", _LONG),
-            ("success", _FLAG),
-            ("n_input_bytes", _LONG),
-            ("n_input_zero_bytes", _LONG),
-            ("n_input_nonzero_bytes", _LONG),
-            ("chain_id", _LONG),
-        ]
-    ),
-    "logs": pa.schema(
-        [
-            ("block_number", _LONG),
-            ("transaction_index", _LONG),
-            ("log_index", _LONG),
-            ("transaction_hash", _BYTES),
-            ("address", _BYTES),
-            ("topic0", _BYTES),
-            ("topic1", _BYTES),
-            ("topic2", _BYTES),
-            ("topic3", _BYTES),
-            ("data", _BYTES),
-            ("n_data_bytes", _LONG),
-            ("chain_id", _LONG),
-        ]
-    ),
-    "traces": pa.schema(
-        [
-            ("action_from", _BYTES),
-            ("action_to", _BYTES),
-            ("action_value", _TEXT),
-            ("action_gas", _LONG),
-            ("action_input", _BYTES),
-            ("action_call_type", _TEXT),
-            ("action_init", _BYTES),
-            ("action_reward_type", _TEXT),
-            ("action_type", _TEXT),
-            ("result_gas_used", _LONG),
-            ("result_output", _BYTES),
-            ("result_code", _BYTES),
-            ("result_address", _BYTES),
-            ("trace_address", _TEXT),
-            ("subtraces", _LONG),
-            ("transaction_index", _LONG),
-            ("transaction_hash", _BYTES),
-            ("block_number", _LONG),
-            ("block_hash", _BYTES),
-            ("error", _TEXT),
-            ("chain_id", _LONG),
-            ("action_value_binary", _BYTES),
-            ("action_value_f64", _DOUBLE),
-        ]
-    ),
-    # cryo has no table of withdrawals; these names follow the node's fields.
-    "withdrawals": pa.schema(
-        [
-            ("block_number", _LONG),
-            ("block_hash", _BYTES),
-            ("withdrawal_index", _LONG),
-            ("validator_index", _LONG),
-            ("address", _BYTES),
-            ("amount_gwei", _LONG),
-            ("chain_id", _LONG),
-        ]
-    ),
+    table: pa.schema([(column.name, declared_arrow_type(column.type)) for column in columns])
+    for table, columns in CHAIN_TABLES.items()
 }
-
-
-@dataclass(frozen=True)
-class BlockChunk:
-    """Consecutive, checked blocks as the node returned them; receipts match the transactions."""
-
-    blocks: Any
-    transactions: Any
-    receipts: Any
-    logs: Any
-    traces: Any = None
 
 
 def build_table(table: str, chunk: BlockChunk, chain_id: int) -> Any:

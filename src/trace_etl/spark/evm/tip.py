@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trace_etl.dag.chain_rules import VerifyRules
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, RpcRefused
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
-from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.chunk import BlockChunk
+from trace_etl.spark.evm.fetch import DEFAULT_RULES, RangeReader, RpcSource
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
-from trace_etl.spark.evm.tables import BlockChunk
 
 _INITIAL_FORK_SEARCH = 16
 
@@ -37,10 +38,12 @@ class Advance:
 class TipReader:
     """Follows one chain. Use it in a `with` block; do not share it between threads."""
 
-    def __init__(self, source: RpcSource, tables: Sequence[str]) -> None:
+    def __init__(
+        self, source: RpcSource, tables: Sequence[str], rules: VerifyRules = DEFAULT_RULES
+    ) -> None:
         source = replace(source, spread=False)
-        self._blocks = RangeReader(source, tables)
-        self._headers = RangeReader(source, ("blocks",))
+        self._blocks = RangeReader(source, tables, rules)
+        self._headers = RangeReader(source, ("blocks",), rules)
         self._has_finality = True
 
     def __enter__(self) -> "TipReader":

@@ -22,8 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from trace_etl.dag.chain_rules import VerifyRules
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, OperatorError
-from trace_etl.spark.evm.fetch import RpcSource
+from trace_etl.spark.evm.fetch import DEFAULT_RULES, RpcSource
 from trace_etl.spark.evm.options import BUNDLE, LINKS
 from trace_etl.spark.evm.reading import unpack_slice
 from trace_etl.spark.evm.recent_blocks import BlockRef, LinkedBlock
@@ -57,6 +58,8 @@ class StreamingFollower:
     source: RpcSource
     directory: Path
     """Parent of the queries' temporary checkpoints."""
+    rules: VerifyRules = DEFAULT_RULES
+    """What the executors verify."""
     check_interval: float = 2.0
     """Seconds between checks of the tip from this process, which detect a stalled query."""
     _lock: Lock = field(default_factory=Lock, init=False)
@@ -126,6 +129,9 @@ class StreamingFollower:
             .option("partition_size", source.batch)
             .option("blocks_per_batch", follower.plan.batch)
             .option("reorg_depth", _REORG_DEPTH)
+            .option("verify", self.rules.level)
+            .option("exceptions", ",".join(self.rules.exceptions))
+            .option("verify_senders", str(self.rules.senders).lower())
         )
         if follower.recent.last is not None:
             reader = reader.option("starting_offset", json.dumps(offset_at(follower.recent)))

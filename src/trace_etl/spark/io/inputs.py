@@ -17,6 +17,7 @@ from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.errors import BadTask, InputMissing
 from trace_etl.spark.io.column_names import quote_name
+from trace_etl.spark.io.object_source import read_objects
 from trace_etl.spark.io.scan import Limit, Scan
 from trace_etl.spark.io.storage import file_key
 
@@ -54,13 +55,15 @@ def load(
         for part, marker in zip(partitions, markers, strict=False)
         for file in marker.files
     ]
+    if not all(key.endswith(".parquet") for key in keys):
+        raise BadTask(f"input {task_input.name} has CSV or JSON files, which no job can read")
     is_small = sum(marker.bytes for marker in markers) <= _SMALL_BYTES
     limits = [] if _are_inside(partitions, scope) else _list_limits(schema, scope)
     conditions = [*map(_to_condition, limits), *where_columns(task_input, schema)]
-    frame = _filter_rows(_read_files(spark, schema, [store.uri(key) for key in keys]), conditions)
     scan = Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
+    frame = _filter_rows(_read_files(spark, schema, scan), conditions)
     # The `where` of an edge compares by the rules of SQL, which Arrow does not have.
-    can_scan = bool(keys) and not task_input.where and all(key.endswith(".parquet") for key in keys)
+    can_scan = bool(keys) and not task_input.where
     return Input(
         task_input.name,
         frame.coalesce(1) if is_small else frame,
@@ -120,10 +123,13 @@ def _parse_struct(columns: tuple[tuple[str, str], ...]) -> StructType:
     return cast("StructType", StructType.fromDDL(ddl))
 
 
-def _read_files(spark: SparkSession, schema: StructType, uris: list[str]) -> DataFrame:
-    if not uris:
+def _read_files(spark: SparkSession, schema: StructType, scan: Scan) -> DataFrame:
+    if not scan.keys:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*uris)
+    paths = [path for key in scan.keys if (path := scan.store.jvm_path(key)) is not None]
+    if len(paths) == len(scan.keys):
+        return spark.read.schema(schema).parquet(*paths)
+    return read_objects(spark, schema, scan)
 
 
 def _filter_rows(frame: DataFrame, conditions: list[Column]) -> DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import ge, gt, le
+from operator import eq, ge, gt, le, lt
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from trace_etl.objects.store import ObjectStore
 
 _BATCH_ROWS = 50_000
-_OPERATORS = {">=": ge, ">": gt, "<=": le}
+_OPERATORS = {"=": eq, ">=": ge, ">": gt, "<=": le, "<": lt}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,15 @@ class Scan:
 
     def where(self, column: str, values: Sequence[Any]) -> "Scan":
         """Keep only rows whose column has one of these values."""
-        return replace(self, limits=(*self.limits, Limit(column, "in", list(values))))
+        return self.limit(Limit(column, "in", list(values)))
+
+    def limit(self, limit: Limit) -> "Scan":
+        """Keep only rows that meet one more condition."""
+        return replace(self, limits=(*self.limits, limit))
+
+    def only(self, key: str) -> "Scan":
+        """Read only one of the files."""
+        return replace(self, keys=(key,))
 
     def batches(self) -> Iterator[Any]:
         """Read the rows, file by file; skip row groups whose statistics exclude them.
@@ -64,14 +72,9 @@ class Scan:
 
     def _list_row_groups(self) -> Iterator[Any]:
         """Yield the row groups that may have matching rows, in order."""
-        source = ds.dataset(
-            [self.store.arrow_path(key) for key in self.keys],
-            schema=self.schema,
-            format="parquet",
-            filesystem=self.store.arrow_filesystem(),
-        )
-        condition = self._make_filter()
-        for file in source.get_fragments(filter=condition):
+        parquet, condition = ds.ParquetFileFormat(), self._make_filter()
+        for key in self.keys:
+            file = parquet.make_fragment(self.store.open_input(key))
             yield from file.split_by_row_group(filter=condition, schema=self.schema)
 
     def _make_filter(self) -> Any:

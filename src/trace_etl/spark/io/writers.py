@@ -15,9 +15,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from trace_etl.api.task.events import Invalidation
 from trace_etl.api.task.lifecycle import SuccessFile, SuccessMarker
 from trace_etl.api.task.payload import Storage
+from trace_etl.api.task.verification import Disconnected, VerifiedRange, join_ranges
 from trace_etl.objects.markers import write_marker
 from trace_etl.objects.store import ObjectStore
-from trace_etl.spark.errors import report_errors
+from trace_etl.spark.errors import ChainMismatch, report_errors
+from trace_etl.spark.evm.options import VERIFIED
 from trace_etl.spark.evm.source import unpack_slice
 from trace_etl.spark.io.column_names import map_batches
 from trace_etl.spark.io.parquet import ParquetFile, WrittenFile, open_parquet_file
@@ -55,6 +57,21 @@ class OutputFile:
 
 
 @dataclass(frozen=True)
+class WrittenFiles:
+    """The file of each output, and what was verified of the blocks in them."""
+
+    files: Mapping[str, WrittenFile]
+    verified: Sequence[VerifiedRange] = ()
+
+    def join_verified(self) -> VerifiedRange | None:
+        """What was verified of the whole task. Raises ChainMismatch if its parts do not connect."""
+        try:
+            return join_ranges(self.verified) if self.verified else None
+        except Disconnected as error:
+            raise ChainMismatch(f"{error}; the chain changed during the read") from error
+
+
+@dataclass(frozen=True)
 class Frame:
     """One output as a DataFrame."""
 
@@ -71,12 +88,14 @@ class Frame:
     invalidations: Sequence[Invalidation] = ()
     """Invalidations of inputs, reported with the completion."""
 
-    def write(self, targets: Mapping[str, OutputFile]) -> dict[str, WrittenFile]:
+    def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
         target, schema = targets[self.output].with_suffix(self.suffix), self.schemas()[self.output]
         work = _FrameWriter(self.output, target, schema, self.is_archive)
         written = _run_job(map_batches(self._gather_rows(), work, _REPORT_TYPE))
         # Spark skips the whole plan when it can prove that there are no rows.
-        return written or {self.output: _write_file(target, schema, iter(()))}
+        if written.files:
+            return written
+        return WrittenFiles({self.output: _write_file(target, schema, iter(()))})
 
     def schemas(self) -> dict[str, Any]:
         return {self.output: to_arrow_schema(self.frame.schema, timezone="UTC")}
@@ -99,7 +118,7 @@ class Bundle:
     is_parallel: bool = False
     """The frame has several partitions; bring the slices of each table together."""
 
-    def write(self, targets: Mapping[str, OutputFile]) -> dict[str, WrittenFile]:
+    def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
         frame = self.frame
         if self.is_parallel:
             gathered = frame.repartition(len(self.tables), "table")
@@ -116,7 +135,7 @@ class Split:
 
     frame: DataFrame
     work: Callable[[Any], Iterable[tuple[str, Any]]]
-    """Turns a batch of the frame into batches of the outputs."""
+    """Turns a batch of the frame into batches of the outputs, or (VERIFIED, VerifiedRange)."""
     tables: Mapping[str, Any]
     """The Arrow schema of each output."""
     scan: Scan | None = None
@@ -124,7 +143,7 @@ class Split:
     is_archive: bool = False
     """Spend time on a smaller file: it is written once and read often."""
 
-    def write(self, targets: Mapping[str, OutputFile]) -> dict[str, WrittenFile]:
+    def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
         work = _SplitWriter(self.work, targets, self.tables, self.scan, self.is_archive)
         rows = _sort_rows(self.frame.coalesce(1))
         if self.scan is not None:
@@ -133,10 +152,14 @@ class Split:
             )  # one task, which reads the files itself
         written = _run_job(map_batches(rows, work, _REPORT_TYPE))
         # Spark skips the whole plan when it can prove that there are no rows.
-        return written or {
-            name: _write_file(targets[name], schema, iter(()))
-            for name, schema in self.tables.items()
-        }
+        if written.files:
+            return written
+        return WrittenFiles(
+            {
+                name: _write_file(targets[name], schema, iter(()))
+                for name, schema in self.tables.items()
+            }
+        )
 
     def schemas(self) -> dict[str, Any]:
         return dict(self.tables)
@@ -145,14 +168,18 @@ class Split:
 Result = Frame | Bundle | Split
 
 
-def mark_success(target: OutputFile, written: WrittenFile, schema: Any) -> None:
+def mark_success(
+    target: OutputFile, written: WrittenFile, schema: Any, verified: VerifiedRange | None = None
+) -> None:
     """Write the success marker beside a finished file."""
     columns = [
         {"name": field.name, "type": field.dataType.simpleString()}
         for field in from_arrow_schema(schema).fields
     ]
     file = SuccessFile(name=written.name, rows=written.rows, bytes=written.bytes)
-    marker = SuccessMarker(files=[file], rows=written.rows, bytes=written.bytes, schema=columns)
+    marker = SuccessMarker(
+        files=[file], rows=written.rows, bytes=written.bytes, schema=columns, verified=verified
+    )
     write_marker(target.store, target.storage.ref(), marker)
 
 
@@ -185,6 +212,7 @@ class _SplitWriter:
     @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         rows = list(batches) and self.scan.batches() if self.scan else batches
+        verified: list[str] = []
         with ExitStack() as stack:
             files = {
                 table: stack.enter_context(
@@ -196,11 +224,14 @@ class _SplitWriter:
                 writes = _PendingWrites(pool)
                 for batch in rows:
                     for table, piece in self.work(batch):
-                        writes.submit(files[table], piece)
+                        if table == VERIFIED:
+                            verified.append(piece.model_dump_json())
+                        else:
+                            writes.submit(files[table], piece)
                 writes.wait()
             written = [(table, file.finish()) for table, file in files.items()]
         freeze_imports()
-        yield _report_batch(written)
+        yield _report_batch(written, verified)
 
 
 class _PendingWrites:
@@ -233,14 +264,18 @@ class _BundleWriter:
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         with ExitStack() as stack:
             files: dict[str, ParquetFile] = {}
+            verified: list[str] = []
             for table, piece in _list_slices(batches):
+                if table == VERIFIED:
+                    verified.append(piece.to_pybytes().decode())
+                    continue
                 if table not in files:
                     file = _open_parquet(self.targets[table], self.schemas[table])
                     files[table] = stack.enter_context(file)
                 files[table].write(unpack_slice(piece))
             written = [(table, file.finish()) for table, file in files.items()]
         freeze_imports()
-        yield _report_batch(written)
+        yield _report_batch(written, verified)
 
 
 def _sort_rows(frame: DataFrame) -> DataFrame:
@@ -282,14 +317,22 @@ def _read_task_attempt() -> int:
     return context.attemptNumber() if context else 0
 
 
-def _report_batch(written: Sequence[tuple[str, WrittenFile]]) -> Any:
+def _report_batch(written: Sequence[tuple[str, WrittenFile]], verified: Sequence[str] = ()) -> Any:
     rows = [(output, file.name, file.rows, file.bytes) for output, file in written]
+    rows += [(VERIFIED, text, 0, 0) for text in verified]
     columns = list(zip(*rows, strict=True)) or [()] * len(_REPORT)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _REPORT, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
 
-def _run_job(frame: DataFrame) -> dict[str, WrittenFile]:
-    """Run the Spark job. It returns one row per file, never data."""
+def _run_job(frame: DataFrame) -> WrittenFiles:
+    """Run the Spark job. It returns one row per file or verified range, never data."""
     rows = cast("list[Any]", frame.collect())
-    return {row["output"]: WrittenFile(row["name"], row["rows"], row["bytes"]) for row in rows}
+    return WrittenFiles(
+        {
+            row["output"]: WrittenFile(row["name"], row["rows"], row["bytes"])
+            for row in rows
+            if row["output"] != VERIFIED
+        },
+        [VerifiedRange.model_validate_json(r["name"]) for r in rows if r["output"] == VERIFIED],
+    )

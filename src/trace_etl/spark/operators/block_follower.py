@@ -6,6 +6,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.dag.chain_rules import VerifyRules
 from trace_etl.dag.operators import FollowConfig
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
@@ -33,12 +34,12 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
         raise BadTask("block_follower: Postgres data is not configured; set TRACE_DATA_DSN")
     plan = _make_plan(context, config)
     source = RpcSource(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
-    kinds = [output.kind for output in plan.outputs]
-    with TipReader(source, kinds) as reader, connection.connect(dsn) as conn:
+    kinds, rules = [output.kind for output in plan.outputs], context.verify_rules(config)
+    with TipReader(source, kinds, rules) as reader, connection.connect(dsn) as conn:
         is_paused = context.link.is_paused if context.link else never_paused
         follower = ChainFollower(plan, reader, conn, context.emit, context.canceled, is_paused)
         if config.engine == "streaming":
-            _make_streaming_follower(context, follower, source).run()
+            _make_streaming_follower(context, follower, source, rules).run()
         else:
             follower.run()
     context.check()
@@ -46,7 +47,7 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
 
 
 def _make_streaming_follower(
-    context: OperatorContext, follower: ChainFollower, source: RpcSource
+    context: OperatorContext, follower: ChainFollower, source: RpcSource, rules: VerifyRules
 ) -> StreamingFollower:
     if is_connect(context.settings.master):
         # A Connect server would run `foreachBatch` in its own process, where the stream position
@@ -55,8 +56,8 @@ def _make_streaming_follower(
             "block_follower: `engine: streaming` does not work with Spark Connect; use "
             "`engine: loop`, or run Spark in the worker"
         )
-    spark = context.spark
-    return StreamingFollower(follower, spark, source, own_directory(context.settings.spark_dir))
+    directory = own_directory(context.settings.spark_dir)
+    return StreamingFollower(follower, context.spark, source, directory, rules)
 
 
 def _make_plan(context: OperatorContext, config: FollowConfig) -> FollowPlan:

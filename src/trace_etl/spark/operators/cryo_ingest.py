@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trace_etl.dag.chain_rules import VerifyRules
 from trace_etl.dag.operators import IngestConfig
 from trace_etl.spark.context import OperatorContext
-from trace_etl.spark.evm.fetch import RangeReader, RpcSource
-from trace_etl.spark.evm.options import BUNDLE
+from trace_etl.spark.evm.fetch import DEFAULT_RULES, RangeReader, RpcSource
+from trace_etl.spark.evm.options import BUNDLE, VERIFIED
 from trace_etl.spark.evm.tables import SCHEMAS, build_table
 from trace_etl.spark.io.writers import Bundle, Split
 
@@ -18,24 +19,39 @@ _BLOCKS_PER_TASK = 5000
 def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
     """Return the rows of the task's range, from the named RPC pool. Raises BadTask."""
     start, end = context.block_range()
-    urls = context.rpc_urls(config.rpc)
+    urls, rules = context.rpc_urls(config.rpc), context.verify_rules(config)
+    source = _make_source(context, urls, config)
     tables = {name: SCHEMAS[name] for name in context.outputs}
     if start // _BLOCKS_PER_TASK == end // _BLOCKS_PER_TASK:
         # One executor fetches and writes, so no row goes through the JVM.
-        fetch = FetchRange(RpcSource(urls, batch=config.batch), tuple(tables), start, end)
+        fetch = FetchRange(source, tuple(tables), start, end, rules)
         return Split(context.spark.range(0, 1, 1, 1), fetch, tables)  # one row, one task
     frame = (
         context.spark.read.format("evm")
-        .option("rpc_url", " ".join(urls))
+        .option("rpc_url", " ".join(source.urls))
         .option("dataset", BUNDLE)
         .option("tables", ",".join(context.outputs))
         .option("start", start)
         .option("end", end)
         .option("partition_size", _BLOCKS_PER_TASK)
         .option("batch", config.batch)
+        .option("verify", rules.level)
+        .option("exceptions", ",".join(rules.exceptions))
+        .option("verify_senders", str(rules.senders).lower())
         .load()
     )
     return Bundle(frame, tables, is_parallel=True)
+
+
+def _make_source(
+    context: OperatorContext, urls: tuple[str, ...], config: IngestConfig
+) -> RpcSource:
+    """All endpoints at once in the first attempt. Later attempts read from one endpoint each, in
+    turn, in case the endpoints serve different forks.
+    """
+    turn = (context.task.attempt - 1) % len(urls)
+    is_first = context.task.attempt == 1
+    return RpcSource((*urls[turn:], *urls[:turn]), batch=config.batch, spread=is_first)
 
 
 @dataclass(frozen=True)
@@ -46,10 +62,12 @@ class FetchRange:
     tables: tuple[str, ...]
     start: int
     end: int
+    rules: VerifyRules = DEFAULT_RULES
 
     def __call__(self, _: Any) -> Iterator[tuple[str, Any]]:
-        with RangeReader(self.source, self.tables) as reader:
+        with RangeReader(self.source, self.tables, self.rules) as reader:
             chain_id = reader.chain_id()
             for chunk in reader.chunks(self.start, self.end):
                 for table in self.tables:
                     yield table, build_table(table, chunk, chain_id)
+            yield VERIFIED, reader.verified()

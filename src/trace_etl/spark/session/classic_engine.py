@@ -150,7 +150,7 @@ def _ignore_disconnects(context: SparkContext) -> None:
     print_error = server.handle_error
 
     def handle_error(request: object, address: object) -> None:
-        if not isinstance(sys.exception(), EOFError):
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
             print_error(request, address)
 
     server.handle_error = handle_error

@@ -99,6 +99,8 @@ def _make_local_conf(scratch: Scratch) -> dict[str, str]:
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # A SELECT that needs too much memory fails its own task. Spark would end the session of all tasks.
+        "spark.executor.killOnFatalError.depth": "0",
         "spark.authenticate": "true",  # other users of the machine can reach the loopback too
         "spark.local.dir": str(scratch.directory / "local"),
         # Over TCP each transfer to a Python worker waits 40 ms for a delayed acknowledgement.

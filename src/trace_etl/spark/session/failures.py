@@ -1,6 +1,6 @@
 """Translate the errors of Spark, Py4J and Spark Connect into OperatorError."""
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import (
     AnalysisException,
     ArithmeticException,
@@ -51,7 +51,10 @@ def _is_of_python_worker(error: Exception) -> bool:
 
 def first_line(error: Exception) -> str:
     """The first line of an error, without the plan or stack trace after it."""
-    return str(error).strip().partition("\n")[0]
+    lines = str(error).strip().splitlines() or [""]
+    if isinstance(error, Py4JJavaError) and len(lines) > 1:  # its first line names a Java object
+        return lines[1].removeprefix(": ")
+    return lines[0]
 
 
 def is_spark_lost(error: Exception) -> bool:

@@ -26,7 +26,7 @@ from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session.confine import confine_command
 
 _log = structlog.stdlib.get_logger()
-_START_SECONDS = 120.0
+_START_SECONDS = 300.0  # a busy machine is slow
 _GATEWAY_FILE = "gateway"  # the JVM writes its port and secret here; it is deleted after reading
 _POLL_SECONDS = 0.01
 _CACHE_MINIMUM_JAVA = 25

@@ -14,6 +14,7 @@ from trace_etl.spark.sql_guard.check import check_plan
 from trace_etl.spark.sql_guard.plan_tree import PlanNode, SqlParser
 
 _ORDERING_NODES = ("Sort", "GlobalLimit", "LocalLimit", "Offset")
+_MAX_NESTING = 300
 _WRAPPERS = ("UnresolvedWith", "PipeOperator")
 
 
@@ -48,15 +49,34 @@ class CheckedQuery:
         return node.name in _ORDERING_NODES
 
 
+def _explain(error: Any) -> str:
+    """The first line of a Java error, which has no message if the parser ran out of stack."""
+    if error.getClass().getSimpleName() == "StackOverflowError":
+        return "the query is nested too deeply"
+    return str(error.getMessage()).strip().partition("\n")[0]
+
+
+def _check_nesting(text: str) -> None:
+    """Refuse a text that would keep Spark's parser busy for seconds. Raises BadSql."""
+    depth = deepest = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    if deepest > _MAX_NESTING:
+        raise BadSql(
+            f"the query is nested too deeply: {deepest} parentheses, at most {_MAX_NESTING}"
+        )
+
+
 def check_query(parser: SqlParser, text: str, inputs: Collection[str]) -> CheckedQuery:
     """Check a text. Raises BadSql if it is not one SELECT that reads only the inputs."""
     statement = text.strip().removesuffix(";")
+    _check_nesting(statement)
     try:
         plan, tree = parser.parse(statement)
     except PySparkException as error:
         raise BadSql(f"not one SELECT: {first_line(error)}") from error
     except Py4JJavaError as error:  # PySpark translates errors only where it has a JVM itself
-        message = str(error.java_exception.getMessage()).strip().partition("\n")[0]
-        raise BadSql(f"not one SELECT: {message}") from error
+        raise BadSql(f"not one SELECT: {_explain(error.java_exception)}") from error
     check_plan(tree, inputs)
     return CheckedQuery(statement, plan, tree)

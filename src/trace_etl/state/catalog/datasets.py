@@ -6,6 +6,7 @@ from uuid import UUID
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.datasets import DatasetItem
+from trace_etl.dag.operators import COLUMN_KEEPERS
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import JobNameFilter, fetch_all
@@ -21,7 +22,7 @@ class DatasetFilter(JobNameFilter):
 _LIST = """
 WITH page AS (
     SELECT p.name, g.name AS dag, j.name AS job, w.output_name AS output, d.dataset_uuid,
-           d.dataset_version, p.write_mode
+           d.dataset_version, p.write_mode, p.read_roles, p.hot_dataset_uuid
       FROM datasets d JOIN dataset_producers w USING (dataset_uuid)
       JOIN jobs j ON j.job_id = w.job_id JOIN dags g USING (dag_id)
       LEFT JOIN publications p USING (dataset_uuid)
@@ -43,7 +44,9 @@ WITH page AS (
      ORDER BY (p.name IS NULL)::int, coalesce(p.name, ''), g.name, j.name, w.output_name
      LIMIT %(limit)s
 )
-SELECT page.name, dag, job, output, dataset_uuid, dataset_version, write_mode, c.*,
+SELECT page.name, dag, job, output, dataset_uuid, dataset_version, write_mode, read_roles, c.*,
+       (SELECT concat_ws('.', j.name, h.output_name) FROM datasets h JOIN jobs j USING (job_id)
+         WHERE h.dataset_uuid = page.hot_dataset_uuid) AS hot,
        ARRAY(SELECT concat_ws('.', g.name, j.name, w.output_name)
                FROM dataset_producers w JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
               WHERE w.dataset_uuid = page.dataset_uuid ORDER BY 1) AS producers
@@ -93,6 +96,43 @@ async def get_planned_columns(conn: Conn, dataset_version: UUID) -> list[dict[st
     return [{"name": c["name"], "type": c["type"]} for c in row[0]] if row and row[0] else []
 
 
+# Operators that keep columns are followed upstream, to the operator that made the columns.
+_DESCRIPTION = """
+WITH RECURSIVE origin AS (
+    SELECT r.revision_id, r.operator, w.output_name, 1 AS depth
+      FROM dataset_producers w JOIN jobs j USING (job_id)
+      JOIN job_revisions r ON r.revision_id = coalesce(j.revision_id, j.building_revision_id)
+     WHERE w.dataset_uuid = %(dataset_uuid)s
+    UNION ALL
+    SELECT r.revision_id, r.operator, w.output_name, o.depth + 1
+      FROM origin o JOIN job_inputs i ON i.revision_id = o.revision_id AND i.input_index = 0
+      JOIN dataset_producers w USING (dataset_uuid) JOIN jobs j USING (job_id)
+      JOIN job_revisions r ON r.revision_id = coalesce(j.revision_id, j.building_revision_id)
+     WHERE o.operator = ANY(%(keepers)s) AND o.depth < 10
+)
+SELECT p.description, p.columns, o.operator, o.output_name
+  FROM publications p LEFT JOIN origin o ON true
+ WHERE p.dataset_uuid = %(dataset_uuid)s ORDER BY o.depth DESC LIMIT 1
+"""
+
+
+@dataclass(frozen=True)
+class DatasetDescription:
+    """What a published dataset says about its columns, and the output that made them."""
+
+    description: str
+    columns: list[dict[str, Any]] | None
+    operator: str | None
+    output_name: str | None
+
+
+async def get_description(conn: Conn, dataset_uuid: UUID) -> DatasetDescription:
+    """Read the description of a published dataset."""
+    values = {"dataset_uuid": dataset_uuid, "keepers": sorted(COLUMN_KEEPERS)}
+    found = await fetch_all(conn, DatasetDescription, _DESCRIPTION, values)
+    return found[0] if found else DatasetDescription("", None, None, None)
+
+
 _FIND_UUID = "SELECT dataset_uuid FROM publications WHERE org_id = %(org_id)s AND name = %(name)s"
 
 
@@ -109,12 +149,17 @@ class PublishedDataset:
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
+    read_roles: list[str] | None
+    hot_dataset_uuid: UUID | None
+    hot_dataset_version: UUID | None
 
 
 # The database role of the Query Service may read these tables only: no jobs and no tasks.
 _PUBLISHED = """
-SELECT p.name, d.dataset_uuid, d.dataset_version
+SELECT p.name, d.dataset_uuid, d.dataset_version, p.read_roles, p.hot_dataset_uuid,
+       h.dataset_version AS hot_dataset_version
   FROM publications p JOIN datasets d USING (dataset_uuid)
+  LEFT JOIN datasets h ON h.dataset_uuid = p.hot_dataset_uuid
  WHERE p.org_id = %(org_id)s AND p.name = ANY(%(names)s)
 """
 _PUBLISHED_NAMES = "SELECT name FROM publications WHERE org_id = %(org_id)s ORDER BY name"

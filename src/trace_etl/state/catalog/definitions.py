@@ -113,6 +113,8 @@ def publication_entries(dag: Dag, written: WrittenDefinition) -> list[dict[str, 
             "write_mode": entry.write_mode,
             "columns": [asdict(c) for c in entry.columns] if entry.columns else None,
             "unique_key": list(dag.job(entry.job).unique_key),
+            "read_roles": entry.read_roles,
+            "hot_dataset_uuid": str(written.datasets[entry.hot]) if entry.hot else None,
         }
         for entry in dag.publish
     ]

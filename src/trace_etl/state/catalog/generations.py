@@ -1,7 +1,6 @@
 """Write the datasets that a DAG's jobs produce, and their generations."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
@@ -110,7 +109,7 @@ def _generation_row(
     return {
         "dataset_uuid": str(dataset_uuid),
         "generation_hash": shared.generation,
-        "columns": [asdict(column) for column in shared.columns],
+        "columns": [column.shape for column in shared.columns],
         "unique_key": list(shared.unique_key),
     }
 

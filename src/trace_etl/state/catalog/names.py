@@ -6,7 +6,11 @@ from uuid import UUID
 from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
-from trace_etl.dag.buffered_datasets import find_producer_conflicts, make_buffered_dataset
+from trace_etl.dag.buffered_datasets import (
+    find_producer_conflicts,
+    find_role_conflicts,
+    make_buffered_dataset,
+)
 from trace_etl.model.errors import NameTaken
 from trace_etl.state.db.pool import Conn
 
@@ -23,12 +27,14 @@ SELECT p.name, min(g.name), d.buffer_name IS NOT NULL
  GROUP BY p.name, d.buffer_name ORDER BY p.name
 """
 _FIND_OTHER_PRODUCERS = """
-SELECT DISTINCT d.buffer_name, concat_ws('.', g.name, j.name), v.columns, v.unique_key
+SELECT DISTINCT d.buffer_name, concat_ws('.', g.name, j.name), v.columns, v.unique_key,
+       p.read_roles
   FROM datasets d JOIN job_outputs o USING (dataset_uuid) JOIN job_revisions r USING (revision_id)
   JOIN jobs j ON j.job_id = r.job_id AND j.active
    AND r.revision_id IN (j.revision_id, j.building_revision_id)
   JOIN dags g ON g.dag_id = j.dag_id
   JOIN dataset_versions v ON v.dataset_version = o.dataset_version
+  JOIN publications p ON p.dataset_uuid = d.dataset_uuid
  WHERE d.org_id = %(org_id)s AND d.buffer_name = ANY(%(names)s) AND v.columns IS NOT NULL
    AND j.dag_id IS DISTINCT FROM %(dag_id)s::uuid
  ORDER BY 1, 2
@@ -40,7 +46,7 @@ async def require_available(
 ) -> None:
     """Raise NameTaken if other DAGs own some of the names. The message lists all of them.
 
-    DAGs may share a buffered name if they declare the same columns and unique key.
+    DAGs may share a buffered name if they declare the same columns, unique key and readers.
     """
     values = {"org_id": org_id, "dag_id": dag_id, "names": [e["name"] for e in entries]}
     shared = {e["name"]: e for e in entries if e["write_mode"] == "buffered"}
@@ -67,13 +73,14 @@ def _describe_taken(name: str, dag: str, is_buffered: bool) -> str:
 def _require_agreement(shared: dict[str, dict[str, Any]], producers: list[tuple[Any, ...]]) -> None:
     """Raise NameTaken with the fields in which the producers of a buffered name differ."""
     differences: list[str] = []
-    for name, producer, columns, unique_key in producers:
-        declared = make_buffered_dataset(
-            name, shared[name]["columns"], shared[name].get("unique_key", [])
-        )
-        for field, how in find_producer_conflicts(
-            declared, make_buffered_dataset(name, columns, unique_key)
-        ):
+    for name, producer, columns, unique_key, read_roles in producers:
+        entry = shared[name]
+        declared = make_buffered_dataset(name, entry["columns"], entry.get("unique_key", []))
+        conflicts = [
+            *find_producer_conflicts(declared, make_buffered_dataset(name, columns, unique_key)),
+            *find_role_conflicts(entry.get("read_roles"), read_roles),
+        ]
+        for field, how in conflicts:
             differences.append(f"{name!r} differs from {producer} in {field}: {how}")
     if differences:
         fix = "declare the same fields, or publish under another name"
@@ -85,21 +92,23 @@ DELETE FROM publications p USING datasets d JOIN jobs j USING (job_id)
  WHERE p.dataset_uuid = d.dataset_uuid AND j.dag_id = %(dag_id)s
 """
 _INSERT = """
-INSERT INTO publications (org_id, name, dataset_uuid, description, storage, write_mode, columns)
-SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mode, e.columns
+INSERT INTO publications (org_id, name, dataset_uuid, description, storage, write_mode, columns,
+                          read_roles, hot_dataset_uuid)
+SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mode, e.columns,
+       e.read_roles, e.hot_dataset_uuid
   FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE e.write_mode <> 'buffered'
 """
 # A buffered name exists as long as at least one DAG publishes it.
 _INSERT_SHARED = """
 INSERT INTO publications AS p (org_id, name, dataset_uuid, description, storage, write_mode,
-                               columns)
+                               columns, read_roles)
 SELECT DISTINCT ON (e.name) %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage,
-       e.write_mode, e.columns
+       e.write_mode, e.columns, e.read_roles
   FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE e.write_mode = 'buffered'
 ON CONFLICT ON CONSTRAINT publications_name_per_org DO UPDATE
-   SET columns = EXCLUDED.columns,
+   SET columns = EXCLUDED.columns, read_roles = EXCLUDED.read_roles,
        description = coalesce(nullif(EXCLUDED.description, ''), p.description)
  WHERE p.dataset_uuid = EXCLUDED.dataset_uuid
 """
@@ -132,14 +141,16 @@ DELETE FROM publications p USING datasets d JOIN jobs j USING (job_id),
 _UPDATE = """
 UPDATE publications p
    SET description = e.description, storage = e.storage, write_mode = e.write_mode,
-       columns = e.columns
+       columns = e.columns, read_roles = e.read_roles, hot_dataset_uuid = e.hot_dataset_uuid
   FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE p.org_id = %(org_id)s AND p.name = e.name AND p.dataset_uuid = e.dataset_uuid
    AND e.write_mode <> 'buffered'
 """
 _INSERT_NEW = """
-INSERT INTO publications (org_id, name, dataset_uuid, description, storage, write_mode, columns)
-SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mode, e.columns
+INSERT INTO publications (org_id, name, dataset_uuid, description, storage, write_mode, columns,
+                          read_roles, hot_dataset_uuid)
+SELECT %(org_id)s, e.name, e.dataset_uuid, e.description, e.storage, e.write_mode, e.columns,
+       e.read_roles, e.hot_dataset_uuid
   FROM jsonb_populate_recordset(NULL::publication_entry, %(entries)s) e
  WHERE e.write_mode <> 'buffered'
    AND NOT EXISTS (SELECT FROM publications p WHERE p.dataset_uuid = e.dataset_uuid

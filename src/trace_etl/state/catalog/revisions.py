@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Revision:
     """The definition of a job, with its inputs and outputs."""
 
     revision_id: UUID
+    org_id: UUID
     dag_name: str
     job_name: str
     operator: str
@@ -47,8 +49,32 @@ class Revision:
     outputs: tuple[RevisionOutput, ...]
 
 
+@dataclass(frozen=True)
+class Producer:
+    """The part of a definition that decides where the rows of a generation are stored."""
+
+    dataset_version: UUID
+    operator: str
+    update_strategy: str
+
+
+_PRODUCERS = """
+SELECT DISTINCT ON (o.dataset_version) o.dataset_version, r.operator, r.update_strategy
+  FROM dataset_versions v
+  JOIN job_outputs o ON o.dataset_uuid = v.dataset_uuid AND o.dataset_version = v.dataset_version
+  JOIN job_revisions r ON r.revision_id = o.revision_id
+ WHERE v.dataset_version = ANY(%(versions)s)
+"""
+
+
+async def find_producers(conn: Conn, versions: list[UUID]) -> dict[UUID, Producer]:
+    """Return the producers of generations. A generation without one has no entry."""
+    rows = await fetch_all(conn, Producer, _PRODUCERS, {"versions": versions})
+    return {row.dataset_version: row for row in rows}
+
+
 _REVISION = """
-SELECT g.name, j.name, r.operator, r.config, r.update_strategy,
+SELECT g.org_id, g.name, j.name, r.operator, r.config, r.update_strategy,
        r.execution_strategy, r.unique_key
   FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
  WHERE r.revision_id = %(revision_id)s

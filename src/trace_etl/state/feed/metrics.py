@@ -93,3 +93,15 @@ async def outbox(conn: Conn, org_id: UUID) -> list[tuple[str, bool, int, float]]
     """Count outbox rows: kind, whether failed permanently, count, age of the oldest."""
     cursor = await conn.execute(_OUTBOX, {"org_id": org_id})
     return [(row[0], row[1], row[2], row[3]) for row in await cursor.fetchall()]
+
+
+_UNUSED_STORAGE = """
+SELECT kind, count(*), coalesce(sum(bytes), 0)::bigint
+  FROM unused_prefixes WHERE org_id = %(org_id)s GROUP BY kind
+"""
+
+
+async def unused_storage(conn: Conn, org_id: UUID) -> list[tuple[str, int, int]]:
+    """Count unused prefixes: kind, prefixes, bytes."""
+    cursor = await conn.execute(_UNUSED_STORAGE, {"org_id": org_id})
+    return [(row[0], row[1], row[2]) for row in await cursor.fetchall()]

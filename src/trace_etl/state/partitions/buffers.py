@@ -210,13 +210,17 @@ async def redeliver_overdue(conn: Conn, *, limit: int) -> int:
 
 _DELETE_WRITTEN = """
 DELETE FROM buffer_publishes WHERE publish_id IN (
-    SELECT publish_id FROM buffer_publishes WHERE sunk_at < now() - %(older_than)s
+    SELECT publish_id FROM buffer_publishes
+     WHERE sunk_at < now() - %(older_than)s AND swept_at IS NOT NULL
      ORDER BY sunk_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 """
 
 
 async def delete_written(conn: Conn, *, older_than: timedelta, limit: int) -> int:
-    """Delete the records of batches written before the retention. Failed batches stay."""
+    """Delete the records of batches written before the retention.
+
+    Failed batches stay, and batches whose artifact the storage sweeper has not deleted yet.
+    """
     return (
         await conn.execute(_DELETE_WRITTEN, {"older_than": older_than, "limit": limit})
     ).rowcount

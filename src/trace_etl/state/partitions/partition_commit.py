@@ -13,7 +13,7 @@ from trace_etl.model.scope import Range
 from trace_etl.model.task import Fence
 from trace_etl.policy.commit_decision import CommitDecision, ExistingPartition, decide_commit
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.partitions import invalidations
+from trace_etl.state.partitions import invalidations, partition_links
 from trace_etl.state.partitions.invalidations import NewInvalidation
 
 
@@ -29,7 +29,11 @@ class NewPartition:
     storage_ref: dict[str, Any]
     row_count: int
     byte_count: int
+    object_count: int
+    """Objects under the prefix: the files and the marker."""
     columns: list[dict[str, str]]
+    verified: dict[str, Any] | None = None
+    """What was verified of the blocks, if they were read from a chain."""
 
     @property
     def span(self) -> Range | None:
@@ -60,7 +64,7 @@ async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> l
 
     A committed partition that was made from newer inputs stays. Replacing a partition invalidates
     everything made from it. The number of statements does not depend on the number of partitions.
-    Raises PartitionOverlap, Forbidden, ConcurrentCommit.
+    Raises PartitionOverlap, BrokenLink, Forbidden, ConcurrentCommit.
     """
     new = _drop_covered(outputs)
     task = await _lock_existing(conn, fence, new)
@@ -84,13 +88,29 @@ async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> l
     if covered:
         values = {"versions": [v for v, _ in covered], "keys": [key for _, key in covered]}
         await conn.execute(_DELETE_COVERED, values)
+    linked = _list_linked(visible)
+    if linked:
+        await partition_links.lock_borders(conn, linked)
+    moved = await _move_pointers(conn, fence, visible, replacing) if visible else []
+    if linked:
+        await partition_links.check_links(conn, fence, linked)
+    if len(moved) < len(outputs):
+        await _note_uncommitted(conn, fence, outputs)
     if visible:
-        moved = await _move_pointers(conn, fence, visible, replacing)
         await _record_lineage(conn, fence, moved)
         await _invalidate_rewritten(conn, fence, task.org_id, moved)
         if task.missed_invalidation:
             await conn.execute(_RUN_AGAIN, {"task_id": fence.task_id})
     return visible
+
+
+def _list_linked(items: Sequence[NewPartition]) -> list[tuple[UUID, int, int]]:
+    """The ranges of partitions whose first and last block are known."""
+    return [
+        (item.dataset_version, item.span.start, item.span.end)
+        for item in items
+        if item.verified is not None and item.span is not None
+    ]
 
 
 def _describe_overlap(item: NewPartition, existing: Sequence[ExistingPartition]) -> str:
@@ -221,19 +241,21 @@ _MOVE_POINTERS = """
 WITH moved AS (
     INSERT INTO partitions AS p (
            dataset_version, generation_no, partition_key, range_start, range_end, storage_ref,
-           row_count, byte_count, columns, task_id, attempt, read_snapshot)
+           row_count, byte_count, object_count, columns, verified, task_id, attempt, read_snapshot)
     SELECT v.dataset_version, v.generation_no, n.partition_key, n.range_start, n.range_end,
-           n.storage_ref, n.row_count, n.byte_count, n.columns, t.task_id, t.attempt,
-           t.pinned_snapshot
+           n.storage_ref, n.row_count, n.byte_count, n.object_count, n.columns, n.verified,
+           t.task_id, t.attempt, t.pinned_snapshot
       FROM unnest(%(versions)s::uuid[], %(keys)s::text[], %(starts)s::bigint[], %(ends)s::bigint[],
-                  %(refs)s::jsonb[], %(rows)s::bigint[], %(bytes)s::bigint[], %(columns)s::jsonb[])
+                  %(refs)s::jsonb[], %(rows)s::bigint[], %(bytes)s::bigint[], %(objects)s::int[],
+                  %(columns)s::jsonb[], %(verified)s::jsonb[])
            AS n (dataset_version, partition_key, range_start, range_end, storage_ref, row_count,
-                 byte_count, columns)
+                 byte_count, object_count, columns, verified)
       JOIN dataset_versions v ON v.dataset_version = n.dataset_version
       JOIN tasks t ON t.task_id = %(task_id)s
     ON CONFLICT (dataset_version, partition_key) DO UPDATE
        SET storage_ref = EXCLUDED.storage_ref, row_count = EXCLUDED.row_count,
-           byte_count = EXCLUDED.byte_count, columns = EXCLUDED.columns,
+           byte_count = EXCLUDED.byte_count, object_count = EXCLUDED.object_count,
+           columns = EXCLUDED.columns, verified = EXCLUDED.verified,
            task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt,
            read_snapshot = EXCLUDED.read_snapshot, commit_xid = EXCLUDED.commit_xid,
            committed_at = now()
@@ -272,7 +294,9 @@ async def _move_pointers(
         "refs": [Jsonb(n.storage_ref) for n in new],
         "rows": [n.row_count for n in new],
         "bytes": [n.byte_count for n in new],
+        "objects": [n.object_count for n in new],
         "columns": [Jsonb(n.columns) for n in new],
+        "verified": [None if n.verified is None else Jsonb(n.verified) for n in new],
         "replacing": replacing,
     }
     try:
@@ -280,6 +304,34 @@ async def _move_pointers(
     except ExclusionViolation as error:
         raise ConcurrentCommit from error
     return [_Moved(*row) for row in rows]
+
+
+_NOTE_UNCOMMITTED = """
+INSERT INTO unused_prefixes (prefix, kind, org_id, scheme, bucket, dataset_uuid, dataset_version,
+                             task_id, attempt, objects, bytes)
+SELECT DISTINCT ON (n.ref->>'prefix') n.ref->>'prefix', 'uncommitted', t.org_id, n.ref->>'scheme',
+       n.ref->>'bucket', v.dataset_uuid, v.dataset_version, t.task_id, t.attempt, n.objects, n.bytes
+  FROM unnest(%(versions)s::uuid[], %(refs)s::jsonb[], %(objects)s::int[], %(bytes)s::bigint[])
+       AS n (dataset_version, ref, objects, bytes)
+  JOIN dataset_versions v ON v.dataset_version = n.dataset_version
+  JOIN tasks t ON t.task_id = %(task_id)s
+ WHERE n.ref ? 'prefix'
+   AND NOT EXISTS (SELECT FROM partitions p
+                    WHERE p.task_id = t.task_id AND p.storage_ref->>'prefix' = n.ref->>'prefix')
+ON CONFLICT (prefix) DO NOTHING
+"""
+
+
+async def _note_uncommitted(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> None:
+    """Record the outputs that no partition points at, so that the storage sweeper deletes them."""
+    values = {
+        "task_id": fence.task_id,
+        "versions": [n.dataset_version for n in outputs],
+        "refs": [Jsonb(n.storage_ref) for n in outputs],
+        "objects": [n.object_count for n in outputs],
+        "bytes": [n.byte_count for n in outputs],
+    }
+    await conn.execute(_NOTE_UNCOMMITTED, values)
 
 
 # Records the partitions that `pinned_inputs` chooses; `*` means the whole input. An input partition

@@ -55,6 +55,7 @@ async def plan_text(conn: Conn, org_id: UUID, dag: Dag, text: str) -> VersionedP
             "write_mode": entry.write_mode,
             "columns": [asdict(column) for column in entry.columns or ()],
             "unique_key": list(dag.job(entry.job).unique_key),
+            "read_roles": entry.read_roles,
         }
         for entry in dag.publish
     ]

@@ -1,6 +1,6 @@
-"""Emit events of manual sources, and route events to the jobs that read their dataset."""
+"""Emit events of triggered sources, and route events to the jobs that read their dataset."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -9,6 +9,7 @@ from trace_etl.model.errors import Conflict, Fault, Invalid, NotFound
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.routing.outbox import LeasedRow
+from trace_etl.state.tasks import retries
 
 _LAST_SECOND = 253_402_300_799  # the end of the year 9999
 
@@ -27,27 +28,55 @@ SELECT event_id FROM emit_source_events(
         %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s)],
     %(paused)s)
 """
-_FIND_TRIGGERED = """
-SELECT e.event_id FROM events e JOIN tasks t ON t.task_id = e.producer_task_id
- WHERE t.job_id = %(job_id)s AND t.dedupe_key = %(dedupe_key)s
+_FIND_LAST_EVENT = """
+SELECT event_id FROM events
+ WHERE dataset_version = %(dataset_version)s AND range_start <= %(end)s AND range_end >= %(start)s
+ ORDER BY accepted_at DESC LIMIT 1
 """
+# Waits for other triggers and splits of this dataset version, so that two of them never emit the same blocks.
+_LOCK_VERSION = "SELECT pg_advisory_xact_lock(hashtextextended(%(dataset_version)s::text, 0))"
+_FIND_NEW_RANGES = """
+SELECT lower(new.blocks), upper(new.blocks) - 1
+  FROM unnest(int8multirange(int8range(%(start)s, %(end)s, '[]')) - coalesce((
+              SELECT range_agg(int8range(range_start, range_end, '[]')) FROM events
+               WHERE dataset_version = %(dataset_version)s
+                 AND range_start <= %(end)s AND range_end >= %(start)s), '{}')) AS new (blocks)
+ ORDER BY 1
+"""
+
+
+async def find_new_ranges(conn: Conn, dataset_version: UUID, span: Range) -> list[Range]:
+    """Return the blocks of a range for which a dataset version has no event yet, as few ranges as possible.
+
+    Other callers for the same dataset version wait until this transaction ends.
+    """
+    values = {"dataset_version": dataset_version, "start": span.start, "end": span.end}
+    await conn.execute(_LOCK_VERSION, values)
+    rows = await (await conn.execute(_FIND_NEW_RANGES, values)).fetchall()
+    return [Range(start, end) for start, end in rows]
 
 
 @dataclass(frozen=True)
 class TriggerResult:
-    """The event of a trigger."""
+    """The events of a trigger."""
 
     event_id: UUID
-    created: bool
-    """False if the same trigger was accepted before."""
+    """The first new event, or the newest one if all blocks were triggered before."""
+    ranges: list[Range]
+    """The blocks of the range that were not triggered before: one new event each."""
+    retried: int
+    """Failed tasks of blocks that were triggered before. They are retried."""
     deferred_by: str | None
-    """The user or queue that paused the source. The event is routed when the source resumes."""
+    """The user or queue that paused the source. The events are routed when the source resumes."""
 
 
 async def trigger(
     conn: Conn, org_id: UUID, dag: str, job: str, span: Range, *, bulk: bool = False
 ) -> TriggerResult:
-    """Emit the event of a source for a range, at most once. Raises NotFound, Conflict."""
+    """Emit the events of a source for a range: one for each part that was not triggered before.
+
+    Failed tasks of the other parts are retried. Raises NotFound, Conflict.
+    """
     row = await (
         await conn.execute(_FIND_SOURCE, {"org_id": org_id, "dag": dag, "job": job})
     ).fetchone()
@@ -66,20 +95,32 @@ async def trigger(
         "revision_id": revision_id,
         "bulk": bulk or is_bulk,
         "paused": deferred_by is not None,
-        "dedupe_key": f"trigger:{dataset_version}:{span.key}",
         "dataset_uuid": dataset_uuid,
         "dataset_version": dataset_version,
-        "partition_key": span.key,
-        "start": span.start,
-        "end": span.end,
     }
-    created = await (await conn.execute(_TRIGGER, values)).fetchone()
-    if created is not None:
-        return TriggerResult(created[0], True, deferred_by)
-    existing = await (await conn.execute(_FIND_TRIGGERED, values)).fetchone()
-    if existing is None:
+    new = await find_new_ranges(conn, dataset_version, span)
+    emitted = {piece: await _emit_event(conn, values, piece) for piece in new}
+    event_ids = [event_id for event_id in emitted.values() if event_id]
+    retried = 0 if new == [span] else await retries.retry_downstream(conn, job_id, span)
+    event_id = event_ids[0] if event_ids else await _find_last_event(conn, values, span)
+    created = [piece for piece, event_id in emitted.items() if event_id]
+    return TriggerResult(event_id, created, retried, deferred_by)
+
+
+async def _emit_event(conn: Conn, source: Mapping[str, object], span: Range) -> UUID | None:
+    """Emit the event of a range. Returns None if retention deleted the event of an earlier trigger."""
+    key = f"trigger:{source['dataset_version']}:{span.key}"
+    scope = {"partition_key": span.key, "start": span.start, "end": span.end}
+    row = await (await conn.execute(_TRIGGER, {**source, **scope, "dedupe_key": key})).fetchone()
+    return row[0] if row else None
+
+
+async def _find_last_event(conn: Conn, source: Mapping[str, object], span: Range) -> UUID:
+    values = {**source, "start": span.start, "end": span.end}
+    row = await (await conn.execute(_FIND_LAST_EVENT, values)).fetchone()
+    if row is None:
         raise NotFound(f"{span.key} was triggered before, but its event has been deleted")
-    return TriggerResult(existing[0], False, deferred_by)
+    return row[0]
 
 
 # Creates one task per consumer and scope, with its wake-up, in one statement. Routing an event again

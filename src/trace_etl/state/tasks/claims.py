@@ -38,7 +38,7 @@ class ClaimedTask(NamedTuple):
     cursor_value: int | None
     invalidation_id: UUID | None
     pins: str | None
-    """JSON; for each input partition: input index, dataset version, key, first, last, storage."""
+    """JSON; for each input: index, dataset version, published name, partitions (key, first, last, storage)."""
 
 
 # The statement that starts a task also pins its input partitions.

@@ -57,6 +57,29 @@ async def extend(conn: Conn, fences: list[Fence]) -> dict[Fence, Lease]:
     return {Fence(r.task_id, r.attempt, r.lease_token): r for r in rows}
 
 
+_LEASE_END = """
+SELECT lease_expires_at FROM tasks
+ WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND lease_token = %(lease_token)s
+   AND status = 'Running'
+"""
+_LOCK_LEASE = """
+SELECT FROM tasks
+ WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND lease_token = %(lease_token)s
+   AND status = 'Running' FOR NO KEY UPDATE
+"""
+
+
+async def find_lease_end(conn: Conn, fence: Fence) -> datetime | None:
+    """Return the end of a running attempt's lease; None for a stale fence."""
+    row = await (await conn.execute(_LEASE_END, fence._asdict())).fetchone()
+    return row[0] if row else None
+
+
+async def lock_lease(conn: Conn, fence: Fence) -> bool:
+    """Lock a running attempt until commit, so that it cannot end. False for a stale fence."""
+    return await (await conn.execute(_LOCK_LEASE, fence._asdict())).fetchone() is not None
+
+
 # The row lock makes the reapers of other replicas wait until the leases are extended.
 _MOVE_CLOCK = """
 UPDATE lease_clock c SET seen_at = greatest(now(), before.seen_at)

@@ -5,9 +5,9 @@ from typing import NamedTuple, TypeAlias
 
 from trace_etl.devtools.devchain.chain import rlp
 from trace_etl.devtools.devchain.chain.draws import TransactionDraw
-from trace_etl.devtools.devchain.chain.keccak import keccak
 from trace_etl.devtools.devchain.chain.transaction import Log, Transaction, TransactionOutcome
 from trace_etl.devtools.devchain.chain.world import Party, World
+from trace_etl.spark.verify.keccak import keccak
 
 GWEI = 10**9
 MAX_UINT256 = (1 << 256) - 1

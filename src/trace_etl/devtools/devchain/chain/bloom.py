@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import lru_cache
 
-from trace_etl.devtools.devchain.chain.keccak import keccak
+from trace_etl.spark.verify.keccak import keccak
 
 
 @lru_cache(maxsize=1 << 16)

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from trace_etl.devtools.devchain.chain import bloom, rlp
 from trace_etl.devtools.devchain.chain.body import Body
-from trace_etl.devtools.devchain.chain.keccak import keccak
 from trace_etl.devtools.devchain.chain.transaction import encode_receipt
 from trace_etl.devtools.devchain.chain.trie import ordered_root
+from trace_etl.spark.verify.keccak import keccak
 
 GENESIS_PARENT = bytes(32)
 GENESIS_TIME = 1_700_000_000

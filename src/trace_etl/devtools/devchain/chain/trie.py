@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from trace_etl.devtools.devchain.chain import rlp
-from trace_etl.devtools.devchain.chain.keccak import keccak
+from trace_etl.spark.verify.keccak import keccak
 
 # Keys are rlp(index), so the shape of a trie depends only on the number of values. It is computed
 # once per number, as a function that encodes the root node from the values.

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from trace_etl.http.acceptor import Acceptor
 from trace_etl.http.connection_limits import ConnectionLimits
+from trace_etl.http.open_files import fit_to_descriptors
 from trace_etl.http.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
 
 MAX_BODY_BYTES = 5 * 1024 * 1024
@@ -44,13 +45,13 @@ async def listen(
     answer: AnswerRequest, host: str, port: int, limits: ConnectionLimits | None = None
 ) -> AsyncGenerator[str]:
     """Listen inside the `with` block; yields the URL. Raises OSError if the port is in use."""
-    app, limits = JsonRpcApp(answer), limits or ConnectionLimits()
+    app, fitting = JsonRpcApp(answer), fit_to_descriptors(limits or ConnectionLimits(), 1)
 
     def connect(on_end: Callable[[], None]) -> SmallHttpProtocol:
-        return SmallHttpProtocol(app, limits, on_end, max_body=MAX_BODY_BYTES)
+        return SmallHttpProtocol(app, fitting, on_end, max_body=MAX_BODY_BYTES)
 
     sock = socket.create_server((host, port))
-    acceptor = Acceptor(sock, connect, limits, tls=None)
+    acceptor = Acceptor(sock, connect, fitting, tls=None)
     acceptor.start()
     try:
         yield f"http://{host}:{sock.getsockname()[1]}"

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.datasets import DatasetDetail, DatasetItem, DatasetList, PartitionItem
+from trace_etl.dispatcher.user_api.column_comments import describe_columns
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.dispatcher.user_api.pages import PageDep
@@ -38,11 +39,13 @@ async def get_dataset(name: Name, user: CallerDep, ctx: ContextDep, page: PageDe
         gaps = await partition_queries.list_gaps(conn, version)
         planned = await datasets.get_planned_columns(conn, version)
         generations = await partition_queries.list_generations(conn, dataset.dataset_uuid)
+        description = await datasets.get_description(conn, dataset.dataset_uuid)
         consumers = await cursors.list_consumers(conn, dataset.dataset_uuid, version)
     partitions, following = page.cut(rows, _partition_key)
     return DatasetDetail(
         **dict(dataset),
-        columns=partitions[-1].columns if partitions else planned,
+        description=description.description,
+        columns=describe_columns(partitions[-1].columns if partitions else planned, description),
         partition_list=list(partitions),
         next=following,
         gaps=gaps,

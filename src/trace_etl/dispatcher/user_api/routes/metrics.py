@@ -57,6 +57,7 @@ async def _render_org(ctx: Context, org_id: UUID) -> bytes:
                 await loads.count_deferred_events(conn, org_id),
             ),
             *_outbox(await stored.outbox(conn, org_id)),
+            *_unused_storage(await stored.unused_storage(conn, org_id)),
         ]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))
@@ -147,3 +148,16 @@ def _outbox(counts: list[tuple[str, bool, int, float]]) -> list[Metric]:
         rows.add_metric(values, count)
         age.add_metric(values, seconds)
     return [rows, age]
+
+
+def _unused_storage(counts: list[tuple[str, int, int]]) -> list[Metric]:
+    prefixes = GaugeMetricFamily(
+        "trace_unused_storage_prefixes", "Prefixes that nothing refers to.", labels=["kind"]
+    )
+    size = GaugeMetricFamily(
+        "trace_unused_storage_bytes", "Bytes of prefixes that nothing refers to.", labels=["kind"]
+    )
+    for kind, count, total in counts:
+        prefixes.add_metric([kind], count)
+        size.add_metric([kind], total)
+    return [prefixes, size]

@@ -1,5 +1,6 @@
 """Tasks."""
 
+from collections import Counter
 from dataclasses import fields
 from datetime import datetime
 from typing import Annotated
@@ -9,17 +10,25 @@ import structlog
 from fastapi import APIRouter, Depends
 
 from trace_etl.api.body import Name
+from trace_etl.api.user.retries import (
+    MAX_LISTED,
+    FailedTask,
+    RetryGroup,
+    RetryReply,
+    RetryRequest,
+    SkippedTask,
+)
 from trace_etl.api.user.tasks import CancelReply, TaskDetail, TaskList, TaskSummary
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.model.errors import Conflict
 from trace_etl.policy.waiting_reasons import TaskFacts, explain_task
 from trace_etl.queues.queue import QueueUnavailable
-from trace_etl.state.db.pool import transaction
+from trace_etl.state.db.pool import Conn, transaction
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.flow import loads
 from trace_etl.state.routing import outbox
-from trace_etl.state.tasks import task_counts, task_queries
+from trace_etl.state.tasks import retries, task_counts, task_queries
 from trace_etl.state.tasks.task_queries import TaskFilter, TaskWithFacts
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
@@ -67,6 +76,52 @@ async def cancel_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> Cancel
                 raise Conflict(f"the task is {task.status} already")
             status = task.status
     return CancelReply.model_validate({"task_id": task_id, "status": status})
+
+
+@router.post("/tasks/retry")
+async def retry_tasks(body: RetryRequest, user: CallerDep, ctx: ContextDep) -> RetryReply:
+    """Retry failed tasks, all in one transaction. Each gets as many attempts as a new task."""
+    async with transaction(ctx.pool) as conn:
+        failed = await retries.find_failed(conn, user.org_id, body)
+        skipped = await _explain_skipped(conn, user.org_id, body, failed)
+        chosen = [task for task in failed if not task.is_retired]
+        if not body.dry_run:
+            retried = await retries.retry(conn, [task.task_id for task in chosen])
+            chosen = [task for task in chosen if task.task_id in retried]
+    ctx.wake.retries.set()
+    return RetryReply(
+        dry_run=body.dry_run,
+        retried=len(chosen),
+        groups=_group_by_error(chosen),
+        tasks=chosen[:MAX_LISTED],
+        skipped=skipped[:MAX_LISTED],
+        skipped_count=len(skipped),
+    )
+
+
+async def _explain_skipped(
+    conn: Conn, org_id: UUID, body: RetryRequest, failed: list[FailedTask]
+) -> list[SkippedTask]:
+    """Say why tasks are not retried: retired ones, and named ones that did not fail. Raises NotFound."""
+    reason = "its DAG no longer has this job, or the job has another definition now"
+    skipped = [SkippedTask(task_id=t.task_id, reason=reason) for t in failed if t.is_retired]
+    found = {task.task_id for task in failed}
+    for task_id in dict.fromkeys(body.task_ids or ()):
+        if task_id not in found:
+            task = await task_queries.get_task(conn, org_id, task_id)
+            reason = "it failed with another error, or belongs to another job"
+            if task.status != "Failed":
+                reason = f"it is {task.status}"
+            skipped.append(SkippedTask(task_id=task_id, reason=reason))
+    return skipped
+
+
+def _group_by_error(tasks: list[FailedTask]) -> list[RetryGroup]:
+    counts = Counter((task.dag, task.job, task.error_code) for task in tasks)
+    return [
+        RetryGroup(dag=dag, job=job, error_code=error_code, tasks=count)
+        for (dag, job, error_code), count in counts.items()
+    ]
 
 
 async def _explain(ctx: Context, tasks: list[TaskWithFacts]) -> list[TaskWithFacts]:

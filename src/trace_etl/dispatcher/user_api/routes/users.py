@@ -1,13 +1,21 @@
-"""Users of an org, and the caller's own identity."""
+"""Users of an org, the caller's own identity, and the record of all queries."""
 
-from fastapi import APIRouter
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends
 
 from trace_etl.api.body import Name
+from trace_etl.api.user.audit import AuditList
 from trace_etl.api.user.users import Me, NewRole, NewUser, Role, UserItem, UserList
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
+from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import transaction
+from trace_etl.state.feed import query_audit
+from trace_etl.state.feed.query_audit import AuditFilter
 
 router = APIRouter(prefix="/v1", tags=["users"])
 
@@ -55,3 +63,12 @@ async def enable_user(user: Name, caller: CallerDep, ctx: ContextDep) -> UserIte
     """Enable a disabled user again."""
     async with transaction(ctx.pool) as conn:
         return await users.change_user(conn, caller.org_id, user, disabled=False)
+
+
+@router.get("/audit")
+async def list_queries(
+    listing: ListingDep, filters: Annotated[AuditFilter, Depends()]
+) -> AuditList:
+    """List the queries of the caller's org, answered or refused, newest first."""
+    rows = await listing.fetch(query_audit.list_queries, filters, datetime, UUID)
+    return listing.reply(AuditList, rows, lambda query: (query.asked_at, query.query_id))

@@ -2,30 +2,6 @@
 
 -- --- claims -----------------------------------------------------------------------------------
 
--- The input partitions of a task at this moment, in order: input index, dataset version, partition key,
--- first block, last block, storage.
-CREATE FUNCTION pinned_inputs(
-    of_revision uuid, trigger_dataset uuid, trigger_version uuid, first_block bigint,
-    last_block bigint
-) RETURNS TABLE (pin json) LANGUAGE sql STABLE BEGIN ATOMIC
-    SELECT json_build_array(i.input_index, v.dataset_version, p.partition_key, p.range_start,
-                            p.range_end, p.storage_ref)
-      FROM job_inputs i
-      JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
-      JOIN dataset_versions v
-        ON v.dataset_version = input_generation(i, d, trigger_dataset, trigger_version)
-      LEFT JOIN LATERAL (
-           SELECT q.partition_key, q.range_start, q.range_end, q.storage_ref FROM partitions q
-            WHERE first_block IS NOT NULL AND q.dataset_version = v.dataset_version
-              AND overlaps_blocks(q, v.generation_no, first_block, last_block)
-            UNION ALL
-           SELECT q.partition_key, q.range_start, q.range_end, q.storage_ref FROM partitions q
-            WHERE first_block IS NULL AND q.dataset_version = v.dataset_version
-      ) p ON true
-     WHERE i.revision_id = of_revision
-     ORDER BY i.input_index, p.range_start, p.partition_key;
-END;
-
 -- The next tasks of a job for a runtime that have no cap. Reads no tasks of other runtimes, and no bulk
 -- tasks unless `takes_bulk` is true. `'' || status` matches the index `tasks_uncapped` and no other.
 CREATE FUNCTION uncapped_queue(of_job uuid, of_runtime text, takes_bulk boolean, max_tasks bigint)

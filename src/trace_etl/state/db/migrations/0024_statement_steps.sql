@@ -15,16 +15,6 @@ RETURNS TABLE (task_id uuid, bulk boolean, queued_at timestamptz) LANGUAGE sql S
      ORDER BY t.bulk, t.queued_at LIMIT max_tasks;
 END;
 
--- The columns of a task's payload. The statements that start tasks return the same columns.
-CREATE VIEW claimed_tasks AS
-SELECT t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
-       t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
-       t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
-       (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
-                                                t.range_start, t.range_end))::text AS pins,
-       t.status
-  FROM tasks t;
-
 -- --- events -----------------------------------------------------------------------------------
 
 -- Each event as the API returns it. A buffered dataset has several producers: the view then names the

@@ -40,6 +40,7 @@ CREATE FUNCTION pinned_inputs(
      ORDER BY i.input_index, p.range_start, p.partition_key;
 END;
 
+-- The columns of a task's payload. The statements that start tasks return the same columns.
 CREATE OR REPLACE VIEW claimed_tasks AS
 SELECT t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
        t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
@@ -49,7 +50,7 @@ SELECT t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revi
            AS pins,
        t.status
   FROM tasks t;
-DROP FUNCTION pinned_inputs(uuid, uuid, uuid, bigint, bigint);
+DROP FUNCTION IF EXISTS pinned_inputs(uuid, uuid, uuid, bigint, bigint);
 
 -- The running tasks, because they may have pinned invalid partitions.
 CREATE OR REPLACE FUNCTION rerun_scopes_of_running_tasks(ids uuid[])

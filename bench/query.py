@@ -1,0 +1,246 @@
+"""Query a published file through the Query Service; compare with bare DuckDB on the same file.
+
+The reference is DuckDB in a process of its own threads: no HTTP, no TLS, no check of the SQL, no pin of
+partitions, no separate process, no record of the query. Both run with two threads for each query.
+"""
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import duckdb
+import httpx
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from bench.bench_stack import BenchStack, start_stack
+from bench.harness import Result, compare, percentile
+from trace_etl.lite.processes import probes
+from trace_etl.lite.processes.ports import free_port
+from trace_etl.model.storage import attempt_prefix, generation_prefix
+
+CLIENTS = (1, 16)
+QUERIES = 96
+SMALL_ROWS, LARGE_ROWS, RESULT_ROWS = 1_000_000, 10_000_000, 1_000_000
+_DAG = """
+name: bench
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - {name: one, operator: sql, inputs: [{from: {job: request}}], outputs: [out], config: {sql: SELECT 1 AS n}}
+  - {name: two, operator: sql, inputs: [{from: {job: request}}], outputs: [out], config: {sql: SELECT 1 AS n}}
+publish:
+  - {name: small, from: {job: one}}
+  - {name: large, from: {job: two}}
+"""
+_SMALL = "SELECT address, count(*), sum(amount) FROM {} WHERE block < 5000 GROUP BY 1 ORDER BY 3 LIMIT 20"
+_LARGE = "SELECT address, count(*), sum(amount), max(block) FROM {} GROUP BY 1 ORDER BY 3 LIMIT 20"
+_ALL = "SELECT * FROM {}"
+_START_SECONDS = 60.0
+
+
+def run() -> list[Result]:
+    with start_stack() as stack:
+        stack.post("/v1/dags", {"text": _DAG})
+        small = _publish(stack, "small", _make_rows(SMALL_ROWS))
+        large = _publish(stack, "large", _make_rows(LARGE_ROWS))
+        with _query_service(stack) as url:
+            results = [
+                r for clients in CLIENTS for r in _measure_latency(stack, url, small, clients)
+            ]
+            return [
+                *results,
+                _measure_aggregate(stack, url, large),
+                _measure_arrow(stack, url, small),
+            ]
+
+
+def _make_rows(count: int) -> pa.Table:
+    chooser = np.random.default_rng(7)
+    return pa.table(
+        {
+            "block": np.arange(count, dtype=np.int64) // 100,
+            "address": pa.array(chooser.integers(0, 500, count).astype(np.int64)),
+            "amount": chooser.integers(0, 10**9, count),
+        }
+    )
+
+
+def _publish(stack: BenchStack, name: str, rows: pa.Table) -> Path:
+    """Write one file and commit it as a partition, as a completion does. Returns the file."""
+    ((dataset, version),) = stack.execute(
+        "SELECT d.dataset_uuid, d.dataset_version FROM publications p"
+        " JOIN datasets d USING (dataset_uuid) WHERE p.name = %s",
+        (name,),
+    )
+    task = uuid4()
+    prefix = attempt_prefix(generation_prefix(UUID(str(dataset)), version), task, 1)
+    directory = stack.directory / "objects" / "trace" / prefix
+    directory.mkdir(parents=True)
+    file = directory / f"{name}_0_9.parquet"
+    pq.write_table(rows, file)
+    size = file.stat().st_size
+    files = [{"name": file.name, "rows": rows.num_rows, "bytes": size}]
+    marker = {"files": files, "rows": rows.num_rows, "bytes": size, "schema": []}
+    (directory / "_SUCCESS").write_text(json.dumps(marker))
+    ref = {"scheme": "file", "bucket": "trace", "prefix": prefix, "glob": "*.parquet"}
+    stack.execute(
+        """INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start,
+               range_end, storage_ref, row_count, byte_count, columns, task_id, attempt)
+           SELECT dataset_version, generation_no, '0-9', 0, 9, %s, %s, %s, '[]', %s, 1
+             FROM dataset_versions WHERE dataset_version = %s""",
+        (json.dumps(ref), rows.num_rows, size, task, version),
+    )
+    return file
+
+
+@contextmanager
+def _query_service(stack: BenchStack) -> Generator[str]:
+    port = free_port()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "TRACE_STATE_DSN": stack.dsns.reader,
+        "TRACE_QUERY_PORT": str(port),
+        "TRACE_TLS_CERT": str(stack.directory / "tls" / "server.pem"),
+        "TRACE_TLS_KEY": str(stack.directory / "tls" / "server.key"),
+        "TRACE_USER_KEYS_DIR": str(stack.directory / "user" / "public"),
+        "TRACE_OBJECTS_URL": (stack.directory / "objects").as_uri(),
+        "TRACE_QUERY_SLOTS": "4",
+        "TRACE_QUERY_SLOTS_PER_USER": "4",
+        "TRACE_LOG_LEVEL": "error",
+    }
+    process = subprocess.Popen([sys.executable, "-m", "trace_etl.query"], env=environment)
+    try:
+        url = f"https://127.0.0.1:{port}"
+        is_up, deadline = probes.https(stack.ca, url), time.monotonic() + _START_SECONDS
+        while not is_up(process.pid):
+            assert process.poll() is None and time.monotonic() < deadline, "it does not start"
+            time.sleep(0.05)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _client(stack: BenchStack, url: str) -> httpx.Client:
+    context = ssl.create_default_context(cafile=str(stack.ca))
+    headers = {"Authorization": f"Bearer {stack.user_token}"}
+    return httpx.Client(base_url=url, verify=context, headers=headers, trust_env=False, timeout=120)
+
+
+def _ask(http: httpx.Client, sql: str, **fields: Any) -> httpx.Response:
+    answer = http.post("/v1/query", json={"sql": sql, **fields})
+    answer.raise_for_status()
+    return answer
+
+
+def _open_duckdb() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 2})
+
+
+def _measure_latency(stack: BenchStack, url: str, file: Path, clients: int) -> list[Result]:
+    times: dict[str, list[float]] = {"ours": [], "reference": []}
+
+    def ours() -> list[float]:
+        def work(run: Callable[[Callable[[], Any]], None]) -> None:
+            with _client(stack, url) as http:
+                _ask(http, "SELECT 1")  # opens the connection
+                run(lambda: _ask(http, _SMALL.format("small")))
+
+        return _time_all(clients, work)
+
+    def reference() -> list[float]:
+        engine = _open_duckdb()
+
+        def work(run: Callable[[Callable[[], Any]], None]) -> None:
+            with engine.cursor() as cursor:
+                run(lambda: cursor.execute(_SMALL.format(f"'{file}'")).fetchall())
+
+        return _time_all(clients, work)
+
+    def collect(kind: str, measure: Callable[[], list[float]]) -> float:
+        found = measure()
+        times[kind] += found
+        return percentile(found, 0.5) * 1000
+
+    p50 = compare(
+        f"query_p50_vs_duckdb[{clients}]",
+        lambda: collect("ours", ours),
+        lambda: collect("reference", reference),
+        unit="ms",
+        goal="<= 1.5",
+    )
+    late = [percentile(times[kind], 0.99) * 1000 for kind in ("ours", "reference")]
+    ratio = late[0] / late[1]
+    return [p50, Result(f"query_p99_vs_duckdb[{clients}]", *late, "ms", ratio, "<= 1.5")]
+
+
+def _time_all(
+    clients: int, work: Callable[[Callable[[Callable[[], Any]], None]], None]
+) -> list[float]:
+    """Run the same number of queries in total, in so many threads. Returns the seconds of each."""
+    taken: list[float] = []
+
+    def run(query: Callable[[], Any]) -> None:
+        query()
+        for _ in range(QUERIES // clients):
+            began = time.perf_counter()
+            query()
+            taken.append(time.perf_counter() - began)
+
+    threads = [threading.Thread(target=work, args=(run,)) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == QUERIES // clients * clients, "a client failed"
+    return taken
+
+
+def _measure_aggregate(stack: BenchStack, url: str, file: Path) -> Result:
+    engine = _open_duckdb()
+    with _client(stack, url) as http:
+        return compare(
+            "query_10m_rows_vs_duckdb",
+            lambda: _time(lambda: _ask(http, _LARGE.format("large"))),
+            lambda: _time(lambda: engine.execute(_LARGE.format(f"'{file}'")).fetchall()),
+            unit="s",
+            goal="<= 1.1",
+            rounds=5,
+        )
+
+
+def _measure_arrow(stack: BenchStack, url: str, file: Path) -> Result:
+    with _client(stack, url) as http:
+
+        def ours() -> float:
+            def fetch() -> None:
+                answer = _ask(http, _ALL.format("small"), format="arrow")
+                assert pa.ipc.open_stream(answer.content).read_all().num_rows == RESULT_ROWS
+
+            return RESULT_ROWS / _time(fetch)
+
+        return compare(
+            "query_arrow_vs_parquet_read",
+            ours,
+            lambda: RESULT_ROWS / _time(lambda: pq.read_table(file)),
+            unit="rows/s",
+            goal=">= 0.5",
+            rounds=5,
+        )
+
+
+def _time(step: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began

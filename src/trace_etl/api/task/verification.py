@@ -1,0 +1,69 @@
+"""What was verified of a range of blocks before it was committed. Part of the success marker."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from trace_etl.api.body import Reply
+
+BlockHash = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{64}$")]
+ShortText = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+
+
+class RejectedAnswer(Reply):
+    """An answer that contradicted a header. Its endpoint was set aside."""
+
+    endpoint: ShortText
+    block: int
+    block_hash: ShortText
+    field: ShortText
+    expected: ShortText
+    received: ShortText
+
+
+class VerifiedRange(Reply):
+    """A verified range of blocks, both ends included."""
+
+    start: int
+    end: int
+    level: Literal["links", "bloom", "roots"]
+    checks: list[ShortText]
+    """The checks that were made of the data that was read."""
+    rules_version: int
+    exceptions: list[ShortText] = Field(default_factory=list[ShortText])
+    """The exceptions of the chain, as the job or the RPC pool declares them."""
+    endpoints: list[ShortText]
+    """Host and port of the endpoints whose answers were used."""
+    rejected: list[RejectedAnswer] = Field(default_factory=list[RejectedAnswer])
+    first_parent_hash: BlockHash
+    first_hash: BlockHash
+    last_hash: BlockHash
+
+
+class Disconnected(Exception):
+    """Two consecutive ranges are not of the same chain."""
+
+
+def join_ranges(parts: Sequence[VerifiedRange]) -> VerifiedRange:
+    """Combine consecutive ranges of one task. Raises Disconnected if they are not one chain."""
+    parts = sorted(parts, key=lambda part: part.start)
+    for before, after in pairwise(parts):
+        if after.start != before.end + 1:
+            raise Disconnected(f"blocks {before.end + 1} to {after.start - 1} were not verified")
+        if after.first_parent_hash != before.last_hash:
+            raise Disconnected(
+                f"block {after.start}, parentHash: expected {before.last_hash} (block {before.end} "
+                f"of {', '.join(before.endpoints)}), received {after.first_parent_hash} (of "
+                f"{', '.join(after.endpoints)})"
+            )
+    first, last = parts[0], parts[-1]
+    return first.model_copy(
+        update={
+            "end": last.end,
+            "last_hash": last.last_hash,
+            "endpoints": sorted({name for part in parts for name in part.endpoints}),
+            "rejected": [item for part in parts for item in part.rejected],
+        }
+    )

@@ -1,0 +1,1 @@
+"""Adapters of the AWS profile. They need the `aws` extra."""

@@ -1,0 +1,121 @@
+"""Connect to a stack, query it, and read the schemas and files of its datasets."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from trace_etl.api.user.datasets import DatasetColumn, DatasetDetail, DatasetItem
+from trace_etl.client.packages import import_package
+from trace_etl.client.results import QueryResult
+from trace_etl.client.schemas import read_schema
+from trace_etl.client.stack_client import StackClient, connect_home, open_client, quote_segment
+
+if TYPE_CHECKING:
+    import polars
+
+_DEFAULT_HOME = "~/.trace"
+
+
+class NotScannable(Exception):
+    """The rows of a dataset are not in files that this machine can read."""
+
+
+def connect(
+    home: str | Path | None = None,
+    *,
+    api_url: str | None = None,
+    query_url: str | None = None,
+    token: str | None = None,
+    ca: str | Path | None = None,
+) -> "Client":
+    """Connect to a stack: to the one in `home` (default: `$TRACE_HOME`, else `~/.trace`), or by URLs.
+
+    With `api_url` and `query_url`, `token` is a user's token, and `ca` a PEM file with the
+    authority of the certificates (default: those that the system trusts). Raises NotRunning.
+    """
+    if api_url is None and query_url is None and token is None:
+        path = Path(home or os.environ.get("TRACE_HOME") or _DEFAULT_HOME)
+        return Client(connect_home(path.expanduser()))
+    if api_url is None or query_url is None or token is None:
+        raise ValueError("connect() by URL needs all of api_url, query_url and token")
+    return Client(open_client(api_url, query_url, token, None if ca is None else str(ca)))
+
+
+class Client:
+    """A connection to one stack. Use it in a `with` block, or call `close`."""
+
+    def __init__(self, stack: StackClient) -> None:
+        self._stack = stack
+
+    def query(
+        self, sql: str, params: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> QueryResult:
+        """Prepare one SELECT. It runs when a method of the result asks for rows.
+
+        `params` are the values of `$name` in the SQL, or of `?` in a sequence: None, bool, int,
+        float or str.
+        """
+        return QueryResult(self._stack, sql, params)
+
+    def datasets(self) -> list[DatasetItem]:
+        """List the published datasets, by name."""
+        answer = self._stack.get_all("/v1/datasets", published=True)
+        return [DatasetItem.model_validate(item) for item in answer["items"]]
+
+    def dataset(self, name: str) -> DatasetDetail:
+        """Return one dataset with its columns, and up to 1000 of its partitions."""
+        path = f"/v1/datasets/{quote_segment(name)}"
+        return DatasetDetail.model_validate(self._stack.get(path, limit=1000))
+
+    def schema(self, name: str) -> list[DatasetColumn]:
+        """Return the columns of a dataset: names, types and comments."""
+        return read_schema(self._stack, name)
+
+    def scan(self, name: str) -> "polars.LazyFrame":
+        """Return a lazy frame over the files that are committed now. Needs the extra `polars`.
+
+        The frame stays the same when the dataset changes. Raises NotScannable if the rows are
+        not in files of this machine: use `query` then.
+        """
+        polars = import_package("polars")
+        snapshot = self._stack.get_snapshot(name)
+        if snapshot["has_table"]:
+            raise NotScannable(
+                f"rows of {name!r} are in a table of Postgres data, or none is committed yet; read"
+                f' them with client.query("FROM {name}")'
+            )
+        if snapshot["files"] is None:
+            raise NotScannable(
+                f"the files of {name!r} are in a remote object store, which this client does not"
+                f' read; read them with client.query("FROM {name}")'
+            )
+        files = [_check_readable(name, Path(path)) for path in snapshot["files"]]
+        if not files:
+            return self.query(f'FROM "{name}" LIMIT 0').polars().lazy()
+        return polars.scan_parquet(files, hive_partitioning=False, glob=False)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._stack.http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_readable(name: str, path: Path) -> Path:
+    if not os.access(path, os.R_OK):
+        raise NotScannable(
+            f"the files of {name!r} cannot be read here: run on the machine of the stack as a user"
+            f' that may read its objects, or read them with client.query("FROM {name}")'
+        )
+    return path

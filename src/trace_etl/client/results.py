@@ -1,0 +1,94 @@
+"""The result of a query as Arrow, polars, pandas or Python rows."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trace_etl.client.packages import import_package
+from trace_etl.client.stack_client import StackClient
+
+if TYPE_CHECKING:
+    import pandas  # pyright: ignore[reportMissingTypeStubs] - it ships none
+    import polars
+    import pyarrow as pa
+
+
+Params = Mapping[str, Any] | Sequence[Any] | None
+
+
+class QueryResult:
+    """A query that runs when its rows are asked for.
+
+    `arrow`, `polars`, `pandas` and `rows` fetch the whole result once and keep it. `batches` reads
+    the result piece by piece and keeps nothing: it runs the query each time.
+    """
+
+    def __init__(self, stack: StackClient, sql: str, params: Params) -> None:
+        self._stack, self._sql, self._params = stack, sql, params
+        self._table: pa.Table | None = None
+        self._pinned: list[dict[str, Any]] = []
+
+    @property
+    def pinned(self) -> list[dict[str, Any]]:
+        """The dataset generations that the last run read, and their numbers of partitions."""
+        return self._pinned
+
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """Run the query and yield record batches while it runs. The query stops with the iterator.
+
+        Raises RequestRejected, NotRunning, or ResultIncomplete in the middle of the result.
+        """
+        with self._stack.stream(self._sql, format="arrow", params=self._params) as body:
+            self._pinned = body.pinned
+            yield from _open_reader(body.pieces())
+
+    def arrow(self) -> "pa.Table":
+        """Return the result as an Arrow table."""
+        import pyarrow as pa
+
+        if self._table is None:
+            with self._stack.stream(self._sql, format="arrow", params=self._params) as body:
+                self._pinned = body.pinned
+                self._table = _open_reader(body.pieces()).read_all()
+        assert isinstance(self._table, pa.Table)
+        return self._table
+
+    def polars(self) -> "polars.DataFrame":
+        """Return the result as a polars frame. Needs the extra `polars`."""
+        frame = import_package("polars").from_arrow(self.arrow())
+        return frame
+
+    def pandas(self) -> "pandas.DataFrame":
+        """Return the result as a pandas frame. Needs the extra `pandas`."""
+        import_package("pandas")
+        return self.arrow().to_pandas()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows as dicts of Python values, by column name."""
+        return self.arrow().to_pylist()
+
+
+def _open_reader(pieces: Iterator[bytes]) -> Any:
+    import pyarrow as pa
+
+    source: Any = io.BufferedReader(_PieceReader(pieces), 1024 * 1024)
+    return pa.ipc.open_stream(pa.PythonFile(source, mode="r"))
+
+
+class _PieceReader(io.RawIOBase):
+    """Reads pieces of bytes as a file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size

@@ -1,0 +1,194 @@
+"""HTTPS client of the API and the Query Service of one stack."""
+
+import json
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    import httpx
+
+    from trace_etl.lite.connection import StackConnection
+
+_TIMEOUT = 30.0
+_QUERY_TIMEOUT = 90.0  # longer than the Query Service's own timeout, so its error is shown
+_QUERY_ID = "trace-query-id"
+
+Answer = dict[str, Any]
+
+
+class RequestRejected(Exception):
+    """A service answered with an error. Holds its problem document."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(str(problem.get("detail") or f"HTTP {status}"))
+        self.status = status
+        self.problem = problem
+
+
+class NotRunning(Exception):
+    """No stack runs in the home directory, or it does not accept connections."""
+
+
+class ResultIncomplete(Exception):
+    """The connection ended in the middle of a result. What was received is not the result."""
+
+
+@dataclass(frozen=True)
+class StackClient:
+    """Client of the API and the Query Service of one stack."""
+
+    http: "httpx.Client"
+    api_url: str
+    query_url: str
+
+    def get(self, path: str, **params: object) -> Answer:
+        """GET from the API. Raises RequestRejected or NotRunning."""
+        return self._send("GET", self.api_url + path, params=_drop_nulls(params))
+
+    def get_all(self, path: str, **params: object) -> Answer:
+        """Fetch all pages of a list as one answer. Raises RequestRejected or NotRunning."""
+        items: list[Any] = []
+        after: str | None = None
+        while True:
+            page = self.get(path, **params, limit=1000, after=after)
+            items += page["items"]
+            after = page["next"]
+            if after is None:
+                return {**page, "items": items}
+
+    def post(self, path: str, body: object = None, *, timeout: float = _TIMEOUT) -> Answer:
+        """POST to the API. Raises RequestRejected or NotRunning."""
+        return self._send("POST", self.api_url + path, json=body, timeout=timeout)
+
+    def query(self, sql: str, limit: int | None = None, **fields: object) -> Answer:
+        """Run a query in the Query Service. Raises RequestRejected or NotRunning."""
+        body = _drop_nulls({"sql": sql, "limit": limit, **fields})
+        return self._send("POST", f"{self.query_url}/v1/query", json=body, timeout=_QUERY_TIMEOUT)
+
+    def get_snapshot(self, name: str) -> Answer:
+        """Fetch the files of one snapshot of a dataset. Raises RequestRejected or NotRunning."""
+        return self._send("GET", f"{self.query_url}/v1/snapshots/{quote_segment(name)}")
+
+    @contextmanager
+    def stream(self, sql: str, **fields: object) -> Generator["ResultBody"]:
+        """Run a query and read its result while it runs.
+
+        Raises RequestRejected, NotRunning, or in the middle of the result ResultIncomplete.
+        """
+        import httpx
+
+        url = f"{self.query_url}/v1/query"
+        body = _drop_nulls({"sql": sql, "stream": True, **fields})
+        request = self.http.build_request("POST", url, json=body, timeout=_QUERY_TIMEOUT)
+        with _translate_errors(url):
+            answer = self.http.send(request, stream=True)
+            if answer.is_error:
+                answer.read()
+        try:
+            if answer.is_error:
+                raise RequestRejected(answer.status_code, read_problem(answer))
+            yield ResultBody(answer)
+        except httpx.HTTPError as error:
+            raise self._explain_end(answer, error) from error
+        finally:
+            answer.close()
+
+    def _explain_end(self, answer: "httpx.Response", error: Exception) -> Exception:
+        """Return why a result ended in the middle, as the Query Service tells it."""
+        path = f"/v1/query/{answer.headers.get(_QUERY_ID, '-')}/failure"
+        try:
+            problem = self._send("GET", self.query_url + path)
+        except (RequestRejected, NotRunning):
+            return ResultIncomplete(f"the connection ended in the middle of the result: {error}")
+        return RequestRejected(int(problem["status"]), problem)
+
+    def _send(self, method: str, url: str, **options: Any) -> Answer:
+        with _translate_errors(url):
+            answer = self.http.request(method, url, **options)
+        if answer.is_error:
+            raise RequestRejected(answer.status_code, read_problem(answer))
+        return cast(Answer, answer.json())
+
+
+@dataclass(frozen=True)
+class ResultBody:
+    """A result that is being received."""
+
+    response: "httpx.Response"
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the encoded result. It is complete only if this ends without an error."""
+        return self.response.iter_raw()
+
+    @property
+    def pinned(self) -> list[dict[str, Any]]:
+        """The dataset generations that the query reads."""
+        return cast(
+            list[dict[str, Any]], json.loads(self.response.headers.get("trace-pinned", "[]"))
+        )
+
+
+@contextmanager
+def _translate_errors(url: str) -> Generator[None]:
+    import httpx
+
+    try:
+        yield
+    except httpx.ConnectError as error:
+        raise NotRunning(f"cannot connect to {url}: {error}") from error
+    except httpx.HTTPError as error:
+        raise RequestRejected(0, {"detail": f"no answer from {url}: {error!r}"}) from error
+
+
+def connect_home(home: Path) -> StackClient:
+    """Connect to the stack in `home`. Raises NotRunning."""
+    from trace_etl.lite.connection import read
+    from trace_etl.lite.home import Home
+
+    stack_home = Home.at(home)
+    connection = read(stack_home.connection)
+    if connection is None:
+        raise NotRunning(f"no stack runs in {stack_home.path}")
+    return open_connection(connection)
+
+
+def open_connection(connection: "StackConnection") -> StackClient:
+    """Make a client from the connection file of a stack."""
+    token = Path(connection.user_token).read_text().strip()
+    return open_client(connection.api_url, connection.query_url, token, connection.ca)
+
+
+def open_client(api_url: str, query_url: str, token: str, ca: str | None) -> StackClient:
+    """Make a client. `ca` is a PEM file; None: the certificates that the system trusts."""
+    import ssl
+
+    import httpx
+
+    http = httpx.Client(
+        verify=ssl.create_default_context(cafile=ca),
+        headers={"authorization": f"Bearer {token}"},
+        timeout=_TIMEOUT,
+        trust_env=False,  # a proxy in the environment must not be used for loopback
+    )
+    return StackClient(http, api_url.rstrip("/"), query_url.rstrip("/"))
+
+
+def read_problem(answer: "httpx.Response") -> Mapping[str, Any]:
+    """Read the problem document of an error response."""
+    try:
+        return cast(Answer, answer.json())
+    except json.JSONDecodeError:
+        return {"detail": f"HTTP {answer.status_code} from {answer.url}, not from Trace"}
+
+
+def quote_segment(value: str) -> str:
+    """Quote a value so that it stays one segment of a URL path."""
+    return quote(value, safe="")
+
+
+def _drop_nulls(values: Mapping[str, object]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

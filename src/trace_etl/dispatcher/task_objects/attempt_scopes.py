@@ -1,0 +1,77 @@
+"""The prefixes that a capability token grants, for a fence that is still current."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from trace_etl.api.task.capability import Reads
+from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
+from trace_etl.dispatcher.task_api.tokens import Capability
+from trace_etl.model.errors import Forbidden
+from trace_etl.model.task import Fence
+from trace_etl.policy.object_scope import BadAddress, ObjectAddress, ObjectScope
+from trace_etl.state.db.pool import Conn, Pool
+from trace_etl.state.tasks import leases, read_grants
+
+_MAX_CACHED = 256  # resolved documents; each lists up to thousands of prefixes
+
+
+@dataclass(frozen=True)
+class AttemptScopes:
+    pool: Pool
+    _resolved: OrderedDict[str, Reads] = field(default_factory=OrderedDict[str, Reads])
+
+    async def get(self, caller: Capability) -> ObjectScope:
+        """Return the scope of a verified token. Raises Forbidden.
+
+        Scratch objects can be read and written, outputs and exports only be written.
+        """
+        if caller.prefixes is None:
+            raise Forbidden("the token of an older release grants no objects; run the task again")
+        reads = await self._resolve(caller.reads)
+        outputs = [grant.url for grant in caller.outputs.values() if grant.url]
+        scratch, export = caller.prefixes
+        try:
+            return ObjectScope.parse([*reads.prefixes, scratch], [*outputs, scratch, export])
+        except BadAddress as error:
+            raise Forbidden(f"a prefix of the token is not canonical: {error}") from error
+
+    async def _resolve(self, reads: Reads) -> Reads:
+        if reads.sha256 is None:
+            return reads
+        if (known := self._resolved.get(reads.sha256)) is not None:
+            self._resolved.move_to_end(reads.sha256)
+            return known
+        async with self.pool.connection() as conn:
+            resolved = await read_grants.resolve(conn, reads)
+        self._resolved[reads.sha256] = resolved
+        if len(self._resolved) > _MAX_CACHED:
+            self._resolved.popitem(last=False)
+        return resolved
+
+    async def require_lease(self, caller: Capability, fence: Fence) -> datetime:
+        """Return the end of the lease. Raises Forbidden, NotFound or LeaseLost."""
+        caller.require(fence)
+        async with self.pool.connection() as conn:
+            ends_at = await leases.find_lease_end(conn, fence)
+            if ends_at is None:
+                raise await explain_refusal(conn, fence)
+        return ends_at
+
+
+async def lock_lease(conn: Conn, fence: Fence) -> None:
+    """Keep the attempt from ending until commit. Raises NotFound or LeaseLost."""
+    if not await leases.lock_lease(conn, fence):
+        raise await explain_refusal(conn, fence)
+
+
+def require_read(scope: ObjectScope, address: ObjectAddress) -> None:
+    """Raises Forbidden if the scope does not allow to read the address."""
+    if not scope.can_read(address):
+        raise Forbidden(f"the token does not let this attempt read {address.url}")
+
+
+def require_write(scope: ObjectScope, address: ObjectAddress) -> None:
+    """Raises Forbidden if the scope does not allow to write the address."""
+    if not scope.can_write(address):
+        raise Forbidden(f"the token does not let this attempt write {address.url}")

@@ -1,0 +1,50 @@
+"""Who asks a query, and the datasets that they may read."""
+
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from trace_etl.http.user_tokens import User
+from trace_etl.model.errors import Forbidden
+from trace_etl.query.pins import Pin, pin_datasets
+from trace_etl.query.requests import TableReference
+from trace_etl.state.catalog import users
+from trace_etl.state.db.pool import Pool
+
+
+class QueryAccess(Protocol):
+    """The caller of a query: a user, or the attempt of a task."""
+
+    @property
+    def slot_key(self) -> str:
+        """The name under which the caller's queries share slots."""
+        ...
+
+    async def pin(self, pool: Pool, tables: list[TableReference]) -> list[Pin]:
+        """Pin the datasets that a query names. Raises Invalid or Forbidden."""
+        ...
+
+
+@dataclass(frozen=True)
+class UserAccess:
+    """An active user of an organisation, who reads its published datasets."""
+
+    org_id: UUID
+    name: str
+    role: str
+
+    @property
+    def slot_key(self) -> str:
+        return f"{self.org_id}/{self.name}"
+
+    async def pin(self, pool: Pool, tables: list[TableReference]) -> list[Pin]:
+        return await pin_datasets(pool, self.org_id, self.role, tables)
+
+
+async def find_user(pool: Pool, user: User) -> UserAccess:
+    """Return the access of a verified user. Raises Forbidden if the user is not active."""
+    async with pool.connection() as conn:
+        role = await users.get_role(conn, user.org_id, user.name)
+    if role is None:
+        raise Forbidden(f"user {user.name!r} is unknown or disabled")
+    return UserAccess(user.org_id, user.name, role)

@@ -1,0 +1,171 @@
+"""A query process: checks and runs one query at a time, under limits of the kernel."""
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+
+from trace_etl import landlock
+from trace_etl.data.errors import DataUnavailable
+from trace_etl.data.snapshots import Snapshot, open_snapshot
+from trace_etl.model.errors import Unavailable
+from trace_etl.model.result_formats import ResultFormat
+from trace_etl.query.processes import frames
+from trace_etl.query.requests import DatasetView, Params, QueryLimits
+from trace_etl.query.sql.engine import QueryRun, open_engine, parse_size
+from trace_etl.query.sql.sql_guard import SqlGuard
+
+_PR_SET_PDEATHSIG = 1
+_FRAME_BYTES = 512 * 1024
+# Allocations outside DuckDB's own limit: stacks of threads, Arrow batches, encoded rows.
+_OVERHEAD_BYTES = 192 * 2**20
+_MEMORY_STATUS = Path("/proc/self/status")
+
+
+def serve(channel: socket.socket, parent: int, limits: QueryLimits) -> None:
+    """Answer requests until the service closes the channel."""
+    _confine(parent)
+    guard, engines, snapshots = SqlGuard(), SpareEngine(), HeldSnapshot()
+    engines.prepare(limits)
+    base_memory = _used_memory()
+    max_memory = base_memory + _OVERHEAD_BYTES
+    is_unfinished = False
+    # A process that keeps much memory is replaced, but not between the calls of one query.
+    while is_unfinished or _used_memory() <= max_memory:
+        frames.send(channel, frames.READY, b"")
+        frame = frames.receive(channel)
+        if frame is None:
+            return
+        request = orjson.loads(frame[1])
+        is_unfinished = "views" not in request
+        limits = QueryLimits(**request["limits"])
+        max_memory = base_memory + parse_size(limits.memory) // 2 + _OVERHEAD_BYTES
+        _limit_resources(limits, base_memory)
+        try:
+            if "views" in request:
+                with snapshots.take() as snapshot:
+                    _run(channel, request, limits, engines.take(limits), snapshot)
+            elif "open_snapshot" in request:
+                snapshots.open(request["open_snapshot"], limits.seconds)
+                frames.send(channel, frames.DONE, b"null")
+            else:
+                _check(channel, guard, request["sql"], request["params"])
+        except Exception as error:  # the service raises it again
+            frames.send(channel, frames.FAILED, frames.encode_error(error))
+        engines.prepare(limits)
+
+
+class SpareEngine:
+    """Opens an engine before the next query needs it, because this takes longer than a small query."""
+
+    def __init__(self) -> None:
+        self._engine: duckdb.DuckDBPyConnection | None = None
+        self._key: tuple[str, int] | None = None
+
+    def prepare(self, limits: QueryLimits) -> None:
+        if self._engine is None:
+            self._engine, self._key = open_engine(limits), (limits.memory, limits.threads)
+
+    def take(self, limits: QueryLimits) -> duckdb.DuckDBPyConnection:
+        engine, self._engine = self._engine, None
+        if engine is not None and self._key == (limits.memory, limits.threads):
+            return engine
+        return open_engine(limits)
+
+
+class HeldSnapshot:
+    """A snapshot of Postgres data, opened by one request and read by the next."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._snapshot: Snapshot | None = None
+
+    def open(self, dsn: str, seconds: float) -> None:
+        try:
+            self._snapshot = self._stack.enter_context(open_snapshot(dsn, seconds))
+        except DataUnavailable as error:
+            raise Unavailable("Postgres data does not answer; try again") from error
+
+    @contextmanager
+    def take(self) -> Generator[Snapshot | None]:
+        """Use the snapshot, if one was opened. It is closed at the end of the block."""
+        with self._stack:
+            snapshot, self._snapshot = self._snapshot, None
+            yield snapshot
+
+
+def _check(channel: socket.socket, guard: SqlGuard, sql: str, params: Params) -> None:
+    tables = [asdict(table) for table in guard.check(sql, params)]
+    frames.send(channel, frames.DONE, orjson.dumps(tables))
+
+
+def _run(
+    channel: socket.socket,
+    request: dict[str, Any],
+    limits: QueryLimits,
+    engine: duckdb.DuckDBPyConnection,
+    snapshot: Snapshot | None,
+) -> None:
+    views = [DatasetView(**view) for view in request["views"]]
+    with engine:
+        run = QueryRun(
+            request["sql"],
+            views,
+            limits,
+            request["data_dsn"],
+            request["params"],
+            engine,
+            snapshot,
+        )
+        for piece in run.stream(ResultFormat(request["format"])):
+            _send_rows(channel, piece)
+        frames.send(channel, frames.DONE, orjson.dumps(asdict(run.summary)))
+
+
+def _send_rows(channel: socket.socket, piece: bytes) -> None:
+    """Send a piece of the result. Blocks while the service does not read."""
+    for start in range(0, len(piece), _FRAME_BYTES):
+        frames.send(channel, frames.ROWS, piece[start : start + _FRAME_BYTES])
+
+
+def _confine(parent: int) -> None:
+    """Give up what a query process does not need: writing, programs, a life without the service."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if landlock.version():
+            landlock.restrict(write=[], execute=[])
+    if os.getppid() != parent:
+        sys.exit("the fork server died first")
+
+
+def _limit_resources(limits: QueryLimits, base_memory: int) -> None:
+    """Set the limits of the kernel for one query. Nothing that a query does can raise them.
+
+    RLIMIT_DATA counts private writable memory: unlike RLIMIT_AS, it ignores what allocators reserve.
+    """
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = int(used.ru_utime + used.ru_stime + limits.cpu_seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+    memory = base_memory + parse_size(limits.memory) * 5 // 4 + _OVERHEAD_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.RLIM_INFINITY))
+
+
+def _used_memory() -> int:
+    """Return the memory that RLIMIT_DATA counts, in bytes."""
+    if not _MEMORY_STATUS.exists():
+        return 0
+    lines = _MEMORY_STATUS.read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))

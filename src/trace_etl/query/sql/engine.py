@@ -1,0 +1,236 @@
+"""Run each query in its own DuckDB engine, which can read only the pinned files and tables."""
+
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import duckdb
+
+from trace_etl.data.errors import DataUnavailable
+from trace_etl.data.snapshots import Snapshot, open_snapshot
+from trace_etl.model.errors import Fault, Invalid, Unavailable
+from trace_etl.model.result_formats import ResultFormat
+from trace_etl.query.errors import NoDataYet, QueryLimitExceeded, QueryTooLarge
+from trace_etl.query.requests import DatasetView, Params, QueryLimits
+from trace_etl.query.sql import signed_urls
+from trace_etl.query.sql.arrow_results import read_batches
+from trace_etl.query.sql.duckdb_types import duckdb_type
+from trace_etl.query.sql.quoting import quote_list, quote_name, render_where
+from trace_etl.query.sql.results import ResultSummary, encode_result
+from trace_etl.query.sql.tables import ReadBudget, open_table
+
+_MAX_MESSAGE = 2000
+_ENGINE_FAILURES = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException)
+_LINE_EXCERPT = re.compile(r"\n\nLINE (\d{1,9}): (.*)\n( *)\^", re.DOTALL)
+_HIDDEN_CAUSES = ("INTERRUPT Error", "unsuccessful or closed pending query result")
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SETTINGS_HINT = re.compile(r'\n\nUse "SET .*', re.DOTALL)
+
+
+@dataclass
+class QueryRun:
+    """One run of a query, in this process. `pool` runs it in a process that can be killed."""
+
+    sql: str
+    views: list[DatasetView]
+    limits: QueryLimits
+    data_dsn: str | None = None
+    params: Params = None
+    engine: duckdb.DuckDBPyConnection | None = None
+    """A new engine with these limits, which the caller closes. Default: open one."""
+    snapshot: Snapshot | None = None
+    """The snapshot of Postgres data to read, which the caller closes. Default: open one."""
+    summary: ResultSummary = field(default_factory=ResultSummary)
+    budget: ReadBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.budget = ReadBudget(self.limits.table_bytes)
+
+    def stream(self, form: ResultFormat = ResultFormat.JSON) -> Iterator[bytes]:
+        """Run the query and yield its encoded result. Raises Invalid, NoDataYet or Unavailable."""
+        try:
+            with (
+                self._open_snapshot() as snapshot,
+                self.engine or open_engine(self.limits) as engine,
+            ):
+                yield from self._run(engine, snapshot, form)
+        except DataUnavailable as error:
+            raise Unavailable("Postgres data does not answer; try again") from error
+
+    @contextmanager
+    def _open_snapshot(self) -> Generator[Snapshot | None]:
+        """Open a snapshot of Postgres data if the query may read from it."""
+        if self.snapshot is not None:
+            yield self.snapshot
+            return
+        if self.data_dsn is None or not any(view.table for view in self.views):
+            yield None
+            return
+        with open_snapshot(self.data_dsn, self.limits.seconds) as snapshot:
+            yield snapshot
+
+    def _run(
+        self, engine: duckdb.DuckDBPyConnection, snapshot: Snapshot | None, form: ResultFormat
+    ) -> Iterator[bytes]:
+        try:
+            prepare_engine(engine, self.views, snapshot, self.budget)
+            cursor = self._start(engine)
+            yield from encode_result(cursor, form, self.limits, self.summary)
+        except duckdb.Error as error:
+            raise self._translate_error(self._find_cause(engine, error)) from error
+        except MemoryError as error:
+            raise self._too_large() from error
+
+    def _start(self, engine: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+        return engine.execute(self.sql, self.params)
+
+    def _find_cause(self, engine: duckdb.DuckDBPyConnection, error: duckdb.Error) -> duckdb.Error:
+        """Return the error that stopped the query.
+
+        DuckDB reports it to a reader of batches, but not always to a reader of rows.
+        """
+        if not any(text in str(error) for text in _HIDDEN_CAUSES):
+            return error
+        try:
+            for _ in read_batches(self._start(engine), [])[1]:
+                pass
+        except duckdb.Error as cause:
+            return cause
+        return error
+
+    def _translate_error(self, error: duckdb.Error) -> Exception:
+        if self.budget.failure is not None:
+            return self.budget.failure
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return self._too_large()
+        if isinstance(error, _ENGINE_FAILURES) or self._names_a_file(error):
+            return Unavailable(
+                "cannot read the pinned files; the log of the Query Service has the details"
+            )
+        if isinstance(error, duckdb.PermissionException):
+            return Invalid([Fault("sql", "reads something that is not a published dataset")])
+        return Invalid([_sql_fault(str(error))])
+
+    def _too_large(self) -> QueryLimitExceeded:
+        return QueryTooLarge.of(f"needed more than {self.limits.memory} of memory")
+
+    def _names_a_file(self, error: duckdb.Error) -> bool:
+        # The SQL guard rejects file names in SQL, so this file is missing or damaged.
+        message = str(error)
+        return any(file in message for view in self.views for file in view.files)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as 1.5GB."""
+    number = text.rstrip("kMGTB")
+    return int(float(number) * _UNITS[text[len(number) :]])
+
+
+def open_engine(limits: QueryLimits) -> duckdb.DuckDBPyConnection:
+    """Open an engine that holds no data. Its only extension reads signed URLs, if it must."""
+    engine = duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": limits.memory,
+            "threads": limits.threads,
+            "temp_directory": "",
+            "secret_directory": "",
+            "python_enable_replacements": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            **(signed_urls.ENGINE_CONFIG if limits.reads_urls else {}),
+        },
+    )
+    if limits.reads_urls:
+        signed_urls.load_reader(engine, limits.ca_file)
+    return engine
+
+
+def prepare_engine(
+    engine: duckdb.DuckDBPyConnection,
+    views: list[DatasetView],
+    snapshot: Snapshot | None,
+    budget: ReadBudget,
+) -> None:
+    """Restrict the engine to the pinned files and tables, then create a view for each dataset."""
+    files = [file for view in views for file in view.files]
+    engine.execute("SET TimeZone = 'UTC'")
+    engine.execute(f"SET allowed_paths = {quote_list(files)}")
+    engine.execute("SET enable_external_access = false")
+    engine.execute("SET lock_configuration = true")
+    for view in views:
+        _create_view(engine, view, snapshot, budget)
+
+
+def _create_view(
+    engine: duckdb.DuckDBPyConnection,
+    view: DatasetView,
+    snapshot: Snapshot | None,
+    budget: ReadBudget,
+) -> None:
+    table = None
+    if snapshot and view.table:
+        table = open_table(snapshot, view.table, budget, view.covered_blocks)
+    if table is None:
+        query = _select_statement(view)
+        types = {c["name"]: c["type"] for c in view.columns}
+    elif not view.files and not view.where:
+        engine.register(view.name, table)
+        return
+    else:
+        engine.register(_table_name(view), table)
+        query = f"SELECT * FROM {quote_name(_table_name(view))}"  # noqa: S608
+        types = {f.name: str(f.type) for f in table.schema}
+        if view.files:
+            query = _add_hot_part(view, query, table.schema.names)
+    if view.where:
+        query = f"SELECT * FROM ({query}) WHERE {render_where(view, types)}"  # noqa: S608
+    engine.execute(f"CREATE VIEW {quote_name(view.name)} AS {query}")
+
+
+def _table_name(view: DatasetView) -> str:
+    """Return a name that no query can use: a dataset's name has no space."""
+    return f"{view.name} table"
+
+
+def _add_hot_part(view: DatasetView, hot_query: str, hot_columns: list[str]) -> str:
+    """Return a query over the files and the newest rows of a table. Raises Invalid."""
+    if view.columns and {c["name"] for c in view.columns} != set(hot_columns):
+        problem = (
+            f"the files and the newest rows of {view.name!r} do not have the same columns;"
+            " correct `hot` in the `publish` section of its DAG"
+        )
+        raise Invalid([Fault("sql", problem)])
+    return f"{_select_statement(view)} UNION ALL BY NAME {hot_query}"
+
+
+def _select_statement(view: DatasetView) -> str:
+    if view.files:
+        files = quote_list(view.files)
+        return f"SELECT * FROM read_parquet({files}, hive_partitioning = false)"  # noqa: S608
+    if not view.columns:
+        raise NoDataYet(
+            f"dataset {view.name!r} has no data yet: none of its partitions is committed"
+        )
+    columns = [
+        # DuckDB reads a column without a name as C and its index.
+        f"NULL::{duckdb_type(c['type'])} AS {quote_name(c['name'] or f'C{n}')}"
+        for n, c in enumerate(view.columns)
+    ]
+    return f"SELECT {', '.join(columns)} WHERE false"
+
+
+def _sql_fault(message: str) -> Fault:
+    """Turn a message of DuckDB into a fault, without its line excerpt and hints about settings."""
+    excerpt = _LINE_EXCERPT.search(message)
+    line = int(excerpt[1]) if excerpt else None
+    column = None
+    # DuckDB cuts off the start of a long line: the caret then does not give the column.
+    if excerpt and not excerpt[2].startswith("..."):
+        column = len(excerpt[3]) - len(f"LINE {line}: ") + 1
+    text = _SETTINGS_HINT.sub("", message[: excerpt.start()] if excerpt else message).strip()
+    if len(text) > _MAX_MESSAGE:  # `error(…)` and casts put values of any size into messages
+        text = f"{text[:_MAX_MESSAGE]}… ({len(text)} characters)"
+    return Fault("sql", text, line, column)

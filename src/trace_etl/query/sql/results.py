@@ -1,0 +1,138 @@
+"""Encode the result of a query while it is computed, in pieces of limited size."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import orjson
+
+from trace_etl.model.errors import Fault, Invalid
+from trace_etl.model.result_formats import ResultFormat
+from trace_etl.query.requests import QueryLimits
+from trace_etl.query.sql.arrow_encoders import (
+    ArrowEncoder,
+    BatchEncoder,
+    CsvEncoder,
+    ParquetEncoder,
+)
+from trace_etl.query.sql.arrow_results import read_batches
+from trace_etl.query.sql.json_values import json_safe
+
+_FETCH_ROWS = 200
+# A result below this size is one piece: an error while it is computed can still be an HTTP error.
+_MIN_PIECE = 256 * 1024
+_ENCODERS: dict[ResultFormat, type[BatchEncoder]] = {
+    ResultFormat.ARROW: ArrowEncoder,
+    ResultFormat.PARQUET: ParquetEncoder,
+    ResultFormat.CSV: CsvEncoder,
+}
+# Arrow has no equivalent, and DuckDB would send other values or bytes of its own.
+_NOT_IN_ARROW = frozenset({"bignum", "bit", "time with time zone", "uhugeint"})
+_NOT_IN_FILES = _NOT_IN_ARROW | {"interval", "union"}
+
+
+@dataclass
+class ResultSummary:
+    """The columns of a result, and what was sent of it so far."""
+
+    columns: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    row_count: int = 0
+    truncated: bool = False
+
+
+def encode_result(
+    cursor: duckdb.DuckDBPyConnection,
+    form: ResultFormat,
+    limits: QueryLimits,
+    summary: ResultSummary,
+) -> Iterator[bytes]:
+    """Yield the encoded result. JSON is the rows only, separated by commas. Raises Invalid."""
+    description = cursor.description or []
+    summary.columns = [{"name": d[0], "type": str(d[1])} for d in description]
+    if form is ResultFormat.JSON:
+        return _join_pieces(_encode_rows(cursor, limits, summary))
+    _check_types(form, description)
+    schema, batches = read_batches(cursor, _list_hugeints(description))
+    encoder = _ENCODERS[form](schema)
+    return _join_pieces(_encode_batches(encoder, _limit_rows(batches, limits.rows, summary)))
+
+
+def _join_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= _MIN_PIECE:
+            yield b"".join(held)
+            held, size = [], 0
+    if size:
+        yield b"".join(held)
+
+
+def _encode_batches(encoder: BatchEncoder, batches: Iterator[Any]) -> Iterator[bytes]:
+    for batch in batches:
+        yield encoder.encode(batch)
+    yield encoder.finish()
+
+
+def _encode_rows(
+    cursor: duckdb.DuckDBPyConnection, limits: QueryLimits, summary: ResultSummary
+) -> Iterator[bytes]:
+    size = 0
+    while rows := cursor.fetchmany(_FETCH_ROWS):
+        encoded: list[bytes] = []
+        for row in rows:
+            text = orjson.dumps([json_safe(value) for value in row])
+            size += len(text) + 1
+            if summary.row_count == limits.rows or size > (limits.bytes or size):
+                summary.truncated = True
+                break
+            encoded.append(text)
+            summary.row_count += 1
+        if encoded:
+            is_first = summary.row_count == len(encoded)
+            yield (b"" if is_first else b",") + b",".join(encoded)
+        if summary.truncated:
+            return
+
+
+def _limit_rows(
+    batches: Iterator[Any], max_rows: int | None, summary: ResultSummary
+) -> Iterator[Any]:
+    for batch in batches:
+        left = batch.num_rows if max_rows is None else max_rows - summary.row_count
+        summary.truncated = batch.num_rows > left
+        kept = batch.slice(0, left)
+        if kept.num_rows:
+            summary.row_count += kept.num_rows
+            yield kept
+        if summary.truncated:
+            return
+
+
+def _check_types(form: ResultFormat, description: list[Any]) -> None:
+    refused = _NOT_IN_ARROW if form is ResultFormat.ARROW else _NOT_IN_FILES
+    faults = [
+        Fault("sql", f"column {d[0]!r} is {d[1]}, which {form} cannot hold; cast it to VARCHAR")
+        for d in description
+        if _contains(d[1], refused)
+    ]
+    if faults:
+        raise Invalid(faults)
+
+
+def _contains(kind: Any, types: frozenset[str]) -> bool:
+    """Whether a DuckDB type, or a type inside it, is one of `types`."""
+    if kind.id in types:
+        return True
+    children: list[Any] = (
+        kind.children if kind.id in ("array", "list", "map", "struct", "union") else []
+    )
+    return any(_contains(child, types) for _, child in children if hasattr(child, "id"))
+
+
+def _list_hugeints(description: list[Any]) -> list[int]:
+    huge = frozenset({"hugeint"})
+    return [number for number, d in enumerate(description) if _contains(d[1], huge)]

@@ -1,0 +1,1 @@
+"""Proving blocks against their headers: hashes, roots, bloom filters, gas."""

@@ -1,0 +1,1 @@
+"""Records of what occupies object storage, and of what may be deleted."""

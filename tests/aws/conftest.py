@@ -1,0 +1,14 @@
+"""One server of S3, IAM and STS for all tests of this directory."""
+
+from collections.abc import Generator
+
+import pytest
+
+from support import ministack
+from support.ministack import Ministack
+
+
+@pytest.fixture(scope="session")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Generator[Ministack]:
+    with ministack.running(tmp_path_factory.mktemp("ministack")) as server:
+        yield server

@@ -1,0 +1,198 @@
+"""The whole stack on S3 gives the same rows as on files, and writes its keys nowhere."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.ministack import REGION, AwsKey, Ministack
+from support.waiting import eventually
+from trace_etl.cli.client import RequestRejected
+from trace_etl.client import stack_client
+from trace_etl.devtools.devchain.chain.devchain import DevChain
+from trace_etl.devtools.devchain.rpc.server import start_server
+from trace_etl.lite import stack as lite
+from trace_etl.lite.credentials.keys import LOCAL_ORG
+from trace_etl.lite.home import Home
+
+pytestmark = pytest.mark.timeout(900)
+
+TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
+BLOCKS = 60
+# A follower, its compaction to Parquet, and a buffered dataset that the sink writes.
+FOLLOW = """
+name: follow
+jobs:
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    outputs: [hot_logs]
+    config: {rpc: default, start_block: 0}
+  - name: wide
+    operator: range_aggregator
+    inputs: [{from: {job: follow, output: hot_logs}}]
+    outputs: [ranges]
+    config: {size: 20}
+  - name: compact
+    operator: parquet_compact
+    inputs: [{from: {job: wide}}, {from: {job: follow, output: hot_logs}}]
+    outputs: [logs]
+    config: {size: 20, finality_depth_blocks: 0, rpc: default}
+    max_attempts: 20
+  - name: busy
+    operator: sql
+    inputs: [{from: {job: compact}}]
+    outputs: [busy]
+    update_strategy: append
+    unique_key: [block_number]
+    config: {sql: "SELECT block_number, count(*) AS n FROM logs GROUP BY block_number"}
+publish:
+  - {name: compacted, from: {job: compact}}
+  - name: busy_blocks
+    from: {job: busy}
+    write_mode: buffered
+    schema: [{name: block_number, type: long, nullable: false}, {name: n, type: long}]
+"""
+ORDERS = {
+    "blocks": "block_number",
+    "transactions": "block_number, transaction_index",
+    "logs": "block_number, log_index",
+    "receivers": "ALL",
+    "compacted": "block_number, log_index",
+    "busy_blocks": "block_number",
+}
+
+
+@dataclass
+class RunningStack:
+    """A home, and the command line for it."""
+
+    home: Path
+    environment: Mapping[str, str]
+
+    def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **self.environment, "TRACE_HOME": str(self.home)}
+        environment["TRACE_RETRY_INITIAL"] = "PT1S"
+        return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
+
+    def run(self, *words: str) -> str:
+        done = self.trace(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def query(self, sql: str) -> list[Any]:
+        connected = stack_client.connect_home(self.home)
+        with connected.http:
+            return connected.query(sql)["rows"]
+
+    def count(self, dataset: str) -> int:
+        """Count blocks; 0 before the dataset has data."""
+        try:
+            return self.query(f"SELECT count(DISTINCT block_number) FROM {dataset}")[0][0]
+        except RequestRejected:
+            return 0
+
+
+def collect(stack: RunningStack, url: str, directory: Path, *words: str) -> dict[str, list[Any]]:
+    """Run both DAGs on a new stack and return the rows of all datasets."""
+    stack.run("up", "--detach", "--rpc-url", url, *words)
+    follow, quickstart = directory / "follow.yaml", directory / "quickstart.yaml"
+    follow.write_text(FOLLOW)
+    quickstart.write_text(QUICKSTART.read_text().replace("size: 500", "size: 20"))
+    for dag in (follow, quickstart):
+        stack.run("deploy", "--no-check", str(dag))
+    stack.run("trigger", "quickstart", "request", "--range", f"0-{BLOCKS - 1}")
+    eventually(lambda: _is_done(stack), "all tasks of the quickstart are completed", within=300)
+    assert stack.count("blocks") == BLOCKS
+    blocks_with_logs = stack.count("logs")
+    for dataset in ("compacted", "busy_blocks"):
+        eventually(
+            lambda d=dataset: stack.count(d) == blocks_with_logs,
+            f"{dataset} is complete",
+            within=300,
+        )
+    stack.run("storage", "sweep")
+    return {
+        name: stack.query(f"SELECT * FROM {name} ORDER BY {order}")
+        for name, order in ORDERS.items()
+    }
+
+
+def _is_done(stack: RunningStack) -> bool:
+    tasks = json.loads(stack.run("tasks", "--dag", "quickstart", "--json"))["items"]
+    receivers = [t for t in tasks if t["job"] == "receivers" and t["status"] == "Completed"]
+    return len(receivers) == BLOCKS // 20
+
+
+def test_a_stack_on_s3_gives_the_same_rows_as_one_on_files(aws: Ministack, tmp_path: Path) -> None:
+    bucket = aws.make_bucket()
+    arn = f"arn:aws:s3:::{bucket}"
+    actions = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+    key = aws.make_user(
+        {"Effect": "Allow", "Action": actions, "Resource": f"{arn}/data/{LOCAL_ORG}/*"},
+        {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": arn},
+    )
+    s3 = {**key.environment, "TRACE_S3_REGION": REGION, "TRACE_S3_ENDPOINT": aws.url}
+    s3["TRACE_S3_ENCRYPTION"] = "AES256"
+    results: list[dict[str, list[Any]]] = []
+    with start_server(DevChain(seed=11, length=BLOCKS), "127.0.0.1", 0) as server:
+        for name, environment, words in (
+            ("s3", s3, ("--objects-url", f"s3://{bucket}/data/{{org_id}}")),
+            ("files", {}, ()),
+        ):
+            stack = RunningStack(tmp_path / name, environment)
+            try:
+                results.append(collect(stack, server.url, tmp_path, *words))
+            finally:
+                stack.trace("down")
+    for name in ORDERS:
+        assert results[0][name], name
+        assert results[0][name] == results[1][name], name
+    objects = aws.call("s3", "list_objects_v2", Bucket=bucket)["Contents"]
+    assert {item["Key"].split("/")[1] for item in objects} == {LOCAL_ORG}
+    assert not list((tmp_path / "s3" / "objects").rglob("*.parquet"))
+    head = aws.call("s3", "head_object", Bucket=bucket, Key=objects[0]["Key"])
+    assert head["ServerSideEncryption"] == "AES256"
+    _require_no_keys(tmp_path / "s3", key)
+    lite.purge(Home(tmp_path / "files"))
+    lite.purge(Home(tmp_path / "s3"))
+
+
+def _require_no_keys(home: Path, key: AwsKey) -> None:
+    """No file of the stack has a key: logs, state, plans, errors, settings."""
+    searched = 0
+    for file in (path for path in home.rglob("*") if path.is_file() and not path.is_symlink()):
+        content = file.read_bytes()
+        assert key.secret_key.encode() not in content, file
+        assert key.access_key.encode() not in content, file
+        searched += 1
+    assert searched > 100
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"TRACE_S3_ENDPOINT": "http://127.0.0.1:9"}, "cannot be reached: check TRACE_S3_ENDPOINT"),
+        ({"AWS_SECRET_ACCESS_KEY": "x" * 40}, "check AWS_ACCESS_KEY_ID"),
+        ({"TRACE_S3_REGION": "us-west-2"}, "set TRACE_S3_REGION"),
+        ({"TRACE_S3_KMS_KEY_ID": "k"}, "TRACE_S3_KMS_KEY_ID needs TRACE_S3_ENCRYPTION=aws:kms"),
+    ],
+)
+def test_trace_up_says_what_is_wrong(
+    aws: Ministack, tmp_path: Path, change: dict[str, str], message: str
+) -> None:
+    bucket = aws.make_bucket()
+    key = aws.make_user({"Effect": "Allow", "Action": "s3:*", "Resource": "*"})
+    environment = {**key.environment, "TRACE_S3_REGION": REGION, "TRACE_S3_ENDPOINT": aws.url}
+    stack = RunningStack(tmp_path / "home", {**environment, **change})
+    failed = stack.trace("up", "--detach", "--objects-url", f"s3://{bucket}/x")
+    assert failed.returncode != 0
+    assert message in failed.stderr
+    assert key.access_key not in failed.stderr and key.secret_key not in failed.stderr

@@ -1,0 +1,181 @@
+"""Who may query which dataset, for several organisations in one process, and the record of it."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import jwt
+import pyarrow as pa
+import pytest
+
+from support.dispatcher import Secrets
+from support.postgres import Templates, copied, sql
+from support.query import ORG, LiveQuery, Warehouse, running_query_service
+from support.waiting import eventually
+from trace_etl.lite.credentials import keys
+from trace_etl.model.roles import may_read
+
+DAG = """
+name: reading
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - name: ingest
+    operator: cryo_ingest
+    inputs: [{from: {job: request}}]
+    outputs: [blocks, transactions, logs]
+publish:
+  - {name: blocks, from: {job: ingest, output: blocks}}
+  - {name: salaries, from: {job: ingest, output: logs}, read_roles: [admin]}
+  - {name: drafts, from: {job: ingest, output: transactions}, read_roles: [writer]}
+"""
+OTHER = uuid4()
+
+
+def one_row(value: str) -> pa.Table:
+    return pa.table({"block_number": [1], "value": [value]})
+
+
+@dataclass(frozen=True)
+class Organisations:
+    """Two organisations with the same published names and other rows, in one Query Service."""
+
+    query: LiveQuery
+    warehouse: Warehouse
+    secrets: Secrets
+
+    def ask(self, name: str, query: str, org_id: UUID = ORG) -> Any:
+        key = keys.ensure_user_key(self.secrets.directory / "user")
+        token = keys.sign_user_token(key, name, now=datetime.now(UTC))
+        claims = jwt.decode(token, options={"verify_signature": False})
+        signed = jwt.encode(
+            {**claims, "org_id": str(org_id)},
+            key.read_bytes(),
+            algorithm="ES256",
+            headers={"kid": jwt.get_unverified_header(token)["kid"]},
+        )
+        with self.query.client(signed) as http:
+            return http.post("/v1/query", json={"sql": query})
+
+    def audit(self, user: str) -> list[tuple[Any, ...]]:
+        return sql(
+            self.warehouse.dsns.state,
+            """SELECT outcome, datasets, row_count, byte_count, org_id FROM query_audit
+                WHERE user_name = %s ORDER BY asked_at""",
+            (user,),
+        )
+
+
+def add_user(dsn: str, name: str, role: str, org_id: UUID = ORG) -> None:
+    sql(dsn, "INSERT INTO users (name) VALUES (%s) ON CONFLICT DO NOTHING", (name,))
+    sql(
+        dsn,
+        "INSERT INTO memberships (org_id, user_name, role) VALUES (%s, %s, %s)",
+        (org_id, name, role),
+    )
+
+
+@pytest.fixture(scope="module")
+def orgs(
+    secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Organisations]:
+    with copied(templates) as dsns:
+        warehouse = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
+        sql(dsns.state, "INSERT INTO orgs (org_id, name) VALUES (%s, 'other')", (OTHER,))
+        for org_id, value in ((ORG, "ours"), (OTHER, "theirs")):
+            warehouse.deploy(DAG, org_id)
+            for name in ("blocks", "salaries", "drafts"):
+                warehouse.commit(name, 0, 9, one_row(value), org_id=org_id)
+        for role in ("reader", "writer", "admin"):
+            add_user(dsns.state, role, role)
+        add_user(dsns.state, "reader", "admin", OTHER)
+        with running_query_service(secrets, dsns, warehouse.objects) as query:
+            yield Organisations(query, warehouse, secrets)
+
+
+def test_each_organisation_reads_its_own_rows_under_the_same_name(orgs: Organisations) -> None:
+    assert orgs.ask("reader", "SELECT value FROM blocks").json()["rows"] == [["ours"]]
+    assert orgs.ask("reader", "SELECT value FROM blocks", OTHER).json()["rows"] == [["theirs"]]
+    assert orgs.ask("writer", "SELECT value FROM blocks", OTHER).status_code == 403
+    assert orgs.ask("reader", "SELECT value FROM blocks", uuid4()).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("user", "readable"),
+    [
+        ("reader", {"blocks"}),
+        ("writer", {"blocks", "drafts"}),
+        ("admin", {"blocks", "drafts", "salaries"}),
+    ],
+)
+def test_a_role_reads_the_datasets_that_name_it_or_a_lower_one(
+    orgs: Organisations, user: str, readable: set[str]
+) -> None:
+    for name in ("blocks", "drafts", "salaries"):
+        answer = orgs.ask(user, f"SELECT value FROM {name}")
+        assert answer.status_code == (200 if name in readable else 403), answer.text
+        if name not in readable:
+            problem = answer.json()
+            assert problem["code"] == "forbidden"
+            assert f"{name!r} (read_roles: " in problem["detail"]
+            assert "ours" not in answer.text and "value" not in answer.text
+
+
+def test_one_unreadable_dataset_refuses_the_whole_query(orgs: Organisations) -> None:
+    answer = orgs.ask("reader", "SELECT 1 FROM blocks WHERE EXISTS (SELECT * FROM salaries)")
+    assert answer.status_code == 403
+
+
+def test_the_role_of_the_queried_organisation_counts(orgs: Organisations) -> None:
+    assert orgs.ask("reader", "SELECT value FROM salaries", OTHER).json()["rows"] == [["theirs"]]
+
+
+def test_a_role_reads_what_lower_roles_read() -> None:
+    assert may_read("reader", None)
+    assert may_read("admin", ["reader"])
+    assert not may_read("writer", ["admin"])
+    assert may_read("writer", ["admin", "writer"])
+
+
+def test_every_query_is_recorded_without_its_text(orgs: Organisations) -> None:
+    add_user(orgs.warehouse.dsns.state, "auditee", "reader")
+    version = str(orgs.warehouse.generation("blocks")[1])
+    orgs.ask("auditee", "SELECT value, 'sesame' FROM blocks")
+    orgs.ask("auditee", "SELECT * FROM salaries")
+    orgs.ask("auditee", "SELECT * FROM nowhere")
+    orgs.ask("auditee", "SELEC")
+    eventually(lambda: len(orgs.audit("auditee")) == 4)
+    ok, refused, unknown, malformed = orgs.audit("auditee")
+    assert ok[0] == "ok" and ok[2] == 1 and ok[3] > 0 and ok[4] == ORG
+    assert ok[1] == [{"dataset": "blocks", "dataset_version": version}]
+    assert refused[:3] == ("forbidden", [{"dataset": "salaries", "dataset_version": None}], 0)
+    assert unknown[:2] == ("invalid", [{"dataset": "nowhere", "dataset_version": None}])
+    assert malformed[:2] == ("invalid", [])
+    stored = sql(orgs.warehouse.dsns.state, "SELECT string_agg(a::text, '') FROM query_audit a")
+    assert "sesame" not in stored[0][0] and "SELEC" not in stored[0][0]
+
+
+def test_a_clean_stop_records_the_last_query(
+    secrets: Secrets, orgs: Organisations, tmp_path: Path
+) -> None:
+    add_user(orgs.warehouse.dsns.state, "last", "reader")
+    warehouse = orgs.warehouse
+    with running_query_service(secrets, warehouse.dsns, warehouse.objects) as query:
+        live = Organisations(query, warehouse, secrets)
+        for _ in range(20):
+            assert live.ask("last", "SELECT count(*) FROM blocks").status_code == 200
+    assert len(orgs.audit("last")) == 20
+
+
+def test_the_role_of_the_service_can_add_to_the_record_but_not_read_or_change_it(
+    orgs: Organisations,
+) -> None:
+    for statement in (
+        "SELECT count(*) FROM query_audit",
+        "UPDATE query_audit SET outcome = 'ok'",
+        "DELETE FROM query_audit",
+    ):
+        with pytest.raises(Exception, match=r"permission denied|read-only transaction"):
+            sql(orgs.warehouse.dsns.reader, statement)

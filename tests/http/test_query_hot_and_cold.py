@@ -1,0 +1,143 @@
+"""A dataset whose newest rows are in a hot table and whose older rows are in files: each row once."""
+
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from support.dispatcher import Secrets
+from support.postgres import Templates, copied
+from support.query import LiveQuery, Warehouse, running_query_service
+from trace_etl.data import connection, hot_tables
+from trace_etl.model.storage import hot_table
+from trace_etl.query.pins import join_ranges
+
+DAG = """
+name: chain
+jobs:
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    outputs: [hot_blocks]
+  - name: compact
+    operator: parquet_compact
+    inputs: [{from: {job: follow}}]
+    outputs: [blocks]
+publish:
+  - {name: hot_blocks, from: {job: follow}}
+  - {name: blocks, from: {job: compact}, hot: {job: follow, output: hot_blocks}}
+"""
+BLOCKS = pa.schema(
+    [("block_number", pa.int64()), ("hash", pa.binary()), ("fee", pa.decimal128(38, 0))]
+)
+COLUMNS = [
+    {"name": "block_number", "type": "bigint"},
+    {"name": "hash", "type": "binary"},
+    {"name": "fee", "type": "decimal(38,0)"},
+]
+
+
+def rows(first: int, last: int) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {"block_number": n, "hash": n.to_bytes(4, "big"), "fee": n}
+            for n in range(first, last + 1)
+        ],
+        schema=BLOCKS,
+    )
+
+
+@dataclass(frozen=True)
+class FollowedChain:
+    query: LiveQuery
+    warehouse: Warehouse
+
+    @property
+    def table(self) -> str:
+        return hot_table(*self.warehouse.generation("hot_blocks"))
+
+    def follow(self, first: int, last: int) -> None:
+        with connection.connect(self.warehouse.dsns.data) as conn, connection.transaction(conn):
+            hot_tables.ensure_table(conn, self.table, BLOCKS)
+            hot_tables.copy_rows(conn, self.table, rows(first, last).to_batches())
+
+    def compact(self, first: int, last: int, *, trim: bool = True) -> None:
+        """Commit a range as Parquet, then delete it from the hot table, as the two jobs do."""
+        self.warehouse.commit("blocks", first, last, rows(first, last), schema=COLUMNS)
+        if trim:
+            with connection.connect(self.warehouse.dsns.data) as conn, connection.transaction(conn):
+                hot_tables.trim_range(conn, self.table, first, last)
+
+    def count(self) -> list[int]:
+        (row,) = self.query.ask(
+            "SELECT count(*), count(DISTINCT block_number), min(block_number), max(block_number)"
+            " FROM blocks"
+        )["rows"]
+        return row
+
+
+@pytest.fixture
+def chain(
+    secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[FollowedChain]:
+    with copied(templates) as dsns:
+        warehouse = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
+        warehouse.deploy(DAG)
+        with running_query_service(secrets, dsns, warehouse.objects) as query:
+            yield FollowedChain(query, warehouse)
+
+
+def test_each_block_is_read_once_from_the_table_or_from_files(chain: FollowedChain) -> None:
+    chain.follow(0, 99)
+    assert chain.count() == [100, 100, 0, 99]  # all in the table
+    chain.compact(0, 49, trim=False)
+    chain.compact(60, 69, trim=False)
+    assert chain.count() == [100, 100, 0, 99]  # in both places, except for 50-59 and 70-99
+    chain.compact(50, 59)
+    assert chain.count() == [100, 100, 0, 99]
+    answer = chain.query.ask(
+        "SELECT block_number, hash, fee FROM blocks WHERE block_number BETWEEN 68 AND 71 ORDER BY 1"
+    )
+    assert answer["rows"] == [[n, "0x" + n.to_bytes(4, "big").hex(), str(n)] for n in range(68, 72)]
+    assert [c["type"] for c in answer["columns"]] == ["BIGINT", "BLOB", "DECIMAL(38,0)"]
+    assert chain.query.ask("SELECT count(*) FROM hot_blocks")["rows"] == [[90]]
+
+
+def test_queries_see_each_block_once_while_blocks_move_to_files(chain: FollowedChain) -> None:
+    chain.follow(0, 199)
+    ended = threading.Event()
+
+    def move() -> None:
+        try:
+            for first in range(0, 190, 5):
+                chain.compact(first, first + 4)
+        finally:
+            ended.set()
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    counts = [chain.count()]
+    while not ended.is_set():
+        counts.append(chain.count())
+    mover.join()
+    assert len(counts) > 2
+    assert {tuple(count) for count in counts} == {(200, 200, 0, 199)}
+
+
+def test_a_hot_part_with_other_columns_is_refused(chain: FollowedChain) -> None:
+    chain.follow(0, 9)
+    chain.warehouse.commit("blocks", 0, 4, pa.table({"block_number": [1]}), schema=COLUMNS[:1])
+    problem = chain.query.refusal("SELECT * FROM blocks")
+    assert "do not have the same columns" in problem["detail"]
+
+
+def test_adjacent_partitions_cover_one_range_of_blocks() -> None:
+    def joined(*ranges: tuple[int | None, int | None]) -> list[tuple[int, int]]:
+        return join_ranges([SimpleNamespace(start=a, end=b) for a, b in ranges])  # type: ignore[misc]
+
+    ranges = joined((0, 9), (20, 29), (10, 19), (None, None), (40, 49))
+    assert ranges == [(0, 29), (40, 49)]
+    assert joined() == []

@@ -1,0 +1,230 @@
+"""The storage sweeper deletes what nothing uses, after its retention, and shows it before."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from support.buffered import SinkSetup, running_sink
+from support.dispatcher import Secrets
+from support.lifecycle import Attempt, Bench, parquet_file
+from support.postgres import Templates
+from support.storage_model import ORG, StoredObjects
+from trace_etl.model.storage import attempt_prefix, buffer_prefix, generation_prefix
+
+
+@pytest.fixture(scope="module")
+def sinks(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[SinkSetup]:
+    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
+        yield setup
+
+
+@pytest.fixture
+def store(sinks: SinkSetup) -> StoredObjects:
+    return StoredObjects(sinks.bench)
+
+
+def unused(bench: Bench, **query: Any) -> list[dict[str, Any]]:
+    reply = bench.user.get("/v1/storage/unused", params={"limit": 1000, **query})
+    assert reply.status_code == 200, reply.text
+    return reply.json()["items"]
+
+
+def find_unused(bench: Bench, attempt: Attempt) -> list[dict[str, Any]]:
+    own = f"/{attempt.task_id}/{attempt.number}/"
+    return [item for item in unused(bench) if own in item["key"]]
+
+
+def usage(bench: Bench, dataset: str) -> dict[str, dict[str, Any]]:
+    items = bench.user.get("/v1/storage").json()["items"]
+    return {item["kind"]: item for item in items if item["dataset"] == dataset}
+
+
+def test_a_failed_attempt_is_shown_with_its_size_and_swept_after_a_week(
+    store: StoredObjects,
+) -> None:
+    bench, dag = store.bench, store.bench.dag()
+    failed = bench.attempt(dag=dag)
+    store.write_data(failed)
+    assert find_unused(bench, failed) == []
+    bench.complete(failed, "Failed", retryable=False, error_code="boom")
+    store.sweep()
+    (item,) = find_unused(bench, failed)
+    assert (item["kind"], item["dataset"], item["kept_by"]) == ("uncommitted", dag.published, None)
+    sizes = [len(parquet_file(1)), len(parquet_file(2))]
+    assert (item["objects"], item["bytes"]) == (2, sum(sizes))
+    assert usage(bench, dag.published)["uncommitted"]["due_bytes"] == 0
+    store.age(6)
+    assert store.sweep() == 0
+    store.age(2)
+    shown = usage(bench, dag.published)["uncommitted"]
+    assert (shown["due_prefixes"], shown["due_bytes"]) == (1, sum(sizes))
+    assert [i["key"] for i in unused(bench, due=True)] == [item["key"]]
+    store.sweep()
+    assert find_unused(bench, failed) == []
+    assert not bench.prefix(failed).exists()
+    assert "uncommitted" not in usage(bench, dag.published)
+
+
+def test_a_replaced_partition_stays_while_a_running_task_reads_it(store: StoredObjects) -> None:
+    bench, dag = store.bench, store.bench.dag()
+    first = bench.attempt(dag=dag)
+    assert bench.complete(first, datasets_published=[store.write_output(first)]).status_code == 200
+    bench.live.drain()
+    reader = bench.claimed(bench.waiting(dag, "after")[0])
+    body = {"partition_key": "0-9", "rebuild": True, "reason": "test"}
+    path = f"/v1/datasets/{dag.published}/invalidations"
+    assert bench.user.post(path, json=body).status_code == 200
+    bench.live.drain()
+    second = bench.claimed(bench.waiting(dag, "work")[0])
+    published = store.write_output(second, files=3)
+    assert bench.complete(second, datasets_published=[published]).status_code == 200
+    (item,) = find_unused(bench, first)
+    assert (item["kind"], item["kept_by"]) == ("superseded", "pin")
+    assert item["objects"] == 3  # two files and the marker
+    store.age(30)
+    store.sweep()
+    store.require_intact(bench.prefix(first))
+    assert usage(bench, dag.published)["superseded"]["kept_prefixes"] == 1
+    assert bench.complete(reader).status_code == 200
+    store.age(1)
+    store.sweep()
+    assert not bench.prefix(first).exists()
+    store.require_intact(bench.prefix(second))
+    shown = usage(bench, dag.published)
+    assert set(shown) == {"current"}
+    assert (shown["current"]["prefixes"], shown["current"]["objects"]) == (1, 4)
+
+
+def test_a_late_completion_is_accepted_until_its_prefix_is_swept(store: StoredObjects) -> None:
+    bench = store.bench
+    late, later = (bench.reaped("max_attempts: 1") for _ in range(2))
+    published = [store.write_output(attempt) for attempt in (late, later)]
+    store.age(6)
+    store.sweep()
+    assert bench.complete(late, datasets_published=[published[0]]).status_code == 200
+    store.age(2)
+    store.sweep()
+    store.require_intact(bench.prefix(late))
+    assert not bench.prefix(later).exists()
+    refused = bench.complete(later, datasets_published=[published[1]])
+    assert refused.status_code in (409, 503), refused.text
+    assert bench.rows("SELECT 1 FROM partitions WHERE task_id = %s", later.task_id) == []
+    store.write_output(later)  # the fence refuses it, also if the objects come back
+    again = bench.complete(later, datasets_published=[published[1]])
+    assert (again.status_code, again.json()["reason"]) == (409, "stale_lease")
+
+
+def test_written_batches_are_swept_and_others_stay_for_their_delivery(
+    sinks: SinkSetup, store: StoredObjects
+) -> None:
+    name = f"alerts_{uuid4().hex[:12]}"
+    producer = sinks.producer(name)
+    producer.deploy("one")
+    attempt = producer.attempt("one")
+    written = sinks.publish(attempt, [{"id": "a", "n": 1}], batch_size_bytes=17)
+    failed = sinks.publish(attempt, b"not json")
+    sinks.drain()
+    states = {batch["publish_id"]: batch["state"] for batch in sinks.batches(name)}
+    assert states == {written: "written", failed: "failed"}
+    uris = {batch["publish_id"]: batch["batch_uri"] for batch in sinks.batches(name)}
+    paths = {i: store.bucket.parent / uri.removeprefix("s3://") for i, uri in uris.items()}
+    forgotten = store.bench.prefix(attempt) / "never_published.jsonl"
+    store.write(forgotten, b"{}")
+    store.age(2)
+    store.sweep()
+    assert not paths[written].exists() and paths[failed].exists() and forgotten.exists()
+    assert usage(sinks.bench, name)["batches"]["kept_prefixes"] == 1
+    # The attempt ends: what it did not publish is uncommitted. The failed batch can still be retried.
+    assert sinks.bench.complete(attempt).status_code == 200
+    store.age(100)
+    store.list_store()
+    store.age(100)
+    store.sweep()
+    assert not forgotten.exists() and paths[failed].exists()
+    retried = sinks.bench.user.post(f"/v1/batches/{failed}/retry")
+    assert retried.status_code == 200
+
+
+def test_the_listing_finds_scratch_exports_and_objects_without_a_task(
+    store: StoredObjects,
+) -> None:
+    bench, dag = store.bench, store.bench.dag()
+    attempt = bench.attempt(dag=dag)
+    places = [store.write_scratch(attempt, area) for area in ("scratch", "exports")]
+    dataset = dag.datasets["work"]
+    ids = [UUID(dataset[name]) for name in ("dataset_uuid", "dataset_version")]
+    orphan = store.bucket / attempt_prefix(generation_prefix(*ids), uuid4(), 3) / "a.parquet"
+    store.write(orphan, b"orphan")
+    store.write_foreign(dag)
+    store.age(1)
+    store.list_store()
+    assert find_unused(bench, attempt) == []  # the attempt runs
+    assert bench.user.get("/v1/storage").json()["foreign"]["objects"] == 5
+    assert bench.complete(attempt).status_code == 200
+    store.age(8)
+    store.list_store()
+    assert {item["kind"] for item in find_unused(bench, attempt)} == {"scratch", "exports"}
+    store.sweep()
+    assert not orphan.exists()
+    store.age(8)
+    store.sweep()
+    assert [path.exists() for path in places] == [False, True]
+    store.age(30)
+    store.sweep()
+    assert [path.exists() for path in places] == [False, False]
+    assert all(path.exists() for path in store.foreign)
+
+
+def test_a_prefix_of_another_layout_is_kept(store: StoredObjects) -> None:
+    bench = store.bench
+    foreign = store.bucket / "warehouse" / "part.parquet"
+    store.write(foreign, b"rows")
+    bench.rows(
+        """INSERT INTO unused_prefixes (prefix, kind, org_id, task_id, attempt)
+           VALUES ('warehouse/', 'superseded', %s, %s, 1)""",
+        ORG,
+        uuid4(),
+    )
+    store.age(100)
+    store.sweep()
+    assert foreign.exists()
+    (item,) = [i for i in unused(bench) if i["key"] == "warehouse/"]
+    assert item["kept_by"] == "layout"
+
+
+def test_postgres_and_python_agree_on_the_prefixes_of_outputs(store: StoredObjects) -> None:
+    store.bench.dag()
+    rows = store.bench.rows("SELECT v.*, output_prefix(v) AS prefix FROM dataset_versions v")
+    assert rows
+    for row in rows:
+        cold = generation_prefix(row["dataset_uuid"], row["dataset_version"])
+        expected = cold if row["columns"] is None else buffer_prefix(row["dataset_uuid"])
+        assert row["prefix"] == expected
+
+
+def test_an_admin_sweeps_one_organisation_and_an_unreachable_prefix_is_tried_again(
+    store: StoredObjects, tmp_path: Path
+) -> None:
+    bench = store.bench
+    attempts = [bench.attempt() for _ in range(2)]
+    for attempt in attempts:
+        store.write_data(attempt)
+        bench.complete(attempt, "Failed", retryable=False, error_code="boom")
+    blocked, swept = (bench.prefix(attempt) for attempt in attempts)
+    blocked.rename(tmp_path / "moved")
+    blocked.symlink_to(tmp_path / "moved")  # the store does not follow links
+    store.age(8)
+    answer = bench.user.post("/v1/storage/sweep").json()
+    assert (answer["failures"], answer["is_complete"]) == (1, True)
+    assert answer["prefixes"] >= 1 and not swept.exists()
+    assert len(list((tmp_path / "moved").iterdir())) == 3
+    blocked.unlink()
+    (tmp_path / "moved").rename(blocked)
+    store.age(1)
+    assert bench.user.post("/v1/storage/sweep").json()["failures"] == 0
+    assert not blocked.exists()

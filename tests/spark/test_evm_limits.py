@@ -1,0 +1,79 @@
+"""Nodes with small or no batches, compressed answers, text ids and dates in Retry-After. No Spark."""
+
+import gzip
+from collections.abc import Generator
+from email.utils import formatdate
+from time import time
+
+import orjson
+import pytest
+
+from support.chain_rows import expected
+from support.faulty_node import Calls, FaultyNode, Reply
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.spark.evm.endpoint import parse_retry_after
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.tables import build_table
+
+ALL = ("blocks", "transactions", "logs")
+
+
+@pytest.fixture
+def node(rpc_url: str) -> Generator[FaultyNode]:
+    with FaultyNode(rpc_url) as made:
+        yield made
+
+
+def read(url: str, end: int) -> dict[str, list[object]]:
+    found: dict[str, list[object]] = {table: [] for table in ALL}
+    with RangeReader(RpcSource((url,), initial_delay=0.001), ALL) as reader:
+        chain_id = reader.chain_id()
+        for chunk in reader.chunks(0, end):
+            for table in ALL:
+                found[table] += build_table(table, chunk, chain_id).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_node_without_block_receipts_and_with_small_batches_is_read(
+    node: FaultyNode, chain: DevChain, limit: int
+) -> None:
+    def before(calls: Calls) -> Reply | None:
+        if len(calls) > limit:
+            error = {"code": -32005, "message": "batch too large"}
+            return Reply(200, orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error}))
+        return None
+
+    def after(calls: Calls, items: Calls) -> Calls:
+        unknown = {"code": -32601, "message": "method not found"}
+        return [
+            {"id": item["id"], "error": unknown}
+            if call["method"] == "eth_getBlockReceipts"
+            else item
+            for call, item in zip(calls, items, strict=True)
+        ]
+
+    node.before, node.after = before, after
+    assert read(node.url, 12) == expected(chain, 0, 12)
+
+
+def test_text_ids_are_accepted(node: FaultyNode, chain: DevChain) -> None:
+    node.after = lambda calls, items: [{**item, "id": str(item["id"])} for item in items]
+    assert read(node.url, 5) == expected(chain, 0, 5)
+
+
+def test_compressed_answers_are_read(node: FaultyNode, chain: DevChain) -> None:
+    def before(calls: Calls) -> Reply | None:
+        reply = node._forward(calls, is_batch=len(calls) > 1)  # pyright: ignore[reportPrivateUsage]
+        return Reply(200, gzip.compress(reply.body), {"Content-Encoding": "gzip"})
+
+    node.before = before
+    assert read(node.url, 5) == expected(chain, 0, 5)
+
+
+def test_retry_after_may_be_a_date() -> None:
+    assert parse_retry_after("7") == 7.0
+    wait = parse_retry_after(formatdate(time() + 60, usegmt=True))
+    assert wait is not None and 30 < wait <= 60
+    assert parse_retry_after(formatdate(time() - 60, usegmt=True)) == 0.0
+    assert parse_retry_after("soon") is None and parse_retry_after("") is None

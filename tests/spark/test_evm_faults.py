@@ -10,7 +10,7 @@ import pytest
 
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.fetch import DEFAULT_RULES, RangeReader, RpcSource

@@ -9,7 +9,7 @@ import pytest
 
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.spark.errors import BadTask, ChainMismatch, OperatorError, RpcRefused
 from trace_etl.spark.evm.endpoint import Endpoint

@@ -8,7 +8,7 @@ import pytest
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode
 from trace_etl.api.task.verification import VerifiedRange
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.errors import ChainMismatch, VerificationFailed
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource

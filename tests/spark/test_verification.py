@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.faulty_node import Calls, FaultyNode, Reply
 from support.forged_blocks import FORKS, make_block
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from trace_etl.api.user.datasets import DatasetColumn, DatasetDetail, DatasetItem
+from trace_etl.api.user.data.datasets import DatasetColumn, DatasetDetail, DatasetItem
 from trace_etl.client.packages import import_package
 from trace_etl.client.results import QueryResult
 from trace_etl.client.schemas import read_schema

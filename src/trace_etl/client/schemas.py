@@ -1,6 +1,6 @@
 """Read the columns of a dataset."""
 
-from trace_etl.api.user.datasets import DatasetColumn
+from trace_etl.api.user.data.datasets import DatasetColumn
 from trace_etl.client.stack_client import RequestRejected, StackClient, quote_segment
 from trace_etl.dag.column_types import COLUMN_TYPES
 

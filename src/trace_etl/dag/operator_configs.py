@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from trace_etl.dag.abi import EventAbi, find_event, parse_event
-from trace_etl.dag.chain_rules import PRESETS, Level, check_exceptions
+from trace_etl.dag.chain.rules import PRESETS, Level, check_exceptions
 
 Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$")]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=128)]

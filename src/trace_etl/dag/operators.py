@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trace_etl.dag.chain_tables import (
+from trace_etl.dag.chain.tables import (
     CHAIN_TABLES,
     FINDINGS,
     LOG_COMMENTS,

@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from trace_etl.dag.checks import RUNTIMES, DagChecker, ParsedSections
+from trace_etl.dag.checks.dag_checker import RUNTIMES, DagChecker, ParsedSections
 from trace_etl.dag.error_messages import describe_error
 from trace_etl.dag.operators import NAMEABLE, OPERATORS
 from trace_etl.dag.positions import FieldPath, Located, locate

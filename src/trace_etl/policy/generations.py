@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trace_etl.dag.buffered_datasets import find_buffered_outputs
-from trace_etl.dag.cycles import sort_topologically
+from trace_etl.dag.checks.cycles import sort_topologically
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Dag, Job
 from trace_etl.model.digests import digest

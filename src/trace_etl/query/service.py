@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.query import MAX_ROWS, DatasetSnapshot, QueryReply, QueryRequest
+from trace_etl.api.user.data.query import MAX_ROWS, DatasetSnapshot, QueryReply, QueryRequest
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import User, UserDep, UserKeys, current_user

@@ -9,7 +9,7 @@ import structlog
 from fastapi import APIRouter, Request, Response
 
 from trace_etl.api.task.query import TaskQueryReply, TaskQueryRequest
-from trace_etl.api.user.query import MAX_ROWS
+from trace_etl.api.user.data.query import MAX_ROWS
 from trace_etl.model.errors import Forbidden, Unauthenticated, Unavailable
 from trace_etl.model.result_formats import MEDIA_TYPES, ResultFormat
 from trace_etl.objects.errors import StorageError

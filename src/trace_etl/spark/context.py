@@ -8,7 +8,7 @@ from functools import cached_property
 from pyspark.sql import SparkSession
 
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.operator_configs import ChainConfig
 from trace_etl.spark.errors import BadTask, TaskCanceled
 from trace_etl.spark.io import hot_tables, inputs

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.objects.store import ObjectStore
 
 

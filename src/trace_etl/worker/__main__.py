@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import REGISTRY
 
 from trace_etl import logs
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.data import migrations
 from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.http.metrics_server import start_metrics_server

@@ -6,7 +6,7 @@ from uuid import UUID
 from pydantic import Field, StringConstraints
 
 from trace_etl.api.body import Reply, Request
-from trace_etl.api.user.query import MAX_ROWS, Params, PinnedDataset, QueryColumn
+from trace_etl.api.user.data.query import MAX_ROWS, Params, PinnedDataset, QueryColumn
 from trace_etl.model.result_formats import ResultFormat
 
 

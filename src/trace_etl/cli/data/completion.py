@@ -13,7 +13,7 @@ from trace_etl.client.schemas import read_schema
 from trace_etl.client.stack_client import NotRunning, RequestRejected, StackClient
 
 if TYPE_CHECKING:
-    from trace_etl.api.user.datasets import DatasetColumn
+    from trace_etl.api.user.data.datasets import DatasetColumn
 
 _KEYWORDS = """
     ALL AND ANY AS ASC BETWEEN BY CASE CAST COUNT CROSS DESC DESCRIBE DISTINCT ELSE END EXCEPT

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from trace_etl.api.user.datasets import DatasetColumn
+from trace_etl.api.user.data.datasets import DatasetColumn
 from trace_etl.dag.column_types import BY_SPARK
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.state.catalog.datasets import DatasetDescription

@@ -13,7 +13,7 @@ import pyarrow as pa
 import structlog
 
 from trace_etl.api.task.verification import RejectedAnswer, VerifiedRange
-from trace_etl.dag.chain_rules import RULES_VERSION, VerifyRules
+from trace_etl.dag.chain.rules import RULES_VERSION, VerifyRules
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, VerificationFailed
 from trace_etl.spark.evm import shapes
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trace_etl.dag.chain_rules import LEVELS, VerifyRules, check_exceptions
+from trace_etl.dag.chain.rules import LEVELS, VerifyRules, check_exceptions
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.fetch import DEFAULT_RULES, RpcSource
 from trace_etl.spark.evm.tables import SCHEMAS

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trace_etl.dag.chain_tables import CHAIN_TABLES
+from trace_etl.dag.chain.tables import CHAIN_TABLES
 from trace_etl.data.columns import declared_arrow_type
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.chunk import BlockChunk

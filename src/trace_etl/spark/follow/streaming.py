@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, OperatorError
 from trace_etl.spark.evm.fetch import DEFAULT_RULES, RpcSource
 from trace_etl.spark.evm.options import BUNDLE, LINKS

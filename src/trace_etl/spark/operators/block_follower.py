@@ -6,7 +6,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from trace_etl.api.task.lifecycle import TaskResult
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.operators import FollowConfig
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trace_etl.dag.chain_rules import VerifyRules
+from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.operators import IngestConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.evm.fetch import DEFAULT_RULES, RangeReader, RpcSource

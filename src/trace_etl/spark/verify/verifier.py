@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from trace_etl.dag.chain_rules import Check, VerifyRules
+from trace_etl.dag.chain.rules import Check, VerifyRules
 from trace_etl.spark.errors import Evidence, VerificationFailed
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import list_lengths, parse_binary, parse_integers, repeat_values

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.datasets import DatasetItem
+from trace_etl.api.user.data.datasets import DatasetItem
 from trace_etl.dag.operators import COLUMN_KEEPERS
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn

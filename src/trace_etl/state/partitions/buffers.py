@@ -5,7 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from trace_etl.api.task.buffers import BufferBatch
-from trace_etl.api.user.batches import BatchItem
+from trace_etl.api.user.data.batches import BatchItem
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn

@@ -8,7 +8,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from trace_etl.api.task.payload import InvalidScope
-from trace_etl.api.user.invalidations import InvalidationItem
+from trace_etl.api.user.data.invalidations import InvalidationItem
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all, page_start_values

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from trace_etl.api.user.lineage import LineageDataset, LineagePartition
+from trace_etl.api.user.data.lineage import LineageDataset, LineagePartition
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_dicts

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from trace_etl.api.user.datasets import GenerationItem, PartitionItem
+from trace_etl.api.user.data.datasets import GenerationItem, PartitionItem
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 

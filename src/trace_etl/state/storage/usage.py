@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from trace_etl.api.user.storage import ForeignObjects, StorageUsage, UnusedStorage
+from trace_etl.api.user.data.storage import ForeignObjects, StorageUsage, UnusedStorage
 from trace_etl.policy.storage_retention import StorageRetention
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all, fetch_one

@@ -5,7 +5,7 @@ from uuid import UUID
 from fastapi import APIRouter
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.batches import BatchList, BatchRetried, BatchState
+from trace_etl.api.user.data.batches import BatchList, BatchRetried, BatchState
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.model.errors import NotFound

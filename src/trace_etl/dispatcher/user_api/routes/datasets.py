@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.datasets import DatasetDetail, DatasetItem, DatasetList, PartitionItem
+from trace_etl.api.user.data.datasets import DatasetDetail, DatasetItem, DatasetList, PartitionItem
 from trace_etl.dispatcher.user_api.column_comments import describe_columns
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep

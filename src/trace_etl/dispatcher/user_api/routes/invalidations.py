@@ -6,7 +6,11 @@ from uuid import UUID
 from fastapi import APIRouter
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.invalidations import InvalidateReply, InvalidateRequest, InvalidationList
+from trace_etl.api.user.data.invalidations import (
+    InvalidateReply,
+    InvalidateRequest,
+    InvalidationList,
+)
 from trace_etl.dispatcher.task_api.output_authorization import parse_invalid_range
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep

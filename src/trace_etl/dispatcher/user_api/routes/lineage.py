@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from trace_etl.api.body import Key, Name
-from trace_etl.api.user.lineage import DatasetLineage, PartitionLineage
+from trace_etl.api.user.data.lineage import DatasetLineage, PartitionLineage
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.state.catalog import datasets
 from trace_etl.state.partitions import lineage

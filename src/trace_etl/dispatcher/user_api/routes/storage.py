@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from trace_etl.api.user.storage import StorageReply, StorageRetentions, SweepReply, UnusedList
+from trace_etl.api.user.data.storage import StorageReply, StorageRetentions, SweepReply, UnusedList
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.state.db.snapshots import snapshot

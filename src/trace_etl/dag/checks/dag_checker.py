@@ -8,17 +8,17 @@ from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
 from trace_etl.dag.buffered_datasets import find_conflicting_publications
-from trace_etl.dag.cycles import find_cycles
-from trace_etl.dag.error_messages import describe_error, suggest
-from trace_etl.dag.file_formats import find_unreadable_inputs
-from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
-from trace_etl.dag.partition_sizes import find_size_conflicts
-from trace_etl.dag.positions import FieldPath, Located
-from trace_etl.dag.publications import (
+from trace_etl.dag.checks.cycles import find_cycles
+from trace_etl.dag.checks.file_formats import find_unreadable_inputs
+from trace_etl.dag.checks.partition_sizes import find_size_conflicts
+from trace_etl.dag.checks.publications import (
     find_duplicate_columns,
     find_hot_part_fault,
     find_publication_faults,
 )
+from trace_etl.dag.error_messages import describe_error, suggest
+from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
+from trace_etl.dag.positions import FieldPath, Located
 from trace_etl.dag.schema import (
     Defaults,
     FromSection,

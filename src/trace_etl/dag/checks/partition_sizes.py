@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from trace_etl.dag.cycles import sort_topologically
+from trace_etl.dag.checks.cycles import sort_topologically
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Dag, Job
 

@@ -1,0 +1,1 @@
+"""Bodies of calls about data: datasets, batches, invalidations, lineage, queries and storage."""

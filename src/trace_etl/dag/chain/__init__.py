@@ -1,0 +1,1 @@
+"""Chains: their tables, and what is verified of each block."""

@@ -1,0 +1,1 @@
+"""The rules of a DAG file that its schema cannot express."""

@@ -78,7 +78,7 @@ def test_a_process_opens_only_its_own_files(stack: Stack, tmp_path: Path) -> Non
     (home / "objects" / "trace" / "object").write_text("rows")
     outside = tmp_path / "file"
     outside.write_text("of the user")
-    pids = {part.name: part.pid for part in checks.check(Home(home)).parts}
+    pids = {service.name: service.pid for service in checks.check(Home(home)).parts}
     pids["supervisor"] = connection(stack)["supervisor_pid"]
     files = [path for path in home.rglob("*") if path.is_file() and "postgres" not in path.parts]
     stored = [path for path in files if "probe" not in path.name and "spark" not in path.parts]
@@ -93,13 +93,13 @@ def test_a_process_opens_only_its_own_files(stack: Stack, tmp_path: Path) -> Non
             f"/proc/{pids[name]}/environ",
             f"/proc/{pids[name]}/mem",
         }
-    isolation = {part.name: part.isolation for part in checks.check(Home(home)).parts}
+    isolation = {service.name: service.isolation for service in checks.check(Home(home)).parts}
     assert {isolation[name] for name in OWN_FILES} == {"landlock"}
 
 
 def test_each_process_knows_only_its_own_credentials(stack: Stack) -> None:
     for name in OWN_FILES:
-        environment = psutil.Process(stack.part(name).pid).environ()
+        environment = psutil.Process(stack.service(name).pid).environ()
         named = re.findall(r"credentials/(\w+)", " ".join(environment.values()))
         assert set(named) <= {name}
         dsns = [value for key, value in environment.items() if key.endswith("_DSN")]
@@ -118,8 +118,8 @@ def test_each_process_knows_only_its_own_credentials(stack: Stack) -> None:
 
 
 def test_a_killed_sink_is_restarted(stack: Stack) -> None:
-    eventually(lambda: stack.part("sink").health == "healthy")
-    os.kill(stack.part("sink").pid, signal.SIGKILL)
-    eventually(lambda: stack.part("sink").restarts == 1)
-    eventually(lambda: stack.part("sink").health == "healthy")
+    eventually(lambda: stack.service("sink").health == "healthy")
+    os.kill(stack.service("sink").pid, signal.SIGKILL)
+    eventually(lambda: stack.service("sink").restarts == 1)
+    eventually(lambda: stack.service("sink").health == "healthy")
     assert (stack.home / "logs" / "sink.log").read_text().count('"sink_ready"') == 2

@@ -49,13 +49,13 @@ def test_killing_a_worker_ends_its_jvm_and_causes_another_attempt_and_the_same_r
     eventually(
         lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")), "a task runs"
     )
-    before = stack.part("worker")
+    before = stack.service("worker")
     jvms = [p for p in process_tree.session_members(before.pid) if p.name() == "java"]
     assert len(jvms) == 1
     os.kill(before.pid, signal.SIGKILL)
     wait_until_completed(stack, "disturbed")
     assert not process_tree.is_running(jvms[0])
-    after = stack.part("worker")
+    after = stack.service("worker")
     assert (after.restarts, after.pid == before.pid) == (before.restarts + 1, False)
 
     tasks = stack.tasks("disturbed")
@@ -276,7 +276,9 @@ def test_down_stops_every_process(stack: Stack) -> None:
         json.loads((stack.home / "connection.json").read_text())["supervisor_pid"]
     )
     eventually(
-        lambda: "java" in {p.name() for p in process_tree.session_members(stack.part("worker").pid)}
+        lambda: (
+            "java" in {p.name() for p in process_tree.session_members(stack.service("worker").pid)}
+        )
     )
     descendants = supervisor.children(recursive=True)
     assert stack.trace("down").returncode == 0

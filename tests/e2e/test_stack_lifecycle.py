@@ -29,7 +29,7 @@ from trace_etl.lite.processes import probes, process_tree
 
 SUPPORT = Path(__file__).parents[1] / "support"
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
-PARTS = {"postgres", "dispatcher", "worker", "sink", "query", "scheduler"}
+SERVICES = {"postgres", "dispatcher", "worker", "sink", "query", "scheduler"}
 
 
 class Stack:
@@ -63,9 +63,9 @@ class Stack:
     def connection(self) -> dict[str, Any]:
         return json.loads((self.home / "connection.json").read_text())
 
-    def pid(self, part: str) -> int:
+    def pid(self, service: str) -> int:
         records = json.loads((self.home / "run" / "stack.json").read_text())
-        return next(record["pid"] for record in records if record["name"] == part)
+        return next(record["pid"] for record in records if record["name"] == service)
 
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -105,15 +105,15 @@ def test_a_stack_starts_reports_its_status_and_stops_completely(home: Path) -> N
         status = trace(home, "status", "--json")
         assert status.returncode == 0, status.stdout
         found = json.loads(status.stdout)
-        assert {part["name"] for part in found["parts"]} == PARTS
-        assert {part["health"] for part in found["parts"]} == {"healthy"}
+        assert {service["name"] for service in found["parts"]} == SERVICES
+        assert {service["health"] for service in found["parts"]} == {"healthy"}
         assert found["supervisor_pid"] == stack.process.pid
         connection = stack.connection
-        assert {part["spark"] for part in found["parts"]} == {"ready", None}
+        assert {service["spark"] for service in found["parts"]} == {"ready", None}
         for name in ("api_url", "internal_url", "query_url"):
             assert probes.is_healthy(connection[name], connection["ca"])
         descendants = stack.descendants()
-        assert len(descendants) > len(PARTS)
+        assert len(descendants) > len(SERVICES)
         assert stack.end() == 0
     assert still_running(descendants) == []
     assert not (home / "connection.json").exists()
@@ -129,7 +129,7 @@ def test_the_terminal_shows_one_log_of_all_processes(home: Path) -> None:
     ctrl_c = signal.SIGINT
     if signal.getsignal(ctrl_c) is signal.SIG_IGN:
         ctrl_c = signal.SIGTERM  # background processes ignore Ctrl-C
-    expected_sources = PARTS - {"postgres"} | {"supervisor"}
+    expected_sources = SERVICES - {"postgres"} | {"supervisor"}
     with running(home) as stack:
         eventually(
             lambda: log_sources(stack.log) >= expected_sources, "every process has logged a line"
@@ -230,8 +230,8 @@ def test_a_killed_process_is_restarted_and_status_counts_the_restart(home: Path)
         eventually(lambda: checks.check(Home(home)).state == "healthy")
         assert trace(home, "status").returncode == 0
         found = json.loads(trace(home, "status", "--json").stdout)
-        restarts = {part["name"]: part["restarts"] for part in found["parts"]}
-        assert restarts == {**dict.fromkeys(PARTS, 0), "query": 1}
+        restarts = {service["name"]: service["restarts"] for service in found["parts"]}
+        assert restarts == {**dict.fromkeys(SERVICES, 0), "query": 1}
 
 
 def test_status_is_degraded_when_a_process_does_not_answer(home: Path) -> None:
@@ -243,8 +243,10 @@ def test_status_is_degraded_when_a_process_does_not_answer(home: Path) -> None:
         finally:
             query.resume()
         assert status.returncode == 1
-        parts = {part["name"]: part["health"] for part in json.loads(status.stdout)["parts"]}
-        assert parts == {**dict.fromkeys(PARTS, "healthy"), "query": "silent"}
+        services = {
+            service["name"]: service["health"] for service in json.loads(status.stdout)["parts"]
+        }
+        assert services == {**dict.fromkeys(SERVICES, "healthy"), "query": "silent"}
 
 
 def test_a_killed_postgres_is_restarted_with_every_row(home: Path) -> None:

@@ -12,14 +12,14 @@ from trace_etl.lite.errors import StackError
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 from trace_etl.lite.processes.log_view import Line
-from trace_etl.lite.processes.parts import Blueprint, Part, service_parts
+from trace_etl.lite.processes.services import Blueprint, StackService, list_services
 
 SERVICE = str(Path(__file__).with_name("stub_service.py"))
 
 
-def stub_parts(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
-    parts = service_parts(plan, inherited)
-    return [replace(part, argv=(sys.executable, SERVICE, part.name)) for part in parts]
+def stub_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackService]:
+    services = list_services(plan, inherited)
+    return [replace(service, argv=(sys.executable, SERVICE, service.name)) for service in services]
 
 
 def announce(connection: StackConnection, seconds: float) -> None:
@@ -37,7 +37,7 @@ def main(home: str, options: str) -> int:
             Options(**json.loads(options)),
             on_up=announce,
             show=show,
-            services=stub_parts,
+            services=stub_services,
         )
     except StackError as refused:
         print(f"{refused.code}: {refused}\n{refused.remedy}", flush=True)

@@ -65,9 +65,11 @@ class Stack:
         with connect(self.home) as stack:
             return stack.get_all("/v1/tasks", dag=dag)["items"]
 
-    def part(self, name: str) -> ProcessStatus:
+    def service(self, name: str) -> ProcessStatus:
         """Return the status of a process of the stack, also without a new process."""
-        return next(part for part in status.check(Home(self.home)).parts if part.name == name)
+        return next(
+            service for service in status.check(Home(self.home)).parts if service.name == name
+        )
 
     def deploy(self, name: str, directory: Path) -> None:
         """Deploy the example under another name, with other published names and a short lease."""

@@ -1,4 +1,4 @@
-"""The paths that the parts of a stack may use."""
+"""The paths that the services of a stack may use."""
 
 from pathlib import Path
 

@@ -77,9 +77,9 @@ def test_a_full_log_is_rotated_and_still_followed(
 
 def test_supervisor_events_have_the_format_of_the_other_processes(tmp_path: Path) -> None:
     log = log_view.EventLog(tmp_path / "supervisor.log")
-    log.event("part_exited", "error", part="worker", code=-9)
+    log.event("service_exited", "error", service="worker", code=-9)
     log.close()
-    assert log_view.tail(tmp_path / "supervisor.log") == "part_exited part=worker code=-9"
+    assert log_view.tail(tmp_path / "supervisor.log") == "service_exited service=worker code=-9"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -87,6 +87,6 @@ def test_an_event_that_cannot_be_written_to_disk_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log = log_view.EventLog(Path("/dev/full"))
-    log.event("part_exited", part="worker")
+    log.event("service_exited", service="worker")
     log.close()
-    assert "part_exited" in capsys.readouterr().err
+    assert "service_exited" in capsys.readouterr().err

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trace_etl.lite.errors import PartFailed
+from trace_etl.lite.errors import ServiceFailed
 from trace_etl.lite.processes import log_view, process_tree
-from trace_etl.lite.processes.parts import Part
-from trace_etl.lite.processes.record import PartRecord
+from trace_etl.lite.processes.record import ServiceRecord
+from trace_etl.lite.processes.services import StackService
 from trace_etl.lite.processes.supervisor import RestartPolicy, Supervisor
 from trace_etl.policy.retry import Backoff
 
@@ -46,37 +46,39 @@ IGNORES_SIGTERM = SERVICE.replace("signal.SIGTERM, stop", "signal.SIGTERM, signa
 BROKEN = "import sys; print('cannot find my settings', file=sys.stderr); sys.exit(7)"
 
 
-def part(directory: Path, name: str, code: str = SERVICE, **changes: object) -> Part:
+def service(directory: Path, name: str, code: str = SERVICE, **changes: object) -> StackService:
     def is_up(pid: int) -> bool:
         mark = directory / f"{name}.up"
         return mark.exists() and mark.read_text() == str(pid)
 
-    new_part = Part(
+    new_service = StackService(
         name=name,
         argv=(sys.executable, "-S", "-c", code, name, str(directory)),
         environment={"PATH": os.environ["PATH"]},
         is_ready=is_up,
         grace=60.0,
     )
-    return replace(new_part, **changes)  # type: ignore[arg-type]
+    return replace(new_service, **changes)  # type: ignore[arg-type]
 
 
 class Bench:
     """A supervisor under test and everything it has published."""
 
-    def __init__(self, directory: Path, parts: Sequence[Part], policy: RestartPolicy) -> None:
+    def __init__(
+        self, directory: Path, services: Sequence[StackService], policy: RestartPolicy
+    ) -> None:
         self.directory = directory
-        self.history: dict[str, list[PartRecord]] = {part.name: [] for part in parts}
+        self.history: dict[str, list[ServiceRecord]] = {service.name: [] for service in services}
         self.up = asyncio.Event()
         self.events = directory / "supervisor.log"
         self.log = log_view.EventLog(self.events)
-        self.supervisor = Supervisor(parts, directory, self.log, self.publish, policy)
+        self.supervisor = Supervisor(services, directory, self.log, self.publish, policy)
 
-    def publish(self, records: Sequence[PartRecord]) -> None:
+    def publish(self, records: Sequence[ServiceRecord]) -> None:
         for record in records:
             self.history[record.name].append(replace(record))
 
-    def now(self, name: str) -> PartRecord:
+    def now(self, name: str) -> ServiceRecord:
         return self.history[name][-1]
 
     def logged(self, event: str) -> list[dict[str, object]]:
@@ -86,9 +88,9 @@ class Bench:
 
 @asynccontextmanager
 async def supervised(
-    directory: Path, *parts: Part, policy: RestartPolicy = QUICK
+    directory: Path, *services: StackService, policy: RestartPolicy = QUICK
 ) -> AsyncIterator[Bench]:
-    bench = Bench(directory, parts, policy)
+    bench = Bench(directory, services, policy)
     running = asyncio.create_task(bench.supervisor.run(bench.up.set))
     try:
         await eventually(lambda: bench.up.is_set() or running.done())
@@ -97,7 +99,7 @@ async def supervised(
         yield bench
     finally:
         bench.supervisor.request_stop()
-        with suppress(PartFailed):
+        with suppress(ServiceFailed):
             await running
         bench.log.close()
 
@@ -121,16 +123,16 @@ def runs(pid: int) -> bool:
 
 
 async def test_a_process_starts_after_the_processes_it_needs_are_ready(tmp_path: Path) -> None:
-    second = part(tmp_path, "second", after=("first",))
-    async with supervised(tmp_path, second, part(tmp_path, "first")) as bench:
+    second = service(tmp_path, "second", after=("first",))
+    async with supervised(tmp_path, second, service(tmp_path, "first")) as bench:
         assert bench.now("second").state == "ready"
-    ready = [line["part"] for line in bench.logged("part_ready")]
-    started = [line["part"] for line in bench.logged("part_started")]
+    ready = [line["service"] for line in bench.logged("service_ready")]
+    started = [line["service"] for line in bench.logged("service_started")]
     assert (ready, started) == (["first", "second"], ["first", "second"])
 
 
 async def test_a_process_that_exits_is_restarted_and_counted(tmp_path: Path) -> None:
-    async with supervised(tmp_path, part(tmp_path, "worker")) as bench:
+    async with supervised(tmp_path, service(tmp_path, "worker")) as bench:
         before = bench.now("worker")
         os.kill(read_pid(tmp_path / "worker.up"), signal.SIGKILL)
         await eventually(lambda: bench.now("worker").restarts == 1)
@@ -141,23 +143,23 @@ async def test_a_process_that_exits_is_restarted_and_counted(tmp_path: Path) -> 
 
 
 async def test_the_restart_delay_grows_up_to_a_maximum(tmp_path: Path) -> None:
-    async with supervised(tmp_path, part(tmp_path, "worker")) as bench:
+    async with supervised(tmp_path, service(tmp_path, "worker")) as bench:
         for death in range(4):
             await eventually(lambda: bench.now("worker").state == "ready")
             os.kill(bench.now("worker").pid or 0, signal.SIGKILL)
             await eventually(lambda death=death: bench.now("worker").restarts == death + 1)
-    waits = [line["restart_in"] for line in bench.logged("part_exited")]
+    waits = [line["restart_in"] for line in bench.logged("service_exited")]
     assert waits == [0.05, 0.1, 0.2, 0.2]
 
 
 async def test_a_healthy_run_resets_the_restart_delay(tmp_path: Path) -> None:
     policy = RestartPolicy(QUICK.backoff, stable_after=1e-9)
-    async with supervised(tmp_path, part(tmp_path, "worker"), policy=policy) as bench:
+    async with supervised(tmp_path, service(tmp_path, "worker"), policy=policy) as bench:
         for death in range(3):
             await eventually(lambda: bench.now("worker").state == "ready")
             os.kill(bench.now("worker").pid or 0, signal.SIGKILL)
             await eventually(lambda death=death: bench.now("worker").restarts == death + 1)
-    waits = [line["restart_in"] for line in bench.logged("part_exited")]
+    waits = [line["restart_in"] for line in bench.logged("service_exited")]
     assert waits == [0.05] * 3
 
 
@@ -171,8 +173,8 @@ def test_the_restart_delay_resets_after_a_healthy_minute_and_stays_short() -> No
 async def test_a_process_that_cannot_start_fails_the_start_and_shows_its_log(
     tmp_path: Path,
 ) -> None:
-    good, bad = part(tmp_path, "good"), part(tmp_path, "bad", BROKEN, after=("good",))
-    with pytest.raises(PartFailed, match=r"bad does not start \(exit code 7\)") as refused:
+    good, bad = service(tmp_path, "good"), service(tmp_path, "bad", BROKEN, after=("good",))
+    with pytest.raises(ServiceFailed, match=r"bad does not start \(exit code 7\)") as refused:
         async with supervised(tmp_path, good, bad):
             pass
     assert "cannot find my settings" in str(refused.value)
@@ -187,8 +189,8 @@ async def test_a_process_that_is_never_ready_is_killed_and_restarted(tmp_path: P
         pids.add(pid)
         return False
 
-    mute = part(tmp_path, "mute", is_ready=is_never_ready, ready_within=0.3)
-    with pytest.raises(PartFailed, match="mute does not start"):
+    mute = service(tmp_path, "mute", is_ready=is_never_ready, ready_within=0.3)
+    with pytest.raises(ServiceFailed, match="mute does not start"):
         async with supervised(tmp_path, mute):
             pass
     assert len(pids) == QUICK.start_attempts
@@ -203,16 +205,16 @@ async def test_a_hook_that_fails_is_retried_with_a_new_process(tmp_path: Path) -
         if len(tries) == 1:
             raise OSError("not yet")
 
-    async with supervised(tmp_path, part(tmp_path, "db", on_ready=provision)) as bench:
+    async with supervised(tmp_path, service(tmp_path, "db", on_ready=provision)) as bench:
         assert bench.now("db").restarts == 1
-    assert [line["error"] for line in bench.logged("part_hook_failed")] == ["OSError('not yet')"]
+    assert [line["error"] for line in bench.logged("service_hook_failed")] == ["OSError('not yet')"]
 
 
 async def test_processes_stop_in_reverse_order_of_their_dependencies(tmp_path: Path) -> None:
     chain = [
-        part(tmp_path, "postgres"),
-        part(tmp_path, "dispatcher", after=("postgres",)),
-        part(tmp_path, "worker", after=("dispatcher",)),
+        service(tmp_path, "postgres"),
+        service(tmp_path, "dispatcher", after=("postgres",)),
+        service(tmp_path, "worker", after=("dispatcher",)),
     ]
     async with supervised(tmp_path, *chain) as bench:
         pass
@@ -223,7 +225,7 @@ async def test_processes_stop_in_reverse_order_of_their_dependencies(tmp_path: P
 async def test_a_process_that_ignores_the_stop_signal_is_killed_with_its_children(
     tmp_path: Path,
 ) -> None:
-    stubborn = part(tmp_path, "stubborn", IGNORES_SIGTERM, grace=0.2)
+    stubborn = service(tmp_path, "stubborn", IGNORES_SIGTERM, grace=0.2)
     async with supervised(tmp_path, stubborn):
         pids = [read_pid(tmp_path / f"stubborn.{kind}") for kind in ("up", "grandchild")]
         assert all(map(runs, pids))
@@ -231,7 +233,7 @@ async def test_a_process_that_ignores_the_stop_signal_is_killed_with_its_childre
 
 
 async def test_a_second_stop_request_kills_immediately(tmp_path: Path) -> None:
-    stubborn = part(tmp_path, "stubborn", IGNORES_SIGTERM, grace=3600.0)
+    stubborn = service(tmp_path, "stubborn", IGNORES_SIGTERM, grace=3600.0)
     async with supervised(tmp_path, stubborn) as bench:
         bench.supervisor.request_stop()
         began = time.monotonic()
@@ -239,7 +241,7 @@ async def test_a_second_stop_request_kills_immediately(tmp_path: Path) -> None:
 
 
 async def test_children_of_a_crashed_process_are_killed(tmp_path: Path) -> None:
-    async with supervised(tmp_path, part(tmp_path, "worker")) as bench:
+    async with supervised(tmp_path, service(tmp_path, "worker")) as bench:
         orphan = read_pid(tmp_path / "worker.grandchild")
         os.kill(read_pid(tmp_path / "worker.up"), signal.SIGKILL)
         await eventually(lambda: bench.now("worker").restarts == 1)
@@ -247,9 +249,9 @@ async def test_children_of_a_crashed_process_are_killed(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_does_not_stop_the_supervisor(tmp_path: Path) -> None:
-    async with supervised(tmp_path, part(tmp_path, "worker")) as bench:
+    async with supervised(tmp_path, service(tmp_path, "worker")) as bench:
 
-        def refuse(_: Sequence[PartRecord]) -> None:
+        def refuse(_: Sequence[ServiceRecord]) -> None:
             raise OSError(28, "No space left on device")
 
         first = read_pid(tmp_path / "worker.up")

@@ -47,5 +47,5 @@ class NoJava(StackError, code="no_java"):
     """Spark has no suitable JVM."""
 
 
-class PartFailed(StackError, code="part_failed"):
+class ServiceFailed(StackError, code="service_failed"):
     """A process of the stack did not start; the message has the end of its log."""

@@ -66,12 +66,12 @@ class Home:
         """Return the home at a path, which may be relative or start with `~`."""
         return cls(path.expanduser().absolute())
 
-    def credentials(self, part: str) -> Path:
-        """Return the directory that holds the credentials of one part."""
-        return self.path / "credentials" / part
+    def credentials(self, service: str) -> Path:
+        """Return the directory that holds the credentials of one service."""
+        return self.path / "credentials" / service
 
-    def ready_file(self, part: str) -> Path:
-        return self.run / part / "ready"
+    def ready_file(self, service: str) -> Path:
+        return self.run / service / "ready"
 
     def open(self) -> None:
         """Create missing directories, readable by the owner only. Raises HomeUnusable or DiskFull."""
@@ -102,13 +102,13 @@ class Home:
 
     @property
     def private_paths(self) -> list[Path]:
-        """Everything in the home that a part may use only if it is named for that part."""
+        """Everything in the home that a service may use only if it is named for that service."""
         names = {Path(name).parts[0] for name in (*_DIRECTORIES, *_FILES, "postgres")}
         return [self.path / name for name in sorted(names)]
 
-    def make_part_directory(self, part: str) -> Path:
-        """Create the working directory of a part, empty."""
-        directory = self.run / part
+    def make_service_directory(self, service: str) -> Path:
+        """Create the working directory of a service, empty."""
+        directory = self.run / service
         shutil.rmtree(directory, ignore_errors=True)
         return private_files.make_directory(directory)
 

@@ -1,7 +1,7 @@
-"""The files that each part may use. Landlock enforces this if the kernel has it.
+"""The files that each service may use. Landlock enforces this if the kernel has it.
 
-A part reads the system, its Python and its own files. It does not see the rest of the machine:
-the home directory of the user, other stacks, or the credentials of other parts.
+A service reads the system, its Python and its own files. It does not see the rest of the machine:
+the home directory of the user, other stacks, or the credentials of other services.
 """
 
 import os
@@ -34,7 +34,7 @@ _PATH_VARIABLES = (
 
 @dataclass(frozen=True)
 class Access:
-    """The paths that a part may read and write. A writable path is readable, too."""
+    """The paths that a service may read and write. A writable path is readable, too."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Access:
 
 
 def is_enforced(environment: Mapping[str, str]) -> bool:
-    """Return whether parts are restricted. Raises BadSetting."""
+    """Return whether services are restricted. Raises BadSetting."""
     chosen = environment.get("TRACE_ISOLATION", "auto")
     if chosen not in ("auto", "off"):
         raise BadSetting(
@@ -55,7 +55,7 @@ def is_enforced(environment: Mapping[str, str]) -> bool:
 
 
 def shared_access(environment: Mapping[str, str], private: Sequence[Path]) -> Access:
-    """Return the access that all parts have: the system and Python, without the private paths."""
+    """Return the access that all services have: the system and Python, without the private paths."""
     read = {
         *map(Path, _SYSTEM),
         *(Path("/etc", name) for name in _CONFIGURATION),

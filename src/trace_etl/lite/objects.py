@@ -26,13 +26,13 @@ class _Settings(ObjectsSettings):
 
 @dataclass(frozen=True)
 class StackObjects:
-    """The object store of a stack, as its parts use it."""
+    """The object store of a stack, as its services use it."""
 
     url: str
     settings: Mapping[str, str]
-    """Settings of every part that uses the store. They have no key."""
+    """Settings of every service that uses the store. They have no key."""
     read: tuple[Path, ...] = ()
-    """Files that these parts read: credentials and certificates."""
+    """Files that these services read: credentials and certificates."""
 
     @property
     def remote_url(self) -> str | None:
@@ -77,7 +77,7 @@ def choose(
 
 
 def _find_credentials(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Use the credentials file of the AWS tools, which parts could not find, if there is no key."""
+    """Use the credentials file of the AWS tools, which services could not find, if there is no key."""
     if environment.get("AWS_ACCESS_KEY_ID") or environment.get("TRACE_S3_CREDENTIALS_FILE"):
         return {}
     given = environment.get("AWS_SHARED_CREDENTIALS_FILE")

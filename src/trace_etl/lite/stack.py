@@ -18,15 +18,15 @@ from trace_etl.lite.options import Options
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.lite.processes import lock, log_view, orphans, process_tree, record
-from trace_etl.lite.processes.parts import (
+from trace_etl.lite.processes.record import ServiceRecord
+from trace_etl.lite.processes.services import (
     Blueprint,
-    Part,
+    StackService,
     inherited_environment,
-    postgres_part,
-    service_parts,
+    list_services,
+    postgres_service,
     write_credentials,
 )
-from trace_etl.lite.processes.record import PartRecord
 from trace_etl.lite.processes.supervisor import Supervisor
 
 _SHOW_LOGS_INTERVAL = 0.2
@@ -39,12 +39,12 @@ class Prepared:
     """A stack that is ready to start."""
 
     connection: StackConnection
-    parts: Sequence[Part]
+    services: Sequence[StackService]
 
 
 OnUp = Callable[[StackConnection, float], None]
 Show = Callable[[log_view.Line], None]
-Services = Callable[[Blueprint, Mapping[str, str]], Sequence[Part]]
+ListServices = Callable[[Blueprint, Mapping[str, str]], Sequence[StackService]]
 
 
 def up(
@@ -53,7 +53,7 @@ def up(
     *,
     on_up: OnUp,
     show: Show | None = None,
-    services: Services = service_parts,
+    services: ListServices = list_services,
 ) -> None:
     """Run the stack until a signal stops it. Raises StackError."""
     began = time.monotonic()
@@ -94,7 +94,7 @@ def purge(home: Home) -> None:
     home.remove()
 
 
-def prepare(home: Home, options: Options, services: Services, temporary: Path) -> Prepared:
+def prepare(home: Home, options: Options, services: ListServices, temporary: Path) -> Prepared:
     """Create missing keys, certificates and the data directory, and choose ports and settings."""
     environment = inherited_environment()
     certificates.ensure(home.tls)
@@ -128,11 +128,8 @@ def prepare(home: Home, options: Options, services: Services, temporary: Path) -
     if isolation.is_enforced(environment):
         access = isolation.shared_access(environment, home.private_paths)
     plan = Blueprint(home, chosen, where, server, java, temporary, access, stored, options.workers)
-    parts = [
-        postgres_part(postgres, lambda: databases.provision(server), access),
-        *services(plan, environment),
-    ]
-    return Prepared(where, parts)
+    database = postgres_service(postgres, lambda: databases.provision(server), access)
+    return Prepared(where, [database, *services(plan, environment)])
 
 
 @dataclass
@@ -147,7 +144,7 @@ class _Run:
 
     async def run(self, on_up: OnUp, began: float) -> None:
         """Supervise the processes until a signal; rotate and show their logs."""
-        supervisor = Supervisor(self.prepared.parts, self.home.logs, self.log, self._record)
+        supervisor = Supervisor(self.prepared.services, self.home.logs, self.log, self._record)
         _stop_on_signals(supervisor)
         helpers = [
             asyncio.create_task(self._rotate_logs()),
@@ -161,8 +158,8 @@ class _Run:
             await asyncio.gather(*helpers, return_exceptions=True)
             self._show_new_lines()
 
-    def _record(self, parts: Sequence[PartRecord]) -> None:
-        record.write(self.home.record, parts)
+    def _record(self, services: Sequence[ServiceRecord]) -> None:
+        record.write(self.home.record, services)
 
     def _announce(self, on_up: OnUp, began: float) -> None:
         where = self.prepared.connection

@@ -7,7 +7,7 @@ from typing import Literal
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home, explain_os_errors
 from trace_etl.lite.processes import lock, orphans, probes, process_tree, record
-from trace_etl.lite.processes.record import PartRecord
+from trace_etl.lite.processes.record import ServiceRecord
 
 Health = Literal["healthy", "starting", "restarting", "silent", "dead", "stopped"]
 
@@ -24,7 +24,7 @@ class ProcessStatus:
     restarts: int
     spark: str | None
     isolation: str = "none"
-    """What keeps the process from the files of other parts: `landlock`, `uid N`, or `none`."""
+    """What keeps the process from the files of other services: `landlock`, `uid N`, or `none`."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Status:
     supervisor_pid: int | None
     started_at: str | None
     parts: tuple[ProcessStatus, ...]
+    """The services. Scripts know the field by this name, from `trace status --json`."""
     orphans: tuple[int, ...] = ()
 
 
@@ -51,42 +52,42 @@ def _check(home: Home) -> Status:
         found = tuple(process.pid for process in orphans.find(home))
         return Status("stopped", str(home.path), None, None, (), found)
     found = connection.read(home.connection)
-    parts = tuple(_check_part(home, part) for part in record.read(home.record))
-    healthy = found is not None and all(part.health == "healthy" for part in parts)
+    services = tuple(_check_service(home, service) for service in record.read(home.record))
+    healthy = found is not None and all(service.health == "healthy" for service in services)
     return Status(
         "healthy" if healthy else "degraded",
         str(home.path),
         holder[0],
         found.started_at if found else None,
-        parts,
+        services,
     )
 
 
-def _check_part(home: Home, part: PartRecord) -> ProcessStatus:
-    ready_file = probes.read_ready_file(home.ready_file(part.name))
-    spark = ready_file.get("spark") if ready_file.get("pid") == part.pid else None
+def _check_service(home: Home, service: ServiceRecord) -> ProcessStatus:
+    ready_file = probes.read_ready_file(home.ready_file(service.name))
+    spark = ready_file.get("spark") if ready_file.get("pid") == service.pid else None
     return ProcessStatus(
-        name=part.name,
-        health=_check_health(home, part),
-        pid=part.pid,
-        where=part.where,
-        since=part.since,
-        restarts=part.restarts,
+        name=service.name,
+        health=_check_health(home, service),
+        pid=service.pid,
+        where=service.where,
+        since=service.since,
+        restarts=service.restarts,
         spark=spark,
-        isolation=part.isolation,
+        isolation=service.isolation,
     )
 
 
-def _check_health(home: Home, part: PartRecord) -> Health:
-    if part.state == "restarting":
+def _check_health(home: Home, service: ServiceRecord) -> Health:
+    if service.state == "restarting":
         return "restarting"
-    if part.pid is None or part.created is None:
+    if service.pid is None or service.created is None:
         return "stopped"
-    if process_tree.find_process(part.pid, part.created) is None:
+    if process_tree.find_process(service.pid, service.created) is None:
         return "dead"
-    if part.state == "starting":
+    if service.state == "starting":
         return "starting"
-    return "healthy" if _accepts_connections(home, part.where) else "silent"
+    return "healthy" if _accepts_connections(home, service.where) else "silent"
 
 
 def _accepts_connections(home: Home, where: str) -> bool:

@@ -1,7 +1,7 @@
 """Code that runs inside each process of a stack under test: opens the files that a test asks for.
 
 Python imports this module at its start if the directory is in PYTHONPATH. A test writes the paths
-to `probe.paths` in the working directory of a part; the part answers in `probe.opened`.
+to `probe.paths` in the working directory of a service; the service answers in `probe.opened`.
 """
 
 import json

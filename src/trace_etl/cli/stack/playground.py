@@ -18,7 +18,7 @@ import typer
 
 from trace_etl.cli.client import StackClient, fail, open_connection
 from trace_etl.lite import stack
-from trace_etl.lite.errors import PartFailed, StackError
+from trace_etl.lite.errors import ServiceFailed, StackError
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 from trace_etl.lite.processes import detached, log_view, process_tree, record
@@ -40,12 +40,12 @@ class Playground:
     chain_pid: int | None
 
     def check_workers(self) -> None:
-        """Raise PartFailed if a worker keeps exiting: the demo would wait forever."""
+        """Raise ServiceFailed if a worker keeps exiting: the demo would wait forever."""
         home = Home(self.home)
-        for part in record.read(home.record):
-            if part.name.startswith("worker") and part.restarts >= _MAX_RESTARTS:
-                log = home.logs / f"{part.name}.log"
-                raise PartFailed(f"{part.name} keeps exiting:\n{log_view.tail(log)}")
+        for service in record.read(home.record):
+            if service.name.startswith("worker") and service.restarts >= _MAX_RESTARTS:
+                log = home.logs / f"{service.name}.log"
+                raise ServiceFailed(f"{service.name} keeps exiting:\n{log_view.tail(log)}")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def ensure(passfile: Path, roles: Iterable[str]) -> dict[str, str]:
 
 
 def share(passfile: Path, copy: Path, roles: Iterable[str]) -> None:
-    """Write a password file with some roles of `passfile`, for the part that uses these roles."""
+    """Write a password file with some roles of `passfile`, for the service that uses these roles."""
     known = read(passfile)
     private_files.make_directory(copy.parent)
     _write(copy, {role: known[role] for role in roles})

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from trace_etl.lite.processes import process_tree
-from trace_etl.lite.processes.parts import Part
+from trace_etl.lite.processes.services import StackService
 
 _SECOND_GRACE = 3.0
 
@@ -19,7 +19,7 @@ _SECOND_GRACE = 3.0
 class Child:
     """A child process. It leads its own session, so that its descendants can be found."""
 
-    part: Part
+    service: StackService
     process: asyncio.subprocess.Process
     created: float
     log_start: int
@@ -52,18 +52,18 @@ class Child:
 
     async def stop(self, hurry: asyncio.Event) -> None:
         """Send the stop signals in turn; if `hurry` is set, only the last one."""
-        for position, sent in enumerate(self.part.stop_with):
+        for position, sent in enumerate(self.service.stop_with):
             if self.has_ended:
                 break
-            if hurry.is_set() and position + 1 < len(self.part.stop_with):
+            if hurry.is_set() and position + 1 < len(self.service.stop_with):
                 continue
             self._send(sent)
-            await self._wait(_SECOND_GRACE if position else self.part.grace, hurry)
+            await self._wait(_SECOND_GRACE if position else self.service.grace, hurry)
         await self.ended()
 
     def kill(self) -> None:
         """Send the last stop signal."""
-        self._send(self.part.stop_with[-1])
+        self._send(self.service.stop_with[-1])
 
     def _send(self, sent: signal.Signals) -> None:
         if not self.has_ended:
@@ -78,28 +78,28 @@ class Child:
                 wait.cancel()
 
 
-async def start(part: Part, log: Path) -> Child:
+async def start(service: StackService, log: Path) -> Child:
     """Start a process with its output appended to `log`."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     log_start = os.fstat(output).st_size
     try:
         process = await asyncio.create_subprocess_exec(
             *process_tree.bound(
-                part.argv,
-                sent=part.stop_with[0],
-                account=part.account,
-                directory=part.directory,
-                access=part.access,
+                service.argv,
+                sent=service.stop_with[0],
+                account=service.account,
+                directory=service.directory,
+                access=service.access,
             ),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=dict(part.environment),
+            env=dict(service.environment),
             start_new_session=True,
         )
     finally:
         os.close(output)
-    return Child(part, process, _read_start_time(process.pid), log_start)
+    return Child(service, process, _read_start_time(process.pid), log_start)
 
 
 def _read_start_time(pid: int) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trace_etl.lite.connection import StackConnection
-from trace_etl.lite.errors import PartFailed, StackError
+from trace_etl.lite.errors import ServiceFailed, StackError
 from trace_etl.lite.home import Home
 from trace_etl.lite.options import Options
 from trace_etl.lite.processes import lock, log_view
@@ -47,7 +47,7 @@ def _send_options(process: subprocess.Popen[bytes], home: Home, options: Options
 
 def _read_report(report: bytes, log: Path) -> tuple[StackConnection, float]:
     if not report:
-        raise PartFailed(
+        raise ServiceFailed(
             f"the supervisor exited during its start:\n{log_view.tail(log)}", f"see {log}"
         )
     answer = cast(dict[str, Any], json.loads(report))

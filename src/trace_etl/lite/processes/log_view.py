@@ -19,12 +19,12 @@ class Line:
     """One readable log line."""
 
     at: datetime
-    part: str
+    service: str
     level: str
     text: str
 
     def __str__(self) -> str:
-        return f"{self.at.astimezone():%H:%M:%S} {self.part:<10}  {self.text}"
+        return f"{self.at.astimezone():%H:%M:%S} {self.service:<10}  {self.text}"
 
 
 class EventLog:
@@ -79,16 +79,16 @@ class LogFollower:
         return [line for text in texts if (line := parse(path.stem, text))]
 
 
-def parse(part: str, text: str) -> Line | None:
+def parse(service: str, text: str) -> Line | None:
     """Parse a log line; None for a line that the log view does not show."""
     if text.startswith("{"):
         try:
-            return _parse_event(part, json.loads(text))
+            return _parse_event(service, json.loads(text))
         except (ValueError, KeyError, TypeError):
-            return Line(datetime.now(UTC), part, "info", text)
-    if part == "postgres":
+            return Line(datetime.now(UTC), service, "info", text)
+    if service == "postgres":
         return _parse_postgres(text)
-    return Line(datetime.now(UTC), part, "info", text) if text.strip() else None
+    return Line(datetime.now(UTC), service, "info", text) if text.strip() else None
 
 
 def _parse_postgres(text: str) -> Line | None:
@@ -119,19 +119,19 @@ def tail(path: Path, *, since: int = 0, count: int = 12) -> str:
     return "\n".join(_strip_prefix(path.stem, line) for line in lines)
 
 
-def _strip_prefix(part: str, text: str) -> str:
-    line = parse(part, text)
+def _strip_prefix(service: str, text: str) -> str:
+    line = parse(service, text)
     return line.text if line else text
 
 
-def _parse_event(part: str, entry: dict[str, Any]) -> Line:
+def _parse_event(service: str, entry: dict[str, Any]) -> Line:
     pairs = [f"{key}={_format_value(entry[key])}" for key in entry if key not in _HIDDEN_KEYS]
     text = " ".join([str(entry["event"]), *pairs])
     if entry.get("exception"):
         text += "".join(f"\n    {line}" for line in str(entry["exception"]).splitlines())
     at = entry.get("timestamp")
     when = datetime.fromisoformat(at) if at else datetime.now(UTC)
-    return Line(when, part, cast(str, entry.get("level", "info")), text)
+    return Line(when, service, cast(str, entry.get("level", "info")), text)
 
 
 def _format_value(value: object) -> str:

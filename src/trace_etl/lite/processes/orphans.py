@@ -7,7 +7,7 @@ import psutil
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.lite.processes import process_tree, record
-from trace_etl.lite.processes.record import PartRecord
+from trace_etl.lite.processes.record import ServiceRecord
 
 _GRACE = 6.0
 
@@ -15,9 +15,9 @@ _GRACE = 6.0
 def find(home: Home) -> list[psutil.Process]:
     """Find running processes of the recorded run, without Postgres. Call it only if no supervisor runs."""
     found: list[psutil.Process] = []
-    for part in record.read(home.record):
-        if part.name != "postgres":
-            found += _find_tree(home, part)
+    for service in record.read(home.record):
+        if service.name != "postgres":
+            found += _find_tree(home, service)
     return found
 
 
@@ -29,13 +29,13 @@ def clear(home: Home) -> int:
     return len(found)
 
 
-def _find_tree(home: Home, part: PartRecord) -> list[psutil.Process]:
-    if part.pid is None or part.created is None:
+def _find_tree(home: Home, service: ServiceRecord) -> list[psutil.Process]:
+    if service.pid is None or service.created is None:
         return []
-    if process_tree.is_reused_pid(part.pid, part.created):
+    if process_tree.is_reused_pid(service.pid, service.created):
         return []  # its session belongs to the new process, too
-    leader = process_tree.find_process(part.pid, part.created)
-    tree = [leader, *process_tree.session_members(part.pid)]
+    leader = process_tree.find_process(service.pid, service.created)
+    tree = [leader, *process_tree.session_members(service.pid)]
     # The record may be a copy: the processes that it names then belong to the original home.
     return [p for p in tree if p is not None and _belongs_to(home, p)]
 

@@ -12,7 +12,7 @@ State = Literal["waiting", "starting", "ready", "restarting", "stopped"]
 
 
 @dataclass
-class PartRecord:
+class ServiceRecord:
     """The state of one process, as its supervisor knows it."""
 
     name: str
@@ -26,15 +26,15 @@ class PartRecord:
     isolation: str = "none"
 
 
-def write(path: Path, parts: Sequence[PartRecord]) -> None:
-    private_files.write(path, json.dumps([asdict(part) for part in parts], indent=1))
+def write(path: Path, services: Sequence[ServiceRecord]) -> None:
+    private_files.write(path, json.dumps([asdict(service) for service in services], indent=1))
 
 
-def read(path: Path) -> list[PartRecord]:
+def read(path: Path) -> list[ServiceRecord]:
     """Read the processes of the current or last run; empty if there is no readable record."""
-    known = {field.name for field in fields(PartRecord)}
+    known = {field.name for field in fields(ServiceRecord)}
     try:
         entries = cast(list[dict[str, Any]], json.loads(path.read_text()))
-        return [PartRecord(**{k: entry[k] for k in known & entry.keys()}) for entry in entries]
+        return [ServiceRecord(**{k: entry[k] for k in known & entry.keys()}) for entry in entries]
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         return []

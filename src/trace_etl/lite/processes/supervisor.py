@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trace_etl.lite.errors import PartFailed
+from trace_etl.lite.errors import ServiceFailed
 from trace_etl.lite.processes import child, log_view
 from trace_etl.lite.processes.child import Child
-from trace_etl.lite.processes.parts import Part
-from trace_etl.lite.processes.record import PartRecord
+from trace_etl.lite.processes.record import ServiceRecord
+from trace_etl.lite.processes.services import StackService
 from trace_etl.policy.retry import Backoff
 
 _POLL = 0.05
@@ -36,18 +36,18 @@ class RestartPolicy:
 class Supervisor:
     """Keeps processes running until a stop is requested. Runs in the main thread only."""
 
-    parts: Sequence[Part]
+    services: Sequence[StackService]
     logs: Path
     log: log_view.EventLog
-    publish: Callable[[Sequence[PartRecord]], None]
+    publish: Callable[[Sequence[ServiceRecord]], None]
     policy: RestartPolicy = field(default_factory=RestartPolicy)
 
     def __post_init__(self) -> None:
         self._records = {
-            part.name: PartRecord(part.name, part.where, isolation=part.isolation)
-            for part in self.parts
+            service.name: ServiceRecord(service.name, service.where, isolation=service.isolation)
+            for service in self.services
         }
-        self._ready = {part.name: asyncio.Event() for part in self.parts}
+        self._ready = {service.name: asyncio.Event() for service in self.services}
         self._children: dict[str, Child] = {}
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -61,9 +61,9 @@ class Supervisor:
     async def run(self, on_up: Callable[[], None]) -> None:
         """Start all processes, call `on_up`, and keep them running until a stop is requested.
 
-        Raises PartFailed if a process cannot be started.
+        Raises ServiceFailed if a process cannot be started.
         """
-        keepers = [asyncio.create_task(self._keep(part)) for part in self.parts]
+        keepers = [asyncio.create_task(self._keep(service)) for service in self.services]
         events: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._announce(on_up)),
             asyncio.create_task(self._stopping.wait()),
@@ -79,89 +79,91 @@ class Supervisor:
             await event.wait()
         on_up()
 
-    async def _keep(self, part: Part) -> None:
+    async def _keep(self, service: StackService) -> None:
         """Keep one process running: start it, wait until it exits, wait for the delay, repeat."""
-        for name in part.after:
+        for name in service.after:
             await self._ready[name].wait()
         failures = 0
         while True:
-            process = await self._start(part)
-            await self._wait_until_ready(part, process)
+            process = await self._start(service)
+            await self._wait_until_ready(service, process)
             code = await process.ended()
             failures = self.policy.failures_after(failures, process.healthy)
-            if not self._ready[part.name].is_set() and failures >= self.policy.start_attempts:
-                raise self._make_start_error(part, code)
-            await self._back_off(part, code, self.policy.backoff.seconds(failures))
+            if not self._ready[service.name].is_set() and failures >= self.policy.start_attempts:
+                raise self._make_start_error(service, code)
+            await self._back_off(service, code, self.policy.backoff.seconds(failures))
 
-    async def _start(self, part: Part) -> Child:
-        process = await child.start(part, self._log_path(part))
-        self._children[part.name] = process
+    async def _start(self, service: StackService) -> Child:
+        process = await child.start(service, self._log_path(service))
+        self._children[service.name] = process
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._update_record(
-            part, state="starting", pid=process.pid, created=process.created, since=now
+            service, state="starting", pid=process.pid, created=process.created, since=now
         )
-        self.log.event("part_started", part=part.name, pid=process.pid)
+        self.log.event("service_started", service=service.name, pid=process.pid)
         return process
 
-    async def _wait_until_ready(self, part: Part, process: Child) -> None:
+    async def _wait_until_ready(self, service: StackService, process: Child) -> None:
         """Wait until the process is ready or has exited. Kill it after `ready_within`."""
         while not process.has_ended:
-            if await asyncio.to_thread(part.is_ready, process.pid):
-                return await self._mark_ready(part, process)
-            if process.age > part.ready_within:
-                self.log.event("part_not_ready", "error", part=part.name, after=part.ready_within)
+            if await asyncio.to_thread(service.is_ready, process.pid):
+                return await self._mark_ready(service, process)
+            if process.age > service.ready_within:
+                self.log.event(
+                    "service_not_ready", "error", service=service.name, after=service.ready_within
+                )
                 return process.kill()
             await asyncio.sleep(_POLL)
 
-    async def _mark_ready(self, part: Part, process: Child) -> None:
+    async def _mark_ready(self, service: StackService, process: Child) -> None:
         try:
-            if part.on_ready:
-                await asyncio.to_thread(part.on_ready)
+            if service.on_ready:
+                await asyncio.to_thread(service.on_ready)
         except Exception as error:
-            self.log.event("part_hook_failed", "error", part=part.name, error=repr(error))
+            self.log.event("service_hook_failed", "error", service=service.name, error=repr(error))
             return process.kill()
         process.ready = time.monotonic()
-        self._update_record(part, state="ready")
-        self.log.event("part_ready", part=part.name, seconds=round(process.age, 2))
-        self._ready[part.name].set()
+        self._update_record(service, state="ready")
+        self.log.event("service_ready", service=service.name, seconds=round(process.age, 2))
+        self._ready[service.name].set()
 
-    async def _back_off(self, part: Part, code: int, delay: float) -> None:
-        restarts = self._records[part.name].restarts + 1
-        self._update_record(part, state="restarting", pid=None, created=None, last_exit=code)
-        self.log.event("part_exited", "error", part=part.name, code=code, restart_in=delay)
+    async def _back_off(self, service: StackService, code: int, delay: float) -> None:
+        restarts = self._records[service.name].restarts + 1
+        self._update_record(service, state="restarting", pid=None, created=None, last_exit=code)
+        self.log.event("service_exited", "error", service=service.name, code=code, restart_in=delay)
         await asyncio.sleep(delay)
-        self._update_record(part, restarts=restarts)
+        self._update_record(service, restarts=restarts)
 
     async def _shut_down(self) -> None:
         """Stop the processes; each one after the processes that need it."""
         self.log.event("stack_stopping")
-        waiting = {part.name: part for part in self.parts}
+        waiting = {service.name: service for service in self.services}
         while waiting:
-            needed = {name for part in waiting.values() for name in part.after}
-            layer = [part for name, part in waiting.items() if name not in needed]
-            await asyncio.gather(*(self._stop(part) for part in layer))
-            waiting = {name: part for name, part in waiting.items() if part not in layer}
+            needed = {name for service in waiting.values() for name in service.after}
+            layer = [service for name, service in waiting.items() if name not in needed]
+            await asyncio.gather(*(self._stop(service) for service in layer))
+            waiting = {name: service for name, service in waiting.items() if service not in layer}
         self.log.event("stack_stopped")
 
-    async def _stop(self, part: Part) -> None:
-        process = self._children.get(part.name)
+    async def _stop(self, service: StackService) -> None:
+        process = self._children.get(service.name)
         if process:
             await process.stop(self._hurry)
-        self._update_record(part, state="stopped", pid=None, created=None)
+        self._update_record(service, state="stopped", pid=None, created=None)
 
-    def _make_start_error(self, part: Part, code: int) -> PartFailed:
-        path = self._log_path(part)
-        output = log_view.tail(path, since=self._children[part.name].log_start)
-        return PartFailed(
-            f"{part.name} does not start (exit code {code}); the end of its log:\n{output}",
+    def _make_start_error(self, service: StackService, code: int) -> ServiceFailed:
+        path = self._log_path(service)
+        output = log_view.tail(path, since=self._children[service.name].log_start)
+        return ServiceFailed(
+            f"{service.name} does not start (exit code {code}); the end of its log:\n{output}",
             f"read the whole log: {path}",
         )
 
-    def _log_path(self, part: Part) -> Path:
-        return self.logs / f"{part.name}.log"
+    def _log_path(self, service: StackService) -> Path:
+        return self.logs / f"{service.name}.log"
 
-    def _update_record(self, part: Part, **changes: Any) -> None:
-        record = self._records[part.name]
+    def _update_record(self, service: StackService, **changes: Any) -> None:
+        record = self._records[service.name]
         for name, value in changes.items():
             setattr(record, name, value)
         try:

@@ -1,4 +1,4 @@
-"""The parts of a stack. A part is one process: its command, environment and readiness probe."""
+"""The services of a stack. A service is one process: its command, environment and readiness probe."""
 
 import json
 import os
@@ -28,11 +28,11 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "sink": (DATA, QUEUE),
     "query": (READER, DATA_READER),
 }
-"""The Postgres roles that each part uses."""
+"""The Postgres roles that each service uses."""
 
 
 @dataclass(frozen=True)
-class Part:
+class StackService:
     """One supervised process."""
 
     name: str
@@ -52,7 +52,7 @@ class Part:
 
     @property
     def isolation(self) -> str:
-        """What keeps the process from the files of other parts, for `trace status`."""
+        """What keeps the process from the files of other services, for `trace status`."""
         other = self.account is not None and not self.account.is_ours
         kinds = [f"uid {self.account.uid}"] if self.account and other else []
         return ", ".join([*kinds, *(["landlock"] if self.access else [])]) or "none"
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Settings that the parts of one start share."""
+    """Settings that the services of one start share."""
 
     home: Home
     configuration: Configuration
@@ -69,24 +69,24 @@ class Blueprint:
     jvm: JavaHome
     temporary: Path
     access: Access | None
-    """The paths that all parts may use; None if parts cannot be restricted."""
+    """The paths that all services may use; None if services cannot be restricted."""
     objects: StackObjects
     workers: int = 1
 
     def port(self, name: str) -> str:
         return str(self.configuration.ports[name].number)
 
-    def dsns(self, part: str) -> Dsns:
-        """Return connection strings that name the password file of this part."""
-        return dsns(replace(self.server, passfile=self.home.credentials(part) / "pgpass"))
+    def dsns(self, service: str) -> Dsns:
+        """Return connection strings that name the password file of this service."""
+        return dsns(replace(self.server, passfile=self.home.credentials(service) / "pgpass"))
 
 
-def postgres_part(
+def postgres_service(
     server: EmbeddedPostgres, provision: Callable[[], object], access: Access | None
-) -> Part:
+) -> StackService:
     """Describe the Postgres process. `provision` creates databases and roles after each start."""
     dsn = server.server().admin_dsn()
-    return Part(
+    return StackService(
         name="postgres",
         argv=tuple(server.command()),
         environment=server.environment,
@@ -102,33 +102,34 @@ def postgres_part(
 
 
 def write_credentials(home: Home, passfile: Path) -> None:
-    """Give each part the credentials that it uses, in a directory of its own."""
-    for part, roles in ROLES.items():
-        passwords.share(passfile, home.credentials(part) / "pgpass", roles)
+    """Give each service the credentials that it uses, in a directory of its own."""
+    for service, roles in ROLES.items():
+        passwords.share(passfile, home.credentials(service) / "pgpass", roles)
     private_files.make_directory(home.scheduler_token.parent)
     keys.ensure_scheduler_token(home.scheduler_token, keys.ensure_user_key(home.user_keys))
 
 
-def service_parts(plan: Blueprint, inherited: Mapping[str, str]) -> list[Part]:
+def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackService]:
     """Describe the service processes, each with only the environment that it needs."""
-    parts = [
+    services = [
         _dispatcher(plan),
         *(_worker(plan, number) for number in range(1, plan.workers + 1)),
         _sink(plan),
         _query(plan),
         _scheduler(plan),
     ]
-    # A setting of one part must not reach another part through the user's shell.
-    ours = {name for part in parts for name in part.environment}
+    # A setting of one service must not reach another service through the user's shell.
+    ours = {name for service in services for name in service.environment}
     base = {name: value for name, value in inherited.items() if name not in ours}
     return [
-        replace(part, environment={**_limit_keys(part, base), **part.environment}) for part in parts
+        replace(service, environment={**_limit_keys(service, base), **service.environment})
+        for service in services
     ]
 
 
-def _limit_keys(part: Part, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Give AWS credentials only to parts that use the object store."""
-    if "TRACE_OBJECTS_URL" in part.environment:
+def _limit_keys(service: StackService, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Give AWS credentials only to services that use the object store."""
+    if "TRACE_OBJECTS_URL" in service.environment:
         return dict(inherited)
     return {name: value for name, value in inherited.items() if not name.startswith("AWS_")}
 
@@ -146,10 +147,10 @@ def _service(
     *,
     read: Sequence[Path] = (),
     write: Sequence[Path] = (),
-) -> Part:
+) -> StackService:
     """Describe a service. It can read `read` and write `write` beside its own directories."""
     name, home = name or module, plan.home
-    directory = home.make_part_directory(name)
+    directory = home.make_service_directory(name)
     temporary = private_files.make_directory(plan.temporary / name)
     ca = home.tls / "ca.pem"
     common = {
@@ -161,7 +162,7 @@ def _service(
     access = plan.access and plan.access.add(
         read=[ca, home.credentials(module), *read], write=[directory, temporary, *write]
     )
-    return Part(
+    return StackService(
         name=name,
         # -P: a file in the working directory must not shadow a module.
         argv=(sys.executable, "-P", "-m", f"trace_etl.{module}"),
@@ -182,7 +183,7 @@ def _server_certificate(home: Home) -> tuple[Path, Path]:
     return home.tls / "server.pem", home.tls / "server.key"
 
 
-def _dispatcher(plan: Blueprint) -> Part:
+def _dispatcher(plan: Blueprint) -> StackService:
     home, urls, dsns = plan.home, plan.connection, plan.dsns("dispatcher")
     environment = {
         **_server_tls(home),
@@ -215,7 +216,7 @@ def _dispatcher(plan: Blueprint) -> Part:
     )
 
 
-def _worker(plan: Blueprint, number: int) -> Part:
+def _worker(plan: Blueprint, number: int) -> StackService:
     home, dsns = plan.home, plan.dsns("worker")
     name = "worker" if plan.workers == 1 else f"worker-{number}"
     ready_file, spark = home.ready_file(name), private_files.make_directory(home.spark / name)
@@ -240,7 +241,7 @@ def _worker(plan: Blueprint, number: int) -> Part:
     )
 
 
-def _sink(plan: Blueprint) -> Part:
+def _sink(plan: Blueprint) -> StackService:
     home, dsns = plan.home, plan.dsns("sink")
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
@@ -261,7 +262,7 @@ def _sink(plan: Blueprint) -> Part:
     )
 
 
-def _query(plan: Blueprint) -> Part:
+def _query(plan: Blueprint) -> StackService:
     home, dsns = plan.home, plan.dsns("query")
     environment = {
         **_server_tls(home),
@@ -282,7 +283,7 @@ def _query(plan: Blueprint) -> Part:
     )
 
 
-def _scheduler(plan: Blueprint) -> Part:
+def _scheduler(plan: Blueprint) -> StackService:
     home = plan.home
     environment = {
         **_server_tls(home),
@@ -292,5 +293,5 @@ def _scheduler(plan: Blueprint) -> Part:
         "TRACE_SCHEDULER_PORT": plan.port("scheduler"),
     }
     where = f"https://{LOOPBACK}:{plan.port('scheduler')}"
-    part = _service(plan, "scheduler", environment, read=_server_certificate(home))
-    return replace(part, where=where)
+    service = _service(plan, "scheduler", environment, read=_server_certificate(home))
+    return replace(service, where=where)

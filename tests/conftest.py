@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadScopeScheduling
 
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, postgres_server
+from support.scheduling import GroupScheduling, order_key
 from trace_etl.lite.postgres.databases import Dsns
 
 # CI runs the same examples every time; `--hypothesis-profile=long` searches for new ones.
@@ -66,29 +66,11 @@ def pytest_collection_finish() -> None:
 # JVMs of tests are short-lived: the optimising compiler would cost more than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# Test groups that share something slow to start, such as Spark: one process runs a whole group.
-_TEST_GROUPS = {
-    "tests/spark/": "spark",
-    "tests/cluster/": "cluster",
-    "tests/aws/": "aws",
-    "chain/test_real_node": "cluster",
-    "tests/peers/": "peers",
-    "chain/test_whole_stack": "stacks",
-    "e2e/test_demo": "stacks",
-    "e2e/test_quickstart": "stacks",
-    "e2e/test_processes": "stacks",
-    "postgres/test_hot_path_plans": "plans",
-    "http/test_lifecycle_schema": "schema",
-    "http/test_user_api_schema": "user schema",
-}
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: order_key(item.nodeid))
 
 
-class GroupScheduling(LoadScopeScheduling):
-    """Assigns each test group to one process first, then the other tests one by one."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return next((group for part, group in _TEST_GROUPS.items() if part in nodeid), nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    config.option.loadscopereorder = False  # the groups with the most tests are not the longest
     return GroupScheduling(config, log)

@@ -1,0 +1,65 @@
+"""Distributes tests over the test processes: test groups first, then the other tests one by one."""
+
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+# Tests that share something slow to start, such as Spark: one process runs a whole group.
+# The groups that take longest come first.
+_GROUPS = {
+    "tests/spark/": "spark",
+    "tests/cluster/": "cluster",
+    "chain/test_real_node": "cluster",
+    "chain/test_whole_stack": "stacks",
+    "e2e/test_demo": "stacks",
+    "e2e/test_quickstart": "stacks",
+    "e2e/test_processes": "stacks",
+    "tests/aws/": "aws",
+    "tests/peers/": "peers",
+    "http/test_lifecycle_schema": "schema",
+    "http/test_user_api_schema": "user schema",
+    "postgres/test_hot_path_plans": "plans",
+}
+_ORDER = list(dict.fromkeys(_GROUPS.values()))
+_MIN_QUEUED = 2  # a test process starts a test when it knows the next one
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Runs each group in one process, and goes on without a test process that died."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _find_group(nodeid) or nodeid
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Assign tests until the process knows its next one; let it end if there are no more."""
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < _MIN_QUEUED:
+            if not self.workqueue:
+                node.shutdown()
+                return
+            self._assign_work_unit(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test in which a process died, and queue its other tests again.
+
+        The original queues that test too, so it would end the next processes as well.
+        """
+        left = [
+            (scope, nodeid)
+            for scope, unit in self.assigned_work.pop(node).items()
+            for nodeid, is_done in unit.items()
+            if not is_done
+        ]
+        for scope, nodeid in left[1:]:
+            self.workqueue.setdefault(scope, {})[nodeid] = False
+        for other in self.nodes:
+            self._reschedule(other)
+        return left[0][1] if left else None
+
+
+def order_key(nodeid: str) -> int:
+    """Return the place of a test in a run: the groups in their order, then all other tests."""
+    group = _find_group(nodeid)
+    return _ORDER.index(group) if group else len(_ORDER)
+
+
+def _find_group(nodeid: str) -> str | None:
+    return next((group for part, group in _GROUPS.items() if part in nodeid), None)

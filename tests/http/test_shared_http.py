@@ -11,11 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
+from httpcore._sync.http11 import HTTP11Connection
 from pydantic import BaseModel, ConfigDict
 
 from trace_etl import __version__
 from trace_etl.http.app import new_app
 from trace_etl.http.listeners import CannotListen, Listener, Tls, serve
+from trace_etl.http.thread_safe_transport import ThreadSafeTransport
 from trace_etl.http.user_tokens import UserDep, UserKeys
 from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.processes.ports import free_port
@@ -270,3 +272,18 @@ async def test_a_stop_lets_running_requests_finish_on_every_listener(
         app.state.leave.set()
         assert (await slow).json() == "done"
     await asyncio.wait_for(serving, 8)
+
+
+async def test_a_request_never_closes_the_connection_of_another_thread(
+    app: FastAPI, client: httpx.AsyncClient, tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trust = ssl.create_default_context(cafile=str(tls.cert.with_name("ca.pem")))
+    transport = ThreadSafeTransport(trust)
+    with httpx.Client(base_url=client.base_url, transport=transport, trust_env=False) as shared:
+        slow = asyncio.create_task(asyncio.to_thread(shared.get, "/slow"))
+        await app.state.entered.wait()
+        # As the pool sees a connection that a thread takes between the two steps of this check.
+        monkeypatch.setattr(HTTP11Connection, "has_expired", lambda connection: True)
+        assert (await asyncio.to_thread(shared.get, "/healthz")).status_code == 200
+        app.state.leave.set()
+        assert (await slow).json() == "done"

@@ -51,7 +51,8 @@ def run_outputs(
         check=False,
     )
     assert process.returncode == 0, process.stderr[-5000:]
-    assert "Traceback" not in process.stderr  # PySpark would print one when its JVM exits
+    # PySpark would print one when its JVM exits.
+    assert "Traceback" not in process.stderr, process.stderr[-5000:]
     result = json.loads(process.stdout.splitlines()[-1])
     quickstart, hot = (
         {name: Path(place) for name, place in result[kind].items()}

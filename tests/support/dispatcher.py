@@ -18,6 +18,7 @@ from trace_etl.dispatcher.service import Service, run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_objects.objects import streams_body
 from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.http.thread_safe_transport import ThreadSafeTransport
 from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
@@ -110,7 +111,11 @@ class Live:
 def _client(ca: Path, url: str, headers: dict[str, str]) -> httpx.Client:
     context = ssl.create_default_context(cafile=str(ca))
     return httpx.Client(
-        base_url=url, verify=context, headers=headers, timeout=MAX_SECONDS, trust_env=False
+        base_url=url,
+        transport=ThreadSafeTransport(context),
+        headers=headers,
+        timeout=MAX_SECONDS,
+        trust_env=False,
     )
 
 

@@ -168,8 +168,10 @@ def open_client(api_url: str, query_url: str, token: str, ca: str | None) -> Sta
 
     import httpx
 
+    from trace_etl.http.thread_safe_transport import ThreadSafeTransport
+
     http = httpx.Client(
-        verify=ssl.create_default_context(cafile=ca),
+        transport=ThreadSafeTransport(ssl.create_default_context(cafile=ca)),
         headers={"authorization": f"Bearer {token}"},
         timeout=_TIMEOUT,
         trust_env=False,  # a proxy in the environment must not be used for loopback

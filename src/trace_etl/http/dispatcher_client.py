@@ -14,6 +14,7 @@ from trace_etl.api.task import buffers
 from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.retired_tables import RetiredTables, TablesHeld, TablesToDrop
+from trace_etl.http.thread_safe_transport import ThreadSafeTransport
 from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff
 
@@ -57,7 +58,9 @@ class DispatcherClient:
         self, url: str, ca: Path, worker_token: Callable[[], str], backoff: Backoff
     ) -> None:
         context = ssl.create_default_context(cafile=str(ca))
-        self._http = httpx.Client(base_url=url, verify=context, trust_env=False)
+        self._http = httpx.Client(
+            base_url=url, transport=ThreadSafeTransport(context), trust_env=False
+        )
         self._worker_token = worker_token
         self._backoff = backoff
 

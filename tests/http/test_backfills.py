@@ -237,6 +237,35 @@ def test_failed_chunks_are_listed_and_retried_on_resume(backfills: BackfillRun) 
     assert backfills.post(backfill, "resume").status_code == 409
 
 
+def test_a_task_that_publishes_nothing_leaves_its_chunk_failed_until_its_blocks_are_published(
+    backfills: BackfillRun,
+) -> None:
+    backfills.g.feed(2)
+    hole, _ = backfills.g.queued("work")
+    assert backfills.bench.complete(backfills.bench.claimed(hole)).status_code == 200
+    backfills.build("work")
+    assert backfills.partitions("work") == ["10-19"]
+    backfill = backfills.start("work", 0, 19, force=True)
+    assert (backfill["new"], backfill["pending"]) == (True, 2)
+    again = [t for t in backfills.g.queued("work") if backfills.bench.row(t)["range_start"] == 0]
+    assert len(again) == 1 and again != [hole]
+    backfills.bench.complete(backfills.bench.claimed(again[0]))  # nothing again
+    backfills.build("work")
+    backfills.feed()
+    state = backfills.state(backfill)
+    assert (state["state"], state["completed"], state["failed"]) == ("failed", 1, 1)
+    path = f"/v1/backfills/{backfill['backfill_id']}/chunks"
+    (chunk,) = backfills.bench.user.get(path, params={"state": "failed"}).json()["items"]
+    assert (chunk["start"], chunk["task_status"]) == (0, "Completed")
+    assert "completed without publishing its outputs" in chunk["error_message"]
+    assert backfills.post(backfill, "resume").json()["chunks"] == 1
+    backfills.feed()
+    backfills.build("work")
+    backfills.feed()
+    assert backfills.state(backfill)["state"] == "complete"
+    assert backfills.partitions("work") == ["0-9", "10-19"]
+
+
 def test_cancel_ends_queued_tasks_requests_running_ones_to_stop_and_resume_works(
     backfills: BackfillRun,
 ) -> None:

@@ -120,3 +120,9 @@ def test_every_requested_block_is_in_one_chunk_and_no_partition_is_split(
     for chunk in chunks:
         if inputs is not None and chunk.action == "build":
             assert any(f.start <= chunk.span.start and chunk.span.end <= f.end for f in inputs)
+
+
+def test_only_jobs_that_publish_partitions_keep_them() -> None:
+    assert keeps_partitions("sql", "replace") and not keeps_partitions("sql", "append")
+    assert not keeps_partitions("range_splitter", "replace")
+    assert not keeps_partitions("hot_trim", "replace")  # it only deletes rows

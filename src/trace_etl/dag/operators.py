@@ -125,6 +125,8 @@ class Operator:
     """Whether it checks its inputs and may report defects, which invalidates them."""
     forwards_scopes: bool = False
     """Whether it only forwards block ranges to its consumers and writes no rows."""
+    writes_nothing: bool = False
+    """Whether it publishes no partition: its output only shows which scopes it has processed."""
     repartitions: bool = False
     """Whether it accepts inputs with partitions of different sizes and writes its own `size`."""
     writes_tables: bool = False
@@ -258,13 +260,25 @@ OPERATORS: dict[str, Operator] = {
             repartitions=True,
             keeps_columns=True,
         ),
-        Operator("hot_trim", TrimConfig, WORKERS, _one_output, _two_inputs, repartitions=True),
+        Operator(
+            "hot_trim",
+            TrimConfig,
+            WORKERS,
+            _one_output,
+            _two_inputs,
+            repartitions=True,
+            writes_nothing=True,
+        ),
     )
 }
 NAMEABLE = sorted(op.name for op in OPERATORS.values() if not op.is_implicit)
 """The operators that a DAG file can name."""
 FORWARDERS = frozenset(op.name for op in OPERATORS.values() if op.forwards_scopes)
 """The operators that only forward block ranges."""
+NON_PUBLISHERS = frozenset(
+    op.name for op in OPERATORS.values() if op.forwards_scopes or op.writes_nothing
+)
+"""The operators that never publish a partition."""
 SQL_OPERATORS = frozenset(op.name for op in OPERATORS.values() if op.runs_sql)
 """The operators whose config has a SQL query."""
 COLUMN_KEEPERS = frozenset(op.name for op in OPERATORS.values() if op.keeps_columns)

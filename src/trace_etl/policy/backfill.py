@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trace_etl.dag.operators import FORWARDERS
+from trace_etl.dag.operators import NON_PUBLISHERS
 from trace_etl.model.scope import Range
 from trace_etl.policy.ranges import split_range
 
@@ -33,7 +33,7 @@ class Chunk:
 
 def keeps_partitions(operator: str, update_strategy: str) -> bool:
     """Return whether a job writes partitions, rather than forwarding scopes or upserting rows."""
-    return operator not in FORWARDERS and update_strategy == "replace"
+    return operator not in NON_PUBLISHERS and update_strategy == "replace"
 
 
 def choose_chunk_size(

@@ -50,15 +50,20 @@ async def has_running(conn: Conn) -> bool:
     return bool(row and row[0])
 
 
-# A missing task was deleted by retention. Its result is unknown, so its chunk becomes canceled.
+# A missing task was deleted by retention. Its result is unknown, so its chunk becomes canceled. A task that
+# completed without publishing its outputs has left blocks without a partition: its chunk has failed.
 _SETTLE_CHUNKS = """
 UPDATE backfill_chunks c
-   SET state = CASE t.status WHEN 'Completed' THEN 'completed' WHEN 'Failed' THEN 'failed'
-                             ELSE 'canceled' END,
+   SET state = CASE WHEN t.status = 'Completed' AND b.keeps_partitions AND lacks_partition(t)
+                    THEN 'failed'
+                    WHEN t.status = 'Completed' THEN 'completed'
+                    WHEN t.status = 'Failed' THEN 'failed'
+                    ELSE 'canceled' END,
        settled_at = coalesce(t.finished_at, now()),
        row_count = coalesce((SELECT sum(p.row_count) FROM partitions p
                               WHERE p.task_id = t.task_id AND t.status = 'Completed'), c.row_count)
-  FROM backfill_chunks o LEFT JOIN tasks t ON t.task_id = o.task_id
+  FROM backfill_chunks o JOIN backfills b USING (backfill_id)
+  LEFT JOIN tasks t ON t.task_id = o.task_id
  WHERE o.backfill_id = %(backfill_id)s AND o.state = 'created'
    AND c.backfill_id = o.backfill_id AND c.range_start = o.range_start
    AND (t.task_id IS NULL OR t.status IN ('Completed', 'Canceled')
@@ -81,13 +86,16 @@ UPDATE backfill_chunks c SET state = 'created', task_id = t.task_id, own = true
  WHERE c.backfill_id = %(backfill_id)s AND c.range_start = t.range_start
 """
 # For chunks whose dedupe key belongs to an existing task. A task that waits, runs or is completed is used
-# unchanged. A task that failed permanently is retried. A canceled task gets another key, so that
-# `_CREATE` can create a new task.
+# unchanged. A task that failed permanently is retried. A task that was canceled, or that completed without
+# publishing its outputs, gets another key, so that `_CREATE` can create a new task.
 _TAKE_OVER = """
 WITH existing AS (
-    SELECT n.range_start, n.max_attempts, t.task_id, t.status, t.retry_at
-      FROM next_backfill_tasks(%(backfill_id)s, %(limit)s) n
+    SELECT n.range_start, n.max_attempts, t.task_id, t.status, t.retry_at,
+           t.status = 'Canceled' OR (t.status = 'Completed' AND b.keeps_partitions
+                                     AND lacks_partition(t)) AS is_replaced
+      FROM backfills b CROSS JOIN next_backfill_tasks(b.backfill_id, %(limit)s) n
       JOIN tasks t ON t.job_id = n.job_id AND t.dedupe_key = n.dedupe_key
+     WHERE b.backfill_id = %(backfill_id)s
 ), retried AS (
     UPDATE tasks t
        SET retry_at = now(), finished_at = NULL, max_attempts = t.attempt + e.max_attempts,
@@ -95,15 +103,15 @@ WITH existing AS (
       FROM existing e
      WHERE t.task_id = e.task_id AND e.status = 'Failed' AND e.retry_at IS NULL
 ), renamed AS (
-    UPDATE tasks t SET dedupe_key = concat(t.dedupe_key, ':canceled:', t.task_id)
+    UPDATE tasks t SET dedupe_key = concat(t.dedupe_key, ':', lower(t.status), ':', t.task_id)
       FROM existing e
-     WHERE t.task_id = e.task_id AND e.status = 'Canceled'
+     WHERE t.task_id = e.task_id AND e.is_replaced
 )
 UPDATE backfill_chunks c
    SET state = 'created', task_id = e.task_id, own = e.status = 'Failed' AND e.retry_at IS NULL
   FROM existing e
  WHERE c.backfill_id = %(backfill_id)s AND c.range_start = e.range_start
-   AND e.status <> 'Canceled'
+   AND NOT e.is_replaced
 """
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from trace_etl.api.user.backfills import BackfillItem, BackfillState, ChunkItem, ChunkState
 from trace_etl.model.errors import NotFound
 from trace_etl.model.scope import Range
-from trace_etl.policy.backfill import Chunk, ExistingScope, estimate_time_left
+from trace_etl.policy.backfill import Chunk, ExistingScope, estimate_time_left, keeps_partitions
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import (
     JobNameFilter,
@@ -171,10 +171,10 @@ SELECT backfill_id, state FROM backfills
 """
 _CREATE = """
 INSERT INTO backfills (org_id, job_id, generation_hash, dataset_uuid, dataset_version, range_start,
-                       range_end, chunk, force, made_by, state, ended_at)
+                       range_end, chunk, force, made_by, keeps_partitions, state, ended_at)
 VALUES (%(org_id)s, %(job_id)s, %(generation_hash)s, %(dataset_uuid)s, %(dataset_version)s,
         %(start)s, %(end)s, %(chunk)s, %(force)s, %(made_by)s,
-        CASE WHEN %(empty)s THEN 'complete' ELSE 'running' END,
+        %(keeps_partitions)s, CASE WHEN %(empty)s THEN 'complete' ELSE 'running' END,
         CASE WHEN %(empty)s THEN now() END)
 RETURNING backfill_id
 """
@@ -226,6 +226,7 @@ def _values(new: NewBackfill) -> dict[str, Any]:
         "chunk": new.chunk,
         "force": new.force,
         "made_by": new.made_by,
+        "keeps_partitions": keeps_partitions(new.target.operator, new.target.update_strategy),
     }
 
 
@@ -276,7 +277,11 @@ def _as_item(row: dict[str, Any]) -> BackfillItem:
 
 _LIST_CHUNKS = """
 SELECT c.range_start AS start, c.range_end AS end, c.action, c.state, c.row_count AS rows, c.task_id,
-       t.status AS task_status, t.error_message
+       t.status AS task_status,
+       CASE WHEN c.state = 'failed' AND t.status = 'Completed'
+            THEN 'the task completed without publishing its outputs, so these blocks have no partition; '
+                 'publish a partition for every output, if need be without rows, then resume the backfill'
+            ELSE t.error_message END AS error_message
   FROM backfill_chunks c LEFT JOIN tasks t USING (task_id)
  WHERE c.backfill_id = %(backfill_id)s AND (%(state)s::text IS NULL OR c.state = %(state)s)
    AND c.range_start > %(after)s

@@ -4,9 +4,21 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from support.buffered import Producer, batch_target
 from support.lifecycle import Attempt, Bench
 
-URI = "s3://trace-scratch/buffers/batch.jsonl"
+URI = "s3://trace/buffers/batch.jsonl"
+
+
+def buffered(bench: Bench) -> Producer:
+    """Deploy a DAG with one job that publishes a buffered dataset."""
+    producer = Producer(bench, f"alerts_{uuid4().hex[:12]}")
+    producer.deploy("one")
+    return producer
+
+
+def own_uri(attempt: Attempt, name: str = "batch.jsonl") -> str:
+    return batch_target(attempt, name)["batch_uri"]
 
 
 def records(bench: Bench, attempt: Attempt) -> list[dict]:
@@ -22,11 +34,11 @@ def messages(bench: Bench, attempt: Attempt) -> list[dict]:
 
 def by_uuid(attempt: Attempt, **fields: object) -> dict:
     names = ("dataset_uuid", "dataset_version")
-    return {**{n: attempt.output[n] for n in names}, "batch_uri": URI, **fields}
+    return {**{n: attempt.output[n] for n in names}, "batch_uri": own_uri(attempt), **fields}
 
 
 def test_a_batch_addressed_by_uuid_is_recorded_and_sent(shared: Bench) -> None:
-    attempt = shared.attempt()
+    attempt = buffered(shared).attempt("one")
     reply = shared.publish(attempt, **by_uuid(attempt, record_count=1000))
     assert reply.status_code == 200, reply.text
     assert reply.json()["status"] == "Accepted"
@@ -40,21 +52,21 @@ def test_a_batch_addressed_by_uuid_is_recorded_and_sent(shared: Bench) -> None:
         "org_id": str(record["org_id"]),
         "dataset_uuid": attempt.output["dataset_uuid"],
         "dataset_version": attempt.output["dataset_version"],
-        "batch_uri": URI,
+        "batch_uri": own_uri(attempt),
         "record_count": 1000,
         "producer": {"task_id": attempt.task_id, "attempt": 1},
     }
 
 
 def test_a_batch_addressed_by_dataset_name_is_recorded_and_sent(shared: Bench) -> None:
-    dag = shared.dag()
-    attempt = shared.attempt(dag=dag)
+    producer = buffered(shared)
+    attempt = producer.attempt("one")
     reply = shared.publish(
         attempt,
-        batch_uri=URI,
+        batch_uri=own_uri(attempt),
         content_type="application/x-ndjson",
         batch_size_bytes=123456,
-        dedupe_scope=dag.published,
+        dedupe_scope=producer.published,
     )
     assert reply.status_code == 200, reply.text
     (record,) = records(shared, attempt)
@@ -68,12 +80,12 @@ def test_a_batch_addressed_by_dataset_name_is_recorded_and_sent(shared: Bench) -
 
 
 def test_a_duplicate_publish_gets_the_same_answer_and_creates_nothing(shared: Bench) -> None:
-    dag = shared.dag()
-    attempt = shared.attempt(dag=dag)
+    producer = buffered(shared)
+    attempt = producer.attempt("one")
     first = shared.publish(attempt, **by_uuid(attempt))
     before = shared.dump()
     again = shared.publish(attempt, **by_uuid(attempt))
-    by_name = shared.publish(attempt, batch_uri=URI, dedupe_scope=dag.published)
+    by_name = shared.publish(attempt, batch_uri=own_uri(attempt), dedupe_scope=producer.published)
     assert again.json() == by_name.json() == first.json()
     assert shared.dump() == before
     assert len(messages(shared, attempt)) == 1
@@ -83,15 +95,15 @@ def test_a_duplicate_publish_gets_the_same_answer_and_creates_nothing(shared: Be
 
 
 def test_each_batch_gets_its_own_record(shared: Bench) -> None:
-    attempt = shared.attempt()
+    attempt = buffered(shared).attempt("one")
     shared.publish(attempt, **by_uuid(attempt))
-    shared.publish(attempt, **by_uuid(attempt, batch_uri=URI + "2"))
+    shared.publish(attempt, **by_uuid(attempt, batch_uri=own_uri(attempt, "2.jsonl")))
     assert len(records(shared, attempt)) == 2
     assert len(messages(shared, attempt)) == 2
 
 
 def test_each_attempt_gets_its_own_record(shared: Bench) -> None:
-    first = shared.attempt()
+    first = buffered(shared).attempt("one")
     shared.publish(first, **by_uuid(first))
     shared.complete(first, "Failed")
     second = shared.next_attempt(first)
@@ -100,7 +112,7 @@ def test_each_attempt_gets_its_own_record(shared: Bench) -> None:
 
 
 def test_a_stale_fence_publishes_nothing(shared: Bench) -> None:
-    first = shared.attempt()
+    first = buffered(shared).attempt("one")
     shared.complete(first, "Failed")
     second = shared.next_attempt(first)
     before = shared.dump()
@@ -112,7 +124,7 @@ def test_a_stale_fence_publishes_nothing(shared: Bench) -> None:
 
 
 def test_a_publish_after_the_end_of_the_attempt_is_refused(shared: Bench) -> None:
-    attempt = shared.attempt()
+    attempt = buffered(shared).attempt("one")
     shared.publish(attempt, **by_uuid(attempt))
     shared.complete(attempt)
     reply = shared.publish(attempt, **by_uuid(attempt))
@@ -120,17 +132,58 @@ def test_a_publish_after_the_end_of_the_attempt_is_refused(shared: Bench) -> Non
 
 
 def test_publishing_to_a_dataset_that_the_task_does_not_write_is_forbidden(shared: Bench) -> None:
-    dag = shared.dag()
-    attempt, other = shared.attempt(), shared.attempt(dag=dag)
+    producer = buffered(shared)
+    attempt, other = buffered(shared).attempt("one"), producer.attempt("one")
     before = shared.dump()
     for target in (
         by_uuid(other),
         by_uuid(attempt, dataset_version=str(uuid4())),
-        {"batch_uri": URI, "dedupe_scope": dag.published},
+        {"batch_uri": own_uri(attempt), "dedupe_scope": producer.published},
     ):
         reply = shared.publish(attempt, **target)
         assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
     assert shared.dump() == before
+
+
+def test_a_dataset_that_is_not_buffered_is_refused(shared: Bench) -> None:
+    dag = shared.dag()
+    attempt = shared.attempt(dag=dag)
+    before = shared.dump()
+    for target, field in (
+        (by_uuid(attempt), "dataset_uuid"),
+        ({"batch_uri": own_uri(attempt), "dedupe_scope": dag.published}, "dedupe_scope"),
+    ):
+        reply = shared.publish(attempt, **target)
+        assert (reply.status_code, reply.json()["code"]) == (422, "not_buffered")
+        assert [error["field"] for error in reply.json()["errors"]] == [field]
+        assert "write_mode: buffered" in reply.json()["detail"]
+    assert shared.dump() == before
+
+
+def test_both_prefixes_of_the_attempt_are_accepted_and_no_other(shared: Bench) -> None:
+    attempt = buffered(shared).attempt("one")
+    root = f"s3://{attempt.output['storage_ref']['bucket']}/buffers"
+    dataset, task = attempt.output["dataset_uuid"], attempt.task_id
+    for uri in (f"{root}/{dataset}/{task}/1/a.jsonl", f"{root}/{task}/1/a/b.jsonl"):
+        assert shared.publish(attempt, **by_uuid(attempt, batch_uri=uri)).status_code == 200
+    for uri in (
+        f"{root}/{dataset}/{task}/2/a.jsonl",
+        f"{root}/{dataset}/{uuid4()}/1/a.jsonl",
+        f"{root}/{uuid4()}/{task}/1/a.jsonl",
+        f"{root}/{task}/2/a.jsonl",
+        f"{root}/{uuid4()}/1/a.jsonl",
+        f"{root}/{task}/1/../2/a.jsonl",
+        f"{root}/{task}/1//a.jsonl",
+        f"{root}/{task}/1/",
+        f"{root}/{task}/1/..",
+        f"s3://other/buffers/{task}/1/a.jsonl",
+        f"file://{root.removeprefix('s3://')}/{task}/1/a.jsonl",
+    ):
+        reply = shared.publish(attempt, **by_uuid(attempt, batch_uri=uri))
+        assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), uri
+    assert len(records(shared, attempt)) == 2
+    granted = shared.call("/v1/task/credentials", attempt).json()["write_prefixes"]
+    assert {f"{root}/{dataset}/{task}/1/", f"{root}/{task}/1/"} <= set(granted)
 
 
 TARGET = {"dataset_uuid": str(uuid4())}
@@ -155,7 +208,7 @@ TARGET = {"dataset_uuid": str(uuid4())}
 def test_a_malformed_publish_is_refused_with_the_field(
     shared: Bench, body: dict, field: str
 ) -> None:
-    attempt = shared.attempt()
+    attempt = buffered(shared).attempt("one")
     reply = shared.publish(attempt, **body)
     assert reply.status_code == 422, reply.text
     assert [e["field"] for e in reply.json()["errors"]] == [field]

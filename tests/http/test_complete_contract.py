@@ -48,10 +48,16 @@ def test_outputs_events_and_publications_commit_together(shared: Bench) -> None:
         "location": "s3://somewhere",
         "row_count": 42,
     }
+    published["config_hash"] = "sha256:abc"
     reply = shared.complete(
         attempt, outputs=[output], datasets_published=[published], events=[attempt.event()]
     )
     assert reply.status_code == 200, reply.text
+    task = shared.user.get(f"/v1/tasks/{attempt.task_id}").json()
+    unset = dict.fromkeys(("cursor", "partition_key", "byte_count"))
+    assert task["attempts"][0]["outputs"] == [{**output, **unset}]
+    (item,) = shared.user.get(f"/v1/datasets/{dag.published}").json()["partition_list"]
+    assert item["config_hash"] == "sha256:abc"
     (partition,) = shared.rows("SELECT * FROM partitions WHERE task_id = %s", attempt.task_id)
     assert partition["partition_key"] == attempt.scope["partition_key"]
     assert (partition["row_count"], partition["attempt"]) == (42, 1)
@@ -60,6 +66,22 @@ def test_outputs_events_and_publications_commit_together(shared: Bench) -> None:
     assert shared.rows("SELECT 1 FROM outbox WHERE subject = %s", event["event_id"])
     shared.live.drain()
     assert len(shared.waiting(dag, "after")) == 1
+
+
+def test_outputs_without_events_are_kept_with_their_attempt(shared: Bench) -> None:
+    """Also of a late completion, which replaces what the lease reaper recorded."""
+    location = f"postgres_table:dataset_{uuid4().hex}"
+    for is_late in (False, True):
+        attempt = shared.reaped() if is_late else shared.attempt()
+        uuids = {n: attempt.output[n] for n in ("dataset_uuid", "dataset_version")}
+        output = {**uuids, "location": location, "cursor": 12345, "row_count": 20000}
+        assert shared.complete(attempt, outputs=[output]).status_code == 200
+        (ended,) = shared.user.get(f"/v1/tasks/{attempt.task_id}").json()["attempts"]
+        assert ended["outcome"] == "Completed"
+        assert [
+            {name: value for name, value in found.items() if value is not None}
+            for found in ended["outputs"]
+        ] == [output]
 
 
 def test_a_failed_attempt_waits_for_its_retry_within_the_jitter(shared: Bench) -> None:

@@ -24,7 +24,6 @@ from support.lifecycle_ops import (
     LoopPass,
     MoveIntoPast,
     Publish,
-    PublishBatch,
     Reap,
     Retry,
     Step,
@@ -106,7 +105,6 @@ FAULT_CASES = [
     ),
     FaultCase("stale_completion", RUNNING, lambda run: Complete(held(run).forged(), DONE)),
     FaultCase("events", RUNNING, lambda run: Emit(held(run), ("c:1", "c:2"))),
-    FaultCase("batch", RUNNING, lambda run: PublishBatch(held(run), "s3://buffers/1")),
     FaultCase("trigger", [], lambda _: Trigger("p:10-19")),
     FaultCase("cancel", RUNNING, lambda _: Cancel(WORK)),
     FaultCase("reap", EXPIRED, lambda _: Reap()),
@@ -273,8 +271,6 @@ WAKING = [
     *ROUTING,
     Publish(),
     Claim(("work", "p:10-19")),
-    lambda run: PublishBatch(held(run), "s3://buffers/1"),
-    lambda run: PublishBatch(held(run), "s3://buffers/2"),
 ]
 OUTBOXES = [
     FaultCase("routing", ROUTING, lambda _: Publish()),

@@ -28,7 +28,6 @@ from support.lifecycle_ops import (
     HeldAttempt,
     MoveIntoPast,
     Publish,
-    PublishBatch,
     Reap,
     Retry,
     Step,
@@ -63,7 +62,6 @@ REPORT = st.one_of(
     ),
     st.builds(Report, status=st.just("Canceled")),
 )
-BATCH = st.sampled_from(["s3://buffers/1", "s3://buffers/2"])
 MOMENT = st.sampled_from(["expired", "expired", "overdue", "retry"])
 FORGED = st.sampled_from([False] * 9 + [True])
 
@@ -80,11 +78,10 @@ def draw_step(
 CALLS: dict[str, Callable[..., Step]] = {
     "emit": lambda held, scopes, **_: Emit(held, scopes),
     "heartbeat": lambda held, **_: Heartbeat(held),
-    "publish_batch": lambda held, batch, **_: PublishBatch(held, batch),
     "complete": lambda held, report, **_: Complete(held, report),
 }
 ATTEMPT_DRAWS = {"n": ANY, "prefer_running": PREFER_RUNNING, "forged": FORGED}
-CONTENT_DRAWS = {"report": REPORT, "scopes": SOME, "batch": BATCH}
+CONTENT_DRAWS = {"report": REPORT, "scopes": SOME}
 
 
 def step_of_attempt(
@@ -301,16 +298,12 @@ SEQUENCE: list[tuple[Step | Callable[[ModelRun], Step], str]] = [
     (last(lambda held: Emit(held, ("c:1", "c:2"))), "Emit 200 2"),
     (last(lambda held: Emit(held, ("c:2", "p:0-9"))), "Emit 200 1"),
     (last(lambda held: Emit(held.forged(), ("c:2",))), "Emit 409 stale_lease"),
-    (last(lambda held: PublishBatch(held, "s3://b/1")), "PublishBatch 200"),
-    (last(lambda held: PublishBatch(held, "s3://b/1")), "PublishBatch 200"),
-    (last(lambda held: PublishBatch(held.forged(), "s3://b/1")), "PublishBatch 409 stale_lease"),
     (last(lambda held: Complete(held.forged(), DONE)), "Complete 409 stale_lease"),
     (last(lambda held: Complete(held, BOOM)), "Complete 200 Failed"),
     (last(lambda held: Complete(held, BOOM)), "Complete 200 Failed"),
     (last(lambda held: Complete(held, DONE)), "Complete 409 completion_mismatch"),
     (last(Heartbeat), "Heartbeat 409 not_running"),
     (last(lambda held: Emit(held, ("c:2",))), "Emit 409 not_running"),
-    (last(lambda held: PublishBatch(held, "s3://b/2")), "PublishBatch 409 not_running"),
     (Claim(A), "Claim NotClaimed NotReady"),
     (Retry(), "Retry 0"),
     (MoveIntoPast(A, "retry"), "MoveIntoPast"),
@@ -320,7 +313,6 @@ SEQUENCE: list[tuple[Step | Callable[[ModelRun], Step], str]] = [
     (Claim(A), "Claim Claimed 2"),
     (last(Heartbeat, 1), "Heartbeat 409 stale_attempt"),
     (last(lambda held: Emit(held, ("c:2",)), 1), "Emit 409 stale_attempt"),
-    (last(lambda held: PublishBatch(held, "s3://b/1"), 1), "PublishBatch 409 stale_attempt"),
     (MoveIntoPast(A, "expired"), "MoveIntoPast"),
     (Reap(), "Reap 1"),
     (last(Heartbeat), "Heartbeat 409 not_running"),
@@ -328,7 +320,7 @@ SEQUENCE: list[tuple[Step | Callable[[ModelRun], Step], str]] = [
     (last(lambda held: Complete(held, DONE)), "Complete 200 Completed"),
     (Claim(A), "Claim NotClaimed Completed"),
     (Cancel(A), "Cancel 409"),
-    (Publish(), "Publish 5"),
+    (Publish(), "Publish 4"),
     (Claim(B), "Claim Claimed 1"),
     (last(lambda held: Emit(held, ("c:1",))), "Emit 200 1"),
     (Publish(), "Publish 1"),

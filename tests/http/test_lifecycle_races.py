@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psycopg
 import pytest
 
+from support.buffered import Producer, batch_target
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied, until_blocked
@@ -330,8 +332,10 @@ def test_concurrent_identical_events_are_recorded_once(replicas: list[Bench]) ->
 
 def test_concurrent_identical_batches_are_published_once(replicas: list[Bench]) -> None:
     for n in range(4):
-        attempt = replicas[0].attempt()
-        body = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": f"s3://b/{n}"}
+        producer = Producer(replicas[0], f"alerts_{n}_{uuid4().hex[:12]}")
+        producer.deploy("one")
+        attempt = producer.attempt("one")
+        body = batch_target(attempt)
         replies = run_callers(
             replicas,
             16,

@@ -4,6 +4,7 @@ import itertools
 import json
 from collections import Counter
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from support.buffered import Producer, batch_target
 from support.fuzzing import assert_no_server_errors
 from support.lifecycle import Attempt, Bench
 from support.openapi_calls import bounded, labels, negative, positive, validate
@@ -67,6 +69,7 @@ def test_a_wrong_method_is_refused_with_the_allowed_ones(shared: Bench) -> None:
 
 # --- what it answers --------------------------------------------------------------------------
 
+PUBLISH = "/v1/task/buffer-publish"
 CHECKS = {
     "not_a_server_error",
     "status_code_conformance",
@@ -84,6 +87,9 @@ class Caller:
         self._shared = shared
         self._ids = (task_id for _ in itertools.count() for task_id in shared.tasks(150))
         self._attempt = self._next()
+        producer = Producer(shared, f"alerts_{uuid4().hex[:12]}")
+        producer.deploy("one")
+        self._buffered = producer.attempt("one")
         self.seen: Counter[int] = Counter()
 
     def send(self, case: Any, *, live: bool) -> None:
@@ -99,7 +105,8 @@ class Caller:
         if live:
             self._use_existing_ids(case)
         sent = case.as_transport_kwargs(base_url=str(self._shared.http.base_url))
-        tokens = {**self._shared.worker_headers, "X-Trace-Task-Capability": self._attempt.token}
+        attempt = self._buffered if case.path == PUBLISH else self._attempt
+        tokens = {**self._shared.worker_headers, "X-Trace-Task-Capability": attempt.token}
         return self._shared.http.request(
             sent["method"],
             sent["url"],
@@ -121,15 +128,16 @@ class Caller:
             case.query["publish_id"] = self._batch()
         elif case.query:
             case.query["task_id"] = self._attempt.task_id
+        elif case.path == PUBLISH:
+            target = {"dedupe_scope": None, "dataset_version": None, **batch_target(self._buffered)}
+            case.body = exclude_floats({**case.body, **self._buffered.fence, **target})
         elif isinstance(case.body, dict):
             case.body = exclude_floats(
                 {**case.body, **self._attempt.fence, **self._target(case.body)}
             )
 
     def _batch(self) -> str:
-        names = ("dataset_uuid", "dataset_version")
-        target = {name: self._attempt.output[name] for name in names}
-        reply = self._shared.publish(self._attempt, batch_uri="s3://trace/batch.jsonl", **target)
+        reply = self._shared.publish(self._buffered, **batch_target(self._buffered))
         return reply.json()["publish_id"]
 
     def _target(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +156,7 @@ class Caller:
             lists = {
                 key: [] for key in lists
             }  # the schema states this rule only in its description
-        return {**lists, **({**home, "dedupe_scope": None} if "batch_uri" in body else {})}
+        return lists
 
 
 def align_partition_key(item: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from support.buffered import publish_unwritten
 from support.lifecycle import Bench
 from support.reference import openapi
 from support.users import new_org, new_user
@@ -53,9 +54,7 @@ def other_org(shared: Bench) -> OtherOrg:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)
     published = shared.write_output(attempt)
-    target = {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": "s3://trace/a.jsonl"}
-    batch = shared.publish(attempt, **target)
-    assert batch.status_code == 200, batch.text
+    publish_id = publish_unwritten(shared)
     reply = shared.complete(attempt, datasets_published=[published], events=[attempt.event()])
     assert reply.status_code == 200, reply.text
     shared.live.drain()
@@ -70,7 +69,7 @@ def other_org(shared: Bench) -> OtherOrg:
         "job": "work",
         "user": "local",
         "partition_key": "0-9",
-        "publish_id": batch.json()["publish_id"],
+        "publish_id": publish_id,
         "backfill_id": backfill.json()["backfill_id"],
     }
     return OtherOrg(ids, dag.name, dag.published)

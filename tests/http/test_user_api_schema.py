@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.buffered import publish_unwritten
 from support.fuzzing import assert_no_server_errors
-from support.lifecycle import Attempt, Bench
+from support.lifecycle import Bench
 from support.openapi_calls import bounded, labels, negative, positive, validate
 from support.reference import DIRECTORY, openapi
 from support.users import new_user
@@ -51,10 +52,8 @@ def test_the_reference_pages_of_the_user_api_are_current() -> None:
         assert (DIRECTORY / name).read_text() == content, "stale: run `make reference`"
 
 
-def failed_batch(shared: Bench, attempt: Attempt) -> str:
-    target = {name: attempt.output[name] for name in ("dataset_uuid", "dataset_version")}
-    reply = shared.publish(attempt, batch_uri="s3://trace/batch.jsonl", **target)
-    publish_id = reply.json()["publish_id"]
+def failed_batch(shared: Bench) -> str:
+    publish_id = publish_unwritten(shared)
     report = {"publish_id": publish_id, "status": "Failed", "error_code": "bad_batch"}
     path = "/internal/buffer-complete"
     assert shared.http.post(path, json=report, headers=shared.worker_headers).status_code == 200
@@ -77,7 +76,7 @@ class Caller:
         made = shared.claimed(self._ids[2])
         shared.complete(made, datasets_published=[shared.write_output(made)])
         self._partition = made.scope["partition_key"]
-        self._batch = failed_batch(shared, shared.claimed(self._ids[1]))
+        self._batch = failed_batch(shared)
         self.seen: Counter[int] = Counter()
 
     def send(self, case: Any, *, real: bool) -> None:

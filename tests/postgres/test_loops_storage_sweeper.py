@@ -126,7 +126,7 @@ def test_written_batches_are_swept_and_others_stay_for_their_delivery(
     producer = sinks.producer(name)
     producer.deploy("one")
     attempt = producer.attempt("one")
-    written = sinks.publish(attempt, [{"id": "a", "n": 1}], batch_size_bytes=17)
+    written = sinks.publish(attempt, [{"id": "a", "n": 1}], batch_size_bytes=19)
     failed = sinks.publish(attempt, b"not json")
     sinks.drain()
     states = {batch["publish_id"]: batch["state"] for batch in sinks.batches(name)}

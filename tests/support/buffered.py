@@ -75,6 +75,23 @@ class Producer:
         return self.bench.claimed(task["task_id"])
 
 
+def publish_unwritten(bench: Bench) -> str:
+    """Publish a batch whose file does not exist. Returns its id."""
+    producer = Producer(bench, f"alerts_{uuid4().hex[:12]}")
+    producer.deploy("one")
+    attempt = producer.attempt("one")
+    reply = bench.publish(attempt, **batch_target(attempt))
+    assert reply.status_code == 200, reply.text
+    return reply.json()["publish_id"]
+
+
+def batch_target(attempt: Attempt, name: str = "batch.jsonl") -> dict[str, Any]:
+    """Return the dataset and the address of a batch that the attempt may publish."""
+    ref = attempt.output["storage_ref"]
+    uri = f"s3://{ref['bucket']}/{ref['prefix']}{name}"
+    return {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": uri}
+
+
 @dataclass
 class SinkSetup:
     """A Dispatcher with its own databases, and a sink next to it."""

@@ -92,7 +92,6 @@ class Model:
     outbox: Counter[tuple[str, Any]] = field(default_factory=Counter)
     partitions: dict[tuple[str, str], Fence] = field(default_factory=dict)
     """By job and scope: the attempt that committed the partition, without its lease."""
-    buffers: dict[tuple[Key, int, str], str] = field(default_factory=dict)
     messages: Counter[tuple[str, Any]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -175,16 +174,6 @@ class Model:
             self.events[fence.key, scope] = (fence.attempt, False)
             self.outbox["route_event", (fence.key, scope)] += 1
         return len(fresh)
-
-    def publish_batch(self, fence: Fence, batch: str, publish_id: str) -> Answer:
-        """Record a batch. `publish_id` is the id that the Dispatcher generated, used if the batch is new."""
-        if not self._running(fence):
-            return self._refusal(fence)
-        batch_key = (fence.key, fence.attempt, batch)
-        if batch_key not in self.buffers:
-            self.buffers[batch_key] = publish_id
-            self.outbox["buffer_message", batch_key] += 1
-        return (200, self.buffers[batch_key])
 
     def fetch(self, key: Key) -> Answer:
         task = self.tasks.get(key)

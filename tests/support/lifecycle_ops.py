@@ -243,25 +243,6 @@ class Emit(Step):
 
 
 @dataclass(frozen=True)
-class PublishBatch(Step):
-    held: HeldAttempt
-    batch: str
-
-    def run(self, context: StepContext) -> Answer:
-        reply = context.task(
-            "/v1/task/buffer-publish",
-            self.held,
-            batch_uri=self.batch,
-            dataset_uuid=self.held.output["dataset_uuid"],
-        )
-        return accepted_or_refusal(reply, "publish_id")
-
-    def expect(self, model: Model, actual: Answer) -> Answer:
-        publish_id = actual[1] if actual[0] == 200 else "not generated"
-        return model.publish_batch(self.held.fence, self.batch, publish_id)
-
-
-@dataclass(frozen=True)
 class Fetch(Step):
     key: Key
 

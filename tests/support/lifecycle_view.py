@@ -31,9 +31,7 @@ SELECT json_build_object(
     'partitions', (SELECT json_agg(json_build_array(j.name, p.partition_key, p.task_id, p.attempt,
                                                     p.storage_ref ->> 'prefix'))
                      FROM partitions p JOIN dataset_versions v USING (dataset_version)
-                     JOIN datasets d USING (dataset_uuid) JOIN jobs j USING (job_id)),
-    'buffers', (SELECT json_agg(json_build_array(publish_id, task_id, attempt, batch_uri))
-                  FROM buffer_publishes))
+                     JOIN datasets d USING (dataset_uuid) JOIN jobs j USING (job_id)))
 """
 CLEAN = (
     "DELETE FROM tasks",
@@ -41,7 +39,6 @@ CLEAN = (
     "DELETE FROM events",
     "DELETE FROM outbox",
     "DELETE FROM partitions",
-    "DELETE FROM buffer_publishes",
 )
 
 Conn = psycopg.Connection[Any]
@@ -74,7 +71,6 @@ class View:
             },
             outbox=self._outbox(),
             partitions=self._partitions(),
-            buffers={(self.keys[t], n, uri): i for i, t, n, uri in self._section("buffers")},
             messages=self._sent(),
         )
 
@@ -90,8 +86,6 @@ class View:
         if kind == "route_event":
             events = {i: (self.keys[t], scope) for i, t, scope, _, _ in self._section("events")}
             return events[subject]
-        if kind == "buffer_message":
-            return {i: (self.keys[t], n, u) for i, t, n, u in self._section("buffers")}[subject]
         if kind == "wake_next":
             return dict(self._section("jobs"))[subject]
         return wake_subject(self.keys[subject])
@@ -107,14 +101,8 @@ class View:
 
     def _sent(self) -> Counter[tuple[str, Any]]:
         return Counter(
-            (queue, self._message_subject(queue, body)) for queue, body in self._messages
+            (queue, wake_subject(self.keys[body["task_id"]])) for queue, body in self._messages
         )
-
-    def _message_subject(self, queue: str, body: dict[str, Any]) -> Any:
-        if queue != "buffer":
-            return wake_subject(self.keys[body["task_id"]])
-        producer = body["producer"]
-        return self.keys[producer["task_id"]], producer["attempt"], body["batch_uri"]
 
 
 def _task(row: dict[str, Any]) -> Task:

@@ -37,6 +37,14 @@ def test_an_unknown_field_is_reported_with_its_position_and_a_suggestion():
     assert "did you mean 'max_attempts'" in fault.message
 
 
+@pytest.mark.parametrize("chosen", ["output: logs", "output: 2", "output_index: 2"])
+def test_an_edge_names_its_output_by_name_or_by_index(chosen: str):
+    dag = parse_dag(QUICKSTART.replace("output: logs", chosen))
+    assert [(item.job, item.output) for item in dag.jobs[3].inputs] == [("ingest", "logs")]
+    published = parse_dag(QUICKSTART.replace("output: blocks}", "output_index: 0}"))
+    assert published.publish[0].output == "blocks"
+
+
 def test_an_unknown_input_job_is_reported_with_a_suggestion():
     (fault,) = parse_faults(QUICKSTART.replace("{job: split}", "{job: splt}"))
     assert fault.field == "jobs[2].inputs[0].from.job"

@@ -75,7 +75,15 @@ class FromSection(Section):
     output: Annotated[str | int | None, BeforeValidator(_check_output)] = Field(
         None, description="Name or index of the output. Required if the job has several."
     )
+    output_index: Annotated[StrictInt, Field(ge=0)] | None = Field(
+        None, description="Index of the output: the same as `output` with a number."
+    )
     dataset: Name | None = Field(None, description="Name of a dataset that any DAG publishes.")
+
+    @property
+    def chosen_output(self) -> str | int | None:
+        """The name or the index of the output; None if the file gives neither."""
+        return self.output_index if self.output is None else self.output
 
 
 class InputSection(Section):

@@ -119,5 +119,9 @@ class Invalid(TraceError, code="invalid"):
         self.faults = faults
 
 
+class NotBuffered(Invalid, code="not_buffered"):
+    """A batch was published to a dataset that is not buffered."""
+
+
 class Unavailable(TraceError, code="unavailable", retryable=True):
     """A required service does not answer. The same call may succeed later."""

@@ -39,6 +39,16 @@ def buffer_prefix(dataset_uuid: UUID) -> str:
     return f"{BUFFERS}{dataset_uuid}/"
 
 
+def short_buffer_prefix(prefix: str) -> str:
+    """Return the second prefix of an attempt's batches: the one of `buffer_prefix` without the dataset.
+
+    The attempt may use either: `buffers/{dataset_uuid}/{task_id}/{attempt}/` or
+    `buffers/{task_id}/{attempt}/`.
+    """
+    _, _, attempt = prefix.removeprefix(BUFFERS).partition("/")
+    return BUFFERS + attempt
+
+
 def scratch_prefix(org_id: UUID) -> str:
     """Return the prefix of the temporary objects of an organisation's tasks."""
     return f"{SCRATCH}{org_id}/"
@@ -52,6 +62,12 @@ def export_prefix(org_id: UUID) -> str:
 def attempt_prefix(parent: str, task_id: UUID, attempt: int) -> str:
     """Return the only prefix that this attempt of this task may write under."""
     return f"{parent}{task_id}/{attempt}/"
+
+
+def batch_prefixes(dataset_uuid: UUID, task_id: UUID, attempt: int) -> tuple[str, str]:
+    """Return the prefixes of the batches that an attempt may publish to a buffered dataset."""
+    own = attempt_prefix(buffer_prefix(dataset_uuid), task_id, attempt)
+    return own, short_buffer_prefix(own)
 
 
 _ATTEMPT_KEY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([1-9][0-9]{0,8})/.")

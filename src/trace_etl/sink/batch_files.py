@@ -7,7 +7,7 @@ from typing import Any, cast
 from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS, BufferBatch, BufferColumn
 from trace_etl.dag.column_types import BY_SPARK
 from trace_etl.model.errors import TraceError
-from trace_etl.model.storage import attempt_prefix, buffer_prefix
+from trace_etl.model.storage import batch_prefixes, key_of_url
 from trace_etl.objects.errors import NotAnObject, ObjectTooLarge, StorageError
 from trace_etl.objects.store import ObjectStore
 
@@ -46,19 +46,26 @@ def _read_key(row: tuple[Any, ...], indexes: list[int], names: list[str]) -> tup
 
 def _load_file(batch: BufferBatch, store: ObjectStore) -> bytes:
     """Read the file. It must be under the prefix of the attempt that published it."""
-    prefix = attempt_prefix(buffer_prefix(batch.dataset_uuid), batch.task_id, batch.attempt)
-    allowed = f"s3://{store.org_root(batch.org_id)}/{prefix}"
-    key = batch.batch_uri.removeprefix("s3://")
-    if not batch.batch_uri.startswith(allowed) or {"", ".", ".."} & set(key.split("/")):
-        raise BadBatch(f"{batch.batch_uri} is not under {allowed}, the prefix of its attempt")
+    root, key = store.org_root(batch.org_id), key_of_url(batch.batch_uri)
+    own = batch_prefixes(batch.dataset_uuid, batch.task_id, batch.attempt)
+    allowed = tuple(f"{root}/{prefix}" for prefix in own)
+    if not key.startswith(allowed) or {"", ".", ".."} & set(key.split("/")):
+        raise BadBatch(
+            f"{batch.batch_uri} is not under s3://{allowed[0]}, the prefix of its attempt"
+        )
     try:
-        return store.get_untrusted(key, max_bytes=MAX_BATCH_BYTES)
+        content = store.get_untrusted(key, max_bytes=MAX_BATCH_BYTES)
     except ObjectTooLarge as error:
         raise BadBatch(f"the batch is larger than {MAX_BATCH_BYTES} bytes; split it") from error
     except NotAnObject as error:
         raise BadBatch(f"batch_uri: {error}") from error
     except StorageError as error:
         raise BatchMissing(f"batch_uri: {error}") from error
+    if batch.batch_size_bytes not in (None, len(content)):
+        raise BadBatch(
+            f"batch_size_bytes is {batch.batch_size_bytes}, but the file has {len(content)} bytes"
+        )
+    return content
 
 
 def _parse_lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -34,6 +34,7 @@ class BufferBatch(Reply):
     batch_uri: str
     content_type: str
     record_count: int | None
+    batch_size_bytes: int | None = None
     columns: list[BufferColumn] | None
     """Null if the dataset is not buffered."""
     unique_key: list[str] = []

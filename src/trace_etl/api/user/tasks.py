@@ -36,6 +36,19 @@ class TaskList(ListReply[TaskItem]):
     """One page of tasks."""
 
 
+class OutputItem(Reply):
+    """An output that an attempt reported with its completion."""
+
+    output_index: int | None = None
+    dataset_uuid: UUID
+    dataset_version: UUID | None = None
+    location: str
+    cursor: int | None = None
+    partition_key: str | None = None
+    row_count: int | None = None
+    byte_count: int | None = None
+
+
 class AttemptItem(Reply):
     attempt: int
     worker_id: str | None
@@ -45,6 +58,7 @@ class AttemptItem(Reply):
     cause: str | None
     error_code: str | None
     error_message: str | None
+    outputs: list[OutputItem] = []
 
 
 class TaskDetail(TaskItem):

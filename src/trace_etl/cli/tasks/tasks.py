@@ -12,6 +12,7 @@ from trace_etl.cli.output import (
     Columns,
     format_elapsed,
     format_job,
+    format_number,
     format_time,
     print_answer,
     print_fields,
@@ -115,6 +116,14 @@ _ATTEMPTS: Columns = {
     "duration": lambda attempt: format_elapsed(attempt["started_at"], attempt["ended_at"]),
     "reason": lambda attempt: attempt["error_message"] or attempt["cause"],
 }
+_OUTPUTS: Columns = {
+    "attempt": itemgetter("attempt"),
+    "output": itemgetter("output_index"),
+    "location": itemgetter("location"),
+    "partition": itemgetter("partition_key"),
+    "cursor": itemgetter("cursor"),
+    "rows": lambda output: format_number(output["row_count"]),
+}
 
 
 def _print_task(item: Answer) -> None:
@@ -138,3 +147,10 @@ def _print_task(item: Answer) -> None:
     )
     if item["attempts"]:
         print_items(item["attempts"], _ATTEMPTS)
+    outputs = [
+        {"attempt": attempt["attempt"], **output}
+        for attempt in item["attempts"]
+        for output in attempt["outputs"]
+    ]
+    if outputs:
+        print_items(outputs, _OUTPUTS)

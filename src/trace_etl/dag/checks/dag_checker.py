@@ -129,8 +129,7 @@ class DagChecker:
             producer = self.sections.get((entry.from_.job if entry else None) or "")
             if entry is None or producer is None:
                 continue
-            output = entry.from_.output
-            key = (producer.name, str(producer.outputs[0] if output is None else output))
+            key = (producer.name, _name_output(producer.outputs, entry.from_.chosen_output))
             if key in seen:
                 rule = f"output {key[1]!r} of {key[0]} is already published under another name"
                 self._add_fault(("publish", n, "from"), f"{rule}; remove one of them")
@@ -350,9 +349,10 @@ class DagChecker:
         if (origin.job is None) == (origin.dataset is None):
             self._add_fault((*at, "from"), "must name either a `job` or a `dataset`")
             return JobInput(item.name or f"input{at[-1]}")
-        if origin.dataset is not None and origin.output is not None:
+        if origin.dataset is not None and origin.chosen_output is not None:
+            field = "output" if origin.output is not None else "output_index"
             self._add_fault(
-                (*at, "from", "output"), "is allowed only with `job`, not with `dataset`; remove it"
+                (*at, "from", field), "is allowed only with `job`, not with `dataset`; remove it"
             )
         local = self.published.get(origin.dataset or "")
         if origin.dataset is not None and local is None:
@@ -371,27 +371,30 @@ class DagChecker:
                 self._add_fault(
                     (*at, "job"), f"no job {origin.job!r}" + suggest(origin.job or "", known)
                 )
-            return str(origin.output)
-        outputs = producer.outputs
-        if origin.output is None:
+            return str(origin.chosen_output)
+        if origin.output is not None and origin.output_index is not None:
+            self._add_fault(
+                (*at, "output_index"), "is the same field as `output`; remove one of them"
+            )
+        field = "output" if origin.output is not None else "output_index"
+        outputs, chosen = producer.outputs, origin.chosen_output
+        if chosen is None:
             if len(outputs) > 1:
                 names = ", ".join(outputs)
                 self._add_fault(
                     at, f"{origin.job} has several outputs; set `output` to one of {names}"
                 )
             return outputs[0]
-        if isinstance(origin.output, int):
-            if origin.output >= len(outputs):
-                rule = (
-                    f"{origin.job} has no output with the index {origin.output}; the last index is"
-                )
-                self._add_fault((*at, "output"), f"{rule} {len(outputs) - 1} ({outputs[-1]})")
+        if isinstance(chosen, int):
+            if chosen >= len(outputs):
+                rule = f"{origin.job} has no output with the index {chosen}; the last index is"
+                self._add_fault((*at, field), f"{rule} {len(outputs) - 1} ({outputs[-1]})")
                 return outputs[0]
-            return outputs[origin.output]
-        if origin.output not in outputs:
-            rule = f"{origin.job} has no output {origin.output!r}"
-            self._add_fault((*at, "output"), rule + suggest(origin.output, outputs))
-        return origin.output
+            return outputs[chosen]
+        if chosen not in outputs:
+            rule = f"{origin.job} has no output {chosen!r}"
+            self._add_fault((*at, field), rule + suggest(chosen, outputs))
+        return chosen
 
     def _check_cycles(self, jobs: tuple[Job, ...]) -> None:
         upstream: dict[str, list[str]] = {}
@@ -448,6 +451,13 @@ class DagChecker:
         if job and (rule := find_hot_part_fault(job, mode)):
             self._add_fault(at, rule)
         return hot.job, output
+
+
+def _name_output(outputs: list[str], chosen: str | int | None) -> str:
+    """Return the name of a chosen output; an index that does not exist is reported elsewhere."""
+    if isinstance(chosen, str):
+        return chosen
+    return outputs[chosen or 0] if (chosen or 0) < len(outputs) else str(chosen)
 
 
 def _build_source(source: SourceSection) -> Source:

@@ -11,13 +11,7 @@ from uuid import UUID
 import structlog
 
 from trace_etl.dispatcher import metrics
-from trace_etl.model.storage import (
-    BUFFERS,
-    SUCCESS_MARKER,
-    attempt_prefix,
-    buffer_prefix,
-    key_of_url,
-)
+from trace_etl.model.storage import BUFFERS, SUCCESS_MARKER, batch_prefixes, key_of_url
 from trace_etl.objects.errors import StorageError
 from trace_etl.objects.store import Deleted, ObjectStore
 from trace_etl.policy.storage_retention import StorageRetention
@@ -146,9 +140,9 @@ class StorageSweeper:
         return Swept(batches=len(deleted), objects=objects, bytes=size, failures=failures)
 
     def _delete_batch(self, batch: SweepableBatch) -> int:
-        own = attempt_prefix(buffer_prefix(batch.dataset_uuid), batch.task_id, batch.attempt)
-        key = key_of_url(batch.batch_uri)
-        if not key.startswith(f"{self.store.org_root(batch.org_id)}/{own}"):
+        root, key = self.store.org_root(batch.org_id), key_of_url(batch.batch_uri)
+        own = batch_prefixes(batch.dataset_uuid, batch.task_id, batch.attempt)
+        if not key.startswith(tuple(f"{root}/{prefix}" for prefix in own)):
             _log.warning("foreign_batch_kept", publish_id=batch.publish_id, batch_uri=key)
             return 0
         self.store.delete(key)

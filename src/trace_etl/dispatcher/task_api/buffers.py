@@ -9,8 +9,7 @@ from trace_etl.dispatcher.task_api import output_authorization
 from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
 from trace_etl.dispatcher.task_api.tokens import Capability, DatasetGrant
 from trace_etl.dispatcher.wake_events import WakeEvents
-from trace_etl.model.errors import Fault, Forbidden, Invalid
-from trace_etl.model.storage import BUFFERS
+from trace_etl.model.errors import Fault, Forbidden, Invalid, NotBuffered
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.partitions import buffers
 
@@ -27,6 +26,7 @@ class Buffers:
         caller.require(body.fence())
         dataset_uuid = await self._dataset(body, caller)
         grant = output_authorization.require_output(caller, dataset_uuid, body.dataset_version)
+        _require_buffered(body, grant)
         _require_attempt_prefix(body.batch_uri, grant)
         batch = buffers.NewBatch(
             org_id=caller.org_id,
@@ -77,15 +77,18 @@ class Buffers:
         return BufferCompleteAccepted()
 
 
+def _require_buffered(body: bodies.BufferPublish, grant: DatasetGrant) -> None:
+    if not grant.is_buffered:
+        field = "dataset_uuid" if body.dataset_uuid is not None else "dedupe_scope"
+        rule = f"output {grant.output!r} is not a buffered dataset"
+        raise NotBuffered([Fault(field, f"{rule}; publish it with `write_mode: buffered`")])
+
+
 def _require_attempt_prefix(batch_uri: str, grant: DatasetGrant) -> None:
     """Check that the batch lies under this attempt's own prefix. Raises Forbidden."""
-    if not grant.prefix.startswith(BUFFERS):
-        return  # not a buffered dataset: the sink refuses the batch and records the reason
-    allowed = grant.url
-    if (
-        not allowed
-        or not batch_uri.startswith(allowed)
-        or "/../" in batch_uri
-        or batch_uri.endswith("/")
-    ):
-        raise Forbidden(f"batch_uri {batch_uri}: this attempt may publish only under {allowed}")
+    allowed = grant.write_urls
+    is_own = any(batch_uri.startswith(prefix) for prefix in allowed)
+    if not is_own or {"", ".", ".."} & set(batch_uri.removeprefix("s3://").split("/")):
+        raise Forbidden(
+            f"batch_uri {batch_uri}: this attempt may publish only under {' or '.join(allowed)}"
+        )

@@ -174,6 +174,7 @@ class Lifecycle:
                 retryable=body.status == "Failed" and body.retryable,
             ),
             events=events,
+            outputs=[output.model_dump(mode="json", exclude_none=True) for output in body.outputs],
         )
 
     async def _complete_batch(self, conn: Conn, batch: list[Completion]) -> list[str | Exception]:

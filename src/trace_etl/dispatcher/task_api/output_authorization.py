@@ -8,7 +8,6 @@ from trace_etl.dispatcher.task_api.permissions import DatasetGrant
 from trace_etl.dispatcher.task_api.tokens import Capability
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.scope import Range
-from trace_etl.model.storage import BUFFERS
 from trace_etl.state.catalog import datasets
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions.invalidations import NewInvalidation
@@ -33,7 +32,7 @@ def require_announceable(
     Only the sink may announce a buffered dataset: a wrong cursor would make readers skip rows.
     """
     grant = require_output(caller, dataset_uuid, version)
-    if grant.prefix.startswith(BUFFERS):
+    if grant.is_buffered:
         raise Forbidden(
             f"dataset {dataset_uuid} is buffered: publish batches; the sink announces them"
         )

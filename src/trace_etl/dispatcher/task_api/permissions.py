@@ -12,6 +12,7 @@ from uuid import UUID
 import orjson
 
 from trace_etl.api.task.capability import ReadGrant, Reads
+from trace_etl.model.storage import BUFFERS, short_buffer_prefix
 from trace_etl.state.tasks.read_grants import digest_of
 
 PLACEHOLDER = token_hex(16)
@@ -54,6 +55,19 @@ class DatasetGrant(NamedTuple):
     def url(self) -> str | None:
         """The location as tokens carry it, the same for every storage scheme; None for a table."""
         return f"s3://{self.storage_ref['bucket']}/{self.prefix}" if self.prefix else None
+
+    @property
+    def is_buffered(self) -> bool:
+        """Whether the sink writes the rows, from batches that tasks publish."""
+        return self.prefix.startswith(BUFFERS)
+
+    @property
+    def write_urls(self) -> list[str]:
+        """All prefixes that the grant lets an attempt write under; none for a table."""
+        prefixes = [self.prefix] if self.prefix else []
+        if self.is_buffered:
+            prefixes.append(short_buffer_prefix(self.prefix))
+        return [f"s3://{self.storage_ref['bucket']}/{prefix}" for prefix in prefixes]
 
     def under(self, attempt_prefix: str) -> "DatasetGrant":
         """Return the grant narrowed to one attempt's prefix. The grant of a table stays the same."""
@@ -103,7 +117,7 @@ class Permissions:
         self._s3 = JsonTemplate(
             {
                 "read_prefixes": read_prefixes,
-                "write_prefixes": [g.url for g in narrowed if g.url],
+                "write_prefixes": list(dict.fromkeys(u for g in narrowed for u in g.write_urls)),
                 "scratch_prefix": prefixes.scratch + PLACEHOLDER,
                 "export_prefix": prefixes.export + PLACEHOLDER,
             }

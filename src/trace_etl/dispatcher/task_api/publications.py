@@ -66,6 +66,7 @@ def _verify(
         byte_count=marker.bytes,
         object_count=len(marker.files) + 1,
         columns=marker.schema_,
+        config_hash=item.config_hash,
         verified=marker.verified.model_dump() if marker.verified else None,
     )
 

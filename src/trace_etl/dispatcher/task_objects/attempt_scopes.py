@@ -29,7 +29,7 @@ class AttemptScopes:
         if caller.prefixes is None:
             raise Forbidden("the token of an older release grants no objects; run the task again")
         reads = await self._resolve(caller.reads)
-        outputs = [grant.url for grant in caller.outputs.values() if grant.url]
+        outputs = {url: None for grant in caller.outputs.values() for url in grant.write_urls}
         scratch, export = caller.prefixes
         try:
             return ObjectScope.parse([*reads.prefixes, scratch], [*outputs, scratch, export])

@@ -67,7 +67,7 @@ async def publish_batch(conn: Conn, fence: Fence, batch: NewBatch) -> UUID | Non
 
 _BATCH = """
 SELECT b.publish_id, b.publish_no, b.org_id, b.task_id, b.attempt, b.dataset_uuid,
-       b.dataset_version, b.batch_uri, b.content_type, b.record_count,
+       b.dataset_version, b.batch_uri, b.content_type, b.record_count, b.batch_size_bytes,
        v.columns, coalesce(v.unique_key, '{}') AS unique_key
   FROM buffer_publishes b JOIN dataset_versions v USING (dataset_version)
  WHERE b.publish_id = %(publish_id)s

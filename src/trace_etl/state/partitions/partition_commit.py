@@ -32,6 +32,8 @@ class NewPartition:
     object_count: int
     """Objects under the prefix: the files and the marker."""
     columns: list[dict[str, str]]
+    config_hash: str | None = None
+    """The hash of the definition that made the rows, as the task reported it."""
     verified: dict[str, Any] | None = None
     """What was verified of the blocks, if they were read from a chain."""
 
@@ -241,21 +243,22 @@ _MOVE_POINTERS = """
 WITH moved AS (
     INSERT INTO partitions AS p (
            dataset_version, generation_no, partition_key, range_start, range_end, storage_ref,
-           row_count, byte_count, object_count, columns, verified, task_id, attempt, read_snapshot)
+           row_count, byte_count, object_count, columns, config_hash, verified, task_id, attempt, read_snapshot)
     SELECT v.dataset_version, v.generation_no, n.partition_key, n.range_start, n.range_end,
-           n.storage_ref, n.row_count, n.byte_count, n.object_count, n.columns, n.verified,
+           n.storage_ref, n.row_count, n.byte_count, n.object_count, n.columns, n.config_hash, n.verified,
            t.task_id, t.attempt, t.pinned_snapshot
       FROM unnest(%(versions)s::uuid[], %(keys)s::text[], %(starts)s::bigint[], %(ends)s::bigint[],
                   %(refs)s::jsonb[], %(rows)s::bigint[], %(bytes)s::bigint[], %(objects)s::int[],
-                  %(columns)s::jsonb[], %(verified)s::jsonb[])
+                  %(columns)s::jsonb[], %(hashes)s::text[], %(verified)s::jsonb[])
            AS n (dataset_version, partition_key, range_start, range_end, storage_ref, row_count,
-                 byte_count, object_count, columns, verified)
+                 byte_count, object_count, columns, config_hash, verified)
       JOIN dataset_versions v ON v.dataset_version = n.dataset_version
       JOIN tasks t ON t.task_id = %(task_id)s
     ON CONFLICT (dataset_version, partition_key) DO UPDATE
        SET storage_ref = EXCLUDED.storage_ref, row_count = EXCLUDED.row_count,
            byte_count = EXCLUDED.byte_count, object_count = EXCLUDED.object_count,
-           columns = EXCLUDED.columns, verified = EXCLUDED.verified,
+           columns = EXCLUDED.columns, config_hash = EXCLUDED.config_hash,
+           verified = EXCLUDED.verified,
            task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt,
            read_snapshot = EXCLUDED.read_snapshot, commit_xid = EXCLUDED.commit_xid,
            committed_at = now()
@@ -296,6 +299,7 @@ async def _move_pointers(
         "bytes": [n.byte_count for n in new],
         "objects": [n.object_count for n in new],
         "columns": [Jsonb(n.columns) for n in new],
+        "hashes": [n.config_hash for n in new],
         "verified": [None if n.verified is None else Jsonb(n.verified) for n in new],
         "replacing": replacing,
     }

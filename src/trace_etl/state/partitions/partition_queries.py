@@ -16,7 +16,7 @@ class Partition(PartitionItem):
 
 _ALL = """
 SELECT partition_key, range_start AS start, range_end AS end, storage_ref, row_count, byte_count,
-       columns, task_id, attempt, committed_at
+       columns, task_id, attempt, committed_at, config_hash
   FROM partitions
  WHERE dataset_version = %(dataset_version)s ORDER BY range_start, partition_key
 """
@@ -29,7 +29,7 @@ async def list_all_partitions(conn: Conn, dataset_version: UUID) -> list[Partiti
 
 _PAGE = """
 SELECT partition_key, range_start AS start, range_end AS end, storage_ref, row_count, byte_count,
-       columns, task_id, attempt, committed_at
+       columns, task_id, attempt, committed_at, config_hash
   FROM partitions
  WHERE dataset_version = %(dataset_version)s
    AND (coalesce(range_start, -1), partition_key) > (%(after_start)s, %(after_key)s)

@@ -35,12 +35,14 @@ class Completion(NamedTuple):
     retry_after: timedelta | None = None
     """Delay before the next attempt, if one is left. None makes the failure final."""
     events: Sequence[NewEvent] = ()
+    outputs: Sequence[dict[str, Any]] = ()
+    """The outputs that the attempt reported, for people who look at its task."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the attempt succeeded without events and without an error text."""
+        """Whether the attempt succeeded without events, outputs and an error text."""
         has_error = self.error_code is not None or self.error_message is not None
-        return self.status == "Completed" and not self.events and not has_error
+        return self.status == "Completed" and not (self.events or self.outputs or has_error)
 
 
 # The short form of `_COMPLETE`, enough for most tasks. It skips reaped tasks, and tasks with a cursor,
@@ -89,21 +91,22 @@ WITH done AS (
                                               make_interval(secs => w.retry_seconds)) AS due) next)
       FROM json_to_recordset(%(completions)s::json) AS w (
            task_id uuid, attempt int, lease_token uuid, status text, content_hash text,
-           error_code text, error_message text, retry_seconds float8)
+           error_code text, error_message text, retry_seconds float8, outputs jsonb)
      WHERE t.task_id = w.task_id AND t.attempt = w.attempt AND t.lease_token = w.lease_token
        AND w.status || '' = w.status
        AND (t.status || '' = 'Running'
             OR (t.cause IS NOT NULL AND t.status || '' IN ('Failed', 'Canceled')))
     RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
               t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
-              t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot
+              t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot, w.outputs
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
-                               error_message)
-    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message FROM done
+                               error_message, outputs)
+    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message, outputs
+      FROM done
     ON CONFLICT (task_id, attempt) DO UPDATE
         SET outcome = EXCLUDED.outcome, error_code = EXCLUDED.error_code,
-            error_message = EXCLUDED.error_message, ended_at = now()
+            error_message = EXCLUDED.error_message, outputs = EXCLUDED.outputs, ended_at = now()
 ), recorded AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
                         range_start, range_end, cursor_value, producer_task_id, attempt)
@@ -195,6 +198,7 @@ def _completion_row(c: Completion) -> dict[str, Any]:
         "error_code": c.error_code,
         "error_message": c.error_message,
         "retry_seconds": c.retry_after.total_seconds() if c.retry_after else None,
+        **({"outputs": c.outputs} if c.outputs else {}),
     }
 
 

@@ -72,7 +72,8 @@ async def get_task(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskWithFa
 
 
 _ATTEMPTS = """
-SELECT attempt, worker_id, started_at, ended_at, outcome, cause, error_code, error_message
+SELECT attempt, worker_id, started_at, ended_at, outcome, cause, error_code, error_message,
+       coalesce(outputs, '[]') AS outputs
   FROM task_attempts WHERE task_id = %(task_id)s ORDER BY attempt
 """
 

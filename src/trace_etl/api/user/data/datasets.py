@@ -45,6 +45,8 @@ class PartitionItem(Reply):
     attempt: int
     committed_at: datetime
     storage_ref: dict[str, Any]
+    config_hash: str | None = None
+    """The hash of the definition that made the rows, if the task reported one."""
 
 
 class GenerationItem(Reply):

@@ -67,6 +67,15 @@ BEGIN
      WHERE t.task_id = NEW.task_id AND t.runtime <> 'dispatcher'
        AND (r.update_strategy = 'replace' OR v.columns IS NOT NULL)
     ON CONFLICT (prefix) DO NOTHING;
+    -- Batches may also lie under a prefix without the dataset: `short_buffer_prefix` in model/storage.py.
+    INSERT INTO unused_prefixes (prefix, kind, org_id, task_id, attempt)
+    SELECT 'buffers/' || NEW.task_id || '/' || NEW.attempt || '/', 'uncommitted', t.org_id, NEW.task_id,
+           NEW.attempt
+      FROM tasks t
+     WHERE t.task_id = NEW.task_id AND EXISTS (
+           SELECT FROM job_outputs o JOIN dataset_versions v USING (dataset_version)
+            WHERE o.revision_id = t.revision_id AND v.columns IS NOT NULL)
+    ON CONFLICT (prefix) DO NOTHING;
     RETURN NULL;
 END
 $$;
@@ -98,7 +107,7 @@ RETURN EXISTS (
 -- write there, so it is not certain that the platform made it.
 CREATE FUNCTION kept_by(u unused_prefixes) RETURNS text LANGUAGE sql STABLE
 RETURN CASE
-    WHEN u.prefix !~ ('^(cold/datasets/[0-9a-f-]{36}/[0-9a-f-]{36}|(buffers|scratch|exports)/[0-9a-f-]{36})/'
+    WHEN u.prefix !~ ('^(cold/datasets/[0-9a-f-]{36}/[0-9a-f-]{36}|(buffers|scratch|exports)/[0-9a-f-]{36}|buffers)/'
                       || u.task_id || '/' || u.attempt || '/$') THEN 'layout'
     WHEN EXISTS (SELECT FROM partitions p
                   WHERE p.task_id = u.task_id AND p.storage_ref->>'prefix' = u.prefix) THEN 'partition'

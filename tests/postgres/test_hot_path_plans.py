@@ -36,6 +36,7 @@ from trace_etl.state.partitions import (
     partition_commit,
 )
 from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.routing import cursors, events, outbox
 from trace_etl.state.routing import reconcile as reconciling
 from trace_etl.state.tasks import (
@@ -314,8 +315,7 @@ async def point(conn: Conn, scene: Scene) -> None:
     output = scene.attempt.output
     dataset, version = UUID(output["dataset_uuid"]), UUID(output["dataset_version"])
     new = [
-        partition_commit.NewPartition(dataset, version, f"{n}-{n + 9}", n, n + 9, {}, 1, 1, 2, [])
-        for n in (0, 50)
+        NewPartition(dataset, version, f"{n}-{n + 9}", n, n + 9, {}, 1, 1, 2, []) for n in (0, 50)
     ]
     await conn.execute("UPDATE tasks SET range_end = 99 WHERE task_id = %s", (scene.fence.task_id,))
     await partition_commit.commit(conn, scene.fence, new)

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.errors import StorageFull, StorageUnwritable
+from trace_etl.proof.content_hash import hash_rows
 from trace_etl.spark.errors import (
     BadTask,
     ChainMismatch,
@@ -69,7 +71,14 @@ def test_a_file_is_named_after_its_range_and_listed_in_its_marker(
         written = marker(objects, payload, name)
         stored = pq.ParquetFile(file).metadata
         one = {"name": file.name, "rows": stored.num_rows, "bytes": file.stat().st_size}
-        assert written["files"] == [one]
+        content = file.read_bytes()
+        assert written["files"] == [{**one, "sha256": sha256(content).hexdigest()}]
+        opened = pq.ParquetFile(file)
+        hashes = hash_rows(opened.schema_arrow, opened.iter_batches())
+        assert (written["content_hash"], written["row_sum"]) == (
+            hashes.content_hash,
+            hashes.row_sum,
+        )
         assert (written["rows"], written["bytes"]) == (one["rows"], one["bytes"])
         assert (output.row_count, output.byte_count) == (one["rows"], one["bytes"])
         assert [c["name"] for c in written["schema"]] == stored.schema.to_arrow_schema().names

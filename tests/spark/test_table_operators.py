@@ -25,6 +25,7 @@ from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.markers import verify_output
 from trace_etl.objects.opening import open_store
+from trace_etl.proof.content_hash import add_row_sums
 from trace_etl.spark.errors import BadTask, NotFinal
 from trace_etl.spark.runner import SparkRunner
 
@@ -209,6 +210,8 @@ def test_the_same_range_compacted_twice_gives_the_same_bytes(
         runner.run(payload)
     files = [directory(objects, one, "answer") / "answer_0_29.parquet" for one in both]
     assert files[0].read_bytes() == files[1].read_bytes()
+    parts = [marker(objects, one, "logs")["row_sum"] for one in ingested]
+    assert marker(objects, both[0], "answer")["row_sum"] == add_row_sums(parts)
 
 
 def test_blocks_that_are_not_final_are_not_compacted(

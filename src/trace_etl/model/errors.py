@@ -81,6 +81,10 @@ class BrokenLink(Conflict, code="chain_mismatch"):
     """The first block of a partition is not the child of the last block before it."""
 
 
+class RowsChanged(Conflict, code="rows_changed"):
+    """A compaction did not write exactly the rows of its inputs."""
+
+
 class OutputNotReady(Conflict, code="output_not_ready"):
     """The output's prefix has no `_SUCCESS` marker."""
 

@@ -51,3 +51,8 @@ class Range:
         if not (dash and head.strip().isdecimal() and tail.strip().isdecimal()):
             raise Invalid([Fault("range", f"must be START-END, for example 0-9999, not {text!r}")])
         return cls.checked(int(head), int(tail))
+
+
+def make_range(start: int | None, end: int | None) -> Range | None:
+    """Return the range of two numbers that are both given, or both missing."""
+    return None if start is None or end is None else Range(start, end)

@@ -267,10 +267,16 @@ class TaskResult(Request):
 # --- success marker ---------------------------------------------------------------------------
 
 
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+RowsHash = Annotated[str, StringConstraints(pattern=r"^rows\.v[0-9]{1,4}:[0-9a-f]{64}$")]
+
+
 class SuccessFile(Reply):
     name: str
     rows: int
     bytes: int
+    sha256: Sha256 | None = None
+    """Of the bytes of the file."""
 
 
 MarkerText = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
@@ -285,3 +291,7 @@ class SuccessMarker(Reply):
     schema_: list[dict[str, MarkerText]] = Field(default=[], alias="schema")
     verified: VerifiedRange | None = None
     """What was verified of the blocks, if the rows were read from a chain."""
+    content_hash: RowsHash | None = None
+    """Of the rows of all files, in any order."""
+    row_sum: Sha256 | None = None
+    """The sum of the hashes of the rows: that of a union is the sum of those of its parts."""

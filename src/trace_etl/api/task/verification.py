@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
 from trace_etl.api.body import Reply
+from trace_etl.dag.chain.rules import LEVELS, Level
 
 BlockHash = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{64}$")]
 ShortText = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -28,7 +29,7 @@ class VerifiedRange(Reply):
 
     start: int
     end: int
-    level: Literal["links", "bloom", "roots"]
+    level: Level
     checks: list[ShortText]
     """The checks that were made of the data that was read."""
     rules_version: int
@@ -47,7 +48,10 @@ class Disconnected(Exception):
 
 
 def join_ranges(parts: Sequence[VerifiedRange]) -> VerifiedRange:
-    """Combine consecutive ranges of one task. Raises Disconnected if they are not one chain."""
+    """Combine consecutive ranges. Raises Disconnected if they are not one chain.
+
+    The whole is verified like its least verified part.
+    """
     parts = sorted(parts, key=lambda part: part.start)
     for before, after in pairwise(parts):
         if after.start != before.end + 1:
@@ -62,6 +66,10 @@ def join_ranges(parts: Sequence[VerifiedRange]) -> VerifiedRange:
     return first.model_copy(
         update={
             "end": last.end,
+            "level": min((part.level for part in parts), key=LEVELS.index),
+            "checks": [c for c in first.checks if all(c in part.checks for part in parts)],
+            "rules_version": min(part.rules_version for part in parts),
+            "exceptions": sorted({name for part in parts for name in part.exceptions}),
             "last_hash": last.last_hash,
             "endpoints": sorted({name for part in parts for name in part.endpoints}),
             "rejected": [item for part in parts for item in part.rejected],

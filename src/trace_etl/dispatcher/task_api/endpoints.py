@@ -15,6 +15,7 @@ from trace_etl.model.errors import (
     LeaseLost,
     OutputNotReady,
     PartitionOverlap,
+    RowsChanged,
 )
 
 
@@ -141,7 +142,7 @@ ENDPOINTS = (
         "End the attempt and commit its outputs, events and publications.",
         bodies.CompleteAccepted,
         bodies.Complete,
-        (CompletionMismatch, OutputNotReady, PartitionOverlap, BrokenLink),
+        (CompletionMismatch, OutputNotReady, PartitionOverlap, BrokenLink, RowsChanged),
         "/internal/task-complete",
     ),
     _for_worker(

@@ -32,7 +32,7 @@ from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, Pool, ReusedConnections, transaction
 from trace_etl.state.partitions import defects, invalidations, partition_commit
 from trace_etl.state.partitions.invalidations import NewInvalidation
-from trace_etl.state.partitions.partition_commit import NewPartition
+from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.tasks import claims, completions, leases, task_queries
 from trace_etl.state.tasks.completions import Completion, FenceState, NewEvent
 

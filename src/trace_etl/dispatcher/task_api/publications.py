@@ -14,7 +14,7 @@ from trace_etl.model.storage import StorageRef
 from trace_etl.objects.errors import FalseMarker, StorageError
 from trace_etl.objects.markers import verify_output
 from trace_etl.objects.store import ObjectStore
-from trace_etl.state.partitions.partition_commit import NewPartition
+from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.tasks.completions import NewEvent
 
 
@@ -68,6 +68,9 @@ def _verify(
         columns=marker.schema_,
         config_hash=item.config_hash,
         verified=marker.verified.model_dump() if marker.verified else None,
+        content_hash=marker.content_hash,
+        row_sum=marker.row_sum,
+        files=[file.model_dump() for file in marker.files],
     )
 
 

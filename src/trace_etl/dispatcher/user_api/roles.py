@@ -39,6 +39,7 @@ ROLES: Mapping[str, str] = {
     "POST /v1/tasks/retry": WRITER,
     "GET /v1/datasets": READER,
     "GET /v1/datasets/{name}": READER,
+    "GET /v1/datasets/{name}/certificates": READER,
     "GET /v1/datasets/{name}/batches": READER,
     "POST /v1/batches/{publish_id}/retry": WRITER,
     "GET /v1/pressure": READER,

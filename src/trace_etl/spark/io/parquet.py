@@ -1,5 +1,6 @@
 """One Parquet file, written by an executor."""
 
+import hashlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trace_etl.objects.store import ObjectStore, ObjectWriter
+from trace_etl.proof.content_hash import ContentHash, RowHasher
+from trace_etl.proof.row_encoding import UnknownType
 from trace_etl.spark.io.encodings import choose_encodings
 
 ROW_GROUP_ROWS = 100_000
@@ -19,11 +22,15 @@ _AMOUNTS = ("_string", "_f64")  # suffixes of the columns of a 256-bit number
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """The name and size of a finished file."""
+    """The name, the size and the hashes of a finished file."""
 
     name: str
     rows: int
     bytes: int
+    sha256: str | None = None
+    """Of the bytes of the file, as hexadecimal text."""
+    content: ContentHash | None = None
+    """Of its rows. None: the file is a text, or a column has a type without a canonical encoding."""
 
 
 @contextmanager
@@ -45,14 +52,18 @@ class ParquetFile:
 
     def __init__(self, output: ObjectWriter, schema: Any, *, is_archive: bool) -> None:
         self._output = output
+        self._stream = HashingStream(output.stream)
         self._schema = schema
         self._is_archive = is_archive
+        self._hasher = _open_hasher(schema)
         self._writer: Any = None
         self._held: list[Any] = []
         self._held_rows = self._held_bytes = self._rows = 0
 
     def write(self, batch: Any) -> None:
         """Write a batch, now or with later ones. Raises StorageFull or StorageUnwritable."""
+        if self._hasher is not None:
+            self._hasher.add(batch)
         self._held.append(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -64,7 +75,9 @@ class ParquetFile:
         self._flush(final=True)
         with self._output.errors():
             self._writer.close()
-        return WrittenFile(self._output.name, self._rows, self._output.commit())
+        content = self._hasher.finish() if self._hasher is not None else None
+        size = self._output.commit()
+        return WrittenFile(self._output.name, self._rows, size, self._stream.sha256, content)
 
     def discard(self) -> None:
         """Keep pyarrow from writing a footer when the writer is garbage-collected."""
@@ -82,7 +95,7 @@ class ParquetFile:
                 "column_encoding": dict(encodings.others) or None,
             }
         return pq.ParquetWriter(
-            self._output.stream, self._schema, compression="zstd", store_schema=False, **settings
+            self._stream.file, self._schema, compression="zstd", store_schema=False, **settings
         )
 
     def _flush(self, *, final: bool) -> None:
@@ -102,6 +115,39 @@ class ParquetFile:
             rest.num_rows,
             rest.nbytes,
         )
+
+
+class HashingStream:
+    """Passes bytes on to an Arrow stream and hashes them, so that no file is read twice."""
+
+    closed = False
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._hash = hashlib.sha256()
+        self.file = pa.PythonFile(self, mode="w")
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def write(self, content: bytes) -> int:
+        self._hash.update(content)
+        self._target.write(content)
+        return len(content)
+
+    def flush(self) -> None:
+        """The target is flushed when its writer commits it."""
+
+    def close(self) -> None:
+        """Leave the target open: its writer closes it."""
+
+
+def _open_hasher(schema: Any) -> RowHasher | None:
+    try:
+        return RowHasher(schema)
+    except UnknownType:
+        return None
 
 
 def _list_repetitive_columns(schema: Any) -> list[str]:

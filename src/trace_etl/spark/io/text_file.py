@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from trace_etl.objects.store import ObjectStore, ObjectWriter
-from trace_etl.spark.io.parquet import WrittenFile
+from trace_etl.spark.io.parquet import HashingStream, WrittenFile
 
 
 @contextmanager
@@ -25,10 +25,11 @@ class TextFile:
 
     def __init__(self, output: ObjectWriter, schema: Any, *, is_csv: bool) -> None:
         self._output = output
+        self._stream = HashingStream(output.stream)
         self._schema = schema
         self._rows = 0
         with output.errors():
-            self._csv = pcsv.CSVWriter(output.stream, schema) if is_csv else None
+            self._csv = pcsv.CSVWriter(self._stream.file, schema) if is_csv else None
 
     def write(self, batch: Any) -> None:
         """Write a batch. Raises StorageFull or StorageUnwritable."""
@@ -37,7 +38,7 @@ class TextFile:
                 self._csv.write(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
             elif batch.num_rows:
                 lines = "\n".join([*batch.column(0).to_pylist(), ""])
-                self._output.stream.write(lines.encode())
+                self._stream.write(lines.encode())
         self._rows += batch.num_rows
 
     def finish(self) -> WrittenFile:
@@ -45,4 +46,5 @@ class TextFile:
         if self._csv is not None:
             with self._output.errors():
                 self._csv.close()
-        return WrittenFile(self._output.name, self._rows, self._output.commit())
+        size = self._output.commit()
+        return WrittenFile(self._output.name, self._rows, size, self._stream.sha256)

@@ -1,10 +1,11 @@
 """Write the outputs of every operator: files, their counts, the success marker."""
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from trace_etl.api.task.payload import Storage
 from trace_etl.api.task.verification import Disconnected, VerifiedRange, join_ranges
 from trace_etl.objects.markers import write_marker
 from trace_etl.objects.store import ObjectStore
+from trace_etl.proof.content_hash import ContentHash
 from trace_etl.spark.errors import ChainMismatch, report_errors
 from trace_etl.spark.evm.options import VERIFIED
 from trace_etl.spark.evm.source import unpack_slice
@@ -29,9 +31,7 @@ from trace_etl.spark.io.text_file import open_text_file
 from trace_etl.spark.session.executors import freeze_imports
 
 _SORTED_BY = ("block_number", "transaction_index", "log_index")
-_REPORT: Any = pa.schema(
-    [("output", pa.string()), ("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())]
-)
+_REPORT: Any = pa.schema([("output", pa.string()), ("report", pa.string())])
 _REPORT_TYPE = from_arrow_schema(_REPORT)
 _MAX_PENDING = 4  # pieces that wait in memory to be written
 
@@ -176,9 +176,17 @@ def mark_success(
         {"name": field.name, "type": field.dataType.simpleString()}
         for field in from_arrow_schema(schema).fields
     ]
-    file = SuccessFile(name=written.name, rows=written.rows, bytes=written.bytes)
+    file = SuccessFile(
+        name=written.name, rows=written.rows, bytes=written.bytes, sha256=written.sha256
+    )
     marker = SuccessMarker(
-        files=[file], rows=written.rows, bytes=written.bytes, schema=columns, verified=verified
+        files=[file],
+        rows=written.rows,
+        bytes=written.bytes,
+        schema=columns,
+        verified=verified,
+        content_hash=written.content.content_hash if written.content else None,
+        row_sum=written.content.row_sum if written.content else None,
     )
     write_marker(target.store, target.storage.ref(), marker)
 
@@ -318,8 +326,8 @@ def _read_task_attempt() -> int:
 
 
 def _report_batch(written: Sequence[tuple[str, WrittenFile]], verified: Sequence[str] = ()) -> Any:
-    rows = [(output, file.name, file.rows, file.bytes) for output, file in written]
-    rows += [(VERIFIED, text, 0, 0) for text in verified]
+    rows = [(output, json.dumps(asdict(file))) for output, file in written]
+    rows += [(VERIFIED, text) for text in verified]
     columns = list(zip(*rows, strict=True)) or [()] * len(_REPORT)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _REPORT, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
@@ -329,10 +337,12 @@ def _run_job(frame: DataFrame) -> WrittenFiles:
     """Run the Spark job. It returns one row per file or verified range, never data."""
     rows = cast("list[Any]", frame.collect())
     return WrittenFiles(
-        {
-            row["output"]: WrittenFile(row["name"], row["rows"], row["bytes"])
-            for row in rows
-            if row["output"] != VERIFIED
-        },
-        [VerifiedRange.model_validate_json(r["name"]) for r in rows if r["output"] == VERIFIED],
+        {row["output"]: _parse_file(row["report"]) for row in rows if row["output"] != VERIFIED},
+        [VerifiedRange.model_validate_json(r["report"]) for r in rows if r["output"] == VERIFIED],
     )
+
+
+def _parse_file(text: str) -> WrittenFile:
+    values = json.loads(text)
+    content = values.pop("content")
+    return WrittenFile(**values, content=ContentHash(**content) if content else None)

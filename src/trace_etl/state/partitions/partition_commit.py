@@ -8,38 +8,15 @@ from uuid import UUID
 from psycopg.errors import ExclusionViolation
 from psycopg.types.json import Jsonb
 
+from trace_etl.dag.operators import COLUMN_KEEPERS
 from trace_etl.model.errors import Forbidden, PartitionOverlap
-from trace_etl.model.scope import Range
+from trace_etl.model.scope import Range, make_range
 from trace_etl.model.task import Fence
 from trace_etl.policy.commit_decision import CommitDecision, ExistingPartition, decide_commit
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.partitions import invalidations, partition_links
+from trace_etl.state.partitions import invalidations, kept_rows, partition_links
 from trace_etl.state.partitions.invalidations import NewInvalidation
-
-
-@dataclass(frozen=True)
-class NewPartition:
-    """A partition that an attempt wrote and asks to commit."""
-
-    dataset_uuid: UUID
-    dataset_version: UUID
-    partition_key: str
-    range_start: int | None
-    range_end: int | None
-    storage_ref: dict[str, Any]
-    row_count: int
-    byte_count: int
-    object_count: int
-    """Objects under the prefix: the files and the marker."""
-    columns: list[dict[str, str]]
-    config_hash: str | None = None
-    """The hash of the definition that made the rows, as the task reported it."""
-    verified: dict[str, Any] | None = None
-    """What was verified of the blocks, if they were read from a chain."""
-
-    @property
-    def span(self) -> Range | None:
-        return _span(self.range_start, self.range_end)
+from trace_etl.state.partitions.new_partition import NewPartition
 
 
 class ConcurrentCommit(Exception):
@@ -57,6 +34,8 @@ class _CommittingTask:
     """The task reads up to a cursor, not a fixed range of blocks."""
     missed_invalidation: bool
     """An input became invalid while the task ran, and no other task processes the invalidation."""
+    keeps_rows: bool
+    """The operator writes the rows of its input unchanged."""
     existing: list[list[ExistingPartition]]
     """For each new partition, the committed partitions that share its key or its blocks."""
 
@@ -66,7 +45,7 @@ async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> l
 
     A committed partition that was made from newer inputs stays. Replacing a partition invalidates
     everything made from it. The number of statements does not depend on the number of partitions.
-    Raises PartitionOverlap, BrokenLink, Forbidden, ConcurrentCommit.
+    Raises PartitionOverlap, BrokenLink, RowsChanged, Forbidden, ConcurrentCommit.
     """
     new = _drop_covered(outputs)
     task = await _lock_existing(conn, fence, new)
@@ -90,6 +69,8 @@ async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> l
     if covered:
         values = {"versions": [v for v, _ in covered], "keys": [key for _, key in covered]}
         await conn.execute(_DELETE_COVERED, values)
+    if task.keeps_rows and visible:
+        visible = await kept_rows.prove_kept_rows(conn, fence, visible)
     linked = _list_linked(visible)
     if linked:
         await partition_links.lock_borders(conn, linked)
@@ -163,7 +144,9 @@ _LOCK_EXISTING = """
 WITH task AS (
     SELECT t.org_id, t.partition_key, t.range_start, t.range_end, t.pinned_snapshot, i.made_xid,
            t.cursor_value IS NOT NULL AND t.invalidation_id IS NULL AS follows,
-           missed_invalidation(t) AS missed_invalidation
+           missed_invalidation(t) AS missed_invalidation,
+           (SELECT operator = ANY(%(keepers)s::text[]) FROM job_revisions r
+             WHERE r.revision_id = t.revision_id) AS keeps_rows
       FROM tasks t LEFT JOIN invalidations i ON i.invalidation_id = t.invalidation_id
      WHERE t.task_id = %(task_id)s
 ), existing AS (
@@ -188,7 +171,7 @@ WITH task AS (
        FOR UPDATE OF p
 )
 SELECT task.org_id, task.partition_key, task.range_start, task.range_end, task.follows,
-       task.missed_invalidation,
+       task.missed_invalidation, task.keeps_rows,
        e.place, e.partition_key, e.range_start, e.range_end, e.is_newer, e.is_cured
   FROM task LEFT JOIN existing e ON true
 """
@@ -197,6 +180,7 @@ SELECT task.org_id, task.partition_key, task.range_start, task.range_end, task.f
 async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _CommittingTask:
     values = {
         "task_id": fence.task_id,
+        "keepers": sorted(COLUMN_KEEPERS),
         "versions": [n.dataset_version for n in new],
         "keys": [n.partition_key for n in new],
         "starts": [n.range_start for n in new],
@@ -206,14 +190,13 @@ async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _
     existing = [list[ExistingPartition]() for _ in new]
     for *_, position, key, start, end, is_newer, is_cured in rows:
         if position is not None:
-            partition = ExistingPartition(key, _span(start, end), is_newer, is_cured)
+            partition = ExistingPartition(key, make_range(start, end), is_newer, is_cured)
             existing[int(position) - 1].append(partition)
-    org_id, key, start, end, follows, missed, *_ = rows[0]  # the completion has locked its task
-    return _CommittingTask(org_id, key, _span(start, end), follows, missed, existing)
-
-
-def _span(start: int | None, end: int | None) -> Range | None:
-    return None if start is None or end is None else Range(start, end)
+    # The completion has locked its task.
+    org_id, key, start, end, follows, missed, keeps_rows, *_ = rows[0]
+    return _CommittingTask(
+        org_id, key, make_range(start, end), follows, missed, keeps_rows, existing
+    )
 
 
 _DELETE_COVERED = """
@@ -243,22 +226,29 @@ _MOVE_POINTERS = """
 WITH moved AS (
     INSERT INTO partitions AS p (
            dataset_version, generation_no, partition_key, range_start, range_end, storage_ref,
-           row_count, byte_count, object_count, columns, config_hash, verified, task_id, attempt, read_snapshot)
+           row_count, byte_count, object_count, columns, config_hash, verified, content_hash,
+           row_sum, files, task_id, attempt, read_snapshot, revision_id, dag_version)
     SELECT v.dataset_version, v.generation_no, n.partition_key, n.range_start, n.range_end,
-           n.storage_ref, n.row_count, n.byte_count, n.object_count, n.columns, n.config_hash, n.verified,
-           t.task_id, t.attempt, t.pinned_snapshot
+           n.storage_ref, n.row_count, n.byte_count, n.object_count, n.columns, n.config_hash,
+           n.verified, n.content_hash, n.row_sum, n.files, t.task_id, t.attempt, t.pinned_snapshot,
+           t.revision_id, CASE WHEN t.revision_id IN (j.revision_id, j.building_revision_id)
+                               THEN g.dag_version END
       FROM unnest(%(versions)s::uuid[], %(keys)s::text[], %(starts)s::bigint[], %(ends)s::bigint[],
                   %(refs)s::jsonb[], %(rows)s::bigint[], %(bytes)s::bigint[], %(objects)s::int[],
-                  %(columns)s::jsonb[], %(hashes)s::text[], %(verified)s::jsonb[])
+                  %(columns)s::jsonb[], %(hashes)s::text[], %(verified)s::jsonb[],
+                  %(contents)s::text[], %(sums)s::text[], %(files)s::jsonb[])
            AS n (dataset_version, partition_key, range_start, range_end, storage_ref, row_count,
-                 byte_count, object_count, columns, config_hash, verified)
+                 byte_count, object_count, columns, config_hash, verified, content_hash, row_sum, files)
       JOIN dataset_versions v ON v.dataset_version = n.dataset_version
       JOIN tasks t ON t.task_id = %(task_id)s
+      JOIN jobs j ON j.job_id = t.job_id JOIN dags g ON g.dag_id = j.dag_id
     ON CONFLICT (dataset_version, partition_key) DO UPDATE
        SET storage_ref = EXCLUDED.storage_ref, row_count = EXCLUDED.row_count,
            byte_count = EXCLUDED.byte_count, object_count = EXCLUDED.object_count,
            columns = EXCLUDED.columns, config_hash = EXCLUDED.config_hash,
            verified = EXCLUDED.verified,
+           content_hash = EXCLUDED.content_hash, row_sum = EXCLUDED.row_sum, files = EXCLUDED.files,
+           revision_id = EXCLUDED.revision_id, dag_version = EXCLUDED.dag_version,
            task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt,
            read_snapshot = EXCLUDED.read_snapshot, commit_xid = EXCLUDED.commit_xid,
            committed_at = now()
@@ -301,6 +291,9 @@ async def _move_pointers(
         "columns": [Jsonb(n.columns) for n in new],
         "hashes": [n.config_hash for n in new],
         "verified": [None if n.verified is None else Jsonb(n.verified) for n in new],
+        "contents": [n.content_hash for n in new],
+        "sums": [n.row_sum for n in new],
+        "files": [None if n.files is None else Jsonb(n.files) for n in new],
         "replacing": replacing,
     }
     try:
@@ -344,28 +337,29 @@ async def _note_uncommitted(conn: Conn, fence: Fence, outputs: Sequence[NewParti
 _RECORD_LINEAGE = """
 INSERT INTO partition_inputs AS l (
        dataset_version, partition_key, input_version, input_key, input_task_id, input_attempt,
-       task_id, attempt)
+       input_hash, task_id, attempt)
 SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.partition_key)
        o.dataset_version, o.partition_key, v.dataset_version, p.partition_key,
-       p.task_id, p.attempt, t.task_id, t.attempt
+       p.task_id, p.attempt, p.content_hash, t.task_id, t.attempt
   FROM tasks t
   JOIN job_inputs i ON i.revision_id = t.revision_id
   JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
   JOIN dataset_versions v
     ON v.dataset_version = input_generation(i, d, t.dataset_uuid, t.dataset_version)
  CROSS JOIN LATERAL (
-       SELECT '*' AS partition_key, NULL::uuid AS task_id, NULL::int AS attempt
+       SELECT '*' AS partition_key, NULL::uuid AS task_id, NULL::int AS attempt,
+              hash_of_generation(v.dataset_version, t.pinned_snapshot) AS content_hash
         WHERE t.range_start IS NULL AND NOT reads_one_key(v.dataset_version, t)
         UNION ALL
        SELECT q.partition_key, CASE WHEN s.is_seen THEN q.task_id END,
-              CASE WHEN s.is_seen THEN q.attempt END
+              CASE WHEN s.is_seen THEN q.attempt END, CASE WHEN s.is_seen THEN q.content_hash END
          FROM partitions q
         CROSS JOIN LATERAL (
               SELECT pg_visible_in_snapshot(q.commit_xid, t.pinned_snapshot)) AS s (is_seen)
         WHERE t.range_start IS NOT NULL AND q.dataset_version = v.dataset_version
           AND overlaps_blocks(q, v.generation_no, t.range_start, t.range_end)
         UNION ALL
-       SELECT q.partition_key, q.task_id, q.attempt FROM partitions q
+       SELECT q.partition_key, q.task_id, q.attempt, q.content_hash FROM partitions q
         WHERE t.range_start IS NULL AND q.dataset_version = v.dataset_version
           AND q.partition_key = t.partition_key AND reads_one_key(v.dataset_version, t)
  ) p
@@ -373,7 +367,7 @@ SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.par
  WHERE t.task_id = %(task_id)s
 ON CONFLICT (dataset_version, partition_key, input_version, input_key) DO UPDATE
    SET input_task_id = EXCLUDED.input_task_id, input_attempt = EXCLUDED.input_attempt,
-       task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt
+       input_hash = EXCLUDED.input_hash, task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt
 """
 
 

@@ -2,18 +2,20 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 
 from trace_etl.api.body import Name
+from trace_etl.api.proof.certificates import CertificateList, StoredCertificate
 from trace_etl.api.user.data.datasets import DatasetDetail, DatasetItem, DatasetList, PartitionItem
 from trace_etl.dispatcher.user_api.column_comments import describe_columns
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.dispatcher.user_api.pages import PageDep
+from trace_etl.model.scope import Range
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import DatasetFilter
 from trace_etl.state.db.snapshots import snapshot
-from trace_etl.state.partitions import partition_queries
+from trace_etl.state.partitions import certificates, partition_queries
 from trace_etl.state.routing import cursors
 
 router = APIRouter(prefix="/v1", tags=["datasets"])
@@ -54,10 +56,44 @@ async def get_dataset(name: Name, user: CallerDep, ctx: ContextDep, page: PageDe
     )
 
 
+@router.get("/datasets/{name}/certificates")
+async def list_certificates(
+    name: Name,
+    user: CallerDep,
+    ctx: ContextDep,
+    page: PageDep,
+    blocks: Annotated[
+        str | None,
+        Query(
+            alias="range", max_length=64, description="Only partitions with blocks of this range."
+        ),
+    ] = None,
+) -> CertificateList:
+    """List what is certified of each partition: verification, hashes, inputs and definition."""
+    span = Range.parse(blocks) if blocks is not None else None
+    after = page.after(int, str)
+    async with snapshot(ctx.pool) as conn:
+        dataset = await datasets.get_dataset(conn, user.org_id, name)
+        version = dataset.dataset_version
+        rows = await certificates.list_certificates(
+            conn, version, blocks=span, after=after, limit=page.fetch
+        )
+        gaps = await partition_queries.list_gaps(conn, version) if after is None else []
+    items, following = page.cut(rows, _partition_key)
+    return CertificateList(
+        items=items,
+        next=following,
+        dataset=name,
+        dataset_uuid=dataset.dataset_uuid,
+        dataset_version=version,
+        gaps=gaps,
+    )
+
+
 def _dataset_key(dataset: DatasetItem) -> tuple[int, str, str, str, str]:
     name = dataset.name
     return int(name is None), name or "", dataset.dag, dataset.job, dataset.output
 
 
-def _partition_key(partition: PartitionItem) -> tuple[int, str]:
+def _partition_key(partition: PartitionItem | StoredCertificate) -> tuple[int, str]:
     return -1 if partition.start is None else partition.start, partition.partition_key

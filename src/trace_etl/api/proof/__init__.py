@@ -1,0 +1,1 @@
+"""Bodies about proven data: certificates of partitions, manifests, the delivery log."""

@@ -1,0 +1,1 @@
+"""Proofs of stored data: hashes of rows and files, checks, manifests."""

@@ -1,0 +1,36 @@
+"""A partition that an attempt wrote and asks to commit."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from trace_etl.model.scope import Range, make_range
+
+
+@dataclass(frozen=True)
+class NewPartition:
+    """A new partition: its blocks, its storage, and its certificate."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    partition_key: str
+    range_start: int | None
+    range_end: int | None
+    storage_ref: dict[str, Any]
+    row_count: int
+    byte_count: int
+    object_count: int
+    """Objects under the prefix: the files and the marker."""
+    columns: list[dict[str, str]]
+    config_hash: str | None = None
+    """The hash of the definition that made the rows, as the task reported it."""
+    verified: dict[str, Any] | None = None
+    """What was verified of the blocks, if they were read from a chain."""
+    content_hash: str | None = None
+    row_sum: str | None = None
+    files: list[dict[str, Any]] | None = None
+    """Name, rows, bytes and SHA-256 of each file."""
+
+    @property
+    def span(self) -> Range | None:
+        return make_range(self.range_start, self.range_end)

@@ -422,10 +422,17 @@ def test_a_full_disk_is_reported_before_anything_starts(full_disk: Path) -> None
         (["--workers", "0"], "--workers"),
     ],
 )
-def test_an_invalid_option_is_reported_and_nothing_starts(
-    home: Path, words: list[str], option: str
+def test_an_invalid_option_is_reported_and_leaves_nothing_behind(
+    tmp_path: Path, words: list[str], option: str
 ) -> None:
-    refused = trace(home, "up", "--detach", *words)
-    assert refused.returncode != 0
-    assert option in refused.stderr
+    home = tmp_path / "new"
+    for mode in (["--detach"], []):
+        refused = trace(home, "up", *mode, *words)
+        assert refused.returncode != 0
+        assert option in refused.stderr
+        assert not home.exists()
+    home.mkdir()
+    (home / "mine.txt").write_text("x")
+    assert trace(home, "up", "--detach", *words).returncode != 0
+    assert (home / "mine.txt").read_text() == "x"
     assert trace(home, "status").returncode == 3

@@ -4,6 +4,7 @@ import random
 import socket
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ import pytest
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
+from support.waiting import eventually
 from trace_etl.lite.credentials import keys
 
 ROOT = "/v1/task/objects/"
@@ -103,6 +105,48 @@ def test_a_conditional_put_creates_and_never_replaces(consumer: Objects) -> None
     assert consumer.send("PUT", url, content=b"third").status_code == 200
     assert consumer.send("GET", url).content == b"third"
     assert consumer.send("PUT", url, {"If-None-Match": '"x"'}, content=b"").status_code == 422
+
+
+def test_a_put_with_an_etag_replaces_only_the_object_that_has_it(consumer: Objects) -> None:
+    url = f"{consumer.scratch}swapped"
+    missing = consumer.send("PUT", url, {"If-Match": "*"}, content=b"x")
+    assert (missing.status_code, missing.json()["code"]) == (412, "precondition_failed")
+    assert "does not exist" in missing.json()["detail"]
+    assert consumer.send("PUT", url, {"If-Match": '"1-2-3"'}, content=b"x").status_code == 412
+    first = consumer.send("PUT", url, content=b"first").headers["etag"]
+    assert consumer.send("HEAD", url).headers["etag"] == first
+    second = consumer.send("PUT", url, {"If-Match": first}, content=b"second")
+    assert second.status_code == 200 and second.headers["etag"] != first
+    late = consumer.send("PUT", url, {"If-Match": first}, content=b"third")
+    assert late.status_code == 412 and second.headers["etag"] in late.json()["detail"]
+    assert consumer.send("GET", url).content == b"second"
+    assert consumer.send("PUT", url, {"If-Match": "*"}, content=b"fourth").status_code == 200
+    for headers in (
+        {"If-Match": "1-2-3"},
+        {"If-Match": f"W/{first}"},
+        {"If-Match": f"{first}, {first}"},
+        {"If-Match": first, "If-None-Match": "*"},
+        {"If-Unmodified-Since": "Wed, 18 Nov 2026 00:00:00 GMT"},
+    ):
+        refused = consumer.send("PUT", url, headers, content=b"fifth")
+        (fault,) = refused.json()["errors"]
+        assert refused.status_code == 422 and fault["field"].lower() in map(str.lower, headers)
+    assert consumer.send("GET", url).content == b"fourth"
+
+
+def test_of_many_concurrent_swaps_of_one_object_one_succeeds(consumer: Objects) -> None:
+    url = f"{consumer.scratch}raced"
+    first = consumer.send("PUT", url, content=b"first").headers["etag"]
+    swap = {"If-Match": first}
+    with ThreadPoolExecutor(8) as threads:
+        replies = list(
+            threads.map(
+                lambda n: consumer.send("PUT", url, swap, content=str(n).encode()), range(8)
+            )
+        )
+    assert sorted(r.status_code for r in replies) == [200] + [412] * 7
+    (winner,) = (str(n) for n, r in enumerate(replies) if r.status_code == 200)
+    assert consumer.send("GET", url).text == winner
 
 
 def test_names_that_cannot_be_written_are_refused_without_a_path_of_the_server(
@@ -248,14 +292,16 @@ def test_a_stale_attempt_neither_reads_nor_writes(shared: Bench, consumer: Objec
 def test_an_attempt_that_ends_during_an_upload_writes_nothing(
     shared: Bench, consumer: Objects
 ) -> None:
+    directory = shared.live.objects / consumer.scratch.removeprefix("s3://")
+
     def chunks() -> Iterator[bytes]:
         yield b"1" * 100_000
+        eventually(lambda: directory.exists() and any(directory.iterdir()), "a draft")
         assert shared.complete(consumer.attempt, "Failed").status_code == 200
         yield b"2" * 100_000
 
     reply = consumer.send("PUT", f"{consumer.scratch}a", content=chunks())
     assert (reply.status_code, reply.json()["reason"]) == (409, "not_running")
-    directory = shared.live.objects / consumer.scratch.removeprefix("s3://")
     assert list(directory.iterdir()) == []
 
 

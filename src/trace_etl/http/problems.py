@@ -1,5 +1,6 @@
 """Map errors to HTTP statuses and RFC 9457 problem documents."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,21 @@ _HEADERS: Mapping[int, dict[str, str]] = {
     429: {"Retry-After": "1"},
     503: {"Retry-After": "1"},
 }
+_MESSAGES = {
+    "uuid_parsing": "must be a UUID, such as 123e4567-e89b-12d3-a456-426614174000",
+    "uuid_type": "must be a UUID, as text",
+    "int_parsing": "must be an integer",
+    "int_type": "must be an integer",
+    "string_type": "must be a text",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+# Pydantic names the value in its own way: "Input should be …", "String should have …".
+_LIBRARY_SUBJECT = re.compile(r"^[A-Z][a-z]+ should")
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
@@ -143,7 +159,9 @@ def _message(error: Mapping[str, Any]) -> str:
         return "unknown field"
     if error["type"] == "json_invalid":
         return f"is not JSON: {error.get('ctx', {}).get('error', 'malformed')}"
-    return str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] in _MESSAGES:
+        return _MESSAGES[error["type"]]
+    return _LIBRARY_SUBJECT.sub("must", str(error["msg"]).removeprefix("Value error, "))
 
 
 async def _handle_trace_error(_: Request, error: Exception) -> JSONResponse:

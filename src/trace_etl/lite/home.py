@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trace_etl.lite.credentials import private_files
-from trace_etl.lite.errors import DiskFull, HomeUnusable
+from trace_etl.lite.errors import DiskFull, HomeUnusable, StackError
 from trace_etl.model.storage import SCRATCH
 
 BUCKET = "trace"
@@ -99,6 +99,17 @@ class Home:
             (self.path / name).unlink(missing_ok=True)
         if self.path.exists() and not any(self.path.iterdir()):
             self.path.rmdir()
+
+    @contextmanager
+    def removed_if_refused(self) -> Generator[None]:
+        """Remove a home that did not exist before, if the start is refused before it has a database."""
+        is_new = not self.path.exists()
+        try:
+            yield
+        except StackError:
+            if is_new and self.path.exists() and not (self.postgres / "data").exists():
+                self.remove()
+            raise
 
     @property
     def private_paths(self) -> list[Path]:

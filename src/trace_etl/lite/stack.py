@@ -58,17 +58,19 @@ def up(
     """Run the stack until a signal stops it. Raises StackError."""
     began = time.monotonic()
     os.umask(0o077)  # inherited by the child processes: only the owner can read their files
-    home.open()
-    with lock.held(home.lock):
+    with ExitStack() as stack:
+        stack.enter_context(home.removed_if_refused())
+        home.open()
+        stack.enter_context(lock.held(home.lock))
         ended = orphans.clear(home)
         log = log_view.EventLog(home.logs / "supervisor.log")
         follower = log_view.LogFollower(home.logs)
         if ended:
             log.event("orphans_stopped", "warning", processes=ended)
         try:
-            with ExitStack() as stack:
+            with ExitStack() as directory:
                 with explain_os_errors(home.path):
-                    temporary = stack.enter_context(home.temporary_directory())
+                    temporary = directory.enter_context(home.temporary_directory())
                     prepared = prepare(home, options, services, temporary)
                 asyncio.run(_Run(home, prepared, log, follower, show).run(on_up, began))
         finally:

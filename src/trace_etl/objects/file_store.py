@@ -134,11 +134,11 @@ class FileStore:
         """The file of a key. Raises InvalidKey."""
         return self.root / check_key(key)
 
-    def publish_draft(self, draft: str, key: str, *, replace: bool) -> None:
-        """Give a complete, synced file its key. Without `replace`, raises ObjectExists."""
+    def publish_draft(self, draft: str, key: str) -> None:
+        """Give a complete, synced file its key. Replaces the file that has it."""
         path = self.path(key)
         with write_errors(str(path)):
-            (os.replace if replace else _link_once)(self.path(draft), path)
+            self.path(draft).replace(path)
             _sync_directories(self.root, path)
 
     @contextmanager

@@ -20,13 +20,17 @@ class FileReader:
             self._open = opening.pop_all()
         self.size = status.st_size
         self.modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
-        self.etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+        self.etag = _make_etag(status)
 
     def read(self, start: int, length: int) -> bytes:
         return os.pread(self._descriptor, length, start)
 
     def close(self) -> None:
         self._open.close()
+
+
+def _make_etag(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 class FileUpload:
@@ -36,6 +40,7 @@ class FileUpload:
         """Create the draft. Raises StorageFull or StorageUnwritable."""
         self._store, self._key = store, key
         self._draft = f"{key}#{secrets.token_hex(8)}"
+        self.etag = ""
         path = store.path(self._draft)
         with write_errors(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,11 +56,12 @@ class FileUpload:
         """Make the content durable."""
         with write_errors(self._key):
             os.fsync(self._file.fileno())
+            self.etag = _make_etag(os.fstat(self._file.fileno()))
             self._file.close()
 
-    def publish(self, *, replace: bool) -> None:
-        """Give the object its key. Without `replace`, raises ObjectExists if the key is taken."""
-        self._store.publish_draft(self._draft, self._key, replace=replace)
+    def publish(self) -> None:
+        """Give the object its key. Replaces the object that has it."""
+        self._store.publish_draft(self._draft, self._key)
 
     def discard(self) -> None:
         """Remove the draft, if it was not published."""

@@ -12,7 +12,7 @@ from trace_etl.model.result_formats import ResultFormat
 
 class TaskQueryRequest(Request):
     sql: Annotated[str, StringConstraints(min_length=1, max_length=100_000, pattern=r"^[^\x00]*$")]
-    params: Params | None = None
+    params: Params = None
     """Values of `?` or `$1` as a list, or of `$name` as an object."""
     format: ResultFormat = ResultFormat.JSON
     """The format of a result within the limits of an answer."""

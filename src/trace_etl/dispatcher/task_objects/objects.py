@@ -17,6 +17,7 @@ from trace_etl.dispatcher.task_objects.attempt_scopes import (
     require_read,
     require_write,
 )
+from trace_etl.dispatcher.task_objects.put_conditions import PutCondition, parse_condition
 from trace_etl.http.body_stream import BodyLost, BodyStream
 from trace_etl.http.small_server import RpcAnswer
 from trace_etl.model.errors import (
@@ -34,7 +35,7 @@ from trace_etl.model.errors import (
 )
 from trace_etl.model.storage import SUCCESS_MARKER
 from trace_etl.model.task import Fence
-from trace_etl.objects.errors import NotAnObject, ObjectExists, ObjectMissing, StorageError
+from trace_etl.objects.errors import NotAnObject, ObjectMissing, StorageError
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.file_transfer import FileReader, FileUpload
 from trace_etl.objects.store import ObjectStore
@@ -146,9 +147,7 @@ class TaskObjects:
         body: BodyStream,
     ) -> RpcAnswer:
         require_write(caller.scope, address)
-        condition = headers.get(b"if-none-match")
-        if condition not in (None, b"*"):
-            raise Invalid([Fault("If-None-Match", "must be `*`")])
+        condition = parse_condition(headers)
         self._check_size(int(headers.get(b"content-length", b"0")))
         key = f"{address.bucket}/{address.key}"
         try:
@@ -157,16 +156,14 @@ class TaskObjects:
             raise _explain_unwritable(address, error) from error
         try:
             await self._receive(upload, body)
-            await self._publish(store, caller, address, upload, replace=condition is None)
+            await self._publish(store, caller, address, upload, condition)
         except BodyLost as error:
             raise Invalid([Fault("body", "is incomplete")]) from error
-        except ObjectExists as error:
-            raise PreconditionFailed(f"{address.url} exists already") from error
         except StorageError as error:
             raise _explain_unwritable(address, error) from error
         finally:
             await asyncio.to_thread(upload.discard)
-        return RpcAnswer(b"{}")
+        return RpcAnswer(b"{}", headers=((b"etag", f'"{upload.etag}"'.encode()),))
 
     def _check_size(self, size: int) -> None:
         if size > self.max_bytes:
@@ -186,19 +183,20 @@ class TaskObjects:
         caller: ObjectCaller,
         address: ObjectAddress,
         upload: FileUpload,
-        *,
-        replace: bool,
+        condition: PutCondition,
     ) -> None:
         """Publish while the task is locked, so that a stale or completed attempt changes nothing.
 
-        Output with a success marker is complete. The completion verifies it, so it must not change.
+        Only this attempt writes under its prefixes, so the lock also makes conditions reliable. Output
+        with a success marker is complete. The completion verifies it, so it must not change.
         """
         async with transaction(self.scopes.pool) as conn:
             await lock_lease(conn, caller.fence)
             marker = _find_marker(caller.capability, address)
             if marker is not None and await asyncio.to_thread(_exists, store, marker):
                 raise Conflict(f"{marker.url} exists: the output is complete and cannot change")
-            await asyncio.to_thread(upload.publish, replace=replace)
+            await asyncio.to_thread(_require_condition, store, address, condition)
+            await asyncio.to_thread(upload.publish)
 
     # --- listing ------------------------------------------------------------------------------
 
@@ -318,11 +316,25 @@ def _find_marker(capability: Capability, address: ObjectAddress) -> ObjectAddres
 
 
 def _exists(store: FileStore, address: ObjectAddress) -> bool:
+    return _find_etag(store, address) is not None
+
+
+def _find_etag(store: FileStore, address: ObjectAddress) -> str | None:
     try:
-        FileReader(store, f"{address.bucket}/{address.key}").close()
+        reader = FileReader(store, f"{address.bucket}/{address.key}")
     except ObjectMissing:
-        return False
-    return True
+        return None
+    reader.close()
+    return reader.etag
+
+
+def _require_condition(store: FileStore, address: ObjectAddress, condition: PutCondition) -> None:
+    if condition == PutCondition():
+        return
+    existing = _find_etag(store, address)
+    if not condition.allows(existing):
+        problem = "does not exist" if existing is None else f'exists with ETag "{existing}"'
+        raise PreconditionFailed(f"{address.url} {problem}; read it again, then decide")
 
 
 def _list_objects(store: FileStore, prefix: ObjectAddress) -> list[ListedObject]:

@@ -16,6 +16,11 @@ from trace_etl.lite.processes import lock, log_view
 
 def start(home: Home, options: Options) -> tuple[StackConnection, float]:
     """Start the stack in the background and wait until it is up. Raises StackError."""
+    with home.removed_if_refused():
+        return _start(home, options)
+
+
+def _start(home: Home, options: Options) -> tuple[StackConnection, float]:
     home.open()
     if lock.holder(home.lock) is not None:
         raise lock.already_running(home.lock)

@@ -1,9 +1,11 @@
 """Queries over published datasets."""
 
-from typing import Annotated, Any
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, cast
 from uuid import UUID
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
 from trace_etl.api.body import Reply, Request
 from trace_etl.model.result_formats import ResultFormat
@@ -11,17 +13,49 @@ from trace_etl.model.result_formats import ResultFormat
 MAX_ROWS = 10_000
 MAX_PARAMS = 1000
 ParamName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-Number = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
+Number = Annotated[int, Field(ge=_MIN_INTEGER, le=_MAX_INTEGER)]
 Param = None | bool | Number | float | str
-Params = (
+_PARAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def _check_params(params: Any) -> Any:
+    """Check parameters before the union does, whose errors would name each of its alternatives."""
+    if params is None:
+        return params
+    if not isinstance(params, list | dict):
+        raise ValueError("must be a list of values, or an object with a value for each name")
+    values = cast(list[Any] | dict[Any, Any], params)
+    if len(values) > MAX_PARAMS:
+        raise ValueError(f"has {len(values)} values; the maximum is {MAX_PARAMS}")
+    pairs: Iterable[tuple[Any, Any]] = (
+        values.items() if isinstance(values, dict) else enumerate(values, start=1)
+    )
+    for name, value in pairs:
+        if isinstance(name, str) and not _PARAM_NAME.fullmatch(name):
+            raise ValueError(
+                f"{name[:63]!r} is not a parameter name; use letters, digits and underscores"
+            )
+        if not (value is None or isinstance(value, bool | int | float | str)):
+            raise ValueError(f"the value of ${name} must be null, true, false, a number or a text")
+        if isinstance(value, int) and not _MIN_INTEGER <= value <= _MAX_INTEGER:
+            raise ValueError(
+                f"the value of ${name} has more than 64 bits; send it as text and cast it"
+            )
+    return values
+
+
+Params = Annotated[
     Annotated[list[Param], Field(max_length=MAX_PARAMS)]
     | Annotated[dict[ParamName, Param], Field(max_length=MAX_PARAMS)]
-)
+    | None,
+    BeforeValidator(_check_params),
+]
 
 
 class QueryRequest(Request):
     sql: Annotated[str, StringConstraints(min_length=1, max_length=100_000, pattern=r"^[^\x00]*$")]
-    params: Params | None = None
+    params: Params = None
     """Values of `?` or `$1` as a list, or of `$name` as an object."""
     format: ResultFormat = ResultFormat.JSON
     """Results in other formats than `json` are streamed."""

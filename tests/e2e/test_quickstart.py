@@ -13,7 +13,14 @@ import pytest
 
 from support.chain_rows import expected
 from support.waiting import eventually
-from support.whole_stack import DATASETS, LAST_BLOCK, QUICKSTART, Stack, connect
+from support.whole_stack import (
+    DATASETS,
+    LAST_BLOCK,
+    QUICKSTART,
+    Stack,
+    connect,
+    wait_until_completed,
+)
 from trace_etl.api.task.payload import Storage
 from trace_etl.cli.client import RequestRejected
 from trace_etl.devtools.devchain.chain.devchain import DevChain
@@ -22,19 +29,6 @@ from trace_etl.lite.processes import process_tree
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "explore.ipynb"
 ERC20 = Path(__file__).parents[2] / "examples" / "erc20" / "dag.yaml"
 TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
-
-
-def wait_until_completed(stack: Stack, name: str) -> None:
-    """Wait until every range is ingested and aggregated."""
-
-    def ended() -> bool:
-        tasks = stack.tasks(name)
-        failed = [t for t in tasks if t["status"] == "Failed" and t["retry_at"] is None]
-        assert not failed, failed[0]["error_message"]
-        done = [t for t in tasks if t["status"] == "Completed"]
-        return len([t for t in done if t["job"] == "receivers"]) == 8 and len(done) == len(tasks)
-
-    eventually(ended, f"all tasks of {name} are completed")
 
 
 def test_killing_a_worker_ends_its_jvm_and_causes_another_attempt_and_the_same_rows(

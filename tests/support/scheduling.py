@@ -12,6 +12,7 @@ _GROUPS = {
     "chain/test_whole_stack": "stacks",
     "e2e/test_demo": "stacks",
     "e2e/test_quickstart": "stacks",
+    "e2e/test_backup_under_load": "stacks",
     "e2e/test_processes": "stacks",
     "tests/aws/": "aws",
     "tests/peers/": "peers",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.waiting import eventually
 from trace_etl.cli.client import StackClient
 from trace_etl.client import stack_client
 from trace_etl.devtools.devchain.chain.devchain import DevChain
@@ -88,6 +89,19 @@ class Stack:
     def rows(self, name: str, dataset: str) -> list[Any]:
         with connect(self.home) as stack:
             return stack.query(f"SELECT * FROM {name}_{dataset} ORDER BY {_ORDER[dataset]}")["rows"]
+
+
+def wait_until_completed(stack: Stack, name: str) -> None:
+    """Wait until every range is ingested and aggregated."""
+
+    def ended() -> bool:
+        tasks = stack.tasks(name)
+        failed = [t for t in tasks if t["status"] == "Failed" and t["retry_at"] is None]
+        assert not failed, failed[0]["error_message"]
+        done = [t for t in tasks if t["status"] == "Completed"]
+        return len([t for t in done if t["job"] == "receivers"]) == 8 and len(done) == len(tasks)
+
+    eventually(ended, f"all tasks of {name} are completed")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import typer
 from trace_etl.cli.admin import audit, history, keys, users
 from trace_etl.cli.dags import check, deploy, jobs, pauses, triggers
 from trace_etl.cli.data import batches, datasets, invalidations, lineage, query, storage
-from trace_etl.cli.stack import demo, devchain, lifecycle, prepare
+from trace_etl.cli.stack import backups, demo, devchain, lifecycle, prepare
 from trace_etl.cli.tasks import backfills, outbox, retries, tasks, watch
 
 app = typer.Typer(
@@ -26,7 +26,15 @@ def version() -> None:
 
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Stack": (lifecycle.up, lifecycle.down, lifecycle.status, demo.demo, prepare.prepare),
+    "Stack": (
+        lifecycle.up,
+        lifecycle.down,
+        lifecycle.status,
+        backups.backup,
+        backups.restore,
+        demo.demo,
+        prepare.prepare,
+    ),
     "DAGs": (
         check.check,
         deploy.plan,

@@ -49,3 +49,7 @@ class NoJava(StackError, code="no_java"):
 
 class ServiceFailed(StackError, code="service_failed"):
     """A process of the stack did not start; the message has the end of its log."""
+
+
+class BackupUnusable(StackError, code="backup_unusable"):
+    """A backup cannot be made or restored; the message names the file."""

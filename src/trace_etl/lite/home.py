@@ -39,6 +39,8 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = path / "connection.json"
+        # Exists only while a backup is restored into this home.
+        self.restoring = path / ".restoring"
         self.config = path / "config.json"
         self.postgres = path / "postgres"
         self.mark = path / "home.json"

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from trace_etl.lite.home import Home
 from trace_etl.objects.errors import StorageError, UnsupportedStore
 from trace_etl.objects.probe import check_access
 from trace_etl.objects.settings import ObjectsSettings
+from trace_etl.objects.store import ObjectStore
 
 _DOCUMENTATION = "docs/how-to/s3.md has an example"
 
@@ -33,6 +34,11 @@ class StackObjects:
     """Settings of every service that uses the store. They have no key."""
     read: tuple[Path, ...] = ()
     """Files that these services read: credentials and certificates."""
+
+    def open(self) -> ObjectStore:
+        """Open the store. Raises UnsupportedStore."""
+        values = {name.removeprefix("TRACE_").lower(): v for name, v in self.settings.items()}
+        return _Settings(**cast("dict[str, Any]", values)).open_objects()
 
     @property
     def remote_url(self) -> str | None:

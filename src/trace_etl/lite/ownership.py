@@ -14,6 +14,11 @@ from trace_etl.lite.home import Home
 
 def check(home: Home) -> None:
     """Check that the home has its own database, or none because it is new. Raises HomeUnusable."""
+    if home.restoring.exists():
+        raise HomeUnusable(
+            f"{home.path} is the target of a restore that has not ended",
+            f"wait for it; if it was interrupted, delete {home.path} and restore again",
+        )
     own, database = _read_id(home.mark), _read_id(home.database_mark)
     if own is None or home.postgres.is_symlink():  # a link is checked when its data moves in
         return
@@ -36,6 +41,11 @@ def mark(home: Home) -> None:
     for path in (home.database_mark, home.mark):
         if _read_id(path) is None:
             private_files.write(path, json.dumps({"home_id": known}))
+
+
+def read_home_id(home: Home) -> str:
+    """Return the id of a home; empty for a home of a release without marks."""
+    return _read_id(home.mark) or ""
 
 
 def _read_id(path: Path) -> str | None:

@@ -8,10 +8,10 @@ import typer
 from trace_etl.cli import output
 from trace_etl.cli.client import EXIT_NOT_RUNNING
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.stack.errors import print_error
 
 if TYPE_CHECKING:
     from trace_etl.lite.connection import StackConnection
-    from trace_etl.lite.errors import StackError
     from trace_etl.lite.home import Home
     from trace_etl.lite.options import Options
     from trace_etl.lite.processes.log_view import Line
@@ -94,7 +94,7 @@ def down(
         if purge:
             stack.purge(stack_home)
     except StackError as error:
-        raise _print_error(error) from None
+        raise print_error(error) from None
     typer.echo("Stopped." if was_running else f"No stack was running in {stack_home.path}.")
     if purge:
         typer.echo(f"Deleted all data of the stack in {stack_home.path}.")
@@ -112,7 +112,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     try:
         stack_status = checks.check(Home.at(home))
     except StackError as error:
-        raise _print_error(error) from None
+        raise print_error(error) from None
     if as_json:
         output.print_json(asdict(stack_status))
     else:
@@ -131,13 +131,13 @@ def _start_in_background(home: "Home", options: "Options", as_json: bool) -> Non
     except AlreadyRunning as running:
         # Not an error, unless options were given: the running stack does not use them.
         if options != type(options)():
-            raise _print_error(running) from None
+            raise print_error(running) from None
         typer.echo(f"{running}; {running.remedy}.", err=True)
         if as_json and (running_connection := read(home.connection)):
             output.print_json(asdict(running_connection))
         return
     except StackError as error:
-        raise _print_error(error) from None
+        raise print_error(error) from None
     _print_up(connection, seconds, as_json, "stop with: trace down")
 
 
@@ -151,14 +151,7 @@ def _run_in_foreground(home: "Home", options: "Options", as_json: bool) -> None:
     try:
         stack.up(home, options, on_up=announce, show=_print_line)
     except StackError as error:
-        raise _print_error(error) from None
-
-
-def _print_error(error: "StackError") -> typer.Exit:
-    typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-    if error.remedy:
-        typer.echo(f"what to do: {error.remedy}", err=True)
-    return typer.Exit(1)
+        raise print_error(error) from None
 
 
 def _print_line(line: "Line") -> None:

@@ -16,7 +16,7 @@ from trace_etl.objects.errors import StorageError
 from trace_etl.objects.store import Deleted, ObjectStore
 from trace_etl.policy.storage_retention import StorageRetention
 from trace_etl.state.db.pool import Pool, transaction
-from trace_etl.state.storage import unused_prefixes, written_batches
+from trace_etl.state.storage import sweep_lock, unused_prefixes, written_batches
 from trace_etl.state.storage.unused_prefixes import Measured, UnusedPrefix
 from trace_etl.state.storage.written_batches import SweepableBatch
 
@@ -73,6 +73,8 @@ class StorageSweeper:
 
     async def _sweep_prefixes(self, org_id: UUID | None) -> Swept:
         async with transaction(self.pool) as conn:
+            if not await sweep_lock.may_sweep(conn):
+                return Swept()
             taken = await unused_prefixes.take_due(
                 conn,
                 self.retention,
@@ -126,7 +128,9 @@ class StorageSweeper:
     # --- batches ----------------------------------------------------------------------------
 
     async def _sweep_batches(self, org_id: UUID | None) -> Swept:
-        async with self.pool.connection() as conn:
+        async with transaction(self.pool) as conn:
+            if not await sweep_lock.may_sweep(conn):
+                return Swept()
             due = await written_batches.find_due(
                 conn, retention=self.retention.batches, org_id=org_id, limit=self.batch_size
             )

@@ -30,8 +30,8 @@ SETTINGS: Mapping[str, str] = {
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
-    "wal_level": "minimal",
-    "max_wal_senders": "0",
+    "wal_level": "replica",  # what `trace backup` needs to copy a running server
+    "max_wal_senders": "4",
     "max_logical_replication_workers": "0",
     "wal_compression": "on",
     "min_wal_size": "80MB",

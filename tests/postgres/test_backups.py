@@ -1,0 +1,222 @@
+"""Backups of a stopped home: what is refused, and that a restored home equals the original."""
+
+import hashlib
+import json
+import shutil
+import stat
+import tarfile
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from support.postgres import sql
+from trace_etl.api.task.lifecycle import SuccessFile, SuccessMarker
+from trace_etl.data import migrations as data_migrations
+from trace_etl.lite import ownership
+from trace_etl.lite.backup import contents, snapshot
+from trace_etl.lite.backup.create import Backup, create
+from trace_etl.lite.backup.restore import restore
+from trace_etl.lite.credentials import keys
+from trace_etl.lite.credentials.keys import LOCAL_ORG
+from trace_etl.lite.errors import BackupUnusable, HomeUnusable
+from trace_etl.lite.home import Home
+from trace_etl.lite.postgres import databases
+from trace_etl.lite.postgres.server import EmbeddedPostgres
+from trace_etl.model.storage import StorageRef, generation_prefix
+from trace_etl.objects.file_store import FileStore
+from trace_etl.objects.markers import write_marker
+from trace_etl.state.db import migrations
+
+ORG = UUID(LOCAL_ORG)
+
+
+def ignore(phase: str, done: int, total: int) -> None:
+    """Report progress to nobody."""
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A stopped home with one committed partition, one hot table and one secret."""
+    home = Home(tmp_path_factory.mktemp("original") / "home")
+    home.open()
+    keys.ensure_user_key(home.user_keys)
+    (home.secrets / "webhook").write_text("secret")
+    postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass)
+    server = postgres.start()
+    try:
+        dsns = databases.provision(server)
+        migrations.apply(dsns.state)
+        data_migrations.apply(dsns.data)
+        sql(dsns.data, "CREATE TABLE hot (id int PRIMARY KEY, text text)")
+        sql(dsns.data, "INSERT INTO hot SELECT n, 'row ' || n FROM generate_series(1, 500) n")
+        add_partition(dsns.state, FileStore(home.objects))
+    finally:
+        postgres.stop()
+    ownership.mark(home)
+    return home
+
+
+def add_partition(dsn: str, store: FileStore) -> None:
+    """Commit one partition as the Dispatcher would, with its objects."""
+    dag, job, dataset, version, task = (uuid4() for _ in range(5))
+    prefix = f"{generation_prefix(dataset, version)}{task}/1/"
+    ref = StorageRef("file", "trace", prefix)
+    store.put(f"trace/{prefix}rows.parquet", b"rows" * 1000)
+    file = SuccessFile(name="rows.parquet", rows=10, bytes=4000)
+    write_marker(store, ref, SuccessMarker(files=[file], rows=10, bytes=4000))
+    store.put(f"trace/{generation_prefix(dataset, version)}{uuid4()}/1/rows.parquet", b"unused")
+    with psycopg.connect(dsn) as conn:
+        conn.execute("INSERT INTO dags (dag_id, org_id, name) VALUES (%s, %s, 'd')", (dag, ORG))
+        conn.execute(
+            "INSERT INTO jobs (job_id, org_id, dag_id, name) VALUES (%s, %s, %s, 'ingest')",
+            (job, ORG, dag),
+        )
+        conn.execute(
+            "INSERT INTO datasets (dataset_uuid, org_id, job_id, output_name) VALUES (%s, %s, %s, 'blocks')",
+            (dataset, ORG, job),
+        )
+        conn.execute(
+            "INSERT INTO dataset_versions (dataset_version, dataset_uuid, generation_hash) VALUES (%s, %s, 'h')",
+            (version, dataset),
+        )
+        conn.execute("UPDATE datasets SET dataset_version = %s", (version,))
+        conn.execute(
+            """
+            INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start, range_end,
+                                    storage_ref, row_count, byte_count, columns, task_id, attempt)
+            VALUES (%s, 1, '0-9', 0, 9, %s, 10, 4000, '[]', %s, 1)
+            """,
+            (version, json.dumps({"scheme": "file", "bucket": "trace", "prefix": prefix}), task),
+        )
+
+
+@pytest.fixture(scope="module")
+def backup(original: Home, tmp_path_factory: pytest.TempPathFactory) -> Backup:
+    target = tmp_path_factory.mktemp("backup") / "backup.tar"
+    return create(original, target, with_secrets=True, report=ignore)
+
+
+def test_a_restored_home_has_the_same_tables_datasets_objects_and_secrets(
+    original: Home, backup: Backup, tmp_path: Path
+) -> None:
+    assert stat.S_IMODE(backup.path.stat().st_mode) == 0o600
+    assert [p.name for p in backup.path.parent.iterdir()] == ["backup.tar"]
+    home = Home(tmp_path / "restored")
+    restore(backup.path, home, objects_url=None, report=ignore)
+    assert list_files(home.objects) == [
+        name for name in list_files(original.objects) if b"unused" not in name[1]
+    ]
+    assert (home.secrets / "webhook").read_text() == "secret"
+    assert list_files(home.user_keys) == list_files(original.user_keys)
+    assert not list_files(home.task_keys)
+    assert ownership.read_home_id(home) != ownership.read_home_id(original)
+    ownership.check(home)
+    postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass)
+    try:
+        server = postgres.start()
+        with snapshot.connected(server) as (state, data):
+            found = contents.describe(state, data)
+            assert (found.datasets, found.tables) == (
+                backup.manifest.datasets,
+                backup.manifest.tables,
+            )
+            assert [(d.dataset, d.rows) for d in found.datasets] == [("ingest.blocks", 10)]
+            assert next(t.rows for t in found.tables if t.table == "hot") == 500
+    finally:
+        postgres.stop()
+
+
+def list_files(root: Path) -> list[tuple[str, bytes]]:
+    return [
+        (str(p.relative_to(root)), p.read_bytes()) for p in sorted(root.rglob("*")) if p.is_file()
+    ]
+
+
+def test_a_backup_without_secrets_has_no_file_of_the_home(original: Home, tmp_path: Path) -> None:
+    made = create(original, tmp_path / "plain", with_secrets=False, report=ignore)
+    assert not [e.name for e in made.manifest.files if e.name.startswith("home/")]
+    assert stat.S_IMODE((tmp_path / "plain").stat().st_mode) == 0o700
+
+
+def test_a_restore_refuses_a_home_that_is_not_empty(backup: Backup, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(HomeUnusable, match="is not empty"):
+        restore(backup.path, Home(tmp_path), objects_url=None, report=ignore)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_backup_refuses_a_target_that_exists(original: Home, tmp_path: Path) -> None:
+    (tmp_path / "there.tar").write_text("mine")
+    with pytest.raises(BackupUnusable, match=r"there\.tar exists"):
+        create(original, tmp_path / "there.tar", with_secrets=True, report=ignore)
+
+
+def test_a_damaged_file_is_named_and_leaves_an_empty_home(backup: Backup, tmp_path: Path) -> None:
+    unpacked = unpack(backup, tmp_path)
+    broken = next(unpacked.rglob("rows.parquet"))
+    broken.write_bytes(broken.read_bytes()[:-1] + b"?")
+    with pytest.raises(BackupUnusable, match=r"rows\.parquet differs from its checksum"):
+        restore(unpacked, Home(tmp_path / "home"), objects_url=None, report=ignore)
+    broken.unlink()
+    with pytest.raises(BackupUnusable, match=r"rows\.parquet is missing"):
+        restore(unpacked, Home(tmp_path / "home"), objects_url=None, report=ignore)
+    assert not list((tmp_path / "home").iterdir())
+
+
+def unpack(backup: Backup, directory: Path) -> Path:
+    with tarfile.open(backup.path) as tar:
+        tar.extractall(directory / "unpacked", filter="data")
+    return directory / "unpacked"
+
+
+def test_a_backup_of_a_newer_release_or_format_is_refused(backup: Backup, tmp_path: Path) -> None:
+    unpacked = unpack(backup, tmp_path)
+    text = json.loads((unpacked / "manifest.json").read_text())
+    for change, reason in (
+        ({"migrations": [*text["migrations"], "9999_future.sql"]}, "newer release"),
+        ({"format": 2}, "has format 2"),
+    ):
+        rewrite_manifest(unpacked, {**text, **change})
+        with pytest.raises(BackupUnusable, match=reason):
+            restore(unpacked, Home(tmp_path / "home"), objects_url=None, report=ignore)
+    (unpacked / "manifest.json").write_text(json.dumps(text) + " ")
+    with pytest.raises(BackupUnusable, match=r"manifest\.json is damaged"):
+        restore(unpacked, Home(tmp_path / "home"), objects_url=None, report=ignore)
+
+
+def rewrite_manifest(directory: Path, content: dict[str, object]) -> None:
+    text = json.dumps(content).encode()
+    (directory / "manifest.json").write_bytes(text)
+    (directory / "manifest.json.sha256").write_text(hashlib.sha256(text).hexdigest())
+
+
+def test_a_restore_finds_a_row_that_the_manifest_does_not_have(
+    backup: Backup, tmp_path: Path
+) -> None:
+    unpacked = unpack(backup, tmp_path)
+    text = json.loads((unpacked / "manifest.json").read_text())
+    text["tables"][-1]["rows"] += 1
+    rewrite_manifest(unpacked, text)
+    with pytest.raises(BackupUnusable, match="restored tables differ"):
+        restore(unpacked, Home(tmp_path / "home"), objects_url=None, report=ignore)
+
+
+def test_a_backup_fails_if_an_object_of_a_partition_is_missing(
+    original: Home, tmp_path: Path
+) -> None:
+    damaged = Home(tmp_path / "damaged")
+    shutil.copytree(original.path, damaged.path, symlinks=True)
+    marker = next(damaged.objects.rglob("_SUCCESS"))
+    (marker.parent / "rows.parquet").unlink()
+    with pytest.raises(BackupUnusable, match=r"lacks rows\.parquet"):
+        create(damaged, tmp_path / "backup", with_secrets=True, report=ignore)
+    assert [p.name for p in tmp_path.iterdir()] == ["damaged"]
+
+
+def test_a_home_with_an_unfinished_restore_does_not_start(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.restoring.mkdir(parents=True)
+    with pytest.raises(HomeUnusable, match="restore that has not ended"):
+        ownership.check(home)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def test_killing_a_worker_ends_its_jvm_and_causes_another_attempt_and_the_same_r
     stack.deploy("calm", tmp_path)
     stack.json("trigger", "calm", "request", "--range", f"0-{LAST_BLOCK}")
     wait_until_completed(stack, "calm")
+    begins = {
+        job: sorted(t["started_at"] for t in stack.tasks("calm") if t["job"] == job)
+        for job in ("ingest", "receivers")
+    }
+    # Jobs take turns: the first ranges pass through the whole DAG while others wait for ingest.
+    assert begins["receivers"][0] < begins["ingest"][-1]
 
     stack.deploy("disturbed", tmp_path)
     stack.json("trigger", "disturbed", "request", "--range", f"0-{LAST_BLOCK}")
@@ -62,6 +69,39 @@ def test_killing_a_worker_ends_its_jvm_and_causes_another_attempt_and_the_same_r
         calm, disturbed = stack.rows("calm", dataset), stack.rows("disturbed", dataset)
         assert calm, dataset
         assert calm == disturbed, dataset
+
+
+FOLLOWER = """
+name: tip
+jobs:
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    outputs: [hot_blocks]
+    config: {start_block: 390, poll_seconds: 0.1}
+"""
+
+
+def test_the_follower_of_a_killed_worker_runs_again_long_before_its_lease_ends(
+    stack: Stack, tmp_path: Path
+) -> None:
+    file = tmp_path / "tip.yaml"
+    file.write_text(FOLLOWER)
+    assert stack.trace("deploy", "--no-check", str(file)).returncode == 0
+
+    def running(attempt: int) -> bool:
+        tasks = stack.tasks("tip")
+        return [(t["status"], t["attempt"]) for t in tasks] == [("Running", attempt)]
+
+    eventually(lambda: running(1), "the follower runs")
+    os.kill(stack.service("worker").pid, signal.SIGKILL)
+    eventually(lambda: running(2), "the follower runs again")
+    task = stack.json("task", stack.tasks("tip")[0]["task_id"])
+    first = task["attempts"][0]
+    began, ended = (datetime.fromisoformat(first[name]) for name in ("started_at", "ended_at"))
+    assert first["cause"] == "worker_gone"
+    assert (ended - began).total_seconds() < 120  # its lease: heartbeat_timeout is 2 minutes
+    assert stack.trace("pause", "tip").returncode == 0  # the other tests need its processor time
 
 
 def test_the_example_notebook_runs_in_a_jupyter_kernel(

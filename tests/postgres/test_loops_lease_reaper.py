@@ -8,6 +8,8 @@ from datetime import timedelta
 import pytest
 
 from support.lifecycle import Attempt, Bench, run_behind_lock
+from support.waiting import eventually
+from trace_etl.dispatcher.loops.lease_reaper import LeaseReaper
 from trace_etl.queues.pgqueue import PgQueue
 
 
@@ -47,19 +49,68 @@ def test_a_silent_worker_that_still_listens_is_reported_as_lease_expired(one: Be
     assert "alive" in record["error_message"]
 
 
-@pytest.mark.parametrize(
-    ("has_listened", "cause"), [(True, "worker_gone"), (False, "lease_expired")]
-)
-def test_only_a_worker_that_has_listened_is_reported_as_gone(
-    one: Bench, has_listened: bool, cause: str
+def reaper_without_patience(bench: Bench) -> LeaseReaper:
+    return replace(bench.live.service.reaper, gone_after=0.0, lost_since={})
+
+
+def wait_until_lost(bench: Bench, worker: str) -> None:
+    queue = bench.live.service.reaper.queue
+    eventually(lambda: worker in bench.live.run(queue.lost_consumers), "the session has ended")
+
+
+def test_the_attempt_of_a_worker_that_disconnects_is_retried_before_its_lease_expires(
+    one: Bench,
 ) -> None:
-    attempt = claimed(one, f"dead-{has_listened}")
-    if has_listened:
-        with listening_worker(one, f"dead-{has_listened}"):
-            assert one.reap() == 0  # this pass sees the worker
+    attempt = claimed(one, "killed")
+    reaper = reaper_without_patience(one)
+    with listening_worker(one, "killed"):
+        assert one.live.run(reaper.reap_once) == 0
+    wait_until_lost(one, "killed")
+    patient = replace(reaper, gone_after=60.0, lost_since={})
+    assert one.live.run(patient.reap_once) == 0  # the worker may return
+    short = claimed(one, "killed")
+    one.let_lease_expire(short)
+    assert one.live.run(patient.reap_once) == 1  # a lease can be shorter
+    assert attempt_record(one, short)["cause"] == "worker_gone"
+    assert one.live.run(reaper.reap_once) == 1
+    row, record = one.row(attempt.task_id), attempt_record(one, attempt)
+    assert (row["status"], record["cause"]) == ("Failed", "worker_gone")
+    assert row["retry_at"] <= record["ended_at"]  # at once: the task is not to blame
+    one.live.run(one.live.service.retries.retry_once)
+    second = one.claimed(attempt.task_id)
+    assert second.number == 2
+    # The first attempt has lost its lease, if its worker still lives.
+    assert one.heartbeat(attempt).status_code == 409
+    assert one.complete(attempt, "Completed").status_code == 409
+    with listening_worker(one, "killed-again"):
+        one.rows("UPDATE tasks SET worker_id = 'killed-again' WHERE task_id = %s", second.task_id)
+    wait_until_lost(one, "killed-again")
+    assert one.live.run(reaper.reap_once) == 1
+    row, record = one.row(second.task_id), attempt_record(one, second)
+    assert row["retry_at"] - record["ended_at"] > timedelta(seconds=10)  # it may kill its workers
+
+
+def test_a_worker_that_never_listened_keeps_its_lease_until_it_expires(one: Bench) -> None:
+    attempt = claimed(one, "http-only")
+    reaper = reaper_without_patience(one)
+    assert one.live.run(reaper.reap_once) == 0
     one.let_lease_expire(attempt)
-    assert one.reap() == 1
-    assert attempt_record(one, attempt)["cause"] == cause
+    assert one.live.run(reaper.reap_once) == 1
+    assert attempt_record(one, attempt)["cause"] == "lease_expired"
+
+
+def test_an_outage_gives_lost_workers_time_to_return(
+    one: Bench, set_clock: Callable[[str], object]
+) -> None:
+    attempt = claimed(one, "returning")
+    reaper = reaper_without_patience(one)
+    with listening_worker(one, "returning"):
+        pass
+    wait_until_lost(one, "returning")
+    set_clock("60 s")
+    assert one.live.run(reaper.reap_once) == 0
+    assert one.live.run(reaper.reap_once) == 0  # for the length of the grace
+    assert one.heartbeat(attempt).status_code == 200
 
 
 @pytest.fixture

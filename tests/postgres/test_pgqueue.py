@@ -190,6 +190,53 @@ def test_urgent_messages_are_received_before_bulk_messages(
     assert [sorted(m.body["n"] for m in messages) for messages in taken] == [[1, 4, 5], [2, 3], []]
 
 
+def send_for(dsns: Dsns, group: str, numbers: range) -> None:
+    messages = [(QUEUE, {"n": f"{group}{n}"}) for n in numbers]
+    groups = [group] * len(messages)
+    produce(dsns.queue, lambda producer: producer.send(messages, groups=groups))
+
+
+def receive_names(consumer: PgConsumer, limit: int) -> list[str]:
+    """Receive and delete messages one by one, as a worker with one slot does."""
+    names: list[str] = []
+    for _ in range(limit):
+        message = receive_one(consumer)
+        names.append(message.body["n"])
+        consumer.delete(message)
+    return names
+
+
+def test_groups_take_turns_and_each_keeps_its_order(dsns: Dsns, consumer: PgConsumer) -> None:
+    send_for(dsns, "a", range(8))
+    assert receive_names(consumer, 2) == ["a0", "a1"]
+    send_for(dsns, "b", range(2))
+    assert receive_names(consumer, 4) == ["a2", "b0", "a3", "b1"]
+    # A group that comes late begins at the current turn: it gets no credit for the time before.
+    send_for(dsns, "c", range(3))
+    send_for(dsns, "b", range(2, 3))
+    assert receive_names(consumer, 8) == ["a4", "c0", "b2", "a5", "c1", "a6", "c2", "a7"]
+
+
+def test_a_consumer_that_disappears_is_lost_until_it_connects_again(dsns: Dsns) -> None:
+    def lost() -> set[str]:
+        return produce(dsns.queue, lambda producer: producer.lost_consumers())
+
+    name = uuid4().hex
+    consumer = PgQueue(dsns.queue).consumer([QUEUE], name)
+    consumer.stay_connected()
+    assert name not in lost()
+    consumer._listen().close()
+    eventually(lambda: name in lost(), "the session has ended")
+    successor = PgQueue(dsns.queue).consumer([QUEUE], uuid4().hex)
+    successor.stay_connected()
+    assert name in lost()  # another consumer does not hide it
+    consumer.stay_connected()
+    assert name not in lost()
+    for one in (consumer, successor):
+        one.close()
+    assert name not in lost()
+
+
 def test_the_depth_counts_visible_and_hidden_messages_separately(
     dsns: Dsns, consumer: PgConsumer
 ) -> None:

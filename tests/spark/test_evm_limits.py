@@ -55,6 +55,29 @@ def test_a_node_without_block_receipts_and_with_small_batches_is_read(
 
     node.before, node.after = before, after
     assert read(node.url, 12) == expected(chain, 0, 12)
+    # The limit is learned once: the next reader, with a batch of all its calls, is not refused.
+    node.requests.clear()
+    assert read(node.url, 12) == expected(chain, 0, 12)
+    assert max(len(calls) for calls in node.requests) <= limit
+
+
+def test_a_rate_limit_is_not_taken_for_a_limit_of_the_batch(
+    node: FaultyNode, chain: DevChain
+) -> None:
+    refused: list[int] = []
+
+    def before(calls: Calls) -> Reply | None:
+        if len(calls) > 1 and len(refused) < 2:
+            refused.append(len(calls))
+            error = {"code": -32005, "message": "too many requests per second"}
+            return Reply(200, orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error}))
+        return None
+
+    node.before = before
+    assert read(node.url, 12) == expected(chain, 0, 12)
+    node.requests.clear()
+    assert read(node.url, 12) == expected(chain, 0, 12)
+    assert max(len(calls) for calls in node.requests) == 10
 
 
 def test_text_ids_are_accepted(node: FaultyNode, chain: DevChain) -> None:

@@ -44,8 +44,17 @@ DO $$ BEGIN
         ALTER TABLE queue.messages ADD bulk boolean NOT NULL DEFAULT false;
     END IF;
 END $$;
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'queue.messages'::regclass
+                      AND attname = 'turn') THEN
+        ALTER TABLE queue.messages ADD group_key text, ADD turn bigint NOT NULL DEFAULT 0;
+        DROP INDEX IF EXISTS queue.messages_urgent;
+    END IF;
+END $$;
 -- Lets a worker find urgent messages behind a hundred thousand bulk messages of a rebuild.
-CREATE INDEX IF NOT EXISTS messages_urgent ON queue.messages (message_id) WHERE NOT bulk;
+CREATE INDEX IF NOT EXISTS messages_in_turn ON queue.messages (bulk, turn, message_id);
+CREATE INDEX IF NOT EXISTS messages_of_group ON queue.messages (group_key, bulk, turn)
+ WHERE group_key IS NOT NULL;
 -- A consumer is alive while the database session that it registered is open: the session ends
 -- with its process, even if the process is killed.
 CREATE TABLE IF NOT EXISTS queue.consumers (
@@ -55,6 +64,12 @@ CREATE TABLE IF NOT EXISTS queue.consumers (
     backend_start  timestamptz NOT NULL,
     PRIMARY KEY (queue, consumer_id)
 );
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'queue.consumers'::regclass
+                      AND attname = 'lost_at') THEN
+        ALTER TABLE queue.consumers ADD lost_at timestamptz;
+    END IF;
+END $$;
 CREATE OR REPLACE VIEW queue.live_consumers AS
 SELECT c.queue, c.consumer_id FROM queue.consumers c
   JOIN pg_stat_activity a ON a.pid = c.backend_pid AND a.backend_start = c.backend_start;
@@ -111,12 +126,27 @@ def _channel(queue: str) -> str:
     return f"queue_{queue}"
 
 
+# Groups take turns. The messages of a group have consecutive turns. They begin after the turn of the
+# group's last message, and not before the turn that is received next.
 _SEND = """
-WITH sent AS (
-    INSERT INTO queue.messages (queue, body, bulk)
-    SELECT q, b, %s FROM unnest(%s::text[], %s::jsonb[]) AS m (q, b)
+WITH sending AS MATERIALIZED (
+    SELECT q, b, g, n, row_number() OVER (PARTITION BY g ORDER BY n) AS place
+      FROM unnest(%(queues)s::text[], %(bodies)s::jsonb[], %(groups)s::text[])
+        WITH ORDINALITY AS m (q, b, g, n)
+), next AS (
+    SELECT coalesce((SELECT turn - 1 FROM queue.messages
+                      WHERE bulk = %(bulk)s AND turn > 0 AND visible_at <= now()
+                      ORDER BY turn LIMIT 1), 0) AS turn
+), begins AS MATERIALIZED (
+    SELECT g, greatest(next.turn, (SELECT max(m.turn) FROM queue.messages m
+                                    WHERE m.group_key = g AND m.bulk = %(bulk)s)) AS turn
+      FROM (SELECT DISTINCT g FROM sending WHERE g IS NOT NULL) groups CROSS JOIN next
+), sent AS (
+    INSERT INTO queue.messages (queue, body, bulk, group_key, turn)
+    SELECT s.q, s.b, %(bulk)s, s.g, coalesce(t.turn + s.place, 0)
+      FROM sending s LEFT JOIN begins t ON t.g = s.g ORDER BY s.n
 )
-SELECT pg_notify(c, '') FROM unnest(%s::text[]) AS c
+SELECT pg_notify(c, '') FROM unnest(%(channels)s::text[]) AS c
 """
 _DEPTH = """
 SELECT count(*) FILTER (WHERE visible_at <= now()),
@@ -125,6 +155,9 @@ SELECT count(*) FILTER (WHERE visible_at <= now()),
   FROM queue.messages WHERE queue = %s
 """
 _CONSUMERS = "SELECT consumer_id FROM queue.live_consumers WHERE queue = coalesce(%s, queue)"
+_LOST_CONSUMERS = """
+SELECT consumer_id FROM queue.consumers EXCEPT SELECT consumer_id FROM queue.live_consumers
+"""
 _CONNECTIONS = 4
 _Pool = AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]]
 
@@ -149,11 +182,21 @@ class PgProducer:
     _pool: _Pool
 
     async def send(
-        self, messages: Sequence[tuple[str, Mapping[str, Any]]], *, bulk: bool = False
+        self,
+        messages: Sequence[tuple[str, Mapping[str, Any]]],
+        *,
+        groups: Sequence[str | None] | None = None,
+        bulk: bool = False,
     ) -> None:
         queues = [queue for queue, _ in messages]
-        channels = [_channel(queue) for queue in sorted(set(queues))]
-        await self._execute(_SEND, (bulk, queues, [Jsonb(body) for _, body in messages], channels))
+        values = {
+            "queues": queues,
+            "bodies": [Jsonb(body) for _, body in messages],
+            "groups": list(groups) if groups is not None else [None] * len(messages),
+            "bulk": bulk,
+            "channels": [_channel(queue) for queue in sorted(set(queues))],
+        }
+        await self._execute(_SEND, values)
 
     async def depth(self, queue: str) -> QueueDepth:
         return QueueDepth(*(await self._execute(_DEPTH, (queue,)))[0])
@@ -161,8 +204,11 @@ class PgProducer:
     async def consumers(self, queue: str | None = None) -> set[str]:
         return {row[0] for row in await self._execute(_CONSUMERS, (queue,))}
 
+    async def lost_consumers(self) -> set[str]:
+        return {row[0] for row in await self._execute(_LOST_CONSUMERS, ())}
+
     async def _execute(
-        self, query: LiteralString, values: tuple[Any, ...]
+        self, query: LiteralString, values: tuple[Any, ...] | Mapping[str, Any]
     ) -> list[tuple[Any, ...]]:
         """Run one statement. It must be safe to repeat: its answer may get lost.
 
@@ -186,11 +232,11 @@ _RECEIVE = """
 WITH urgent AS MATERIALIZED (
     SELECT message_id FROM queue.messages
      WHERE queue = ANY(%(queues)s::text[]) AND visible_at <= now() AND NOT bulk
-     ORDER BY message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+     ORDER BY turn, message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), rest AS MATERIALIZED (
     SELECT message_id FROM queue.messages
      WHERE queue = ANY(%(queues)s::text[]) AND visible_at <= now() AND bulk
-     ORDER BY message_id LIMIT %(limit)s - (SELECT count(*) FROM urgent) FOR UPDATE SKIP LOCKED
+     ORDER BY turn, message_id LIMIT %(limit)s - (SELECT count(*) FROM urgent) FOR UPDATE SKIP LOCKED
 ), next AS (
     SELECT message_id FROM urgent UNION ALL SELECT message_id FROM rest
 )
@@ -215,11 +261,16 @@ INSERT INTO queue.consumers (queue, consumer_id, backend_pid, backend_start)
 SELECT q, %(consumer_id)s, pid, backend_start
   FROM unnest(%(queues)s::text[]) q, pg_stat_activity WHERE pid = pg_backend_pid()
 ON CONFLICT (queue, consumer_id) DO UPDATE
-   SET backend_pid = EXCLUDED.backend_pid, backend_start = EXCLUDED.backend_start
+   SET backend_pid = EXCLUDED.backend_pid, backend_start = EXCLUDED.backend_start, lost_at = NULL
 """
-_UNREGISTER_DEAD = """
-DELETE FROM queue.consumers c
- WHERE NOT EXISTS (SELECT FROM queue.live_consumers l WHERE l.consumer_id = c.consumer_id)
+# A lost consumer is listed for a day: the leases of its tasks end earlier.
+_FORGET_LOST = """
+WITH lost AS (
+    UPDATE queue.consumers c SET lost_at = now()
+     WHERE lost_at IS NULL
+       AND NOT EXISTS (SELECT FROM queue.live_consumers l WHERE l.consumer_id = c.consumer_id)
+)
+DELETE FROM queue.consumers WHERE lost_at < now() - interval '1 day'
 """
 _UNREGISTER = "DELETE FROM queue.consumers WHERE consumer_id = %s"
 # A message whose visibility timeout ends is not announced: a waiting consumer polls for it.
@@ -258,6 +309,10 @@ class PgConsumer:
                 if messages or seconds_left <= 0 or (stop is not None and stop.is_set()):
                     return messages
                 self._wait(min(seconds_left, _POLL_SECONDS), stop)
+
+    def stay_connected(self) -> None:
+        with _raise_unavailable():
+            self._listen().execute("SELECT")
 
     def extend(self, message: Message, visibility: timedelta) -> None:
         self._settle(_EXTEND, visibility, *_parse_receipt(message))
@@ -306,7 +361,7 @@ class PgConsumer:
             conn = self._connect()
             for queue in self._queues:
                 conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_channel(queue))))
-            conn.execute(_UNREGISTER_DEAD)
+            conn.execute(_FORGET_LOST)
             values = {"consumer_id": self._consumer_id, "queues": self._queues}
             conn.execute(_REGISTER, values)
             self._listening = conn

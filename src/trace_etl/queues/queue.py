@@ -63,15 +63,30 @@ class QueueProducer(Protocol):
     """The sending and observing side. Every method raises QueueUnavailable."""
 
     async def send(
-        self, messages: Sequence[tuple[str, Mapping[str, Any]]], *, bulk: bool = False
+        self,
+        messages: Sequence[tuple[str, Mapping[str, Any]]],
+        *,
+        groups: Sequence[str | None] | None = None,
+        bulk: bool = False,
     ) -> None:
-        """Send (queue, body) pairs. Consumers receive `bulk` messages after all others."""
+        """Send (queue, body) pairs. Consumers receive `bulk` messages after all others.
+
+        Messages of different groups are received in turns, those of one group in order, as far as
+        the queue service supports it. `groups` has the group of each message.
+        """
         ...
 
     async def depth(self, queue: str) -> QueueDepth: ...
 
     async def consumers(self, queue: str | None = None) -> set[str] | None:
         """List the ids of the connected consumers of one queue, or of all queues.
+
+        None means that this queue service does not know its consumers.
+        """
+        ...
+
+    async def lost_consumers(self) -> set[str] | None:
+        """List the ids of consumers that disconnected without `close`, for at least an hour.
 
         None means that this queue service does not know its consumers.
         """
@@ -94,6 +109,10 @@ class QueueConsumer(Protocol):
         If there are none, wait up to `wait` for the first one, or until `stop` is set. Only one
         thread may wait at a time.
         """
+        ...
+
+    def stay_connected(self) -> None:
+        """Connect again if the connection broke. A consumer that does not receive calls this often."""
         ...
 
     def extend(self, message: Message, visibility: timedelta) -> None:

@@ -65,7 +65,8 @@ class Slots:
         self._endless.shutdown(wait=True)
 
     def _process_next(self) -> None:
-        if not self._free.acquire(timeout=0.5):
+        if not self._free.acquire(timeout=1.0):
+            self._consumer.stay_connected()  # a worker without a connection counts as gone
             return
         self._free.release()
         for message in self._consumer.receive(

@@ -1,5 +1,6 @@
-"""End attempts whose lease expired or whose deadline passed, and record the cause."""
+"""End attempts whose lease expired, whose deadline passed or whose worker is gone. Record the cause."""
 
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -20,7 +21,8 @@ INTERVAL = 1.0  # seconds between passes
 # A shorter gap cannot be told from the time between two passes. A lease is extended every quarter of its
 # length, so only leases below 2 s can expire in such a gap. The attempt then runs again; no rows are lost.
 _TOLERANCE = timedelta(seconds=1.5 * INTERVAL)
-_MAX_KNOWN_WORKERS = 10_000
+# A worker is gone after this time without a connection to its queue: a broken connection is replaced sooner.
+_GONE_AFTER = 4.0
 
 
 @dataclass(frozen=True)
@@ -31,26 +33,30 @@ class LeaseReaper:
     batch_size: int
     grace: timedelta
     """Time for heartbeats after an outage before a lease may expire."""
-    known_workers: set[str] = field(default_factory=set[str])
-    """Workers that were connected to a queue in an earlier pass."""
+    gone_after: float = _GONE_AFTER
+    lost_since: dict[str, float] = field(default_factory=dict[str, float])
+    """Workers that are disconnected from their queues, and since when."""
 
     async def reap_once(self) -> int:
-        """Fail one bounded batch of attempts whose lease expired. Safe on every replica at once.
+        """Fail one bounded batch of attempts whose lease expired or whose worker is gone.
 
-        An outage, in which no Dispatcher could record heartbeats, extends all leases.
+        Safe on every replica at once. An outage, in which no Dispatcher could record heartbeats,
+        extends all leases.
         """
         gone = await self._find_gone_workers()
         async with transaction(self.pool) as conn:
             outage = await leases.extend_by_outage(conn, tolerance=_TOLERANCE, grace=self.grace)
-            expired = await leases.lock_expired(conn, limit=self.batch_size)
-            causes = [(task, _find_cause(task, gone)) for task in expired]
+            if outage is not None:
+                gone = self._restart_waiting()  # workers may have been unable to connect, too
+            expired = await leases.lock_expired(conn, limit=self.batch_size, gone=gone)
+            causes = [(task, self._find_cause(task)) for task in expired]
             for task, cause in causes:
                 await leases.reap(
                     conn,
                     task,
                     cause=cause,
                     message=_message(task, cause),
-                    retry_after=retry_delay(task.attempt, self.retry, retryable=True),
+                    retry_after=self._choose_delay(task, cause),
                 )
         if outage is not None and outage[1]:
             seconds = round(outage[0].total_seconds(), 1)
@@ -68,34 +74,44 @@ class LeaseReaper:
         async with self.pool.connection() as conn:
             return await leases.next_expiry(conn)
 
+    def _find_cause(self, task: ExpiredAttempt) -> Cause:
+        if task.past_deadline:
+            return Cause.HARD_TIMEOUT
+        # The lease may be shorter than the time after which a worker counts as gone.
+        return Cause.WORKER_GONE if task.worker_id in self.lost_since else Cause.LEASE_EXPIRED
+
+    def _choose_delay(self, task: ExpiredAttempt, cause: Cause) -> timedelta | None:
+        """Retry at once after the first loss of a worker. The task itself may be what kills workers."""
+        if cause == Cause.WORKER_GONE and task.attempt == 1:
+            return timedelta(0)
+        return retry_delay(task.attempt, self.retry, retryable=True)
+
     async def _find_gone_workers(self) -> set[str]:
-        """List the workers that were connected to a queue and are disconnected now.
+        """List the workers that have been disconnected from their queues for some time.
 
         A worker that only uses HTTP never connects to a queue, so it is never in the list.
         """
         try:
-            connected = await self.queue.consumers()
+            lost = await self.queue.lost_consumers()
         except QueueUnavailable as error:
             _log.warning("queue_unavailable", error=repr(error))
-            return set()
-        if connected is None:  # the queue service does not know its consumers
-            return set()
-        gone = self.known_workers - connected
-        if len(gone) > _MAX_KNOWN_WORKERS:
-            self.known_workers.clear()
-        self.known_workers.update(connected)
-        return gone
+            return self._restart_waiting()
+        now = time.monotonic()
+        since = {worker: self.lost_since.get(worker, now) for worker in lost or ()}
+        self.lost_since.clear()
+        self.lost_since.update(since)
+        return {worker for worker, moment in since.items() if now - moment >= self.gone_after}
 
-
-def _find_cause(task: ExpiredAttempt, gone: set[str]) -> Cause:
-    if task.past_deadline:
-        return Cause.HARD_TIMEOUT
-    return Cause.WORKER_GONE if task.worker_id in gone else Cause.LEASE_EXPIRED
+    def _restart_waiting(self) -> set[str]:
+        """Give the workers the grace of an outage to connect again."""
+        later = time.monotonic() + self.grace.total_seconds()
+        self.lost_since.update(dict.fromkeys(self.lost_since, later))
+        return set()
 
 
 def _message(task: ExpiredAttempt, cause: Cause) -> str:
     if cause == Cause.HARD_TIMEOUT:
         return "the attempt ran longer than the job's timeout"
     if cause == Cause.WORKER_GONE:
-        return f"worker {task.worker_id} disconnected and its lease expired"
+        return f"worker {task.worker_id} disconnected from its queue and did not return"
     return f"worker {task.worker_id} sent no heartbeat before its lease expired"

@@ -120,7 +120,9 @@ class OutboxPublisher:
         for bulk in (False, True):
             if group := [i for i in rows if i.bulk is bulk]:
                 messages = [(i.target, {"task_id": str(i.subject)}) for i in group]
-                await self.queue.send(messages, bulk=bulk)
+                # Jobs take turns: work downstream starts before the last task upstream.
+                jobs = [str(i.job_id) if i.job_id else None for i in group]
+                await self.queue.send(messages, groups=jobs, bulk=bulk)
         await self._delete_performed(rows)
 
     async def _send_buffer_messages(self, rows: list[LeasedRow]) -> None:

@@ -16,6 +16,9 @@ _METHOD_NOT_FOUND = -32601
 # Some nodes report an unknown method with another code.
 _OTHER_CODES = (-32600, -32000, -32004)
 _NO_METHOD = re.compile(r"method.*(not (found|supported|available|allowed)|does not exist)", re.I)
+# How nodes refuse a whole batch because of its length.
+_BATCH_LIMIT = re.compile(r"batch|too (large|many|big|long)|size limit|invalid request", re.I)
+_RATE_LIMIT = re.compile(r"per second|rate|too many requests", re.I)
 _FINAL_CODES = (-32600, _METHOD_NOT_FOUND, -32602)  # an invalid request: a retry cannot help
 
 
@@ -48,12 +51,15 @@ class RpcFailure(Exception):
         retryable: bool = True,
         splittable: bool = True,
         retry_after: float | None = None,
+        is_batch_limit: bool = False,
     ) -> None:
         super().__init__(text)
         self.kind = kind
         self.retryable = retryable
         self.splittable = splittable
         self.retry_after = retry_after
+        self.is_batch_limit = is_batch_limit
+        """Whether the node accepts only smaller batches."""
 
 
 def encode_calls(calls: Sequence[RpcCall]) -> bytes:
@@ -90,7 +96,12 @@ def read_values(body: bytes, calls: Sequence[RpcCall], label: str) -> list[Any]:
     items = cast("list[dict[str, Any]]", content if isinstance(content, list) else [content])
     if len(items) == 1 and len(calls) > 1 and items[0].get("error"):
         _, text = _describe_error(items[0]["error"])
-        raise RpcFailure(RpcRefused, f"a batch of {len(calls)} calls at {label}: {text}")
+        is_limit = bool(_BATCH_LIMIT.search(text)) and not _RATE_LIMIT.search(text)
+        raise RpcFailure(
+            RpcRefused,
+            f"a batch of {len(calls)} calls at {label}: {text}",
+            is_batch_limit=is_limit,
+        )
     return _sort_results(items, calls, label)
 
 

@@ -11,7 +11,7 @@ from trace_etl.policy.retry import Backoff
 from trace_etl.spark.errors import RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.answers import RpcCall, RpcFailure, encode_calls, read_columns, read_values
 from trace_etl.spark.evm.endpoint import Endpoint, RpcResponse
-from trace_etl.spark.evm.set_aside import SET_ASIDE
+from trace_etl.spark.evm.set_aside import BATCH_LIMITS, SET_ASIDE
 
 _MAX_WAIT = 10.0
 _FINAL_STATUSES = (400, 401, 403, 404, 405)
@@ -88,6 +88,9 @@ class RpcClient:
     def _send_batch(self, calls: Sequence[RpcCall], read: _Read, tries: int) -> list[Any]:
         """Send the calls, in several parts if needed, and return the parsed parts in order."""
         endpoint = self._choose_endpoint()
+        limit = BATCH_LIMITS.find(endpoint.url) or len(calls)
+        if len(calls) > limit:
+            return self._send_parts(calls, read, tries, limit)
         try:
             parsed = read(self._send(endpoint, calls), calls, endpoint.label)
             self.answered.add(endpoint)
@@ -100,14 +103,21 @@ class RpcClient:
                 tried = f" (after {self._tries} tries)" if failure.retryable else ""
                 raise failure.kind(f"{failure}{tried}; check the RPC endpoint") from failure
             self._turn += 1
-            wait = self._backoff.seconds(self._tries - tries + 1)
-            self._stopping.wait(min(max(wait, failure.retry_after or 0.0), _MAX_WAIT))
+            if must_split and failure.is_batch_limit:
+                BATCH_LIMITS.lower(endpoint.url, len(calls) // 2)
+            else:
+                wait = self._backoff.seconds(self._tries - tries + 1)
+                self._stopping.wait(min(max(wait, failure.retry_after or 0.0), _MAX_WAIT))
         if not must_split:
             return self._send_batch(calls, read, tries - 1)
         # A smaller batch is another request, not another try: halving must not use up the tries.
-        middle = len(calls) // 2
-        halves = calls[:middle], calls[middle:]
-        return [part for half in halves for part in self._send_batch(half, read, tries)]
+        return self._send_parts(calls, read, tries, (len(calls) + 1) // 2)
+
+    def _send_parts(
+        self, calls: Sequence[RpcCall], read: _Read, tries: int, size: int
+    ) -> list[Any]:
+        parts = [calls[start : start + size] for start in range(0, len(calls), size)]
+        return [result for part in parts for result in self._send_batch(part, read, tries)]
 
     def _send(self, endpoint: Endpoint, calls: Sequence[RpcCall]) -> bytes:
         where = f"{calls[0]} at {endpoint.label}"
@@ -134,4 +144,5 @@ def _check_status(response: RpcResponse, where: str, call_count: int) -> None:
             f"{where}: HTTP {status}",
             retryable=retryable,
             retry_after=response.retry_after,
+            is_batch_limit=status in (400, 413),
         )

@@ -1,4 +1,4 @@
-"""Endpoints whose answers contradicted a header: other endpoints of the pool are asked first."""
+"""What this process learned about endpoints: which to avoid, and how many calls a batch may have."""
 
 import time
 from threading import Lock
@@ -23,3 +23,27 @@ class SetAsideEndpoints:
 
 
 SET_ASIDE = SetAsideEndpoints()
+
+
+class BatchLimits:
+    """The largest batch that each URL accepts, learned from refusals. One per process."""
+
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
+        self._limits: dict[str, tuple[int, float]] = {}
+        self._lock = Lock()
+
+    def lower(self, url: str, limit: int) -> None:
+        """Record a smaller limit. It is forgotten after some time: the endpoint may have changed."""
+        with self._lock:
+            known = self.find(url)
+            if known is None or limit < known:
+                self._limits[url] = limit, time.monotonic() + self._seconds
+
+    def find(self, url: str) -> int | None:
+        """Return the limit; None if there is none or it is unknown."""
+        limit, until = self._limits.get(url, (None, 0.0))
+        return limit if until > time.monotonic() else None
+
+
+BATCH_LIMITS = BatchLimits()

@@ -159,7 +159,7 @@ WITH event AS (
     INSERT INTO deferred_events (event_id, job_id, bulk)
     SELECT event_id, job_id, bulk FROM wanted WHERE is_paused ON CONFLICT DO NOTHING
 ), created AS (
-    SELECT task_id, runtime, bulk FROM insert_tasks(ARRAY(
+    SELECT task_id, runtime, bulk, job_id FROM insert_tasks(ARRAY(
            SELECT new_task(
                       org_id, job_id, revision_id, runtime, bulk, dedupe_key, max_attempts,
                       max_concurrency, timeout_seconds, heartbeat_timeout_seconds, dataset_uuid,
@@ -173,9 +173,10 @@ WITH event AS (
 ), performed AS (
     DELETE FROM outbox WHERE outbox_id = ANY(%(performed)s::bigint[])
 )
-SELECT subject AS task_id, outbox_id, target, NULL AS bulk FROM woken WHERE kind = 'wake_up'
+SELECT subject AS task_id, outbox_id, target, NULL AS bulk, NULL AS job_id
+  FROM woken WHERE kind = 'wake_up'
  UNION ALL
-SELECT task_id, NULL, NULL, bulk FROM created
+SELECT task_id, NULL, NULL, bulk, job_id FROM created
 """
 
 
@@ -206,10 +207,10 @@ async def route(
         "tries": 1 if hold else 0,
     }
     rows = await (await conn.execute(_ROUTE, values)).fetchall()
-    created = {task_id: bulk for task_id, outbox_id, _, bulk in rows if outbox_id is None}
+    created = {task_id: kind for task_id, outbox_id, _, *kind in rows if outbox_id is None}
     wake_ups = [
-        LeasedRow(outbox_id, "wake_up", target, task_id, None, 1, created[task_id])
-        for task_id, outbox_id, target, _ in rows
+        LeasedRow(outbox_id, "wake_up", target, task_id, None, 1, *created[task_id])
+        for task_id, outbox_id, target, *_ in rows
         if outbox_id is not None
     ]
     return RoutedEvents(list(created), sorted(wake_ups, key=lambda row: row.outbox_id))

@@ -23,6 +23,8 @@ class LeasedRow:
     tries: int
     bulk: bool
     """Whether this is the wake-up of a bulk task."""
+    job_id: UUID | None = None
+    """The job of the task that this wakes up."""
 
 
 # The commit does not wait for the disk: if a crash undoes it, the side effects are performed once more.
@@ -36,10 +38,10 @@ WITH due AS (
       FROM due WHERE o.outbox_id = due.outbox_id
     RETURNING o.*
 )
-SELECT outbox_id, kind, target, subject, body, tries,
-       kind = 'wake_up' AND coalesce(
-           (SELECT t.bulk FROM tasks t WHERE t.task_id = subject), false) AS bulk
+SELECT outbox_id, kind, target, subject, body, tries, coalesce(t.bulk, false) AS bulk, t.job_id
   FROM leased CROSS JOIN (SELECT set_config('synchronous_commit', 'off', true)) no_wait
+  LEFT JOIN LATERAL (
+       SELECT bulk, job_id FROM tasks WHERE kind = 'wake_up' AND task_id = subject) t ON true
 """
 
 

@@ -1,5 +1,6 @@
 """Extend leases, end expired attempts, and start the next attempts."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -117,7 +118,7 @@ async def extend_by_outage(
 
 @dataclass(frozen=True)
 class ExpiredAttempt:
-    """A Running attempt whose lease or deadline has passed."""
+    """A Running attempt whose lease or deadline has passed, or whose worker is gone."""
 
     task_id: UUID
     attempt: int
@@ -137,12 +138,23 @@ SELECT task_id, attempt, worker_id, true AS past_deadline, cancel_requested
  ORDER BY deadline_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 
+_LOCK_GONE = """
+SELECT task_id, attempt, worker_id, false AS past_deadline, cancel_requested
+  FROM tasks WHERE status = 'Running' AND lease_expires_at >= now() AND worker_id = ANY(%(gone)s)
+   AND (deadline_at IS NULL OR deadline_at >= now())
+ ORDER BY lease_expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
 
-async def lock_expired(conn: Conn, *, limit: int) -> list[ExpiredAttempt]:
-    """Lock attempts whose lease or deadline has passed, until commit."""
+
+async def lock_expired(
+    conn: Conn, *, limit: int, gone: Collection[str] = ()
+) -> list[ExpiredAttempt]:
+    """Lock attempts whose lease or deadline has passed, and those of `gone` workers, until commit."""
     expired: list[ExpiredAttempt] = []
-    for query in (_LOCK_EXPIRED, _LOCK_OVERDUE):
-        expired += await fetch_all(conn, ExpiredAttempt, query, {"limit": limit})
+    values = {"limit": limit, "gone": list(gone)}
+    for query in (_LOCK_EXPIRED, _LOCK_OVERDUE, _LOCK_GONE):
+        if gone or query is not _LOCK_GONE:
+            expired += await fetch_all(conn, ExpiredAttempt, query, values)
     return expired
 
 

@@ -14,7 +14,7 @@ export UV_SYSTEM_CERTS ?= 1
 # Some images set it. The tests start hundreds of processes, and each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-chain test-cluster test-peers test-s3 test-all packages prepared check format \
+.PHONY: help demo test test-chain test-cluster test-peers test-liars test-s3 test-all packages prepared check format \
   bench reference lock clean
 
 help: ## List the targets
@@ -34,6 +34,9 @@ test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalo
 
 test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the tools people use today (needs Python 3.11)
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)
+
+test-liars: $(VENV)/.bench $(VENV)/.prepared $(VENV)/ethereum-etl/.installed ## Lie to Trace, cryo and ethereum-etl, and print who wrote wrong rows
+	TRACE_TEST_PEERS=1 $(BIN)/pytest -n 0 -s tests/liars $(TESTS)
 
 test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the tests against a server of S3, IAM and STS
 	$(BIN)/pytest -n 0 tests/aws $(TESTS)

@@ -40,6 +40,7 @@ class Recording:
     def __init__(self, chain_id: int, blocks: Sequence[BlockJson]) -> None:
         self.chain_id = chain_id
         self.head = blocks[-1].number
+        self.finality_depth = 0
         self._first = blocks[0].number
         self._blocks = blocks
         self._by_hash = {orjson.loads(block.fields + b"}")["hash"]: block for block in blocks}

@@ -119,6 +119,21 @@ def test_a_task_is_attempted_at_most_max_attempts_times(shared: Bench) -> None:
     assert [r["attempt"] for r in ended_attempts(shared, attempt)] == [1, 2]
 
 
+def test_a_premature_attempt_does_not_count(shared: Bench) -> None:
+    attempt = shared.attempt("max_attempts: 1")
+    for number in (2, 3):
+        shared.complete(attempt, "Failed", error_code="not_final", premature=True)
+        assert shared.row(attempt.task_id)["retry_at"] is not None
+        attempt = shared.next_attempt(attempt)
+        assert attempt.number == number
+    shared.complete(attempt, "Failed")
+    row = shared.row(attempt.task_id)
+    assert (row["status"], row["retry_at"]) == ("Failed", None)
+    final = shared.attempt("max_attempts: 1")
+    shared.complete(final, "Failed", premature=True, retryable=False)
+    assert shared.row(final.task_id)["retry_at"] is None
+
+
 def test_a_canceled_attempt_ends_the_task(shared: Bench) -> None:
     attempt = shared.attempt()
     shared.cancel(attempt.task_id)

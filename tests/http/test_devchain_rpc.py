@@ -17,7 +17,7 @@ Call = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    with start_server(DevChain(seed=7, length=LENGTH)) as running:
+    with start_server(DevChain(seed=7, length=LENGTH, initial=LENGTH)) as running:
         yield running
 
 
@@ -35,7 +35,7 @@ def call(server: RunningServer, client: httpx.Client) -> Call:
 @pytest.fixture
 def moving(client: httpx.Client) -> Iterator[Call]:
     """A chain that the test may change."""
-    with start_server(DevChain(seed=7, length=100)) as running:
+    with start_server(DevChain(seed=7, length=100, initial=100)) as running:
         yield _caller(running, client)
 
 
@@ -78,9 +78,14 @@ def test_a_block_is_found_by_number_and_by_tag(call: Call, tag: str, number: int
     assert call("eth_getBlockByNumber", tag, False)["number"] == hex(number)
 
 
-def test_finality_never_falls_below_the_genesis(moving: Call) -> None:
-    with start_server(DevChain(seed=7, length=5)) as running, httpx.Client() as http:
-        assert _caller(running, http)("eth_getBlockByNumber", "finalized", False)["number"] == "0x0"
+def test_a_chain_that_is_complete_is_final_and_one_that_grows_is_final_at_some_depth(
+    moving: Call,
+) -> None:
+    for initial, final in ((5, "0x0"), (None, "0x4")):
+        chain = DevChain(seed=7, length=5, initial=initial)
+        with start_server(chain) as running, httpx.Client() as http:
+            block = _caller(running, http)("eth_getBlockByNumber", "finalized", False)
+            assert block["number"] == final
     assert moving("eth_getBlockByNumber", "finalized", False)["number"] == hex(99 - 64)
 
 

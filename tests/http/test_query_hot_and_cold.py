@@ -129,9 +129,26 @@ def test_queries_see_each_block_once_while_blocks_move_to_files(chain: FollowedC
 
 def test_a_hot_part_with_other_columns_is_refused(chain: FollowedChain) -> None:
     chain.follow(0, 9)
-    chain.warehouse.commit("blocks", 0, 4, pa.table({"block_number": [1]}), schema=COLUMNS[:1])
+    other = [COLUMNS[0], {"name": "other", "type": "bigint"}]
+    part = pa.table({"block_number": [1], "other": [1]})
+    chain.warehouse.commit("blocks", 0, 4, part, schema=other)
     problem = chain.query.refusal("SELECT * FROM blocks")
     assert "do not have the same columns" in problem["detail"]
+
+
+def test_partitions_with_more_columns_leave_nulls_in_the_others(chain: FollowedChain) -> None:
+    chain.follow(10, 12)
+    chain.compact(0, 4, trim=False)
+    more = rows(5, 9).append_column("size", pa.array([7] * 5, pa.int64()))
+    schema = [*COLUMNS, {"name": "size", "type": "bigint"}]
+    chain.warehouse.commit("blocks", 5, 9, more, schema=schema)
+    empty = more.slice(0, 0).append_column("late", pa.array([], pa.int64()))
+    chain.warehouse.commit(
+        "blocks", 20, 24, empty, schema=[*schema, {"name": "late", "type": "bigint"}]
+    )
+    answer = chain.query.ask("SELECT block_number, size, late FROM blocks ORDER BY 1")
+    sizes = [None] * 5 + [7] * 5 + [None] * 3
+    assert answer["rows"] == [[n, size, None] for n, size in enumerate(sizes)]
 
 
 def test_adjacent_partitions_cover_one_range_of_blocks() -> None:

@@ -28,8 +28,8 @@ from trace_etl.objects.errors import StorageFull, StorageUnwritable
 from trace_etl.proof.content_hash import hash_rows
 from trace_etl.spark.errors import (
     BadTask,
-    ChainMismatch,
     InputMissing,
+    NotFinal,
     RpcUnreachable,
 )
 from trace_etl.spark.io import inputs, parquet
@@ -193,7 +193,7 @@ def test_an_unreachable_node_is_named_and_nothing_is_committed(
 ) -> None:
     pools["dead"] = ("http://127.0.0.1:9/secretkey",)
     payload = ingest(0, 9, pool="dead")
-    with pytest.raises(RpcUnreachable, match=r"eth_chainId at 127\.0\.0\.1:9") as caught:
+    with pytest.raises(RpcUnreachable, match=r"of finalized at 127\.0\.0\.1:9") as caught:
         runner.run(payload)
     assert caught.value.retryable and "secretkey" not in str(caught.value)
     assert not list(directory(objects, payload, "blocks").rglob("*"))
@@ -201,8 +201,9 @@ def test_an_unreachable_node_is_named_and_nothing_is_committed(
 
 def test_a_chain_shorter_than_the_range_commits_nothing(runner: SparkRunner, objects: Path) -> None:
     payload = ingest(50, 69)
-    with pytest.raises(ChainMismatch, match="block 60"):
+    with pytest.raises(NotFinal, match=r"block 69 is not final yet: .* reports block 59") as caught:
         runner.run(payload)
+    assert caught.value.retryable and caught.value.is_premature
     for name in TABLES:
         path = directory(objects, payload, name)
         assert not path.exists() or list(path.iterdir()) == []
@@ -247,7 +248,7 @@ def test_a_storage_location_outside_the_bucket_is_refused(
 
 
 def test_a_failed_task_does_not_affect_the_next_one(runner: SparkRunner, objects: Path) -> None:
-    with pytest.raises(ChainMismatch):
+    with pytest.raises(NotFinal):
         runner.run(ingest(59, 60))
     payload = select("SELECT 1 AS one")
     runner.run(payload)

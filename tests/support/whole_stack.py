@@ -12,6 +12,7 @@ from typing import Any
 from support.waiting import eventually
 from trace_etl.cli.client import StackClient
 from trace_etl.client import stack_client
+from trace_etl.devtools.devchain.chain.blocks import FINALITY_DEPTH
 from trace_etl.devtools.devchain.chain.devchain import DevChain
 from trace_etl.devtools.devchain.rpc.server import RunningServer, start_server
 from trace_etl.lite import stack as lite
@@ -52,7 +53,9 @@ class Stack:
             **os.environ,
             "TRACE_HOME": str(self.home),
             "TRACE_RETRY_INITIAL": "PT1S",
-            "PYTHONPATH": str(_INSIDE),
+            "PYTHONPATH": os.pathsep.join(
+                [str(_INSIDE), *os.environ.get("PYTHONPATH", "").split()]
+            ),
         }
         return subprocess.run([*_TRACE, *words], capture_output=True, text=True, env=environment)
 
@@ -105,13 +108,19 @@ def wait_until_completed(stack: Stack, name: str) -> None:
 
 
 @contextmanager
-def running_stack(home: Path) -> Generator[Stack]:
-    """Start a stack on a development chain, and remove it at the end of the block."""
-    chain = DevChain(seed=11, length=LAST_BLOCK + 1)
+def running_stack(home: Path, *rpc_urls: str) -> Generator[Stack]:
+    """Start a stack on a development chain, and remove it at the end of the block.
+
+    `rpc_urls` are further endpoints, as NAME=URL.
+    """
+    # The tests ingest up to the finalized block, and may replace the blocks after it.
+    length = LAST_BLOCK + 1 + FINALITY_DEPTH
+    chain = DevChain(seed=11, length=length, initial=length)
     with start_server(chain, "127.0.0.1", 0) as server:
         made = Stack(home, chain, server)
         try:
-            started = made.trace("up", "--detach", "--rpc-url", server.url)
+            urls = [word for url in (server.url, *rpc_urls) for word in ("--rpc-url", url)]
+            started = made.trace("up", "--detach", *urls)
             assert started.returncode == 0, started.stderr
             yield made
         finally:

@@ -72,3 +72,35 @@ def test_an_archive_with_very_few_rows_is_a_valid_file(tmp_path: Path, count: in
     rows = _rows().slice(0, count)
     stored = pq.read_table(write_file(tmp_path / "few.parquet", rows, is_archive=True))
     assert stored.num_rows == count and stored.schema.names == rows.schema.names
+
+
+def test_files_have_field_ids_page_indexes_sort_order_and_dictionaries(tmp_path: Path) -> None:
+    rows = _rows()
+    store = FileStore(tmp_path)
+    for name, columns in (("a", rows.column_names), ("b", ["address", "block_number"])):
+        part = rows.select(columns)
+        with open_parquet_file(
+            store, f"{name}.parquet", part.schema, sorted_by=["block_number"]
+        ) as file:
+            for batch in part.to_batches():
+                file.write(batch)
+            file.finish()
+    first, second = (pq.ParquetFile(tmp_path / f"{name}.parquet") for name in "ab")
+
+    def field_ids(file: Any) -> dict[str, bytes]:
+        return {f.name: f.metadata[b"PARQUET:field_id"] for f in file.schema_arrow}
+
+    ids = field_ids(first)
+    assert len(set(ids.values())) == len(rows.column_names)
+    # A column has the same id whichever other columns a file has, and in whatever order.
+    assert field_ids(second).items() <= ids.items()
+    assert ids["block_number"] == b"1597917663", "table formats may already use this id"
+    group = first.metadata.row_group(0)
+    assert [c.column_index for c in group.sorting_columns] == [0]
+    columns = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
+    assert all(column.has_offset_index and column.has_column_index for column in columns.values())
+    assert "RLE_DICTIONARY" in columns["address"].encodings
+    # Statistics, indexes or filters of the file must not hide matching rows from a reader.
+    token = "'" + "\\x01" * 20 + "'::BLOB"
+    found = duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/a.parquet' WHERE address = {token}")
+    assert found.fetchall() == [(rows["address"].to_pylist().count(b"\x01" * 20),)]

@@ -7,6 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 from trace_etl.dag.abi import EventAbi, find_event, parse_event
 from trace_etl.dag.chain.rules import PRESETS, Level, check_exceptions
+from trace_etl.dag.chain.tables import (
+    CHAIN_TABLES,
+    ColumnChoice,
+    ColumnSet,
+    find_unknown_columns,
+)
 
 Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$")]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -48,6 +54,12 @@ class ChainConfig(OperatorConfig):
         description="Recover senders from signatures. Needs the extra `senders` on workers.",
         json_schema_extra=TUNING,
     )
+    columns: ColumnSet | list[ColumnName] = Field(
+        "standard",
+        description="Columns of blocks, transactions and logs: `minimal`, `standard` (cryo's), `full` "
+        "(everything a node reports), or names of columns, which are added to the minimal ones.",
+        json_schema_extra=TUNING,
+    )
     exceptions: list[str] = Field(
         [],
         description="What the chain does differently from Ethereum: presets "
@@ -59,6 +71,17 @@ class ChainConfig(OperatorConfig):
     @classmethod
     def _check_exceptions(cls, exceptions: list[str]) -> list[str]:
         return check_exceptions(exceptions)
+
+    @property
+    def column_choice(self) -> ColumnChoice:
+        return self.columns if isinstance(self.columns, str) else tuple(self.columns)
+
+    def check_job(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str | None:
+        if isinstance(self.columns, str):
+            return None
+        tables = [name.removeprefix("hot_") for name in outputs]
+        unknown = find_unknown_columns([t for t in tables if t in CHAIN_TABLES], self.columns)
+        return f"columns: no output has a column `{unknown[0]}`" if unknown else None
 
 
 class DecodeConfig(OperatorConfig):

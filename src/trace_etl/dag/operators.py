@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -11,11 +11,14 @@ from trace_etl.dag.chain.tables import (
     FINDINGS,
     LOG_COMMENTS,
     TRANSFER_COMMENTS,
+    ColumnSet,
     DescribedColumn,
+    list_columns,
 )
 from trace_etl.dag.operator_configs import (
     TUNING,
     ChainConfig,
+    ColumnName,
     CompactConfig,
     DecodeConfig,
     EnrichConfig,
@@ -46,12 +49,23 @@ class AggregateConfig(OperatorConfig):
 
 
 class IngestConfig(ChainConfig):
+    finality: Literal["finalized"] | Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        "finalized",
+        description="Blocks that the task reads: up to the node's `finalized` block, or a number of "
+        "confirmations behind the head, for chains without that tag. Later blocks make the task "
+        "wait. 0 reads up to the head; a reorganisation then leaves wrong rows.",
+        json_schema_extra=TUNING,
+    )
     batch: int = Field(
         50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING
     )
 
 
 class FollowConfig(ChainConfig):
+    # A hot table keeps its columns: other ones are a new generation with a table of its own.
+    columns: ColumnSet | list[ColumnName] = Field(
+        "standard", description=ChainConfig.model_fields["columns"].description
+    )
     engine: Literal["loop", "streaming"] = Field(
         "loop",
         description="What reads the chain: a thread of the worker, or a Structured Streaming query.",
@@ -137,6 +151,8 @@ class Operator:
     """Whether its config has a `format`, the format of the files that it writes."""
     columns: Callable[[str], tuple[DescribedColumn, ...]] = lambda output: ()
     """Return the columns of an output, if every job of the operator writes the same ones."""
+    optional_columns: Callable[[str], tuple[DescribedColumn, ...]] = lambda output: ()
+    """Return the columns that a job may add to `columns`."""
     comments: Mapping[str, str] = field(default_factory=dict[str, str])
     """Comments of columns, by name, if jobs of the operator write different columns."""
     keeps_columns: bool = False
@@ -155,7 +171,7 @@ class Operator:
 
 
 _CHAIN = ("blocks", "transactions", "logs")
-_TABLES = (*_CHAIN, "traces", "withdrawals")
+_TABLES = (*_CHAIN, "traces", "withdrawals", "uncles")
 
 
 def _one_output(outputs: tuple[str, ...]) -> str | None:
@@ -195,6 +211,11 @@ def _chain_columns(output: str) -> tuple[DescribedColumn, ...]:
     return CHAIN_TABLES.get(output.removeprefix("hot_"), ())
 
 
+def _optional_columns(output: str) -> tuple[DescribedColumn, ...]:
+    table = output.removeprefix("hot_")
+    return list_columns(table) if table in CHAIN_TABLES else ()
+
+
 _BOTH = ("replace", "append")
 OPERATORS: dict[str, Operator] = {
     op.name: op
@@ -219,7 +240,14 @@ OPERATORS: dict[str, Operator] = {
             forwards_scopes=True,
             repartitions=True,
         ),
-        Operator("cryo_ingest", IngestConfig, WORKERS, _chain_outputs, columns=_chain_columns),
+        Operator(
+            "cryo_ingest",
+            IngestConfig,
+            WORKERS,
+            _chain_outputs,
+            columns=_chain_columns,
+            optional_columns=_optional_columns,
+        ),
         Operator(
             "block_follower",
             FollowConfig,
@@ -228,6 +256,7 @@ OPERATORS: dict[str, Operator] = {
             never_ends=True,
             writes_tables=True,
             columns=_chain_columns,
+            optional_columns=_optional_columns,
         ),
         Operator(
             "decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input, comments=LOG_COMMENTS

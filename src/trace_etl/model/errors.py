@@ -9,6 +9,8 @@ class TraceError(Exception):
 
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
+    is_premature: ClassVar[bool] = False
+    """Whether a task failed because it cannot begin yet. Such an attempt does not count."""
 
     def __init_subclass__(cls, *, code: str = "", retryable: bool | None = None) -> None:
         """Set `code` and `retryable` if the class statement gives them. Otherwise they are inherited."""

@@ -162,8 +162,12 @@ class PinnedFiles:
         if any(not key.endswith(".parquet") for key, _ in files):
             rule = f"dataset {pin.name!r} has CSV or JSON files, which queries cannot read"
             raise Invalid([Fault("sql", f"{rule}; query the inputs of its job instead")])
-        keys = [key for key, rows in files if rows] or [key for key, _ in files]
         columns = pin.columns or (prefixes[-1].columns if prefixes else [])
+        has_various = any(prefix.columns != prefixes[0].columns for prefix in prefixes)
+        if has_various:
+            every = [column for prefix in prefixes for column in prefix.columns]
+            columns = list({column["name"]: column for column in every}.values())
+        keys = [key for key, rows in files if rows or has_various] or [key for key, _ in files]
         return DatasetView(
             pin.name,
             list(self._store.read_urls(keys, life=life)),
@@ -171,6 +175,7 @@ class PinnedFiles:
             pin.table,
             pin.covered_blocks or [],
             pin.where or {},
+            has_various,
         )
 
     def _get(self, ref: StorageRef) -> _Prefix:

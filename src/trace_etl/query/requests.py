@@ -34,6 +34,8 @@ class DatasetView:
     """Blocks that the files hold. The rows of these blocks in the table are skipped."""
     where: dict[str, Any] = field(default_factory=dict[str, Any])
     """The filter of an input: AND over its columns; a list means IN."""
+    has_various_columns: bool = False
+    """Whether files differ in their columns. A file without a column has nulls in it."""
 
 
 @dataclass(frozen=True)

@@ -158,9 +158,9 @@ def _make_inputs(
 
 
 def _find_outputs(spark: SparkSession, job: Job, inputs: list[Input]) -> Schemas:
-    if find_schemas := find_output_schemas(job.operator):
-        return find_schemas(job.outputs, inputs)
     config = OPERATORS[job.operator].config.model_validate(job.config)
+    if find_schemas := find_output_schemas(job.operator):
+        return find_schemas(job.outputs, inputs, config)
     context = _make_context(spark, job, inputs, config)
     result = find_operator(job.operator)(context, config)
     if isinstance(result, TaskResult):

@@ -71,7 +71,9 @@ class FinalityBroken(OperatorError, code="finality_broken", retryable=False):
 
 
 class NotFinal(OperatorError, code="not_final"):
-    """The chain may still change the requested blocks; the task is retried later."""
+    """The chain may still change the requested blocks; the task waits and is tried again later."""
+
+    is_premature = True
 
 
 class InputMissing(OperatorError, code="input_missing"):

@@ -135,14 +135,21 @@ class Attempt:
             is_retryable = error.refusal == "dispatcher_failed"
             return self._make_failed(error.refusal, error.detail, retryable=is_retryable)
         if isinstance(error, TraceError):
-            return self._make_failed(error.code, error.detail, retryable=error.retryable)
+            return self._make_failed(
+                error.code, error.detail, retryable=error.retryable, premature=error.is_premature
+            )
         _log.exception("operator_failed", task_id=str(self._fence.task_id))
         detail = f"{type(error).__name__}: {error}"
         return self._make_failed("operator_failed", detail, retryable=True)
 
-    def _make_failed(self, code: str, message: str, *, retryable: bool) -> lifecycle.Complete:
+    def _make_failed(
+        self, code: str, message: str, *, retryable: bool, premature: bool = False
+    ) -> lifecycle.Complete:
         text = message.replace("\x00", "")[:_MAX_MESSAGE]
-        return self._make_body("Failed", error_code=code, error_message=text, retryable=retryable)
+        optional = {"premature": True} if premature else {}
+        return self._make_body(
+            "Failed", error_code=code, error_message=text, retryable=retryable, **optional
+        )
 
     def _make_body(self, status: str, **fields: object) -> lifecycle.Complete:
         return lifecycle.Complete.model_validate(

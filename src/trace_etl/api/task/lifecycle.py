@@ -180,6 +180,9 @@ class Complete(Fenced):
     """Extension: the stable code of the error behind `error_message`."""
     retryable: bool = True
     """Extension: false if a `Failed` attempt must not be retried."""
+    premature: bool = False
+    """Extension: true if a `Failed` attempt could not begin yet, for example because its blocks are not
+    final. It is retried and does not count as one of the job's `max_attempts`."""
 
     @model_validator(mode="after")
     def _check_content(self) -> "Complete":

@@ -7,6 +7,9 @@ from typing import Literal, get_args
 RULES_VERSION = 1
 """Version of the verification rules, recorded with every verified partition."""
 
+Finality = Literal["finalized"] | int
+"""The last block that history may include: the node's finalized one, or a number of confirmations."""
+
 Level = Literal["links", "bloom", "roots"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 

@@ -1,6 +1,12 @@
 """The tables of a chain: their columns, types and comments. Names and types follow cryo's."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+ColumnSet = Literal["minimal", "standard", "full"]
+ColumnChoice = ColumnSet | tuple[str, ...]
+"""A set of columns, or names of columns that are added to the minimal ones."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +28,35 @@ _CHAIN = ("chain_id", "long", "Id of the chain (EIP-155).")
 _TRANSACTION_INDEX = ("transaction_index", "long", "Position of the transaction in its block.")
 _TRANSACTION_HASH = ("transaction_hash", "binary", "Hash of the transaction.")
 
+_HASH = ("block_hash", "binary", "Hash of the block's header.")
+_TIME = ("timestamp", "long", "Time of the block, in seconds since 1970 (UTC).")
+_PARENT = ("parent_hash", "binary", "Hash of the parent's header.")
+_UNCLES = ("uncles_hash", "binary", "Hash of the list of uncles.")
+_AUTHOR = ("author", "binary", "Address that receives the fees: miner or fee recipient.")
+_STATE = ("state_root", "binary", "Root of the state after the block.")
+_TRANSACTIONS_ROOT = ("transactions_root", "binary", "Root of the block's transactions.")
+_RECEIPTS_ROOT = ("receipts_root", "binary", "Root of the block's receipts.")
+_BLOOM = ("logs_bloom", "binary", "Bloom filter of the logs: 256 bytes.")
+_DIFFICULTY = ("difficulty", "long", "Difficulty of the block; 0 since proof of stake.")
+_GAS_LIMIT = ("gas_limit", "long", "Gas that the block may use.")
+_MIX = (
+    "mix_hash",
+    "binary",
+    "Mix hash; since proof of stake the random value of the beacon chain.",
+)
+_NONCE = ("nonce", "binary", "Nonce of proof of work: 8 bytes.")
+_EXTRA = ("extra_data", "binary", "Data that the block's producer may set freely.")
+_LARGEST = "9223372036854775807 if it is larger, see the column with `_string`"
+
 CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
     "blocks": _columns(
-        ("block_hash", "binary", "Hash of the block's header."),
-        ("author", "binary", "Address that receives the fees: miner or fee recipient."),
+        _HASH,
+        _AUTHOR,
         _BLOCK,
         ("gas_used", "long", "Gas that all transactions of the block used."),
-        ("extra_data", "binary", "Data that the block's producer may set freely."),
-        ("timestamp", "long", "Time of the block, in seconds since 1970 (UTC)."),
-        ("base_fee_per_gas", "long", "Base fee in wei; null before EIP-1559."),
+        _EXTRA,
+        _TIME,
+        ("base_fee_per_gas", "long", f"Base fee in wei; null before EIP-1559; {_LARGEST}."),
         _CHAIN,
     ),
     "transactions": _columns(
@@ -46,10 +72,18 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
         ("input", "binary", "Call data."),
         ("gas_limit", "long", "Gas that the transaction may use."),
         ("gas_used", "long", "Gas that the transaction used."),
-        ("gas_price", "long", "Price per gas that was paid, in wei."),
+        ("gas_price", "long", f"Price per gas that was paid, in wei; {_LARGEST}."),
         ("transaction_type", "long", "Type of the transaction (EIP-2718); 0 is a legacy one."),
-        ("max_priority_fee_per_gas", "long", "Maximum tip per gas in wei; null before EIP-1559."),
-        ("max_fee_per_gas", "long", "Maximum fee per gas in wei; null before EIP-1559."),
+        (
+            "max_priority_fee_per_gas",
+            "long",
+            f"Maximum tip per gas in wei; null before EIP-1559; {_LARGEST}.",
+        ),
+        (
+            "max_fee_per_gas",
+            "long",
+            f"Maximum fee per gas in wei; null before EIP-1559; {_LARGEST}.",
+        ),
         ("success", "boolean", "Whether the transaction succeeded; null if the node does not say."),
         ("n_input_bytes", "long", "Bytes of `input`."),
         ("n_input_zero_bytes", "long", "Bytes of `input` that are zero."),
@@ -89,7 +123,7 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
         ("transaction_index", "long", "Position of the transaction; null for rewards."),
         ("transaction_hash", "binary", "Hash of the transaction; null for rewards."),
         _BLOCK,
-        ("block_hash", "binary", "Hash of the block's header."),
+        _HASH,
         ("error", "string", "Why the call failed; null if it did not."),
         _CHAIN,
         ("action_value_binary", "binary", "Transferred wei, exact: 32 bytes, big-endian."),
@@ -98,14 +132,144 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
     # cryo has no table of withdrawals; these names follow the node's fields.
     "withdrawals": _columns(
         _BLOCK,
-        ("block_hash", "binary", "Hash of the block's header."),
+        _HASH,
         ("withdrawal_index", "long", "Number of the withdrawal on the chain."),
         ("validator_index", "long", "Number of the validator that withdraws."),
         ("address", "binary", "Address that receives the amount."),
         ("amount_gwei", "long", "Amount in gwei: 10^9 wei."),
         _CHAIN,
     ),
+    # cryo has no table of uncles either; the names are those of blocks.
+    "uncles": _columns(
+        _BLOCK,
+        _HASH,
+        ("uncle_index", "long", "Position of the uncle in its block."),
+        ("uncle_hash", "binary", "Hash of the uncle's header."),
+        ("uncle_number", "long", "Number of the uncle."),
+        _PARENT,
+        _UNCLES,
+        _AUTHOR,
+        _STATE,
+        _TRANSACTIONS_ROOT,
+        _RECEIPTS_ROOT,
+        _BLOOM,
+        _DIFFICULTY,
+        _GAS_LIMIT,
+        ("gas_used", "long", "Gas that the uncle's transactions used."),
+        _TIME,
+        _EXTRA,
+        _MIX,
+        _NONCE,
+        _CHAIN,
+    ),
 }
+"""The standard columns, with which the tables began. Their order and types do not change."""
+
+_FULL: dict[str, tuple[DescribedColumn, ...]] = {
+    "blocks": _columns(
+        _PARENT,
+        _UNCLES,
+        _STATE,
+        _TRANSACTIONS_ROOT,
+        _RECEIPTS_ROOT,
+        _BLOOM,
+        _GAS_LIMIT,
+        _DIFFICULTY,
+        (
+            "total_difficulty_binary",
+            "binary",
+            "Difficulty of the chain, exact; null if not reported.",
+        ),
+        ("total_difficulty_string", "string", "Difficulty of the chain, as decimal digits."),
+        ("total_difficulty_f64", "double", "Difficulty of the chain, rounded."),
+        ("size", "long", "Bytes of the block, as the node reports them."),
+        _MIX,
+        _NONCE,
+        ("withdrawals_root", "binary", "Root of the withdrawals; null before Shanghai."),
+        ("blob_gas_used", "long", "Gas of the block's blobs; null before Cancun."),
+        ("excess_blob_gas", "long", "Blob gas above the target so far; null before Cancun."),
+        ("parent_beacon_block_root", "binary", "Root of the beacon block; null before Cancun."),
+        ("requests_hash", "binary", "Hash of the execution requests; null before Prague."),
+        ("transaction_count", "long", "Number of the block's transactions."),
+        ("base_fee_per_gas_string", "string", "Base fee in wei, exact; null before EIP-1559."),
+    ),
+    "transactions": _columns(
+        _HASH,
+        _TIME,
+        ("n_rlp_bytes", "long", "Bytes of the signed transaction; null for an unknown type."),
+        ("v", "long", "`v` of the signature, as the node reports it."),
+        ("r", "binary", "`r` of the signature: 32 bytes."),
+        ("s", "binary", "`s` of the signature: 32 bytes."),
+        ("y_parity", "boolean", "Parity of the signature; null for legacy transactions."),
+        ("access_list", "string", "Access list as JSON; null if there is none."),
+        (
+            "authorization_list",
+            "string",
+            "Authorizations (EIP-7702) as JSON; null if there are none.",
+        ),
+        ("blob_versioned_hashes", "string", "Hashes of the blobs as JSON; null if there are none."),
+        ("max_fee_per_blob_gas", "long", "Maximum fee per blob gas in wei; null without blobs."),
+        ("blob_gas_used", "long", "Gas of the transaction's blobs; null without blobs."),
+        ("blob_gas_price", "long", "Price per blob gas in wei; null without blobs."),
+        ("contract_address", "binary", "Address of the created contract; null if there is none."),
+        ("cumulative_gas_used", "long", "Gas of the block's transactions up to this one."),
+        ("effective_gas_price", "long", f"Price per gas that was paid, in wei; {_LARGEST}."),
+        ("root", "binary", "Root of the state after the transaction; null since Byzantium."),
+        ("gas_price_string", "string", "Price per gas in wei, exact."),
+        ("max_priority_fee_per_gas_string", "string", "Maximum tip per gas in wei, exact."),
+        ("max_fee_per_gas_string", "string", "Maximum fee per gas in wei, exact."),
+        # Fields of layer-2 chains; null elsewhere.
+        ("l1_fee", "long", "Fee for data on layer 1, in wei (OP stack)."),
+        ("l1_gas_price", "long", "Gas price of layer 1, in wei (OP stack)."),
+        ("l1_gas_used", "long", "Gas on layer 1 (OP stack)."),
+        ("l1_fee_scalar", "string", "Factor of the fee for layer 1, as decimal text (OP stack)."),
+        ("l1_blob_base_fee", "long", "Blob base fee of layer 1, in wei (OP stack since Ecotone)."),
+        ("l1_base_fee_scalar", "long", "Factor of the base fee (OP stack since Ecotone)."),
+        (
+            "l1_blob_base_fee_scalar",
+            "long",
+            "Factor of the blob base fee (OP stack since Ecotone).",
+        ),
+        ("gas_used_for_l1", "long", "Gas for data on layer 1 (Arbitrum)."),
+        ("l1_block_number", "long", "Block of layer 1 (Arbitrum)."),
+        ("source_hash", "binary", "Origin of a deposit (OP stack)."),
+        ("mint_string", "string", "Wei that a deposit creates, exact (OP stack)."),
+        ("deposit_nonce", "long", "Nonce of a deposit (OP stack)."),
+    ),
+    "logs": _columns(_HASH, _TIME),
+}
+"""Columns that follow the standard ones in `full`. New ones are added at the end."""
+
+_MINIMAL: dict[str, tuple[str, ...]] = {
+    "blocks": ("block_hash", "block_number", "timestamp"),
+    "transactions": (
+        *("block_number", "transaction_index", "transaction_hash"),
+        *("from_address", "to_address", "value_binary", "success"),
+    ),
+    "logs": (
+        *("block_number", "transaction_index", "log_index", "transaction_hash", "address"),
+        *("topic0", "topic1", "topic2", "topic3", "data"),
+    ),
+}
+
+
+def list_columns(table: str, choice: ColumnChoice = "full") -> tuple[DescribedColumn, ...]:
+    """Return the columns of a table, in their fixed order. Tables without sets have all columns."""
+    every = (*CHAIN_TABLES[table], *_FULL.get(table, ()))
+    if choice == "full" or table not in _MINIMAL:
+        return every
+    if choice == "standard":
+        return CHAIN_TABLES[table]
+    names = {*_MINIMAL[table], *(choice if choice != "minimal" else ())}
+    return tuple(column for column in every if column.name in names)
+
+
+def find_unknown_columns(tables: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Return the names that no table has."""
+    known = {column.name for table in tables for column in list_columns(table)}
+    return [name for name in names if name not in known]
+
+
 FINDINGS = _columns(
     ("block_number", "long", "Number of the block with the problem."),
     ("problem", "string", "missing, not on the chain, duplicate, or how the rows differ."),

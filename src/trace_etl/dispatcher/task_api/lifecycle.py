@@ -173,6 +173,7 @@ class Lifecycle:
                 self._parts.retry,
                 retryable=body.status == "Failed" and body.retryable,
             ),
+            is_premature=body.status == "Failed" and body.retryable and body.premature,
             events=events,
             outputs=[output.model_dump(mode="json", exclude_none=True) for output in body.outputs],
         )

@@ -17,11 +17,13 @@ def describe_columns(
     A comment in the DAG file is preferred to the operator's.
     """
     operator = OPERATORS.get(description.operator or "")
-    fixed = operator.columns(description.output_name or "") if operator else ()
+    output = description.output_name or ""
+    fixed = operator.columns(output) if operator else ()
+    optional = operator.optional_columns(output) if operator else ()
     declared = description.columns or []
     comments = {
         **(operator.comments if operator else {}),
-        **{column.name: column.comment for column in fixed},
+        **{column.name: column.comment for column in (*fixed, *optional)},
         **{c["name"]: c["comment"] for c in declared if c.get("comment")},
     }
     shapes = list(known) or [{"name": c.name, "type": c.type} for c in fixed] or declared

@@ -197,7 +197,9 @@ def _table_name(view: DatasetView) -> str:
 
 def _add_hot_part(view: DatasetView, hot_query: str, hot_columns: list[str]) -> str:
     """Return a query over the files and the newest rows of a table. Raises Invalid."""
-    if view.columns and {c["name"] for c in view.columns} != set(hot_columns):
+    cold, hot = {c["name"] for c in view.columns}, set(hot_columns)
+    # One of them may have been written with fewer columns than the other.
+    if cold and not (cold <= hot or hot <= cold):
         problem = (
             f"the files and the newest rows of {view.name!r} do not have the same columns;"
             " correct `hot` in the `publish` section of its DAG"
@@ -209,7 +211,10 @@ def _add_hot_part(view: DatasetView, hot_query: str, hot_columns: list[str]) -> 
 def _select_statement(view: DatasetView) -> str:
     if view.files:
         files = quote_list(view.files)
-        return f"SELECT * FROM read_parquet({files}, hive_partitioning = false)"  # noqa: S608
+        # Matching columns by name reads the footers of all files first.
+        by_name = str(view.has_various_columns).lower()
+        options = f"hive_partitioning = false, union_by_name = {by_name}"
+        return f"SELECT * FROM read_parquet({files}, {options})"  # noqa: S608
     if not view.columns:
         raise NoDataYet(
             f"dataset {view.name!r} has no data yet: none of its partitions is committed"

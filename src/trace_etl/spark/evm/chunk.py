@@ -25,6 +25,8 @@ class BlockChunk:
     """The logs of eth_getLogs, if they were read without receipts."""
     traces: _Array = None
     uncles: _Array = None
+    endpoint: str = ""
+    """The endpoints that returned the blocks, for messages."""
 
     @property
     def has_logs(self) -> bool:

@@ -3,9 +3,10 @@
 from binascii import Error as HexError
 from binascii import unhexlify
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +14,7 @@ _Array = Any  # pyarrow ships no types
 _MISSING = "a value is missing"
 _NO_PREFIX = "hexadecimal data without 0x"
 _ZERO, _X = ord("0"), ord("x")
+_LARGEST = (1 << 63) - 1
 
 
 def parse_binary(texts: _Array, *, optional: bool = False) -> _Array:
@@ -135,6 +137,49 @@ def parse_wide_integers(texts: _Array) -> tuple[_Array, _Array, _Array]:
         decimals = pa.concat_arrays([decimals, others]).take(pa.array(order))
     offsets = np.arange(0, 32 * len(texts) + 1, 32, dtype=np.int32)
     return _make_binary(len(texts), offsets, exact.tobytes(), None), decimals, pa.array(doubles)
+
+
+def parse_saturated(texts: _Array) -> _Array:
+    """Parse quantities to int64; the largest int64 stands for a larger one, and null stays null."""
+    try:
+        return parse_integers(texts, optional=True)
+    except OverflowError:
+        numbers = [None if text is None else int(text, 16) for text in texts.to_pylist()]
+        return pa.array([n if n is None else min(n, _LARGEST) for n in numbers], pa.int64())
+
+
+def parse_padded(texts: _Array) -> _Array:
+    """Parse quantities of up to 256 bits to 32 bytes; null stays null."""
+    if texts.null_count:
+        exact, _, _ = parse_wide_integers(pc.fill_null(texts, "0x0"))
+        return pc.if_else(texts.is_null(), None, exact)
+    return parse_wide_integers(texts)[0]
+
+
+def write_decimals(texts: _Array) -> _Array:
+    """Write quantities of any size as decimal digits; null stays null."""
+    try:
+        return parse_integers(texts, optional=True).cast(pa.string())
+    except OverflowError:
+        numbers = [None if text is None else str(int(text, 16)) for text in texts.to_pylist()]
+        return pa.array(numbers, pa.string())
+
+
+def write_json(values: _Array) -> _Array:
+    """Write nested values as JSON, without nulls; null and empty lists become null."""
+    texts = [
+        orjson.dumps(_drop_nulls(value)).decode() if value else None for value in values.to_pylist()
+    ]
+    return pa.array(texts, pa.string())
+
+
+def _drop_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_drop_nulls(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {name: _drop_nulls(item) for name, item in fields.items() if item is not None}
+    return value
 
 
 def repeat_constant(value: int, count: int) -> _Array:

@@ -14,6 +14,7 @@ import structlog
 
 from trace_etl.api.task.verification import RejectedAnswer, VerifiedRange
 from trace_etl.dag.chain.rules import RULES_VERSION, VerifyRules
+from trace_etl.dag.chain.tables import ColumnChoice, list_columns
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, VerificationFailed
 from trace_etl.spark.evm import shapes
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
@@ -91,8 +92,7 @@ class RangeReader:
         source: RpcSource,
         tables: Sequence[str],
         rules: VerifyRules = DEFAULT_RULES,
-        *,
-        is_detailed: bool = False,
+        columns: ColumnChoice = "standard",
     ) -> None:
         self._source = source
         self._rules = rules
@@ -102,10 +102,14 @@ class RangeReader:
         self._wants_traces = "traces" in tables
         self._wants_uncles = "uncles" in tables
         has_root = rules.includes("receipts_root")
+        is_detailed = self._wants_transactions and bool(_list_added("transactions", columns))
+        counts_transactions = "blocks" in tables and "transaction_count" in _list_added(
+            "blocks", columns
+        )
         self._wants_receipts = self._wants_transactions or (self._wants_logs and has_root)
         self._shape = shapes.block(
             transactions=self._wants_transactions,
-            hashes=self._wants_traces or self._wants_receipts,
+            hashes=self._wants_traces or self._wants_receipts or counts_transactions,
             withdrawals="withdrawals" in tables,
             uncles=self._wants_uncles,
             is_signed=is_detailed or rules.includes("transactions_root") or rules.senders,
@@ -117,6 +121,7 @@ class RangeReader:
         self._local = local()
         self._clients: list[RpcClient] = []
         self._has_block_receipts = True
+        self._chain_id: int | None = None
         self._borders: list[tuple[int, int, str, str, str]] = []
         self._endpoints: set[str] = set()
         self._rejected: list[RejectedAnswer] = []
@@ -134,7 +139,8 @@ class RangeReader:
 
     def chain_id(self) -> int:
         """The id of the chain that the endpoints serve."""
-        return int(self.call(RpcCall("eth_chainId", ())), 16)
+        self._chain_id = int(self.call(RpcCall("eth_chainId", ())), 16)
+        return self._chain_id
 
     def call(self, call: RpcCall) -> Any:
         """Make one call in the caller's thread and return its result."""
@@ -239,9 +245,10 @@ class RangeReader:
             try:
                 with _name_endpoint(label, numbers[0], numbers[-1]):
                     chunk = self._read_chunk(client, numbers)
-                    self._verifier.check(chunk)
-                self._endpoints.update(endpoint.label for endpoint in client.answered)
-                return chunk
+                    self._verifier.check(chunk, self._chain_id)
+                labels = sorted(endpoint.label for endpoint in client.answered)
+                self._endpoints.update(labels)
+                return replace(chunk, endpoint=", ".join(labels))
             except ChainMismatch as error:
                 errors.append(error)
                 if isinstance(error, VerificationFailed):
@@ -344,6 +351,12 @@ class RangeReader:
             middle = len(numbers) // 2
             halves = numbers[:middle], numbers[middle:]
             return pa.concat_arrays([self._read_logs(client, half) for half in halves])
+
+
+def _list_added(table: str, columns: ColumnChoice) -> set[str]:
+    """The chosen columns that are not standard."""
+    standard = {column.name for column in list_columns(table, "standard")}
+    return {column.name for column in list_columns(table, columns)} - standard
 
 
 def _sort_logs(logs: _Array, numbers: range) -> tuple[_Array, Any]:

@@ -1,11 +1,12 @@
 """Options of `spark.read.format("evm")`. Spark passes option names in lower case."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trace_etl.dag.chain.rules import LEVELS, VerifyRules, check_exceptions
+from trace_etl.dag.chain.rules import LEVELS, Finality, VerifyRules, check_exceptions
+from trace_etl.dag.chain.tables import ColumnChoice, find_unknown_columns
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.fetch import DEFAULT_RULES, RpcSource
 from trace_etl.spark.evm.tables import SCHEMAS
@@ -34,6 +35,8 @@ class EvmOptions:
     blocks_per_batch: int = _DEFAULT_BLOCKS_PER_BATCH
     reorg_depth: int = _DEFAULT_REORG_DEPTH
     rules: VerifyRules = DEFAULT_RULES
+    columns: ColumnChoice = "standard"
+    finality: Finality = 0
     starting_offset: Mapping[str, Any] | None = None
     """Offset at which a stream resumes; None means at `start`."""
 
@@ -64,6 +67,8 @@ class EvmOptions:
             ),
             reorg_depth=_parse_number(options, "reorg_depth", _DEFAULT_REORG_DEPTH, minimum=1),
             rules=_parse_rules(options),
+            columns=_parse_columns(options, tables),
+            finality=_parse_finality(options),
             starting_offset=_parse_offset(options),
         )
 
@@ -81,6 +86,26 @@ def _parse_offset(options: Mapping[str, str]) -> Mapping[str, Any] | None:
     except (ValueError, TypeError, KeyError) as error:
         raise BadTask("evm option starting_offset: is not an offset of this source") from error
     return offset
+
+
+def _parse_columns(options: Mapping[str, str], tables: Sequence[str]) -> ColumnChoice:
+    text = options.get("columns", "standard")
+    if text in ("minimal", "standard", "full"):
+        return text
+    names = text.replace(",", " ").split()
+    unknown = find_unknown_columns([table for table in tables if table != LINKS], names)
+    if unknown:
+        raise BadTask(
+            "evm option columns: must be minimal, standard, full or names of columns, "
+            f'not "{unknown[0]}"'
+        )
+    return tuple(names)
+
+
+def _parse_finality(options: Mapping[str, str]) -> Finality:
+    if options.get("finality") == "finalized":
+        return "finalized"
+    return _parse_number(options, "finality", 0)
 
 
 def _parse_rules(options: Mapping[str, str]) -> VerifyRules:

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import parse_binary, parse_integers
 from trace_etl.spark.evm.fetch import RangeReader
@@ -35,13 +36,14 @@ class BlockRange(InputPartition):
 def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
     """Yield the record batches of a partition, in chain order."""
     assert isinstance(partition, BlockRange)
-    with RangeReader(options.source, options.tables, options.rules) as reader:
+    source, columns = options.source, options.columns
+    with RangeReader(source, options.tables, options.rules, columns) as reader:
         chain_id = reader.chain_id()
         for chunk in reader.chunks(partition.start, partition.end):
             if options.dataset == BUNDLE:
-                yield _build_bundle(options.tables, chunk, chain_id)
+                yield _build_bundle(options.tables, chunk, chain_id, columns)
             else:
-                yield build_table(options.dataset, chunk, chain_id)
+                yield build_table(options.dataset, chunk, chain_id, columns)
         if options.dataset == BUNDLE:
             yield _make_bundle(
                 [VERIFIED], [reader.verified().model_dump_json().encode()], partition.start
@@ -62,9 +64,11 @@ def _pack_slice(batch: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _build_bundle(tables: Sequence[str], chunk: BlockChunk, chain_id: int) -> Any:
+def _build_bundle(
+    tables: Sequence[str], chunk: BlockChunk, chain_id: int, columns: ColumnChoice
+) -> Any:
     first = int(chunk.blocks.field("number")[0].as_py(), 16)
-    slices = [_pack_slice(_build_slice(table, chunk, chain_id)) for table in tables]
+    slices = [_pack_slice(_build_slice(table, chunk, chain_id, columns)) for table in tables]
     return _make_bundle(tables, slices, first)
 
 
@@ -79,9 +83,9 @@ def _make_bundle(tables: Sequence[str], slices: Sequence[bytes], first: int) -> 
     )
 
 
-def _build_slice(table: str, chunk: BlockChunk, chain_id: int) -> Any:
+def _build_slice(table: str, chunk: BlockChunk, chain_id: int, choice: ColumnChoice) -> Any:
     if table != LINKS:
-        return build_table(table, chunk, chain_id)
+        return build_table(table, chunk, chain_id, choice)
     column = chunk.blocks.field
     columns = [
         parse_integers(column("number")),

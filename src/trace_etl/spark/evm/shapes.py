@@ -46,7 +46,8 @@ _RECEIPT = _make_text_fields(
 # What else a receipt of a transaction has: prices, the sender, and fields of other chains.
 _RECEIPT_DETAILS = _make_text_fields(
     "from to contractAddress effectiveGasPrice blobGasUsed blobGasPrice depositNonce "
-    "depositReceiptVersion l1Fee l1GasPrice l1GasUsed l1FeeScalar"
+    "depositReceiptVersion l1Fee l1GasPrice l1GasUsed l1FeeScalar l1BlobBaseFee l1BaseFeeScalar "
+    "l1BlobBaseFeeScalar gasUsedForL1 l1BlockNumber"
 )
 LOGS: Any = pa.list_(LOG)
 _ACTION = "from to value gas input callType init author rewardType address refundAddress balance"

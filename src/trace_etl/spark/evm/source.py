@@ -5,7 +5,7 @@
         .option("start", 0).option("end", 999).load()
 
 Options: `rpc_url` (several separated by spaces), `dataset`, `start` and `end` (inclusive), and
-optionally `partition_size`, `batch`, `concurrency`, `timeout` (seconds), `tries`.
+optionally `columns`, `finality`, `partition_size`, `batch`, `concurrency`, `timeout` (seconds), `tries`.
 `spark.readStream` takes no `end`; `blocks_per_batch` and `reorg_depth` are optional.
 """
 
@@ -23,10 +23,11 @@ from pyspark.sql.types import StructType
 from trace_etl.dag.column_types import BY_ARROW
 from trace_etl.policy.ranges import split_range
 from trace_etl.spark.errors import BadTask, report_errors
+from trace_etl.spark.evm.finality import require_final
 from trace_etl.spark.evm.options import BUNDLE, EvmOptions
 from trace_etl.spark.evm.reading import BUNDLE_SCHEMA, BlockRange, read_range, unpack_slice
 from trace_etl.spark.evm.stream import EvmStreamReader
-from trace_etl.spark.evm.tables import SCHEMAS
+from trace_etl.spark.evm.tables import make_schema
 from trace_etl.spark.session.executors import freeze_imports
 
 __all__ = ["EvmDataSource", "EvmReader", "ddl", "unpack_slice"]
@@ -38,7 +39,7 @@ def ddl(schema: Any) -> str:
 
 
 class EvmDataSource(DataSource):
-    """Reads blocks, transactions, logs, traces or withdrawals of a chain over JSON-RPC."""
+    """Reads blocks, transactions, logs, traces, withdrawals or uncles of a chain over JSON-RPC."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +49,11 @@ class EvmDataSource(DataSource):
     def schema(self) -> str:
         options = EvmOptions.parse(self.options)
         freeze_imports()
-        return ddl(BUNDLE_SCHEMA if options.dataset == BUNDLE else SCHEMAS[options.dataset])
+        return ddl(
+            BUNDLE_SCHEMA
+            if options.dataset == BUNDLE
+            else make_schema(options.dataset, options.columns)
+        )
 
     @report_errors
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -70,6 +75,8 @@ class EvmReader(DataSourceReader):
         options = self._options
         if options.end is None:
             raise BadTask("evm option end: is missing")
+        if options.finality != 0:
+            require_final(options.source, options.end, options.finality)
         ranges = split_range(options.start, options.end, options.partition_size)
         freeze_imports()
         return [BlockRange(start, end) for start, end in ranges]

@@ -1,157 +1,433 @@
 """Build the tables of a chain, with cryo's column names and types that all readers share."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trace_etl.dag.chain.tables import CHAIN_TABLES
+from trace_etl.dag.chain.tables import CHAIN_TABLES, ColumnChoice, list_columns
 from trace_etl.data.columns import declared_arrow_type
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import (
     count_bytes,
     join_lists,
+    list_lengths,
     parse_binary,
     parse_integers,
+    parse_padded,
+    parse_saturated,
     parse_wide_integers,
     repeat_constant,
     repeat_values,
     take_nth,
+    write_decimals,
+    write_json,
 )
+from trace_etl.spark.verify.transactions import encode_transactions
 
-SCHEMAS: dict[str, Any] = {
-    table: pa.schema([(column.name, declared_arrow_type(column.type)) for column in columns])
-    for table, columns in CHAIN_TABLES.items()
-}
+_Array = Any  # pyarrow ships no types
+_Parse = Callable[[_Array], _Array]
+_PARSE_ERRORS = (ValueError, TypeError, OverflowError)
+STANDARD: ColumnChoice = "standard"
 
 
-def build_table(table: str, chunk: BlockChunk, chain_id: int) -> Any:
+def make_schema(table: str, choice: ColumnChoice = STANDARD) -> Any:
+    """Return the Arrow schema of a table with these columns."""
+    columns = list_columns(table, choice)
+    return pa.schema([(column.name, declared_arrow_type(column.type)) for column in columns])
+
+
+SCHEMAS: dict[str, Any] = {table: make_schema(table) for table in CHAIN_TABLES}
+"""The schemas of the standard columns."""
+
+
+def build_table(
+    table: str, chunk: BlockChunk, chain_id: int, choice: ColumnChoice = STANDARD
+) -> Any:
     """Build one table of a chunk. Raises ChainMismatch if a value does not fit its column."""
+    schema = SCHEMAS[table] if choice == STANDARD else make_schema(table, choice)
+    rows = _ROWS[table](chunk, chain_id)
+    columns = [_build_column(table, name, rows) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _Rows:
+    """The rows of one table: its own fields, those of its receipts, and those of its blocks."""
+
+    def __init__(
+        self, chunk: BlockChunk, chain_id: int, fields: _Array, counts: Any, receipts: _Array = None
+    ) -> None:
+        self.chunk, self.chain_id, self.fields, self.receipts = chunk, chain_id, fields, receipts
+        self._counts = counts
+        self._shared: dict[object, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def own(self, name: str) -> _Array:
+        return self.fields.field(name)
+
+    def receipt(self, name: str) -> _Array:
+        return self.receipts.field(name)
+
+    def block(self, name: str) -> _Array:
+        column = self.chunk.blocks.field(name)
+        return column if self._counts is None else repeat_values(column, self._counts)
+
+    def share(self, compute: Callable[["_Rows"], Any]) -> Any:
+        """Compute what several columns need once."""
+        if compute not in self._shared:
+            self._shared[compute] = compute(self)
+        return self._shared[compute]
+
+    def describe(self, row: int) -> str:
+        number = int(self.block("number")[row].as_py(), 16)
+        names = [field.name for field in self.fields.type]
+        if self.receipts is not None:
+            return f"transaction {self.own('hash')[row]} of block {number}"
+        if "logIndex" in names:
+            return f"log {self.own('logIndex')[row]} of block {number}"
+        return f"row {row} of block {number}" if self._counts is not None else f"block {number}"
+
+
+_Build = Callable[[_Rows], _Array]
+
+
+class _Parsed:
+    """A column that is parsed from texts of the node."""
+
+    def __init__(self, read: Callable[[_Rows], _Array], parse: _Parse) -> None:
+        self.read, self.parse = read, parse
+
+    def __call__(self, rows: _Rows) -> _Array:
+        return self.parse(self.read(rows))
+
+    def find_wrong_row(self, rows: _Rows) -> int:
+        """Return the first row whose text cannot be parsed."""
+        texts = self.read(rows)
+        for row in range(len(texts)):
+            try:
+                self.parse(texts[row : row + 1])
+            except _PARSE_ERRORS:
+                return row
+        return 0
+
+
+def _build_column(table: str, name: str, rows: _Rows) -> _Array:
+    build = _BUILDERS[table][name]
     try:
-        columns = _BUILDERS[table](chunk, chain_id)
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMAS[table])
-    except (ValueError, TypeError, OverflowError) as error:
-        first, last = (int(chunk.blocks.field("number")[at].as_py(), 16) for at in (0, -1))
+        return build(rows)
+    except _PARSE_ERRORS as error:
+        where = table
+        if isinstance(build, _Parsed) and len(rows):
+            where = rows.describe(build.find_wrong_row(rows))
+        source = f" at {rows.chunk.endpoint}" if rows.chunk.endpoint else ""
         raise ChainMismatch(
-            f"{table} of blocks {first} to {last}: {type(error).__name__}: {error}"
+            f"{table}.{name}: {where}{source}: {error}; check the RPC endpoint"
         ) from error
 
 
-def _build_blocks(chunk: BlockChunk, chain_id: int) -> list[Any]:
-    column = chunk.blocks.field
-    return [
-        parse_binary(column("hash")),
-        parse_binary(column("miner")),
-        parse_integers(column("number")),
-        parse_integers(column("gasUsed")),
-        parse_binary(column("extraData")),
-        parse_integers(column("timestamp")),
-        parse_integers(column("baseFeePerGas"), optional=True),
-        repeat_constant(chain_id, len(chunk.blocks)),
-    ]
+def _read_own(name: str) -> Callable[[_Rows], _Array]:
+    return lambda rows: rows.own(name)
 
 
-def _build_transactions(chunk: BlockChunk, chain_id: int) -> list[Any]:
-    column, receipt = chunk.transactions.field, chunk.receipts.field
-    data = parse_binary(column("input"))
-    n_bytes, n_zero = count_bytes(data)
-    return [
-        parse_integers(column("blockNumber")),
-        parse_integers(column("transactionIndex")),
-        parse_binary(column("hash")),
-        parse_integers(column("nonce")),
-        parse_binary(column("from")),
-        parse_binary(column("to"), optional=True),
-        *parse_wide_integers(column("value")),
-        data,
-        parse_integers(column("gas")),
-        parse_integers(receipt("gasUsed")),
-        parse_integers(column("gasPrice"), optional=True),
-        parse_integers(pc.fill_null(column("type"), "0x0")),
-        parse_integers(column("maxPriorityFeePerGas"), optional=True),
-        parse_integers(column("maxFeePerGas"), optional=True),
-        # Before Byzantium a receipt has a state root instead of a status: the result is null.
-        pc.equal(receipt("status"), "0x1"),
-        n_bytes,
-        n_zero,
-        pc.subtract(n_bytes, n_zero),
-        repeat_constant(chain_id, len(chunk.transactions)),
-    ]
+def _read_receipt(name: str) -> Callable[[_Rows], _Array]:
+    return lambda rows: rows.receipt(name)
 
 
-def _build_logs(chunk: BlockChunk, chain_id: int) -> list[Any]:
-    column = chunk.logs.field
-    data = parse_binary(column("data"))
-    return [
-        parse_integers(column("blockNumber")),
-        parse_integers(column("transactionIndex")),
-        parse_integers(column("logIndex")),
-        parse_binary(column("transactionHash")),
-        parse_binary(column("address")),
-        *(parse_binary(take_nth(column("topics"), index), optional=True) for index in range(4)),
-        data,
-        count_bytes(data)[0],
-        repeat_constant(chain_id, len(chunk.logs)),
-    ]
+def _read_block(name: str) -> Callable[[_Rows], _Array]:
+    return lambda rows: rows.block(name)
 
 
-def _build_traces(chunk: BlockChunk, chain_id: int) -> list[Any]:
-    column = chunk.traces.field
-    action, result = column("action").field, column("result").field
+_optional_binary = partial(parse_binary, optional=True)
+_optional_integers = partial(parse_integers, optional=True)
+
+
+def _binary(name: str, *, optional: bool = False) -> _Parsed:
+    return _Parsed(_read_own(name), _optional_binary if optional else parse_binary)
+
+
+def _integer(name: str, *, optional: bool = False) -> _Parsed:
+    return _Parsed(_read_own(name), _optional_integers if optional else parse_integers)
+
+
+def _fee(name: str) -> _Parsed:
+    """A fee in wei. Anyone may offer fees of 256 bits, which a long does not hold."""
+    return _Parsed(_read_own(name), parse_saturated)
+
+
+def _digits(name: str) -> _Parsed:
+    return _Parsed(_read_own(name), write_decimals)
+
+
+def _receipt(name: str, parse: _Parse = _optional_integers) -> _Parsed:
+    return _Parsed(_read_receipt(name), parse)
+
+
+def _repeat_chain_id(rows: _Rows) -> _Array:
+    return repeat_constant(rows.chain_id, len(rows))
+
+
+_BLOCK_HASH = _Parsed(_read_block("hash"), parse_binary)
+_BLOCK_TIME = _Parsed(_read_block("timestamp"), parse_integers)
+
+
+def _share_wide(name: str, position: int) -> _Build:
+    """One of the three forms of a 256-bit number, which are parsed together."""
+    parse = _WIDE.setdefault(name, lambda rows: parse_wide_integers(rows.own(name)))
+    return lambda rows: rows.share(parse)[position]
+
+
+_WIDE: dict[str, Callable[[_Rows], Any]] = {}
+
+
+def _parse_total_difficulty(rows: _Rows) -> Any:
+    texts = rows.own("totalDifficulty")  # newer nodes do not report it
+    missing = texts.is_null()
+    exact = parse_wide_integers(pc.fill_null(texts, "0x0"))
+    return [pc.if_else(missing, None, column) for column in exact]
+
+
+def _count_transactions(rows: _Rows) -> _Array:
+    counts: Any = list_lengths(rows.own("transactions"))
+    return pa.array(counts.astype(np.int64))
+
+
+_HEADER: Mapping[str, _Build] = {
+    "parent_hash": _binary("parentHash"),
+    "uncles_hash": _binary("sha3Uncles"),
+    "author": _binary("miner"),
+    "state_root": _binary("stateRoot"),
+    "transactions_root": _binary("transactionsRoot"),
+    "receipts_root": _binary("receiptsRoot"),
+    "logs_bloom": _binary("logsBloom"),
+    "gas_limit": _integer("gasLimit"),
+    "gas_used": _integer("gasUsed"),
+    "extra_data": _binary("extraData"),
+    "timestamp": _integer("timestamp"),
+    "difficulty": _integer("difficulty"),
+    "mix_hash": _binary("mixHash", optional=True),
+    "nonce": _binary("nonce", optional=True),
+    "chain_id": _repeat_chain_id,
+}
+_BLOCKS: Mapping[str, _Build] = {
+    **_HEADER,
+    "block_hash": _binary("hash"),
+    "block_number": _integer("number"),
+    "base_fee_per_gas": _fee("baseFeePerGas"),
+    "total_difficulty_binary": lambda rows: rows.share(_parse_total_difficulty)[0],
+    "total_difficulty_string": lambda rows: rows.share(_parse_total_difficulty)[1],
+    "total_difficulty_f64": lambda rows: rows.share(_parse_total_difficulty)[2],
+    "size": _integer("size", optional=True),
+    "withdrawals_root": _binary("withdrawalsRoot", optional=True),
+    "blob_gas_used": _integer("blobGasUsed", optional=True),
+    "excess_blob_gas": _integer("excessBlobGas", optional=True),
+    "parent_beacon_block_root": _binary("parentBeaconBlockRoot", optional=True),
+    "requests_hash": _binary("requestsHash", optional=True),
+    "transaction_count": _count_transactions,
+    "base_fee_per_gas_string": _digits("baseFeePerGas"),
+}
+
+
+def _parse_input(rows: _Rows) -> Any:
+    data = parse_binary(rows.own("input"))
+    return data, *count_bytes(data)
+
+
+def _count_nonzero(rows: _Rows) -> _Array:
+    _, n_bytes, n_zero = rows.share(_parse_input)
+    return pc.subtract(n_bytes, n_zero)
+
+
+def _measure_transactions(rows: _Rows) -> _Array:
+    try:
+        return pc.binary_length(encode_transactions(rows.fields)).cast(pa.int64())
+    except ValueError:  # a type that the rules do not know
+        return pa.nulls(len(rows), pa.int64())
+
+
+_TRANSACTIONS: Mapping[str, _Build] = {
+    "block_number": _integer("blockNumber"),
+    "transaction_index": _integer("transactionIndex"),
+    "transaction_hash": _binary("hash"),
+    "nonce": _integer("nonce"),
+    "from_address": _binary("from"),
+    "to_address": _binary("to", optional=True),
+    "value_binary": _share_wide("value", 0),
+    "value_string": _share_wide("value", 1),
+    "value_f64": _share_wide("value", 2),
+    "input": lambda rows: rows.share(_parse_input)[0],
+    "gas_limit": _integer("gas"),
+    "gas_used": _receipt("gasUsed", parse_integers),
+    "gas_price": _fee("gasPrice"),
+    "transaction_type": _Parsed(lambda rows: pc.fill_null(rows.own("type"), "0x0"), parse_integers),
+    "max_priority_fee_per_gas": _fee("maxPriorityFeePerGas"),
+    "max_fee_per_gas": _fee("maxFeePerGas"),
+    # Before Byzantium a receipt has a state root instead of a status: the result is null.
+    "success": lambda rows: pc.equal(rows.receipt("status"), "0x1"),
+    "n_input_bytes": lambda rows: rows.share(_parse_input)[1],
+    "n_input_zero_bytes": lambda rows: rows.share(_parse_input)[2],
+    "n_input_nonzero_bytes": _count_nonzero,
+    "chain_id": _repeat_chain_id,
+    "block_hash": _BLOCK_HASH,
+    "timestamp": _BLOCK_TIME,
+    "n_rlp_bytes": _measure_transactions,
+    "v": _integer("v", optional=True),
+    "r": _Parsed(_read_own("r"), parse_padded),
+    "s": _Parsed(_read_own("s"), parse_padded),
+    "y_parity": lambda rows: pc.equal(rows.own("yParity"), "0x1"),
+    "access_list": lambda rows: write_json(rows.own("accessList")),
+    "authorization_list": lambda rows: write_json(rows.own("authorizationList")),
+    "blob_versioned_hashes": lambda rows: write_json(rows.own("blobVersionedHashes")),
+    "max_fee_per_blob_gas": _fee("maxFeePerBlobGas"),
+    "blob_gas_used": _receipt("blobGasUsed"),
+    "blob_gas_price": _receipt("blobGasPrice", parse_saturated),
+    "contract_address": _receipt("contractAddress", _optional_binary),
+    "cumulative_gas_used": _receipt("cumulativeGasUsed"),
+    "effective_gas_price": _receipt("effectiveGasPrice", parse_saturated),
+    "root": _receipt("root", _optional_binary),
+    "gas_price_string": _digits("gasPrice"),
+    "max_priority_fee_per_gas_string": _digits("maxPriorityFeePerGas"),
+    "max_fee_per_gas_string": _digits("maxFeePerGas"),
+    "l1_fee": _receipt("l1Fee", parse_saturated),
+    "l1_gas_price": _receipt("l1GasPrice", parse_saturated),
+    "l1_gas_used": _receipt("l1GasUsed"),
+    "l1_fee_scalar": lambda rows: rows.receipt("l1FeeScalar"),
+    "l1_blob_base_fee": _receipt("l1BlobBaseFee", parse_saturated),
+    "l1_base_fee_scalar": _receipt("l1BaseFeeScalar"),
+    "l1_blob_base_fee_scalar": _receipt("l1BlobBaseFeeScalar"),
+    "gas_used_for_l1": _receipt("gasUsedForL1"),
+    "l1_block_number": _receipt("l1BlockNumber"),
+    "source_hash": _binary("sourceHash", optional=True),
+    "mint_string": _digits("mint"),
+    "deposit_nonce": _receipt("depositNonce"),
+}
+
+
+def _parse_data(rows: _Rows) -> Any:
+    data = parse_binary(rows.own("data"))
+    return data, count_bytes(data)[0]
+
+
+def _read_topic(index: int) -> Callable[[_Rows], _Array]:
+    return lambda rows: take_nth(rows.own("topics"), index)
+
+
+_LOGS: Mapping[str, _Build] = {
+    "block_number": _integer("blockNumber"),
+    "transaction_index": _integer("transactionIndex"),
+    "log_index": _integer("logIndex"),
+    "transaction_hash": _binary("transactionHash"),
+    "address": _binary("address"),
+    **{f"topic{n}": _Parsed(_read_topic(n), _optional_binary) for n in range(4)},
+    "data": lambda rows: rows.share(_parse_data)[0],
+    "n_data_bytes": lambda rows: rows.share(_parse_data)[1],
+    "chain_id": _repeat_chain_id,
+    "block_hash": _BLOCK_HASH,
+    "timestamp": _BLOCK_TIME,
+}
+
+
+def _read_action(*names: str) -> Callable[[_Rows], _Array]:
     # A self-destruct has other field names: address, refundAddress, balance.
-    value = pc.coalesce(action("value"), action("balance"))
-    exact, decimal, double = parse_wide_integers(value)
-    return [
-        parse_binary(
-            pc.coalesce(action("from"), action("author"), action("address")), optional=True
-        ),
-        parse_binary(pc.coalesce(action("to"), action("refundAddress")), optional=True),
-        decimal,
-        parse_integers(action("gas"), optional=True),
-        parse_binary(action("input"), optional=True),
-        action("callType"),
-        parse_binary(action("init"), optional=True),
-        action("rewardType"),
-        column("type"),
-        parse_integers(result("gasUsed"), optional=True),
-        parse_binary(result("output"), optional=True),
-        parse_binary(result("code"), optional=True),
-        parse_binary(result("address"), optional=True),
-        join_lists(column("traceAddress"), "_"),
-        column("subtraces"),
-        column("transactionPosition"),
-        parse_binary(column("transactionHash"), optional=True),
-        column("blockNumber"),
-        parse_binary(column("blockHash")),
-        column("error"),
-        repeat_constant(chain_id, len(chunk.traces)),
-        exact,
-        double,
-    ]
+    return lambda rows: pc.coalesce(*(rows.own("action").field(name) for name in names))
 
 
-def _build_withdrawals(chunk: BlockChunk, chain_id: int) -> list[Any]:
+def _read_result(name: str) -> Callable[[_Rows], _Array]:
+    return lambda rows: rows.own("result").field(name)
+
+
+def _parse_trace_value(rows: _Rows) -> Any:
+    return parse_wide_integers(_read_action("value", "balance")(rows))
+
+
+_TRACES: Mapping[str, _Build] = {
+    "action_from": _Parsed(_read_action("from", "author", "address"), _optional_binary),
+    "action_to": _Parsed(_read_action("to", "refundAddress"), _optional_binary),
+    "action_value": lambda rows: rows.share(_parse_trace_value)[1],
+    "action_gas": _Parsed(_read_action("gas"), _optional_integers),
+    "action_input": _Parsed(_read_action("input"), _optional_binary),
+    "action_call_type": _read_action("callType"),
+    "action_init": _Parsed(_read_action("init"), _optional_binary),
+    "action_reward_type": _read_action("rewardType"),
+    "action_type": _read_own("type"),
+    "result_gas_used": _Parsed(_read_result("gasUsed"), _optional_integers),
+    "result_output": _Parsed(_read_result("output"), _optional_binary),
+    "result_code": _Parsed(_read_result("code"), _optional_binary),
+    "result_address": _Parsed(_read_result("address"), _optional_binary),
+    "trace_address": lambda rows: join_lists(rows.own("traceAddress"), "_"),
+    "subtraces": _read_own("subtraces"),
+    "transaction_index": _read_own("transactionPosition"),
+    "transaction_hash": _binary("transactionHash", optional=True),
+    "block_number": _read_own("blockNumber"),
+    "block_hash": _binary("blockHash"),
+    "error": _read_own("error"),
+    "chain_id": _repeat_chain_id,
+    "action_value_binary": lambda rows: rows.share(_parse_trace_value)[0],
+    "action_value_f64": lambda rows: rows.share(_parse_trace_value)[2],
+}
+_WITHDRAWALS: Mapping[str, _Build] = {
+    "block_number": _Parsed(_read_block("number"), parse_integers),
+    "block_hash": _BLOCK_HASH,
+    "withdrawal_index": _integer("index"),
+    "validator_index": _integer("validatorIndex"),
+    "address": _binary("address"),
+    "amount_gwei": _integer("amount"),
+    "chain_id": _repeat_chain_id,
+}
+
+
+def _number_uncles(rows: _Rows) -> _Array:
+    counts = list_lengths(rows.chunk.blocks.field("uncles"))
+    positions = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return pa.array(positions.astype(np.int64))
+
+
+_UNCLES: Mapping[str, _Build] = {
+    **_HEADER,
+    "block_number": _Parsed(_read_block("number"), parse_integers),
+    "block_hash": _BLOCK_HASH,
+    "uncle_index": _number_uncles,
+    "uncle_hash": _binary("hash"),
+    "uncle_number": _integer("number"),
+}
+_BUILDERS: Mapping[str, Mapping[str, _Build]] = {
+    "blocks": _BLOCKS,
+    "transactions": _TRANSACTIONS,
+    "logs": _LOGS,
+    "traces": _TRACES,
+    "withdrawals": _WITHDRAWALS,
+    "uncles": _UNCLES,
+}
+
+
+def _list_withdrawals(chunk: BlockChunk, chain_id: int) -> _Rows:
     lists = chunk.blocks.field("withdrawals")
     lengths = pc.fill_null(pc.list_value_length(lists), 0)  # blocks before Shanghai have none
-    counts = np.asarray(lengths).astype(np.int64)
-    rows = lists.flatten()
-    return [
-        parse_integers(repeat_values(chunk.blocks.field("number"), counts)),
-        parse_binary(repeat_values(chunk.blocks.field("hash"), counts)),
-        parse_integers(rows.field("index")),
-        parse_integers(rows.field("validatorIndex")),
-        parse_binary(rows.field("address")),
-        parse_integers(rows.field("amount")),
-        repeat_constant(chain_id, len(rows)),
-    ]
+    return _Rows(chunk, chain_id, lists.flatten(), np.asarray(lengths).astype(np.int64))
 
 
-_BUILDERS = {
-    "blocks": _build_blocks,
-    "transactions": _build_transactions,
-    "logs": _build_logs,
-    "traces": _build_traces,
-    "withdrawals": _build_withdrawals,
+def _list_traces(chunk: BlockChunk, chain_id: int) -> _Rows:
+    first = int(chunk.blocks.field("number")[0].as_py(), 16)
+    owners = np.asarray(chunk.traces.field("blockNumber")) - first
+    return _Rows(chunk, chain_id, chunk.traces, np.bincount(owners, minlength=len(chunk.blocks)))
+
+
+def _list_uncles(chunk: BlockChunk, chain_id: int) -> _Rows:
+    return _Rows(chunk, chain_id, chunk.uncles, list_lengths(chunk.blocks.field("uncles")))
+
+
+_ROWS: Mapping[str, Callable[[BlockChunk, int], _Rows]] = {
+    "blocks": lambda chunk, chain_id: _Rows(chunk, chain_id, chunk.blocks, None),
+    "transactions": lambda chunk, chain_id: _Rows(
+        chunk, chain_id, chunk.transactions, chunk.transaction_counts, chunk.receipts
+    ),
+    "logs": lambda chunk, chain_id: _Rows(chunk, chain_id, chunk.logs, chunk.logs_per_block),
+    "traces": _list_traces,
+    "withdrawals": _list_withdrawals,
+    "uncles": _list_uncles,
 }

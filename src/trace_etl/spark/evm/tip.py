@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trace_etl.dag.chain.rules import VerifyRules
+from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, RpcRefused
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.chunk import BlockChunk
@@ -39,10 +40,14 @@ class TipReader:
     """Follows one chain. Use it in a `with` block; do not share it between threads."""
 
     def __init__(
-        self, source: RpcSource, tables: Sequence[str], rules: VerifyRules = DEFAULT_RULES
+        self,
+        source: RpcSource,
+        tables: Sequence[str],
+        rules: VerifyRules = DEFAULT_RULES,
+        columns: ColumnChoice = "standard",
     ) -> None:
         source = replace(source, spread=False)
-        self._blocks = RangeReader(source, tables, rules)
+        self._blocks = RangeReader(source, tables, rules, columns)
         self._headers = RangeReader(source, ("blocks",), rules)
         self._has_finality = True
 

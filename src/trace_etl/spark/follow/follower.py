@@ -10,13 +10,14 @@ from uuid import UUID
 import structlog
 
 from trace_etl.api.task.events import Event
+from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.data import followers, hot_tables
 from trace_etl.data.connection import Conn, transaction
 from trace_etl.data.followers import Writer
 from trace_etl.policy.retry import Backoff
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
-from trace_etl.spark.evm.tables import SCHEMAS, build_table
+from trace_etl.spark.evm.tables import build_table, make_schema
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.metrics import METRICS
 from trace_etl.spark.link import EmitEvents, never_paused
@@ -55,6 +56,7 @@ class FollowPlan:
     """Minimum seconds between events during catch-up, because each may create tasks downstream."""
     timeout: float = 600.0
     """Seconds without a usable node after which the attempt fails."""
+    columns: ColumnChoice = "standard"
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ class ChainFollower:
         self._chain_id = self.reader.chain_id()
         with transaction(self.conn):
             for output in plan.outputs:
-                hot_tables.ensure_table(self.conn, output.table, SCHEMAS[output.kind])
+                schema = make_schema(output.kind, plan.columns)
+                hot_tables.ensure_table(self.conn, output.table, schema)
             position = followers.take_over(self.conn, plan.writer, self._chain_id)
             blocks = followers.list_recent_blocks(self.conn, plan.writer.stream)
         self.recent = RecentBlocks(BlockRef(*block) for block in blocks)
@@ -147,7 +150,8 @@ class ChainFollower:
             return False
         rows = {
             output.kind: [
-                build_table(output.kind, chunk, self._chain_id) for chunk in advance.chunks
+                build_table(output.kind, chunk, self._chain_id, self.plan.columns)
+                for chunk in advance.chunks
             ]
             for output in self.plan.outputs
         }

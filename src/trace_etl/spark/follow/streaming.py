@@ -118,6 +118,7 @@ class StreamingFollower:
     def _read_stream(self) -> DataFrame:
         follower, source = self.follower, self.source
         tables = [LINKS, *(output.kind for output in follower.plan.outputs)]
+        columns = follower.plan.columns
         reader = (
             self.spark.readStream.format("evm")
             .option("rpc_url", " ".join(source.urls))
@@ -129,6 +130,7 @@ class StreamingFollower:
             .option("partition_size", source.batch)
             .option("blocks_per_batch", follower.plan.batch)
             .option("reorg_depth", _REORG_DEPTH)
+            .option("columns", columns if isinstance(columns, str) else ",".join(columns))
             .option("verify", self.rules.level)
             .option("exceptions", ",".join(self.rules.exceptions))
             .option("verify_senders", str(self.rules.senders).lower())

@@ -109,12 +109,17 @@ def _read_marker(name: str, partition: InputPartition, store: ObjectStore) -> Su
 
 
 def _find_schema(name: str, markers: list[SuccessMarker]) -> StructType:
-    shapes = {
-        tuple((column["name"], column["type"]) for column in marker.schema_) for marker in markers
-    }
-    if len(shapes) > 1:
-        raise BadTask(f"input {name}: its partitions do not have the same columns")
-    return _parse_struct(shapes.pop())
+    """The columns of all partitions by name. A partition without a column has nulls in it."""
+    types: dict[str, str] = {}
+    for marker in markers:
+        for column in marker.schema_:
+            kind = types.setdefault(column["name"], column["type"])
+            if kind != column["type"]:
+                raise BadTask(
+                    f"input {name}: its partitions have different types of column "
+                    f"{column['name']}: {kind} and {column['type']}; rebuild the dataset"
+                )
+    return _parse_struct(tuple(types.items()))
 
 
 @lru_cache(256)

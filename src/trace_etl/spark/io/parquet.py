@@ -1,7 +1,8 @@
 """One Parquet file, written by an executor."""
 
 import hashlib
-from collections.abc import Generator
+import zlib
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,10 @@ ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 64 * 1024 * 1024  # limits the memory that wide rows take
 _ARCHIVE_LEVEL = 6  # of zstd: takes twice the time of the default, and gains nothing on hashes
 _AMOUNTS = ("_string", "_f64")  # suffixes of the columns of a 256-bit number
+# Columns that queries compare with constants. They have dictionaries, not Bloom filters: DuckDB 1.5 hashes the
+# text of a BLOB constant instead of its bytes, so it would skip row groups with matching rows.
+_SEARCHED = ("address", "topic0")
+_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,17 @@ class WrittenFile:
 
 @contextmanager
 def open_parquet_file(
-    store: ObjectStore, key: str, schema: Any, *, attempt: int = 0, is_archive: bool = False
+    store: ObjectStore,
+    key: str,
+    schema: Any,
+    *,
+    attempt: int = 0,
+    is_archive: bool = False,
+    sorted_by: Sequence[str] = (),
 ) -> Generator["ParquetFile"]:
     """Write a Parquet file; discard it unless it is finished."""
     with store.open_writer(key, attempt=attempt) as output:
-        file = ParquetFile(output, schema, is_archive=is_archive)
+        file = ParquetFile(output, schema, is_archive=is_archive, sorted_by=sorted_by)
         try:
             yield file
         except BaseException:
@@ -50,11 +61,14 @@ def open_parquet_file(
 class ParquetFile:
     """Gathers batches into row groups of one size, so that equal rows give equal bytes."""
 
-    def __init__(self, output: ObjectWriter, schema: Any, *, is_archive: bool) -> None:
+    def __init__(
+        self, output: ObjectWriter, schema: Any, *, is_archive: bool, sorted_by: Sequence[str] = ()
+    ) -> None:
         self._output = output
         self._stream = HashingStream(output.stream)
-        self._schema = schema
+        self._schema = add_field_ids(schema)
         self._is_archive = is_archive
+        self._sorted_by = sorted_by
         self._hasher = _open_hasher(schema)
         self._writer: Any = None
         self._held: list[Any] = []
@@ -95,8 +109,21 @@ class ParquetFile:
                 "column_encoding": dict(encodings.others) or None,
             }
         return pq.ParquetWriter(
-            self._stream.file, self._schema, compression="zstd", store_schema=False, **settings
+            self._stream.file,
+            self._schema,
+            compression="zstd",
+            store_schema=False,
+            write_page_index=True,
+            sorting_columns=self._list_sorting_columns(),
+            **settings,
         )
+
+    def _list_sorting_columns(self) -> Any:
+        names = self._schema.names
+        columns = [
+            pq.SortingColumn(names.index(name), nulls_first=True) for name in self._sorted_by
+        ]
+        return columns or None
 
     def _flush(self, *, final: bool) -> None:
         """Write the held rows; unless final, keep those that do not fill a row group."""
@@ -150,10 +177,28 @@ def _open_hasher(schema: Any) -> RowHasher | None:
         return None
 
 
+def add_field_ids(schema: Any) -> Any:
+    """Return the schema with an id for each column that depends on its name only.
+
+    Table formats find columns by these ids. Files of all partitions and generations have equal ids,
+    in whatever order and with whichever other columns they are written.
+    """
+    taken: set[int] = set()
+    fields: list[Any] = []
+    for field in schema:
+        number = zlib.crc32(field.name.encode()) & 0x7FFFFFFF
+        while number in taken or not number:
+            number = (number + 1) & 0x7FFFFFFF
+        taken.add(number)
+        fields.append(field.with_metadata({_FIELD_ID: str(number).encode()}))
+    return pa.schema(fields)
+
+
 def _list_repetitive_columns(schema: Any) -> list[str]:
     """Columns whose values repeat. A dictionary of hashes or amounts only costs time."""
     return [
         field.name
         for field in schema
-        if not pa.types.is_binary(field.type) and not field.name.endswith(_AMOUNTS)
+        if field.name in _SEARCHED
+        or (not pa.types.is_binary(field.type) and not field.name.endswith(_AMOUNTS))
     ]

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -90,7 +90,8 @@ class Frame:
 
     def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
         target, schema = targets[self.output].with_suffix(self.suffix), self.schemas()[self.output]
-        work = _FrameWriter(self.output, target, schema, self.is_archive)
+        sorted_by = () if self.is_ordered else list_sort_columns(schema.names)
+        work = _FrameWriter(self.output, target, schema, self.is_archive, sorted_by)
         written = _run_job(map_batches(self._gather_rows(), work, _REPORT_TYPE))
         # Spark skips the whole plan when it can prove that there are no rows.
         if written.files:
@@ -117,13 +118,16 @@ class Bundle:
     """The Arrow schema of each output."""
     is_parallel: bool = False
     """The frame has several partitions; bring the slices of each table together."""
+    sorted_by: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """The columns by which the rows of an output are sorted."""
 
     def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
         frame = self.frame
         if self.is_parallel:
             gathered = frame.repartition(len(self.tables), "table")
             frame = gathered.sortWithinPartitions("table", "first_block")
-        return _run_job(frame.mapInArrow(_BundleWriter(targets, self.tables), _REPORT_TYPE))
+        work = _BundleWriter(targets, self.tables, self.sorted_by)
+        return _run_job(frame.mapInArrow(work, _REPORT_TYPE))
 
     def schemas(self) -> dict[str, Any]:
         return dict(self.tables)
@@ -142,9 +146,13 @@ class Split:
     """The same rows, if the executor can read them without the JVM."""
     is_archive: bool = False
     """Spend time on a smaller file: it is written once and read often."""
+    sorted_by: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """The columns by which the rows of an output are sorted."""
 
     def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
-        work = _SplitWriter(self.work, targets, self.tables, self.scan, self.is_archive)
+        work = _SplitWriter(
+            self.work, targets, self.tables, self.scan, self.is_archive, self.sorted_by
+        )
         rows = _sort_rows(self.frame.coalesce(1))
         if self.scan is not None:
             rows = self.frame.sparkSession.range(
@@ -199,10 +207,17 @@ class _FrameWriter:
     target: OutputFile
     schema: Any
     is_archive: bool
+    sorted_by: Sequence[str] = ()
 
     @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        written = _write_file(self.target, self.schema, batches, is_archive=self.is_archive)
+        written = _write_file(
+            self.target,
+            self.schema,
+            batches,
+            is_archive=self.is_archive,
+            sorted_by=self.sorted_by,
+        )
         freeze_imports()
         yield _report_batch([(self.output, written)])
 
@@ -216,6 +231,7 @@ class _SplitWriter:
     schemas: Mapping[str, Any]
     scan: Scan | None
     is_archive: bool
+    sorted_by: Mapping[str, Sequence[str]]
 
     @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -224,7 +240,12 @@ class _SplitWriter:
         with ExitStack() as stack:
             files = {
                 table: stack.enter_context(
-                    _open_parquet(self.targets[table], schema, is_archive=self.is_archive)
+                    _open_parquet(
+                        self.targets[table],
+                        schema,
+                        is_archive=self.is_archive,
+                        sorted_by=self.sorted_by.get(table, ()),
+                    )
                 )
                 for table, schema in self.schemas.items()
             }
@@ -267,6 +288,7 @@ class _BundleWriter:
 
     targets: Mapping[str, OutputFile]
     schemas: Mapping[str, Any]
+    sorted_by: Mapping[str, Sequence[str]]
 
     @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -278,7 +300,11 @@ class _BundleWriter:
                     verified.append(piece.to_pybytes().decode())
                     continue
                 if table not in files:
-                    file = _open_parquet(self.targets[table], self.schemas[table])
+                    file = _open_parquet(
+                        self.targets[table],
+                        self.schemas[table],
+                        sorted_by=self.sorted_by.get(table, ()),
+                    )
                     files[table] = stack.enter_context(file)
                 files[table].write(unpack_slice(piece))
             written = [(table, file.finish()) for table, file in files.items()]
@@ -286,10 +312,15 @@ class _BundleWriter:
         yield _report_batch(written, verified)
 
 
+def list_sort_columns(names: Sequence[str]) -> list[str]:
+    """The columns by which rows are sorted: by block, if they have one."""
+    columns = [name for name in _SORTED_BY if name in names]
+    return columns if _SORTED_BY[0] in columns else []
+
+
 def _sort_rows(frame: DataFrame) -> DataFrame:
-    """Sort the rows of each partition by block, if they have one."""
-    columns = [name for name in _SORTED_BY if name in frame.columns]
-    return frame.sortWithinPartitions(*columns) if _SORTED_BY[0] in columns else frame
+    columns = list_sort_columns(frame.columns)
+    return frame.sortWithinPartitions(*columns) if columns else frame
 
 
 def _list_slices(batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
@@ -299,10 +330,15 @@ def _list_slices(batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _write_file(
-    target: OutputFile, schema: Any, batches: Iterator[Any], *, is_archive: bool = False
+    target: OutputFile,
+    schema: Any,
+    batches: Iterator[Any],
+    *,
+    is_archive: bool = False,
+    sorted_by: Sequence[str] = (),
 ) -> WrittenFile:
     with (
-        _open_parquet(target, schema, is_archive=is_archive)
+        _open_parquet(target, schema, is_archive=is_archive, sorted_by=sorted_by)
         if target.name.endswith(".parquet")
         else open_text_file(target.store, target.key, schema, attempt=_read_task_attempt())
     ) as file:
@@ -312,10 +348,15 @@ def _write_file(
 
 
 def _open_parquet(
-    target: OutputFile, schema: Any, *, is_archive: bool = False
+    target: OutputFile, schema: Any, *, is_archive: bool = False, sorted_by: Sequence[str] = ()
 ) -> AbstractContextManager[ParquetFile]:
     return open_parquet_file(
-        target.store, target.key, schema, attempt=_read_task_attempt(), is_archive=is_archive
+        target.store,
+        target.key,
+        schema,
+        attempt=_read_task_attempt(),
+        is_archive=is_archive,
+        sorted_by=sorted_by,
     )
 
 

@@ -21,7 +21,7 @@ class OutputSchemas(Protocol):
     """Returns the columns of an operator's outputs, for operators that cannot run on empty inputs."""
 
     def __call__(
-        self, outputs: Sequence[str], inputs: Sequence[Input], /
+        self, outputs: Sequence[str], inputs: Sequence[Input], config: Any, /
     ) -> Mapping[str, StructType]: ...
 
 

@@ -14,7 +14,7 @@ from trace_etl.model.storage import hot_table
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.fetch import RpcSource
-from trace_etl.spark.evm.tables import SCHEMAS
+from trace_etl.spark.evm.tables import make_schema
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.streaming import StreamingFollower
@@ -35,7 +35,7 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     plan = _make_plan(context, config)
     source = RpcSource(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
     kinds, rules = [output.kind for output in plan.outputs], context.verify_rules(config)
-    with TipReader(source, kinds, rules) as reader, connection.connect(dsn) as conn:
+    with TipReader(source, kinds, rules, plan.columns) as reader, connection.connect(dsn) as conn:
         is_paused = context.link.is_paused if context.link else never_paused
         follower = ChainFollower(plan, reader, conn, context.emit, context.canceled, is_paused)
         if config.engine == "streaming":
@@ -81,9 +81,15 @@ def _make_plan(context: OperatorContext, config: FollowConfig) -> FollowPlan:
         poll=config.poll_seconds,
         finality_depth=config.finality_depth_blocks,
         timeout=config.patience_seconds,
+        columns=config.column_choice,
     )
 
 
-def output_schemas(outputs: Sequence[str], _: Sequence[Input]) -> dict[str, StructType]:
+def output_schemas(
+    outputs: Sequence[str], _: Sequence[Input], config: FollowConfig
+) -> dict[str, StructType]:
     """Return the columns of the hot tables."""
-    return {name: from_arrow_schema(SCHEMAS[name.removeprefix("hot_")]) for name in outputs}
+    return {
+        name: from_arrow_schema(make_schema(name.removeprefix("hot_"), config.column_choice))
+        for name in outputs
+    }

@@ -34,13 +34,14 @@ def run(context: OperatorContext, config: IntegrityConfig) -> Frame:
     [cold_input] = context.inputs
     cold = cold_input.frame
     schema = SCHEMAS[config.table]
-    missing = [name for name in schema.names if name not in cold.columns]
+    missing = [name for name in _KEYS[config.table] if name not in cold.columns]
     if missing:
         raise BadTask(f"integrity_check: the input has no column {missing[0]} of {config.table}")
+    columns = [name for name in schema.names if name in cold.columns]
     ranges = sample_ranges(start, end, config.sample_blocks)
     chain = _read_chain(context.spark, config.table, context.rpc_urls(config.rpc), ranges)
     sampled = cold if config.sample_blocks is None else cold.where(_is_in_ranges(ranges))
-    differences = find_differences(sampled, chain, schema.names).unionByName(
+    differences = find_differences(sampled, chain, columns).unionByName(
         find_duplicates(cold, _KEYS[config.table])
     )
     if config.table == "blocks" and config.sample_blocks is not None:
@@ -158,6 +159,8 @@ def _contains(part: InputPartition, block: int) -> bool:
     return part.start is None or part.end is None or part.start <= block <= part.end
 
 
-def output_schemas(outputs: Sequence[str], _: Sequence[Input]) -> dict[str, StructType]:
+def output_schemas(
+    outputs: Sequence[str], _: Sequence[Input], config: object
+) -> dict[str, StructType]:
     """Return the columns of a finding."""
     return dict.fromkeys(outputs, cast("StructType", StructType.fromDDL(_FINDINGS)))

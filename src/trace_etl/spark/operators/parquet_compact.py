@@ -74,6 +74,8 @@ def _check_finality(context: OperatorContext, pool: str, depth: int) -> None:
         raise NotFinal(f"block {end} is not yet {depth} blocks behind the head, block {head}")
 
 
-def output_schemas(outputs: Sequence[str], inputs: Sequence[Input]) -> dict[str, StructType]:
+def output_schemas(
+    outputs: Sequence[str], inputs: Sequence[Input], config: object
+) -> dict[str, StructType]:
     """Return the columns of the compacted input."""
     return {outputs[0]: inputs[-1].frame.schema}

@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from trace_etl.dag.chain.rules import Check, VerifyRules
-from trace_etl.spark.errors import Evidence, VerificationFailed
+from trace_etl.spark.errors import ChainMismatch, Evidence, VerificationFailed
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import list_lengths, parse_binary, parse_integers, repeat_values
 from trace_etl.spark.verify.blooms import compute_blooms, union_blooms
@@ -22,11 +23,12 @@ from trace_etl.spark.verify.rlp_columns import (
     split,
 )
 from trace_etl.spark.verify.senders import recover_senders
-from trace_etl.spark.verify.transactions import encode_transactions
+from trace_etl.spark.verify.transactions import encode_transactions, read_types
 from trace_etl.spark.verify.tries import compute_roots
 
 _Array = Any  # pyarrow ships no types
 _ZERO_ADDRESS = "0x" + "00" * 20
+_NAMES_CHAIN = (1, 2, 3, 4)  # types whose signed content has the chain's id
 
 
 class Verifier:
@@ -38,8 +40,11 @@ class Verifier:
         self._rules = rules
         self._checks = frozenset(rules.checks())
 
-    def check(self, chunk: BlockChunk) -> None:
-        """Check the headers, then what they commit to, as far as the chunk has it."""
+    def check(self, chunk: BlockChunk, chain_id: int | None = None) -> None:
+        """Check the headers, then what they commit to, as far as the chunk has it.
+
+        `chain_id` is what the node reported: signed transactions name the chain that they are for.
+        """
         if self._has("header_hash"):
             _check_header_hashes(chunk.blocks)
         if self._has("uncles_hash") and chunk.uncles is not None:
@@ -52,6 +57,8 @@ class Verifier:
             chunk = _drop_state_syncs(chunk)
         if chunk.transactions is not None:
             self._check_transactions(chunk)
+            if chain_id is not None and self._has("transactions_root"):
+                _check_chain_id(chunk, chain_id)
         if chunk.receipts is None:
             if self._has("logs_bloom") and chunk.has_logs:
                 self._check_blooms_of_logs(chunk)
@@ -116,6 +123,20 @@ def _require_values(transactions: _Array, names: tuple[str, ...]) -> None:
         if len(missing):
             at = transactions.field("hash")[int(missing[0])]
             raise ValueError(f"{name} of transaction {at}: a value is missing")
+
+
+def _check_chain_id(chunk: BlockChunk, chain_id: int) -> None:
+    """Check that typed transactions, whose hashes cover their chain, are of the reported chain."""
+    typed = np.flatnonzero(np.isin(read_types(chunk.transactions), _NAMES_CHAIN))
+    chains = chunk.transactions.field("chainId").take(pa.array(typed)).dictionary_encode()
+    for code, text in enumerate(chains.dictionary.to_pylist()):
+        if int(text, 16) != chain_id:
+            row = int(typed[int(np.flatnonzero(np.asarray(chains.indices) == code)[0])])
+            # Another endpoint may have answered eth_chainId, so this one is not set aside.
+            raise ChainMismatch(
+                f"transaction {chunk.transactions.field('hash')[row]} is for chain {int(text, 16)}, "
+                f"but eth_chainId answered {chain_id}"
+            )
 
 
 def _check_header_hashes(blocks: _Array) -> None:

@@ -67,6 +67,11 @@ class BlockSource(Protocol):
     @property
     def head(self) -> int: ...
 
+    @property
+    def finality_depth(self) -> int:
+        """How far behind the head a block is final."""
+        ...
+
     def block(self, number: int) -> BlockJson | None:
         """Return the canonical block with this number."""
         ...

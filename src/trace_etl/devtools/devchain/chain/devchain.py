@@ -51,6 +51,8 @@ class DevChain:
             _check_bounds("reorg_at depth", reorg_at.depth, 1, min(reorg_at.block, FINALITY_DEPTH))
         self.length = length
         self.chain_id = chain_id
+        # A chain that is complete from the start is history: all of it is final.
+        self.finality_depth = 0 if initial is None else FINALITY_DEPTH
         self._writer = BodyWriter(seed=seed, chain_id=chain_id, txs_per_block=txs_per_block)
         self._head = 0
         self._reorg_at = reorg_at

@@ -139,7 +139,8 @@ class NodeMethods:
         """Convert a tag to a number. The chain has no pending block, so `pending` is the latest."""
         if isinstance(tag, int):
             return tag
-        behind = {"finalized": FINALITY_DEPTH, "safe": SAFE_DEPTH, "earliest": self._source.head}
+        depth = self._source.finality_depth
+        behind = {"finalized": depth, "safe": min(SAFE_DEPTH, depth), "earliest": self._source.head}
         return max(self._source.head - behind.get(tag, 0), 0)
 
     @staticmethod

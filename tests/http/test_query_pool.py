@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.duckdb_corpus import EXHAUSTING, HARMLESS, HOSTILE, fill_in
+from trace_etl.http.fair_slots import FairSlots
 from trace_etl.model.errors import Invalid, TraceError, Unavailable
 from trace_etl.query.errors import QueryTimedOut, QueryTooLarge, TooManyQueries
 from trace_etl.query.processes import frames, query_process
 from trace_etl.query.processes.pool import QueryPool, QueryProcess, open_pool
 from trace_etl.query.requests import DatasetView, QueryLimits
-from trace_etl.query.slots import FairSlots
+from trace_etl.query.slots import make_user_slots
 from trace_etl.query.sql.engine import open_engine, prepare_engine
 from trace_etl.query.sql.sql_guard import SqlGuard
 from trace_etl.query.sql.tables import ReadBudget
@@ -253,7 +254,7 @@ async def _let_others_run() -> None:
 
 
 async def test_one_user_cannot_take_every_slot() -> None:
-    slots, log, release = FairSlots(4, per_user=3, max_waiting=10), [], asyncio.Event()
+    slots, log, release = make_user_slots(4, per_user=3, max_waiting=10), [], asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for _ in range(6):
             group.create_task(_start(slots, "ann", log, release))
@@ -267,7 +268,7 @@ async def test_one_user_cannot_take_every_slot() -> None:
 
 
 async def test_waiting_users_get_slots_in_turn() -> None:
-    slots, log, release = FairSlots(1, per_user=1, max_waiting=10), [], asyncio.Event()
+    slots, log, release = make_user_slots(1, per_user=1, max_waiting=10), [], asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for user in ("ann", "ann", "ann", "bob", "cid", "bob"):
             group.create_task(_start(slots, user, log, release))
@@ -279,7 +280,7 @@ async def test_waiting_users_get_slots_in_turn() -> None:
 
 
 async def test_the_refusal_names_the_limit() -> None:
-    slots = FairSlots(2, per_user=1, max_waiting=1)
+    slots = make_user_slots(2, per_user=1, max_waiting=1)
     async with slots.take("ann", 60):
         with pytest.raises(TooManyQueries, match="TRACE_QUERY_SLOTS_PER_USER"):
             async with slots.take("ann", 0.01):
@@ -291,7 +292,7 @@ async def test_the_refusal_names_the_limit() -> None:
                 pass
         async with slots.take("bob", 60):
             with pytest.raises(
-                Unavailable, match=r"all 2 query slots .TRACE_QUERY_SLOTS. were busy"
+                Unavailable, match=r"all 2 slots for queries .TRACE_QUERY_SLOTS. were busy"
             ):
                 async with slots.take("cid", 0.01):
                     pass

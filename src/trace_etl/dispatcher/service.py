@@ -47,6 +47,7 @@ from trace_etl.dispatcher.task_objects.credentials import (
 from trace_etl.dispatcher.task_objects.objects import TaskObjects
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
 from trace_etl.dispatcher.user_api.context import Context
+from trace_etl.dispatcher.user_api.deploy_runner import DeployRunner
 from trace_etl.dispatcher.user_api.roles import check_declared
 from trace_etl.dispatcher.user_api.routers import ROUTERS
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
@@ -188,6 +189,7 @@ def _assemble(
     lifecycle = Lifecycle(parts)
     scopes = AttemptScopes(pool)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
+    deploys = DeployRunner(pool, cfg.state_dsn)
     changes = ChangeFeed(pool, poll_interval=cfg.changes_every, max_listeners=cfg.changes_clients)
     inline = InlineRunner(
         loop_pool, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
@@ -204,7 +206,8 @@ def _assemble(
             TaskObjects(objects, tokens, scopes, cfg.max_object_bytes),
         ),
         user=_user_app(
-            cfg, Context(pool, queue, wake, changes, webhooks, sweeper, cfg.sweep_storage)
+            cfg,
+            Context(pool, queue, wake, changes, webhooks, deploys, sweeper, cfg.sweep_storage),
         ),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(

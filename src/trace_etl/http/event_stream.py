@@ -10,6 +10,8 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from trace_etl.http.client_connection import wait_for_disconnect
+
 ABORT = "trace.abort"
 """ASGI extension that drops a connection without waiting for the client."""
 _log = structlog.stdlib.get_logger()
@@ -49,7 +51,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         abort: Callable[[], None] | None = scope.get("extensions", {}).get(ABORT)
         sending = asyncio.create_task(self._send(send))
-        disconnect = asyncio.create_task(_wait_for_disconnect(receive))
+        disconnect = asyncio.create_task(wait_for_disconnect(receive))
         try:
             await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
@@ -69,11 +71,6 @@ class EventStream(Response):
             async with asyncio.timeout(self._slow_after):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _cancel(*tasks: "asyncio.Task[None]") -> None:

@@ -124,6 +124,10 @@ class Invalid(TraceError, code="invalid"):
         super().__init__("; ".join(str(fault) for fault in faults))
         self.faults = faults
 
+    def __reduce__(self) -> tuple[type["Invalid"], tuple[list[Fault]]]:
+        """Pickle the faults: the error crosses process boundaries."""
+        return type(self), (self.faults,)
+
 
 class NotBuffered(Invalid, code="not_buffered"):
     """A batch was published to a dataset that is not buffered."""

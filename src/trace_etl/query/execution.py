@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import structlog
 
+from trace_etl.http.fair_slots import FairSlots
 from trace_etl.model.result_formats import ResultFormat
 from trace_etl.query.access import QueryAccess
 from trace_etl.query.audit import AuditEntry
@@ -21,7 +22,6 @@ from trace_etl.query.processes.pool import (
     ReceivePiece,
 )
 from trace_etl.query.requests import DatasetView, Params, QueryLimits, TableReference
-from trace_etl.query.slots import FairSlots
 from trace_etl.query.streaming import PINNED_HEADER, ResultStream, limit_time
 from trace_etl.state.db.pool import Pool
 

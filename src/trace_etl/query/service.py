@@ -14,6 +14,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from trace_etl.api.body import Name
 from trace_etl.api.user.data.query import MAX_ROWS, DatasetSnapshot, QueryReply, QueryRequest
 from trace_etl.http.app import new_app
+from trace_etl.http.client_connection import (
+    CLIENT_CLOSED_REQUEST,
+    ClientDisconnected,
+    run_while_connected,
+)
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import User, UserDep, UserKeys, current_user
 from trace_etl.model.errors import Unauthenticated, Unavailable
@@ -27,13 +32,11 @@ from trace_etl.query.pins import PinnedFiles
 from trace_etl.query.processes.pool import open_pool
 from trace_etl.query.requests import QueryLimits, TableReference
 from trace_etl.query.settings import QuerySettings
-from trace_etl.query.slots import FairSlots
+from trace_etl.query.slots import make_task_slots, make_user_slots
 from trace_etl.query.streaming import (
-    ClientDisconnected,
     RecentFailures,
     ResultStream,
     check_http_version,
-    run_while_connected,
 )
 from trace_etl.query.task_access import RecordedReads
 from trace_etl.query.task_queries import TaskQueries, make_router
@@ -41,7 +44,6 @@ from trace_etl.query.task_tokens import TaskTokenVerifier, open_task_keys
 from trace_etl.state.db.pool import CONNECTION_ERRORS, make_pool
 
 _MAX_BODY = 1024 * 1024
-CLIENT_CLOSED_REQUEST = 499
 _log = structlog.stdlib.get_logger()
 
 
@@ -107,7 +109,7 @@ async def open_app(cfg: QuerySettings) -> AsyncGenerator[FastAPI]:
         open_audit_log(pool) as audit,
         open_pool(cfg.query_slots, cfg.limits(MAX_ROWS)) as processes,
     ):
-        slots = FairSlots(cfg.query_slots, cfg.slots_per_user, cfg.query_queue_per_user)
+        slots = make_user_slots(cfg.query_slots, cfg.slots_per_user, cfg.query_queue_per_user)
         store = cfg.open_objects()
         executor = QueryExecutor(
             pool, processes, PinnedFiles(store), slots, cfg.query_wait_seconds, cfg.data_dsn
@@ -127,11 +129,10 @@ async def _open_task_queries(
     if cfg.dispatcher_url is None or cfg.tls_ca is None:
         yield None
         return
-    slots = FairSlots(
+    slots = make_task_slots(
         cfg.task_query_slots,
         cfg.task_query_slots_per_task,
         cfg.task_query_queue_per_task,
-        is_for_tasks=True,
     )
     executor = replace(executor, slots=slots, wait_seconds=cfg.task_query_wait_seconds)
     async with open_task_keys(cfg.dispatcher_url, cfg.tls_ca) as keys:

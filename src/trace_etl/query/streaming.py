@@ -5,13 +5,18 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID, uuid4
 
 import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from trace_etl.http.client_connection import (
+    ClientDisconnected,
+    run_while_connected,
+    wait_for_disconnect,
+)
 from trace_etl.http.event_stream import ABORT
 from trace_etl.http.problems import problem
 from trace_etl.model.errors import Fault, Invalid, NotFound, TraceError
@@ -20,32 +25,7 @@ from trace_etl.query.errors import QueryTimedOut
 QUERY_ID_HEADER = "trace-query-id"
 PINNED_HEADER = "trace-pinned"
 _MAX_FAILURES = 1000
-T = TypeVar("T")
 _log = structlog.stdlib.get_logger()
-
-
-class ClientDisconnected(Exception):
-    """The client closed its connection before it had the whole result."""
-
-
-async def run_while_connected(work: Awaitable[T], receive: Receive) -> T:
-    """Await work. Cancels it and raises ClientDisconnected if the client disconnects first."""
-    running = asyncio.ensure_future(work)
-    disconnected = asyncio.create_task(_wait_for_disconnect(receive))
-    try:
-        await asyncio.wait({running, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            raise ClientDisconnected
-        return running.result()
-    finally:
-        disconnected.cancel()
-        running.cancel()
-        await asyncio.wait({running})
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 @dataclass
@@ -112,7 +92,7 @@ class ResultStream(Response):
             self._on_failure(self.query_id, error)
             _log.warning("query_stream_aborted", query_id=str(self.query_id), error=repr(error))
             scope["extensions"][ABORT]()
-            await _wait_for_disconnect(receive)
+            await wait_for_disconnect(receive)
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

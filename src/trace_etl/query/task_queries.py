@@ -10,6 +10,11 @@ from fastapi import APIRouter, Request, Response
 
 from trace_etl.api.task.query import TaskQueryReply, TaskQueryRequest
 from trace_etl.api.user.data.query import MAX_ROWS
+from trace_etl.http.client_connection import (
+    CLIENT_CLOSED_REQUEST,
+    ClientDisconnected,
+    run_while_connected,
+)
 from trace_etl.model.errors import Forbidden, Unauthenticated, Unavailable
 from trace_etl.model.result_formats import MEDIA_TYPES, ResultFormat
 from trace_etl.objects.errors import StorageError
@@ -23,14 +28,11 @@ from trace_etl.query.settings import QuerySettings
 from trace_etl.query.streaming import (
     PINNED_HEADER,
     QUERY_ID_HEADER,
-    ClientDisconnected,
-    run_while_connected,
 )
 from trace_etl.query.task_access import RecordedReads, TaskAccess
 from trace_etl.query.task_tokens import TaskCapability, TaskTokenVerifier
 
 TOKEN_HEADER = "x-trace-task-capability"  # noqa: S105 - the name of a header
-_CLIENT_CLOSED_REQUEST = 499
 _INLINE_BYTES = 10 * 2**20
 _SCHEME = "s3://"
 _log = structlog.stdlib.get_logger()
@@ -180,6 +182,6 @@ def make_router(queries: TaskQueries) -> APIRouter:
         try:
             return await run_while_connected(answering, request.receive)
         except ClientDisconnected:
-            return Response(status_code=_CLIENT_CLOSED_REQUEST)
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     return router

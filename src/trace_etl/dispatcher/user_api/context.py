@@ -1,6 +1,5 @@
 """Dependencies of the user API's handlers: shared resources and the caller."""
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated
 from uuid import UUID
@@ -11,6 +10,7 @@ from fastapi.params import Query
 
 from trace_etl.dispatcher.loops.storage_sweeper import StorageSweeper
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
+from trace_etl.dispatcher.user_api.deploy_runner import DeployRunner
 from trace_etl.dispatcher.user_api.roles import ROLES, SERVICES, require_role
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.dispatcher.wake_events import WakeEvents
@@ -28,6 +28,7 @@ class Context:
     wake: WakeEvents
     changes: ChangeFeed
     webhooks: WebhookSecrets
+    deploys: DeployRunner
     sweeper: StorageSweeper
     sweeps_storage: bool
     """Whether the loop of the sweeper runs."""
@@ -35,8 +36,6 @@ class Context:
         default_factory=dict[UUID, tuple[float, bytes]]
     )
     """The last metrics response of each org, and its time."""
-    parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Large DAG files are parsed one after the other."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,21 @@ async def get_deployed_version(conn: Conn, org_id: UUID, name: str) -> UUID | No
     return row[0] if row else None
 
 
+_COUNT_JOBS = """
+SELECT count(*) FROM (
+       SELECT FROM jobs j JOIN dags d USING (dag_id)
+        WHERE d.org_id = %(org_id)s AND d.name = %(name)s
+        LIMIT %(limit)s) found
+"""
+
+
+async def has_more_jobs(conn: Conn, org_id: UUID, name: str, *, than: int) -> bool:
+    """Return whether a DAG has more jobs than this, with jobs of earlier versions."""
+    values = {"org_id": org_id, "name": name, "limit": than + 1}
+    row = await (await conn.execute(_COUNT_JOBS, values)).fetchone()
+    return row is not None and row[0] > than
+
+
 _LIST = """
 SELECT d.name AS dag, d.dag_version, d.deployed_at,
        (SELECT count(*) FROM jobs j WHERE j.dag_id = d.dag_id AND j.active) AS jobs

@@ -3,14 +3,15 @@
 The number of statements does not depend on the number of jobs. This module moves no pointers.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
 from trace_etl.dag.error_messages import suggest
-from trace_etl.dag.positions import locate
+from trace_etl.dag.positions import Located, locate
 from trace_etl.model.dag import Dag
-from trace_etl.model.errors import Invalid
+from trace_etl.model.errors import Fault, Invalid
 from trace_etl.policy.generations import generation_hashes
 from trace_etl.state.catalog import generations, revision_rows
 from trace_etl.state.catalog.generations import OutputName
@@ -56,7 +57,12 @@ SELECT DISTINCT p.name, p.dataset_uuid
   FROM publications p JOIN dataset_producers d USING (dataset_uuid) JOIN jobs j USING (job_id)
   JOIN dags g USING (dag_id)
  WHERE p.org_id = %(org_id)s AND g.name <> %(dag)s
+   AND (%(names)s::text[] IS NULL OR p.name = ANY(%(names)s))
+ ORDER BY p.name LIMIT %(limit)s
 """
+_MAX_KNOWN = 500
+_MAX_SUGGESTIONS = 10
+"""Comparing names takes processor time: only so many missing names get a suggestion."""
 
 
 async def find_upstream(conn: Conn, org_id: UUID, dag: Dag, text: str) -> dict[str, UUID]:
@@ -64,28 +70,34 @@ async def find_upstream(conn: Conn, org_id: UUID, dag: Dag, text: str) -> dict[s
     names = {i.dataset for job in dag.jobs for i in job.inputs if i.dataset}
     if not names:
         return {}
-    rows = await (
-        await conn.execute(_FIND_PUBLISHED, {"org_id": org_id, "dag": dag.name})
-    ).fetchall()
-    known = {row[0]: row[1] for row in rows}
-    missing = [
-        (("jobs", n, "inputs", m, "from", "dataset"), i.dataset)
-        for n, job in enumerate(dag.jobs)
-        for m, i in enumerate(job.inputs)
-        if i.dataset and i.dataset not in known
-    ]
+    found = await _find_published(conn, org_id, dag, list(names), len(names))
+    missing = sorted(names - found.keys())
     if missing:
-        located = locate(text)
-        none = "; no other DAG publishes a dataset yet"
-        raise Invalid(
-            [
-                located.fault(
-                    path, f"no published dataset {name!r}{suggest(name, known) if known else none}"
-                )
-                for path, name in missing
-            ]
-        )
-    return {name: known[name] for name in names}
+        known = await _find_published(conn, org_id, dag, None, _MAX_KNOWN)
+        advice = dict.fromkeys(missing, "; no other DAG publishes a dataset yet")
+        if known:
+            advice = {name: suggest(name, known) for name in missing[:_MAX_SUGGESTIONS]}
+        raise Invalid(list(_find_missing_inputs(dag, locate(text), missing, advice)))
+    return found
+
+
+async def _find_published(
+    conn: Conn, org_id: UUID, dag: Dag, names: list[str] | None, limit: int
+) -> dict[str, UUID]:
+    values = {"org_id": org_id, "dag": dag.name, "names": names, "limit": limit}
+    rows = await (await conn.execute(_FIND_PUBLISHED, values)).fetchall()
+    return {row[0]: row[1] for row in rows}
+
+
+def _find_missing_inputs(
+    dag: Dag, located: Located, missing: list[str], advice: dict[str, str]
+) -> Iterator[Fault]:
+    for n, job in enumerate(dag.jobs):
+        for m, item in enumerate(job.inputs):
+            if item.dataset in missing:
+                path = ("jobs", n, "inputs", m, "from", "dataset")
+                rule = f"no published dataset {item.dataset!r}"
+                yield located.fault(path, f"{rule}{advice.get(item.dataset, '')}")
 
 
 _INSERT_JOBS = """

@@ -1,43 +1,34 @@
 """Deploy plans, rollout progress, rollback and promotion."""
 
-from dataclasses import asdict
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.dags import PlanRequest
-from trace_etl.api.user.rollouts import DagPlan, PlanReply, RollbackReply, RolloutReply
-from trace_etl.dispatcher.user_api import dag_parsing
+from trace_etl.api.user.rollouts import PlanReply, RollbackReply, RolloutReply
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
-from trace_etl.policy.deploy_plan import DeployPlan
+from trace_etl.http.client_connection import (
+    CLIENT_CLOSED_REQUEST,
+    ClientDisconnected,
+    run_while_connected,
+)
 from trace_etl.state.db.pool import transact, transaction
 from trace_etl.state.db.snapshots import snapshot
-from trace_etl.state.rollout import backfill_consumers, deploy, progress, rollback, rollouts, swap
+from trace_etl.state.rollout import backfill_consumers, progress, rollback, rollouts, swap
 
 router = APIRouter(prefix="/v1", tags=["dags"])
 
 
-@router.post("/plans")
-async def plan(body: PlanRequest, user: CallerDep, ctx: ContextDep) -> PlanReply:
+@router.post("/plans", response_model=PlanReply)
+async def plan(body: PlanRequest, user: CallerDep, ctx: ContextDep, request: Request) -> Response:
     """Show what deploying a DAG file would do now. Changes nothing."""
-    dag = await dag_parsing.parse(body.text, ctx.parsing)
-    async with snapshot(ctx.pool) as conn:
-        planned = await deploy.plan_text(conn, user.org_id, dag, body.text)
-    return PlanReply(
-        dag=dag.name,
-        base_version=planned.dag_version,
-        is_deployed=planned.is_deployed,
-        plan=describe_plan(planned.plan),
-    )
-
-
-def describe_plan(plan: DeployPlan) -> DagPlan:
-    """Convert a plan to its API model."""
-    rebuilt = [contents for job in plan.jobs for contents in job.rebuild.values()]
-    rebuilt += [name.rebuild for name in plan.names if name.rebuild]
-    partitions = sum(contents.partitions for contents in rebuilt)
-    return DagPlan.model_validate({**asdict(plan), "builds": plan.builds, "partitions": partitions})
+    planning = ctx.deploys.run(user.org_id, user.name, body)
+    try:
+        reply = await run_while_connected(planning, request.receive)
+    except ClientDisconnected:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    return Response(reply, media_type="application/json")
 
 
 @router.get("/dags/{name}/rollout")

@@ -1,0 +1,81 @@
+"""Plan and deploy DAG files. Runs in the Dispatcher, or in a process of its own (`deploy_process`)."""
+
+from dataclasses import asdict
+from uuid import UUID
+
+from trace_etl.api.user.dags import DeployedJob, DeployReply, DeployRequest, PlanRequest
+from trace_etl.api.user.rollouts import DagPlan, PlanReply
+from trace_etl.model.dag import Dag
+from trace_etl.policy.deploy_plan import DeployPlan
+from trace_etl.state.catalog import dags
+from trace_etl.state.db.pool import Pool, transact
+from trace_etl.state.db.snapshots import snapshot
+from trace_etl.state.rollout import backfill_consumers
+from trace_etl.state.rollout import deploy as rollout_deploy
+
+
+async def answer(pool: Pool, org_id: UUID, dag: Dag, body: PlanRequest) -> bytes:
+    """Deploy a DeployRequest, or plan any other request. Returns the reply as JSON.
+
+    Raises Invalid, NameTaken, DeployConflict.
+    """
+    if isinstance(body, DeployRequest):
+        reply = await _deploy(pool, org_id, dag, body)
+    else:
+        reply = await _plan(pool, org_id, dag, body)
+    return reply.model_dump_json(by_alias=True).encode()
+
+
+async def _plan(pool: Pool, org_id: UUID, dag: Dag, body: PlanRequest) -> PlanReply:
+    async with snapshot(pool) as conn:
+        planned = await rollout_deploy.plan_text(conn, org_id, dag, body.text)
+    return PlanReply(
+        dag=dag.name,
+        base_version=planned.dag_version,
+        is_deployed=planned.is_deployed,
+        plan=_describe_plan(planned.plan),
+    )
+
+
+async def _deploy(pool: Pool, org_id: UUID, dag: Dag, body: DeployRequest) -> DeployReply:
+    base = body.base_version
+    if "base_version" not in body.model_fields_set:
+        async with pool.connection() as conn:
+            base = await dags.get_deployed_version(conn, org_id, dag.name)
+    columns = {
+        (output.job, output.output): [column.model_dump() for column in output.columns]
+        for output in body.columns
+    }
+    deployment = await transact(
+        pool,
+        lambda conn: rollout_deploy.deploy(
+            conn, org_id, dag, body.text, base=base, columns=columns
+        ),
+    )
+    await transact(
+        pool,
+        lambda conn: backfill_consumers.backfill(conn, deployment.backfilled, only_recent=True),
+    )
+    async with pool.connection() as conn:
+        datasets = await dags.list_dag_datasets(conn, deployment.dag_id)
+    return DeployReply(
+        dag=dag.name,
+        dag_version=deployment.dag_version,
+        changed=deployment.changed,
+        is_building=any(d.building_version for d in datasets) or deployment.plan.builds,
+        jobs=[
+            DeployedJob(
+                name=job.name, operator=job.operator, runtime=job.runtime, activation=job.activation
+            )
+            for job in dag.jobs
+        ],
+        datasets=datasets,
+        plan=_describe_plan(deployment.plan),
+    )
+
+
+def _describe_plan(plan: DeployPlan) -> DagPlan:
+    rebuilt = [contents for job in plan.jobs for contents in job.rebuild.values()]
+    rebuilt += [name.rebuild for name in plan.names if name.rebuild]
+    partitions = sum(contents.partitions for contents in rebuilt)
+    return DagPlan.model_validate({**asdict(plan), "builds": plan.builds, "partitions": partitions})

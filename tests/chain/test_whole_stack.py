@@ -55,6 +55,7 @@ jobs:
     operator: cryo_ingest
     inputs: [{from: {job: request}}]
     outputs: [blocks]
+    config: {finality: 0}
 publish:
   - {name: kept, from: {job: kept}}
   - {name: cold, from: {job: ingest}}

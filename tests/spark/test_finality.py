@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from support.faulty_node import Calls, FaultyNode
+from support.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.devtools.devchain import DevChain, start_server
-from trace_etl.spark.errors import NotFinal, RpcUnreachable
+from trace_etl.spark.errors import NotFinal, RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.finality import require_final
 
@@ -79,3 +79,11 @@ def test_endpoints_that_do_not_answer_are_ignored_if_others_do(growing_url: str)
     require_final(source(dead, growing_url), 1, "finalized")
     with pytest.raises(RpcUnreachable):
         require_final(source(dead), 1, "finalized")
+
+
+def test_an_endpoint_that_refuses_everything_is_not_a_chain_without_finality(
+    node: FaultyNode,
+) -> None:
+    node.before = lambda calls: Reply(500)
+    with pytest.raises(RpcRefused, match="HTTP 500"):
+        require_final(source(node.url), 1, "finalized")

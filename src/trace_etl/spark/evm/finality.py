@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trace_etl.dag.chain.rules import Finality
-from trace_etl.spark.errors import ChainMismatch, NotFinal, RpcRefused, RpcUnreachable
+from trace_etl.spark.errors import ChainMismatch, NotFinal, OperatorError, RpcRefused
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.client import RpcClient
 from trace_etl.spark.evm.fetch import RpcSource
@@ -21,7 +21,7 @@ class FinalBlock:
 
 
 def require_final(source: RpcSource, last: int, finality: Finality) -> None:
-    """Raise NotFinal if the chain may still replace block `last`. Raises RpcUnreachable."""
+    """Raise NotFinal if the chain may still replace block `last`. Raises RpcUnreachable or RpcRefused."""
     final = find_final_block(source, finality)
     if last <= final.number:
         return
@@ -35,30 +35,38 @@ def require_final(source: RpcSource, last: int, finality: Finality) -> None:
 def find_final_block(source: RpcSource, finality: Finality) -> FinalBlock:
     """Ask every endpoint and return the lowest answer: one that lags or lies must not decide alone.
 
-    Endpoints that do not answer are ignored if others do.
+    Endpoints that do not answer are ignored if others do. Raises the error of the last one.
     """
-    tag, depth = ("finalized", 0) if finality == "finalized" else ("latest", finality)
     trusted = [url for url in source.urls if not SET_ASIDE.includes(url)]
     answers: list[FinalBlock] = []
-    errors: list[Exception] = []
+    errors: list[OperatorError] = []
     for url in trusted or source.urls:
         client = RpcClient(
             (url,), timeout=source.timeout, tries=_TRIES, initial_delay=source.initial_delay
         )
         try:
-            answers.append(FinalBlock(_read_number(client, tag) - depth, client.label))
-        except (RpcRefused, RpcUnreachable, UnsupportedMethod, ChainMismatch) as error:
+            answers.append(_ask(client, finality))
+        except OperatorError as error:
             errors.append(error)
         finally:
             client.close()
-    if answers:
-        return min(answers, key=lambda answer: answer.number)
-    if tag == "latest" or all(isinstance(error, RpcUnreachable) for error in errors):
-        raise RpcUnreachable("; ".join(map(str, errors))) from errors[-1]
-    raise NotFinal(
-        f"no endpoint reports a finalized block ({errors[-1]}); if the chain has none, set "
-        "`finality` of the job to a number of confirmations, such as 64"
-    ) from errors[-1]
+    if not answers:
+        raise errors[-1]
+    return min(answers, key=lambda answer: answer.number)
+
+
+def _ask(client: RpcClient, finality: Finality) -> FinalBlock:
+    """Ask one endpoint. Raises NotFinal if it answers, but does not report a finalized block."""
+    if finality != "finalized":
+        return FinalBlock(_read_number(client, "latest") - finality, client.label)
+    try:
+        return FinalBlock(_read_number(client, "finalized"), client.label)
+    except (RpcRefused, UnsupportedMethod, ChainMismatch) as error:
+        _read_number(client, "latest")  # raises if the endpoint does not work at all
+        raise NotFinal(
+            f"the endpoint reports no finalized block ({error}); if the chain has none, set "
+            "`finality` of the job to a number of confirmations, such as 64"
+        ) from error
 
 
 def _read_number(client: RpcClient, tag: str) -> int:

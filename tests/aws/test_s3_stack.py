@@ -1,6 +1,5 @@
 """The whole stack on S3 gives the same rows as on files, and writes its keys nowhere."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import pytest
 
 from support.ministack import REGION, AwsKey, Ministack
 from support.waiting import eventually
+from support.whole_stack import connect
 from trace_etl.cli.client import RequestRejected
-from trace_etl.client import stack_client
 from trace_etl.devtools.devchain.chain.devchain import DevChain
 from trace_etl.devtools.devchain.rpc.server import start_server
 from trace_etl.lite import stack as lite
@@ -88,9 +87,12 @@ class RunningStack:
         return done.stdout
 
     def query(self, sql: str) -> list[Any]:
-        connected = stack_client.connect_home(self.home)
-        with connected.http:
-            return connected.query(sql)["rows"]
+        with connect(self.home) as stack:
+            return stack.query(sql)["rows"]
+
+    def tasks(self, dag: str) -> list[dict[str, Any]]:
+        with connect(self.home) as stack:
+            return stack.get_all("/v1/tasks", dag=dag)["items"]
 
     def count(self, dataset: str) -> int:
         """Count blocks; 0 before the dataset has data."""
@@ -126,7 +128,7 @@ def collect(stack: RunningStack, url: str, directory: Path, *words: str) -> dict
 
 
 def _is_done(stack: RunningStack) -> bool:
-    tasks = json.loads(stack.run("tasks", "--dag", "quickstart", "--json"))["items"]
+    tasks = stack.tasks("quickstart")
     receivers = [t for t in tasks if t["job"] == "receivers" and t["status"] == "Completed"]
     return len(receivers) == BLOCKS // 20
 

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from py4j.clientserver import (
+    SHUTDOWN_FINALIZER_WORKER,
+    ClientServer,
+    JavaParameters,
+    PythonParameters,
+)
 from py4j.java_gateway import java_import
 
 from trace_etl import landlock
@@ -74,6 +79,7 @@ class JvmProcess:
     process: subprocess.Popen[bytes]
     scratch: Path
     log: Path
+    gateway: ClientServer | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -82,7 +88,8 @@ class JvmProcess:
     def connect(self) -> Any:
         """Wait until the JVM listens and return the Py4J gateway. Raises SparkNotStarted."""
         port, secret = _await_gateway(self.process, self.scratch / _GATEWAY_FILE, self.log)
-        return _open_gateway(port, secret)
+        self.gateway = _open_gateway(port, secret)
+        return self.gateway
 
     def kill(self) -> None:
         """Kill the JVM without waiting. Safe from any thread."""
@@ -91,6 +98,8 @@ class JvmProcess:
     def stop(self, timeout: float = 10.0) -> None:
         """Close the JVM's standard input, which makes it exit; kill it after the timeout."""
         assert self.process.stdin is not None
+        if self.gateway is not None:
+            _stop_finalizer(self.gateway)
         self.process.stdin.close()
         try:
             self.process.wait(timeout)
@@ -257,7 +266,14 @@ def _read_tail(log: Path) -> str:
     return " | ".join(lines[-5:]) or "its log is empty"
 
 
-def _open_gateway(port: int, secret: str) -> Any:
+def _stop_finalizer(gateway: ClientServer) -> None:
+    """Stop the thread that tells the JVM about unused objects: it logs an error for each after its end."""
+    client: Any = gateway._gateway_client  # pyright: ignore[reportPrivateUsage]
+    client.is_connected = False
+    client.finalizer_deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
+
+
+def _open_gateway(port: int, secret: str) -> ClientServer:
     gateway = ClientServer(
         java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
         python_parameters=PythonParameters(port=0, eager_load=False),

@@ -25,6 +25,7 @@ GROUPS = {
     "deploy": "bench.deploy",
     "objects": "bench.objects",
     "query": "bench.query",
+    "sink": "bench.sink",
 }
 
 

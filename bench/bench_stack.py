@@ -75,6 +75,7 @@ class BenchStack:
             "TRACE_TLS_KEY": str(self.directory / "tls" / "server.key"),
             "TRACE_TASK_KEYS_DIR": str(self.directory / "task"),
             "TRACE_USER_KEYS_DIR": str(self.directory / "user" / "public"),
+            "TRACE_SERVICE_KEYS_DIR": str(self.directory / "service" / "public"),
             "TRACE_WORKER_TOKENS_FILE": str(self.directory / "worker"),
             "TRACE_OBJECTS_URL": (self.directory / "objects").as_uri(),
             "TRACE_LOG_LEVEL": "error",
@@ -83,11 +84,12 @@ class BenchStack:
 
 def create_credentials(directory: Path) -> Path:
     """Create the keys, certificates and tokens that a Dispatcher needs."""
-    for part in ("tls", "task", "user", "objects"):
+    for part in ("tls", "task", "user", "service", "objects"):
         (directory / part).mkdir(mode=0o700)
     certificates.ensure(directory / "tls")
     keys.ensure_task_key(directory / "task")
     keys.ensure_user_token(directory / "user.jwt", keys.ensure_user_key(directory / "user"))
+    keys.ensure_service_tokens(directory / "service", {"sink": directory / "sink" / "token"})
     keys.ensure_worker_token(directory / "worker")
     return directory
 

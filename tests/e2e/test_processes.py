@@ -45,13 +45,13 @@ def test_every_service_answers_and_accepts_the_local_user(stack: Stack) -> None:
 OWN_FILES = {
     "dispatcher": [
         *("credentials/dispatcher", "keys/task", "keys/user/public", "tokens/workers", "secrets"),
-        *("tls/ca.pem", "tls/server", "objects", "run/dispatcher"),
+        *("tls/ca.pem", "tls/server", "objects", "run/dispatcher", "keys/service/public"),
     ],
     "worker": [
         *("credentials/worker", "tokens/workers", "tls/ca.pem", "objects", "spark/worker"),
         "run/worker",
     ],
-    "sink": ["credentials/sink", "tokens/workers", "tls/ca.pem", "objects", "run/sink"],
+    "sink": ["credentials/sink", "tls/ca.pem", "objects", "run/sink"],
     "query": [
         *("credentials/query", "keys/user/public", "tls/ca.pem", "tls/server", "objects"),
         "run/query",

@@ -188,9 +188,10 @@ def test_a_home_of_the_last_release_is_upgraded_at_its_next_start(home: Path) ->
 def test_no_secret_is_in_a_command_line_or_environment(home: Path) -> None:
     with running(home) as stack:
         secrets = list(passwords.read(Home(home).pgpass).values())
-        tokens = (Home(home).worker_token, Home(home).user_token, Home(home).scheduler_token)
+        services = Home(home).service_tokens.values()
+        tokens = (Home(home).worker_token, Home(home).user_token, *services)
         secrets += [path.read_text().strip() for path in tokens]
-        assert len(secrets) == 9
+        assert len(secrets) == 10
         for process in [psutil.Process(stack.process.pid), *stack.descendants()]:
             shown = " ".join([*process.cmdline(), *process.environ().values()])
             assert not [secret for secret in secrets if secret in shown]

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -243,9 +243,7 @@ def test_a_batch_is_reported_after_its_sink_died_before_reporting(
     dataset = producer.deploy("one")["one"]
     attempt = producer.attempt("one")
     publish_id = sinks.publish(attempt, [{"id": "a", "n": 1}])
-    sinks.sink._write(
-        sinks.sink.client.buffer_fetch(UUID(publish_id))
-    )  # the sink dies before it reports
+    sinks.write_without_report(publish_id)
     before = sinks.rows(dataset)
     assert sinks.batches(published)[0]["state"] == "waiting"
     sinks.drain()
@@ -295,13 +293,17 @@ def test_the_later_published_batch_wins_regardless_of_the_write_order(
 def test_a_batch_cannot_choose_the_org_of_its_rows(sinks: SinkSetup, published: str) -> None:
     producer = sinks.producer(published)
     dataset = producer.deploy("one")["one"]
-    sinks.publish(producer.attempt("one"), [{"id": "a", "n": 1, "org_id": str(uuid4())}])
+    attempt, own = producer.attempt("one"), "00000000-0000-0000-0000-000000000001"
+    sinks.publish(attempt, [{"id": "a", "org_id": own}, {"id": "b"}])
+    sinks.publish(attempt, [{"id": "c"}, {"id": "d", "org_id": str(uuid4())}])
     sinks.drain()
-    assert [r["org_id"] for r in sinks.rows(dataset)] == ["00000000-0000-0000-0000-000000000001"]
+    assert [r["org_id"] for r in sinks.rows(dataset)] == [own, own]
+    (failed,) = sinks.batches(published, state="failed")
+    assert failed["error_message"].startswith("line 2: 'org_id' is another organisation's")
 
 
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "json": (b'{"id": "a"}\n{"id"', {}, "line 2 is not JSON"),
+    "json": (b'{"id": "a"}\n{"id"', {}, "line 2 is not a JSON object"),
     "list": (b"[1]", {}, "line 1 is not a JSON object"),
     "unknown": ([{"id": "a", "m": 1}], {}, "line 1: the schema has no column 'm'"),
     "key": ([{"n": 1}], {}, "line 1: 'id' is missing"),
@@ -373,13 +375,3 @@ def test_a_batch_outside_the_attempts_prefix_is_forbidden(sinks: SinkSetup, publ
         target = {"dataset_uuid": mine.output["dataset_uuid"], "batch_uri": uri}
         reply = sinks.bench.publish(mine, **target)
         assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), uri
-
-
-def test_a_dataset_that_is_not_buffered_is_refused_by_the_sink(sinks: SinkSetup) -> None:
-    dag = sinks.bench.dag()
-    attempt = sinks.bench.attempt(dag=dag)
-    sinks.publish(attempt, [{"id": "a"}])
-    sinks.drain()
-    (failed,) = sinks.batches(dag.published)
-    assert failed["state"] == "failed"
-    assert "not buffered" in failed["error_message"]

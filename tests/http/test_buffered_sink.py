@@ -1,6 +1,6 @@
 """Permissions of buffered producers, and how the sink handles errors."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,7 +13,8 @@ from support.dispatcher import Secrets
 from support.lifecycle import Attempt, Bench
 from support.postgres import Templates
 from support.recorder import Recorder
-from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
+from trace_etl.http.dispatcher_client import Refused, Unreachable
+from trace_etl.http.sink_client import SinkClient
 from trace_etl.queues.queue import dead_letter_queue
 from trace_etl.sink.sink import MAX_TRIES, QUEUE
 
@@ -133,7 +134,7 @@ def test_a_rotated_token_neither_dead_letters_a_batch_nor_counts_as_a_receive(
     sinks: SinkSetup, published: str, attempt: Attempt, secrets: Secrets
 ) -> None:
     publish_id = sinks.publish(attempt, b"no JSON")
-    tokens = iter([secrets.worker_token, "old", "old"])
+    tokens = iter([secrets.service_token("sink"), "old", "old"])
     client = sinks.client(lambda: next(tokens))  # valid for the fetch, outdated for the report
     sink = replace(sinks.sink, client=client)
     try:
@@ -149,12 +150,12 @@ def test_a_rotated_token_neither_dead_letters_a_batch_nor_counts_as_a_receive(
     assert (state(sinks, published), is_dead_lettered(sinks, publish_id)) == ("failed", True)
 
 
-class Failing(DispatcherClient):
-    """A client whose `buffer_fetch` always fails."""
+class Failing(SinkClient):
+    """A client whose `fetch_batches` always fails."""
 
     error: Exception
 
-    def buffer_fetch(self, publish_id: UUID) -> Any:
+    def fetch_batches(self, publish_ids: Sequence[UUID]) -> Any:
         raise self.error
 
 
@@ -193,9 +194,7 @@ def test_a_batch_received_too_often_fails_only_if_it_was_not_written(
     sinks: SinkSetup, published: str, attempt: Attempt
 ) -> None:
     publish_id = sinks.publish(attempt, [{"id": "a", "n": 1}])
-    sinks.sink._write(
-        sinks.sink.client.buffer_fetch(UUID(publish_id))
-    )  # the sink dies before it reports
+    sinks.write_without_report(publish_id)
     sinks.set_receives(publish_id, MAX_TRIES)
     sinks.drain()
     assert (state(sinks, published), is_dead_lettered(sinks, publish_id)) == ("written", False)

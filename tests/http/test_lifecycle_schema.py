@@ -58,6 +58,7 @@ def test_every_call_and_alias_is_documented_with_its_token() -> None:
     assert {s["name"] for s in schemes.values()} == {
         "X-Trace-Worker-Token",
         "X-Trace-Task-Capability",
+        "Authorization",
     }
 
 
@@ -106,7 +107,11 @@ class Caller:
             self._use_existing_ids(case)
         sent = case.as_transport_kwargs(base_url=str(self._shared.http.base_url))
         attempt = self._buffered if case.path == PUBLISH else self._attempt
-        tokens = {**self._shared.worker_headers, "X-Trace-Task-Capability": attempt.token}
+        tokens = {
+            **self._shared.worker_headers,
+            **self._shared.sink_headers,
+            "X-Trace-Task-Capability": attempt.token,
+        }
         return self._shared.http.request(
             sent["method"],
             sent["url"],
@@ -123,9 +128,10 @@ class Caller:
             case.body = {**case.body, "task_id": next(self._ids)}
         elif case.path == "/internal/buffer-complete":
             report = {"publish_id": self._batch(), "row_count": 1, "error_code": "bad_batch"}
-            case.body = exclude_floats({**case.body, **report})
-        elif "publish_id" in (case.query or {}):
-            case.query["publish_id"] = self._batch()
+            results = [{**result, **report} for result in case.body["results"][:1]]
+            case.body = exclude_floats({"results": results})
+        elif case.path == "/internal/buffer-fetch":
+            case.body = {"publish_ids": [self._batch()]}
         elif case.query:
             case.query["task_id"] = self._attempt.task_id
         elif case.path == PUBLISH:

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 import psycopg
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.buffered import write_rows
 from support.dispatcher import Secrets
 from support.postgres import Templates, copied, sql
 from support.query import LiveQuery, Warehouse, running_query_service
@@ -344,7 +345,7 @@ def test_the_services_role_reads_datasets_and_nothing_else(shop: TableQuerySetup
         hot_table(uuid4(), version), version, (("n", "long", False),), ("n",)
     )
     with connection.connect(shop.data) as conn, connection.transaction(conn):
-        buffers.write_batch(conn, shape, buffers.BatchIdentity(uuid4(), 1, UUID(int=1)), [(7,)])
+        write_rows(conn, shape, 1, [(7,)])
     with psycopg.connect(shop.warehouse.dsns.data_reader, autocommit=True) as reader:
         for table in (shop.table("logs"), shop.table("kept"), shape.table):
             assert reader.execute(f"SELECT count(*) FROM {table}").fetchone()

@@ -15,7 +15,6 @@ import pytest
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, sql
 from trace_etl.http.listeners import Listener, Tls, serve
-from trace_etl.lite.credentials import keys
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.model.errors import Unavailable
 from trace_etl.scheduler import ticks
@@ -62,12 +61,10 @@ def deploy(live: Live, text: str = DAG) -> None:
         assert reply.status_code == 200, reply.text
 
 
-def with_scheduler(
-    live: Live, use: Callable[[CronTrigger], Awaitable[T]], token: Path | None = None
-) -> T:
+def with_scheduler(live: Live, use: Callable[[CronTrigger], Awaitable[T]]) -> T:
     async def main() -> T:
         url = f"https://127.0.0.1:{live.cfg.api_port}"
-        token_file = token or live.secrets.directory / "user.jwt"
+        token_file = live.secrets.directory / "services" / "scheduler"
         async with DispatcherApi(url, live.secrets.ca, token_file) as api:
             return await use(CronTrigger(api, timedelta(seconds=30), timedelta(seconds=90)))
 
@@ -298,12 +295,8 @@ def test_a_trigger_that_is_no_time_is_refused_and_does_not_stop_the_scheduler(
     assert {key(NOON), key(NOON + HOUR)} <= set(fired(dispatcher))
 
 
-def test_the_scheduler_works_while_the_user_local_is_disabled(
-    dispatcher: Live, tmp_path: Path
-) -> None:
+def test_the_scheduler_works_while_the_user_local_is_disabled(dispatcher: Live) -> None:
     deploy(dispatcher)
-    signing = keys.ensure_user_key(dispatcher.secrets.directory / "user")
-    keys.ensure_scheduler_token(tmp_path / "token", signing)
     disable = "UPDATE memberships SET disabled_at = {} WHERE user_name = 'local' RETURNING 1"
     sql(dispatcher.dsns.state, disable.format("now()"))
     try:
@@ -313,7 +306,7 @@ def test_the_scheduler_works_while_the_user_local_is_disabled(
         async def use(trigger: CronTrigger) -> None:
             await trigger.fire_once(NOON)
 
-        with_scheduler(dispatcher, use, tmp_path / "token")
+        with_scheduler(dispatcher, use)
         assert fired(dispatcher) == [key(NOON)]
     finally:
         sql(dispatcher.dsns.state, disable.format("NULL"))
@@ -337,7 +330,7 @@ async def test_a_scheduler_that_cannot_fire_ticks_is_not_healthy(
         group.create_task(serve([listener], tls=tls, stop=stop))
         group.create_task(trigger.run(stop))
         await until_health(http, port, 503)
-        token.write_text(dispatcher.secrets.user_token)
+        token.write_text(dispatcher.secrets.service_token("scheduler"))
         await until_health(http, port, 200)
         stop.set()
 

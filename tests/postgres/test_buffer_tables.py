@@ -6,9 +6,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from support.buffered import write_rows
 from support.postgres import Templates, copied
-from trace_etl.data import buffers, connection
-from trace_etl.data.buffers import BatchIdentity, BufferTable, WrittenBatch
+from trace_etl.data import connection
+from trace_etl.data.buffers import BufferTable, WrittenBatch
 from trace_etl.model.storage import hot_table
 
 
@@ -27,7 +28,7 @@ def shape() -> BufferTable:
 def write(dsn: str, shape: BufferTable, number: int) -> WrittenBatch:
     with connection.connect(dsn) as conn, connection.transaction(conn):
         conn.execute("SET LOCAL lock_timeout = '500ms'")
-        return buffers.write_batch(conn, shape, BatchIdentity(uuid4(), number, uuid4()), [("a",)])
+        return write_rows(conn, shape, number, [("a",)])
 
 
 def test_a_batch_does_not_wait_for_a_vacuum(dsn: str, shape: BufferTable) -> None:

@@ -7,14 +7,15 @@ from uuid import UUID, uuid4
 import pytest
 from pyspark.sql import SparkSession
 
+from support.buffered import write_rows
 from support.postgres import Templates, copied
 from support.spark_tasks import task
-from trace_etl.api.task.buffers import BufferBatch
+from trace_etl.api.task.buffers import MAX_BATCH_BYTES, BufferBatch
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.data import buffers, connection
 from trace_etl.model.storage import attempt_prefix, buffer_prefix, hot_table
 from trace_etl.objects.file_store import FileStore
-from trace_etl.sink import batch_files
+from trace_etl.sink import batch_files, columnar
 from trace_etl.spark.errors import BadSql
 from trace_etl.spark.io import batches as pipeline_batches
 from trace_etl.spark.io import hot_tables
@@ -63,8 +64,14 @@ def _run(mine: SparkRunner, payload: TaskPayload) -> tuple[Any, PublishedBatches
     published: PublishedBatches = []
 
     def publish(
-        dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int
+        dataset_uuid: UUID,
+        batch_uri: str,
+        *,
+        record_count: int,
+        batch_size_bytes: int,
+        content_type: str,
     ) -> None:
+        assert content_type == columnar.PARQUET
         published.append((dataset_uuid, batch_uri, record_count, batch_size_bytes))
 
     def emit(*_: Any) -> None:
@@ -85,7 +92,7 @@ def _batch(payload: TaskPayload, uri: str, rows: int) -> BufferBatch:
             "dataset_uuid": output.dataset_uuid,
             "dataset_version": output.dataset_version,
             "batch_uri": uri,
-            "content_type": "application/jsonl",
+            "content_type": columnar.PARQUET,
             "record_count": rows,
             "columns": COLUMNS,
             "unique_key": ["who"],
@@ -104,23 +111,24 @@ def test_rows_are_published_as_batches_that_the_sink_can_read(mine: SparkRunner)
     assert (dataset_uuid, rows) == (payload.outputs[0].dataset_uuid, 2)
     root = mine.settings.objects.root
     assert (root / uri.removeprefix("s3://")).stat().st_size == size
-    read = batch_files.read_rows(_batch(payload, uri, rows), mine.settings.objects)
-    assert sorted(read) == [(b"\x01", None, ""), (b"\xff\x00", 7, "é")]
+    batch = _batch(payload, uri, rows)
+    read = batch_files.read_rows(batch, mine.settings.objects, max_bytes=MAX_BATCH_BYTES)
+    found = sorted(tuple(row.values()) for row in read.to_pylist())
+    assert found == [(b"\x01", None, ""), (b"\xff\x00", 7, "é")]
 
 
-def test_large_outputs_are_split_into_batches_below_the_size_limit(
-    mine: SparkRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline_batches, "MAX_BATCH_BYTES", 100)
-    lines = pipeline_batches.pack_rows(iter(_tables(25)))
-    sizes = [sum(map(len, part)) for part in lines]
-    assert len(sizes) > 5
-    assert max(sizes) <= 100
+def test_large_outputs_are_split_into_batches_below_the_size_limit() -> None:
+    parts = list(pipeline_batches.pack_rows(iter(_tables(25)), max_bytes=100))
+    assert len(parts) > 5
+    assert max(part.nbytes for part in parts) <= 100
+    assert sum(part.num_rows for part in parts) == 25
 
 
 def test_batches_do_not_exceed_the_row_limit_of_the_sink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_batches, "MAX_BATCH_ROWS", 10)
-    assert [len(part) for part in pipeline_batches.pack_rows(iter(_tables(25)))] == [10, 10, 5]
+    parts = list(pipeline_batches.pack_rows(iter(_tables(25))))
+    assert sum(part.num_rows for part in parts) == 25
+    assert max(part.num_rows for part in parts) <= 10
 
 
 def _tables(rows: int) -> list[Any]:
@@ -161,7 +169,7 @@ def test_a_reader_gets_rows_changed_since_its_cursor_without_internal_columns(
     shape = buffers.BufferTable(hot_table(dataset, version), version, columns, ("id",))
     for number, rows in enumerate([[("a", 1), ("b", 1)], [("b", 2)], [("c", 3)]], 1):
         with connection.connect(dsn) as conn, connection.transaction(conn):
-            buffers.write_batch(conn, shape, buffers.BatchIdentity(uuid4(), number, uuid4()), rows)
+            write_rows(conn, shape, number, rows)
     given = TaskInput(input_index=0, name="alerts", dataset_uuid=dataset, dataset_version=version)
     read = hot_tables.load(spark, given, Scope(cursor=2, after=1), dsn).frame
     assert read.columns == ["id", "n", "org_id"]

@@ -81,10 +81,14 @@ def stack(
         stop = threading.Event()
         queue = PgQueue(dsns.queue)
         common = _common_settings(running, dsns)
-        worker_settings = WorkerSettings(**common, worker_id="test", spark_dir=tmp_path)
+        tokens = running.secrets.directory
+        worker_settings = WorkerSettings(
+            **common, worker_token_file=tokens / "worker", worker_id="test", spark_dir=tmp_path
+        )
+        sink_settings = SinkSettings(**common, service_token_file=tokens / "services" / "sink")
         threads = [
             threading.Thread(target=work, args=(worker_settings, queue, mine, stop)),
-            threading.Thread(target=run_sink, args=(SinkSettings(**common), queue, stop)),
+            threading.Thread(target=run_sink, args=(sink_settings, queue, stop)),
         ]
         for thread in threads:
             thread.start()
@@ -101,7 +105,6 @@ def _common_settings(running: Live, dsns: Dsns) -> dict[str, Any]:
     return {
         "dispatcher_url": f"https://127.0.0.1:{running.cfg.internal_port}",
         "tls_ca": running.secrets.ca,
-        "worker_token_file": running.secrets.directory / "worker",
         "queue_dsn": dsns.queue,
         "objects_url": running.cfg.objects_url,
         "data_dsn": dsns.data,

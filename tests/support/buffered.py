@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,19 +11,24 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
+import pyarrow as pa
 from psycopg.rows import dict_row
 
 from support import queue_tables
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
-from trace_etl.http.dispatcher_client import DispatcherClient
+from trace_etl.data import buffers
+from trace_etl.data.buffer_writer import BufferWriter
+from trace_etl.data.buffers import BufferTable, RowBatch, WrittenBatch
+from trace_etl.data.columns import declared_arrow_type
+from trace_etl.data.connection import Conn
+from trace_etl.http.sink_client import SinkClient
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
 from trace_etl.objects.file_store import FileStore
-from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import PgQueue
-from trace_etl.sink.sink import QUEUE, Sink
+from trace_etl.sink.sink import QUEUE, Delivery, Sink
 
 SCHEMA = "[{name: id, type: string, nullable: false}, {name: n, type: long}]"
 _JOB = """
@@ -92,14 +97,28 @@ def batch_target(attempt: Attempt, name: str = "batch.jsonl") -> dict[str, Any]:
     return {"dataset_uuid": attempt.output["dataset_uuid"], "batch_uri": uri}
 
 
+def write_rows(
+    conn: Conn, shape: BufferTable, number: int, rows: Sequence[Sequence[Any]]
+) -> WrittenBatch:
+    """Write a batch of rows to a table of a buffered dataset, in the caller's transaction."""
+    fields = [(name, declared_arrow_type(kind)) for name, kind, _ in shape.columns]
+    names = [name for name, _ in fields]
+    table = pa.Table.from_pylist(
+        [dict(zip(names, row, strict=True)) for row in rows], schema=pa.schema(fields)
+    )
+    batch = RowBatch(uuid4(), number, UUID(int=1), table)
+    return buffers.write_batches(conn, shape, [batch])[batch.publish_id]
+
+
 @dataclass
 class SinkSetup:
     """A Dispatcher with its own databases, and a sink next to it."""
 
     bench: Bench
     sink: Sink
-    client: Callable[[Callable[[], str]], DispatcherClient]
-    """Creates the client of another worker, with the given token."""
+    data_dsn: str
+    client: Callable[[Callable[[], str]], SinkClient]
+    """Creates the client of another sink, with the given token."""
 
     def producer(self, published: str) -> Producer:
         return Producer(self.bench, published)
@@ -129,8 +148,17 @@ class SinkSetup:
 
     def rows(self, dataset: dict[str, Any]) -> list[dict[str, Any]]:
         table = hot_table(UUID(dataset["dataset_uuid"]), UUID(dataset["dataset_version"]))
-        with psycopg.connect(self.sink.data_dsn, row_factory=dict_row) as conn:
+        with psycopg.connect(self.data_dsn, row_factory=dict_row) as conn:
             return conn.execute(f'SELECT * FROM "{table}" ORDER BY id').fetchall()
+
+    def write_without_report(self, publish_id: str) -> None:
+        """Write a batch like a sink that dies before it reports."""
+        (message,) = [
+            m
+            for m in self.sink.consumer.receive(limit=64, visibility=timedelta(0))
+            if m.body["publish_id"] == publish_id
+        ]
+        self.sink._write_group([Delivery(message, UUID(publish_id))])
 
     def values(self, dataset: dict[str, Any]) -> list[tuple[str, int | None]]:
         return [(row["id"], row["n"]) for row in self.rows(dataset)]
@@ -162,18 +190,19 @@ def running_sink(templates: Templates, secrets: Secrets, objects: Path) -> Gener
 @contextmanager
 def running_sink_on(dsns: Dsns, secrets: Secrets, objects: Path) -> Generator[SinkSetup]:
     """Run a Dispatcher and a sink on the given databases."""
-    backoff = Backoff(timedelta(seconds=0.01), timedelta(seconds=0.1), jitter=0)
     with live(secrets, dsns, objects) as running, bench(running) as test_bench:
         url = f"https://127.0.0.1:{running.cfg.internal_port}"
 
-        def client(token: Callable[[], str]) -> DispatcherClient:
-            return DispatcherClient(url, secrets.ca, token, backoff)
+        def client(token: Callable[[], str]) -> SinkClient:
+            return SinkClient(url, secrets.ca, token)
 
-        sink_client = client(lambda: secrets.worker_token)
+        sink_client = client(lambda: secrets.service_token("sink"))
+        writer = BufferWriter(dsns.data)
         consumer = PgQueue(dsns.queue).consumer([QUEUE], "test:sink")
         try:
-            sink = Sink(consumer, sink_client, dsns.data, FileStore(objects), threading.Event())
-            yield SinkSetup(test_bench, sink, client)
+            sink = Sink(consumer, sink_client, writer, FileStore(objects), threading.Event())
+            yield SinkSetup(test_bench, sink, dsns.data, client)
         finally:
+            writer.close()
             consumer.close()
             sink_client.close()

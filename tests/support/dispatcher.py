@@ -35,11 +35,13 @@ class Secrets:
 
     @classmethod
     def make(cls, directory: Path) -> "Secrets":
-        for name in ("tls", "task", "user"):
+        for name in ("tls", "task", "user", "service"):
             (directory / name).mkdir(parents=True, mode=0o700)
         certificates.ensure(directory / "tls")
         keys.ensure_task_key(directory / "task")
         user_key = keys.ensure_user_key(directory / "user")
+        tokens = {name: directory / "services" / name for name in ("scheduler", "sink")}
+        keys.ensure_service_tokens(directory / "service", tokens)
         keys.ensure_worker_token(directory / "worker")
         keys.ensure_user_token(directory / "user.jwt", user_key)
         return cls(directory)
@@ -51,6 +53,9 @@ class Secrets:
     @property
     def worker_token(self) -> str:
         return (self.directory / "worker").read_text().splitlines()[0]
+
+    def service_token(self, service: str) -> str:
+        return (self.directory / "services" / service).read_text().strip()
 
     @property
     def user_token(self) -> str:
@@ -66,6 +71,7 @@ class Secrets:
             "tls_key": self.directory / "tls" / "server.key",
             "task_keys_dir": self.directory / "task",
             "user_keys_dir": self.directory / "user" / "public",
+            "service_keys_dir": self.directory / "service" / "public",
             "worker_tokens_file": self.directory / "worker",
             "objects_url": objects.as_uri(),
         }

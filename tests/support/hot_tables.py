@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from support.buffered import write_rows
 from support.following import catch_up, new_stream
 from support.postgres import Templates, copied
 from support.spark_tasks import range_scope, select, task
@@ -49,9 +50,7 @@ def _people(dsn: str) -> InputSpec:
     with connection.connect(dsn) as conn:
         for number, rows in enumerate(batches, 1):
             with connection.transaction(conn):
-                buffers.write_batch(
-                    conn, shape, buffers.BatchIdentity(uuid4(), number, uuid4()), rows
-                )
+                write_rows(conn, shape, number, rows)
     return _input("people", dataset, version)
 
 

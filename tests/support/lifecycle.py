@@ -167,6 +167,10 @@ class Bench:
     def worker_headers(self) -> dict[str, str]:
         return {"X-Trace-Worker-Token": self.live.secrets.worker_token}
 
+    @property
+    def sink_headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.live.secrets.service_token('sink')}"}
+
     def claim(self, task_id: str, worker: str = "w1", http: httpx.Client | None = None):
         body = {"task_id": task_id, "worker_id": worker}
         return (http or self.http).post(

@@ -1,28 +1,26 @@
 """The table of column types: each form is complete and translates back to the same type."""
 
-from typing import get_args
-
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from trace_etl.dag.column_types import (
-    BUFFERED,
     BY_SPARK,
     COLUMN_TYPES,
-    DeclaredType,
+    DECLARED,
     appended_form,
     buffered_form,
     holds_without_loss,
+    parse_type,
 )
 from trace_etl.data.columns import arrow_type, declared_arrow_type, postgres_type
 from trace_etl.query.sql.duckdb_types import duckdb_type
 
-_SCALARS = [kind for kind in COLUMN_TYPES if kind.name != "decimal"]
+_SCALARS = [kind for kind in COLUMN_TYPES if kind.name not in ("decimal", "json")]
 
 
 def test_every_type_of_a_dag_file_is_in_the_table():
-    assert set(get_args(DeclaredType)) <= {kind.name for kind in COLUMN_TYPES}
+    assert set(DECLARED) <= {kind.name for kind in COLUMN_TYPES}
 
 
 @pytest.mark.parametrize("kind", _SCALARS, ids=lambda kind: kind.name)
@@ -45,16 +43,32 @@ def test_a_type_survives_a_round_trip_through_postgres(kind):
 
 
 def test_buffered_datasets_hold_the_types_that_json_carries():
-    assert BUFFERED == ("boolean", "int", "long", "double", "string", "binary")
-    stored = {name: form.name for name in BY_SPARK if (form := buffered_form(name))}
+    stored = {name: form.kind.name for name in BY_SPARK if (form := buffered_form(name))}
     assert stored == {
         "boolean": "boolean",
         **dict.fromkeys(("byte", "tinyint", "short", "smallint", "int", "integer"), "long"),
         **dict.fromkeys(("long", "bigint"), "long"),
         **dict.fromkeys(("float", "double"), "double"),
-        "string": "string",
-        "binary": "binary",
+        **{name: name for name in ("string", "binary", "date", "timestamp", "json")},
     }
+    assert buffered_form("decimal") is None
+    assert buffered_form("array<int>").spark == "array<bigint>"
+    assert buffered_form("decimal(38,18)").spark == "decimal(38,18)"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decimal(39,0)",
+        "decimal(5,6)",
+        "decimal(0,0)",
+        "array<array<int>>",
+        "array<json>",
+        "array<>",
+    ],
+)
+def test_a_type_that_cannot_exist_is_none(name):
+    assert parse_type(name) is None
 
 
 def test_append_widens_only_what_postgres_does_not_have():
@@ -67,7 +81,7 @@ def test_append_widens_only_what_postgres_does_not_have():
 def test_a_declared_type_holds_its_own_and_narrower_types():
     accepted = {
         declared: {k.name for k in COLUMN_TYPES if holds_without_loss(declared, k.name)}
-        for declared in BUFFERED
+        for declared in ("boolean", "int", "long", "double", "string", "binary", "json")
     }
     assert accepted == {
         "boolean": {"boolean"},
@@ -76,7 +90,14 @@ def test_a_declared_type_holds_its_own_and_narrower_types():
         "double": {"byte", "short", "int", "float", "double"},
         "string": {"string"},
         "binary": {"binary"},
+        "json": {"string"},
     }
+    assert holds_without_loss("decimal(20,4)", "decimal(18,2)")
+    assert not holds_without_loss("decimal(18,2)", "decimal(18,4)")
+    assert not holds_without_loss("decimal(18,4)", "decimal(18,2)")
+    assert holds_without_loss("array<long>", "array<int>")
+    assert not holds_without_loss("array<int>", "array<bigint>")
+    assert not holds_without_loss("array<int>", "int")
 
 
 @pytest.mark.parametrize(

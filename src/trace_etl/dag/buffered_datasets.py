@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trace_etl.dag.column_types import BUFFERED
+from trace_etl.dag.column_types import BUFFERED, buffered_form
 from trace_etl.model.dag import Column, Dag, Publication
 from trace_etl.model.digests import digest
 from trace_etl.model.roles import ROLES
@@ -25,6 +25,44 @@ class BufferedDataset:
     def generation(self) -> str:
         columns = sorted((column.shape for column in self.columns), key=lambda c: c["name"])
         return digest([columns, sorted(self.unique_key)])
+
+
+SHIPPED: Mapping[str, BufferedDataset] = {
+    "alert_events": BufferedDataset(
+        "alert_events",
+        (
+            Column(
+                "dedupe_key", "string", False, "Identifies the alert. A repeated key is one row."
+            ),
+            Column("severity", "string", True, "For example info, warning or critical."),
+            Column("payload", "json", True, "What the alert is about."),
+            Column("created_at", "timestamp", True, "When the alert was raised."),
+        ),
+        ("dedupe_key",),
+    )
+}
+"""Datasets that the platform declares. Any DAG can publish to them by name, without a `schema`."""
+
+
+def find_shipped_faults(
+    name: str, mode: str, columns: Collection[Column], unique_key: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the fields in which a publication differs from the dataset that the platform declares."""
+    shipped = SHIPPED.get(name)
+    if shipped is None:
+        return
+    rule = f"{name!r} is a dataset that the platform declares"
+    if mode != "buffered":
+        yield "name", f"{rule}; set `write_mode: buffered`, or choose another name"
+        return
+    declared = BufferedDataset(name, tuple(columns) or shipped.columns, tuple(unique_key))
+    for field, how in find_producer_conflicts(declared, shipped):
+        fix = (
+            "set `unique_key: [dedupe_key]` in the job"
+            if field == "unique_key"
+            else "remove `schema`"
+        )
+        yield "schema" if columns else "name", f"{rule}, and {field} is {how}; {fix}"
 
 
 def make_buffered_dataset(
@@ -89,9 +127,9 @@ def find_role_conflicts(
 def find_unsupported_columns(columns: Iterable[tuple[str, str]]) -> Iterator[tuple[int, str, str]]:
     """Yield the columns that a buffered dataset cannot have: index, field and error text."""
     for n, (name, kind) in enumerate(columns):
-        if kind not in BUFFERED:
+        if buffered_form(kind) is None:
             rule = f"is {kind}, but a buffered dataset supports only {', '.join(BUFFERED)}"
-            yield n, "type", f"{rule}; declare the column as string"
+            yield n, "type", f"{rule} and arrays of these; choose one of them"
         if name == "org_id" and kind != "string":
             yield n, "type", f"must be string, not {kind}: the platform fills in org_id"
 

@@ -7,17 +7,29 @@ added by the module that writes or parses the form.
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import partial
-from typing import Any, Literal, LiteralString
+from typing import Any, LiteralString, cast
 
-DeclaredType = Literal[
-    "boolean", "int", "long", "double", "decimal", "string", "binary", "date", "timestamp"
-]
-"""The types that a `schema:` in a DAG file can name."""
+DECLARED = (
+    *("boolean", "int", "long", "double", "decimal", "string", "binary", "date", "timestamp"),
+    "json",
+)
+"""The types that a `schema:` in a DAG file can name, alone or as elements of `array<…>`."""
+MAX_PRECISION = 38
 
 _DAYS_TO_2000 = 10_957
 _MICROSECONDS_TO_2000 = 946_684_800_000_000
 _DIGITS = re.compile(r"-?[0-9]+")
+_DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_HEX = re.compile(r"0x([0-9a-fA-F]{2})*")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+TIMESTAMP_FORM = (
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+"""The form of a timestamp in JSON, as a regular expression."""
+_TIMESTAMP = re.compile(TIMESTAMP_FORM)
 
 
 @dataclass(frozen=True)
@@ -67,9 +79,33 @@ def _parse_integer(value: Any, bits: int) -> int:
 
 
 def _parse_double(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise TypeError
-    return float(value)
+    number = float(value)
+    if number - number != 0:  # a number beyond the largest double becomes infinite
+        raise OverflowError
+    return number
+
+
+def _parse_decimal(value: Any) -> Decimal:
+    """Parse a number, or its digits in quotes. The digits of the column are checked elsewhere."""
+    if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
+        raise TypeError
+    if isinstance(value, str) and not _DECIMAL.fullmatch(value):
+        raise ValueError
+    return Decimal(value)
+
+
+def _parse_date(value: Any) -> date:
+    if not isinstance(value, str) or not _DATE.fullmatch(value):
+        raise TypeError
+    return date.fromisoformat(value)
+
+
+def _parse_timestamp(value: Any) -> datetime:
+    if not isinstance(value, str) or not _TIMESTAMP.fullmatch(value):
+        raise TypeError
+    return datetime.fromisoformat(value).astimezone(UTC)
 
 
 def _parse_string(value: Any) -> str:
@@ -80,9 +116,14 @@ def _parse_string(value: Any) -> str:
 
 
 def _parse_binary(value: Any) -> bytes:
-    if not isinstance(value, str) or not value.startswith("0x"):
+    if not isinstance(value, str) or not _HEX.fullmatch(value):
         raise TypeError
     return bytes.fromhex(value[2:])
+
+
+def _keep(value: Any) -> Any:
+    """A JSON column stores any value. The sink keeps the text of the value as the producer wrote it."""
+    return value
 
 
 COLUMN_TYPES = (
@@ -101,12 +142,17 @@ COLUMN_TYPES = (
                fits_in=("double",), is_widest=False),
     ColumnType("double", "double", "double", "DOUBLE", "double precision", 701, ">f8",
                parse_json=_parse_double),
-    ColumnType("decimal", "decimal", "decimal128", "DECIMAL", "numeric", 1700),
+    ColumnType("decimal", "decimal", "decimal128", "DECIMAL", "numeric", 1700,
+               parse_json=_parse_decimal),
+    # Before `string`, which has the same form in Spark and Arrow and is found by it.
+    ColumnType("json", "string", "string", "JSON", "jsonb", 3802, parse_json=_keep),
     ColumnType("string", "string", "string", "VARCHAR", "text", 25, parse_json=_parse_string),
     ColumnType("binary", "binary", "binary", "BLOB", "bytea", 17, parse_json=_parse_binary),
-    ColumnType("date", "date", "date32[day]", "DATE", "date", 1082, ">i4", _DAYS_TO_2000),
+    ColumnType("date", "date", "date32[day]", "DATE", "date", 1082, ">i4", _DAYS_TO_2000,
+               parse_json=_parse_date),
     ColumnType("timestamp", "timestamp", "timestamp[us, tz=UTC]", "TIMESTAMP WITH TIME ZONE",
-               "timestamp with time zone", 1184, ">i8", _MICROSECONDS_TO_2000),
+               "timestamp with time zone", 1184, ">i8", _MICROSECONDS_TO_2000,
+               parse_json=_parse_timestamp),
     ColumnType("timestamp_ntz", "timestamp_ntz", "timestamp[us]", "TIMESTAMP",
                "timestamp without time zone", 1114, ">i8", _MICROSECONDS_TO_2000),
 )  # fmt: skip
@@ -114,8 +160,12 @@ BY_SPARK = {name: kind for kind in COLUMN_TYPES for name in (kind.name, kind.spa
 """Column types by the names that Spark writes and accepts, which include those of DAG files."""
 BY_ARROW = {kind.arrow: kind for kind in COLUMN_TYPES}
 BY_POSTGRES = {kind.postgres: kind for kind in COLUMN_TYPES if kind.postgres is not None}
-BUFFERED = tuple(kind.name for kind in COLUMN_TYPES if kind.parse_json is not None)
-"""The types of columns that a buffered dataset can have."""
+BUFFERED = tuple(
+    f"{kind.name}(precision,scale)" if kind.name == "decimal" else kind.name
+    for kind in COLUMN_TYPES
+    if kind.parse_json is not None
+)
+"""The types of columns that a buffered dataset can have, for people."""
 
 
 def appended_form(name: str) -> ColumnType | None:
@@ -123,14 +173,87 @@ def appended_form(name: str) -> ColumnType | None:
     return _first_form(name, lambda kind: kind.postgres is not None)
 
 
-def buffered_form(name: str) -> ColumnType | None:
+@dataclass(frozen=True)
+class FullType:
+    """A column type with the digits of its decimals, or an array of it."""
+
+    kind: ColumnType
+    digits: tuple[int, int] | None = None
+    """Precision and scale of a decimal."""
+    is_array: bool = False
+
+    @property
+    def element(self) -> "FullType":
+        return FullType(self.kind, self.digits)
+
+    @property
+    def spark(self) -> str:
+        digits = f"({self.digits[0]},{self.digits[1]})" if self.digits else ""
+        return f"array<{self.kind.spark}{digits}>" if self.is_array else self.kind.spark + digits
+
+    def parse_json(self, value: Any) -> Any:
+        """Read a value of a batch. Raises TypeError, ValueError or OverflowError."""
+        if self.is_array:
+            if not isinstance(value, list):
+                raise TypeError
+            items, element = cast("list[Any]", value), self.element
+            return [None if item is None else element.parse_json(item) for item in items]
+        assert self.kind.parse_json is not None
+        parsed = self.kind.parse_json(value)
+        if self.digits is not None and not _fits_digits(parsed, *self.digits):
+            raise OverflowError
+        return parsed
+
+
+def _fits_digits(value: Decimal, precision: int, scale: int) -> bool:
+    _, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)  # the text has digits only: neither NaN nor infinite
+    significant = "".join(map(str, digits)).strip("0")
+    if not significant:
+        return True
+    last = exponent + len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    return max(-last, 0) <= scale and value.adjusted() < precision - scale
+
+
+_ARRAY_NAME = re.compile(r"array<(.+)>")
+_DECIMAL_NAME = re.compile(r"decimal\(([0-9]{1,2}), ?([0-9]{1,2})\)")
+
+
+def parse_type(name: str) -> FullType | None:
+    """Parse a name such as `long`, `decimal(38,18)` or `array<string>`; None: there is no such type."""
+    if array := _ARRAY_NAME.fullmatch(name):
+        element = parse_type(array[1])
+        is_flat = element is not None and not element.is_array and element.kind.name != "json"
+        return FullType(element.kind, element.digits, True) if element and is_flat else None
+    if match := _DECIMAL_NAME.fullmatch(name):
+        precision, scale = int(match[1]), int(match[2])
+        is_valid = 1 <= precision <= MAX_PRECISION and scale <= precision
+        return FullType(BY_SPARK["decimal"], (precision, scale)) if is_valid else None
+    return FullType(BY_SPARK[name]) if name in BY_SPARK else None
+
+
+def buffered_form(name: str) -> FullType | None:
     """Return the type in which a buffered dataset stores a Spark type; None: there is none."""
-    return _first_form(name, lambda kind: kind.is_widest and kind.parse_json is not None)
+    declared = parse_type(name)
+    if declared is None or (declared.kind.name == "decimal" and declared.digits is None):
+        return None
+    kind = _first_form(
+        declared.kind.name, lambda kind: kind.is_widest and kind.parse_json is not None
+    )
+    return FullType(kind, declared.digits, declared.is_array) if kind else None
 
 
 def holds_without_loss(declared: str, name: str) -> bool:
     """Return whether a column declared with one type holds every value of a Spark type."""
-    return any(kind.name == declared for kind in _forms(name))
+    column, given = parse_type(declared), parse_type(name)
+    if column is None or given is None or column.is_array != given.is_array:
+        return False
+    if column.digits is not None and given.digits is not None:
+        (precision, scale), (other_precision, other_scale) = column.digits, given.digits
+        return scale >= other_scale and precision - scale >= other_precision - other_scale
+    if column.kind.name == "json":
+        return given.kind.name == "string"
+    return any(kind.name == column.kind.name for kind in _forms(given.kind.name))
 
 
 def _first_form(name: str, accepts: Callable[[ColumnType], bool]) -> ColumnType | None:

@@ -3,10 +3,20 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
-from trace_etl.dag.column_types import DeclaredType
+from trace_etl.dag.column_types import DECLARED, parse_type
 from trace_etl.dag.error_messages import show_value
 from trace_etl.dag.where import check_where
 from trace_etl.model.errors import Invalid
@@ -48,7 +58,22 @@ def _check_output(value: object) -> object:
     raise PydanticCustomError("output", "{m}", {"m": rule})
 
 
+def _check_column_type(value: str) -> str:
+    declared = parse_type(value)
+    if declared is not None and declared.kind.name in DECLARED:
+        return value
+    names = ", ".join(DECLARED)
+    rule = f"must be {names}, decimal(precision,scale) with at most 38 digits, or array<…> of these"
+    raise PydanticCustomError("column_type", "{m}", {"m": f"{rule}, not {show_value(value)}"})
+
+
 Text = StrictStr
+_SCALAR = rf"({'|'.join(DECLARED)}|decimal\([0-9]{{1,2}}, ?[0-9]{{1,2}}\))"
+ColumnTypeName = Annotated[
+    StrictStr,
+    AfterValidator(_check_column_type),
+    WithJsonSchema({"type": "string", "pattern": f"^({_SCALAR}|array<{_SCALAR}>)$"}),
+]
 Name = Annotated[StrictStr, Field(pattern=NAME)]
 Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Count = Annotated[StrictInt, Field(ge=1)]
@@ -201,7 +226,7 @@ class JobSection(Section):
 
 class ColumnSection(Section):
     name: Identifier
-    type: DeclaredType
+    type: ColumnTypeName
     nullable: StrictBool = True
     comment: Text = Field("", description="What the column holds, for people who query it.")
 

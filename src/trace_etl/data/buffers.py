@@ -1,22 +1,27 @@
 """Tables of buffered datasets: each batch is upserted on the key once, in the order of publication."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, LiteralString, NamedTuple, cast
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
 from psycopg import sql
 
-from trace_etl.dag.column_types import ColumnType, buffered_form
+from trace_etl.dag.column_types import FullType, buffered_form
 from trace_etl.data import hot_tables
-from trace_etl.data.columns import declared_arrow_type
+from trace_etl.data.columns import full_arrow_type, full_postgres_type
 from trace_etl.data.connection import Conn
+from trace_etl.data.table_reader import list_columns
 
 CURSOR = "_cursor"
 """The column with the number of the batch that last changed the row. Readers read a range of it."""
 _PUBLISHED = "_published"
 _ORG = "org_id"
+_JSON_VERSION = b"\x01"  # the first byte of a jsonb value in a binary COPY
+_compute: Any = pc  # its functions have no types
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,20 @@ class BufferTable:
     """Name, type, nullable."""
     key: tuple[str, ...]
 
+    @property
+    def staging(self) -> str:
+        return f"incoming_{self.dataset_version.hex}"
+
 
 @dataclass(frozen=True)
-class BatchIdentity:
-    """The ids that the Dispatcher recorded for a batch. They override values in the rows."""
+class RowBatch:
+    """Rows, and the ids that the Dispatcher recorded for them. The ids override values in the rows."""
 
     publish_id: UUID
     publish_no: int
     org_id: UUID
+    rows: Any
+    """An Arrow table with the declared columns, in the types of `stored_type`."""
 
 
 class WrittenBatch(NamedTuple):
@@ -45,60 +56,97 @@ class WrittenBatch(NamedTuple):
     """None if the batch had no rows."""
 
 
-_FIND_BATCH = "SELECT row_count, cursor_value FROM buffer_batches WHERE publish_id = %s"
-_RECORD_BATCH = """
+_FIND_BATCHES = """
+SELECT publish_id, row_count, cursor_value FROM buffer_batches WHERE publish_id = ANY(%s)
+"""
+_RECORD_BATCHES = """
 INSERT INTO buffer_batches (publish_id, dataset_version, cursor_value, row_count)
-VALUES (%s, %s, %s, %s)
+SELECT r.publish_id, %(dataset_version)s, r.cursor_value, r.row_count
+  FROM unnest(%(ids)s::uuid[], %(cursors)s::bigint[], %(rows)s::bigint[])
+       AS r (publish_id, cursor_value, row_count)
 """
 _DELETE_OLD_RECORDS = """
 DELETE FROM buffer_batches WHERE publish_id IN (
     SELECT publish_id FROM buffer_batches WHERE sunk_at < now() - interval '30 days'
      ORDER BY sunk_at LIMIT 1000 FOR UPDATE SKIP LOCKED)
 """
-# The row stays locked until the batch is committed, so a reader that sees a number sees all earlier ones.
-_NEXT_CURSOR = """
-INSERT INTO buffer_cursors AS c (dataset_version, cursor_value) VALUES (%s, 1)
-ON CONFLICT (dataset_version) DO UPDATE SET cursor_value = c.cursor_value + 1
+# The row stays locked until the batches are committed, so a reader that sees a number sees all earlier ones.
+_NEXT_CURSORS = """
+INSERT INTO buffer_cursors AS c (dataset_version, cursor_value) VALUES (%(version)s, %(count)s)
+ON CONFLICT (dataset_version) DO UPDATE SET cursor_value = c.cursor_value + excluded.cursor_value
 RETURNING cursor_value
 """
 
 
-def find_written_batch(conn: Conn, publish_id: UUID) -> WrittenBatch | None:
-    """Return the result of a batch that was already written."""
-    row = conn.execute(_FIND_BATCH, (publish_id,)).fetchone()
-    return WrittenBatch(*row) if row else None
+_UPSERT_UNIQUE = sql.SQL("""
+INSERT INTO {table} AS t ({names}) SELECT {names} FROM {staging}
+ON CONFLICT ({key}) DO UPDATE SET {rest} WHERE t.{no} <= excluded.{no}
+""")
+# Of several rows with one key, the last is written: the staging table has the rows in the order of
+# publication.
+_UPSERT_LAST = sql.SQL("""
+INSERT INTO {table} AS t ({names})
+SELECT DISTINCT ON ({key}) {names} FROM {staging} ORDER BY {key}, ctid DESC
+ON CONFLICT ({key}) DO UPDATE SET {rest} WHERE t.{no} <= excluded.{no}
+""")
 
 
-def write_batch(
-    conn: Conn, table: BufferTable, batch: BatchIdentity, rows: Sequence[Sequence[Any]]
-) -> WrittenBatch:
-    """Upsert a batch in the caller's transaction. Rows have the declared columns, in their order.
+def find_written_batches(conn: Conn, publish_ids: Sequence[UUID]) -> dict[UUID, WrittenBatch]:
+    """Return the results of the batches that were already written."""
+    rows = conn.execute(_FIND_BATCHES, (list(publish_ids),)).fetchall()
+    return {publish_id: WrittenBatch(*result) for publish_id, *result in rows}
 
-    A row that a later batch has written is not changed.
+
+def write_batches(
+    conn: Conn, table: BufferTable, batches: Sequence[RowBatch], *, is_prepared: bool = False
+) -> dict[UUID, WrittenBatch]:
+    """Upsert batches of one table in the caller's transaction, in the order of publication.
+
+    A row that a later batch has written is not changed. `is_prepared`: this connection has committed
+    batches of the table before, so that the table and its staging table exist.
     """
-    ensure_table(conn, table)
+    if not is_prepared:
+        ensure_table(conn, table)
     conn.execute(_DELETE_OLD_RECORDS)
-    cursor = None
-    if rows:
-        row = conn.execute(_NEXT_CURSOR, (table.dataset_version,)).fetchone()
-        assert row is not None
-        cursor = int(row[0])
-    # Check again under the cursor's lock: another sink may have written the batch meanwhile.
-    if (written := find_written_batch(conn, batch.publish_id)) is not None:
-        return written
-    if cursor is not None:
-        _upsert(conn, table, _to_arrow(table, batch, cursor, rows))
-    conn.execute(_RECORD_BATCH, (batch.publish_id, table.dataset_version, cursor, len(rows)))
-    return WrittenBatch(len(rows), cursor)
+    filled_count = sum(batch.rows.num_rows > 0 for batch in batches)
+    values = {"version": table.dataset_version, "count": filled_count}
+    row = conn.execute(_NEXT_CURSORS, values).fetchone()
+    assert row is not None
+    last = int(row[0])
+    # Check under the cursor's lock: another sink may have written a batch meanwhile.
+    written = find_written_batches(conn, [batch.publish_id for batch in batches])
+    new = sorted(
+        (batch for batch in batches if batch.publish_id not in written), key=lambda b: b.publish_no
+    )
+    filled = [batch for batch in new if batch.rows.num_rows]
+    cursors = {batch.publish_id: last - len(filled) + n for n, batch in enumerate(filled, 1)}
+    if filled:
+        _upsert(conn, table, [_complete_rows(table, b, cursors[b.publish_id]) for b in filled])
+    results = {
+        batch.publish_id: WrittenBatch(batch.rows.num_rows, cursors.get(batch.publish_id))
+        for batch in new
+    }
+    if new:
+        recorded = {
+            "dataset_version": table.dataset_version,
+            "ids": list(results),
+            "cursors": [result.cursor for result in results.values()],
+            "rows": [result.row_count for result in results.values()],
+        }
+        conn.execute(_RECORD_BATCHES, recorded)
+    return {**written, **results}
 
 
 def ensure_table(conn: Conn, table: BufferTable) -> None:
-    """Create the table and its index if they are missing."""
+    """Create the table and its index if they are missing, and add missing columns."""
     hot_tables.lock_name(conn, table.table)
     index = f"{table.table[:50]}_cursor"
     # CREATE … IF NOT EXISTS locks the table before it checks, so it would wait for a running vacuum.
-    if not _exists(conn, table.table):
+    existing = list_columns(conn, table.table)
+    if not existing:
         _create_table(conn, table)
+    else:
+        _add_columns(conn, table, {name for name, _ in existing})
     if not _exists(conn, index):
         conn.execute(
             sql.SQL("CREATE INDEX {} ON {} ({})").format(
@@ -106,6 +154,14 @@ def ensure_table(conn: Conn, table: BufferTable) -> None:
             )
         )
     hot_tables.grant_read(conn, table.table)
+    staging = sql.Identifier(table.staging)
+    conn.execute("SET LOCAL client_min_messages = warning")
+    conn.execute(sql.SQL("DROP TABLE IF EXISTS pg_temp.{}").format(staging))
+    conn.execute(
+        sql.SQL("CREATE TEMP TABLE {} (LIKE {}) ON COMMIT DELETE ROWS").format(
+            staging, sql.Identifier(table.table)
+        )
+    )
 
 
 def _exists(conn: Conn, relation: str) -> bool:
@@ -117,7 +173,7 @@ def _create_table(conn: Conn, table: BufferTable) -> None:
     columns = [
         sql.SQL("{} {} {}").format(
             sql.Identifier(name),
-            sql.SQL(_stored_type(kind).postgres or ""),
+            _type_sql(kind),
             sql.SQL("" if nullable and name not in table.key else "NOT NULL"),
         )
         for name, kind, nullable in _stored_columns(table)
@@ -129,6 +185,22 @@ def _create_table(conn: Conn, table: BufferTable) -> None:
     )
 
 
+def _add_columns(conn: Conn, table: BufferTable, existing: set[str]) -> None:
+    """Add columns that were declared after the table was created. They are nullable."""
+    for name, kind, _ in _stored_columns(table):
+        if name not in existing:
+            conn.execute(
+                sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
+                    sql.Identifier(table.table), sql.Identifier(name), _type_sql(kind)
+                )
+            )
+
+
+def _type_sql(declared: str) -> sql.SQL:
+    # The type comes from a fixed list, never from a user's text.
+    return sql.SQL(cast("LiteralString", full_postgres_type(stored_type(declared))))
+
+
 def _stored_columns(table: BufferTable) -> list[tuple[str, str, bool]]:
     """The declared columns, and those that the platform adds."""
     declared = [column for column in table.columns if column[0] != _ORG]
@@ -136,50 +208,71 @@ def _stored_columns(table: BufferTable) -> list[tuple[str, str, bool]]:
     return [*declared, *added]
 
 
-def _stored_type(declared: str) -> ColumnType:
+def stored_type(declared: str) -> FullType:
+    """Return the type in which a declared column is stored. Raises TypeError."""
     stored = buffered_form(declared)
     if stored is None:
         raise TypeError(f"a buffered dataset cannot have a column of type {declared}")
     return stored
 
 
-def _to_arrow(
-    table: BufferTable, batch: BatchIdentity, cursor: int, rows: Sequence[Sequence[Any]]
-) -> Any:
-    declared = {name: [row[n] for row in rows] for n, (name, _, _) in enumerate(table.columns)}
-    added = {_ORG: str(batch.org_id), CURSOR: cursor, _PUBLISHED: batch.publish_no}
-    values = {**declared, **{name: [value] * len(rows) for name, value in added.items()}}
+def _complete_rows(table: BufferTable, batch: RowBatch, cursor: int) -> Any:
+    """Return the rows as one record batch, with the columns that the platform adds."""
+    added: Mapping[str, Any] = {
+        _ORG: pa.scalar(str(batch.org_id)),
+        CURSOR: pa.scalar(cursor, pa.int64()),
+        _PUBLISHED: pa.scalar(batch.publish_no, pa.int64()),
+    }
     columns = _stored_columns(table)
-    arrays = [
-        pa.array(values[name], declared_arrow_type(_stored_type(kind).name))
-        for name, kind, _ in columns
-    ]
+    arrays: list[Any] = []
+    for name, declared, _ in columns:
+        if name in added:
+            arrays.append(pa.repeat(added[name], batch.rows.num_rows))
+            continue
+        kind = stored_type(declared)
+        column = batch.rows.column(name).cast(full_arrow_type(kind)).combine_chunks()
+        arrays.append(_prefix_json(column) if kind.kind.name == "json" else column)
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _, _ in columns])
 
 
-def _upsert(conn: Conn, target: BufferTable, batch: Any) -> None:
-    table, staging = sql.Identifier(target.table), sql.Identifier("incoming")
-    conn.execute(sql.SQL("CREATE TEMP TABLE {} (LIKE {}) ON COMMIT DROP").format(staging, table))
-    hot_tables.copy_rows(conn, "incoming", [batch])
-    names = batch.schema.names
+def _prefix_json(column: Any) -> Any:
+    binary = column.cast(pa.binary())
+    prefix = pa.scalar(_JSON_VERSION, pa.binary())
+    return _compute.binary_join_element_wise(prefix, binary, pa.scalar(b"", pa.binary()))
+
+
+def _upsert(conn: Conn, target: BufferTable, batches: list[Any]) -> None:
+    hot_tables.copy_rows(conn, target.staging, batches)
+    names = batches[0].schema.names
     other_columns = [name for name in names if name not in target.key]
     assigned = [
         sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in other_columns
     ]
-    # Rows are locked in the order of the key, so two concurrent batches cannot deadlock.
+    # The cursor's lock keeps other batches of the table away, so that two upserts cannot deadlock.
+    query = _UPSERT_UNIQUE if _has_unique_keys(batches, target.key) else _UPSERT_LAST
     conn.execute(
-        sql.SQL(
-            "INSERT INTO {table} AS t ({names}) SELECT {names} FROM {staging} ORDER BY {key} "
-            "ON CONFLICT ({key}) DO UPDATE SET {rest} WHERE t.{no} <= excluded.{no}"
-        ).format(
-            table=table,
+        query.format(
+            table=sql.Identifier(target.table),
             names=_join_names(names),
-            staging=staging,
+            staging=sql.Identifier(target.staging),
             key=_join_names(target.key),
             rest=sql.SQL(", ").join(assigned),
             no=sql.Identifier(_PUBLISHED),
         )
     )
+
+
+def _has_unique_keys(batches: list[Any], key: Sequence[str]) -> bool:
+    """Whether each key occurs once. False if Arrow and Postgres could disagree about equal keys."""
+    keys: Any = pa.Table.from_batches([batch.select(list(key)) for batch in batches])
+    if not all(_is_exact(column.type) for column in keys.columns):
+        return False
+    return keys.group_by(list(key)).aggregate([]).num_rows == keys.num_rows
+
+
+def _is_exact(kind: Any) -> bool:
+    tests = (kinds.is_string, kinds.is_binary, kinds.is_integer, kinds.is_temporal)
+    return any(test(kind) for test in tests)
 
 
 def _join_names(names: Sequence[str]) -> sql.Composable:

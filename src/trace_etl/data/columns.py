@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from trace_etl.dag.column_types import BY_ARROW, BY_POSTGRES, BY_SPARK
+from trace_etl.dag.column_types import BY_ARROW, BY_POSTGRES, FullType, parse_type
 
 _Type = Any  # an Arrow type
 _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
@@ -42,8 +42,26 @@ def arrow_schema(columns: Iterable[tuple[str, str]]) -> Any:
 
 
 def declared_arrow_type(name: str) -> _Type:
-    """Return the Arrow type of a column type by its name in DAG files, decimals excepted."""
-    return _parse_arrow(BY_SPARK[name].arrow)
+    """Return the Arrow type of a column type by its name in DAG files. Raises TypeError."""
+    declared = parse_type(name)
+    if declared is None:
+        raise TypeError(f"there is no column type {name}")
+    return full_arrow_type(declared)
+
+
+def full_arrow_type(declared: FullType) -> _Type:
+    """Return the Arrow type of a column type with its digits, or of an array."""
+    if declared.is_array:
+        return pa.list_(full_arrow_type(declared.element))
+    if declared.digits is not None:
+        return pa.decimal128(*declared.digits)
+    return _parse_arrow(declared.kind.arrow)
+
+
+def full_postgres_type(declared: FullType) -> str:
+    """Return the Postgres type of a column type with its digits, or of an array."""
+    digits = f"({declared.digits[0]},{declared.digits[1]})" if declared.digits else ""
+    return f"{declared.kind.postgres}{digits}{'[]' if declared.is_array else ''}"
 
 
 def _parse_arrow(text: str) -> _Type:

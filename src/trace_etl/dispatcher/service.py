@@ -54,7 +54,7 @@ from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.app import new_app
 from trace_etl.http.problems import problem_response
-from trace_etl.http.user_tokens import UserKeys
+from trace_etl.http.user_tokens import ServiceKeys, UserKeys
 from trace_etl.model.errors import Unavailable
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.store import ObjectStore
@@ -201,6 +201,7 @@ def _assemble(
             Buffers(pool, wake),
             tokens,
             WorkerTokens(cfg.worker_tokens_file),
+            ServiceKeys(cfg.service_keys_dir),
             RetiredTableCheck(pool, cfg.history_retention, _TABLES_PER_SWEEP),
             CredentialMinting(scopes, _choose_exchanger(cfg, objects)),
             TaskObjects(objects, tokens, scopes, cfg.max_object_bytes),
@@ -247,6 +248,7 @@ def _choose_exchanger(cfg: DispatcherSettings, objects: ObjectStore) -> Exchange
 def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
     app = new_app("Trace", max_body=2 * 1024 * 1024)
     app.state.user_keys = UserKeys(cfg.user_keys_dir)
+    app.state.service_keys = ServiceKeys(cfg.service_keys_dir)
     app.state.context = context
     app.add_middleware(CountRequests, listener="user")
     for kind in CONNECTION_ERRORS:

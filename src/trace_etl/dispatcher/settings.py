@@ -25,6 +25,8 @@ class DispatcherSettings(ObjectsSettings):
     tls_key: Path
     task_keys_dir: Path
     user_keys_dir: Path
+    service_keys_dir: Path
+    """Public keys that verify the tokens of the sink and the scheduler."""
     worker_tokens_file: Path
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"

@@ -1,4 +1,4 @@
-"""Client of the Dispatcher's internal API, for workers and the sink: HTTPS calls with retries."""
+"""Client of the Dispatcher's internal API, for workers: HTTPS calls with retries."""
 
 import ssl
 from collections.abc import Callable
@@ -10,10 +10,8 @@ import httpx
 import structlog
 from pydantic import TypeAdapter
 
-from trace_etl.api.task import buffers
 from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle as bodies
-from trace_etl.api.task.retired_tables import RetiredTables, TablesHeld, TablesToDrop
 from trace_etl.http.thread_safe_transport import ThreadSafeTransport
 from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff
@@ -48,8 +46,45 @@ class Unreachable(TraceError):
         """HTTP status of the answer; None if the Dispatcher did not answer."""
 
 
-class DispatcherClient:
-    """Thread-safe client. Methods that take `stop` retry until an answer arrives or `stop` is set.
+class DispatcherConnection:
+    """HTTPS calls of the internal API. Thread-safe."""
+
+    def __init__(self, url: str, ca: Path) -> None:
+        context = ssl.create_default_context(cafile=str(ca))
+        self._http = httpx.Client(
+            base_url=url, transport=ThreadSafeTransport(context), trust_env=False
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _post(
+        self, path: str, body: str, headers: dict[str, str], timeout: float = _TIMEOUT
+    ) -> bytes:
+        headers = {**headers, "Content-Type": "application/json"}
+        return self._call("POST", path, body, headers, timeout)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: str | None,
+        headers: dict[str, str],
+        timeout: float = _TIMEOUT,
+    ) -> bytes:
+        try:
+            reply = self._http.request(method, path, content=body, headers=headers, timeout=timeout)
+        except httpx.TransportError as error:
+            raise Unreachable(f"{path}: {error!r}") from error
+        if reply.status_code in _TRANSIENT:
+            raise Unreachable(f"{path} answered {reply.status_code}", reply.status_code)
+        if reply.status_code != 200:
+            raise _make_refusal(reply)
+        return reply.content
+
+
+class DispatcherClient(DispatcherConnection):
+    """Client of workers. Methods that take `stop` retry until an answer arrives or `stop` is set.
 
     They raise Refused after several answers of 500 in a row.
     """
@@ -57,15 +92,9 @@ class DispatcherClient:
     def __init__(
         self, url: str, ca: Path, worker_token: Callable[[], str], backoff: Backoff
     ) -> None:
-        context = ssl.create_default_context(cafile=str(ca))
-        self._http = httpx.Client(
-            base_url=url, transport=ThreadSafeTransport(context), trust_env=False
-        )
+        super().__init__(url, ca)
         self._worker_token = worker_token
         self._backoff = backoff
-
-    def close(self) -> None:
-        self._http.close()
 
     def claim(
         self, task_id: UUID, worker_id: str, stop: Event
@@ -103,13 +132,6 @@ class DispatcherClient:
         reply = self._retry(lambda: self._post("/v1/task/events", text, headers), stop)
         return event_bodies.EventsAccepted.model_validate_json(reply)
 
-    def tables_to_drop(self, tables: list[str]) -> list[RetiredTables]:
-        """Ask which of these tables may be dropped. Raises Unreachable, Refused."""
-        headers = {"X-Trace-Worker-Token": self._worker_token()}
-        body = TablesHeld(tables=tables).model_dump_json()
-        reply = self._post("/internal/tables-to-drop", body, headers)
-        return TablesToDrop.model_validate_json(reply).retired
-
     def buffer_publish(
         self, body: bodies.BufferPublish, token: str, stop: Event
     ) -> bodies.BufferPublishAccepted:
@@ -118,17 +140,6 @@ class DispatcherClient:
         text = body.model_dump_json()
         reply = self._retry(lambda: self._post("/v1/task/buffer-publish", text, headers), stop)
         return bodies.BufferPublishAccepted.model_validate_json(reply)
-
-    def buffer_fetch(self, publish_id: UUID) -> buffers.BufferBatch:
-        """Read a batch as the Dispatcher recorded it. Raises Refused, Unreachable."""
-        path = f"/internal/buffer-fetch?publish_id={publish_id}"
-        headers = {"X-Trace-Worker-Token": self._worker_token()}
-        return buffers.BufferBatch.model_validate_json(self._call("GET", path, None, headers))
-
-    def buffer_complete(self, body: buffers.BufferComplete) -> None:
-        """Report that a batch was written, or why it failed. Raises Refused, Unreachable."""
-        headers = {"X-Trace-Worker-Token": self._worker_token()}
-        self._post("/internal/buffer-complete", body.model_dump_json(), headers)
 
     def pause_after(self, failures: int) -> float:
         """Return the seconds to wait before the next try."""
@@ -150,30 +161,6 @@ class DispatcherClient:
                 _log.warning("dispatcher_unreachable", failures=failures, error=str(error))
                 if stop.wait(self.pause_after(failures)):
                     raise
-
-    def _post(
-        self, path: str, body: str, headers: dict[str, str], timeout: float = _TIMEOUT
-    ) -> bytes:
-        headers = {**headers, "Content-Type": "application/json"}
-        return self._call("POST", path, body, headers, timeout)
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        body: str | None,
-        headers: dict[str, str],
-        timeout: float = _TIMEOUT,
-    ) -> bytes:
-        try:
-            reply = self._http.request(method, path, content=body, headers=headers, timeout=timeout)
-        except httpx.TransportError as error:
-            raise Unreachable(f"{path}: {error!r}") from error
-        if reply.status_code in _TRANSIENT:
-            raise Unreachable(f"{path} answered {reply.status_code}", reply.status_code)
-        if reply.status_code != 200:
-            raise _make_refusal(reply)
-        return reply.content
 
 
 def _fence_json(fence: bodies.Fenced) -> str:

@@ -1,4 +1,4 @@
-"""Authenticate users: verify bearer tokens with the public keys of a directory."""
+"""Authenticate users and services: verify bearer tokens with the public keys of a directory."""
 
 import time
 from collections import OrderedDict
@@ -13,20 +13,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from fastapi import Depends, Request
 
-from trace_etl.model.errors import Unauthenticated
+from trace_etl.model.errors import Forbidden, Unauthenticated
 
 ISSUER = "trace"
 AUDIENCE = "trace.user"
+SERVICE_AUDIENCE = "trace.service"
 _REQUIRED = ["iss", "aud", "sub", "iat", "exp", "jti", "org_id"]
 _CACHE_SIZE = 1024
 
 
 @dataclass(frozen=True)
 class User:
-    """The user that a verified token names. The role is not in the token but in the database.
-
-    A service of the stack is named `service:NAME`. No user has such a name.
-    """
+    """The user or service that a verified token names. Roles are not in the token but in the database."""
 
     org_id: UUID
     name: str
@@ -37,6 +35,9 @@ class UserKeys:
 
     Adding or removing a key file takes effect at the next call.
     """
+
+    audience = AUDIENCE
+    kind = "user"
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -76,11 +77,11 @@ class UserKeys:
                 token,
                 self._find_key(token),
                 algorithms=["ES256"],
-                audience=AUDIENCE,
+                audience=self.audience,
                 issuer=ISSUER,
                 options={"require": _REQUIRED, "strict_aud": True},
             )
-            return _parse_user(claims), int(claims["exp"])
+            return _parse_user(claims, self.kind), int(claims["exp"])
         except jwt.ExpiredSignatureError as error:
             raise Unauthenticated("the token has expired; get a new one") from error
         except (jwt.InvalidTokenError, ValueError) as error:
@@ -105,11 +106,32 @@ def _load_keys(directory: Path) -> dict[str, ec.EllipticCurvePublicKey]:
     return keys
 
 
-def _parse_user(claims: dict[str, Any]) -> User:
+class ServiceKeys(UserKeys):
+    """Public keys of the service identities: processes of the platform that act for no user."""
+
+    audience = SERVICE_AUDIENCE
+    kind = "service"
+
+    def knows(self, token: str) -> bool:
+        """Return whether one of these keys may have signed the token. It is not verified yet."""
+        with self._lock:
+            self._refresh()
+        try:
+            return jwt.get_unverified_header(token).get("kid") in self._keys
+        except jwt.InvalidTokenError:
+            return False
+
+    def require(self, token: str, service: str) -> None:
+        """Check that the token belongs to a service. Raises Unauthenticated, Forbidden."""
+        if self.verify(token).name != service:
+            raise Forbidden(f"this call is only for the service {service}")
+
+
+def _parse_user(claims: dict[str, Any], expected: str) -> User:
     kind, _, name = str(claims["sub"]).partition(":")
-    if kind not in ("user", "service") or not name or "\0" in name:
-        raise jwt.InvalidTokenError("`sub` does not name a user")
-    return User(UUID(str(claims["org_id"])), name if kind == "user" else f"service:{name}")
+    if kind != expected or not name or "\0" in name:
+        raise jwt.InvalidTokenError(f"`sub` does not name a {expected}")
+    return User(UUID(str(claims["org_id"])), name)
 
 
 def bearer_token(request: Request) -> str:

@@ -20,6 +20,8 @@ _DIRECTORIES = (
     "keys/task",
     "keys/user",
     "keys/user/public",
+    "keys/service",
+    "keys/service/public",
     "tokens",
     "tokens/workers",
     "credentials",
@@ -53,7 +55,11 @@ class Home:
         self.user_public_keys = self.user_keys / "public"
         self.user_token = path / "tokens" / "user.jwt"
         self.worker_token = path / "tokens" / "workers" / "token"
-        self.scheduler_token = self.credentials("scheduler") / "token"
+        self.service_keys = path / "keys" / "service"
+        self.service_public_keys = self.service_keys / "public"
+        self.service_tokens = {
+            name: self.credentials(name) / "token" for name in ("scheduler", "sink")
+        }
         self.secrets = path / "secrets"
         self.logs = path / "logs"
         self.run = path / "run"

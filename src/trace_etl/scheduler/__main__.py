@@ -16,7 +16,7 @@ _log = structlog.stdlib.get_logger()
 
 async def _run_scheduler(cfg: SchedulerSettings) -> None:
     stop = stop_on_signals()
-    async with DispatcherApi(cfg.api_url, cfg.tls_ca, cfg.user_token_file) as api:
+    async with DispatcherApi(cfg.api_url, cfg.tls_ca, cfg.service_token_file) as api:
         trigger = CronTrigger(api, cfg.scheduler_refresh, cfg.scheduler_tolerance)
         async with asyncio.TaskGroup() as group:
             if cfg.scheduler_port and cfg.tls_cert and cfg.tls_key:

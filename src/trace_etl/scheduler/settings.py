@@ -13,7 +13,7 @@ class SchedulerSettings(BaseSettings):
 
     api_url: str
     tls_ca: Path
-    user_token_file: Path
+    service_token_file: Path
     log_level: str = "info"
     http_limits: ConnectionLimits = ConnectionLimits()
 

@@ -9,8 +9,9 @@ import structlog
 
 from trace_etl import logs
 from trace_etl.data import migrations
-from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
-from trace_etl.policy.retry import Backoff
+from trace_etl.data.buffer_writer import BufferWriter
+from trace_etl.http.dispatcher_client import token_reader
+from trace_etl.http.sink_client import SinkClient
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import Queue
@@ -19,7 +20,6 @@ from trace_etl.sink.settings import SinkSettings
 from trace_etl.sink.sink import QUEUE, Sink
 
 _log = structlog.stdlib.get_logger()
-_BACKOFF = Backoff.of_seconds(0.2, 15, jitter=0.3)
 
 
 def main() -> int:
@@ -39,16 +39,16 @@ def main() -> int:
 def run(cfg: SinkSettings, queue: Queue, stop: threading.Event) -> None:
     """Write batches, and sweep for retired tables in a second thread, until `stop` is set."""
     consumer = queue.consumer([QUEUE], f"{cfg.sink_id}:{socket.gethostname()}:{os.getpid()}")
-    client = DispatcherClient(
-        cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.worker_token_file), _BACKOFF
-    )
+    client = SinkClient(cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.service_token_file))
+    writer = BufferWriter(cfg.data_dsn)
     sweeper = threading.Thread(
         target=sweep, args=(cfg.data_dsn, client, cfg.sweep_interval, stop), name="sweep"
     )
     sweeper.start()
     try:
-        Sink(consumer, client, cfg.data_dsn, cfg.open_objects(), stop).run()
+        Sink(consumer, client, writer, cfg.open_objects(), stop, cfg.max_batch_bytes).run()
     finally:
+        writer.close()
         stop.set()
         sweeper.join()
         consumer.close()

@@ -7,13 +7,13 @@ import structlog
 
 from trace_etl.api.task.retired_tables import MAX_TABLES
 from trace_etl.data import connection, retired_tables
-from trace_etl.http.dispatcher_client import DispatcherClient
+from trace_etl.http.sink_client import SinkClient
 from trace_etl.model.errors import TraceError
 
 _log = structlog.stdlib.get_logger()
 
 
-def sweep_once(dsn: str, client: DispatcherClient) -> int:
+def sweep_once(dsn: str, client: SinkClient) -> int:
     """Ask the Dispatcher about every table, in batches, and drop the retired ones.
 
     Returns how many were dropped. Raises DataUnavailable, Unreachable, Refused.
@@ -29,7 +29,7 @@ def sweep_once(dsn: str, client: DispatcherClient) -> int:
     return dropped
 
 
-def sweep(dsn: str, client: DispatcherClient, interval: timedelta, stop: threading.Event) -> None:
+def sweep(dsn: str, client: SinkClient, interval: timedelta, stop: threading.Event) -> None:
     """Sweep at every interval until `stop` is set. A failed sweep is repeated after the next interval."""
     while not stop.is_set():
         try:

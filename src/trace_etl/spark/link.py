@@ -20,7 +20,13 @@ class PublishBatch(Protocol):
     """Publish a batch of a buffered dataset. Raises TraceError once the lease is lost."""
 
     def __call__(
-        self, dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int
+        self,
+        dataset_uuid: UUID,
+        batch_uri: str,
+        *,
+        record_count: int,
+        batch_size_bytes: int,
+        content_type: str,
     ) -> None: ...
 
 

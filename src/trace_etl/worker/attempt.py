@@ -110,7 +110,13 @@ class Attempt:
         self.client.events(task_events.Events.model_validate(body), self._token, self.stopping)
 
     def _publish(
-        self, dataset_uuid: UUID, batch_uri: str, *, record_count: int, batch_size_bytes: int
+        self,
+        dataset_uuid: UUID,
+        batch_uri: str,
+        *,
+        record_count: int,
+        batch_size_bytes: int,
+        content_type: str,
     ) -> None:
         """Publish a batch of a buffered dataset. Raises Refused when the lease is lost."""
         body = lifecycle.BufferPublish(
@@ -119,6 +125,7 @@ class Attempt:
             batch_uri=batch_uri,
             record_count=record_count,
             batch_size_bytes=batch_size_bytes,
+            content_type=content_type,
         )
         self.client.buffer_publish(body, self._token, self.stopping)
 

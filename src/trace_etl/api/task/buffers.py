@@ -11,6 +11,8 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 """Maximum size of a batch file."""
 MAX_BATCH_ROWS = 500_000
 """Maximum rows per batch."""
+MAX_BATCHES = 100
+"""Maximum batches in one call."""
 Text = Annotated[str, StringConstraints(max_length=8000, pattern=r"^[^\x00]*$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -40,7 +42,19 @@ class BufferBatch(Reply):
     unique_key: list[str] = []
 
 
-class BufferComplete(Request):
+class BufferFetch(Request):
+    """The batches to read."""
+
+    publish_ids: Annotated[list[UUID], Field(min_length=1, max_length=MAX_BATCHES)]
+
+
+class BufferBatches(Reply):
+    """The batches that the Dispatcher knows. Others were deleted, or never existed."""
+
+    batches: list[BufferBatch]
+
+
+class BufferResult(Request):
     """The result of a batch: its rows were written, or the error that prevented it."""
 
     publish_id: UUID
@@ -54,12 +68,18 @@ class BufferComplete(Request):
     error_message: Text | None = None
 
     @model_validator(mode="after")
-    def _check_result_fields(self) -> "BufferComplete":
+    def _check_result_fields(self) -> "BufferResult":
         if self.status == "Completed" and self.row_count is None:
             raise ValueError("`row_count` is required when `status` is `Completed`")
         if self.status == "Failed" and not self.error_code:
             raise ValueError("`error_code` is required when `status` is `Failed`")
         return self
+
+
+class BufferComplete(Request):
+    """The results of batches, recorded together. Results of unknown batches are ignored."""
+
+    results: Annotated[list[BufferResult], Field(min_length=1, max_length=MAX_BATCHES)]
 
 
 class BufferCompleteAccepted(Reply):

@@ -14,23 +14,26 @@ group = typer.Typer(no_args_is_help=True, help="Rotate signing keys and worker t
 
 @group.command()
 def rotate(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Sign new capability tokens with a new key.
+    """Sign capability tokens, and the tokens of the sink and the scheduler, with new keys.
 
-    Older keys verify tokens until the last token they signed has expired. The next rotation deletes
-    them.
+    Older keys verify capability tokens until the last one they signed has expired, and tokens of services
+    until the next rotation.
     """
     from trace_etl.lite.credentials import keys
     from trace_etl.lite.home import Home
 
-    rotation = keys.rotate_task_key(require_credential(Home.at(home).task_keys))
+    stack = Home.at(home)
+    rotation = keys.rotate_task_key(require_credential(stack.task_keys))
+    services = keys.rotate_service_key(require_credential(stack.service_keys), stack.service_tokens)
     if as_json:
-        print_json(asdict(rotation))
+        print_json({**asdict(rotation), "services": asdict(services)})
         return
-    typer.echo(f"New tokens are signed with {rotation.signs}.")
-    for kid in rotation.verify:
-        typer.echo(f"{kid} still verifies tokens.")
-    for kid in rotation.pruned:
-        typer.echo(f"Deleted {kid}: its last token has expired.")
+    for changed in (rotation, services):
+        typer.echo(f"New tokens are signed with {changed.signs}.")
+        for kid in changed.verify:
+            typer.echo(f"{kid} still verifies tokens.")
+        for kid in changed.pruned:
+            typer.echo(f"Deleted {kid}: its tokens are no longer valid.")
 
 
 @group.command()

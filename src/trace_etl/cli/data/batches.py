@@ -1,4 +1,4 @@
-"""`trace batches`: list and retry the batches of a buffered dataset."""
+"""`trace batches`: list, show, replay and drop the batches of buffered datasets."""
 
 from operator import itemgetter
 from typing import Annotated
@@ -6,12 +6,18 @@ from uuid import UUID
 
 import typer
 
-from trace_etl.cli.client import quote_segment, session
+from trace_etl.cli.client import Answer, quote_segment, session
 from trace_etl.cli.listing import ListTable, print_list
 from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption, LimitOption
-from trace_etl.cli.output import format_job, format_number, format_time, print_answer
+from trace_etl.cli.output import (
+    format_job,
+    format_number,
+    format_time,
+    print_answer,
+    print_fields,
+)
 
-group = typer.Typer(no_args_is_help=True, help="List and retry buffered batches.")
+group = typer.Typer(no_args_is_help=True, help="List, replay and drop buffered batches.")
 _BATCHES = ListTable(
     {
         "batch": itemgetter("publish_id"),
@@ -24,6 +30,17 @@ _BATCHES = ListTable(
     empty="No batches.",
     right=["rows"],
 )
+_DEAD = ListTable(
+    {
+        "batch": itemgetter("publish_id"),
+        "dataset": itemgetter("dataset"),
+        "from": format_job,
+        "published": lambda batch: format_time(batch["accepted_at"]),
+        "reason": lambda batch: batch["error_message"] or batch["error_code"],
+    },
+    empty="No failed batches.",
+)
+BatchArgument = Annotated[UUID, typer.Argument(metavar="BATCH", help="Id of the batch.")]
 
 
 @group.command("list")
@@ -41,12 +58,63 @@ def list_batches(
 
 
 @group.command()
-def retry(
-    batch: Annotated[UUID, typer.Argument(metavar="BATCH", help="Id of an unwritten batch.")],
-    home: HomeOption = DEFAULT_HOME,
-    as_json: JsonOption = False,
+def dead(
+    limit: LimitOption = 50, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
-    """Retry a batch that failed or waits."""
+    """List failed batches, newest first."""
+    print_list(home, "/v1/batches", _DEAD, as_json=as_json, state="failed", limit=limit)
+
+
+@group.command()
+def show(
+    batch: BatchArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+) -> None:
+    """Show one batch and why it failed."""
+    with session(home) as client:
+        answer = client.get(f"/v1/batches/{batch}")
+    print_answer(answer, as_json, _print_batch)
+
+
+@group.command()
+def replay(
+    batch: BatchArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+) -> None:
+    """Deliver an unwritten batch again."""
     with session(home) as client:
         answer = client.post(f"/v1/batches/{batch}/retry")
-    print_answer(answer, as_json, lambda _: typer.echo(f"Retrying batch {batch}."))
+    print_answer(answer, as_json, lambda _: typer.echo(f"Replaying batch {batch}."))
+
+
+@group.command()
+def drop(
+    batch: BatchArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+) -> None:
+    """Forget a failed batch.
+
+    Its rows are never written, and the storage sweeper deletes its file.
+    """
+    with session(home) as client:
+        answer = client.post(f"/v1/batches/{batch}/drop")
+    print_answer(answer, as_json, lambda _: typer.echo(f"Dropped batch {batch}."))
+
+
+group.command("retry", hidden=True)(replay)  # the name in earlier releases
+
+
+def _print_batch(batch: Answer) -> None:
+    print_fields(
+        {
+            "batch": batch["publish_id"],
+            "dataset": batch["dataset"],
+            "from": format_job(batch),
+            "task": f"{batch['task_id']}, attempt {batch['attempt']}",
+            "file": batch["batch_uri"],
+            "type": batch["content_type"],
+            "state": batch["state"],
+            "rows": format_number(batch["row_count"]),
+            "published": format_time(batch["accepted_at"]),
+            "ended": batch["ended_at"] and format_time(batch["ended_at"]),
+            "error": batch["error_code"],
+            "reason": batch["error_message"],
+        }
+    )

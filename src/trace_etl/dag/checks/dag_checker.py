@@ -7,7 +7,7 @@ from zoneinfo import available_timezones
 from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
-from trace_etl.dag.buffered_datasets import find_conflicting_publications
+from trace_etl.dag.buffered_datasets import SHIPPED, find_conflicting_publications
 from trace_etl.dag.checks.cycles import find_cycles
 from trace_etl.dag.checks.file_formats import find_unreadable_inputs
 from trace_etl.dag.checks.partition_sizes import find_size_conflicts
@@ -420,6 +420,8 @@ class DagChecker:
         mode = entry.write_mode or (job.update_strategy if job else "replace")
         storage = entry.storage or ("postgres" if mode == "buffered" else "parquet")
         columns = tuple(Column(c.name, c.type, c.nullable, c.comment) for c in entry.schema_ or ())
+        if entry.name in SHIPPED and mode == "buffered":
+            columns = columns or SHIPPED[entry.name].columns
         faults = list(find_duplicate_columns(columns))
         if job and not self.parsed.has_invalid(at, "write_mode", "storage", "schema"):
             faults = [*find_publication_faults(entry, job, mode, storage), *faults]

@@ -2,7 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from trace_etl.dag.buffered_datasets import find_reserved_columns, find_unsupported_columns
+from trace_etl.dag.buffered_datasets import (
+    SHIPPED,
+    find_reserved_columns,
+    find_shipped_faults,
+    find_unsupported_columns,
+)
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.dag.positions import FieldPath
 from trace_etl.dag.schema import JobSection, PublishSection
@@ -24,6 +29,9 @@ def find_publication_faults(
     entry: PublishSection, job: JobSection, mode: str, storage: str
 ) -> Iterator[PublicationFault]:
     """Yield conflicts between storage, write mode, columns and the job's update strategy."""
+    columns = [Column(c.name, c.type, c.nullable) for c in entry.schema_ or ()]
+    for field, rule in find_shipped_faults(entry.name, mode, columns, job.unique_key):
+        yield (field,), rule
     if mode == "buffered":
         yield from _find_buffering_faults(entry, storage)
     if mode != "replace":
@@ -58,7 +66,7 @@ def find_hot_part_fault(job: JobSection, mode: str) -> str | None:
 def _find_buffering_faults(entry: PublishSection, storage: str) -> Iterator[PublicationFault]:
     if storage != "postgres":
         yield ("storage",), f"must be postgres for a buffered dataset, not {storage}"
-    if entry.schema_ is None:
+    if entry.schema_ is None and entry.name not in SHIPPED:
         yield ("schema",), "is required for a buffered dataset; list its columns"
     for n, field, rule in find_unsupported_columns((c.name, c.type) for c in entry.schema_ or ()):
         yield ("schema", n, field), rule

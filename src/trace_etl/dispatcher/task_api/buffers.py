@@ -4,7 +4,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from trace_etl.api.task import lifecycle as bodies
-from trace_etl.api.task.buffers import BufferBatch, BufferComplete, BufferCompleteAccepted
+from trace_etl.api.task.buffers import (
+    BufferBatches,
+    BufferComplete,
+    BufferCompleteAccepted,
+    BufferFetch,
+)
 from trace_etl.dispatcher.task_api import output_authorization
 from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
 from trace_etl.dispatcher.task_api.tokens import Capability, DatasetGrant
@@ -55,24 +60,16 @@ class Buffers:
                 body.dedupe_scope
             ]
 
-    async def fetch(self, publish_id: UUID) -> BufferBatch:
-        """Return a batch and the columns its rows must have. Raises NotFound."""
+    async def fetch(self, body: BufferFetch) -> BufferBatches:
+        """Return batches and the columns their rows must have. Unknown batches are left out."""
         async with self.pool.connection() as conn:
-            return await buffers.get_batch(conn, publish_id)
+            return BufferBatches(batches=await buffers.list_by_id(conn, body.publish_ids))
 
     async def complete(self, body: BufferComplete) -> BufferCompleteAccepted:
-        """Record that the sink wrote a batch and enqueue its event, or record why the batch failed."""
+        """Record that the sink wrote batches and enqueue their events, or record why they failed."""
         async with transaction(self.pool) as conn:
-            await buffers.get_batch(conn, body.publish_id)
-            if body.status == "Completed":
-                await buffers.mark_written(
-                    conn, body.publish_id, row_count=body.row_count or 0, cursor=body.cursor
-                )
-            else:
-                code = body.error_code or "failed"
-                await buffers.mark_failed(
-                    conn, body.publish_id, code=code, message=body.error_message
-                )
+            await buffers.mark_written(conn, [r for r in body.results if r.status == "Completed"])
+            await buffers.mark_failed(conn, [r for r in body.results if r.status == "Failed"])
         self.wake.outbox.set()
         return BufferCompleteAccepted()
 

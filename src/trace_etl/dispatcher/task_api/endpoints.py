@@ -27,7 +27,7 @@ class RpcEndpoint:
     method: Literal["GET", "POST"]
     path: str
     summary: str
-    auth: Literal["none", "worker", "task"]
+    auth: Literal["none", "worker", "task", "sink"]
     replies: tuple[type[BaseModel], ...]
     request: type[BaseModel] | None = None
     query: tuple[str, ...] = ()
@@ -45,8 +45,8 @@ def _for_worker(
     summary: str,
     replies: tuple[type[BaseModel], ...],
     request: type[BaseModel],
-    refusals: tuple[int, ...] = (401, 413, 422, 503),
 ) -> RpcEndpoint:
+    refusals = (401, 413, 422, 503)
     return RpcEndpoint(name, "POST", path, summary, "worker", replies, request, refusals=refusals)
 
 
@@ -57,6 +57,13 @@ def _for_worker_by_id(
     return RpcEndpoint(
         name, "GET", path, summary, "worker", (reply,), query=(parameter,), refusals=refusals
     )
+
+
+def _for_sink(
+    name: str, path: str, summary: str, reply: type[BaseModel], request: type[BaseModel]
+) -> RpcEndpoint:
+    refusals = (401, 403, 413, 422, 503)
+    return RpcEndpoint(name, "POST", path, summary, "sink", (reply,), request, refusals=refusals)
 
 
 def _for_task(
@@ -112,11 +119,11 @@ ENDPOINTS = (
         bodies.Fetched,
         "task_id",
     ),
-    _for_worker(
+    _for_sink(
         "tables_to_drop",
         "/internal/tables-to-drop",
-        "Extension: list tables of Postgres data that may be dropped.",
-        (retired_tables.TablesToDrop,),
+        "Extension, for the sink: list tables of Postgres data that may be dropped.",
+        retired_tables.TablesToDrop,
         retired_tables.TablesHeld,
     ),
     RpcEndpoint(
@@ -174,19 +181,18 @@ ENDPOINTS = (
         credentials.Credentials,
         credentials.CredentialsRequest,
     ),
-    _for_worker_by_id(
+    _for_sink(
         "buffer_fetch",
         "/internal/buffer-fetch",
-        "Extension, for the sink: read a published batch and the columns its rows must have.",
-        buffers.BufferBatch,
-        "publish_id",
+        "Extension, for the sink: read published batches and the columns their rows must have.",
+        buffers.BufferBatches,
+        buffers.BufferFetch,
     ),
-    _for_worker(
+    _for_sink(
         "buffer_complete",
         "/internal/buffer-complete",
-        "Extension, for the sink: confirm that a batch was written, or report why it failed.",
-        (buffers.BufferCompleteAccepted,),
+        "Extension, for the sink: confirm that batches were written, or report why they failed.",
+        buffers.BufferCompleteAccepted,
         buffers.BufferComplete,
-        (401, 404, 413, 422, 503),
     ),
 )

@@ -20,7 +20,7 @@ from trace_etl import __version__
 from trace_etl.api.body import Health, Request
 from trace_etl.api.task import events
 from trace_etl.api.task import lifecycle as bodies
-from trace_etl.api.task.buffers import BufferComplete
+from trace_etl.api.task.buffers import BufferComplete, BufferFetch
 from trace_etl.api.task.credentials import OBJECTS_PATH, CredentialsRequest
 from trace_etl.api.task.retired_tables import TablesHeld
 from trace_etl.dispatcher import metrics
@@ -36,6 +36,7 @@ from trace_etl.dispatcher.task_objects.objects import METHODS as OBJECT_METHODS
 from trace_etl.dispatcher.task_objects.objects import TaskObjects
 from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
 from trace_etl.http.small_server import MAX_BODY_BYTES, RpcAnswer, RpcRequest
+from trace_etl.http.user_tokens import ServiceKeys
 from trace_etl.model.errors import (
     Fault,
     Invalid,
@@ -54,6 +55,7 @@ _log = structlog.stdlib.get_logger()
 Headers = dict[bytes, bytes]
 _WORKER_TOKEN = b"x-trace-worker-token"
 _CAPABILITY = b"x-trace-task-capability"
+_AUTHORIZATION = b"authorization"
 _EXTRA_HEADERS = {
     401: ((b"www-authenticate", b'Trace realm="trace"'),),
     503: ((b"retry-after", b"1"),),
@@ -75,6 +77,7 @@ class InternalApi:
         buffers: Buffers,
         tokens: TaskTokens,
         workers: WorkerTokens,
+        services: ServiceKeys,
         retired: RetiredTableCheck,
         minting: CredentialMinting,
         objects: TaskObjects,
@@ -86,6 +89,7 @@ class InternalApi:
         self._objects = objects
         self._tokens = tokens
         self._workers = workers
+        self._services = services
         self._openapi = _etagged(_document(self.calls), b"no-cache")
         handlers: dict[str, Handler] = {
             "health": self._health,
@@ -130,7 +134,7 @@ class InternalApi:
         return RpcAnswer(await self._lifecycle.fetch(_parse_uuid(query, "task_id")))
 
     async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
-        self._workers.check(headers)
+        self._require_sink(headers)
         return _json(await self._retired.to_drop(_parse(TablesHeld, body)))
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
@@ -173,13 +177,20 @@ class InternalApi:
         minted = await self._minting.mint(_parse(CredentialsRequest, body), caller)
         return _json(minted)._replace(headers=((b"cache-control", b"no-store"),))
 
-    async def _buffer_fetch(self, headers: Headers, _: bytes, query: bytes) -> RpcAnswer:
-        self._workers.check(headers)
-        return _json(await self._buffers.fetch(_parse_uuid(query, "publish_id")))
+    async def _buffer_fetch(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+        self._require_sink(headers)
+        return _json(await self._buffers.fetch(_parse(BufferFetch, body)))
 
     async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
-        self._workers.check(headers)
+        self._require_sink(headers)
         return _json(await self._buffers.complete(_parse(BufferComplete, body)))
+
+    def _require_sink(self, headers: Headers) -> None:
+        """Check that the sink sends the request. Raises Unauthenticated, Forbidden."""
+        scheme, _, token = headers.get(_AUTHORIZATION, b"").decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer":
+            raise Unauthenticated("send the header `Authorization: Bearer TOKEN` of the sink")
+        self._services.require(token.strip(), "sink")
 
     # --- HTTP -------------------------------------------------------------------------------
 
@@ -272,7 +283,7 @@ def _parse_headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
     headers = dict(pairs)
     if len(headers) != len(pairs):
         names = [name for name, _ in pairs]
-        for credential in (_WORKER_TOKEN, _CAPABILITY):
+        for credential in (_WORKER_TOKEN, _CAPABILITY, _AUTHORIZATION):
             if names.count(credential) > 1:
                 raise Unauthenticated(f"header {credential.decode()} was sent more than once")
     return headers

@@ -20,10 +20,15 @@ PATH = "/openapi.json"
 Json = dict[str, Any]
 Refs = Mapping[Any, Json]
 _REF = "#/components/schemas/"
-_HEADERS = {"worker": "X-Trace-Worker-Token", "task": "X-Trace-Task-Capability"}
+_HEADERS = {
+    "worker": "X-Trace-Worker-Token",
+    "task": "X-Trace-Task-Capability",
+    "sink": "Authorization",
+}
 _AUTH = {
     "worker": "Worker token. During a rotation the old and the new one are valid.",
     "task": "Capability token of one attempt: an ES256 JWT from the claim's answer.",
+    "sink": "`Bearer` and the token of the sink: an ES256 JWT with the audience `trace.service`.",
 }
 _MEANING = {
     304: "Not modified: the ETag matches.",

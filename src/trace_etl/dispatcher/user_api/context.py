@@ -11,11 +11,12 @@ from fastapi.params import Query
 from trace_etl.dispatcher.loops.storage_sweeper import StorageSweeper
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
 from trace_etl.dispatcher.user_api.deploy_runner import DeployRunner
-from trace_etl.dispatcher.user_api.roles import ROLES, SERVICES, require_role
+from trace_etl.dispatcher.user_api.roles import ROLES, require_role, require_service_route
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.dispatcher.wake_events import WakeEvents
-from trace_etl.http.user_tokens import UserDep
+from trace_etl.http.user_tokens import ServiceKeys, bearer_token, current_user
 from trace_etl.model.errors import Fault, Forbidden, Invalid
+from trace_etl.model.roles import READER
 from trace_etl.queues.queue import QueueProducer
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import Pool
@@ -40,30 +41,47 @@ class Context:
 
 @dataclass(frozen=True)
 class Caller:
-    """An authenticated user, with their role in the token's org."""
+    """An authenticated user, with their role in the token's org, or a service."""
 
     org_id: UUID
     name: str
     role: str
+    is_service: bool = False
 
 
 def _context(request: Request) -> Context:
     return request.app.state.context
 
 
-async def _caller(request: Request, user: UserDep) -> Caller:
-    """Return the caller, if their role allows this route (see `roles.ROLES`). Raises Forbidden."""
-    context = _context(request)
-    role = SERVICES.get(user.name)
-    if role is None:
-        async with context.pool.connection() as conn:
-            role = await users.get_role(conn, user.org_id, user.name)
-    if role is None:
-        raise Forbidden(f"user {user.name!r} is unknown or disabled")
-    path: str = request.scope["route"].path_format
-    require_role(ROLES[f"{request.method} {path}"], role)
+async def _caller(request: Request) -> Caller:
+    """Return the caller, if they may call this route (see `roles`). Raises Forbidden."""
+    label = f"{request.method} {request.scope['route'].path_format}"
+    caller = _find_service(request) or await _find_user(request)
+    if caller.is_service:
+        require_service_route(caller.name, label)
+    else:
+        require_role(ROLES[label], caller.role)
     if request.query_params:
         _check_parameters(request)
+    return caller
+
+
+def _find_service(request: Request) -> Caller | None:
+    """Return the service whose token the request carries; None if it is not the token of a service."""
+    keys: ServiceKeys = request.app.state.service_keys
+    token = bearer_token(request)
+    if not keys.knows(token):
+        return None
+    service = keys.verify(token)
+    return Caller(service.org_id, service.name, READER, is_service=True)
+
+
+async def _find_user(request: Request) -> Caller:
+    user = await current_user(request)
+    async with _context(request).pool.connection() as conn:
+        role = await users.get_role(conn, user.org_id, user.name)
+    if role is None:
+        raise Forbidden(f"user {user.name!r} is unknown or disabled")
     return Caller(user.org_id, user.name, role)
 
 

@@ -15,8 +15,10 @@ from trace_etl.model.roles import ADMIN, READER, WRITER, includes_rights
 
 SIGNED = "signed"
 """No bearer token: the request is signed with the secret of a webhook source."""
-SERVICES: Mapping[str, str] = {"service:scheduler": WRITER}
-"""Callers that are services of the stack. They are not users, so no admin can disable them."""
+SERVICES: Mapping[str, frozenset[str]] = {
+    "scheduler": frozenset({"GET /v1/jobs", "GET /v1/tasks", "POST /v1/triggers"})
+}
+"""The routes of each service of the stack. Services are not users, so no admin can disable them."""
 
 ROLES: Mapping[str, str] = {
     "GET /v1/dags": READER,
@@ -41,7 +43,10 @@ ROLES: Mapping[str, str] = {
     "GET /v1/datasets/{name}": READER,
     "GET /v1/datasets/{name}/certificates": READER,
     "GET /v1/datasets/{name}/batches": READER,
+    "GET /v1/batches": READER,
+    "GET /v1/batches/{publish_id}": READER,
     "POST /v1/batches/{publish_id}/retry": WRITER,
+    "POST /v1/batches/{publish_id}/drop": WRITER,
     "GET /v1/pressure": READER,
     "GET /v1/pauses": READER,
     "POST /v1/pauses": WRITER,
@@ -91,6 +96,12 @@ def labels(router: APIRouter) -> list[str]:
         if isinstance(route, APIRoute)
         for method in sorted(route.methods or ())
     ]
+
+
+def require_service_route(service: str, label: str) -> None:
+    """Check that a service may call a route. Raises Forbidden."""
+    if label not in SERVICES.get(service, ()):
+        raise Forbidden(f"the service {service} may not call {label}")
 
 
 def require_role(required: str, role: str) -> None:

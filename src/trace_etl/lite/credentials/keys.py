@@ -1,7 +1,8 @@
-"""Signing keys (ES256), user tokens and worker tokens."""
+"""Signing keys (ES256), and the tokens of users, services and workers."""
 
 import secrets
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -18,6 +19,7 @@ LOCAL_USER = "local"
 _USER_LIFE = timedelta(days=365)
 _RENEW_BEFORE = timedelta(days=90)
 _PUBLIC = ".pub.pem"
+_USER_AUDIENCE, _SERVICE_AUDIENCE = "trace.user", "trace.service"
 _TIME_FORMAT = "%Y%m%dT%H%M%S%f"
 # Capability tokens live at most a day; one more hour allows for clock differences.
 TASK_KEY_RETENTION = timedelta(hours=25)
@@ -65,12 +67,17 @@ def _has_expired(successor: Path, now: datetime) -> bool:
 
 
 def ensure_user_key(directory: Path) -> Path:
-    """Create the key pair of user tokens if needed; return the path of the newest private key.
+    """Create the key pair of user tokens if needed; return the path of the newest private key."""
+    return _ensure_key_pair(directory, "user")
+
+
+def _ensure_key_pair(directory: Path, purpose: str) -> Path:
+    """Create a key pair if needed; return the path of the newest private key.
 
     Public keys have a directory of their own, for the processes that verify tokens.
     """
     known = _list_private_keys(directory)
-    private = known[-1] if known else directory / f"{_make_key_id('user', datetime.now(UTC))}.pem"
+    private = known[-1] if known else directory / f"{_make_key_id(purpose, datetime.now(UTC))}.pem"
     if not known:
         _make_key(private)
     public = private_files.make_directory(directory / "public")
@@ -100,11 +107,42 @@ def ensure_user_token(path: Path, key: Path, *, now: datetime | None = None) -> 
         private_files.write(path, f"{sign_user_token(key, LOCAL_USER, now=now)}\n")
 
 
-def ensure_scheduler_token(path: Path, key: Path) -> None:
-    """Create or renew the bearer token of the scheduler, which does not depend on any user."""
+def ensure_service_tokens(directory: Path, tokens: Mapping[str, Path]) -> None:
+    """Create or renew the tokens of services, each in its own file, and the key that signs them.
+
+    A service has no user: no administrator can disable it, and its token opens only its own calls.
+    """
+    key, now = _ensure_key_pair(directory, "service"), datetime.now(UTC)
+    for service, path in tokens.items():
+        if not _is_valid(path, key, now, _SERVICE_AUDIENCE):
+            _write_service_token(path, key, service, now)
+
+
+def rotate_service_key(directory: Path, tokens: Mapping[str, Path]) -> Rotation:
+    """Create a new key for service tokens and sign new tokens with it.
+
+    The previous key verifies until the next rotation, for requests that are on their way.
+    """
     now = datetime.now(UTC)
-    if not _is_valid(path, key, now):
-        private_files.write(path, f"{_sign_token(key, 'service:scheduler', now, _USER_LIFE)}\n")
+    _make_key(directory / f"{_make_key_id('service', now)}.pem")
+    key = _ensure_key_pair(directory, "service")
+    for service, path in tokens.items():
+        _write_service_token(path, key, service, now)
+    *old, previous, _ = [None, *_list_private_keys(directory)]
+    for path in filter(None, old):
+        path.unlink()
+        (directory / "public" / f"{path.stem}{_PUBLIC}").unlink(missing_ok=True)
+    return Rotation(
+        signs=key.stem,
+        verify=[previous.stem] if previous else [],
+        pruned=[path.stem for path in filter(None, old)],
+    )
+
+
+def _write_service_token(path: Path, key: Path, service: str, now: datetime) -> None:
+    private_files.make_directory(path.parent)
+    token = _sign_token(key, f"service:{service}", now, _USER_LIFE, _SERVICE_AUDIENCE)
+    private_files.write(path, f"{token}\n")
 
 
 def sign_user_token(key: Path, name: str, *, now: datetime, life: timedelta = _USER_LIFE) -> str:
@@ -112,10 +150,12 @@ def sign_user_token(key: Path, name: str, *, now: datetime, life: timedelta = _U
     return _sign_token(key, f"user:{name}", now, life)
 
 
-def _sign_token(key: Path, subject: str, now: datetime, life: timedelta) -> str:
+def _sign_token(
+    key: Path, subject: str, now: datetime, life: timedelta, audience: str = _USER_AUDIENCE
+) -> str:
     claims = {
         "iss": "trace",
-        "aud": "trace.user",
+        "aud": audience,
         "sub": subject,
         "org_id": LOCAL_ORG,
         "iat": now,
@@ -153,13 +193,13 @@ def _read_public_key(private: Path) -> bytes:
     )
 
 
-def _is_valid(path: Path, key: Path, now: datetime) -> bool:
+def _is_valid(path: Path, key: Path, now: datetime, audience: str = _USER_AUDIENCE) -> bool:
     try:
         claims = jwt.decode(
             path.read_text().strip(),
             _read_public_key(key),
             algorithms=["ES256"],
-            audience="trace.user",
+            audience=audience,
             options={"verify_exp": False, "verify_iat": False},
         )
     except (FileNotFoundError, jwt.InvalidTokenError):

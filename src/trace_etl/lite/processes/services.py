@@ -105,8 +105,7 @@ def write_credentials(home: Home, passfile: Path) -> None:
     """Give each service the credentials that it uses, in a directory of its own."""
     for service, roles in ROLES.items():
         passwords.share(passfile, home.credentials(service) / "pgpass", roles)
-    private_files.make_directory(home.scheduler_token.parent)
-    keys.ensure_scheduler_token(home.scheduler_token, keys.ensure_user_key(home.user_keys))
+    keys.ensure_service_tokens(home.service_keys, home.service_tokens)
 
 
 def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackService]:
@@ -195,6 +194,7 @@ def _dispatcher(plan: Blueprint) -> StackService:
         "TRACE_INTERNAL_PORT": plan.port("internal"),
         "TRACE_TASK_KEYS_DIR": str(home.task_keys),
         "TRACE_USER_KEYS_DIR": str(home.user_public_keys),
+        "TRACE_SERVICE_KEYS_DIR": str(home.service_public_keys),
         "TRACE_WORKER_TOKENS_FILE": str(home.worker_token),
         **plan.objects.settings,
         "TRACE_SECRETS_DIR": str(home.secrets),
@@ -204,6 +204,7 @@ def _dispatcher(plan: Blueprint) -> StackService:
         *_server_certificate(home),
         home.task_keys,
         home.user_public_keys,
+        home.service_public_keys,
         home.worker_token.parent,
         home.secrets,
     ]
@@ -245,7 +246,7 @@ def _sink(plan: Blueprint) -> StackService:
     home, dsns = plan.home, plan.dsns("sink")
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
-        "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
+        "TRACE_SERVICE_TOKEN_FILE": str(home.service_tokens["sink"]),
         "TRACE_QUEUE_DSN": dsns.queue,
         "TRACE_DATA_DSN": dsns.data,
         **plan.objects.settings,
@@ -256,7 +257,7 @@ def _sink(plan: Blueprint) -> StackService:
             plan,
             "sink",
             environment,
-            read=[home.worker_token.parent, home.objects, *plan.objects.read],
+            read=[home.objects, *plan.objects.read],
         ),
         is_ready=probes.announced(home.ready_file("sink")),
     )
@@ -288,7 +289,7 @@ def _scheduler(plan: Blueprint) -> StackService:
     environment = {
         **_server_tls(home),
         "TRACE_API_URL": plan.connection.api_url,
-        "TRACE_USER_TOKEN_FILE": str(home.scheduler_token),
+        "TRACE_SERVICE_TOKEN_FILE": str(home.service_tokens["scheduler"]),
         "TRACE_SCHEDULER_HOST": LOOPBACK,
         "TRACE_SCHEDULER_PORT": plan.port("scheduler"),
     }

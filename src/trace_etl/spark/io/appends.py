@@ -83,11 +83,11 @@ def _cast_appended(name: str, kind: DataType) -> Column:
 
 
 def _cast_buffered(name: str, kind: DataType) -> Column:
-    form = buffered_form(kind.typeName())
+    form = buffered_form(kind.simpleString())
     if form is None:
         raise BadSql(
-            f"column {name} is {kind.simpleString()}; a buffered dataset stores bigint, double, "
-            "boolean, string and binary: CAST it"
+            f"column {name} is {kind.simpleString()}; a buffered dataset stores numbers, booleans, "
+            "strings, binary, dates, timestamps and arrays of these: CAST it"
         )
     return F.col(quote_name(name)).cast(form.spark).alias(name)
 

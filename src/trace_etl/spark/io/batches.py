@@ -1,11 +1,11 @@
 """Outputs to buffered datasets: write batches for the sink. Only the sink writes the table."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import Storage, TaskOutput
-from trace_etl.dag.column_types import holds_without_loss
+from trace_etl.dag.column_types import holds_without_loss, parse_type
 from trace_etl.objects.store import ObjectStore
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql, BadTask, report_errors
@@ -24,6 +24,8 @@ from trace_etl.spark.io.storage import file_key
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.executors import freeze_imports
 
+_CONTENT_TYPE = "application/vnd.apache.parquet"
+_parquet: Any = pq
 _REPORT: Any = pa.schema([("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 _REPORT_TYPE = from_arrow_schema(_REPORT)
 
@@ -44,6 +46,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
             f"{output.storage_ref.ref().url}{row['name']}",
             record_count=row["rows"],
             batch_size_bytes=row["bytes"],
+            content_type=_CONTENT_TYPE,
         )
     total = sum(row["rows"] for row in rows)
     return reports.report_buffered(context.task, output, total, sum(row["bytes"] for row in rows))
@@ -55,7 +58,7 @@ def cast_to_declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
     for field in frame.schema.fields:
         if field.name not in types:
             raise BadSql(f"output {output.name}: the published schema has no column {field.name}")
-        if not holds_without_loss(types[field.name], field.dataType.typeName()):
+        if not holds_without_loss(types[field.name], field.dataType.simpleString()):
             raise BadSql(
                 f"output {output.name}: column {field.name} is {field.dataType.simpleString()}, "
                 f"but {types[field.name]} in the published schema: CAST it"
@@ -63,47 +66,63 @@ def cast_to_declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
     for column in output.columns or ():
         if column["name"] not in frame.columns and not column["nullable"]:
             raise BadSql(f"output {output.name}: the result has no column {column['name']}")
-    return frame.select(*(F.col(quote_name(n)).cast(types[n]).alias(n) for n in frame.columns))
+    return frame.select(
+        *(F.col(quote_name(n)).cast(_spark_type(types[n])).alias(n) for n in frame.columns)
+    )
+
+
+def _spark_type(declared: str) -> str:
+    full = parse_type(declared)
+    return full.spark if full else declared
 
 
 @dataclass(frozen=True)
 class _BatchWriter:
-    """Runs on an executor: writes rows to files of JSON lines, none too large for the sink."""
+    """Runs on an executor: writes rows to Parquet files, none too large for the sink."""
 
     store: ObjectStore
     storage: Storage
 
     @report_errors
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        files = [self._write_file(n, lines) for n, lines in enumerate(pack_rows(batches))]
+        files = [self._write_file(n, table) for n, table in enumerate(pack_rows(batches))]
         freeze_imports()
         columns = [list(column) for column in zip(*files, strict=True)] or [[], [], []]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _REPORT, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
-    def _write_file(self, number: int, lines: list[bytes]) -> tuple[str, int, int]:
-        name = f"batch-{number:05d}.jsonl"
-        content = b"".join(lines)
+    def _write_file(self, number: int, table: Any) -> tuple[str, int, int]:
+        name = f"batch-{number:05d}.parquet"
+        sink = pa.BufferOutputStream()
+        _parquet.write_table(table, sink, compression="zstd")
+        content = sink.getvalue().to_pybytes()
         self.store.put(file_key(self.store, self.storage, name), content)
-        return name, len(lines), len(content)
+        return name, table.num_rows, len(content)
 
 
-def pack_rows(batches: Iterator[Any]) -> Iterator[list[bytes]]:
-    """Encode rows as lines of JSON, grouped into batches of at most the maximum size."""
-    lines: list[bytes] = []
-    size = 0
-    for batch in batches:
-        for row in batch.to_pylist():
-            line = (
-                json.dumps(
-                    row, default=lambda value: "0x" + bytes(value).hex(), ensure_ascii=False
-                ).encode()
-                + b"\n"
-            )
-            if lines and (size + len(line) > MAX_BATCH_BYTES or len(lines) >= MAX_BATCH_ROWS):
-                yield lines
-                lines, size = [], 0
-            lines.append(line)
-            size += len(line)
-    if lines:
-        yield lines
+def pack_rows(batches: Iterator[Any], *, max_bytes: int = MAX_BATCH_BYTES // 2) -> Iterator[Any]:
+    """Group rows into tables, none larger than the sink accepts.
+
+    The limit is half of the sink's: a file can be larger than its rows in memory, by its headers.
+    """
+    pending: list[Any] = []
+    rows = size = 0
+    for batch in (piece for whole in batches for piece in _split(whole, max_bytes)):
+        if pending and (size + batch.nbytes > max_bytes or rows + batch.num_rows > MAX_BATCH_ROWS):
+            yield pa.Table.from_batches(pending)
+            pending, rows, size = [], 0, 0
+        pending.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+def _split(batch: Any, max_bytes: int) -> Iterator[Any]:
+    """Yield slices of a record batch that are not larger than the limits, if rows allow it."""
+    if batch.num_rows <= 1 or (batch.nbytes <= max_bytes and batch.num_rows <= MAX_BATCH_ROWS):
+        if batch.num_rows:
+            yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _split(batch.slice(0, half), max_bytes)
+    yield from _split(batch.slice(half), max_bytes)

@@ -1,11 +1,12 @@
 """Batches of buffered datasets: tasks publish them, the sink writes their rows."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from trace_etl.api.task.buffers import BufferBatch
-from trace_etl.api.user.data.batches import BatchItem
+from trace_etl.api.task.buffers import BufferBatch, BufferResult
+from trace_etl.api.user.data.batches import BatchDetail
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
@@ -65,31 +66,30 @@ async def publish_batch(conn: Conn, fence: Fence, batch: NewBatch) -> UUID | Non
 # --- calls of the sink ------------------------------------------------------------------------
 
 
-_BATCH = """
+_BATCHES = """
 SELECT b.publish_id, b.publish_no, b.org_id, b.task_id, b.attempt, b.dataset_uuid,
        b.dataset_version, b.batch_uri, b.content_type, b.record_count, b.batch_size_bytes,
        v.columns, coalesce(v.unique_key, '{}') AS unique_key
   FROM buffer_publishes b JOIN dataset_versions v USING (dataset_version)
- WHERE b.publish_id = %(publish_id)s
+ WHERE b.publish_id = ANY(%(publish_ids)s)
 """
 
 
-async def get_batch(conn: Conn, publish_id: UUID) -> BufferBatch:
-    """Read a batch and the columns of its dataset. Raises NotFound."""
-    batch = await fetch_one(conn, BufferBatch, _BATCH, {"publish_id": publish_id})
-    if batch is None:
-        raise NotFound(f"no batch {publish_id}; `trace batches` lists them")
-    return batch
+async def list_by_id(conn: Conn, publish_ids: Sequence[UUID]) -> list[BufferBatch]:
+    """Read batches and the columns of their datasets. Unknown batches are left out."""
+    return await fetch_all(conn, BufferBatch, _BATCHES, {"publish_ids": list(publish_ids)})
 
 
 # The task that published the batch is the producer of the event.
 _MARK_WRITTEN = """
 WITH batch AS (
-    UPDATE buffer_publishes
-       SET sunk_at = now(), row_count = %(row_count)s, cursor_value = %(cursor)s,
+    UPDATE buffer_publishes b
+       SET sunk_at = now(), row_count = r.row_count, cursor_value = r.cursor_value,
            failed_at = NULL, error_code = NULL, error_message = NULL
-     WHERE publish_id = %(publish_id)s AND sunk_at IS NULL
-    RETURNING org_id, dataset_uuid, dataset_version, cursor_value, task_id, attempt
+      FROM unnest(%(ids)s::uuid[], %(row_counts)s::bigint[], %(cursors)s::bigint[])
+           AS r (publish_id, row_count, cursor_value)
+     WHERE b.publish_id = r.publish_id AND b.sunk_at IS NULL
+    RETURNING b.org_id, b.dataset_uuid, b.dataset_version, b.cursor_value, b.task_id, b.attempt
 ), event AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, cursor_value,
                         producer_task_id, attempt)
@@ -103,61 +103,78 @@ SELECT outbox_id FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id)
 """
 
 
-async def mark_written(conn: Conn, publish_id: UUID, *, row_count: int, cursor: int | None) -> None:
-    """Record that a batch is in the table, and emit the event for its consumers once."""
-    values = {"publish_id": publish_id, "row_count": row_count, "cursor": cursor}
-    await conn.execute(_MARK_WRITTEN, values)
+async def mark_written(conn: Conn, results: Sequence[BufferResult]) -> None:
+    """Record that batches are in their tables, and emit the events for their consumers once."""
+    if results:
+        values = {
+            "ids": [result.publish_id for result in results],
+            "row_counts": [result.row_count or 0 for result in results],
+            "cursors": [result.cursor for result in results],
+        }
+        await conn.execute(_MARK_WRITTEN, values)
 
 
 _MARK_FAILED = """
-UPDATE buffer_publishes
-   SET failed_at = now(), error_code = %(code)s, error_message = %(message)s
- WHERE publish_id = %(publish_id)s AND sunk_at IS NULL
+UPDATE buffer_publishes b SET failed_at = now(), error_code = r.code, error_message = r.message
+  FROM unnest(%(ids)s::uuid[], %(codes)s::text[], %(messages)s::text[])
+       AS r (publish_id, code, message)
+ WHERE b.publish_id = r.publish_id AND b.sunk_at IS NULL
 """
 
 
-async def mark_failed(conn: Conn, publish_id: UUID, *, code: str, message: str | None) -> None:
-    """Record that a batch cannot be written, with the reason."""
-    await conn.execute(_MARK_FAILED, {"publish_id": publish_id, "code": code, "message": message})
+async def mark_failed(conn: Conn, results: Sequence[BufferResult]) -> None:
+    """Record that batches cannot be written, with the reasons."""
+    if results:
+        values = {
+            "ids": [result.publish_id for result in results],
+            "codes": [result.error_code or "failed" for result in results],
+            "messages": [result.error_message for result in results],
+        }
+        await conn.execute(_MARK_FAILED, values)
 
 
 # --- calls of the user API and of background loops --------------------------------------------
 
 
-class BatchRow(BatchItem):
+class BatchRow(BatchDetail):
     """A batch as the API returns it, with its position in the list."""
 
+    org_id: UUID
     publish_no: int
 
 
 _LIST = """
-SELECT * FROM (
-    SELECT b.publish_no, b.publish_id, coalesce(g.name, '') AS dag, coalesce(j.name, '') AS job,
-           b.task_id, b.attempt, b.batch_uri, b.record_count,
-           CASE WHEN b.sunk_at IS NOT NULL THEN 'written' WHEN b.failed_at IS NOT NULL THEN 'failed'
-                ELSE 'waiting' END AS state,
-           b.row_count, b.cursor_value AS cursor, b.accepted_at,
-           coalesce(b.sunk_at, b.failed_at) AS ended_at, b.error_code, b.error_message
-      FROM buffer_publishes b LEFT JOIN tasks t USING (task_id)
-      LEFT JOIN jobs j ON j.job_id = t.job_id LEFT JOIN dags g ON g.dag_id = j.dag_id
-     WHERE b.org_id = %(org_id)s AND b.dataset_uuid = %(dataset_uuid)s
-) b
- WHERE (%(state)s::text IS NULL OR b.state = %(state)s)
+SELECT * FROM batch_details b
+ WHERE b.org_id = %(org_id)s
+   AND (%(dataset_uuid)s::uuid IS NULL OR b.dataset_uuid = %(dataset_uuid)s)
+   AND (%(state)s::text IS NULL OR b.state = %(state)s)
    AND (%(before)s::bigint IS NULL OR b.publish_no < %(before)s)
  ORDER BY b.publish_no DESC LIMIT %(limit)s
 """
+_GET = """
+SELECT * FROM batch_details WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s
+"""
+
+
+async def get_batch(conn: Conn, org_id: UUID, publish_id: UUID) -> BatchDetail:
+    """Read one batch. Raises NotFound."""
+    values = {"org_id": org_id, "publish_id": publish_id}
+    batch = await fetch_one(conn, BatchRow, _GET, values)
+    if batch is None:
+        raise NotFound(f"no batch {publish_id}; `trace batches` lists them")
+    return batch
 
 
 async def list_batches(
     conn: Conn,
     org_id: UUID,
-    dataset_uuid: UUID,
+    dataset_uuid: UUID | None,
     *,
     state: str | None,
     before: int | None,
     limit: int,
 ) -> list[BatchRow]:
-    """List one page of the batches of a dataset, newest first."""
+    """List one page of the batches of a dataset, or of all datasets, newest first."""
     values = {"org_id": org_id, "dataset_uuid": dataset_uuid, "state": state}
     return await fetch_all(conn, BatchRow, _LIST, {**values, "before": before, "limit": limit})
 
@@ -171,9 +188,6 @@ WITH batch AS (
 )
 SELECT outbox_id FROM enqueue(ARRAY(SELECT buffer_entry(batch.row) FROM batch))
 """
-_FIND_BATCH = """
-SELECT 1 FROM buffer_publishes WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s
-"""
 
 
 async def redeliver_batch(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
@@ -181,9 +195,23 @@ async def redeliver_batch(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
     values = {"org_id": org_id, "publish_id": publish_id}
     if (await conn.execute(_REDELIVER, values)).rowcount:
         return
-    if await (await conn.execute(_FIND_BATCH, values)).fetchone() is None:
-        raise NotFound(f"no batch {publish_id}; `trace batches` lists them")
+    await get_batch(conn, org_id, publish_id)
     raise Conflict(f"batch {publish_id} is already written")
+
+
+_DROP = """
+DELETE FROM buffer_publishes
+ WHERE org_id = %(org_id)s AND publish_id = %(publish_id)s AND failed_at IS NOT NULL
+"""
+
+
+async def drop_batch(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
+    """Forget a failed batch. The storage sweeper deletes its file. Raises NotFound, Conflict."""
+    values = {"org_id": org_id, "publish_id": publish_id}
+    if (await conn.execute(_DROP, values)).rowcount:
+        return
+    batch = await get_batch(conn, org_id, publish_id)
+    raise Conflict(f"batch {publish_id} is {batch.state}; only a failed batch can be dropped")
 
 
 # The delay grows with the age of the batch. Otherwise the queue would fill with copies of the same

@@ -71,7 +71,14 @@ class TriggerResult:
 
 
 async def trigger(
-    conn: Conn, org_id: UUID, dag: str, job: str, span: Range, *, bulk: bool = False
+    conn: Conn,
+    org_id: UUID,
+    dag: str,
+    job: str,
+    span: Range,
+    *,
+    bulk: bool = False,
+    kinds: Sequence[str] = ("manual", "cron"),
 ) -> TriggerResult:
     """Emit the events of a source for a range: one for each part that was not triggered before.
 
@@ -83,8 +90,8 @@ async def trigger(
     if row is None or not row[6]:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
     job_id, revision_id, activation, kind, dataset_uuid, dataset_version, _, is_bulk = row[:8]
-    if activation != "source" or kind not in ("manual", "cron"):
-        raise Conflict(f"job {job!r} cannot be triggered: it is not a manual or cron source")
+    if activation != "source" or kind not in kinds:
+        raise Conflict(f"job {job!r} cannot be triggered: it is not a {' or '.join(kinds)} source")
     if kind == "cron" and span.end > _LAST_SECOND:
         message = f"a tick is a time in seconds since 1970, at most {_LAST_SECOND}, not {span.end}"
         raise Invalid([Fault("start" if span.start > _LAST_SECOND else "end", message)])

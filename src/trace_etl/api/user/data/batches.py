@@ -13,6 +13,8 @@ class BatchItem(Reply):
     """A batch that a task published to a buffered dataset."""
 
     publish_id: UUID
+    dataset: str
+    """The published name."""
     dag: str
     job: str
     task_id: UUID
@@ -32,5 +34,16 @@ class BatchList(ListReply[BatchItem]):
     """One page of batches."""
 
 
+class BatchDetail(BatchItem):
+    dataset_uuid: UUID
+    dataset_version: UUID
+    content_type: str
+    batch_size_bytes: int | None
+
+
 class BatchRetried(Reply):
+    publish_id: UUID
+
+
+class BatchDropped(Reply):
     publish_id: UUID

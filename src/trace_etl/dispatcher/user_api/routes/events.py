@@ -10,6 +10,7 @@ from trace_etl.api.user.events import EventItem, EventList
 from trace_etl.api.user.triggers import TriggerList, TriggerReply, TriggerRequest
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
+from trace_etl.model.errors import Forbidden
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.feed import event_log
@@ -48,8 +49,12 @@ async def list_triggers(
 async def trigger(body: TriggerRequest, user: CallerDep, ctx: ContextDep) -> TriggerReply:
     """Emit a source's events for a block range, each block once; retry failed tasks of the range."""
     span = Range.checked(body.start, body.end)
+    # The scheduler delivers ticks of cron sources and nothing else.
+    kinds = ("cron",) if user.is_service else ("manual", "cron")
+    if user.is_service and span.length > 1:
+        raise Forbidden("a service may trigger one tick at a time")
     async with transaction(ctx.pool) as conn:
-        result = await events.trigger(conn, user.org_id, body.dag, body.job, span)
+        result = await events.trigger(conn, user.org_id, body.dag, body.job, span, kinds=kinds)
     ctx.wake.outbox.set()
     ctx.wake.retries.set()
     return TriggerReply(

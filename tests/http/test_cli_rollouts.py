@@ -102,7 +102,7 @@ def test_a_change_goes_through_plan_deploy_rollout_and_rollback(shell: Shell) ->
     assert "config.sql: SELECT 1 FROM pieces → SELECT 2 FROM pieces" in text
     assert "~ after: new generation (upstream work)" in text
     assert "= request, split: keep running" in text
-    assert "6 partitions to rebuild" in text
+    assert "6 partitions to rebuild, by about 6 tasks" in text
     assert shell.json("plan", shell.file(column=2))["plan"]["partitions"] == 6
 
     command = shell.start("deploy", shell.file(column=2), "--wait")

@@ -155,3 +155,17 @@ def test_concurrent_overlapping_triggers_emit_no_block_twice(shared: Bench) -> N
     spans = sorted(tuple(map(int, key.split("-"))) for key in scopes(shared, dag))
     blocks = [n for start, end in spans for n in range(start, end + 1)]
     assert blocks == list(range(80))
+
+
+def test_a_job_shows_how_many_tasks_failed_permanently_and_the_last_error(shared: Bench) -> None:
+    dag = shared.dag("max_attempts: 2")
+    first, second = shared.tasks(2, dag=dag)
+    fail(shared, first, "one")
+    fail(shared, second, "two")
+    job = shared.user.get(f"/v1/jobs/{dag.name}/work").json()
+    assert (job["failed"], job["last_failure"]["error_code"]) == (2, "two")
+    listed = shared.user.get("/v1/jobs", params={"dag": dag.name}).json()["items"]
+    assert {item["job"]: item["failed"] for item in listed}["work"] == 2
+    retry(shared, task_ids=[first, second])
+    job = shared.user.get(f"/v1/jobs/{dag.name}/work").json()
+    assert (job["failed"], job["retrying"]) == (0, 2)

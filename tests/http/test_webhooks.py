@@ -194,6 +194,8 @@ def test_the_answer_to_an_unsigned_delivery_does_not_depend_on_the_source(
     small = Hook(here, deploy(here.user, ", max_bytes: 100"))
     unconfigured = Hook(here, deploy(here.user))
     text = DAG.format(name=unconfigured.dag, options="").replace("hook_secret", "not_there")
+    (warning,) = here.user.post("/v1/plans", json={"text": text}).json()["warnings"]
+    assert "the secret 'not_there' is missing or empty" in warning
     assert here.user.post("/v1/dags", json={"text": text}).status_code == 200
     body = {"start": 0, "end": 9, "x": "y" * size}
     replies = [

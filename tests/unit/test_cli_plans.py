@@ -24,7 +24,16 @@ def shown(
     capsys: pytest.CaptureFixture[str], jobs: list[dict], names: tuple[dict, ...] = ()
 ) -> str:
     builds = any(job["action"] == "build" for job in jobs)
-    print_plan({"jobs": jobs, "names": names, "builds": builds, "partitions": 2})
+    print_plan(
+        {
+            "jobs": jobs,
+            "names": names,
+            "builds": builds,
+            "partitions": 2,
+            "tasks": 2,
+            "breaking": {},
+        }
+    )
     return capsys.readouterr().out
 
 
@@ -49,6 +58,13 @@ def test_unchanged_jobs_share_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert shown(capsys, jobs) == "  = a, b: keep running\n"
 
 
+def test_a_new_generation_is_marked_as_a_change(capsys: pytest.CaptureFixture[str]) -> None:
+    job = {**UNCHANGED_JOB, "name": "a", "action": "start", "because": ["upstream b"]}
+    assert shown(capsys, [job]).startswith(
+        "  ~ a: new generation (upstream b), current immediately"
+    )
+
+
 def test_each_published_name_shows_its_old_and_new_output(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -59,7 +75,7 @@ def test_each_published_name_shows_its_old_and_new_output(
     )
     text = shown(capsys, [{**UNCHANGED_JOB, "name": "a"}], names)
     assert "+ published as n: a.x" in text
-    assert "- no longer published: o\n      read by other.job: also deploy their DAGs again" in text
+    assert "- no longer published: o\n      read by other.job: refused" in text
     assert "~ p moves from a.x to b.y, when the new data is complete" in text
 
 

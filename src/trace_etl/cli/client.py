@@ -13,6 +13,7 @@ from trace_etl.client.stack_client import (
     RequestRejected,
     ResultIncomplete,
     StackClient,
+    TokenMissing,
     connect_home,
     open_connection,
     quote_segment,
@@ -50,6 +51,8 @@ def session(home: Path, *, file: str = "") -> Generator[StackClient]:
             yield client
     except NotRunning as error:
         fail([f"{error}; start it with `trace up`"], EXIT_NOT_RUNNING)
+    except TokenMissing as error:
+        fail([f"{error}; restart the stack with `trace down` and `trace up` to make a new one"])
     except RequestRejected as error:
         fail(list_errors(error, file))
     except ResultIncomplete as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from trace_etl.cli.client import session
+from trace_etl.cli.client import Answer, session
 from trace_etl.cli.output import Columns, print_items, print_json
 
 
@@ -34,6 +34,11 @@ def print_list(
     """Fetch one page of a list, or all pages, and print it."""
     with session(home) as client:
         answer = (client.get_all if all_pages else client.get)(path, **params)
+    print_list_answer(answer, table, as_json=as_json)
+
+
+def print_list_answer(answer: Answer, table: ListTable, *, as_json: bool) -> None:
+    """Print a page of a list."""
     if as_json:
         print_json(answer)
         return

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import typer
 
 from trace_etl.cli.admin import audit, history, keys, users
-from trace_etl.cli.dags import check, deploy, jobs, pauses, triggers
+from trace_etl.cli.dags import check, deploy, jobs, pauses, removal, triggers
 from trace_etl.cli.data import batches, datasets, invalidations, lineage, query, storage
 from trace_etl.cli.stack import backups, demo, devchain, lifecycle, prepare
 from trace_etl.cli.tasks import backfills, outbox, retries, tasks, watch
@@ -42,6 +42,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         deploy.rollout,
         deploy.rollback,
         deploy.promote,
+        removal.remove,
         deploy.dags,
         jobs.jobs,
         jobs.job,

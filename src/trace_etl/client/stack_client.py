@@ -114,6 +114,10 @@ class StackClient:
         return cast(Answer, answer.json())
 
 
+class TokenMissing(Exception):
+    """The file with the user's token is missing or unreadable."""
+
+
 @dataclass(frozen=True)
 class ResultBody:
     """A result that is being received."""
@@ -158,7 +162,12 @@ def connect_home(home: Path) -> StackClient:
 
 def open_connection(connection: "StackConnection") -> StackClient:
     """Make a client from the connection file of a stack."""
-    token = Path(connection.user_token).read_text().strip()
+    try:
+        token = Path(connection.user_token).read_text().strip()
+    except OSError as error:
+        raise TokenMissing(
+            f"cannot read the token {connection.user_token}: {error.strerror}"
+        ) from error
     return open_client(connection.api_url, connection.query_url, token, connection.ca)
 
 

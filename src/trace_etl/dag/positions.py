@@ -52,17 +52,40 @@ def locate(text: str) -> Located:
         return Located(reader.read(node, ()), reader.positions, reader.faults)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
+        if (error.problem or "").startswith("could not find expected ':'"):
+            mark = error.context_mark or mark  # the line that lacks it, not the next one
         where = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        problem = error.problem or "syntax error"
-        if error.context and problem.startswith("but "):
-            problem = f"{error.context}, {problem}"
-        raise Invalid([Fault("", f"invalid YAML: {problem}", *where)]) from error
+        raise Invalid(
+            [Fault("", f"invalid YAML: {_explain(text, error, *where)}", *where)]
+        ) from error
     except yaml.YAMLError as error:
         raise Invalid([Fault("", f"invalid YAML: {error}", 1, 1)]) from error
     except RecursionError as error:
         raise Invalid(
             [Fault("", "the file is nested too deeply; use fewer levels", 1, 1)]
         ) from error
+
+
+def _explain(text: str, error: yaml.MarkedYAMLError, line: int, column: int) -> str:
+    """Say in plain words what is wrong with the syntax, and how to fix it."""
+    lines = text.splitlines()
+    here = lines[line - 1] if line <= len(lines) else ""
+    before = here[: len(here) - len(here.lstrip())]
+    if "\t" in before or here[column - 1 : column] == "\t":
+        return "a tab; indent with spaces, two per level"
+    problem = error.problem or "syntax error"
+    if problem.startswith("mapping values are not allowed"):
+        return "a second `:` in this place; indent the line like its neighbours, or put the value in quotes"
+    if problem.startswith("could not find expected ':'"):
+        return "a line without `:`; write `name: value`, or indent it as part of the value above"
+    if problem.startswith("but found '<block") or problem.startswith("expected <block end>"):
+        return (
+            "wrong indentation: this line is indented differently from the others of its list or section; "
+            "align it with them"
+        )
+    if error.context and problem.startswith("but "):
+        return f"{error.context}, {problem}"
+    return problem
 
 
 def locate_inside(text: str, path: FieldPath, line: int, column: int) -> tuple[int, int] | None:

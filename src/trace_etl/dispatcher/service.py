@@ -189,7 +189,7 @@ def _assemble(
     lifecycle = Lifecycle(parts)
     scopes = AttemptScopes(pool)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
-    deploys = DeployRunner(pool, cfg.state_dsn)
+    deploys = DeployRunner(pool, cfg.state_dsn, webhooks)
     changes = ChangeFeed(pool, poll_interval=cfg.changes_every, max_listeners=cfg.changes_clients)
     inline = InlineRunner(
         loop_pool, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry

@@ -63,6 +63,10 @@ class Conflict(TraceError, code="conflict"):
     """The request contradicts the current state."""
 
 
+class NameInUse(Conflict, code="name_in_use"):
+    """Jobs of other DAGs read a published name that would disappear."""
+
+
 class LeaseLost(Conflict, code="lease_lost"):
     """The caller's attempt or lease token is not the current one. `reason` says which."""
 

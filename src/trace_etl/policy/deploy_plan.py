@@ -26,6 +26,8 @@ class GenerationContents:
     byte_count: int = 0
     ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """First and last blocks; adjacent ranges are joined."""
+    tasks: int = 0
+    """The tasks that wrote the partitions. A task may write several, to several outputs."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,31 @@ class DeployPlan:
         )
 
     @property
+    def rebuilt_partitions(self) -> int:
+        """How many partitions the new generations must cover, each counted once."""
+        return sum(contents.partitions for outputs in self._rebuilt() for contents in outputs)
+
+    @property
+    def rebuilding_tasks(self) -> int:
+        """About how many tasks this takes: one for all outputs of a scope, as in the old generation."""
+        return sum(max((c.tasks for c in outputs), default=0) for outputs in self._rebuilt())
+
+    def _rebuilt(self) -> list[list[GenerationContents]]:
+        """Return the contents to cover: for each job that is built, and for each name that moves to another."""
+        built = [job for job in self.jobs if job.action == "build"]
+        names = {job.name for job in built}
+        moved = [n for n in self.names if (n.after or "").partition(".")[0] not in names]
+        return [
+            *(list(job.rebuild.values()) for job in built),
+            *([name.rebuild] for name in moved if name.rebuild),
+        ]
+
+    @property
+    def breaking(self) -> dict[str, list[str]]:
+        """Names that disappear although jobs of other DAGs read them, with these jobs."""
+        return {name.name: name.readers for name in self.names if name.readers and not name.after}
+
+    @property
     def is_empty(self) -> bool:
         return not self.names and all(job.action == "keep" for job in self.jobs)
 
@@ -128,6 +155,12 @@ def plan_deploy(
     removed = [name for name, old in before.items() if name not in names and old.active]
     jobs += [PlannedJob(name, "removed", "retire", None, [], [], {}) for name in sorted(removed)]
     return DeployPlan(jobs, _plan_names(before, published, dag, readers or {}))
+
+
+def describe_readers(readers: Mapping[str, list[str]]) -> str:
+    """Say which jobs of other DAGs read which names."""
+    read = "; ".join(f"{name} is read by {', '.join(jobs)}" for name, jobs in readers.items())
+    return f"{read}: change these jobs first, or allow breaking them (--allow-breaking)"
 
 
 def find_affected_jobs(

@@ -32,6 +32,8 @@ class DeployRequest(PlanRequest):
     base_version: UUID | None = None
     """The version that the plan was made for; null if the DAG was not deployed. The deploy is refused
     with 409 `deploy_conflict` if another version is deployed by then. Default: the current version."""
+    allow_breaking: bool = False
+    """Remove published names even if jobs of other DAGs read them. Refused with 409 `name_in_use` else."""
     columns: list[OutputColumns] = []
     """Columns of the outputs, as Spark's analyser found them. Stored with their generations."""
 
@@ -82,3 +84,28 @@ class DagList(ListReply[DagItem]):
 class DagDetail(DagItem):
     text: str
     job_list: list[JobItem]
+
+
+class RemoveRequest(Request):
+    dry_run: bool = False
+    """Return what would be removed; change nothing."""
+    keep_data: bool = False
+    """Keep the data: deploying the DAG again continues with it."""
+    allow_breaking: bool = False
+    """Remove published names even if jobs of other DAGs read them. Refused with 409 `name_in_use` else."""
+
+
+class RemoveReply(Reply):
+    dag: str
+    removed: bool
+    """False for a dry run, or if the DAG was removed before."""
+    jobs: list[str]
+    names: list[str]
+    """Published names that are free now."""
+    readers: dict[str, list[str]]
+    """Jobs of other DAGs that read one of the names, as `dag.job`."""
+    tasks: int
+    """Tasks that were canceled or asked to stop."""
+    partitions: int
+    row_count: int
+    byte_count: int

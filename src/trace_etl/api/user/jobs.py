@@ -22,6 +22,8 @@ class JobItem(Reply):
     paused_by: str | None
     bulk_paused_by: str | None = None
     """The user or queue that pauses its bulk tasks, even if its normal tasks are paused too."""
+    failed: int
+    """Tasks of the current definition that failed permanently. `trace retry` runs them again."""
 
 
 class JobList(ListReply[JobItem]):
@@ -57,6 +59,16 @@ class UpstreamWork(Reply):
     paused_by: str | None
 
 
+class JobFailure(Reply):
+    """The last task that failed permanently."""
+
+    task_id: UUID
+    partition_key: str | None
+    error_code: str | None
+    error_message: str | None
+    finished_at: datetime | None
+
+
 class JobDetail(JobItem):
     revision_id: UUID
     execution_strategy: str
@@ -72,6 +84,9 @@ class JobDetail(JobItem):
     paused_at: datetime | None
     queued: int
     running: int
+    retrying: int
+    """Failed tasks that run again."""
+    last_failure: JobFailure | None
     oldest_queued_at: datetime | None
     inputs: list[JobInputItem]
     outputs: list[JobOutputItem]

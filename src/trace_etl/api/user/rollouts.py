@@ -18,6 +18,8 @@ class StockItem(Reply):
     row_count: int
     byte_count: int
     ranges: list[Blocks]
+    tasks: int
+    """The tasks that wrote the partitions."""
 
 
 class FieldChangeItem(Reply):
@@ -60,6 +62,11 @@ class DagPlan(Reply):
     """Whether new generations are built first and become current later."""
     partitions: int
     """Number of partitions to rebuild."""
+    tasks: int
+    """About how many tasks rebuild them: as many as wrote the old ones."""
+    breaking: dict[str, list[str]]
+    """Published names that disappear although jobs of other DAGs read them, with these jobs. A deploy is
+    refused then, unless it has `allow_breaking`."""
 
 
 class PlanReply(Reply):
@@ -68,6 +75,8 @@ class PlanReply(Reply):
     """Pass it to the deploy, which is refused if another version is deployed by then."""
     is_deployed: bool
     """Whether this text is deployed already, so that a deploy would change nothing."""
+    warnings: list[str]
+    """What the stack lacks to run the DAG, such as secrets."""
     plan: DagPlan
 
 

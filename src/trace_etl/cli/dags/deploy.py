@@ -6,7 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from trace_etl.cli.client import Answer, StackClient, fail, quote_segment, session
+from trace_etl.cli.client import (
+    EXIT_REJECTED,
+    Answer,
+    StackClient,
+    fail,
+    quote_segment,
+    session,
+)
 from trace_etl.cli.dags.check import check_changes, check_file, describe_columns, read_dag_file
 from trace_etl.cli.dags.plans import print_plan, print_rollout, wait_for_rollout
 from trace_etl.cli.listing import ListTable, print_list
@@ -22,6 +29,10 @@ CheckOption = Annotated[
         show_default=False,
         help="Check all jobs with Spark, or none. Default: only new or changed SQL.",
     ),
+]
+BreakingOption = Annotated[
+    bool,
+    typer.Option("--allow-breaking", help="Remove published names even if other DAGs read them."),
 ]
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="Wait until the new generations are complete.")
@@ -50,12 +61,15 @@ def plan(
         answer = client.post("/v1/plans", {"text": text, "filename": file.name})
         _check_sql(file, text, answer, check, client, home)
     print_answer(answer, as_json, _print_planned)
+    if answer["plan"]["breaking"]:
+        raise typer.Exit(EXIT_REJECTED)
 
 
 def deploy(
     file: DagFileArgument,
     wait: WaitOption = False,
     check: CheckOption = None,
+    allow_breaking: BreakingOption = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,6 +82,8 @@ def deploy(
     with session(home, file=str(file)) as client:
         planned = client.post("/v1/plans", body)
         body["base_version"] = planned["base_version"]
+        _print_warnings(planned)
+        body["allow_breaking"] = allow_breaking
         body["columns"] = _check_sql(file, text, planned, check, client, home)
         answer = client.post("/v1/dags", body, timeout=_DEPLOY_TIMEOUT)
         if not as_json:
@@ -149,6 +165,12 @@ def _print_planned(answer: Answer) -> None:
     base = answer["base_version"]
     typer.echo(f"Plan for {answer['dag']}" + (f" (at version {base})" if base else " (new)"))
     print_plan(answer["plan"])
+    _print_warnings(answer)
+
+
+def _print_warnings(planned: Answer) -> None:
+    for warning in planned["warnings"]:
+        typer.secho(f"warning: {warning}", err=True, fg=typer.colors.YELLOW)
 
 
 def _print_rolled_back(answer: Answer) -> None:

@@ -52,6 +52,8 @@ def _print_job(job: Answer) -> None:
             "priority": job["priority"],
             "running": job["running"],
             "queued": job["queued"],
+            "retrying": job["retrying"] or None,
+            "failed": _format_failed(job),
             "oldest queued": format_time(job["oldest_queued_at"]) if job["queued"] else None,
             "paused by": _format_pause(job),
             "reason": job["reason"],
@@ -60,6 +62,19 @@ def _print_job(job: Answer) -> None:
     if job["upstream"]:
         typer.echo()
         print_items(job["upstream"], _UPSTREAM, right=_COUNTS)
+
+
+def _format_failed(job: Answer) -> str | None:
+    """Show how many tasks failed permanently, the last error, and the command that runs them again."""
+    last = job["last_failure"]
+    if not job["failed"] or last is None:
+        return None
+    scope = f" ({last['partition_key']})" if last["partition_key"] else ""
+    error = ": ".join(str(part) for part in (last["error_code"], last["error_message"]) if part)
+    return (
+        f"{job['failed']} permanently; last{scope}: {error or 'no error message'}; "
+        f"run them again with: trace retry --dag {job['dag']} --job {job['job']}"
+    )
 
 
 def _format_pause(item: dict[str, Any]) -> str | None:
@@ -81,9 +96,11 @@ _JOBS = ListTable(
     {
         **{name: itemgetter(name) for name in ("dag", "job", "activation", "operator", "runtime")},
         "source": lambda item: item["schedule"] or item["source_kind"],
+        "failed": lambda item: item["failed"] or None,
         "paused by": _format_pause,
     },
     empty="No jobs. Deploy a DAG with: trace deploy FILE",
+    right=["failed"],
 )
 _COUNTS = ("queued", "running", "retrying", "failed")
 _UPSTREAM: Columns = {

@@ -21,7 +21,8 @@ def print_plan(plan: Json) -> None:
     unchanged = [job["name"] for job in plan["jobs"] if job["action"] == "keep"]
     for job in plan["jobs"]:
         if job["action"] != "keep":
-            sign = "~" if job["action"] == "build" else _SIGNS[job["change"]]
+            is_new = job["action"] in ("build", "start") and job["change"] != "added"
+            sign = "~" if is_new else _SIGNS[job["change"]]
             typer.echo(f"  {sign} {job['name']}: {_format_action(job)}")
             for change in job["fields"]:
                 _print_change(change)
@@ -32,11 +33,18 @@ def print_plan(plan: Json) -> None:
     for name in plan["names"]:
         typer.echo(f"  {_format_name(name)}")
         if name["readers"]:
-            typer.echo(f"      read by {', '.join(name['readers'])}: also deploy their DAGs again")
+            advice = "also deploy their DAGs again" if name["after"] else "refused"
+            typer.echo(f"      read by {', '.join(name['readers'])}: {advice}")
+    if plan["breaking"]:
+        typer.echo(
+            "A deploy is refused: other DAGs read names that disappear. Change these DAGs first, or "
+            "deploy with --allow-breaking."
+        )
     if plan["builds"]:
         typer.echo(
-            f"{format_count(plan['partitions'], 'partition')} to rebuild. Readers see the old "
-            "partitions until the new ones are complete."
+            f"{format_count(plan['partitions'], 'partition')} to rebuild, by about "
+            f"{format_count(plan['tasks'], 'task')}. Readers see the old partitions until the new ones "
+            "are complete."
         )
 
 

@@ -5,8 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from trace_etl.cli.client import Answer, quote_segment, session
-from trace_etl.cli.listing import ListTable, print_list
+from trace_etl.cli.client import (
+    Answer,
+    NotRunning,
+    RequestRejected,
+    StackClient,
+    quote_segment,
+    session,
+)
+from trace_etl.cli.listing import ListTable, print_list_answer
 from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption
 from trace_etl.cli.output import (
     Columns,
@@ -23,7 +30,11 @@ from trace_etl.cli.output import (
 
 def datasets(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """List datasets and their block ranges."""
-    print_list(home, "/v1/datasets", _DATASETS, as_json=as_json, all_pages=True)
+    with session(home) as client:
+        answer = client.get_all("/v1/datasets")
+        for item in answer["items"]:
+            _count_rows_of_table(client, item)
+    print_list_answer(answer, _DATASETS, as_json=as_json)
 
 
 def dataset(
@@ -50,6 +61,18 @@ def dataset(
             return
         answer = client.get(f"/v1/datasets/{quote_segment(name)}", limit=limit)
     print_answer(answer, as_json, _print_dataset)
+
+
+def _count_rows_of_table(client: StackClient, item: dict[str, Any]) -> None:
+    """Count the rows of a table in Postgres, which has no partitions. Unknown if it cannot be queried."""
+    if item["row_count"] or item["name"] is None:
+        return
+    try:
+        # Published names are identifiers, so they need no quotes.
+        rows = client.query(f"SELECT count(*) FROM {item['name']}")["rows"]  # noqa: S608
+    except (RequestRejected, NotRunning):
+        return
+    item["row_count"] = rows[0][0]
 
 
 def _print_schema(item: Answer) -> None:

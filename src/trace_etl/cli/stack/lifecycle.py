@@ -1,6 +1,7 @@
 """`trace up`, `trace down`, `trace status`: control the embedded stack on this machine."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ from trace_etl.cli import output
 from trace_etl.cli.client import EXIT_NOT_RUNNING
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.stack.errors import print_error
+from trace_etl.client.stack_client import NotRunning, RequestRejected, TokenMissing, connect_home
 
 if TYPE_CHECKING:
     from trace_etl.lite.connection import StackConnection
@@ -113,12 +115,31 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
         stack_status = checks.check(Home.at(home))
     except StackError as error:
         raise print_error(error) from None
+    failed = _count_failed(home) if stack_status.state != "stopped" else None
     if as_json:
-        output.print_json(asdict(stack_status))
+        output.print_json({**asdict(stack_status), "failed_tasks": failed})
     else:
         _print_status(stack_status)
+        _print_failed(failed)
     codes = {"healthy": 0, "degraded": EXIT_DEGRADED, "stopped": EXIT_NOT_RUNNING}
     raise typer.Exit(codes[stack_status.state])
+
+
+def _count_failed(home: Path) -> dict[str, int] | None:
+    """Count the tasks that failed permanently, by job; None if the Dispatcher does not answer."""
+    try:
+        client = connect_home(home)
+        with client.http:
+            jobs = client.get_all("/v1/jobs")["items"]
+    except (NotRunning, RequestRejected, TokenMissing):
+        return None
+    return {output.format_job(job): job["failed"] for job in jobs if job["failed"]}
+
+
+def _print_failed(failed: dict[str, int] | None) -> None:
+    if failed:
+        jobs = ", ".join(f"{job} {count}" for job, count in failed.items())
+        typer.echo(f"Tasks that failed permanently: {jobs}. See `trace job DAG JOB`.")
 
 
 def _start_in_background(home: "Home", options: "Options", as_json: bool) -> None:

@@ -9,6 +9,7 @@ from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.feed import changes, query_audit
 from trace_etl.state.flow import backfill_steps
 from trace_etl.state.partitions import buffers, invalidations
+from trace_etl.state.rollout import remove
 from trace_etl.state.tasks import read_grants, retention
 
 _log = structlog.stdlib.get_logger()
@@ -41,6 +42,7 @@ class HistoryRetention:
             other += await read_grants.delete_unused(
                 conn, older_than=self.retention, limit=self.batch_size
             )
+            other += await remove.delete_data(conn, limit=self.batch_size)
             other += await query_audit.delete_old(
                 conn, older_than=self.audit_retention, limit=self.batch_size
             )

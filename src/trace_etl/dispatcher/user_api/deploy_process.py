@@ -14,6 +14,7 @@ from uuid import UUID
 from trace_etl.api.user.dags import PlanRequest
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dispatcher.user_api import deploys
+from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.model.errors import Fault, Invalid, TraceError, Unavailable
 from trace_etl.state.db.pool import CONNECTION_ERRORS, make_pool
 
@@ -42,6 +43,7 @@ class Call:
     """A request to plan or deploy a DAG file."""
 
     state_dsn: str
+    secrets: WebhookSecrets
     org_id: UUID
     body: PlanRequest
     """A DeployRequest is deployed. Any other request is planned."""
@@ -51,7 +53,7 @@ class Call:
 async def _answer(call: Call) -> bytes:
     dag = parse_dag(call.body.text)
     async with make_pool(call.state_dsn, size=1, checked=False) as pool:
-        return await deploys.answer(pool, call.org_id, dag, call.body)
+        return await deploys.answer(pool, call.secrets, call.org_id, dag, call.body)
 
 
 def _answer_or_refuse(call: Call) -> bytes | TraceError:

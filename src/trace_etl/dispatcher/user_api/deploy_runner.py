@@ -13,6 +13,7 @@ from trace_etl.api.user.dags import PlanRequest
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dispatcher.user_api import deploys
 from trace_etl.dispatcher.user_api.deploy_process import Call, DeployLimits
+from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.http.fair_slots import FairSlots, SlotNames
 from trace_etl.model.dag import Dag
 from trace_etl.model.errors import TraceError, Unavailable
@@ -36,8 +37,8 @@ class DeployRunner:
     that time. A process has limits of processor time and memory, and can be stopped.
     """
 
-    def __init__(self, pool: Pool, state_dsn: str) -> None:
-        self._pool, self._state_dsn = pool, state_dsn
+    def __init__(self, pool: Pool, state_dsn: str, secrets: WebhookSecrets) -> None:
+        self._pool, self._state_dsn, self._secrets = pool, state_dsn, secrets
         names = SlotNames("plans and deploys of large DAGs")
         self._slots = FairSlots(_SLOTS, _SLOTS_PER_USER, _MAX_WAITING_PER_USER, names)
 
@@ -50,9 +51,9 @@ class DeployRunner:
         if len(body.text) <= _SMALL_TEXT:
             dag = await asyncio.to_thread(parse_dag, body.text)
             if not await self._is_large(org_id, dag):
-                return await deploys.answer(self._pool, org_id, dag, body)
+                return await deploys.answer(self._pool, self._secrets, org_id, dag, body)
         async with self._slots.take(f"{org_id}/{user}", _WAIT_SECONDS):
-            return await _run_process(Call(self._state_dsn, org_id, body, _LIMITS))
+            return await _run_process(Call(self._state_dsn, self._secrets, org_id, body, _LIMITS))
 
     async def _is_large(self, org_id: UUID, dag: Dag) -> bool:
         """Return whether the deployed version has many jobs. Then a plan over it is large, too."""

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from trace_etl.api.user.dags import DeployedJob, DeployReply, DeployRequest, PlanRequest
 from trace_etl.api.user.rollouts import DagPlan, PlanReply
+from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.model.dag import Dag
 from trace_etl.policy.deploy_plan import DeployPlan
 from trace_etl.state.catalog import dags
@@ -14,25 +15,30 @@ from trace_etl.state.rollout import backfill_consumers
 from trace_etl.state.rollout import deploy as rollout_deploy
 
 
-async def answer(pool: Pool, org_id: UUID, dag: Dag, body: PlanRequest) -> bytes:
+async def answer(
+    pool: Pool, secrets: WebhookSecrets, org_id: UUID, dag: Dag, body: PlanRequest
+) -> bytes:
     """Deploy a DeployRequest, or plan any other request. Returns the reply as JSON.
 
-    Raises Invalid, NameTaken, DeployConflict.
+    Raises Invalid, NameTaken, NameInUse, DeployConflict.
     """
     if isinstance(body, DeployRequest):
         reply = await _deploy(pool, org_id, dag, body)
     else:
-        reply = await _plan(pool, org_id, dag, body)
+        reply = await _plan(pool, secrets, org_id, dag, body)
     return reply.model_dump_json(by_alias=True).encode()
 
 
-async def _plan(pool: Pool, org_id: UUID, dag: Dag, body: PlanRequest) -> PlanReply:
+async def _plan(
+    pool: Pool, secrets: WebhookSecrets, org_id: UUID, dag: Dag, body: PlanRequest
+) -> PlanReply:
     async with snapshot(pool) as conn:
         planned = await rollout_deploy.plan_text(conn, org_id, dag, body.text)
     return PlanReply(
         dag=dag.name,
         base_version=planned.dag_version,
         is_deployed=planned.is_deployed,
+        warnings=_find_missing_secrets(dag, org_id, secrets),
         plan=_describe_plan(planned.plan),
     )
 
@@ -49,7 +55,13 @@ async def _deploy(pool: Pool, org_id: UUID, dag: Dag, body: DeployRequest) -> De
     deployment = await transact(
         pool,
         lambda conn: rollout_deploy.deploy(
-            conn, org_id, dag, body.text, base=base, columns=columns
+            conn,
+            org_id,
+            dag,
+            body.text,
+            base=base,
+            allow_breaking=body.allow_breaking,
+            columns=columns,
         ),
     )
     await transact(
@@ -74,8 +86,29 @@ async def _deploy(pool: Pool, org_id: UUID, dag: Dag, body: DeployRequest) -> De
     )
 
 
+def _find_missing_secrets(dag: Dag, org_id: UUID, secrets: WebhookSecrets) -> list[str]:
+    """Name the webhooks whose deliveries would all be refused."""
+    names = {
+        job.name: str(job.source.options["secret"])
+        for job in dag.jobs
+        if job.source is not None and job.source.kind == "webhook"
+    }
+    missing = set(secrets.find_missing(org_id, names.values()))
+    return [
+        f"{user}: the secret {secret!r} is missing or empty, so every delivery is refused; write it to "
+        f"the file `secrets/{secret}` of the stack's home"
+        for user, secret in names.items()
+        if secret in missing
+    ]
+
+
 def _describe_plan(plan: DeployPlan) -> DagPlan:
-    rebuilt = [contents for job in plan.jobs for contents in job.rebuild.values()]
-    rebuilt += [name.rebuild for name in plan.names if name.rebuild]
-    partitions = sum(contents.partitions for contents in rebuilt)
-    return DagPlan.model_validate({**asdict(plan), "builds": plan.builds, "partitions": partitions})
+    return DagPlan.model_validate(
+        {
+            **asdict(plan),
+            "builds": plan.builds,
+            "partitions": plan.rebuilt_partitions,
+            "tasks": plan.rebuilding_tasks,
+            "breaking": plan.breaking,
+        }
+    )

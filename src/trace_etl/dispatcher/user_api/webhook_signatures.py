@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import secrets as random
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -67,6 +68,16 @@ class WebhookSecrets:
         configured = self._read(source) if source else []
         unknown = [random.token_bytes(32) for _ in range(_VALID_SECRETS)]
         return [*configured, *unknown][:_VALID_SECRETS]
+
+    def find_missing(self, org_id: UUID, names: Iterable[str]) -> list[str]:
+        """Return the names of secrets that are not configured, or empty."""
+        return [name for name in names if not self._is_configured(org_id, name)]
+
+    def _is_configured(self, org_id: UUID, name: str) -> bool:
+        try:
+            return bool((self._find_directory(org_id) / name).read_bytes().split())
+        except OSError:
+            return False
 
     def _read(self, source: WebhookSource) -> list[bytes]:
         name = str(source.options["secret"])

@@ -56,7 +56,7 @@ _LIST = """
 SELECT d.name AS dag, d.dag_version, d.deployed_at,
        (SELECT count(*) FROM jobs j WHERE j.dag_id = d.dag_id AND j.active) AS jobs
   FROM dags d
- WHERE d.org_id = %(org_id)s AND d.name > %(after)s ORDER BY d.name LIMIT %(limit)s
+ WHERE d.org_id = %(org_id)s AND d.name > %(after)s AND d.dag_version IS NOT NULL ORDER BY d.name LIMIT %(limit)s
 """
 
 

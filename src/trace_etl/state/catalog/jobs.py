@@ -31,7 +31,8 @@ class JobFilter(WorkFilter):
 _LIST = """
 SELECT g.name AS dag, j.name AS job, r.activation, r.operator, r.runtime,
        r.source ->> 'kind' AS source_kind, r.source ->> 'schedule' AS schedule,
-       r.source -> 'options' AS source_options, j.paused_by, j.bulk_paused_by
+       r.source -> 'options' AS source_options, j.paused_by, j.bulk_paused_by,
+       (SELECT count(*) FROM job_failures f WHERE f.job_id = j.job_id) AS failed
   FROM jobs j JOIN dags g USING (dag_id) JOIN job_revisions r USING (revision_id)
  WHERE j.org_id = %(org_id)s AND j.active
    AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
@@ -66,6 +67,11 @@ SELECT g.name AS dag, j.name AS job, r.activation, r.operator, r.runtime,
        r.max_queue_depth, r.max_queue_age, j.paused_at,
        (SELECT count(*) FROM tasks t WHERE t.job_id = j.job_id AND t.status = 'Queued') AS queued,
        (SELECT count(*) FROM tasks t WHERE t.job_id = j.job_id AND t.status = 'Running') AS running,
+       (SELECT count(*) FROM tasks t
+         WHERE t.job_id = j.job_id AND t.status = 'Failed' AND t.retry_at IS NOT NULL) AS retrying,
+       (SELECT count(*) FROM job_failures f WHERE f.job_id = j.job_id) AS failed,
+       (SELECT to_jsonb(f) - 'job_id' FROM job_failures f WHERE f.job_id = j.job_id
+         ORDER BY f.finished_at DESC NULLS LAST LIMIT 1) AS last_failure,
        (SELECT min(t.queued_at) FROM tasks t WHERE t.job_id = j.job_id AND t.status = 'Queued')
            AS oldest_queued_at,
        coalesce((SELECT jsonb_agg(jsonb_build_object(

@@ -9,8 +9,8 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from trace_etl.model.dag import Dag
-from trace_etl.model.errors import DeployConflict, Fault, Invalid
-from trace_etl.policy.deploy_plan import DeployPlan, plan_deploy
+from trace_etl.model.errors import DeployConflict, Fault, Invalid, NameInUse
+from trace_etl.policy.deploy_plan import DeployPlan, describe_readers, plan_deploy
 from trace_etl.policy.ranges import split_range
 from trace_etl.state.catalog import definitions, generations, names
 from trace_etl.state.catalog.definitions import WrittenDefinition
@@ -71,7 +71,8 @@ async def plan_text(conn: Conn, org_id: UUID, dag: Dag, text: str) -> VersionedP
 
 _UPSERT_DAG = """
 INSERT INTO dags (org_id, name) VALUES (%(org_id)s, %(name)s)
-ON CONFLICT ON CONSTRAINT dags_name_per_org DO UPDATE SET name = EXCLUDED.name
+ON CONFLICT ON CONSTRAINT dags_name_per_org
+DO UPDATE SET name = EXCLUDED.name, removed_at = NULL, removed_name = NULL, keeps_data = false
 RETURNING dag_id
 """
 _UPSERT_VERSION = """
@@ -88,12 +89,13 @@ async def deploy(
     text: str,
     *,
     base: UUID | None,
+    allow_breaking: bool = False,
     columns: Mapping[OutputName, list[dict[str, str]]] | None = None,
 ) -> Deployment:
     """Deploy this text if the DAG is still at version `base`. The same text changes nothing.
 
-    `columns` are the columns of outputs that are already known. Raises Invalid, NameTaken,
-    DeployConflict.
+    `columns` are the columns of outputs that are already known. `allow_breaking` removes names that other
+    DAGs read. Raises Invalid, NameTaken, NameInUse, DeployConflict.
     """
     _require_outputs(dag, columns or {})
     await rollouts.lock(conn, org_id, dag.name)
@@ -111,6 +113,8 @@ async def deploy(
             f"the DAG {dag.name} was deployed meanwhile: its version is {deployed.dag_version}, not "
             f"{base}; plan the deploy again"
         )
+    if planned.breaking and not allow_breaking:
+        raise NameInUse(describe_readers(planned.breaking))
     written = await definitions.write_definition(conn, org_id, dag_id, dag, text)
     columns_by_version = {
         written.version_of(output): output_columns

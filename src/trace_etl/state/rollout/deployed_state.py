@@ -26,10 +26,11 @@ SELECT p.name, string_agg(j.name || '.' || d.output_name, ', '
 # Sources and splitters write no partitions: the scopes of their events are counted instead.
 _CONTENTS = """
 SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_count, p.byte_count,
-       coalesce(p.ranges, e.ranges)
+       coalesce(p.ranges, e.ranges), p.tasks
   FROM jobs j JOIN job_outputs o ON o.revision_id = j.revision_id
  CROSS JOIN LATERAL (
-       SELECT count(*) AS partitions, coalesce(sum(row_count), 0)::bigint AS row_count,
+       SELECT count(*) AS partitions, count(DISTINCT task_id) AS tasks,
+              coalesce(sum(row_count), 0)::bigint AS row_count,
               coalesce(sum(byte_count), 0)::bigint AS byte_count,
               range_agg(int8range(range_start, range_end, '[]'))
                   FILTER (WHERE range_start IS NOT NULL) AS ranges
@@ -78,11 +79,17 @@ async def get_deployed_dag(conn: Conn, org_id: UUID, dag: Dag) -> DeployedDag:
     rows = await (await conn.execute(_JOBS, key)).fetchall()
     jobs = {r[0]: DeployedState(r[1], r[2], r[3], {}, r[4]) for r in rows}
     published = {r[0]: r[1] for r in await (await conn.execute(_PUBLISHED, key)).fetchall()}
-    readers = {r[0]: r[1] for r in await (await conn.execute(_READERS, key)).fetchall()}
+    readers = await find_readers(conn, row[0])
     affected = find_affected_jobs(jobs, published, dag)
     contents = await _fetch_contents(conn, row[0], affected)
     deployed = {name: replace(job, contents=contents.get(name, {})) for name, job in jobs.items()}
     return DeployedDag(row[0], row[1], deployed, published, readers)
+
+
+async def find_readers(conn: Conn, dag_id: UUID) -> dict[str, list[str]]:
+    """Return the jobs of other DAGs, as `dag.job`, by the published name of this DAG that they read."""
+    cursor = await conn.execute(_READERS, {"dag_id": dag_id})
+    return dict(await cursor.fetchall())
 
 
 async def _fetch_contents(
@@ -91,8 +98,10 @@ async def _fetch_contents(
     by_job: dict[str, dict[str, GenerationContents]] = {}
     if names:
         cursor = await conn.execute(_CONTENTS, {"dag_id": dag_id, "names": names})
-        for job, output, scopes, partitions, rows, size, ranges in await cursor.fetchall():
-            contents = GenerationContents(scopes, partitions, rows, size, to_block_ranges(ranges))
+        for job, output, scopes, partitions, rows, size, ranges, tasks in await cursor.fetchall():
+            contents = GenerationContents(
+                scopes, partitions, rows, size, to_block_ranges(ranges), tasks
+            )
             by_job.setdefault(job, {})[output] = contents
     return by_job
 

@@ -36,17 +36,17 @@ UPDATE tasks t
    SET status = CASE t.status WHEN 'Running' THEN t.status ELSE 'Canceled' END,
        finished_at = CASE t.status WHEN 'Running' THEN t.finished_at ELSE now() END,
        cancel_requested = true, abandoned = true, retry_at = NULL, cause = NULL,
-       error_message = 'the DAG was redeployed'
+       error_message = %(reason)s
   FROM retired r WHERE t.task_id = r.task_id
 """
 
 
-async def retire_tasks(conn: Conn, dag_id: UUID) -> int:
+async def retire_tasks(conn: Conn, dag_id: UUID, *, reason: str = "the DAG was redeployed") -> int:
     """Cancel waiting tasks of definitions that the DAG no longer has; ask running ones to stop.
 
     Returns the number of tasks. A running attempt receives the request with its next heartbeat.
     """
-    return (await conn.execute(_RETIRE_TASKS, {"dag_id": dag_id})).rowcount
+    return (await conn.execute(_RETIRE_TASKS, {"dag_id": dag_id, "reason": reason})).rowcount
 
 
 # An attempt that was asked to stop may still run. The task continues with the next attempt, so a late

@@ -3,10 +3,20 @@
 from fastapi import APIRouter, Response
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.dags import DagDetail, DagList, DeployReply, DeployRequest
+from trace_etl.api.user.dags import (
+    DagDetail,
+    DagList,
+    DeployReply,
+    DeployRequest,
+    RemoveReply,
+    RemoveRequest,
+)
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.state.catalog import dags
+from trace_etl.state.db.pool import transact
+from trace_etl.state.db.snapshots import snapshot
+from trace_etl.state.rollout import remove
 
 router = APIRouter(prefix="/v1", tags=["dags"])
 
@@ -34,3 +44,26 @@ async def get_dag(name: Name, user: CallerDep, ctx: ContextDep) -> DagDetail:
     """Show one deployed DAG with its text and its jobs."""
     async with ctx.pool.connection() as conn:
         return await dags.get_dag(conn, user.org_id, name)
+
+
+@router.post("/dags/{name}/remove")
+async def remove_dag(
+    name: Name, body: RemoveRequest, user: CallerDep, ctx: ContextDep
+) -> RemoveReply:
+    """Remove a DAG: cancel its tasks, retire its jobs, free its published names, delete its data."""
+    if body.dry_run:
+        async with snapshot(ctx.pool) as conn:
+            planned = await remove.preview(conn, user.org_id, name)
+        return RemoveReply(dag=name, **vars(planned))
+    done = await transact(
+        ctx.pool,
+        lambda conn: remove.remove(
+            conn,
+            user.org_id,
+            name,
+            keep_data=body.keep_data,
+            allow_breaking=body.allow_breaking,
+        ),
+    )
+    ctx.wake.outbox.set()
+    return RemoveReply(dag=name, **vars(done))

@@ -38,6 +38,7 @@ def test_the_plan_lists_changes_with_their_reasons(dag: RolloutDag) -> None:
         "row_count": 9,
         "byte_count": 3 * len(parquet_file(3)),
         "ranges": [[0, 29]],
+        "tasks": 3,
     }
     assert work["rebuild"] == {"out": existing_data}
     assert plan["plan"]["partitions"] == 6

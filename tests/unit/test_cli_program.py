@@ -21,6 +21,8 @@ from trace_etl.cli.main import app
 from trace_etl.cli.stack.demo import _read_example  # pyright: ignore[reportPrivateUsage]
 from trace_etl.cli.stack.progress import DemoProgress
 from trace_etl.dag.parsing import parse_dag
+from trace_etl.lite import connection
+from trace_etl.lite.home import Home
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
 HEAVY = (
@@ -153,3 +155,28 @@ def test_a_repeated_message_is_printed_once() -> None:
     for text in ("range 0-9 failed", "range 0-9 failed", "range 0-9 failed again"):
         progress.print_once(text)
     assert display.lines == ["range 0-9 failed", "range 0-9 failed again"]
+
+
+def test_errors_of_a_command_that_prints_json_are_json_on_stderr(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["jobs", "--json", "--home", str(tmp_path / "none")])
+    assert (done.exit_code, done.stdout) == (3, "")
+    (error,) = json.loads(done.stderr)["errors"]
+    assert "no stack runs" in error["message"]
+    done = CliRunner().invoke(
+        app, ["backup", str(tmp_path / "b"), "--json", "--home", str(tmp_path)]
+    )
+    (error,) = json.loads(done.stderr)["errors"]
+    assert (done.exit_code, error["code"]) == (1, "backup_unusable")
+    assert "--home" in error["remedy"]
+    done = CliRunner().invoke(app, ["jobs", "--home", str(tmp_path / "none")])
+    assert done.stderr.startswith("error: no stack runs")
+
+
+def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    where = connection.describe(home, api=1, internal=2, query=3, pid=4)
+    connection.write(home.connection, where)
+    done = CliRunner().invoke(app, ["jobs", "--home", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"cannot read the token {home.user_token}: No such file" in done.stderr
+    assert "trace up" in done.stderr

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, cast
 
 import typer
 
+from trace_etl.cli.output import print_json_error, prints_json
 from trace_etl.client.stack_client import (
     Answer,
     NotRunning,
@@ -54,16 +55,30 @@ def session(home: Path, *, file: str = "") -> Generator[StackClient]:
     except TokenMissing as error:
         fail([f"{error}; restart the stack with `trace down` and `trace up` to make a new one"])
     except RequestRejected as error:
-        fail(list_errors(error, file))
+        _reject(error, file)
     except ResultIncomplete as error:
         fail([f"{error}; run the query again"])
 
 
 def fail(lines: list[str], code: int = EXIT_REJECTED) -> NoReturn:
-    """Print one `error:` line for each message and exit."""
-    for line in lines:
-        typer.secho(f"error: {line}", err=True, fg=typer.colors.RED)
+    """Print one `error:` line for each message, or JSON if the command prints JSON, and exit."""
+    if prints_json():
+        print_json_error([{"message": line} for line in lines])
+    else:
+        for line in lines:
+            typer.secho(f"error: {line}", err=True, fg=typer.colors.RED)
     raise typer.Exit(code)
+
+
+def _reject(rejected: RequestRejected, file: str) -> NoReturn:
+    """Print an error of the API and exit."""
+    if not prints_json():
+        fail(list_errors(rejected, file))
+    problem = rejected.problem
+    faults = cast(list[dict[str, Any]], problem.get("errors") or [{"message": str(rejected)}])
+    status = {name: problem[name] for name in ("status", "code") if name in problem}
+    print_json_error([{**status, **fault} for fault in faults])
+    raise typer.Exit(EXIT_REJECTED)
 
 
 def list_errors(rejected: RequestRejected, file: str = "") -> list[str]:

@@ -8,7 +8,7 @@ from trace_etl.cli.admin import audit, history, keys, users
 from trace_etl.cli.dags import check, deploy, jobs, pauses, removal, triggers
 from trace_etl.cli.data import batches, datasets, invalidations, lineage, query, storage
 from trace_etl.cli.stack import backups, demo, devchain, lifecycle, prepare
-from trace_etl.cli.tasks import backfills, outbox, retries, tasks, watch
+from trace_etl.cli.tasks import backfills, notifications, outbox, retries, tasks, watch
 
 app = typer.Typer(
     name="trace",
@@ -58,6 +58,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         tasks.cancel,
         retries.retry,
         backfills.backfill,
+        notifications.notifications,
         watch.watch,
     ),
     "Data": (

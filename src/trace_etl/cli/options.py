@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trace_etl.cli.client import EXIT_REJECTED, fail
+from trace_etl.cli.output import choose_json
 
 if TYPE_CHECKING:
     from trace_etl.model.scope import Range
@@ -14,7 +15,9 @@ DEFAULT_HOME = Path("~/.trace")
 HomeOption = Annotated[
     Path, typer.Option("--home", envvar="TRACE_HOME", help="Directory of the stack.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of text.", callback=choose_json)
+]
 LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of entries.")]
 AfterOption = Annotated[
     str | None, typer.Option(help="Continue after a page: its `next` value.", metavar="NEXT")

@@ -29,6 +29,26 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_json_error(errors: Sequence[Mapping[str, object]]) -> None:
+    """Print errors as JSON on stderr; stdout has answers only."""
+    typer.echo(json.dumps({"errors": errors}, indent=2, ensure_ascii=False), err=True)
+
+
+_is_json = False
+
+
+def choose_json(value: bool) -> bool:
+    """Remember whether the command was called with --json, for its errors."""
+    global _is_json  # noqa: PLW0603 - one command per process
+    _is_json = value
+    return value
+
+
+def prints_json() -> bool:
+    """Return whether the running command was called with --json."""
+    return _is_json
+
+
 def print_answer(
     answer: dict[str, Any], as_json: bool, print_text: Callable[[dict[str, Any]], None]
 ) -> None:

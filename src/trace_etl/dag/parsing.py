@@ -9,7 +9,15 @@ from trace_etl.dag.checks.dag_checker import RUNTIMES, DagChecker, ParsedSection
 from trace_etl.dag.error_messages import describe_error
 from trace_etl.dag.operators import NAMEABLE, OPERATORS
 from trace_etl.dag.positions import FieldPath, Located, locate
-from trace_etl.dag.schema import DagFile, Defaults, JobSection, PublishSection, Section, fields_at
+from trace_etl.dag.schema import (
+    DagFile,
+    Defaults,
+    JobSection,
+    NotifySection,
+    PublishSection,
+    Section,
+    fields_at,
+)
 from trace_etl.model.dag import Dag
 from trace_etl.model.errors import Fault, Invalid
 
@@ -56,7 +64,7 @@ def _parse_sections(data: _Raw, errors: list[ErrorDetails]) -> ParsedSections:
     invalid: dict[FieldPath, set[str]] = {}
     for error in errors:
         path: FieldPath = error["loc"]
-        depth = 2 if path[0] in ("jobs", "publish") and len(path) > 1 else 1
+        depth = 2 if path[0] in ("jobs", "publish", "notify") and len(path) > 1 else 1
         field = str(path[depth]) if len(path) > depth else ""
         invalid.setdefault(path[:depth], set()).add(field)
     jobs, publish = _as_list(data.get("jobs")), _as_list(data.get("publish"))
@@ -71,6 +79,10 @@ def _parse_sections(data: _Raw, errors: list[ErrorDetails]) -> ParsedSections:
         publish=[
             _parse_section(PublishSection, p, invalid.get(("publish", n), set()))
             for n, p in enumerate(publish)
+        ],
+        notify=[
+            _parse_section(NotifySection, rule, invalid.get(("notify", n), set()))
+            for n, rule in enumerate(_as_list(data.get("notify")))
         ],
         invalid={path: fields for path, fields in invalid.items() if len(path) == 2},
     )

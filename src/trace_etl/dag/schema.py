@@ -254,17 +254,38 @@ class PublishSection(Section):
     )
 
 
+class NotifySection(Section):
+    """A rule that sends a signed webhook when something happens in the DAG."""
+
+    name: Name
+    event: Literal["failure", "late", "gap", "reorganisation"] = Field(
+        description="failure: a task failed permanently. late: no new partition for `after`. gap: blocks"
+        " are missing for `after`. reorganisation: a follower replaced more than `deeper_than` blocks."
+    )
+    url: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$", max_length=2048)]
+    secret: Identifier = Field(description="Name of the secret that signs deliveries.")
+    after: Seconds | None = Field(None, description="late, gap: how long. Default of gap: 10m.")
+    deeper_than: Block | None = Field(None, description="reorganisation: number of blocks.")
+    datasets: list[Name] | None = Field(
+        None,
+        min_length=1,
+        description="late, gap, reorganisation: published names of this DAG. Default: all.",
+    )
+
+
 class DagFile(Section):
     name: Name
     description: Text = ""
     defaults: Defaults = Defaults()
     jobs: list[JobSection] = Field(min_length=1)
     publish: list[PublishSection] = []
+    notify: list[NotifySection] = []
 
 
 SECTIONS: dict[str, type[Section]] = {
     "jobs": JobSection,
     "publish": PublishSection,
+    "notify": NotifySection,
     "inputs": InputSection,
     "from": FromSection,
     "hot": FromSection,

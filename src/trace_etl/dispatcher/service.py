@@ -18,6 +18,7 @@ from trace_etl.dispatcher.loops.generation_swapper import GenerationSwapper
 from trace_etl.dispatcher.loops.history_retention import HistoryRetention
 from trace_etl.dispatcher.loops.lease_reaper import INTERVAL, LeaseReaper
 from trace_etl.dispatcher.loops.loop import Loop
+from trace_etl.dispatcher.loops.notifier import Notifier
 from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
 from trace_etl.dispatcher.loops.retry_scheduler import RetryScheduler
@@ -69,6 +70,7 @@ from trace_etl.state.db.pool import (
 )
 from trace_etl.state.flow import operator_caps
 
+_NOTIFICATIONS = 20  # delivered at once
 _BATCH = 500
 _TABLES_PER_SWEEP = 10_000
 _PREFIXES_PER_SWEEP = 100
@@ -87,6 +89,7 @@ class Service:
     retries: RetryScheduler
     sweeper: WakeUpSweeper
     retention: HistoryRetention
+    notifier: Notifier
     task_counter: TaskCounter
     swapper: GenerationSwapper
     backpressure: Backpressure
@@ -128,6 +131,7 @@ class Service:
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
             Loop("source_monitor", self.sources.supervise_once, 2.0),
             Loop("history_retention", self.retention.delete_once, 600.0),
+            Loop("notifier", self.notifier.notify_once, 10.0, min_pause=1.0),
             Loop("task_counter", self.task_counter.count_once, 30.0),
             Loop(
                 "generation_swapper",
@@ -218,6 +222,7 @@ def _assemble(
         retries=RetryScheduler(loop_pool, wake, _BATCH),
         sweeper=WakeUpSweeper(loop_pool, queue, wake, older_seconds=20, batch_size=_BATCH),
         retention=HistoryRetention(loop_pool, cfg.history_retention, cfg.audit_retention, _BATCH),
+        notifier=Notifier(loop_pool, webhooks, _NOTIFICATIONS, cfg.outbox_max_tries),
         task_counter=TaskCounter(loop_pool, 100 * _BATCH),
         swapper=GenerationSwapper(pool, wake, cfg.swap_every),
         backpressure=Backpressure(loop_pool, wake, cfg.pressure_bulk_delay, _BATCH),

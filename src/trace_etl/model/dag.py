@@ -103,12 +103,27 @@ class Publication:
 
 
 @dataclass(frozen=True)
+class NotificationRule:
+    """When a webhook is sent, and where."""
+
+    name: str
+    event: str
+    url: str
+    secret: str
+    after_seconds: int | None
+    deeper_than: int | None
+    datasets: tuple[str, ...] | None
+    """Published names; None: all of the DAG."""
+
+
+@dataclass(frozen=True)
 class Dag:
-    """A DAG: its jobs and its published datasets, in the order of the file."""
+    """A DAG: its jobs, its published datasets and its notifications, in the order of the file."""
 
     name: str
     jobs: tuple[Job, ...]
     publish: tuple[Publication, ...]
+    notify: tuple[NotificationRule, ...] = ()
 
     def job(self, name: str) -> Job:
         return next(job for job in self.jobs if job.name == name)

@@ -36,8 +36,7 @@ def remove(
     path = f"/v1/dags/{quote_segment(dag)}/remove"
     body = {"keep_data": keep_data, "allow_breaking": allow_breaking}
     with session(home) as client:
-        if dry_run or not yes:
-            planned = client.post(path, {**body, "dry_run": True}, timeout=_TIMEOUT)
+        planned = client.post(path, {**body, "dry_run": True}, timeout=_TIMEOUT)
         if dry_run:
             _print(planned, keep_data, as_json, is_preview=True)
             return

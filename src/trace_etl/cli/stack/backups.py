@@ -46,7 +46,7 @@ def backup(
         with show_bytes(quiet=as_json) as report:
             made = create(Home.at(home), target, with_secrets=secrets, report=report)
     except StackError as error:
-        raise print_error(error, as_json) from None
+        raise print_error(error) from None
     if as_json:
         print_json({"backup": str(made.path), **_summarise(made.manifest)})
         return
@@ -81,7 +81,7 @@ def restore(
         with show_bytes(quiet=as_json) as report:
             made = restore_backup(source, Home.at(home), objects_url=objects_url, report=report)
     except StackError as error:
-        raise print_error(error, as_json) from None
+        raise print_error(error) from None
     if as_json:
         print_json({"home": str(made.home), **_summarise(made.manifest)})
         return

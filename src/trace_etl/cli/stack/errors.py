@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from trace_etl.cli.output import print_json
+from trace_etl.cli.output import print_json_error, prints_json
 
 if TYPE_CHECKING:
     from trace_etl.lite.errors import StackError
 
 
-def print_error(error: "StackError", as_json: bool = False) -> typer.Exit:
+def print_error(error: "StackError") -> typer.Exit:
     """Print an error with its remedy, as JSON if the command prints JSON. Returns the exit to raise."""
-    if as_json:
-        print_json({"error": {"code": error.code, "message": str(error), "remedy": error.remedy}})
+    if prints_json():
+        print_json_error([{"code": error.code, "message": str(error), "remedy": error.remedy}])
         return typer.Exit(1)
     typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
     if error.remedy:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from trace_etl.dag.buffered_datasets import SHIPPED, find_conflicting_publications
 from trace_etl.dag.checks.cycles import find_cycles
 from trace_etl.dag.checks.file_formats import find_unreadable_inputs
+from trace_etl.dag.checks.notifications import find_rule_faults, make_rules
 from trace_etl.dag.checks.partition_sizes import find_size_conflicts
 from trace_etl.dag.checks.publications import (
     find_duplicate_columns,
@@ -24,6 +25,7 @@ from trace_etl.dag.schema import (
     FromSection,
     InputSection,
     JobSection,
+    NotifySection,
     PublishSection,
     SourceSection,
 )
@@ -59,6 +61,7 @@ class ParsedSections:
     jobs: list[JobSection | None]
     job_names: list[str | None]
     publish: list[PublishSection | None]
+    notify: list[NotifySection | None] = field(default_factory=list[NotifySection | None])
     invalid: dict[FieldPath, set[str]] = field(default_factory=dict[FieldPath, set[str]])
 
     def has_invalid(self, section: FieldPath, *fields: str) -> bool:
@@ -95,7 +98,10 @@ class DagChecker:
             if p
         )
         self._check_cycles(jobs)
-        dag = Dag(self.parsed.name, jobs, publish)
+        rules = find_rule_faults(self.parsed.notify, {entry.name for entry in publish})
+        for path, message in rules:
+            self._add_fault(path, message)
+        dag = Dag(self.parsed.name, jobs, publish, make_rules(self.parsed.notify))
         if len(publish) == len(self.parsed.publish):
             for n, rule in find_conflicting_publications(dag):
                 self._add_fault(("publish", n), rule)

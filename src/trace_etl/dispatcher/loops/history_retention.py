@@ -6,7 +6,7 @@ from datetime import timedelta
 import structlog
 
 from trace_etl.state.db.pool import Pool, transaction
-from trace_etl.state.feed import changes, query_audit
+from trace_etl.state.feed import changes, notifications, query_audit
 from trace_etl.state.flow import backfill_steps
 from trace_etl.state.partitions import buffers, invalidations
 from trace_etl.state.rollout import remove
@@ -40,6 +40,9 @@ class HistoryRetention:
                 conn, older_than=self.retention, limit=self.batch_size
             )
             other += await read_grants.delete_unused(
+                conn, older_than=self.retention, limit=self.batch_size
+            )
+            other += await notifications.delete_old(
                 conn, older_than=self.retention, limit=self.batch_size
             )
             other += await remove.delete_data(conn, limit=self.batch_size)

@@ -87,8 +87,9 @@ async def _deploy(pool: Pool, org_id: UUID, dag: Dag, body: DeployRequest) -> De
 
 
 def _find_missing_secrets(dag: Dag, org_id: UUID, secrets: WebhookSecrets) -> list[str]:
-    """Name the webhooks whose deliveries would all be refused."""
-    names = {
+    """Name the webhooks whose deliveries would all be refused, and notifications that cannot be signed."""
+    names = {f"notify {rule.name}": rule.secret for rule in dag.notify}
+    names |= {
         job.name: str(job.source.options["secret"])
         for job in dag.jobs
         if job.source is not None and job.source.kind == "webhook"

@@ -63,6 +63,7 @@ ROLES: Mapping[str, str] = {
     "GET /v1/datasets/{name}/lineage/{partition_key}": READER,
     "POST /v1/datasets/{name}/invalidations": WRITER,
     "GET /v1/invalidations": READER,
+    "GET /v1/notifications": READER,
     "GET /v1/outbox": READER,
     "POST /v1/outbox/replay": WRITER,
     "GET /v1/storage": READER,

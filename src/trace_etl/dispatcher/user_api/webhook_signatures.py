@@ -43,8 +43,14 @@ class Signature:
             raise Unauthenticated("X-Trace-Timestamp is too far from the current time; sign again")
 
     def _digest(self, body: bytes, secret: bytes) -> bytes:
-        head = f"{self.timestamp}\n{self.delivery_id}\n{self.target}\n".encode()
-        return hmac.new(secret, head + body, hashlib.sha256).hexdigest().encode()
+        signed = sign(body, secret, self.timestamp, self.delivery_id, self.target)
+        return signed.removeprefix(_VERSION).encode()
+
+
+def sign(body: bytes, secret: bytes, timestamp: str, delivery_id: str, target: str) -> str:
+    """Return the signature header of a delivery."""
+    head = f"{timestamp}\n{delivery_id}\n{target}\n".encode()
+    return _VERSION + hmac.new(secret, head + body, hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -71,13 +77,15 @@ class WebhookSecrets:
 
     def find_missing(self, org_id: UUID, names: Iterable[str]) -> list[str]:
         """Return the names of secrets that are not configured, or empty."""
-        return [name for name in names if not self._is_configured(org_id, name)]
+        return [name for name in names if self.find(org_id, name) is None]
 
-    def _is_configured(self, org_id: UUID, name: str) -> bool:
+    def find(self, org_id: UUID, name: str) -> bytes | None:
+        """Return the current value of a secret; None if it is not configured, or empty."""
         try:
-            return bool((self._find_directory(org_id) / name).read_bytes().split())
+            values = (self._find_directory(org_id) / name).read_bytes().split()
         except OSError:
-            return False
+            return None
+        return values[0] if values else None
 
     def _read(self, source: WebhookSource) -> list[bytes]:
         name = str(source.options["secret"])

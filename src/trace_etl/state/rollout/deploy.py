@@ -138,7 +138,8 @@ def _require_outputs(dag: Dag, columns: Mapping[OutputName, list[dict[str, str]]
 
 
 _RECORD_PUBLICATIONS = """
-UPDATE dag_versions SET publications = %(entries)s WHERE dag_version = %(dag_version)s
+UPDATE dag_versions SET publications = %(entries)s, notifications = %(rules)s
+ WHERE dag_version = %(dag_version)s
 """
 _RECORD_JOBS = """
 INSERT INTO dag_version_jobs (dag_version, job_id, revision_id)
@@ -157,7 +158,11 @@ async def _execute(
     planned: DeployPlan,
 ) -> list[UUID]:
     entries = definitions.publication_entries(dag, written)
-    await conn.execute(_RECORD_PUBLICATIONS, {"dag_version": version, "entries": Jsonb(entries)})
+    rules = [asdict(rule) for rule in dag.notify]
+    await conn.execute(
+        _RECORD_PUBLICATIONS,
+        {"dag_version": version, "entries": Jsonb(entries), "rules": Jsonb(rules)},
+    )
     await conn.execute(
         _RECORD_JOBS,
         {

@@ -1,6 +1,6 @@
 """Remove a DAG: retire its jobs, cancel its tasks, free its names, and delete its data in batches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -48,7 +48,7 @@ _CONTENTS = """
 SELECT count(*) AS partitions, coalesce(sum(p.row_count), 0)::bigint AS row_count,
        coalesce(sum(p.byte_count), 0)::bigint AS byte_count
   FROM jobs j JOIN datasets d USING (job_id) JOIN dataset_versions v USING (dataset_uuid)
-  JOIN partitions p USING (dataset_version)
+  JOIN partitions p ON p.dataset_version = v.dataset_version
  WHERE j.dag_id = %(dag_id)s
 """
 _END_ROLLOUTS = """
@@ -125,7 +125,7 @@ async def remove(
     await conn.execute(_DROP_DEFERRED, values)
     tasks = await retire.retire_tasks(conn, dag_id, reason=_REASON)
     await conn.execute(_MARK, values)
-    return Removal(**{**vars(planned), "removed": True, "tasks": tasks})
+    return replace(planned, removed=True, tasks=tasks)
 
 
 async def _find(conn: Conn, org_id: UUID, name: str) -> tuple[UUID, bool]:
@@ -139,7 +139,8 @@ _EMPTY = """
 WITH gone AS (
     SELECT p.dataset_version, p.partition_key
       FROM dags g JOIN jobs j USING (dag_id) JOIN datasets d USING (job_id)
-      JOIN dataset_versions v USING (dataset_uuid) JOIN partitions p USING (dataset_version)
+      JOIN dataset_versions v USING (dataset_uuid)
+      JOIN partitions p ON p.dataset_version = v.dataset_version
      WHERE g.removed_at IS NOT NULL AND NOT g.keeps_data
      LIMIT %(limit)s FOR UPDATE OF p SKIP LOCKED
 )

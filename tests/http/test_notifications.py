@@ -1,0 +1,184 @@
+"""Notifications: found once, signed, delivered to a receiver that fails first, and listed."""
+
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from support.dispatcher import Secrets, live
+from support.lifecycle import Bench, bench
+from support.postgres import Templates, copied
+
+SECRET = "the-secret"
+DAG = """
+name: {name}
+jobs:
+  - {{name: request, source: {{kind: manual}}, outputs: [ranges]}}
+  - name: work
+    operator: sql
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [out]
+    max_attempts: 1
+    config: {{sql: "SELECT 1 FROM ranges"}}
+publish:
+  - {{name: {name}_out, from: {{job: work}}}}
+notify:
+  - {{name: failures, event: failure, url: "{url}", secret: {secret}}}
+  - {{name: silence, event: late, after: 1h, url: "{url}", secret: {secret}}}
+  - {{name: holes, event: gap, after: 1h, url: "{url}", secret: {secret}, datasets: [{name}_out]}}
+"""
+
+
+class Receiver:
+    """An HTTP server that refuses the first deliveries."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+        self.calls: list[tuple[dict[str, str], bytes]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.calls.append(({k.lower(): v for k, v in self.headers.items()}, body))
+                refused = len(outer.calls) <= outer.refusals
+                self.send_response(503 if refused else 204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Print nothing."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
+
+
+@pytest.fixture
+def receiver() -> Generator[Receiver]:
+    made = Receiver()
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.05,))
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def here(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Bench]:
+    """Run a Dispatcher with a secret. Its own, because a pass delivers the rules of every DAG."""
+    directory: Path = tmp_path_factory.mktemp("notification-secrets")
+    (directory / "hook").write_text(SECRET)
+    objects = tmp_path_factory.mktemp("objects")
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, objects, secrets_dir=directory) as running,
+        bench(running) as made,
+    ):
+        yield made
+
+
+def deploy(here: Bench, url: str, secret: str = "hook") -> str:
+    name = f"n_{uuid4().hex[:12]}"
+    text = DAG.format(name=name, url=url, secret=secret)
+    reply = here.user.post("/v1/dags", json={"text": text})
+    assert reply.status_code == 200, reply.text
+    return name
+
+
+def run_pass(here: Bench) -> None:
+    """Make every waiting delivery due, and run one pass."""
+    here.rows("UPDATE notifications SET next_try_at = now() WHERE sent_at IS NULL")
+    here.live.run(here.live.service.notifier.notify_once)
+
+
+def listed(here: Bench, dag: str) -> list[dict[str, Any]]:
+    return here.user.get("/v1/notifications", params={"dag": dag}).json()["items"]
+
+
+def work_tasks(here: Bench, dag: str, *ranges: tuple[int, int]) -> list[str]:
+    for start, end in ranges:
+        body = {"dag": dag, "job": "request", "start": start, "end": end}
+        assert here.user.post("/v1/triggers", json=body).status_code == 200
+    here.live.drain()
+    query = {"dag": dag, "job": "work", "status": "Queued"}
+    items = here.user.get("/v1/tasks", params=query).json()["items"]
+    return [t["task_id"] for t in sorted(items, key=lambda t: t["partition_key"])]
+
+
+def test_a_failure_is_delivered_once_with_a_valid_signature_after_refusals(
+    here: Bench, receiver: Receiver
+) -> None:
+    dag = deploy(here, receiver.url)
+    (task_id,) = work_tasks(here, dag, (0, 9))
+    reply = here.complete(
+        here.claimed(task_id), "Failed", error_code="bad_rows", error_message="three bad rows"
+    )
+    assert reply.status_code == 200, reply.text
+    receiver.refusals = 2
+    for _ in range(3):
+        run_pass(here)
+    (item,) = listed(here, dag)
+    assert (item["event"], item["tries"], item["sent_at"] is not None) == ("failure", 3, True)
+    run_pass(here)
+    assert len(receiver.calls) == 3, "the same failure was sent again"
+
+    headers, body = receiver.calls[-1]
+    assert {call[0]["x-trace-delivery"] for call in receiver.calls} == {item["notification_id"]}
+    org = here.rows("SELECT org_id FROM dags WHERE name = %s", dag)[0]["org_id"]
+    signed = f"{headers['x-trace-timestamp']}\n{item['notification_id']}\n{org}/{dag}/failures\n"
+    digest = hmac.new(SECRET.encode(), signed.encode() + body, hashlib.sha256).hexdigest()
+    assert headers["x-trace-signature"] == f"v2={digest}"
+    sent = json.loads(body)
+    assert sent["detail"]["task_id"] == task_id
+    assert sent["detail"]["error_code"] == "bad_rows"
+
+
+def test_late_data_and_gaps_are_found_when_they_are_old_enough(
+    here: Bench, receiver: Receiver
+) -> None:
+    dag = deploy(here, receiver.url)
+    for task_id in work_tasks(here, dag, (0, 9), (20, 29)):
+        attempt = here.claimed(task_id)
+        reply = here.complete(
+            attempt, datasets_published=[here.write_output(attempt)], events=[attempt.event()]
+        )
+        assert reply.status_code == 200, reply.text
+    run_pass(here)
+    assert not listed(here, dag), "the data is not old enough"
+
+    here.rows("UPDATE partitions SET committed_at = now() - interval '2 hours'")
+    here.rows("UPDATE dags SET deployed_at = now() - interval '3 hours' WHERE name = %s", dag)
+    run_pass(here)
+    run_pass(here)
+    found = {item["rule"]: item["detail"] for item in listed(here, dag)}
+    assert found.keys() == {"silence", "holes"}
+    assert found["silence"]["dataset"] == f"{dag}_out"
+    assert (found["holes"]["range_start"], found["holes"]["range_end"]) == (10, 19)
+    assert len(receiver.calls) == 2
+
+
+def test_a_missing_secret_is_named_in_the_plan_and_in_the_failed_notification(
+    here: Bench, receiver: Receiver
+) -> None:
+    text = DAG.format(name="unsigned", url=receiver.url, secret="nowhere")
+    warnings = here.user.post("/v1/plans", json={"text": text}).json()["warnings"]
+    assert any("the secret 'nowhere' is missing" in warning for warning in warnings)
+    dag = deploy(here, receiver.url, "nowhere")
+    (task_id,) = work_tasks(here, dag, (0, 9))
+    here.complete(here.claimed(task_id), "Failed", error_code="bad_rows", error_message="bad")
+    run_pass(here)
+    here.rows("UPDATE notifications SET tries = 100 WHERE dag = %s", dag)
+    run_pass(here)
+    (item,) = listed(here, dag)
+    assert item["failed_at"] is not None
+    assert "nowhere" in item["last_error"]
+    assert not receiver.calls

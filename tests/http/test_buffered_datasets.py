@@ -49,7 +49,7 @@ def test_jobs_and_dags_share_one_dataset_and_one_generation(
     assert (listed["producers"], listed["write_mode"]) == (producers, "buffered")
     dataset = sinks.bench.user.get(f"/v1/datasets/{published}").json()
     columns = [(column["name"], column["type"]) for column in dataset["columns"]]
-    assert columns == [("id", "string"), ("n", "bigint")]
+    assert columns == [("id", "string"), ("n", "long")]
     lineage = sinks.bench.user.get(f"/v1/datasets/{published}/lineage").json()
     assert lineage["producers"] == producers
     assert {item["dag"] for item in lineage["up"]} == {first.name, second.name}

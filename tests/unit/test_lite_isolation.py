@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from trace_etl import landlock
 from trace_etl.lite import isolation
 from trace_etl.lite.errors import BadSetting
 from trace_etl.lite.home import Home
@@ -41,3 +42,9 @@ def test_an_unknown_isolation_is_reported() -> None:
     with pytest.raises(BadSetting, match="TRACE_ISOLATION: unknown value 'no'") as refused:
         isolation.is_enforced({"TRACE_ISOLATION": "no"})
     assert "auto or off" in refused.value.remedy
+
+
+def test_a_stack_without_isolation_names_the_reason() -> None:
+    reason = "TRACE_ISOLATION=off" if landlock.version() else "no Landlock"
+    assert "not separated from each other" in isolation.explain_missing()
+    assert reason in isolation.explain_missing()

@@ -54,6 +54,17 @@ def is_enforced(environment: Mapping[str, str]) -> bool:
     return chosen == "auto" and landlock.version() > 0
 
 
+def explain_missing() -> str:
+    """Say why the services of a running stack are not restricted, and what follows from it."""
+    reason = "it was started with TRACE_ISOLATION=off"
+    if landlock.version() == 0:
+        reason = "this kernel has no Landlock (Linux 5.19 or newer, with `landlock` enabled)"
+    return (
+        f"The services of this stack are not separated from each other: {reason}. A service with"
+        " isolation `none` can read the credentials of all others."
+    )
+
+
 def shared_access(environment: Mapping[str, str], private: Sequence[Path]) -> Access:
     """Return the access that all services have: the system and Python, without the private paths."""
     read = {

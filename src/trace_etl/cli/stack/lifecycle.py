@@ -182,6 +182,13 @@ def _print_line(line: "Line") -> None:
 def _print_up(
     connection: "StackConnection", seconds: float, as_json: bool, how_to_stop: str
 ) -> None:
+    from pathlib import Path
+
+    from trace_etl.lite.home import Home
+    from trace_etl.lite.processes import record
+
+    services = record.read(Home(Path(connection.home)).record)
+    _warn_without_isolation(any(service.isolation == "none" for service in services))
     if as_json:
         output.print_json(asdict(connection))
         return
@@ -189,6 +196,13 @@ def _print_up(
     typer.echo(f"  API    {connection.api_url}")
     typer.echo(f"  query  {connection.query_url}")
     typer.echo(f"  home   {connection.home}")
+
+
+def _warn_without_isolation(is_missing: bool) -> None:
+    if is_missing:
+        from trace_etl.lite import isolation
+
+        typer.echo(isolation.explain_missing(), err=True)
 
 
 def _print_status(status: "Status") -> None:
@@ -209,7 +223,6 @@ def _print_status(status: "Status") -> None:
         for p in status.parts
     ]
     output.print_rows(headings, rows, right=["pid", "restarts"])
-    if any(p.isolation == "none" for p in status.parts):
-        typer.echo("Processes with isolation `none` can read the credentials of all others.")
+    _warn_without_isolation(any(p.isolation == "none" for p in status.parts))
     since = f", up since {output.format_time(status.started_at)}" if status.started_at else ""
     typer.echo(f"{status.state}: {status.home}, supervisor pid {status.supervisor_pid}{since}")

@@ -26,16 +26,13 @@ def describe_columns(
         **{column.name: column.comment for column in (*fixed, *optional)},
         **{c["name"]: c["comment"] for c in declared if c.get("comment")},
     }
-    shapes = list(known) or [{"name": c.name, "type": c.type} for c in fixed] or declared
+    made = [{"name": c.name, "type": BY_SPARK[c.type].spark} for c in fixed]
+    shapes = list(known) or made or declared
     return [
         DatasetColumn(
             name=shape["name"],
-            type=_spark_name(shape["type"]),
+            type=shape["type"],
             comment=comments.get(shape["name"]),
         )
         for shape in shapes
     ]
-
-
-def _spark_name(kind: str) -> str:
-    return BY_SPARK[kind].spark if kind in BY_SPARK else kind

@@ -71,7 +71,7 @@ class ConsumerItem(Reply):
 class DatasetColumn(Reply):
     name: str
     type: str
-    """The Spark name of the type."""
+    """The Spark name of the type. A column that the DAG file declares has the name it has there."""
     comment: str | None = None
     """What the column holds, if its operator or the DAG file says so."""
 

@@ -24,7 +24,7 @@ def test_a_claim_starts_the_attempt_and_returns_its_payload(shared: Bench) -> No
     assert body["task"]["job"]["name"] == "work"
     assert body["task"]["operator"] == "sql"
     assert body["task"]["config"] == {"sql": "SELECT 1 FROM ranges"}
-    assert [i["name"] for i in body["task"]["inputs"]] == ["ranges"]
+    assert body["task"]["inputs"] == []  # the ranges of a splitter bring no rows
     row = shared.row(task_id)
     assert (row["status"], row["worker_id"]) == ("Running", "ecs:cluster/service/task")
     assert str(row["lease_token"]) == body["lease_token"]

@@ -327,8 +327,9 @@ def test_a_dataset_of_another_job_is_forbidden_and_the_attempt_continues(shared:
 
 
 def test_a_task_cannot_emit_events_for_its_input(shared: Bench) -> None:
-    attempt = shared.attempt()
-    (source,) = attempt.claimed["task"]["inputs"]
+    dag = shared.dag()
+    attempt = shared.attempt(dag=dag)
+    source = dag.datasets["split"]
     event = {"dataset_uuid": source["dataset_uuid"], "cursor": 1}
     assert shared.complete(attempt, events=[event]).status_code == 403
 

@@ -169,3 +169,65 @@ def test_a_job_shows_how_many_tasks_failed_permanently_and_the_last_error(shared
     retry(shared, task_ids=[first, second])
     job = shared.user.get(f"/v1/jobs/{dag.name}/work").json()
     assert (job["failed"], job["retrying"]) == (0, 2)
+
+
+# --- the policy of a job ------------------------------------------------------------------------
+
+
+def fail_unreachable(bench: Bench, task_id: str) -> None:
+    reply = bench.complete(
+        bench.claimed(task_id),
+        "Failed",
+        error_code="rpc_unreachable",
+        error_message="no answer",
+        unreachable=True,
+    )
+    assert reply.status_code == 200, reply.text
+
+
+def test_attempts_that_find_no_endpoint_do_not_count(shared: Bench) -> None:
+    (task_id,) = shared.tasks(1, "max_attempts: 2")
+    for _ in range(5):
+        fail_unreachable(shared, task_id)
+        row = shared.row(task_id)
+        assert (row["status"], row["retry_at"] is not None) == ("Failed", True)
+        shared.let_retry_fall_due(task_id)
+        shared.start_retries()
+    row = shared.row(task_id)
+    assert (row["status"], row["attempt"], row["max_attempts"]) == ("Queued", 6, 7)
+    # Other errors still have all their attempts.
+    shared.complete(shared.claimed(task_id), "Failed", error_code="operator_failed")
+    assert shared.row(task_id)["retry_at"] is not None
+    shared.let_retry_fall_due(task_id)
+    shared.start_retries()
+    shared.complete(shared.claimed(task_id), "Failed", error_code="operator_failed")
+    assert shared.row(task_id)["retry_at"] is None
+
+
+def test_an_endpoint_is_not_waited_for_longer_than_the_job_allows(shared: Bench) -> None:
+    (task_id,) = shared.tasks(1, "retry: {attempts: 1, unreachable: 1h}")
+    fail_unreachable(shared, task_id)
+    shared.let_retry_fall_due(task_id)
+    shared.start_retries()
+    shared.rows(
+        "UPDATE tasks SET unreachable_since = now() - interval '2 hours', max_attempts = attempt"
+        " WHERE task_id = %s",
+        task_id,
+    )
+    fail_unreachable(shared, task_id)
+    row = shared.row(task_id)
+    assert (row["retry_at"], row["finished_at"] is not None) == (None, True)
+
+
+def test_the_delays_are_those_of_the_job(shared: Bench) -> None:
+    (task_id,) = shared.tasks(1, "retry: {attempts: 9, delay: 1000s, max_delay: 3000s}")
+    for longest in (1500, 3000, 4500, 4500):  # doubled, limited, and spread by half
+        shared.complete(shared.claimed(task_id), "Failed", error_code="operator_failed")
+        (delay,) = shared.rows(
+            "SELECT extract(epoch FROM retry_at - now())::float8 AS seconds FROM tasks"
+            " WHERE task_id = %s",
+            task_id,
+        )
+        assert longest / 3 - 120 < delay["seconds"] <= longest
+        shared.let_retry_fall_due(task_id)
+        shared.start_retries()

@@ -74,13 +74,13 @@ def with_scheduler(live: Live, use: Callable[[CronTrigger], Awaitable[T]]) -> T:
 def fired(live: Live, condition: str = "") -> list[str]:
     query = (
         "SELECT e.partition_key FROM events e JOIN datasets d USING (dataset_uuid)"
-        f" JOIN jobs j USING (job_id) WHERE j.name = %s {condition} ORDER BY e.range_start"
+        f" JOIN jobs j USING (job_id) WHERE j.name = %s {condition} ORDER BY e.partition_key"
     )
     return [row[0] for row in sql(live.dsns.state, query, (JOB,))]
 
 
 def key(tick: datetime) -> str:
-    return f"{int(tick.timestamp())}-{int(tick.timestamp())}"
+    return f"{tick:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def test_a_job_seen_for_the_first_time_fires_from_its_next_tick_on(dispatcher: Live) -> None:
@@ -273,18 +273,25 @@ def test_a_trigger_that_is_no_time_is_refused_and_does_not_stop_the_scheduler(
     dispatcher: Live,
 ) -> None:
     deploy(dispatcher)
-    late = int((NOON + 300 * 365 * 24 * HOUR).timestamp())
+    late = NOON + 300 * 365 * 24 * HOUR
     with dispatcher.user() as http:
         job = {"dag": "clock", "job": JOB}
-        for start, end, field in ((MAX, MAX, "start"), (5, MAX, "end")):
-            reply = http.post("/v1/triggers", json={**job, "start": start, "end": end})
-            assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, field)
-        for start, end in ((0, 0), (late, late), (5, 9)):
-            reply = http.post("/v1/triggers", json={**job, "start": start, "end": end})
+        for scope in (
+            {"start": 5, "end": 9},
+            {"cursor": 5},
+            {"partition_key": "a"},
+            {"payload": 1},
+        ):
+            reply = http.post("/v1/triggers", json={**job, **scope})
+            assert reply.status_code == 409 and "--at" in reply.json()["detail"], reply.text
+        reply = http.post("/v1/triggers", json={**job, "scheduled_time": "2026-03-01T12:00:00"})
+        assert reply.status_code == 422, reply.text  # no time zone
+        for tick in (NOON - HOUR, late):
+            reply = http.post("/v1/triggers", json={**job, "scheduled_time": tick.isoformat()})
             assert reply.status_code == 200, reply.text
     # An earlier release accepted such a tick.
     stored = "UPDATE tasks SET partition_key = %s WHERE partition_key = %s"
-    changed = sql(dispatcher.dsns.state, f"{stored} RETURNING 1", (f"{MAX}-{MAX}", "0-0"))
+    changed = sql(dispatcher.dsns.state, f"{stored} RETURNING 1", (f"{MAX}-{MAX}", key(late)))
     assert len(changed) == 1
 
     async def use(trigger: CronTrigger) -> None:

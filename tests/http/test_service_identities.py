@@ -102,13 +102,13 @@ def test_the_scheduler_delivers_single_ticks_of_cron_sources_and_nothing_else(
     assert shared.user.post("/v1/dags", json={"text": CRON.format(name=name)}).status_code == 200
     headers = bearer(shared.live.secrets.service_token("scheduler"))
 
-    def trigger(job: str, start: int, end: int) -> httpx.Response:
-        body = {"dag": name, "job": job, "start": start, "end": end}
+    def trigger(job: str, **scope: Any) -> httpx.Response:
+        body = {"dag": name, "job": job, **scope}
         return shared.user.post("/v1/triggers", json=body, headers=headers)
 
-    assert trigger("tick", 3600, 3600).status_code == 200
-    assert trigger("tick", 0, 7200).status_code == 403
-    refused = trigger("request", 5, 5)
+    assert trigger("tick", scheduled_time="2026-03-01T12:00:00Z").status_code == 200
+    assert trigger("tick", start=0, end=7200).status_code == 409
+    refused = trigger("request", start=5, end=5)
     assert refused.status_code == 409 and "not a cron source" in refused.json()["detail"]
     query = {"dag": name, "job": "request"}
     assert shared.user.get("/v1/events", params=query).json()["items"] == []

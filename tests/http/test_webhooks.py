@@ -214,12 +214,23 @@ def test_a_delivery_above_the_limit_of_its_source_is_refused(here: Bench) -> Non
     assert usual.send({"start": 0, "end": 9, "x": "y" * 65_536}).status_code == 413
 
 
+def test_a_body_without_a_range_is_a_delivery_of_its_own_with_its_payload(hook: Hook) -> None:
+    for delivery, body in (("one", {"severity": "high"}), ("two", [1, 2])):
+        reply = hook.send(body, delivery=delivery)
+        assert (reply.status_code, reply.json()["partition_key"]) == (200, f"delivery-{delivery}")
+    found = hook.here.rows(
+        "SELECT e.partition_key, e.parameters FROM events e WHERE e.event_id = %s",
+        hook.send([1, 2], delivery="two").json()["event_id"],
+    )
+    assert found == [{"partition_key": "delivery-two", "parameters": {"payload": [1, 2]}}]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
         (b"{", "body"),
         (b"", "body"),
-        ([], "start"),
+        (b'{"a": "\\u0000"}', "body"),
         ({"start": 1}, "end"),
         ({"start": 5, "end": 4}, "end"),
         ({"start": -1, "end": 4}, "start"),

@@ -2,8 +2,10 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,7 +21,7 @@ from support.spark_tasks import (
     select,
     task,
 )
-from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
+from trace_etl.api.task.payload import Scope, TaskInput, TaskParameters, TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.analysis import struct_of_columns
@@ -360,3 +362,45 @@ def test_large_and_small_inputs_give_the_same_result(
     wanted = _answer(runner, objects, small)
     monkeypatch.setattr(inputs, "_SMALL_BYTES", 0)
     assert _answer(runner, objects, large) == wanted
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+def test_parameters_are_bound_and_not_part_of_the_text(
+    runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
+) -> None:
+    sql = (
+        "SELECT :scheduled_time AS at, get_json_object(:payload, '$.name') AS name,"
+        " :partition_key AS key, count(*) AS n FROM blocks"
+    )
+    hostile = "x' UNION ALL SELECT 1 -- ${env:HOME} :scheduled_time"
+    values = TaskParameters(
+        scheduled_time=datetime(2026, 11, 18, 4, tzinfo=UTC), payload={"name": hostile}
+    )
+    payload = select(sql, as_input(*ingested, name="blocks"))
+    payload = payload.model_copy(update={"parameters": values})
+    key = payload.scope.output_key if payload.scope else None
+    (row,) = _answer(runner, objects, payload)
+    assert (row["name"], row["key"]) == (hostile, key)
+    assert row["at"] == datetime(2026, 11, 18, 4, tzinfo=UTC)
+    plain = select(sql, as_input(*ingested, name="blocks"))
+    (empty,) = _answer(runner, objects, plain)
+    assert (empty["at"], empty["name"], empty["n"]) == (None, None, row["n"])
+
+
+@pytest.mark.parametrize("sql", ["SELECT :other AS n", "SELECT ? AS n", "SELECT 1 AS n LIMIT :n"])
+def test_other_parameters_are_refused(runner: SparkRunner, sql: str) -> None:
+    with pytest.raises(BadSql):
+        runner.run(select(sql))
+
+
+def test_a_tick_without_data_ends_without_rows(runner: SparkRunner) -> None:
+    ids = {"dataset_uuid": str(uuid4()), "dataset_version": str(uuid4())}
+    empty = {"input_index": 0, "name": "blocks", **ids, "partitions": []}
+    payload = select("SELECT count(*) AS n FROM blocks", empty)
+    with pytest.raises(OperatorError, match="no partition is committed yet"):
+        runner.run(payload)
+    tick = TaskParameters(scheduled_time=datetime(2026, 11, 18, tzinfo=UTC))
+    assert runner.run(payload.model_copy(update={"parameters": tick})).outputs == []
+    assert runner.run(payload.model_copy(update={"is_refresh": True})).outputs == []

@@ -39,6 +39,7 @@ SELECT i.dataset_uuid, j.job_id, i.dataset_version,
          WHERE o.revision_id = j.revision_id) AS since
   FROM job_inputs i JOIN jobs j USING (revision_id)
   JOIN job_revisions r USING (revision_id) WHERE j.active AND r.activation = 'reactive'
+   AND i.trigger_index = i.input_index AND r.execution_strategy <> 'WholeDataset'
 """
 _STATE_TABLES = {
     "tasks": "SELECT * FROM tasks",

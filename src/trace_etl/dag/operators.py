@@ -141,6 +141,8 @@ class Operator:
     """Whether it only forwards block ranges to its consumers and writes no rows."""
     writes_nothing: bool = False
     """Whether it publishes no partition: its output only shows which scopes it has processed."""
+    needs_ranges: bool = False
+    """Whether each task needs a block range, which ticks and payloads do not have."""
     repartitions: bool = False
     """Whether it accepts inputs with partitions of different sizes and writes its own `size`."""
     writes_tables: bool = False
@@ -229,6 +231,7 @@ OPERATORS: dict[str, Operator] = {
             ("dispatcher", *WORKERS),
             _one_output,
             forwards_scopes=True,
+            needs_ranges=True,
             repartitions=True,
         ),
         Operator(
@@ -238,6 +241,7 @@ OPERATORS: dict[str, Operator] = {
             _one_output,
             _one_input,
             forwards_scopes=True,
+            needs_ranges=True,
             repartitions=True,
         ),
         Operator(
@@ -245,6 +249,7 @@ OPERATORS: dict[str, Operator] = {
             IngestConfig,
             WORKERS,
             _chain_outputs,
+            needs_ranges=True,
             columns=_chain_columns,
             optional_columns=_optional_columns,
         ),
@@ -286,6 +291,7 @@ OPERATORS: dict[str, Operator] = {
             CompactConfig,
             WORKERS,
             _one_output,
+            needs_ranges=True,
             repartitions=True,
             keeps_columns=True,
         ),
@@ -295,6 +301,7 @@ OPERATORS: dict[str, Operator] = {
             WORKERS,
             _one_output,
             _two_inputs,
+            needs_ranges=True,
             repartitions=True,
             writes_nothing=True,
         ),

@@ -118,6 +118,17 @@ class InputSection(Section):
         dict[str, Any] | None,
         BeforeValidator(_parse_where, json_schema_input_type=dict[str, Any] | str),
     ] = Field(None, description="Filter for the rows to read: column to value or list of values.")
+    trigger: Literal["always", "only", "never"] | None = Field(
+        None,
+        description="`only`: starts the job and brings no rows. `never`: rows are read, but changes start "
+        "nothing. Default: `only` for sources, `never` for the other inputs of a job that reads a source, "
+        "otherwise `always`.",
+    )
+    time: Identifier | None = Field(
+        None,
+        description="With `partition_by`: the column with the time of a row, a timestamp, a date, or "
+        "seconds since 1970.",
+    )
 
 
 class ScopeSection(Section):
@@ -166,6 +177,21 @@ class ScalingSection(Section):
     )
 
 
+class RetrySection(Section):
+    """How failed attempts are repeated."""
+
+    attempts: Attempts | None = Field(None, description="Attempts of a task. Default: 3.")
+    delay: Seconds | None = Field(
+        None, description="Delay before the second attempt; it doubles with each one. Default: 30s."
+    )
+    max_delay: Seconds | None = Field(None, description="Longest delay. Default: 10m.")
+    unreachable: Seconds | None = Field(
+        None,
+        description="How long to wait for an endpoint that does not answer. These attempts do not count. "
+        "Default: 6h.",
+    )
+
+
 class UdfSection(Section):
     """User code: an immutable bundle. Its hash is verified before it runs."""
 
@@ -179,6 +205,7 @@ class Defaults(Section):
 
     runtime: Text | None = None
     max_attempts: Attempts = 3
+    retry: RetrySection | None = None
     timeout: Seconds = 3600
     heartbeat_timeout: Seconds = 120
     priority: Priority = "normal"
@@ -200,13 +227,23 @@ class JobSection(Section):
     config: dict[str, Any] = Field({}, description="Settings of the operator.")
     source: SourceSection | None = None
     bootstrap: BootstrapSection | None = None
-    execution_strategy: Literal["PerPartition", "PerUpdate"] = "PerPartition"
+    execution_strategy: Literal["PerPartition", "PerUpdate", "WholeDataset"] = Field(
+        "PerPartition",
+        description="`PerPartition`: a task per changed partition. `PerUpdate`: a task per cursor. "
+        "`WholeDataset`: a task over all rows of the inputs, which replaces the whole output.",
+    )
+    partition_by: Literal["day", "hour"] | None = Field(
+        None,
+        description="One partition of the output per day or hour (UTC), by the `time` of the inputs. "
+        "Default: the partitions of the inputs.",
+    )
     update_strategy: Literal["replace", "append"] = "replace"
     unique_key: list[Identifier] = Field(
         [], description="Columns that identify a row. Required with `update_strategy: append`."
     )
     scaling: ScalingSection = Field(default_factory=lambda: ScalingSection(max_concurrency=None))
     max_attempts: Attempts | None = None
+    retry: RetrySection | None = None
     timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
     priority: Priority | None = Field(
@@ -293,6 +330,7 @@ SECTIONS: dict[str, type[Section]] = {
     "scope": ScopeSection,
     "bootstrap": BootstrapSection,
     "scaling": ScalingSection,
+    "retry": RetrySection,
     "defaults": Defaults,
     "udf": UdfSection,
     "schema": ColumnSection,

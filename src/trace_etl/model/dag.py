@@ -22,6 +22,14 @@ class JobInput:
     output: str | None = None
     dataset: str | None = None
     where: dict[str, Any] | None = None
+    trigger: str | None = None
+    """`always`, `only` or `never`, if the file says so."""
+    time: str | None = None
+    """The column with the time of a row, for a job with time partitions."""
+    reads: bool = True
+    """Whether the job reads rows of it. False: it only starts the job."""
+    starts: bool = True
+    """Whether its changes start the job."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,16 @@ class Udf:
     bundle: str
     sha256: str
     handler: str
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Delays between attempts in seconds. None: the settings of the Dispatcher."""
+
+    delay: int | None = None
+    max_delay: int | None = None
+    unreachable: int | None = None
+    """How long an endpoint that does not answer is waited for."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,14 @@ class Job:
     bootstrap: Bootstrap | None = None
     secrets: tuple[str, ...] = ()
     udf: Udf | None = None
+    retry: Retry | None = None
+    partition_by: str | None = None
+    """`day` or `hour`: one partition of the output for each. None: the partitions of its inputs."""
+
+    @property
+    def data_inputs(self) -> tuple[JobInput, ...]:
+        """The inputs whose rows the job reads."""
+        return tuple(item for item in self.inputs if item.reads)
 
 
 @dataclass(frozen=True)

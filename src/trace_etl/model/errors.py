@@ -11,11 +11,16 @@ class TraceError(Exception):
     retryable: ClassVar[bool] = False
     is_premature: ClassVar[bool] = False
     """Whether a task failed because it cannot begin yet. Such an attempt does not count."""
+    unreachable: ClassVar[bool] = False
+    """Whether an endpoint did not answer. A task waits for it much longer than for other errors."""
 
-    def __init_subclass__(cls, *, code: str = "", retryable: bool | None = None) -> None:
-        """Set `code` and `retryable` if the class statement gives them. Otherwise they are inherited."""
+    def __init_subclass__(
+        cls, *, code: str = "", retryable: bool | None = None, unreachable: bool | None = None
+    ) -> None:
+        """Set what the class statement gives. The rest is inherited."""
         super().__init_subclass__()
         cls.code = code or cls.code
+        cls.unreachable = cls.unreachable if unreachable is None else unreachable
         cls.retryable = cls.retryable if retryable is None else retryable
 
     @property

@@ -22,16 +22,25 @@ GENERATION_FIELDS = (
     "udf",
 )
 """The fields of a job that determine its rows. The other fields only affect how the tasks run."""
+_OPTIONAL = ("trigger", "time", "partition_by", "retry")
+"""Left out without a value, so that a job that does not use them keeps the hash of earlier releases."""
+_DERIVED = ("reads", "starts")
 
 
 def job_definition(job: Job) -> dict[str, Any]:
     """Return a job's complete definition as JSON data."""
-    return json.loads(json.dumps(asdict(job)))
+    definition: dict[str, Any] = json.loads(json.dumps(asdict(job)))
+    inputs = [
+        {k: v for k, v in item.items() if k not in _DERIVED and not (k in _OPTIONAL and v is None)}
+        for item in definition["inputs"]
+    ]
+    kept = {k: v for k, v in definition.items() if not (k in _OPTIONAL and v is None)}
+    return {**kept, "inputs": inputs}
 
 
 def definition_hash(job: Job) -> str:
     """Return a hash that changes with every change of the job's definition."""
-    return digest(asdict(job))
+    return digest(job_definition(job))
 
 
 def generation_hashes(dag: Dag) -> dict[str, str]:
@@ -59,7 +68,10 @@ def _select_generation_fields(definition: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a definition that determines the job's rows."""
     tuning = tuning_fields(definition["operator"])
     config = {key: value for key, value in definition["config"].items() if key not in tuning}
-    return {**{field: definition.get(field) for field in GENERATION_FIELDS}, "config": config}
+    fields = {field: definition.get(field) for field in GENERATION_FIELDS}
+    if "partition_by" in definition:
+        fields["partition_by"] = definition["partition_by"]
+    return {**fields, "config": config}
 
 
 def tuning_fields(operator: str) -> frozenset[str]:

@@ -39,6 +39,6 @@ def retry_delay(attempt: int, backoff: Backoff, *, retryable: bool) -> timedelta
     """Return the delay before the next attempt, or None if the failure must not be retried.
 
     The limit of attempts and a cancel request are columns of the task. The SQL function
-    `next_attempt_at` applies them when the failure is stored.
+    `next_attempt_of` applies them, and the policy of the job, when the failure is stored.
     """
     return backoff.delay(attempt) if retryable else None

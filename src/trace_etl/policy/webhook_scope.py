@@ -12,18 +12,27 @@ DEFAULT_SCOPE: Mapping[str, str] = {"start": "start", "end": "end"}
 
 @dataclass(frozen=True)
 class WebhookScope:
-    """The scope of a delivery: a block range or a cursor."""
+    """The scope of a delivery: a block range, a cursor, or neither if the delivery is its own scope."""
 
     span: Range | None
     cursor: int | None
 
-    @property
-    def key(self) -> str:
-        return f"p:{self.span.key}" if self.span else f"c:{self.cursor}"
+    def partition_key(self, delivery_id: str) -> str | None:
+        """Return the partition key of the event: the block range, or the delivery itself."""
+        if self.span is not None:
+            return self.span.key
+        return f"delivery-{delivery_id}" if self.cursor is None else None
 
 
-def find_scope(body: object, fields: Mapping[str, str]) -> WebhookScope:
-    """Read the scope of a delivery. Raises Invalid with the field of the body."""
+def find_scope(body: object, fields: Mapping[str, str] | None) -> WebhookScope:
+    """Read the scope of a delivery. Raises Invalid with the field of the body.
+
+    Without `fields`, the body may have `start` and `end`; otherwise the delivery is its own scope.
+    """
+    if fields is None:
+        if _list_names(body).isdisjoint(DEFAULT_SCOPE):
+            return WebhookScope(None, None)
+        fields = DEFAULT_SCOPE
     faults: list[Fault] = []
     numbers = {name: _read_number(body, path, faults) for name, path in fields.items()}
     if faults:
@@ -36,6 +45,10 @@ def find_scope(body: object, fields: Mapping[str, str]) -> WebhookScope:
         )
         raise Invalid([Fault(fields["end"], rule)])
     return WebhookScope(Range(numbers["start"], numbers["end"]), None)
+
+
+def _list_names(body: object) -> set[str]:
+    return set(cast("Mapping[str, Any]", body)) if isinstance(body, Mapping) else set()
 
 
 def _read_number(body: object, path: str, faults: list[Fault]) -> int:

@@ -66,22 +66,18 @@ class DispatcherApi:
     async def last_tick(self, job: CronJob, now: datetime) -> datetime | None:
         """Return the newest tick up to `now` that triggered the job, among its newest tasks.
 
-        Users can also trigger ranges of the job, and such a range need not be a time.
+        A range of one number is a tick of an earlier release.
         """
         params = {"dag": job.dag, "job": job.job, "limit": _NEWEST_TASKS}
         answer = await self._send("GET", "/v1/tasks", params=params)
-        seconds = [
+        ticks = [
             _read_tick(task.partition_key) for task in TaskList.model_validate_json(answer).items
         ]
-        past_seconds = [
-            second for second in seconds if second is not None and second <= now.timestamp()
-        ]
-        return datetime.fromtimestamp(max(past_seconds), UTC) if past_seconds else None
+        return max((tick for tick in ticks if tick is not None and tick <= now), default=None)
 
     async def trigger(self, job: CronJob, tick: datetime) -> bool:
         """Trigger a tick, identified by its time. Returns False if another scheduler has triggered it."""
-        second = int(tick.timestamp())
-        body = {"dag": job.dag, "job": job.job, "start": second, "end": second}
+        body = {"dag": job.dag, "job": job.job, "scheduled_time": tick.isoformat()}
         answer = await self._send("POST", "/v1/triggers", json=body)
         return TriggerReply.model_validate_json(answer).created
 
@@ -118,10 +114,18 @@ class DispatcherApi:
         return answer.content
 
 
-def _read_tick(partition_key: str | None) -> int | None:
-    """Return the second of a tick, which is a range of one number; None for other partitions."""
+_LAST_SECOND = 253_402_300_799  # the end of the year 9999
+
+
+def _read_tick(partition_key: str | None) -> datetime | None:
+    """Return the time of a tick; None for other partitions."""
     start, _, end = (partition_key or "").partition("-")
-    return int(start) if start == end and start.isdecimal() else None
+    if start == end and start.isdecimal() and int(start) <= _LAST_SECOND:
+        return datetime.fromtimestamp(int(start), UTC)
+    try:
+        return datetime.strptime(partition_key or "", "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def _read_schedule(job: JobItem) -> Schedule:

@@ -20,7 +20,7 @@ from trace_etl.model.dag import Dag, Job
 from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.sql_checks import add_upstream_jobs
 from trace_etl.spark.context import OperatorContext
-from trace_etl.spark.errors import OperatorError
+from trace_etl.spark.errors import BadTask, OperatorError
 from trace_etl.spark.io.appends import cast_to_stored
 from trace_etl.spark.io.column_names import check_names, quote_name
 from trace_etl.spark.io.inputs import Input, where_columns
@@ -139,7 +139,7 @@ def _make_inputs(
     """Empty inputs with the upstream columns; None if the columns of one are unknown."""
     inputs: list[Input] = []
     for item in job.inputs:
-        if item.job in forwarders:
+        if item.job in forwarders or not item.reads:
             continue
         key = (item.job or "", item.output or "")
         schema = analysis.outputs.get(key) if item.job else published.get(item.dataset or "")
@@ -153,6 +153,8 @@ def _make_inputs(
             where=item.where,
         )
         where_columns(task_input, schema)
+        if item.time is not None and item.time not in schema.names:
+            raise BadTask(f"input {item.name}, time: there is no column {item.time}")
         inputs.append(Input(item.name, spark.createDataFrame([], schema), is_small=True))
     return inputs
 

@@ -45,7 +45,9 @@ class OperatorContext:
         """Load one input only. Raises InputMissing or BadTask."""
         scope, settings = self.task.scope, self.settings
         if task_input.partitions:
-            return inputs.load(self.spark, task_input, scope, settings.objects)
+            return inputs.load(
+                self.spark, task_input, scope, settings.objects, self.task.time_range
+            )
         return hot_tables.load(self.spark, task_input, scope, settings.data_dsn)
 
     def input(self, name: str) -> Input:

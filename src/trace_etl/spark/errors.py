@@ -25,7 +25,7 @@ class SparkLost(OperatorError, code="spark_lost"):
     """The JVM died during a task. The next task gets a new one."""
 
 
-class RpcUnreachable(OperatorError, code="rpc_unreachable"):
+class RpcUnreachable(OperatorError, code="rpc_unreachable", unreachable=True):
     """No endpoint answered within the allowed tries and timeout."""
 
 
@@ -78,6 +78,10 @@ class NotFinal(OperatorError, code="not_final"):
 
 class InputMissing(OperatorError, code="input_missing"):
     """The files of a committed partition are missing."""
+
+
+class NothingCommitted(InputMissing):
+    """An input has no committed partition yet."""
 
 
 class TaskCanceled(OperatorError, code="task_canceled", retryable=False):

@@ -17,9 +17,10 @@ from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import Scope, TaskPayload
 from trace_etl.dag.operators import OPERATORS, OperatorConfig
 from trace_etl.spark.context import OperatorContext
-from trace_etl.spark.errors import BadTask, SparkLost, TaskCanceled
+from trace_etl.spark.errors import BadTask, NothingCommitted, SparkLost, TaskCanceled
 from trace_etl.spark.io import appends, batches, reports
 from trace_etl.spark.io.column_names import check_names
+from trace_etl.spark.io.time_keys import map_partitions
 from trace_etl.spark.io.writers import Frame, OutputFile, mark_success
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.operators import RunOperator, find_operator
@@ -129,8 +130,15 @@ class SparkRunner:
     ) -> TaskResult:
         if _is_already_read(context.task.scope):
             return TaskResult()
+        if context.task.partition_by is not None and not context.task.is_refresh:
+            return map_partitions(context.task, self.settings.objects)
         targets = self._make_targets(context.task)
-        result = operate(context, config)
+        try:
+            result = operate(context, config)
+        except NothingCommitted:
+            if not _can_skip(context.task):
+                raise
+            return TaskResult()
         if isinstance(result, TaskResult):
             return result
         is_table = any(output.update_strategy == "append" for output in context.task.outputs)
@@ -176,6 +184,12 @@ class SparkRunner:
             run.over.set()
             with self._lock:
                 self._runs.remove(run)
+
+
+def _can_skip(task: TaskPayload) -> bool:
+    """Whether a task may end without rows while an input is empty: a later one will read the input."""
+    is_tick = task.parameters is not None and task.parameters.scheduled_time is not None
+    return is_tick or task.is_refresh
 
 
 def _is_already_read(scope: Scope | None) -> bool:

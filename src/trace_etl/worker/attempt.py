@@ -99,6 +99,7 @@ class Attempt:
             datasets_published=result.datasets_published,
             events=result.events,
             invalidations=result.invalidations,
+            mapped_partitions=result.mapped_partitions,
         )
 
     def _emit(
@@ -143,17 +144,28 @@ class Attempt:
             return self._make_failed(error.refusal, error.detail, retryable=is_retryable)
         if isinstance(error, TraceError):
             return self._make_failed(
-                error.code, error.detail, retryable=error.retryable, premature=error.is_premature
+                error.code,
+                error.detail,
+                retryable=error.retryable,
+                premature=error.is_premature,
+                unreachable=error.unreachable,
             )
         _log.exception("operator_failed", task_id=str(self._fence.task_id))
         detail = f"{type(error).__name__}: {error}"
         return self._make_failed("operator_failed", detail, retryable=True)
 
     def _make_failed(
-        self, code: str, message: str, *, retryable: bool, premature: bool = False
+        self,
+        code: str,
+        message: str,
+        *,
+        retryable: bool,
+        premature: bool = False,
+        unreachable: bool = False,
     ) -> lifecycle.Complete:
         text = message.replace("\x00", "")[:_MAX_MESSAGE]
         optional = {"premature": True} if premature else {}
+        optional |= {"unreachable": True} if unreachable else {}
         return self._make_body(
             "Failed", error_code=code, error_message=text, retryable=retryable, **optional
         )

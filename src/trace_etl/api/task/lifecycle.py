@@ -165,6 +165,17 @@ def _list_field(max_items: int) -> Any:
     return Field(default_factory=list, max_length=max_items, json_schema_extra={"default": []})
 
 
+class MappedPartition(Request):
+    """The days or hours that the rows of an input partition belong to."""
+
+    dataset_version: UUID
+    partition_key: Key
+    time_keys: Annotated[
+        list[Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}(T\d{2})?$")]],
+        Field(max_length=10_000),
+    ]
+
+
 class Complete(Fenced):
     status: Literal["Completed", "Failed", "Canceled"]
     events: list[Event] = _list_field(5_000)
@@ -173,6 +184,8 @@ class Complete(Fenced):
     invalidations: list[Invalidation] = _list_field(1_000)
     """Extension: data of its outputs that this attempt rewrote or found to be wrong. A partition that
     is published again needs no invalidation: the Dispatcher records it."""
+    mapped_partitions: list[MappedPartition] = _list_field(10_000)
+    """Extension: what a task of a job with time partitions found in its scope."""
     error_message: Text | None = None
     error_code: Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z0-9_]*$")] | None = (
         None
@@ -183,10 +196,19 @@ class Complete(Fenced):
     premature: bool = False
     """Extension: true if a `Failed` attempt could not begin yet, for example because its blocks are not
     final. It is retried and does not count as one of the job's `max_attempts`."""
+    unreachable: bool = False
+    """Extension: a `Failed` attempt found an endpoint that did not answer. It is retried for as long as
+    the job allows, and does not count as an attempt."""
 
     @model_validator(mode="after")
     def _check_content(self) -> "Complete":
-        content = self.events or self.outputs or self.datasets_published or self.invalidations
+        content = (
+            self.events
+            or self.outputs
+            or self.datasets_published
+            or self.invalidations
+            or self.mapped_partitions
+        )
         if self.status != "Completed" and content:
             raise ValueError(
                 "only `Completed` may carry `events`, `outputs`, `datasets_published` or "
@@ -265,6 +287,7 @@ class TaskResult(Request):
     datasets_published: list[Published] = []
     events: list[Event] = []
     invalidations: list[Invalidation] = []
+    mapped_partitions: list["MappedPartition"] = []
 
 
 # --- success marker ---------------------------------------------------------------------------

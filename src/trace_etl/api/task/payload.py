@@ -1,5 +1,6 @@
 """The task payload: everything a worker needs to run an attempt."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -10,6 +11,11 @@ from trace_etl.model.scope import Range
 from trace_etl.model.storage import StorageRef
 
 WHOLE = "all"  # the partition key of an output that is not split
+
+
+TIME_SECONDS = {"day": 86_400, "hour": 3_600}
+TIME_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
+"""The keys of time partitions, in UTC."""
 
 
 class JobRef(Reply):
@@ -41,6 +47,15 @@ class Scope(Reply):
     def output_key(self) -> str:
         """The partition key of an output with this scope. A task with a cursor writes a partition too."""
         return self.partition_key or (self.blocks.key if self.blocks else WHOLE)
+
+
+class TaskParameters(Reply):
+    """Values of the event that started a task. SQL reads them as `:scheduled_time` and `:payload`."""
+
+    scheduled_time: datetime | None = None
+    """The time of a tick."""
+    payload: Any = None
+    """The JSON of a manual trigger or of a webhook delivery."""
 
 
 class InvalidScope(Reply):
@@ -88,6 +103,8 @@ class TaskInput(Reply):
     dataset_uuid: UUID
     dataset_version: UUID
     where: dict[str, Any] | None = None
+    time_column: str | None = None
+    """Extension: the column with the time of a row, in a job with time partitions."""
     partitions: list[InputPartition] = []
 
 
@@ -119,6 +136,13 @@ class TaskPayload(Reply):
     operator: str
     config: Json
     scope: Scope | None = None
+    parameters: TaskParameters | None = None
+    """Extension: what the event that started the task passes to it; null for changes of data."""
+    partition_by: Literal["day", "hour"] | None = None
+    """Extension: the job has a partition per day or hour. A task that is no refresh reports which
+    partitions the rows of its scope belong to, and writes nothing."""
+    is_refresh: bool = False
+    """Extension: the task makes its partition from everything that its inputs hold."""
     invalidation: InvalidScope | None = None
     """Extension: the invalidation that this task repairs; null for other tasks."""
     inputs: list[TaskInput] = []
@@ -129,6 +153,15 @@ class TaskPayload(Reply):
     """The prefix for results that this attempt exports for people."""
     timeout_seconds: int = 3600
     heartbeat_seconds: float = 30.0
+
+    @property
+    def time_range(self) -> tuple[datetime, datetime] | None:
+        """The day or hour that the task makes: its start, and the start of the next one."""
+        key = self.scope.partition_key if self.scope else None
+        if not self.is_refresh or self.partition_by is None or key is None:
+            return None
+        start = datetime.strptime(key, TIME_FORMATS[self.partition_by]).replace(tzinfo=UTC)
+        return start, start + timedelta(seconds=TIME_SECONDS[self.partition_by])
 
     @property
     def follows(self) -> bool:

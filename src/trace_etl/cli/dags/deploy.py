@@ -16,6 +16,7 @@ from trace_etl.cli.client import (
 )
 from trace_etl.cli.dags.check import check_changes, check_file, describe_columns, read_dag_file
 from trace_etl.cli.dags.plans import print_plan, print_rollout, wait_for_rollout
+from trace_etl.cli.dags.triggers import wait_for_work
 from trace_etl.cli.listing import ListTable, print_list
 from trace_etl.cli.options import DEFAULT_HOME, DagArgument, DagFileArgument, HomeOption, JsonOption
 from trace_etl.cli.output import format_time, print_answer, print_json, print_rows
@@ -35,7 +36,8 @@ BreakingOption = Annotated[
     typer.Option("--allow-breaking", help="Remove published names even if other DAGs read them."),
 ]
 WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until the new generations are complete.")
+    bool,
+    typer.Option("--wait", help="Wait until the new generations and the first tasks are complete."),
 ]
 _DAGS = ListTable(
     {
@@ -91,6 +93,9 @@ def deploy(
         if wait:
             dag, version = answer["dag"], answer["dag_version"]
             answer["rollout"] = wait_for_rollout(client, dag, version, quiet=as_json)
+            if answer["rollout"]["state"] == "complete":
+                roots = {"rollout_id": answer["rollout"]["rollout_id"]}
+                wait_for_work(client, dag, roots, quiet=as_json)
     if as_json:
         print_json(answer)
     if wait:

@@ -1,6 +1,8 @@
-"""`trace trigger`: request a block range from a source, and wait for the results."""
+"""`trace trigger`: make a source emit an event, and wait for the tasks that it causes."""
 
-from collections import Counter
+import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,74 +13,124 @@ from trace_etl.cli.options import (
     DagArgument,
     HomeOption,
     JsonOption,
-    RangeOption,
     parse_range,
 )
 from trace_etl.cli.output import format_count, format_job, print_json
 
-TaskCounts = Counter[str]
-
 
 def trigger(
     dag: DagArgument,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of a manual source job.")],
-    blocks: RangeOption,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of a manual or cron source job.")],
+    blocks: Annotated[
+        str | None, typer.Option("--range", metavar="START-END", help="Blocks, both inclusive.")
+    ] = None,
+    cursor: Annotated[
+        int | None, typer.Option(help="A cursor: everything up to it is new.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The key of a partition, such as a name.")] = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="JSON for the tasks, or @FILE. Alone, it is an event."),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="cron: time of the tick, as ISO 8601. Default: now."),
+    ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the DAG has no queued or running tasks.")
+        bool, typer.Option("--wait", help="Wait for the tasks that the trigger causes in its DAG.")
     ] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Trigger a source job for a block range."""
-    span = parse_range(blocks)
-    body = {"dag": dag, "job": job, "start": span.start, "end": span.end}
+    """Trigger a manual or cron source job."""
+    body: dict[str, Any] = {"dag": dag, "job": job}
+    if blocks is not None:
+        span = parse_range(blocks)
+        body |= {"start": span.start, "end": span.end}
+    body |= {"cursor": cursor, "partition_key": key, "scheduled_time": _parse_time(at)}
+    body["payload"] = None if payload is None else _parse_payload(payload)
     with session(home) as client:
-        answer = client.post("/v1/triggers", body)
+        answer = client.post("/v1/triggers", {k: v for k, v in body.items() if v is not None})
         if wait:
-            wait_until_idle(client, dag)
-    subject = f"{dag}.{job} for blocks {span.key}"
+            roots = {"event_ids": answer["event_ids"], "task_ids": answer["retried_task_ids"]}
+            wait_for_work(client, dag, roots)
     if as_json:
         print_json(answer)
-    elif wait:
-        typer.echo(f"Done: {subject}.")
-    elif answer["created"] and answer.get("deferred_by"):
-        typer.echo(
+        return
+    subject = f"{dag}.{job} for {_describe_scope(answer)}"
+    for line in [f"Done: {subject}."] if wait else _describe_answer(answer, subject):
+        typer.echo(line)
+
+
+def _parse_time(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{error}; write 2026-11-18T04:00:00Z", param_hint="--at"
+        ) from error
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
+
+
+def _parse_payload(text: str) -> Any:
+    try:
+        return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"is not JSON: {error}", param_hint="--payload") from error
+
+
+def _describe_scope(answer: dict[str, Any]) -> str:
+    from trace_etl.model.scope import Range
+
+    key = answer["partition_key"]
+    if key is None:
+        return f"cursor {answer['cursor']}"
+    return f"blocks {key}" if Range.from_key(key) else key
+
+
+def _describe_answer(answer: dict[str, Any], subject: str) -> list[str]:
+    count = format_count(answer["retried"], "failed task")
+    if answer["created"] and answer.get("deferred_by"):
+        return [
             f"Recorded the trigger of {subject}: the job is paused by {answer['deferred_by']}. "
             "It runs when the job is resumed."
+        ]
+    if not answer["created"] and answer["retried"]:
+        return [f"{subject} was triggered before. Retrying {count}."]
+    if not answer["created"]:
+        return [f"{subject} was triggered before; nothing to do."]
+    lines: list[str] = []
+    if answer["ranges"] and answer["ranges"] != [answer["partition_key"]]:
+        lines.append(
+            f"Blocks triggered before are kept. New blocks: {', '.join(answer['ranges'])}."
         )
-    elif answer["created"]:
-        if answer["ranges"] != [span.key]:
-            new = ", ".join(answer["ranges"])
-            typer.echo(f"Blocks triggered before are kept. New blocks: {new}.")
-        if answer["retried"]:
-            typer.echo(f"Retrying {format_count(answer['retried'], 'failed task')}.")
-        typer.echo(f"Triggered {subject}. List its tasks with: trace tasks")
-    elif answer["retried"]:
-        count = format_count(answer["retried"], "failed task")
-        typer.echo(f"{subject} was triggered before. Retrying {count}.")
-    else:
-        typer.echo(f"{subject} was triggered before; nothing to do.")
+    if answer["retried"]:
+        lines.append(f"Retrying {count}.")
+    return [*lines, f"Triggered {subject}. List its tasks with: trace tasks"]
 
 
-def wait_until_idle(client: StackClient, dag: str) -> None:
-    """Print task counts until no task of the DAG is queued or running. Exits if a task failed."""
+def wait_for_work(
+    client: StackClient, dag: str, roots: dict[str, Any], *, quiet: bool = False
+) -> None:
+    """Print task counts until everything that the roots caused has ended. Exits if a task failed."""
     from trace_etl.cli.tasks.watch import change_signals
 
-    lost_before = list_lost_tasks(client, dag)
     printed = ""
     with change_signals(client, dag) as signals:
         for _ in signals:
-            counts, pending = _count_tasks(client, dag)
-            if (line := _format_counts(counts)) != printed:
-                printed = line
+            work = client.post("/v1/progress", {"dag": dag, **roots})
+            if (line := _format_counts(work)) != printed and not quiet:
                 typer.echo(f"  {line}", err=True)
-            if pending or counts["queued"] or counts["running"]:
+            printed = line
+            if any(work[name] for name in ("queued", "running", "retrying", "unrouted")):
                 continue
-            lost = list_lost_tasks(client, dag)
-            if any(task["retry_at"] for task in lost.values()):
-                continue
-            if new := [task for task_id, task in lost.items() if task_id not in lost_before]:
-                fail([format_lost_task(task) for task in new])
+            if work["failures"]:
+                fail([format_lost_task(task) for task in work["failures"]])
+            if work["deferred"]:
+                waiting = format_count(work["deferred"], "event")
+                fail([f"{waiting} wait until a paused job is resumed; `trace pauses` lists them"])
             return
 
 
@@ -92,18 +144,10 @@ def list_lost_tasks(client: StackClient, dag: str) -> dict[str, dict[str, Any]]:
 
 def format_lost_task(task: dict[str, Any]) -> str:
     """Format the job, the partition and the reason of a failed or canceled task."""
-    reason = task["reason"] or task["error_message"] or task["status"].lower()
+    reason = task.get("reason") or task["error_message"] or task["status"].lower()
     return f"{format_job(task)} of {task['partition_key']}: {reason}"
 
 
-def _count_tasks(client: StackClient, dag: str) -> tuple[TaskCounts, int]:
-    answer = client.get("/v1/tasks/summary", dag=dag)
-    counts: TaskCounts = Counter()
-    for job in answer["jobs"]:
-        counts.update({name: count for name, count in job.items() if isinstance(count, int)})
-    return counts, answer["pending_events"]
-
-
-def _format_counts(counts: TaskCounts) -> str:
-    names = ("queued", "running", "completed", "failed", "canceled")
-    return ", ".join(f"{counts[name]} {name}" for name in names if counts[name]) or "no tasks yet"
+def _format_counts(work: dict[str, Any]) -> str:
+    names = ("queued", "running", "retrying", "completed", "failed", "canceled")
+    return ", ".join(f"{work[name]} {name}" for name in names if work[name]) or "no tasks yet"

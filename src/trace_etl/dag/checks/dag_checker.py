@@ -17,6 +17,7 @@ from trace_etl.dag.checks.publications import (
     find_hot_part_fault,
     find_publication_faults,
 )
+from trace_etl.dag.checks.triggers import find_trigger_faults, resolve_triggers
 from trace_etl.dag.error_messages import describe_error, suggest
 from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
 from trace_etl.dag.positions import FieldPath, Located
@@ -29,7 +30,17 @@ from trace_etl.dag.schema import (
     PublishSection,
     SourceSection,
 )
-from trace_etl.model.dag import Bootstrap, Column, Dag, Job, JobInput, Publication, Source, Udf
+from trace_etl.model.dag import (
+    Bootstrap,
+    Column,
+    Dag,
+    Job,
+    JobInput,
+    Publication,
+    Retry,
+    Source,
+    Udf,
+)
 from trace_etl.model.errors import Fault
 from trace_etl.model.scope import MAX_BLOCK
 
@@ -45,6 +56,7 @@ RUNTIMES: tuple[str, ...] = (
 )
 _MAX_BOOTSTRAP_REQUESTS = 100_000
 _UNTRUSTED_RUNTIMES = ("lambda", "ecs_udf_python", "ecs_udf_ts", "ecs_udf_rust")
+_USUAL_DELAY, _USUAL_MAX_DELAY = 30, 600  # seconds
 _SOURCE_FIELDS = {
     "cron": ("schedule", "timezone", "missed", "most_missed"),
     "webhook": ("secret", "max_bytes", "scope"),
@@ -150,11 +162,16 @@ class DagChecker:
         operator_name = job.operator or ("source" if self._only_forwards(job, activation) else "")
         operator = self._find_operator(at, job, operator_name)
         inputs = tuple(self._resolve_input((*at, "inputs", n), i) for n, i in enumerate(job.inputs))
+        if not self.parsed.has_invalid(at, "inputs", "source", "execution_strategy"):
+            inputs = resolve_triggers(job, operator, inputs, self.sections)
+            for path, rule in find_trigger_faults(job, operator, inputs, self.sections):
+                self._add_fault((*at, *path), rule)
         if operator:
             self._check_operator(at, job, operator, inputs)
         self._check_unique_inputs(at, inputs)
         self._check_unique_outputs(at, job)
         self._check_strategies(at, job, operator)
+        self._check_retry(at, job)
         return self._build_job(
             job, activation, operator_name, self._choose_runtime(job, operator), inputs
         )
@@ -181,7 +198,8 @@ class DagChecker:
             update_strategy=job.update_strategy,
             unique_key=tuple(job.unique_key),
             source=_build_source(job.source) if job.source else None,
-            max_attempts=job.max_attempts or defaults.max_attempts,
+            max_attempts=_count_attempts(job, defaults),
+            retry=_build_retry(job, defaults),
             timeout_seconds=job.timeout or defaults.timeout,
             heartbeat_timeout_seconds=job.heartbeat_timeout or defaults.heartbeat_timeout,
             priority=job.priority or defaults.priority,
@@ -193,6 +211,7 @@ class DagChecker:
             else None,
             secrets=tuple(job.secrets),
             udf=Udf(udf.bundle, udf.sha256, udf.handler) if udf else None,
+            partition_by=job.partition_by,
         )
 
     def _check_activation(self, at: FieldPath, job: JobSection, activation: str) -> None:
@@ -211,6 +230,11 @@ class DagChecker:
             )
         if job.source:
             self._check_source((*at, "source"), job.source)
+            if activation == "source" and job.source.kind != "always_on" and job.operator:
+                rule = f"a {job.source.kind} source only emits events and runs no operator"
+                self._add_fault(
+                    (*at, "operator"), f"{rule}; remove it, and add a job that reads this source"
+                )
         if job.bootstrap:
             self._check_bootstrap((*at, "bootstrap"), job)
 
@@ -249,10 +273,8 @@ class DagChecker:
 
     def _check_bootstrap(self, at: FieldPath, job: JobSection) -> None:
         assert job.bootstrap
-        if job.source is None or job.source.kind not in ("manual", "cron"):
-            rule = (
-                "is allowed only with a `manual` or `cron` source; remove it, or change the source"
-            )
+        if job.source is None or job.source.kind != "manual":
+            rule = "is allowed only with a `manual` source; remove it, or change the source"
             self._add_fault(at, rule)
         if job.bootstrap.end < job.bootstrap.start:
             rule = (
@@ -288,7 +310,7 @@ class DagChecker:
         """Check that the operator can run the job."""
         try:
             config = op.config.model_validate(job.config)
-            names = tuple(i.name for i in inputs)
+            names = tuple(i.name for i in inputs if i.reads)
             if rule := config.check_job(names, tuple(job.outputs)):
                 self._add_fault((*at, "config"), f"{rule} (operator {op.name})")
         except ValidationError as error:
@@ -298,8 +320,11 @@ class DagChecker:
         if rule := op.check_outputs(tuple(job.outputs)):
             self._add_fault((*at, "outputs"), f"{rule} (operator {op.name})")
         are_valid = not self.parsed.has_invalid(at, "inputs")
-        if are_valid and (rule := op.check_inputs(tuple(i.name for i in inputs))):
-            self._add_fault((*at, "inputs"), f"{rule} (operator {op.name})")
+        if are_valid and (rule := op.check_inputs(tuple(i.name for i in inputs if i.reads))):
+            others = (
+                "" if all(i.reads for i in inputs) else "; inputs that bring no rows do not count"
+            )
+            self._add_fault((*at, "inputs"), f"{rule} (operator {op.name}{others})")
         if job.runtime in RUNTIMES and job.runtime not in op.runtimes:
             allowed = " or ".join(op.runtimes)
             rule = f"must be {allowed} for the operator {op.name}, not {job.runtime}"
@@ -336,6 +361,15 @@ class DagChecker:
                 (*at, "unique_key"), "is allowed only with `update_strategy: append`; remove it"
             )
 
+    def _check_retry(self, at: FieldPath, job: JobSection) -> None:
+        if job.retry and job.retry.attempts and job.max_attempts:
+            rule = "is allowed only without `max_attempts`, which is the same; remove one of them"
+            self._add_fault((*at, "retry", "attempts"), rule)
+        retry = _build_retry(job, self.defaults)
+        if retry and retry.delay and retry.max_delay and retry.delay > retry.max_delay:
+            rule = f"must not be less than delay ({retry.delay} s), but is {retry.max_delay} s"
+            self._add_fault((*at, "retry", "max_delay"), rule)
+
     # --- edges ------------------------------------------------------------------------------
 
     def _check_unique_outputs(self, at: FieldPath, job: JobSection) -> None:
@@ -362,11 +396,24 @@ class DagChecker:
             )
         local = self.published.get(origin.dataset or "")
         if origin.dataset is not None and local is None:
-            return JobInput(item.name or origin.dataset, dataset=origin.dataset, where=item.where)
+            return JobInput(
+                item.name or origin.dataset,
+                dataset=origin.dataset,
+                where=item.where,
+                trigger=item.trigger,
+                time=item.time,
+            )
         # A name that this file publishes is an edge inside the DAG.
         output = self._resolve_output((*at, "from"), local or origin)
         name = item.name or origin.dataset or output
-        return JobInput(name, job=(local or origin).job, output=output, where=item.where)
+        return JobInput(
+            name,
+            job=(local or origin).job,
+            output=output,
+            where=item.where,
+            trigger=item.trigger,
+            time=item.time,
+        )
 
     def _resolve_output(self, at: FieldPath, origin: FromSection) -> str:
         """Return the name of the output that `from` gives by name or by index."""
@@ -466,6 +513,25 @@ def _name_output(outputs: list[str], chosen: str | int | None) -> str:
     if isinstance(chosen, str):
         return chosen
     return outputs[chosen or 0] if (chosen or 0) < len(outputs) else str(chosen)
+
+
+def _count_attempts(job: JobSection, defaults: Defaults) -> int:
+    own = job.retry.attempts if job.retry else None
+    usual = defaults.retry.attempts if defaults.retry else None
+    return job.max_attempts or own or usual or defaults.max_attempts
+
+
+def _build_retry(job: JobSection, defaults: Defaults) -> Retry | None:
+    """Return the delays of a job. A delay without a longest one, or the reverse, gets the usual other."""
+    chosen = [section for section in (job.retry, defaults.retry) if section is not None]
+    delay = next((r.delay for r in chosen if r.delay), None)
+    max_delay = next((r.max_delay for r in chosen if r.max_delay), None)
+    if delay is not None or max_delay is not None:
+        delay = delay or min(_USUAL_DELAY, max_delay or _USUAL_DELAY)
+        max_delay = max_delay or max(_USUAL_MAX_DELAY, delay)
+    unreachable = next((r.unreachable for r in chosen if r.unreachable), None)
+    retry = Retry(delay, max_delay, unreachable)
+    return None if retry == Retry() else retry
 
 
 def _build_source(source: SourceSection) -> Source:

@@ -15,7 +15,7 @@ def find_size_conflicts(dag: Dag) -> Iterator[tuple[int, str]]:
     """
     sizes = _partition_sizes(dag)
     for n, job in enumerate(dag.jobs):
-        known = {i.name: size for i in job.inputs if (size := sizes.get(i.job or ""))}
+        known = {i.name: size for i in job.inputs if i.starts and (size := sizes.get(i.job or ""))}
         if _copies_partitions(job) and len(set(known.values())) > 1:
             sizes_text = ", ".join(f"{name}: {size} blocks" for name, size in known.items())
             yield (
@@ -28,7 +28,7 @@ def find_size_conflicts(dag: Dag) -> Iterator[tuple[int, str]]:
 def _copies_partitions(job: Job) -> bool:
     """Return whether the job's output has the partitions of its inputs."""
     per_partition = job.execution_strategy == "PerPartition" and job.update_strategy == "replace"
-    return per_partition and not _repartitions(job)
+    return per_partition and job.partition_by is None and not _repartitions(job)
 
 
 def _repartitions(job: Job) -> bool:
@@ -51,7 +51,7 @@ def _output_size(job: Job, upstream: Mapping[str, int | None]) -> int | None:
     size = job.config.get("size")
     if _repartitions(job):
         return size if isinstance(size, int) else None
-    if job.execution_strategy != "PerPartition":
+    if job.execution_strategy != "PerPartition" or job.partition_by is not None:
         return None
     sizes = {upstream.get(i.job or "") for i in job.inputs}
     return sizes.pop() if len(sizes) == 1 else None

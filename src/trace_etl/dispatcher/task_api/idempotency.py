@@ -14,7 +14,13 @@ _EMPTY_FIELDS = _NOT_CONTENT | {"status"}
 
 def has_no_content(body: bodies.Complete) -> bool:
     """Return whether the completion reports a status and no outputs, events or publications."""
-    return not (body.outputs or body.events or body.datasets_published or body.invalidations)
+    return not (
+        body.outputs
+        or body.events
+        or body.datasets_published
+        or body.invalidations
+        or body.mapped_partitions
+    )
 
 
 def hash_completion(body: bodies.Complete) -> bytes:

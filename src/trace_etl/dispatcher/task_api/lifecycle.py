@@ -30,7 +30,12 @@ from trace_etl.model.task import Fence, TaskStatus
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, Pool, ReusedConnections, transaction
-from trace_etl.state.partitions import defects, invalidations, partition_commit
+from trace_etl.state.partitions import (
+    defects,
+    invalidations,
+    partition_commit,
+    time_partitions,
+)
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.tasks import claims, completions, leases, task_queries
@@ -153,9 +158,12 @@ class Lifecycle:
         events = await self._new_events(body.events, caller)
         events += publications.missing_events(published, events)
         completion = self._new_completion(body, events)
-        if body.datasets_published or body.invalidations:
+        if body.datasets_published or body.invalidations or body.mapped_partitions:
             invalid = await self._new_invalidations(body.invalidations, caller)
-            status = await self._complete_and_publish(completion, published, invalid, caller)
+            mapped = body.mapped_partitions
+            status = await self._complete_and_publish(
+                completion, published, invalid, caller, mapped
+            )
         else:
             status = await self._completions.submit(completion)
         self._parts.wake.outbox.set()
@@ -174,6 +182,7 @@ class Lifecycle:
                 retryable=body.status == "Failed" and body.retryable,
             ),
             is_premature=body.status == "Failed" and body.retryable and body.premature,
+            is_unreachable=body.unreachable,
             events=events,
             outputs=[output.model_dump(mode="json", exclude_none=True) for output in body.outputs],
         )
@@ -211,6 +220,7 @@ class Lifecycle:
         published: list[NewPartition],
         invalid: list[NewInvalidation],
         caller: Capability,
+        mapped: Sequence[bodies.MappedPartition] = (),
     ) -> str:
         fence = completion.fence
         for tries_left in reversed(range(_COMMIT_TRIES)):
@@ -222,6 +232,8 @@ class Lifecycle:
                             await partition_commit.commit(conn, fence, published)
                         if invalid:
                             await _record_invalidations(conn, caller.org_id, fence, invalid)
+                        if mapped:
+                            await time_partitions.record(conn, fence, mapped)
                         metrics.count_transitions(statuses.values())
                         return statuses[fence.task_id]
                     states = await completions.fence_states(conn, [fence.task_id])

@@ -229,5 +229,6 @@ def _describe_input(
         "dataset_uuid": item.dataset_uuid,
         "dataset_version": pin.dataset_version,
         "where": where,
+        "time_column": item.time_column,
         "partitions": pin.partitions,
     }

@@ -60,6 +60,11 @@ async def plan(conn: Conn, scope: BackfillScope) -> BackfillPlan:
     targets = await backfills.list_targets(conn, scope.org_id, scope.dag, scope.job)
     # Prefer an input with partitions: its partitions show which blocks can be read.
     target = next((t for t in targets if _is_fed_by_partitions(t)), targets[0])
+    if target.makes_whole:
+        raise Conflict(
+            f"job {scope.job!r} has no block ranges: its partitions are made from all of its inputs; "
+            "backfill the jobs that it reads, and it follows"
+        )
     if target.activation == "source":
         return await _plan_triggers(conn, scope, target)
     if keeps_partitions(target.operator, target.update_strategy):

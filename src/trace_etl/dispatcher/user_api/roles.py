@@ -35,6 +35,7 @@ ROLES: Mapping[str, str] = {
     "GET /v1/events/{event_id}": READER,
     "GET /v1/triggers": READER,
     "POST /v1/triggers": WRITER,
+    "POST /v1/progress": READER,
     "GET /v1/tasks": READER,
     "GET /v1/tasks/summary": READER,
     "GET /v1/tasks/{task_id}": READER,

@@ -30,7 +30,7 @@ from trace_etl.data.columns import arrow_schema
 from trace_etl.data.connection import connect
 from trace_etl.data.table_reader import Condition
 from trace_etl.model.storage import hot_table
-from trace_etl.spark.errors import InputMissing, report_errors
+from trace_etl.spark.errors import NothingCommitted, report_errors
 from trace_etl.spark.io.inputs import Input, where_columns
 from trace_etl.spark.session.executors import freeze_imports
 
@@ -51,7 +51,7 @@ def load(spark: SparkSession, task_input: TaskInput, scope: Scope | None, dsn: s
     """Load the rows of a table that are in the task's scope. Raises InputMissing or BadTask."""
     table = hot_table(task_input.dataset_uuid, task_input.dataset_version)
     if dsn is None or not _list_columns(dsn, table):
-        raise InputMissing(f"input {task_input.name}: no partition is committed yet")
+        raise NothingCommitted(f"input {task_input.name}: no partition is committed yet")
     spark.dataSource.register(_make_source(dsn))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = spark.read.format("hot").option("table", table).load()

@@ -1,13 +1,22 @@
 """Load inputs as DataFrames: the files of the pinned partitions, restricted to the task's scope."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache, reduce
+from operator import ge, gt, le, lt
 from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    IntegralType,
+    StructType,
+    TimestampNTZType,
+)
 
 from trace_etl.api.task.lifecycle import SuccessMarker
 from trace_etl.api.task.payload import InputPartition, Scope, TaskInput
@@ -15,7 +24,7 @@ from trace_etl.model.errors import OutputNotReady
 from trace_etl.objects.errors import InvalidKey, StorageError
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore
-from trace_etl.spark.errors import BadTask, InputMissing
+from trace_etl.spark.errors import BadTask, InputMissing, NothingCommitted
 from trace_etl.spark.io.column_names import quote_name
 from trace_etl.spark.io.object_source import read_objects
 from trace_etl.spark.io.scan import Limit, Scan
@@ -37,12 +46,27 @@ class Input:
     """The same rows for executors that read files themselves; None where only Spark can."""
 
 
+def open_partition(task_input: TaskInput, partition: InputPartition, store: ObjectStore) -> Scan:
+    """Return the files of one partition. Raises InputMissing or BadTask."""
+    marker = _read_marker(task_input.name, partition, store)
+    schema = _find_schema(task_input.name, [marker])
+    keys = [file_key(store, partition.storage_ref, file.name) for file in marker.files]
+    return Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"))
+
+
 def load(
-    spark: SparkSession, task_input: TaskInput, scope: Scope | None, store: ObjectStore
+    spark: SparkSession,
+    task_input: TaskInput,
+    scope: Scope | None,
+    store: ObjectStore,
+    time_range: tuple[datetime, datetime] | None = None,
 ) -> Input:
-    """Load the rows of an input that are in the task's scope. Raises InputMissing or BadTask."""
+    """Load the rows of an input that are in the task's scope. Raises InputMissing or BadTask.
+
+    `time_range` restricts the rows of a task that makes a day or an hour.
+    """
     if not task_input.partitions:
-        raise InputMissing(f"input {task_input.name}: no partition is committed yet")
+        raise NothingCommitted(f"input {task_input.name}: no partition is committed yet")
     overlapping = [partition for partition in task_input.partitions if _overlaps(partition, scope)]
     partitions = sorted(overlapping, key=lambda part: (part.start is None, part.start or 0))
     markers = [
@@ -59,6 +83,8 @@ def load(
         raise BadTask(f"input {task_input.name} has CSV or JSON files, which no job can read")
     is_small = sum(marker.bytes for marker in markers) <= _SMALL_BYTES
     limits = [] if _are_inside(partitions, scope) else _list_limits(schema, scope)
+    if time_range is not None and task_input.time_column is not None:
+        limits = [*limits, *_list_time_limits(task_input, schema, time_range)]
     conditions = [*map(_to_condition, limits), *where_columns(task_input, schema)]
     scan = Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
     frame = _filter_rows(_read_files(spark, schema, scan), conditions)
@@ -148,11 +174,33 @@ def _list_limits(schema: StructType, scope: Scope | None) -> list[Limit]:
     return [Limit(_BLOCK, operator, value) for operator, value in limits if value is not None]
 
 
+def _list_time_limits(
+    task_input: TaskInput, schema: StructType, time_range: tuple[datetime, datetime]
+) -> list[Limit]:
+    """The rows of a day or hour. Seconds are counted from 1970."""
+    column = task_input.time_column or ""
+    if column not in schema.names:
+        raise BadTask(f"input {task_input.name}, time: there is no column {column}")
+    kind = schema[column].dataType
+    start, end = (_to_bound(time, kind) for time in time_range)
+    if isinstance(kind, DateType) and start == end:
+        raise BadTask(f"input {task_input.name}, time: {column} is a date; use `partition_by: day`")
+    return [Limit(column, ">=", start), Limit(column, "<", end)]
+
+
+def _to_bound(time: datetime, kind: DataType) -> Any:
+    if isinstance(kind, IntegralType):
+        return int(time.timestamp())
+    if isinstance(kind, DateType):
+        return time.date()
+    return time.replace(tzinfo=None) if isinstance(kind, TimestampNTZType) else time
+
+
+_COMPARE = {">": gt, ">=": ge, "<": lt, "<=": le}
+
+
 def _to_condition(limit: Limit) -> Column:
-    column = F.col(limit.column)
-    if limit.operator == ">":
-        return column > limit.value
-    return column >= limit.value if limit.operator == ">=" else column <= limit.value
+    return _COMPARE[limit.operator](F.col(quote_name(limit.column)), F.lit(limit.value))
 
 
 def where_columns(task_input: TaskInput, schema: StructType) -> list[Column]:

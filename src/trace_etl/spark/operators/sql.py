@@ -1,5 +1,7 @@
 """Run a user's SELECT. The inputs are views with the names that the job gives them."""
 
+import json
+
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     AnsiIntervalType,
@@ -12,12 +14,13 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from trace_etl.api.task.payload import TaskParameters, TaskPayload
 from trace_etl.dag.operators import SqlConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.failures import first_line, is_spark_lost
-from trace_etl.spark.sql_guard.query import check_query
+from trace_etl.spark.sql_guard.query import SqlParameter, check_query
 
 _NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
 
@@ -31,7 +34,7 @@ def run_select(context: OperatorContext, text: str) -> Frame:
     """Return the result of the SELECT. Raises BadSql."""
     spark, inputs = context.spark, context.inputs
     names = [item.name for item in inputs]
-    query = check_query(context.open_parser(spark), text, names)
+    query = check_query(context.open_parser(spark), text, names, _list_parameters(context.task))
     for item in inputs:
         item.frame.createOrReplaceTempView(item.name)
     try:
@@ -47,6 +50,17 @@ def run_select(context: OperatorContext, text: str) -> Frame:
         is_ordered=query.is_ordered,
         is_large=not all(item.is_small for item in inputs),
     )
+
+
+def _list_parameters(task: TaskPayload) -> dict[str, SqlParameter]:
+    """The values that SQL reads as `:name`. They are null in a task that no such event started."""
+    values = task.parameters or TaskParameters()
+    payload = None if values.payload is None else json.dumps(values.payload)
+    return {
+        "scheduled_time": SqlParameter("timestamp", values.scheduled_time),
+        "payload": SqlParameter("string", payload),
+        "partition_key": SqlParameter("string", task.scope.output_key if task.scope else None),
+    }
 
 
 def _check_columns(schema: StructType) -> None:

@@ -9,14 +9,14 @@ from trace_etl.spark.sql_guard.plan_tree import PlanNode
 _BUILTIN = ("", "builtin", "system.builtin")
 # Values inside plans and expressions: names, data types, join types, literals.
 _VALUES = ("org.apache.spark.sql.", "org.apache.spark.unsafe.types.", "scala.", "java.", "[")
+NAMED_PARAMETER = "org.apache.spark.sql.catalyst.analysis.NamedParameter"
 _IDENTIFIER = "IDENTIFIER(…) is not allowed in a SELECT; write the name itself"
-_PARAMETER = "parameters are not allowed in a SELECT; write the value itself"
+_POSITIONAL = "a ? is not allowed in a SELECT; write the value itself"
 _REASONS = {
     "ScriptTransformation": "not one SELECT: TRANSFORM … USING runs a program; remove it",
     "ExpressionWithUnresolvedIdentifier": _IDENTIFIER,
     "PlanWithUnresolvedIdentifier": _IDENTIFIER,
-    "NamedParameter": _PARAMETER,
-    "PosParameter": _PARAMETER,
+    "PosParameter": _POSITIONAL,
     "RelationTimeTravel": "AS OF is not allowed in a SELECT: an input has one version; remove it",
     "RelationChanges": "CHANGES is not allowed in a SELECT: an input has one version; remove it",
     "NamedStreamingRelation": "STREAM is not allowed in a SELECT; write the input's name only",
@@ -24,8 +24,10 @@ _REASONS = {
 _Scoped = tuple[PlanNode, frozenset[str]]
 
 
-def check_plan(root: PlanNode, inputs: Collection[str]) -> None:
+def check_plan(root: PlanNode, inputs: Collection[str], parameters: Collection[str] = ()) -> None:
     """Check every part of a plan. Raises BadSql naming the part that is not allowed.
+
+    `parameters` are the names that a query may use as `:name`; their values are bound later.
 
     A part of an unknown class is refused, so an upgrade of Spark allows nothing new.
     """
@@ -33,6 +35,9 @@ def check_plan(root: PlanNode, inputs: Collection[str]) -> None:
     waiting: list[_Scoped] = [(root, input_names)]
     while waiting:
         node, relations = waiting.pop()
+        if node.class_name == NAMED_PARAMETER:
+            _check_parameter(node.texts()[0], parameters)
+            continue
         _check_class(node)
         if node.name == "UnresolvedWith":
             waiting.extend(_open_scope(node, relations))
@@ -46,6 +51,24 @@ def check_plan(root: PlanNode, inputs: Collection[str]) -> None:
         # Spark substitutes CTEs everywhere but in maps: there, such a name means a table.
         inside = input_names if node.kind == "{" else relations
         waiting.extend((part, inside) for part in node.nodes())
+
+
+def list_parameters(root: PlanNode) -> set[str]:
+    """Return the names of the parameters in a plan."""
+    names: set[str] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node.class_name == NAMED_PARAMETER:
+            names.add(node.texts()[0])
+        waiting.extend(node.nodes())
+    return names
+
+
+def _check_parameter(name: str, parameters: Collection[str]) -> None:
+    if name not in parameters:
+        known = ", ".join(f":{item}" for item in parameters) or "none"
+        raise BadSql(f"there is no parameter :{name}; the parameters are: {known}")
 
 
 def _check_class(node: PlanNode) -> None:

@@ -1,8 +1,9 @@
 """Parse, check and run a user's SELECT, on classic Spark and on Spark Connect."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -10,12 +11,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from trace_etl.spark.errors import BadSql
 from trace_etl.spark.session.failures import first_line
-from trace_etl.spark.sql_guard.check import check_plan
+from trace_etl.spark.sql_guard.check import check_plan, list_parameters
 from trace_etl.spark.sql_guard.plan_tree import PlanNode, SqlParser
 
 _ORDERING_NODES = ("Sort", "GlobalLimit", "LocalLimit", "Offset")
 _MAX_NESTING = 300
 _WRAPPERS = ("UnresolvedWith", "PipeOperator")
+
+
+@dataclass(frozen=True)
+class SqlParameter:
+    """A value that a SELECT reads as `:name`. None is a null of the parameter's type."""
+
+    kind: Literal["timestamp", "string"]
+    value: datetime | str | None
 
 
 @dataclass(frozen=True)
@@ -25,20 +34,24 @@ class CheckedQuery:
     text: str
     plan: Any
     tree: PlanNode
+    parameters: Mapping[str, "SqlParameter"] = field(default_factory=dict[str, "SqlParameter"])
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows. The views that it reads must exist. Raises PySparkException."""
         if type(spark).__module__.startswith("pyspark.sql.connect"):
             return self._make_relation(spark)
-        dataset = cast("Any", spark)._jvm.org.apache.spark.sql.classic.Dataset
-        return DataFrame(dataset.ofRows(cast("Any", spark)._jsparkSession, self.plan), spark)
+        jvm = cast("Any", spark)._jvm
+        dataset = jvm.org.apache.spark.sql.classic.Dataset
+        plan = _bind_parameters(jvm, self.plan, self.parameters) if self.parameters else self.plan
+        return DataFrame(dataset.ofRows(cast("Any", spark)._jsparkSession, plan), spark)
 
     def _make_relation(self, spark: SparkSession) -> DataFrame:
         """A relation that Spark Connect analyses on demand; `spark.sql` runs commands immediately."""
         from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
         from pyspark.sql.connect.plan import SQL
 
-        return cast("DataFrame", ConnectFrame(SQL(self.text), cast("Any", spark)))
+        bound = {name: to_connect_column(p) for name, p in self.parameters.items()}
+        return cast("DataFrame", ConnectFrame(SQL(self.text, named_args=bound), cast("Any", spark)))
 
     @property
     def is_ordered(self) -> bool:
@@ -47,6 +60,36 @@ class CheckedQuery:
         while node.name in _WRAPPERS:
             node = next(node.nodes())
         return node.name in _ORDERING_NODES
+
+
+def _bind_parameters(jvm: Any, plan: Any, parameters: Mapping[str, SqlParameter]) -> Any:
+    """Bind values to the parsed plan. They never become part of a text."""
+    names, values = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
+    for name, parameter in parameters.items():
+        names.add(name)
+        values.add(_to_literal(jvm, parameter))
+    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    query = jvm.org.apache.spark.sql.catalyst.analysis.NameParameterizedQuery
+    return query(plan, to_seq(names), to_seq(values))
+
+
+def _to_literal(jvm: Any, parameter: SqlParameter) -> Any:
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    literal, companion = expressions.Literal, getattr(expressions, "Literal$")
+    make = getattr(companion, "MODULE$").apply
+    if isinstance(parameter.value, datetime):
+        return make(jvm.java.time.Instant.ofEpochSecond(int(parameter.value.timestamp())))
+    if parameter.value is not None:
+        return make(parameter.value)
+    types = jvm.org.apache.spark.sql.types.DataTypes
+    return literal(None, types.TimestampType if parameter.kind == "timestamp" else types.StringType)
+
+
+def to_connect_column(parameter: SqlParameter) -> Any:
+    """A typed literal for Spark Connect."""
+    from pyspark.sql.connect import functions as connect_functions
+
+    return connect_functions.lit(parameter.value).cast(parameter.kind)
 
 
 def _explain(error: Any) -> str:
@@ -68,8 +111,14 @@ def _check_nesting(text: str) -> None:
         )
 
 
-def check_query(parser: SqlParser, text: str, inputs: Collection[str]) -> CheckedQuery:
-    """Check a text. Raises BadSql if it is not one SELECT that reads only the inputs."""
+def check_query(
+    parser: SqlParser,
+    text: str,
+    inputs: Collection[str],
+    parameters: Mapping[str, SqlParameter] | None = None,
+) -> CheckedQuery:
+    """Check a text. Raises BadSql if it is not one SELECT that reads only the inputs and parameters."""
+    bound = parameters or {}
     statement = text.strip().removesuffix(";")
     _check_nesting(statement)
     try:
@@ -78,5 +127,6 @@ def check_query(parser: SqlParser, text: str, inputs: Collection[str]) -> Checke
         raise BadSql(f"not one SELECT: {first_line(error)}") from error
     except Py4JJavaError as error:  # PySpark translates errors only where it has a JVM itself
         raise BadSql(f"not one SELECT: {_explain(error.java_exception)}") from error
-    check_plan(tree, inputs)
-    return CheckedQuery(statement, plan, tree)
+    check_plan(tree, inputs, bound)
+    used = {name: bound[name] for name in list_parameters(tree)}
+    return CheckedQuery(statement, plan, tree, used)

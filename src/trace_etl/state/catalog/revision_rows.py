@@ -16,13 +16,14 @@ INSERT INTO job_revisions (
     job_id, definition_hash, generation_hash, definition, activation, runtime, operator, config,
     source, execution_strategy, update_strategy, unique_key, max_attempts, timeout_seconds,
     heartbeat_timeout_seconds, priority, max_concurrency, max_queue_depth, max_queue_age,
-    bootstrap, secrets, udf)
+    bootstrap, secrets, udf, retry, partition_by)
 SELECT * FROM jsonb_to_recordset(%(rows)s) AS r (
     job_id uuid, definition_hash text, generation_hash text, definition jsonb, activation text,
     runtime text, operator text, config jsonb, source jsonb, execution_strategy text,
     update_strategy text, unique_key text[], max_attempts integer, timeout_seconds integer,
     heartbeat_timeout_seconds integer, priority text, max_concurrency integer,
-    max_queue_depth integer, max_queue_age integer, bootstrap jsonb, secrets text[], udf jsonb)
+    max_queue_depth integer, max_queue_age integer, bootstrap jsonb, secrets text[], udf jsonb,
+    retry jsonb, partition_by text)
 ON CONFLICT ON CONSTRAINT job_revisions_definition DO NOTHING
 RETURNING job_id
 """
@@ -63,10 +64,16 @@ def _revision_columns(job: Job) -> dict[str, Any]:
 
 
 _INSERT_INPUTS = """
-INSERT INTO job_inputs (revision_id, input_index, name, dataset_uuid, dataset_version, where_map)
-SELECT * FROM jsonb_to_recordset(%(rows)s) AS r (
-    revision_id uuid, input_index integer, name text, dataset_uuid uuid, dataset_version uuid,
-    where_map jsonb)
+INSERT INTO job_inputs (revision_id, input_index, name, dataset_uuid, dataset_version, where_map,
+                        time_column, reads, trigger_index)
+SELECT r.revision_id, r.input_index, r.name, r.dataset_uuid, r.dataset_version, r.where_map,
+       r.time_column, r.reads,
+       CASE WHEN r.starts THEN min(r.input_index) FILTER (WHERE r.starts) OVER (
+           PARTITION BY r.revision_id, coalesce(d.job_id, d.dataset_uuid)) END
+  FROM jsonb_to_recordset(%(rows)s) AS r (
+       revision_id uuid, input_index integer, name text, dataset_uuid uuid, dataset_version uuid,
+       where_map jsonb, time_column text, reads boolean, starts boolean)
+  JOIN datasets d USING (dataset_uuid)
 """
 
 
@@ -96,6 +103,9 @@ async def insert_inputs(
                     "dataset_uuid": str(dataset),
                     "dataset_version": str(versions[dataset]) if is_inside_dag else None,
                     "where_map": item.where or None,
+                    "time_column": item.time,
+                    "reads": item.reads,
+                    "starts": item.starts,
                 }
             )
     await conn.execute(_INSERT_INPUTS, {"rows": Jsonb(rows)})

@@ -18,6 +18,8 @@ class RevisionInput:
     where: dict[str, Any] | None
     dataset_version: UUID | None
     """The generation that an edge inside the DAG reads. None reads the current generation."""
+    time_column: str | None = None
+    """The time of a row, in a job with time partitions."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Revision:
     update_strategy: str
     execution_strategy: str
     unique_key: list[str]
+    partition_by: str | None
     inputs: tuple[RevisionInput, ...]
     outputs: tuple[RevisionOutput, ...]
 
@@ -75,13 +78,13 @@ async def find_producers(conn: Conn, versions: list[UUID]) -> dict[UUID, Produce
 
 _REVISION = """
 SELECT g.org_id, g.name, j.name, r.operator, r.config, r.update_strategy,
-       r.execution_strategy, r.unique_key
+       r.execution_strategy, r.unique_key, r.partition_by
   FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
  WHERE r.revision_id = %(revision_id)s
 """
 _INPUTS = """
-SELECT input_index, name, dataset_uuid, where_map, dataset_version FROM job_inputs
- WHERE revision_id = %(revision_id)s ORDER BY input_index
+SELECT input_index, name, dataset_uuid, where_map, dataset_version, time_column FROM job_inputs
+ WHERE revision_id = %(revision_id)s AND reads ORDER BY input_index
 """
 _OUTPUTS = """
 SELECT o.output_index, o.name, o.dataset_uuid, o.dataset_version, v.columns

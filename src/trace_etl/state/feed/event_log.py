@@ -67,6 +67,7 @@ class TriggerFilter(JobNameFilter):
 _TRIGGERS = """
 SELECT e.event_id, g.name AS dag, j.name AS job, r.source ->> 'kind' AS source_kind,
        e.partition_key, e.range_start AS start, e.range_end AS end, e.cursor_value AS cursor,
+       (e.parameters ->> 'scheduled_time')::timestamptz AS scheduled_time,
        e.accepted_at AS triggered_at, e.routed_at
   FROM jobs j JOIN dags g USING (dag_id)
   JOIN tasks t ON t.job_id = j.job_id

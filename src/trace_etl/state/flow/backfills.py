@@ -29,6 +29,8 @@ class BackfillTarget:
     activation: str
     operator: str
     update_strategy: str
+    makes_whole: bool
+    """Whether its partitions are made from everything upstream: a whole dataset, or days."""
     generation_hash: str
     output_version: UUID | None
     dataset_uuid: UUID | None
@@ -50,6 +52,7 @@ class BackfillTarget:
 
 _LIST_TARGETS = """
 SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
+       r.execution_strategy = 'WholeDataset' OR r.partition_by IS NOT NULL AS makes_whole,
        o.dataset_version AS output_version,
        CASE r.activation WHEN 'source' THEN o.dataset_uuid ELSE i.dataset_uuid END AS dataset_uuid,
        CASE r.activation WHEN 'source' THEN o.dataset_version
@@ -59,7 +62,7 @@ SELECT j.job_id, r.activation, r.operator, r.update_strategy, r.generation_hash,
        ur.config AS upstream_config, r.source ->> 'kind' AS source
   FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r ON r.revision_id = j.revision_id
   LEFT JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
-  LEFT JOIN job_inputs i ON i.revision_id = r.revision_id
+  LEFT JOIN job_inputs i ON i.revision_id = r.revision_id AND i.input_index = i.trigger_index
   LEFT JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
   LEFT JOIN LATERAL (SELECT p.job_id, p.output_name FROM dataset_producers p
                       WHERE p.dataset_uuid = d.dataset_uuid ORDER BY p.job_id LIMIT 1) w ON true

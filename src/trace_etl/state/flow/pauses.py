@@ -1,5 +1,6 @@
 """Pause and resume jobs for users, and list all pauses."""
 
+from typing import LiteralString
 from uuid import UUID
 
 from trace_etl.api.user.pressure import PauseItem
@@ -12,6 +13,14 @@ from trace_etl.state.flow import pressure
 _FIND_JOBS = """
 SELECT j.job_id, j.name FROM jobs j JOIN dags g USING (dag_id)
  WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.active
+   AND (%(job)s::text IS NULL OR j.name = %(job)s)
+ ORDER BY j.name
+"""
+# A removed job keeps its pause, and with it the events that wait, until a user ends it.
+_FIND_PAUSED_JOBS = """
+SELECT j.job_id, j.name FROM jobs j JOIN dags g USING (dag_id)
+ WHERE g.org_id = %(org_id)s AND g.name = %(dag)s
+   AND (j.active OR EXISTS (SELECT FROM pauses p WHERE p.job_id = j.job_id))
    AND (%(job)s::text IS NULL OR j.name = %(job)s)
  ORDER BY j.name
 """
@@ -51,7 +60,7 @@ async def pause(
 ) -> list[str]:
     """Pause a job, or every job of a DAG, until a user resumes it. Raises NotFound."""
     await pressure.lock(conn)
-    names = await _find_jobs(conn, org_id, dag, job)
+    names = await _find_jobs(conn, _FIND_JOBS, org_id, dag, job)
     job_ids = list(names)
     values = {"job_ids": job_ids, "by": by, "reason": reason, "tier": tier}
     await conn.execute(_PAUSE, values)
@@ -64,7 +73,7 @@ async def pause(
 async def resume(conn: Conn, org_id: UUID, dag: str, job: str | None) -> list[str]:
     """Delete users' pauses of a job or a DAG. Returns the names of the jobs. Raises NotFound."""
     await pressure.lock(conn)
-    names = await _find_jobs(conn, org_id, dag, job)
+    names = await _find_jobs(conn, _FIND_PAUSED_JOBS, org_id, dag, job)
     cursor = await conn.execute(_RESUME, {"job_ids": list(names)})
     resumed = [row[0] for row in await cursor.fetchall()]
     if job is None:
@@ -83,9 +92,11 @@ async def pause_added_jobs(conn: Conn, dag_id: UUID, job_ids: list[UUID]) -> Non
     await pressure.apply_pauses(conn, job_ids)
 
 
-async def _find_jobs(conn: Conn, org_id: UUID, dag: str, job: str | None) -> dict[UUID, str]:
+async def _find_jobs(
+    conn: Conn, query: LiteralString, org_id: UUID, dag: str, job: str | None
+) -> dict[UUID, str]:
     values = {"org_id": org_id, "dag": dag, "job": job}
-    names = {row[0]: row[1] for row in await (await conn.execute(_FIND_JOBS, values)).fetchall()}
+    names = {row[0]: row[1] for row in await (await conn.execute(query, values)).fetchall()}
     if not names:
         description = f"job {job!r} in a deployed DAG {dag!r}" if job else f"deployed DAG {dag!r}"
         raise NotFound(f"no {description}; `trace dags` lists them")

@@ -30,6 +30,7 @@ class _CommittingTask:
     org_id: UUID
     partition_key: str | None
     span: Range | None
+    is_refresh: bool
     follows: bool
     """The task reads up to a cursor, not a fixed range of blocks."""
     missed_invalidation: bool
@@ -84,6 +85,8 @@ async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> l
         await _invalidate_rewritten(conn, fence, task.org_id, moved)
         if task.missed_invalidation:
             await conn.execute(_RUN_AGAIN, {"task_id": fence.task_id})
+    if task.is_refresh:
+        await conn.execute(_REFRESH_AGAIN, {"task_id": fence.task_id})
     return visible
 
 
@@ -142,7 +145,8 @@ def _require_inside(task: _CommittingTask, item: NewPartition) -> None:
 # Partitions are locked in one order, so that two completions cannot deadlock.
 _LOCK_EXISTING = """
 WITH task AS (
-    SELECT t.org_id, t.partition_key, t.range_start, t.range_end, t.pinned_snapshot, i.made_xid,
+    SELECT t.org_id, t.partition_key, t.range_start, t.range_end, t.is_refresh, t.pinned_snapshot,
+           i.made_xid,
            t.cursor_value IS NOT NULL AND t.invalidation_id IS NULL AS follows,
            missed_invalidation(t) AS missed_invalidation,
            (SELECT operator = ANY(%(keepers)s::text[]) FROM job_revisions r
@@ -170,8 +174,8 @@ WITH task AS (
      ORDER BY p.dataset_version, p.partition_key
        FOR UPDATE OF p
 )
-SELECT task.org_id, task.partition_key, task.range_start, task.range_end, task.follows,
-       task.missed_invalidation, task.keeps_rows,
+SELECT task.org_id, task.partition_key, task.range_start, task.range_end, task.is_refresh,
+       task.follows,       task.missed_invalidation, task.keeps_rows,
        e.place, e.partition_key, e.range_start, e.range_end, e.is_newer, e.is_cured
   FROM task LEFT JOIN existing e ON true
 """
@@ -193,10 +197,9 @@ async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _
             partition = ExistingPartition(key, make_range(start, end), is_newer, is_cured)
             existing[int(position) - 1].append(partition)
     # The completion has locked its task.
-    org_id, key, start, end, follows, missed, keeps_rows, *_ = rows[0]
-    return _CommittingTask(
-        org_id, key, make_range(start, end), follows, missed, keeps_rows, existing
-    )
+    org_id, key, start, end, is_refresh, follows, missed, keeps_rows, *_ = rows[0]
+    span = make_range(start, end)
+    return _CommittingTask(org_id, key, span, is_refresh, follows, missed, keeps_rows, existing)
 
 
 _DELETE_COVERED = """
@@ -217,6 +220,12 @@ SELECT task_id FROM create_tasks(ARRAY(
                     dataset_version, partition_key, range_start, range_end, cursor_value,
                     invalidation_id)
       FROM tasks WHERE task_id = %(task_id)s))
+"""
+
+# The partition was requested again after the attempt pinned its inputs, and no other task answers that.
+_REFRESH_AGAIN = """
+SELECT count(*) FROM enqueue(ARRAY(
+    SELECT wake_entry(task_id, runtime) FROM refresh_again(%(task_id)s)))
 """
 
 # A pointer only moves to an attempt that read its inputs later. The statement compares with the current
@@ -342,14 +351,16 @@ SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.par
        o.dataset_version, o.partition_key, v.dataset_version, p.partition_key,
        p.task_id, p.attempt, p.content_hash, t.task_id, t.attempt
   FROM tasks t
-  JOIN job_inputs i ON i.revision_id = t.revision_id
+  JOIN job_inputs i ON i.revision_id = t.revision_id AND i.reads
   JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
   JOIN dataset_versions v
     ON v.dataset_version = input_generation(i, d, t.dataset_uuid, t.dataset_version)
+ CROSS JOIN LATERAL (SELECT t.is_refresh AND i.time_column IS NOT NULL) AS m (is_mapped)
  CROSS JOIN LATERAL (
        SELECT '*' AS partition_key, NULL::uuid AS task_id, NULL::int AS attempt,
               hash_of_generation(v.dataset_version, t.pinned_snapshot) AS content_hash
-        WHERE t.range_start IS NULL AND NOT reads_one_key(v.dataset_version, t)
+        WHERE t.range_start IS NULL AND NOT m.is_mapped
+          AND NOT reads_one_key(v.dataset_version, t)
         UNION ALL
        SELECT q.partition_key, CASE WHEN s.is_seen THEN q.task_id END,
               CASE WHEN s.is_seen THEN q.attempt END, CASE WHEN s.is_seen THEN q.content_hash END
@@ -360,8 +371,20 @@ SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.par
           AND overlaps_blocks(q, v.generation_no, t.range_start, t.range_end)
         UNION ALL
        SELECT q.partition_key, q.task_id, q.attempt, q.content_hash FROM partitions q
-        WHERE t.range_start IS NULL AND q.dataset_version = v.dataset_version
+        WHERE t.range_start IS NULL AND NOT m.is_mapped
+          AND q.dataset_version = v.dataset_version
           AND q.partition_key = t.partition_key AND reads_one_key(v.dataset_version, t)
+        UNION ALL
+       SELECT q.partition_key, CASE WHEN s.is_seen THEN q.task_id END,
+              CASE WHEN s.is_seen THEN q.attempt END, CASE WHEN s.is_seen THEN q.content_hash END
+         FROM job_revisions own
+         JOIN time_keys k ON k.job_id = own.job_id AND k.generation_hash = own.generation_hash
+          AND k.input_version = v.dataset_version AND k.time_key = t.partition_key
+         JOIN partitions q ON q.dataset_version = k.input_version
+          AND q.partition_key = k.input_key
+        CROSS JOIN LATERAL (
+              SELECT pg_visible_in_snapshot(q.commit_xid, t.pinned_snapshot)) AS s (is_seen)
+        WHERE m.is_mapped AND own.revision_id = t.revision_id
  ) p
  CROSS JOIN unnest(%(versions)s::uuid[], %(keys)s::text[]) AS o (dataset_version, partition_key)
  WHERE t.task_id = %(task_id)s

@@ -15,24 +15,33 @@ WITH consumer AS (
      WHERE NOT is_inside_dag AND dataset_uuid = ANY(%(dataset_uuids)s)
 ), wanted AS (
     SELECT DISTINCT ON (c.revision_id, c.dataset_version, s.scope_key) c.*, s.*,
-           concat_ws(':', c.dataset_uuid, c.dataset_version, c.generation_hash, s.scope_key) AS key
+           concat_ws(':', c.dataset_uuid, c.dataset_version, c.generation_hash, s.scope_key) AS key,
+           c.execution_strategy = 'WholeDataset' AS is_whole
       FROM consumer c
      CROSS JOIN LATERAL generation_scopes(
            c.dataset_version, c.execution_strategy, %(only_recent)s) s
      ORDER BY c.revision_id, c.dataset_version, s.scope_key
-), created AS (
-    SELECT task_id, runtime FROM insert_tasks(ARRAY(
-           SELECT new_task(w.org_id, w.job_id, w.revision_id, w.runtime, true,
+), task AS (
+    SELECT w.is_whole AND w.reads AS is_refresh, with_parameters(
+                  new_task(w.org_id, w.job_id, w.revision_id, w.runtime, true,
                            CASE WHEN done.started_at < w.changed_at
                                 THEN concat(w.key, ':',
                                             (extract(epoch FROM w.changed_at) * 1000000)::bigint)
                                 ELSE w.key END,
                            w.max_attempts, w.max_concurrency, w.timeout_seconds,
                            w.heartbeat_timeout_seconds, w.dataset_uuid, w.dataset_version,
-                           w.partition_key, w.range_start, w.range_end, w.cursor_value)
-             FROM wanted w LEFT JOIN tasks done ON done.job_id = w.job_id
-              AND done.dedupe_key = w.key AND done.status = 'Completed'
-            ORDER BY w.range_start, w.partition_key))
+                           CASE WHEN w.is_whole THEN 'all' ELSE w.partition_key END,
+                           CASE WHEN NOT w.is_whole THEN w.range_start END,
+                           CASE WHEN NOT w.is_whole THEN w.range_end END,
+                           CASE WHEN NOT w.is_whole THEN w.cursor_value END), w.parameters) AS task
+      FROM wanted w LEFT JOIN tasks done ON done.job_id = w.job_id
+       AND done.dedupe_key = w.key AND done.status = 'Completed'
+     ORDER BY w.range_start, w.partition_key
+), created AS (
+    SELECT task_id, runtime FROM insert_tasks(ARRAY(SELECT task FROM task WHERE NOT is_refresh))
+     UNION ALL
+    SELECT task_id, runtime
+      FROM request_refreshes(ARRAY(SELECT task FROM task WHERE is_refresh))
 )
 SELECT count(*) FROM enqueue(ARRAY(
     SELECT wake_entry(task_id, runtime, make_interval(
@@ -65,20 +74,33 @@ async def backfill_readers(
 _EMIT_AGAIN = """
 WITH emitted AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
-                        range_start, range_end, cursor_value, producer_task_id, attempt)
+                        range_start, range_end, cursor_value, producer_task_id, attempt, parameters)
     SELECT e.org_id, fresh.dataset_uuid, fresh.dataset_version, e.scope_key, e.partition_key,
-           e.range_start, e.range_end, e.cursor_value, e.producer_task_id, e.attempt
+           e.range_start, e.range_end, e.cursor_value, e.producer_task_id, e.attempt, e.parameters
       FROM jobs j JOIN job_revisions r ON r.revision_id = j.building_revision_id
       JOIN job_outputs fresh ON fresh.revision_id = j.building_revision_id
        AND fresh.output_index = 0
       JOIN job_outputs old ON old.revision_id = j.revision_id AND old.output_index = 0
       JOIN events e ON e.dataset_version = old.dataset_version
      WHERE j.dag_id = %(dag_id)s AND r.activation = 'source'
-       AND r.source ->> 'kind' <> 'always_on'
+       AND r.source ->> 'kind' <> 'always_on' AND NOT is_past_tick(e)
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
+    RETURNING event_id, producer_task_id, dataset_uuid, scope_key
+), held AS (
+    -- The copy of an event that waits until its source resumes waits too.
+    INSERT INTO deferred_events (event_id, job_id, bulk)
+    SELECT n.event_id, d.job_id, d.bulk
+      FROM emitted n
+      JOIN events e ON e.producer_task_id = n.producer_task_id AND e.dataset_uuid = n.dataset_uuid
+       AND e.scope_key = n.scope_key
+      JOIN deferred_events d ON d.event_id = e.event_id
+      JOIN tasks t ON t.task_id = e.producer_task_id AND t.job_id = d.job_id
+    ON CONFLICT DO NOTHING
     RETURNING event_id
 )
-SELECT count(*) FROM enqueue(ARRAY(SELECT outbox_entry('route_event', event_id) FROM emitted))
+SELECT count(*) FROM enqueue(ARRAY(
+    SELECT outbox_entry('route_event', event_id) FROM emitted
+     WHERE event_id NOT IN (SELECT event_id FROM held)))
 """
 
 

@@ -5,7 +5,10 @@ from uuid import UUID
 from trace_etl.state.db.pool import Conn
 
 _UNCOVERED = """
-SELECT count(*), pg_current_snapshot()::text FROM rollout_coverage
+SELECT count(*) + (SELECT count(*) FROM refreshing_dags JOIN rollouts r USING (dag_id)
+                    WHERE r.rollout_id = %(rollout_id)s),
+       pg_current_snapshot()::text
+  FROM rollout_coverage
  WHERE rollout_id = %(rollout_id)s
    AND (NOT isempty(missing_ranges) OR missing_keys <> '{}'
         OR (old_cursor IS NOT NULL AND coalesce(new_cursor < old_cursor, true)))

@@ -1,38 +1,14 @@
-"""Emit events of triggered sources, and route events to the jobs that read their dataset."""
+"""Route events to the jobs that read their dataset."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from trace_etl.model.errors import Conflict, Fault, Invalid, NotFound
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.routing.outbox import LeasedRow
-from trace_etl.state.tasks import retries
 
-_LAST_SECOND = 253_402_300_799  # the end of the year 9999
-
-_FIND_SOURCE = """
-SELECT j.job_id, j.revision_id, r.activation, r.source ->> 'kind', o.dataset_uuid,
-       o.dataset_version, j.active, r.priority = 'bulk', j.paused_by, j.bulk_paused_by
-  FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r USING (revision_id)
-  JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
- WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s
-"""
-
-_TRIGGER = """
-SELECT event_id FROM emit_source_events(
-    ARRAY[finished_task(
-        %(org_id)s, %(job_id)s, %(revision_id)s, %(bulk)s, %(dedupe_key)s, %(dataset_uuid)s,
-        %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s)],
-    %(paused)s)
-"""
-_FIND_LAST_EVENT = """
-SELECT event_id FROM events
- WHERE dataset_version = %(dataset_version)s AND range_start <= %(end)s AND range_end >= %(start)s
- ORDER BY accepted_at DESC LIMIT 1
-"""
 # Waits for other triggers and splits of this dataset version, so that two of them never emit the same blocks.
 _LOCK_VERSION = "SELECT pg_advisory_xact_lock(hashtextextended(%(dataset_version)s::text, 0))"
 _FIND_NEW_RANGES = """
@@ -56,86 +32,16 @@ async def find_new_ranges(conn: Conn, dataset_version: UUID, span: Range) -> lis
     return [Range(start, end) for start, end in rows]
 
 
-@dataclass(frozen=True)
-class TriggerResult:
-    """The events of a trigger."""
-
-    event_id: UUID
-    """The first new event, or the newest one if all blocks were triggered before."""
-    ranges: list[Range]
-    """The blocks of the range that were not triggered before: one new event each."""
-    retried: int
-    """Failed tasks of blocks that were triggered before. They are retried."""
-    deferred_by: str | None
-    """The user or queue that paused the source. The events are routed when the source resumes."""
-
-
-async def trigger(
-    conn: Conn,
-    org_id: UUID,
-    dag: str,
-    job: str,
-    span: Range,
-    *,
-    bulk: bool = False,
-    kinds: Sequence[str] = ("manual", "cron"),
-) -> TriggerResult:
-    """Emit the events of a source for a range: one for each part that was not triggered before.
-
-    Failed tasks of the other parts are retried. Raises NotFound, Conflict.
-    """
-    row = await (
-        await conn.execute(_FIND_SOURCE, {"org_id": org_id, "dag": dag, "job": job})
-    ).fetchone()
-    if row is None or not row[6]:
-        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
-    job_id, revision_id, activation, kind, dataset_uuid, dataset_version, _, is_bulk = row[:8]
-    if activation != "source" or kind not in kinds:
-        raise Conflict(f"job {job!r} cannot be triggered: it is not a {' or '.join(kinds)} source")
-    if kind == "cron" and span.end > _LAST_SECOND:
-        message = f"a tick is a time in seconds since 1970, at most {_LAST_SECOND}, not {span.end}"
-        raise Invalid([Fault("start" if span.start > _LAST_SECOND else "end", message)])
-    deferred_by = row[8] or (row[9] if bulk or is_bulk else None)
-    values = {
-        "org_id": org_id,
-        "job_id": job_id,
-        "revision_id": revision_id,
-        "bulk": bulk or is_bulk,
-        "paused": deferred_by is not None,
-        "dataset_uuid": dataset_uuid,
-        "dataset_version": dataset_version,
-    }
-    new = await find_new_ranges(conn, dataset_version, span)
-    emitted = {piece: await _emit_event(conn, values, piece) for piece in new}
-    event_ids = [event_id for event_id in emitted.values() if event_id]
-    retried = 0 if new == [span] else await retries.retry_downstream(conn, job_id, span)
-    event_id = event_ids[0] if event_ids else await _find_last_event(conn, values, span)
-    created = [piece for piece, event_id in emitted.items() if event_id]
-    return TriggerResult(event_id, created, retried, deferred_by)
-
-
-async def _emit_event(conn: Conn, source: Mapping[str, object], span: Range) -> UUID | None:
-    """Emit the event of a range. Returns None if retention deleted the event of an earlier trigger."""
-    key = f"trigger:{source['dataset_version']}:{span.key}"
-    scope = {"partition_key": span.key, "start": span.start, "end": span.end}
-    row = await (await conn.execute(_TRIGGER, {**source, **scope, "dedupe_key": key})).fetchone()
-    return row[0] if row else None
-
-
-async def _find_last_event(conn: Conn, source: Mapping[str, object], span: Range) -> UUID:
-    values = {**source, "start": span.start, "end": span.end}
-    row = await (await conn.execute(_FIND_LAST_EVENT, values)).fetchone()
-    if row is None:
-        raise NotFound(f"{span.key} was triggered before, but its event has been deleted")
-    return row[0]
-
-
 # Creates one task per consumer and scope, with its wake-up, in one statement. Routing an event again
 # creates nothing, because its tasks exist.
 #
 # An edge inside a DAG reads one generation, an edge across DAGs the current one. So an upstream
 # generation that a deploy does not change triggers both the live revision and the one being built. A
 # generation that is being built triggers only the revision being built. A retired generation triggers none.
+#
+# The outputs of one task are committed together, so their events start one task: the task of the first input
+# from that producer. A job over whole datasets is refreshed instead of getting a task per scope, unless the
+# event is a trigger, such as a tick: each of these has its task.
 #
 # The event of a paused job is deferred: the job gets its tasks when it resumes. If the producer is a bulk
 # task of a job with normal priority (a backfill, a rebuild), the tasks downstream are bulk too.
@@ -151,11 +57,17 @@ WITH event AS (
     RETURNING e.*, d.dataset_version AS current_version
 ), wanted AS (
     SELECT DISTINCT ON (c.revision_id, e.event_id)
-           e.event_id, e.org_id, c.job_id, c.revision_id, c.runtime, w.bulk, e.dataset_uuid,
-           concat_ws(':', e.dataset_uuid, e.dataset_version, c.generation_hash, e.scope_key) AS dedupe_key,
-           e.dataset_version, e.partition_key, e.range_start, e.range_end, e.cursor_value,
-           c.max_attempts, c.max_concurrency, c.timeout_seconds, c.heartbeat_timeout_seconds,
-           is_paused(c.job, w.bulk) AS is_paused
+           e.event_id, is_paused(c.job, w.bulk) AS is_paused, w.bulk, c.job_id,
+           c.is_whole AND c.reads AS is_refresh,
+           with_parameters(new_task(
+               e.org_id, c.job_id, c.revision_id, c.runtime, w.bulk,
+               concat_ws(':', c.trigger_dataset, c.trigger_version, c.generation_hash, e.scope_key),
+               c.max_attempts, c.max_concurrency, c.timeout_seconds, c.heartbeat_timeout_seconds,
+               c.trigger_dataset, c.trigger_version,
+               CASE WHEN c.is_whole THEN 'all' ELSE e.partition_key END,
+               CASE WHEN NOT c.is_whole THEN e.range_start END,
+               CASE WHEN NOT c.is_whole THEN e.range_end END,
+               CASE WHEN NOT c.is_whole THEN e.cursor_value END), e.parameters) AS task
       FROM event e
       JOIN reactive_inputs c ON c.dataset_uuid = e.dataset_uuid AND c.org_id = e.org_id
        AND coalesce(c.dataset_version, e.current_version) = e.dataset_version
@@ -167,11 +79,10 @@ WITH event AS (
     SELECT event_id, job_id, bulk FROM wanted WHERE is_paused ON CONFLICT DO NOTHING
 ), created AS (
     SELECT task_id, runtime, bulk, job_id FROM insert_tasks(ARRAY(
-           SELECT new_task(
-                      org_id, job_id, revision_id, runtime, bulk, dedupe_key, max_attempts,
-                      max_concurrency, timeout_seconds, heartbeat_timeout_seconds, dataset_uuid,
-                      dataset_version, partition_key, range_start, range_end, cursor_value)
-             FROM wanted WHERE NOT is_paused))
+           SELECT task FROM wanted WHERE NOT is_paused AND NOT is_refresh))
+     UNION ALL
+    SELECT task_id, runtime, bulk, job_id FROM request_refreshes(ARRAY(
+           SELECT task FROM wanted WHERE NOT is_paused AND is_refresh))
 ), woken AS (
     SELECT outbox_id, kind, target, subject FROM enqueue(ARRAY(
            SELECT CASE runtime WHEN 'dispatcher' THEN wake_entry(task_id, runtime)

@@ -43,7 +43,7 @@ WITH edge AS MATERIALIZED (
       JOIN jobs j ON j.job_id = c.job_id
       LEFT JOIN reconciled_edges m ON m.job_id = c.job_id
        AND m.generation_hash = c.generation_hash AND m.dataset_version = c.dataset_version
-     WHERE NOT is_paused(j, c.bulk)
+     WHERE NOT is_paused(j, c.bulk) AND c.is_first AND c.reads
 ), behind AS MATERIALIZED (
     -- The lateral join probes the index once per edge. A semi join would read every partition.
     SELECT e.* FROM edge e CROSS JOIN LATERAL (
@@ -56,7 +56,10 @@ WITH edge AS MATERIALIZED (
 ), batch AS MATERIALIZED (
     SELECT b.*, p.partition_key, p.range_start, p.range_end, p.commit_xid,
            concat_ws(':', b.dataset_uuid, b.dataset_version, b.generation_hash,
-                     'p:' || p.partition_key) AS dedupe_key
+                     'p:' || p.partition_key) AS dedupe_key,
+           CASE WHEN b.is_whole THEN 'all' ELSE p.partition_key END AS task_key,
+           CASE WHEN NOT b.is_whole THEN p.range_start END AS task_start,
+           CASE WHEN NOT b.is_whole THEN p.range_end END AS task_end
       FROM behind b CROSS JOIN LATERAL (
            SELECT partition_key, range_start, range_end, commit_xid FROM partitions p
             WHERE p.dataset_version = b.dataset_version
@@ -64,12 +67,15 @@ WITH edge AS MATERIALIZED (
               AND p.commit_xid < %(horizon)s::xid8
             ORDER BY p.commit_xid, p.partition_key LIMIT %(limit)s) p
 ), missing AS (
-    SELECT new_task(s.org_id, s.job_id, s.revision_id, s.runtime, s.bulk, s.dedupe_key,
+    SELECT s.is_whole,
+           new_task(s.org_id, s.job_id, s.revision_id, s.runtime, s.bulk, s.dedupe_key,
                     s.max_attempts, s.max_concurrency, s.timeout_seconds,
                     s.heartbeat_timeout_seconds, s.dataset_uuid, s.dataset_version,
-                    s.partition_key, s.range_start, s.range_end) AS task
+                    s.task_key, s.task_start, s.task_end) AS task
       FROM batch s
-     WHERE NOT EXISTS (SELECT FROM tasks t
+     WHERE (NOT s.is_whole OR NOT is_refreshed(s.job_id, s.revision_id, s.generation_hash, 'all',
+                                               s.commit_xid))
+       AND NOT EXISTS (SELECT FROM tasks t
                         WHERE t.job_id = s.job_id AND t.dedupe_key = s.dedupe_key)
        AND NOT EXISTS (
            SELECT FROM events e
@@ -93,9 +99,13 @@ WITH edge AS MATERIALIZED (
      ORDER BY job_id, generation_hash, dataset_version, commit_xid DESC, partition_key DESC
     ON CONFLICT (job_id, generation_hash, dataset_version) DO UPDATE
        SET commit_xid = EXCLUDED.commit_xid, partition_key = EXCLUDED.partition_key
+), refreshed AS (
+    SELECT task_id, runtime FROM request_refreshes(ARRAY(SELECT task FROM missing WHERE is_whole))
 )
 SELECT (SELECT count(*) FROM batch),
-       (SELECT count(*) FROM create_tasks(ARRAY(SELECT task FROM missing)))
+       (SELECT count(*) FROM create_tasks(ARRAY(SELECT task FROM missing WHERE NOT is_whole)))
+       + (SELECT count(*) FROM enqueue(ARRAY(
+              SELECT wake_entry(task_id, runtime) FROM refreshed)))
 """
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
+
 from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.policy.webhook_scope import WebhookScope
 from trace_etl.state.db.pool import Conn
@@ -45,9 +47,10 @@ async def find_source(conn: Conn, org: str, dag: str, job: str) -> WebhookSource
 # The finished task keeps the hash of the body, to recognise a repeated delivery.
 _DELIVER = """
 SELECT event_id FROM emit_source_events(
-    ARRAY[finished_task(
+    ARRAY[with_parameters(finished_task(
         %(org_id)s, %(job_id)s, %(revision_id)s, %(bulk)s, %(dedupe_key)s, %(dataset_uuid)s,
-        %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s, %(cursor)s, %(body_hash)s)],
+        %(dataset_version)s, %(partition_key)s, %(start)s, %(end)s, %(cursor)s, %(body_hash)s),
+        %(parameters)s)],
     %(paused)s)
 """
 _DELIVERED = """
@@ -58,7 +61,12 @@ SELECT e.event_id, t.completion_hash
 
 
 async def deliver(
-    conn: Conn, source: WebhookSource, delivery_id: str, scope: WebhookScope, body_hash: bytes
+    conn: Conn,
+    source: WebhookSource,
+    delivery_id: str,
+    scope: WebhookScope,
+    body_hash: bytes,
+    payload: object,
 ) -> tuple[UUID, bool]:
     """Record a delivery. Returns its event and whether it is new.
 
@@ -73,11 +81,12 @@ async def deliver(
         "dedupe_key": f"webhook:{delivery_id}",
         "dataset_uuid": source.dataset_uuid,
         "dataset_version": source.dataset_version,
-        "partition_key": scope.span.key if scope.span else None,
+        "partition_key": scope.partition_key(delivery_id),
         "start": scope.span.start if scope.span else None,
         "end": scope.span.end if scope.span else None,
         "cursor": scope.cursor,
         "body_hash": body_hash,
+        "parameters": Jsonb({"payload": payload}),
     }
     created = await (await conn.execute(_DELIVER, values)).fetchone()
     if created is not None:

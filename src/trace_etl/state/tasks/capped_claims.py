@@ -44,7 +44,9 @@ RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.r
        t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
        t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
        (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
-                                                t.range_start, t.range_end, t.partition_key))::text AS pins
+                                                t.range_start, t.range_end, t.partition_key,
+                                                t.is_refresh))::text AS pins,
+       t.parameters::text, t.is_refresh
 """
 
 

@@ -39,6 +39,10 @@ class ClaimedTask(NamedTuple):
     invalidation_id: UUID | None
     pins: str | None
     """JSON; for each input: index, dataset version, published name, partitions (key, first, last, storage)."""
+    parameters: str | None
+    """JSON; what the event that started the task passes to it: `scheduled_time`, `payload`."""
+    is_refresh: bool
+    """Whether the task makes its partition from everything that its inputs hold."""
 
 
 # The statement that starts a task also pins its input partitions.
@@ -61,7 +65,9 @@ RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.r
        t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
        t.range_start, t.range_end, t.cursor_value, t.invalidation_id,
        (SELECT json_agg(pin) FROM pinned_inputs(t.revision_id, t.dataset_uuid, t.dataset_version,
-                                                t.range_start, t.range_end, t.partition_key))::text AS pins
+                                                t.range_start, t.range_end, t.partition_key,
+                                                t.is_refresh))::text AS pins,
+       t.parameters::text, t.is_refresh
 """
 
 
@@ -116,7 +122,7 @@ async def claim_states(conn: Conn, task_ids: list[UUID]) -> dict[UUID, ClaimStat
 _FIND_CLAIMED = """
 SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, timeout_seconds,
        lease_seconds, dataset_uuid, dataset_version, partition_key, range_start, range_end,
-       cursor_value, invalidation_id, pins
+       cursor_value, invalidation_id, pins, parameters::text, is_refresh
   FROM claimed_tasks WHERE lease_token = %(lease_token)s::uuid AND task_id = %(task_id)s::uuid
 """
 
@@ -130,7 +136,7 @@ async def find_claimed(conn: Conn, request: ClaimRequest) -> list[ClaimedTask]:
 _FIND_RUNNING = """
 SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, timeout_seconds,
        lease_seconds, dataset_uuid, dataset_version, partition_key, range_start, range_end,
-       cursor_value, invalidation_id, pins
+       cursor_value, invalidation_id, pins, parameters::text, is_refresh
   FROM claimed_tasks WHERE status = 'Running' AND lease_token = ANY(%(lease_tokens)s::uuid[])
 """
 
@@ -144,7 +150,7 @@ async def find_running(conn: Conn, lease_tokens: list[UUID]) -> list[ClaimedTask
 _GET = """
 SELECT task_id, attempt, lease_token, lease_expires_at, org_id, revision_id, timeout_seconds,
        lease_seconds, dataset_uuid, dataset_version, partition_key, range_start, range_end,
-       cursor_value, invalidation_id, pins
+       cursor_value, invalidation_id, pins, parameters::text, is_refresh
   FROM claimed_tasks WHERE task_id = %(task_id)s::uuid
 """
 

@@ -36,6 +36,8 @@ class Completion(NamedTuple):
     """Delay before the next attempt, if one is left. None makes the failure final."""
     is_premature: bool = False
     """Whether the attempt could not begin yet and does not count."""
+    is_unreachable: bool = False
+    """Whether the attempt failed because an endpoint did not answer."""
     events: Sequence[NewEvent] = ()
     outputs: Sequence[dict[str, Any]] = ()
     """The outputs that the attempt reported, for people who look at its task."""
@@ -87,16 +89,19 @@ WITH done AS (
                          ELSE w.status END,
            completion_hash = decode(w.content_hash, 'hex'), cause = NULL,
            error_code = w.error_code, error_message = w.error_message,
-           max_attempts = t.max_attempts + w.uncounted,
+           unreachable_since = CASE WHEN w.is_unreachable
+                                    THEN coalesce(t.unreachable_since, t.started_at) END,
+           max_attempts = t.max_attempts + w.uncounted
+                          + waits_for_endpoint(t, w.is_unreachable)::integer,
            (finished_at, retry_at) = (
                SELECT CASE WHEN due IS NULL THEN now() END, due
-                 FROM (SELECT next_attempt_at(t.attempt, t.max_attempts + w.uncounted,
-                                              t.cancel_requested,
-                                              make_interval(secs => w.retry_seconds)) AS due) next)
+                 FROM (SELECT next_attempt_of(t, w.uncounted,
+                                              make_interval(secs => w.retry_seconds),
+                                              w.is_unreachable) AS due) next)
       FROM json_to_recordset(%(completions)s::json) AS w (
            task_id uuid, attempt int, lease_token uuid, status text, content_hash text,
            error_code text, error_message text, retry_seconds float8, outputs jsonb,
-           uncounted int)
+           uncounted int, is_unreachable boolean)
      WHERE t.task_id = w.task_id AND t.attempt = w.attempt AND t.lease_token = w.lease_token
        AND w.status || '' = w.status
        AND (t.status || '' = 'Running'
@@ -205,6 +210,7 @@ def _completion_row(c: Completion) -> dict[str, Any]:
         "retry_seconds": c.retry_after.total_seconds() if c.retry_after else None,
         "uncounted": int(c.is_premature),
         **({"outputs": c.outputs} if c.outputs else {}),
+        "is_unreachable": c.is_unreachable and c.retry_after is not None,
     }
 
 

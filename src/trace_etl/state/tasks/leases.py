@@ -166,8 +166,8 @@ WITH ended AS (
            cause = %(cause)s, error_code = %(cause)s, error_message = %(error_message)s,
            (finished_at, retry_at) = (
                SELECT CASE WHEN due IS NULL THEN now() END, due
-                 FROM (SELECT next_attempt_at(attempt, max_attempts, cancel_requested,
-                                              %(retry_after)s::interval) AS due) next)
+                 FROM (SELECT next_attempt_of(tasks, 0, %(retry_after)s::interval, false)
+                           AS due) next)
      WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND status = 'Running'
     RETURNING task_id, attempt, worker_id, started_at, status, job_id, max_concurrency
 ), history AS (

@@ -69,11 +69,26 @@ SELECT t.task_id
 """
 
 
-async def retry_downstream(conn: Conn, job_id: UUID, span: Range) -> int:
+async def retry_downstream(conn: Conn, job_id: UUID, span: Range) -> list[UUID]:
     """Retry permanently failed tasks of a source's consumers, direct and indirect, in a range.
 
-    Returns the number of tasks.
+    Returns the tasks.
     """
     values = {"job_id": job_id, "start": span.start, "end": span.end}
     rows = await (await conn.execute(_FIND_DOWNSTREAM, values)).fetchall()
-    return len(await retry(conn, [row[0] for row in rows]))
+    return sorted(await retry(conn, [row[0] for row in rows]))
+
+
+_FIND_CAUSED = """
+SELECT t.task_id
+  FROM caused_work(%(dag_id)s, ARRAY[%(event_id)s::uuid], '{}') w JOIN tasks t USING (task_id)
+ WHERE t.status = 'Failed' AND t.retry_at IS NULL
+   AND NOT EXISTS (SELECT FROM unwanted_tasks u WHERE u.task_id = t.task_id)
+"""
+
+
+async def retry_caused(conn: Conn, dag_id: UUID, event_id: UUID) -> list[UUID]:
+    """Retry permanently failed tasks that an event caused in its DAG. Returns the tasks."""
+    values = {"dag_id": dag_id, "event_id": event_id}
+    rows = await (await conn.execute(_FIND_CAUSED, values)).fetchall()
+    return sorted(await retry(conn, [row[0] for row in rows]))

@@ -7,15 +7,20 @@ from uuid import UUID
 from fastapi import APIRouter, Depends
 
 from trace_etl.api.user.events import EventItem, EventList
-from trace_etl.api.user.triggers import TriggerList, TriggerReply, TriggerRequest
+from trace_etl.api.user.triggers import (
+    CausedWork,
+    ProgressRequest,
+    TriggerList,
+    TriggerReply,
+    TriggerRequest,
+)
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
-from trace_etl.model.errors import Forbidden
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.feed import event_log
 from trace_etl.state.feed.event_log import EventFilter, TriggerFilter
-from trace_etl.state.routing import events
+from trace_etl.state.routing import caused_work, triggers
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
@@ -47,23 +52,42 @@ async def list_triggers(
 
 @router.post("/triggers")
 async def trigger(body: TriggerRequest, user: CallerDep, ctx: ContextDep) -> TriggerReply:
-    """Emit a source's events for a block range, each block once; retry failed tasks of the range."""
-    span = Range.checked(body.start, body.end)
+    """Emit a source's events for a scope, each block and key once; retry what failed of it before."""
+    span = None
+    if body.start is not None and body.end is not None:
+        span = Range.checked(body.start, body.end)
+    scope = triggers.TriggerScope(
+        span, body.cursor, body.partition_key, body.scheduled_time, body.payload
+    )
     # The scheduler delivers ticks of cron sources and nothing else.
     kinds = ("cron",) if user.is_service else ("manual", "cron")
-    if user.is_service and span.length > 1:
-        raise Forbidden("a service may trigger one tick at a time")
     async with transaction(ctx.pool) as conn:
-        result = await events.trigger(conn, user.org_id, body.dag, body.job, span, kinds=kinds)
+        result = await triggers.trigger(conn, user.org_id, body.dag, body.job, scope, kinds=kinds)
     ctx.wake.outbox.set()
     ctx.wake.retries.set()
     return TriggerReply(
-        event_id=result.event_id,
+        event_id=result.event_ids[0],
         dag=body.dag,
         job=body.job,
-        partition_key=span.key,
-        created=bool(result.ranges),
+        partition_key=result.key,
+        cursor=result.cursor,
+        created=result.created,
         ranges=[piece.key for piece in result.ranges],
-        retried=result.retried,
+        event_ids=result.event_ids,
+        retried=len(result.retried),
+        retried_task_ids=result.retried,
         deferred_by=result.deferred_by,
     )
+
+
+@router.post("/progress")
+async def read_progress(body: ProgressRequest, user: CallerDep, ctx: ContextDep) -> CausedWork:
+    """Count the tasks and events of a DAG that a trigger or a deploy caused."""
+    async with ctx.pool.connection() as conn:
+        if body.rollout_id is not None:
+            return await caused_work.read_initial_progress(
+                conn, user.org_id, body.dag, body.rollout_id
+            )
+        return await caused_work.read_progress(
+            conn, user.org_id, body.dag, body.event_ids, body.task_ids
+        )

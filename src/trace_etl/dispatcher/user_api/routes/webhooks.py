@@ -11,7 +11,7 @@ from trace_etl.api.user.triggers import DeliveryReply
 from trace_etl.dispatcher.user_api.context import ContextDep
 from trace_etl.dispatcher.user_api.webhook_signatures import Signature
 from trace_etl.model.errors import Fault, Invalid, TooLarge
-from trace_etl.policy.webhook_scope import DEFAULT_SCOPE, find_scope
+from trace_etl.policy.webhook_scope import find_scope
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.routing import webhooks
 
@@ -47,7 +47,8 @@ async def deliver(
     assert source is not None  # the signature of an unknown webhook is never valid
     if len(body) > (max_bytes := source.options.get("max_bytes", MAX_BYTES)):
         raise TooLarge(f"the body exceeds the limit of this source, {max_bytes} bytes")
-    scope = find_scope(_parse(body), source.options.get("scope", DEFAULT_SCOPE))
+    payload = _parse(body)
+    scope = find_scope(payload, source.options.get("scope"))
     if not x_trace_delivery.isascii() or not x_trace_delivery.isprintable() or not x_trace_delivery:
         raise Invalid(
             [
@@ -59,13 +60,13 @@ async def deliver(
         )
     async with transaction(ctx.pool) as conn:
         event_id, created = await webhooks.deliver(
-            conn, source, x_trace_delivery, scope, hashlib.sha256(body).digest()
+            conn, source, x_trace_delivery, scope, hashlib.sha256(body).digest(), payload
         )
     ctx.wake.outbox.set()
     return DeliveryReply(
         event_id=event_id,
         delivery_id=x_trace_delivery,
-        partition_key=scope.span.key if scope.span else None,
+        partition_key=scope.partition_key(x_trace_delivery),
         cursor=scope.cursor,
         created=created,
         deferred_by=source.deferred_by,
@@ -83,6 +84,8 @@ async def _read_body(request: Request) -> bytes:
 
 
 def _parse(body: bytes) -> object:
+    if b"\\u0000" in body:
+        raise Invalid([Fault("body", "contains a NUL character (\\u0000), which cannot be stored")])
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

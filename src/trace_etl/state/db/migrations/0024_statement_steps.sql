@@ -29,20 +29,6 @@ SELECT e.org_id, e.event_id, g.name AS dag, j.name AS job, d.output_name AS outp
        SELECT t.job_id FROM tasks t WHERE t.task_id = e.producer_task_id))
   JOIN dags g USING (dag_id) LEFT JOIN publications p ON p.dataset_uuid = d.dataset_uuid;
 
--- --- routing ----------------------------------------------------------------------------------
-
--- Each input of the reactive revisions that are live or being built. `dataset_version` is null if the
--- input reads the current generation. `job` is the row of the job, for `is_paused`.
-CREATE VIEW reactive_inputs AS
-SELECT i.dataset_uuid, i.dataset_version, j.org_id, j.job_id, j AS job, r.revision_id,
-       r.generation_hash, r.runtime, r.max_attempts, r.max_concurrency, r.timeout_seconds,
-       r.heartbeat_timeout_seconds,
-       r.priority = 'bulk' OR r.revision_id = j.building_revision_id IS TRUE AS is_bulk
-  FROM job_inputs i
-  JOIN job_revisions r ON r.revision_id = i.revision_id AND r.activation = 'reactive'
-  JOIN jobs j ON j.job_id = r.job_id AND j.active
-   AND r.revision_id IN (j.revision_id, j.building_revision_id);
-
 -- --- change stream ----------------------------------------------------------------------------
 
 -- The last change of each task, as the stream shows it.

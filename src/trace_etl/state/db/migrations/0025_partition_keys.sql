@@ -66,24 +66,3 @@ RETURNS SETOF rerun_scope LANGUAGE sql STABLE BEGIN ATOMIC
        AND NOT (r.range_start IS NULL AND t.partition_key <> r.partition_key
                 AND reads_one_key(r.dataset_version, t)) IS TRUE;
 END;
-
--- Whether an input of a task became invalid while the task ran, and no other task processes the
--- invalidation. This happens if the routing did not see the task's claim. Reported defects, whose keys
--- begin with `doubt:`, are left out: the rewrite that a defect causes invalidates the input again.
-CREATE OR REPLACE FUNCTION missed_invalidation(t tasks) RETURNS boolean LANGUAGE sql STABLE
-RETURN EXISTS (
-    SELECT FROM job_inputs i
-      JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
-      JOIN invalidations n
-        ON n.dataset_version = input_generation(i, d, t.dataset_uuid, t.dataset_version)
-       AND n.made_xid >= pg_snapshot_xmin(t.pinned_snapshot)
-       AND n.once_key NOT LIKE 'doubt:%' IS NOT FALSE
-     WHERE i.revision_id = t.revision_id
-       AND NOT pg_visible_in_snapshot(n.made_xid, t.pinned_snapshot)
-       AND scopes_overlap(n.range_start, n.range_end, t.range_start, t.range_end)
-       AND NOT (n.range_start IS NULL AND n.partition_key <> t.partition_key
-                AND reads_one_key(n.dataset_version, t)) IS TRUE
-       AND NOT EXISTS (
-           SELECT FROM invalidation_consumers c JOIN tasks answer ON answer.task_id = c.task_id
-            WHERE c.invalidation_id = n.invalidation_id AND c.job_id = t.job_id
-              AND scopes_overlap(answer.range_start, answer.range_end, t.range_start, t.range_end)));

@@ -263,6 +263,30 @@ def test_a_missing_input_partition_is_reported(runner: SparkRunner, objects: Pat
         runner.run(select("SELECT * FROM blocks", as_input(source, name="blocks")))
 
 
+def test_partitions_with_other_columns_are_read_together(
+    runner: SparkRunner, objects: Path, chain: DevChain
+) -> None:
+    old = ingest(0, 9, outputs=["blocks"])
+    scope = range_scope(10, 19)
+    new = task("cryo_ingest", {"columns": ["parent_hash", "size"]}, ["blocks"], scope=scope)
+    for payload in (old, new):
+        runner.run(payload)
+    given = as_input(old, new, name="blocks")
+    payload = select("SELECT block_number, author, parent_hash, size FROM blocks", given)
+    runner.run(payload)
+    found = rows(objects, payload, "answer")
+    blocks = expected(chain, 9, 19)["blocks"]
+    hashes = [block["block_hash"] for block in blocks][:-1]
+    assert [row["parent_hash"] for row in found] == [None] * 10 + hashes
+    assert [row["author"] is None for row in found] == [False] * 10 + [True] * 10
+    assert all(row["size"] for row in found[10:])
+    # Rows that an executor reads without the JVM have the same columns.
+    compacted = task("parquet_compact", {}, ["blocks"], scope=range_scope(0, 19), inputs=[given])
+    runner.run(compacted)
+    copied = rows(objects, compacted, "blocks")
+    assert [row["parent_hash"] for row in copied] == [None] * 10 + hashes
+
+
 def test_an_input_without_partitions_is_a_retryable_error(runner: SparkRunner) -> None:
     given = {**as_input(ingest(0, 9), name="logs"), "partitions": []}
     with pytest.raises(InputMissing, match="input logs") as caught:

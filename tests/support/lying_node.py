@@ -159,7 +159,9 @@ FAULTS: dict[str, Fault] = {
     "another_fork_from_block_15": Fault(other_chain=True),
     # failures
     "head_lags": Fault(head=20),
-    "block_of_another_number": Fault(lambda block, _: block.update(number="0x1")),
+    "block_of_another_number": Fault(
+        lambda block, _: block.update(number="0x1") if block["number"] == "0xc" else None
+    ),
     "null_receipts": Fault(
         results={
             "eth_getBlockReceipts": lambda _: None,

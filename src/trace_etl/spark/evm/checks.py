@@ -29,7 +29,7 @@ def check_numbers(blocks: _Array, numbers: range) -> None:
             raise ChainMismatch(f"block {numbers[int(absent[0])]} has no {name}: it is pending")
 
 
-def check_links(blocks: _Array, parent: str | None) -> None:
+def check_links(blocks: _Array, parent: str | None, endpoint: str = "") -> None:
     """Check that each block's parent is the block before it. Raises ChainMismatch."""
     hashes, parents = blocks.field("hash"), blocks.field("parentHash")
     first = parents[0].as_py() if parent is None else parent
@@ -39,7 +39,7 @@ def check_links(blocks: _Array, parent: str | None) -> None:
         number = _read_block_number(blocks, index)
         raise ChainMismatch(
             f"block {number} has parent {parents[index]}, but block {number - 1} is {before[index]}: "
-            "the chain changed during the read; try again"
+            f"the chain changed during the read from {endpoint or 'the node'}; try again"
         )
 
 

@@ -159,7 +159,7 @@ class RangeReader:
                     waiting.append(self._pool.submit(self._fetch_chunk, start, stop))
                     start = stop + 1
                 chunk = waiting.popleft().result()
-                check_links(chunk.blocks, parent)
+                check_links(chunk.blocks, parent, chunk.endpoint)
                 parent = chunk.blocks.field("hash")[-1].as_py()
                 self._record_borders(chunk)
                 yield chunk

@@ -18,6 +18,7 @@ import pytest
 from support.duckdb_corpus import EXHAUSTING, HARMLESS, HOSTILE, fill_in
 from trace_etl.http.fair_slots import FairSlots
 from trace_etl.model.errors import Invalid, TraceError, Unavailable
+from trace_etl.model.result_formats import ResultFormat
 from trace_etl.query.errors import QueryTimedOut, QueryTooLarge, TooManyQueries
 from trace_etl.query.processes import frames, query_process
 from trace_etl.query.processes.pool import QueryPool, QueryProcess, open_pool
@@ -225,7 +226,14 @@ def test_a_process_is_replaced_after_a_run_but_not_after_a_check(
     received: list[bytes] = []
     for request in (
         {"sql": "SELECT 1", "params": []},
-        {"sql": "SELECT 1", "params": [], "views": [], "data_dsn": None, "format": "json"},
+        {
+            "sql": "SELECT 1",
+            "params": [],
+            "views": [],
+            "data_dsn": None,
+            "format": "json",
+            "caller": "",
+        },
     ):
         frames.send(ours, frames.REQUEST, orjson.dumps({**request, "limits": asdict(LIMITS)}))
         while not received or received[-1] != frames.DONE:
@@ -299,3 +307,51 @@ async def test_the_refusal_names_the_limit() -> None:
         waiting.cancel()
         await asyncio.wait({waiting})
     assert slots.free == 2
+
+
+def test_an_engine_is_kept_for_the_same_caller_and_files_only() -> None:
+    engines = query_process.Engines()
+    with engines.use(b"ann", LIMITS) as (first, has_views):
+        assert not has_views
+    with engines.use(b"ann", LIMITS) as (again, has_views):
+        assert again is first and has_views
+    with engines.use(b"bob", LIMITS) as (other, has_views):
+        assert other is not first and not has_views
+    with pytest.raises(duckdb.ConnectionException):
+        first.execute("SELECT 1")  # it was closed before another caller's query ran
+    with pytest.raises(ZeroDivisionError), engines.use(b"bob", LIMITS) as (failed, _):
+        raise ZeroDivisionError
+    with engines.use(b"bob", LIMITS) as (fresh, has_views):
+        assert fresh is not failed and not has_views
+    with engines.use(None, LIMITS) as (unkept, _):
+        pass
+    with pytest.raises(duckdb.ConnectionException):
+        unkept.execute("SELECT 1")
+
+
+def test_a_caller_gets_the_process_again_that_kept_its_views(
+    runner: asyncio.Runner, pool: QueryPool, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.parquet"
+    duckdb.execute(f"COPY (SELECT 42 AS n) TO '{file}'")
+    views = [DatasetView("rows", [str(file)], [])]
+
+    async def run(process: QueryProcess, caller: str) -> bytes:
+        pieces: list[bytes] = []
+
+        async def keep(piece: bytes) -> None:
+            pieces.append(piece)
+
+        await process.run(
+            "SELECT * FROM rows", views, LIMITS, None, keep, ResultFormat.JSON, None, caller
+        )
+        return b"".join(pieces)
+
+    async def take_turns() -> None:
+        async with pool.take("ann") as ann, pool.take("bob") as bob:
+            assert await run(ann, "ann") == await run(bob, "bob") == b"[42]"
+        for caller, process in (("bob", bob), ("ann", ann), ("ann", ann), ("bob", bob)):
+            async with pool.take(caller) as found:
+                assert found is process and await run(found, caller) == b"[42]"
+
+    runner.run(take_turns())

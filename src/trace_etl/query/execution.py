@@ -99,7 +99,7 @@ class QueryExecutor:
 
         async with (
             self.slots.take(query.access.slot_key, self.wait_seconds),
-            self.processes.take() as process,
+            self.processes.take(query.access.slot_key) as process,
             limit_time(query.seconds, query.stream_seconds) as clock,
         ):
             tables = await process.check(query.sql, query.limits, query.params)
@@ -110,7 +110,14 @@ class QueryExecutor:
             announce(pins)
             send = clock.stop_during(count_and_receive)
             summary = await process.run(
-                query.sql, views, query.limits, self.data_dsn, send, query.format, query.params
+                query.sql,
+                views,
+                query.limits,
+                self.data_dsn,
+                send,
+                query.format,
+                query.params,
+                query.access.slot_key,
             )
         entry.row_count = summary.row_count
         finished = FinishedQuery(summary, pins, round((time.monotonic() - started) * 1000, 1))

@@ -21,9 +21,14 @@ _ERRORS: dict[str, type[TraceError]] = {
 }
 
 
-def send(channel: socket.socket, kind: bytes, content: bytes) -> None:
+def send(channel: socket.socket, kind: bytes, content: bytes | memoryview) -> None:
     """Send one frame from a query process."""
-    channel.sendall(_HEADER.pack(kind, len(content)) + content)
+    header = _HEADER.pack(kind, len(content))
+    sent = channel.sendmsg([header, content])
+    if sent < len(header):
+        channel.sendall(header[sent:])
+        sent = len(header)
+    channel.sendall(memoryview(content)[sent - len(header) :])
 
 
 def receive(channel: socket.socket) -> tuple[bytes, bytes] | None:

@@ -23,6 +23,7 @@ from trace_etl.query.requests import DatasetView, Params, QueryLimits, TableRefe
 
 _MAX_MESSAGE = 8192
 _MAX_FRAME = 64 * 2**20
+_READ_AHEAD = 2 * 2**20
 _STOP_SECONDS = 10
 _PASSED_ON = (
     "PATH",
@@ -63,6 +64,8 @@ class QueryProcess:
     """Its exit status. None if it ended together with the fork server, for an unknown reason."""
     is_busy: bool = False
     is_ready: bool = False
+    caller: str = ""
+    """Whose query it ran last."""
 
     async def check(
         self, sql: str, limits: QueryLimits, params: Params = None
@@ -86,6 +89,7 @@ class QueryProcess:
         receive: ReceivePiece,
         form: ResultFormat = ResultFormat.JSON,
         params: Params = None,
+        caller: str = "",
     ) -> QuerySummary:
         """Run a checked query and pass on its result, piece by piece.
 
@@ -97,7 +101,9 @@ class QueryProcess:
             "views": [asdict(v) for v in views],
             "data_dsn": data_dsn,
             "format": form,
+            "caller": caller,
         }
+        self.caller = caller
         return QuerySummary(**orjson.loads(await self._ask(request, limits, receive)))
 
     async def become_ready(self) -> None:
@@ -167,9 +173,12 @@ class QueryPool:
     _server: subprocess.Popen[bytes] | None = None
 
     @asynccontextmanager
-    async def take(self) -> AsyncGenerator[QueryProcess]:
-        """Use one process. It is killed if a request is unfinished at the end of the block."""
-        process = await self._find_idle()
+    async def take(self, caller: str = "") -> AsyncGenerator[QueryProcess]:
+        """Use one process, if possible the one that the caller used last and that kept its views.
+
+        It is killed if a request is unfinished at the end of the block.
+        """
+        process = await self._find_idle(caller)
         try:
             yield process
         finally:
@@ -182,9 +191,11 @@ class QueryPool:
         """Start processes, so that the first queries do not wait for them."""
         self._idle += [await self._start() for _ in range(processes)]
 
-    async def _find_idle(self) -> QueryProcess:
+    async def _find_idle(self, caller: str) -> QueryProcess:
         while self._idle:
-            process = self._idle.pop(0)  # the one that had most time to prepare
+            # Otherwise the one that had most time to prepare.
+            known = (n for n, p in enumerate(self._idle) if caller and p.caller == caller)
+            process = self._idle.pop(next(known, 0))
             if process.ended.done():  # its last READY may still be unread
                 self._discard(process)
                 continue
@@ -204,7 +215,7 @@ class QueryPool:
         process_id, ended = next(self._ids), asyncio.get_running_loop().create_future()
         self._ended[process_id] = ended
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD)
         process = QueryProcess(process_id, reader, writer, ended)
         command = orjson.dumps({"start": process_id, "limits": asdict(self.limits)})
         try:

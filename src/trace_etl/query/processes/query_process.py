@@ -23,6 +23,7 @@ from trace_etl.model.result_formats import ResultFormat
 from trace_etl.query.processes import frames
 from trace_etl.query.requests import DatasetView, Params, QueryLimits
 from trace_etl.query.sql.engine import QueryRun, open_engine, parse_size
+from trace_etl.query.sql.results import Piece
 from trace_etl.query.sql.sql_guard import SqlGuard
 
 _PR_SET_PDEATHSIG = 1
@@ -35,7 +36,7 @@ _MEMORY_STATUS = Path("/proc/self/status")
 def serve(channel: socket.socket, parent: int, limits: QueryLimits) -> None:
     """Answer requests until the service closes the channel."""
     _confine(parent)
-    guard, engines, snapshots = SqlGuard(), SpareEngine(), HeldSnapshot()
+    guard, engines, snapshots = SqlGuard(), Engines(), HeldSnapshot()
     engines.prepare(limits)
     base_memory = _used_memory()
     max_memory = base_memory + _OVERHEAD_BYTES
@@ -54,7 +55,7 @@ def serve(channel: socket.socket, parent: int, limits: QueryLimits) -> None:
         try:
             if "views" in request:
                 with snapshots.take() as snapshot:
-                    _run(channel, request, limits, engines.take(limits), snapshot)
+                    _run(channel, request, limits, engines, snapshot)
             elif "open_snapshot" in request:
                 snapshots.open(request["open_snapshot"], limits.seconds)
                 frames.send(channel, frames.DONE, b"null")
@@ -62,24 +63,61 @@ def serve(channel: socket.socket, parent: int, limits: QueryLimits) -> None:
                 _check(channel, guard, request["sql"], request["params"])
         except Exception as error:  # the service raises it again
             frames.send(channel, frames.FAILED, frames.encode_error(error))
+        if not is_unfinished and _used_memory() > max_memory:
+            engines.drop_kept()
         engines.prepare(limits)
 
 
-class SpareEngine:
-    """Opens an engine before the next query needs it, because this takes longer than a small query."""
+class Engines:
+    """Keeps engines that are expensive to open: a spare one, and the last one with its views.
+
+    The spare is opened before a query needs it, because this takes longer than a small query. The
+    last engine answers further queries of the same caller over the same files.
+    """
 
     def __init__(self) -> None:
-        self._engine: duckdb.DuckDBPyConnection | None = None
-        self._key: tuple[str, int] | None = None
+        self._spare: duckdb.DuckDBPyConnection | None = None
+        self._spare_key: tuple[str, int] | None = None
+        self._kept: tuple[bytes, duckdb.DuckDBPyConnection] | None = None
 
     def prepare(self, limits: QueryLimits) -> None:
-        if self._engine is None:
-            self._engine, self._key = open_engine(limits), (limits.memory, limits.threads)
+        if self._spare is None:
+            self._spare, self._spare_key = open_engine(limits), (limits.memory, limits.threads)
 
-    def take(self, limits: QueryLimits) -> duckdb.DuckDBPyConnection:
-        engine, self._engine = self._engine, None
-        if engine is not None and self._key == (limits.memory, limits.threads):
+    @contextmanager
+    def use(
+        self, key: bytes | None, limits: QueryLimits
+    ) -> Generator[tuple[duckdb.DuckDBPyConnection, bool]]:
+        """Use an engine, and learn whether it has the views already. It is kept for the same key.
+
+        An engine whose query failed, or that has no key, is closed.
+        """
+        kept, self._kept = self._kept, None
+        has_views = kept is not None and kept[0] == key
+        if kept is not None and not has_views:
+            kept[1].close()
+        engine = kept[1] if kept is not None and has_views else self._take(limits)
+        try:
+            yield engine, has_views
+        except BaseException:
+            engine.close()
+            raise
+        if key is None:
+            engine.close()
+        else:
+            self._kept = (key, engine)
+
+    def drop_kept(self) -> None:
+        if self._kept is not None:
+            self._kept[1].close()
+            self._kept = None
+
+    def _take(self, limits: QueryLimits) -> duckdb.DuckDBPyConnection:
+        engine, self._spare = self._spare, None
+        if engine is not None and self._spare_key == (limits.memory, limits.threads):
             return engine
+        if engine is not None:
+            engine.close()
         return open_engine(limits)
 
 
@@ -113,11 +151,11 @@ def _run(
     channel: socket.socket,
     request: dict[str, Any],
     limits: QueryLimits,
-    engine: duckdb.DuckDBPyConnection,
+    engines: Engines,
     snapshot: Snapshot | None,
 ) -> None:
     views = [DatasetView(**view) for view in request["views"]]
-    with engine:
+    with engines.use(_make_key(request, limits), limits) as (engine, has_views):
         run = QueryRun(
             request["sql"],
             views,
@@ -126,16 +164,26 @@ def _run(
             request["params"],
             engine,
             snapshot,
+            has_views=has_views,
         )
         for piece in run.stream(ResultFormat(request["format"])):
             _send_rows(channel, piece)
         frames.send(channel, frames.DONE, orjson.dumps(asdict(run.summary)))
 
 
-def _send_rows(channel: socket.socket, piece: bytes) -> None:
-    """Send a piece of the result. Blocks while the service does not read."""
-    for start in range(0, len(piece), _FRAME_BYTES):
-        frames.send(channel, frames.ROWS, piece[start : start + _FRAME_BYTES])
+def _make_key(request: dict[str, Any], limits: QueryLimits) -> bytes | None:
+    """Return what an engine can be kept for; None if it reads a table or has no known caller."""
+    views = request["views"]
+    if not request["caller"] or any(view["table"] for view in views):
+        return None
+    return orjson.dumps([request["caller"], views, limits.memory, limits.threads])
+
+
+def _send_rows(channel: socket.socket, piece: Piece) -> None:
+    """Send a piece of the result without copying it. Blocks while the service does not read."""
+    view = memoryview(piece)
+    for start in range(0, len(view), _FRAME_BYTES):
+        frames.send(channel, frames.ROWS, view[start : start + _FRAME_BYTES])
 
 
 def _confine(parent: int) -> None:

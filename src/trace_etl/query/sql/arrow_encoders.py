@@ -14,6 +14,7 @@ from trace_etl.query.sql.json_values import json_safe
 
 _ROW_GROUP_ROWS = 122_880  # DuckDB's default, which readers work on in parallel
 _ROW_GROUP_BYTES = 32 * 2**20
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class _Sink(io.RawIOBase):
@@ -49,7 +50,7 @@ class BatchEncoder:
     def _write(self, batch: Any) -> None:
         self._writer.write_batch(batch)
 
-    def encode(self, batch: Any) -> bytes:
+    def encode(self, batch: Any) -> bytes | memoryview:
         """Return what can be sent after one more batch: nothing, if the writer holds it back."""
         self._write(batch)
         return self._sink.take()
@@ -63,8 +64,24 @@ class BatchEncoder:
 class ArrowEncoder(BatchEncoder):
     """An Arrow IPC stream. It ends with a marker."""
 
+    def __init__(self, schema: Any) -> None:
+        super().__init__(schema)
+        # Only the writer knows which dictionaries it has sent. Without any, no batch is copied here.
+        self._uses_writer = any(_contains_dictionary(field.type) for field in schema)
+        self._start = b"" if self._uses_writer else bytes(schema.serialize())
+
     def _open(self, output: Any, schema: Any) -> Any:
         return ipc.new_stream(output, schema)
+
+    def encode(self, batch: Any) -> bytes | memoryview:
+        if self._uses_writer:
+            return super().encode(batch)
+        start, self._start = self._start, b""
+        message = memoryview(batch.serialize())
+        return start + bytes(message) if start else message
+
+    def finish(self) -> bytes:
+        return super().finish() if self._uses_writer else self._start + _END_OF_STREAM
 
 
 class ParquetEncoder(BatchEncoder):
@@ -109,6 +126,13 @@ class CsvEncoder(BatchEncoder):
             for number, field in enumerate(batch.schema)
         ]
         super()._write(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+
+def _contains_dictionary(kind: Any) -> bool:
+    if kinds.is_dictionary(kind):
+        return True
+    children = (kind.field(n).type for n in range(kind.num_fields))
+    return any(_contains_dictionary(child) for child in children)
 
 
 def _is_text(field: Any) -> bool:

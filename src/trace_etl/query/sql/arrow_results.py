@@ -11,6 +11,7 @@ from trace_etl.model.errors import Fault, Invalid
 # DuckDB's own unit: with large values, a batch of several units would need much memory.
 _VECTOR_ROWS = 2048
 _MAX_BATCH_ROWS = 8 * _VECTOR_ROWS
+_FIXED_WIDTH_ROWS = 16 * _VECTOR_ROWS
 _MAX_BATCH_BYTES = 4 * 2**20
 # An error in the middle of a result is only a text, which begins with its class.
 _ERROR_CLASSES: dict[str, type[duckdb.Error]] = {
@@ -24,14 +25,17 @@ _ERROR_CLASSES: dict[str, type[duckdb.Error]] = {
 
 
 def read_batches(
-    cursor: duckdb.DuckDBPyConnection, hugeints: list[int]
+    cursor: duckdb.DuckDBPyConnection, hugeints: list[int], *, has_fixed_width: bool = False
 ) -> tuple[Any, Iterator[Any]]:
     """Return the schema and the batches. They raise duckdb.Error, or Invalid for a value.
 
-    `hugeints` are the columns whose values can exceed the 38 digits of an Arrow decimal.
+    `hugeints` are the columns whose values can exceed the 38 digits of an Arrow decimal. If all
+    columns have a fixed width, DuckDB itself makes large batches.
     """
-    reader = cast(Any, cursor).to_arrow_reader(_VECTOR_ROWS)  # DuckDB's types do not know it
-    return reader.schema, _join(_read(reader, hugeints))
+    rows = _FIXED_WIDTH_ROWS if has_fixed_width else _VECTOR_ROWS
+    reader = cast(Any, cursor).to_arrow_reader(rows)  # DuckDB's types do not know it
+    batches = _read(reader, hugeints)
+    return reader.schema, batches if has_fixed_width else _join(batches)
 
 
 def _read(reader: Any, hugeints: list[int]) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import duckdb
@@ -17,7 +17,7 @@ from trace_etl.query.sql import signed_urls
 from trace_etl.query.sql.arrow_results import read_batches
 from trace_etl.query.sql.duckdb_types import duckdb_type
 from trace_etl.query.sql.quoting import quote_list, quote_name, render_where
-from trace_etl.query.sql.results import ResultSummary, encode_result
+from trace_etl.query.sql.results import Piece, ResultSummary, encode_result
 from trace_etl.query.sql.tables import ReadBudget, open_table
 
 _MAX_MESSAGE = 2000
@@ -38,21 +38,23 @@ class QueryRun:
     data_dsn: str | None = None
     params: Params = None
     engine: duckdb.DuckDBPyConnection | None = None
-    """A new engine with these limits, which the caller closes. Default: open one."""
+    """An engine with these limits, which the caller closes. Default: open one."""
     snapshot: Snapshot | None = None
     """The snapshot of Postgres data to read, which the caller closes. Default: open one."""
+    has_views: bool = False
+    """Whether the engine is restricted already, and has these views."""
     summary: ResultSummary = field(default_factory=ResultSummary)
     budget: ReadBudget = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = ReadBudget(self.limits.table_bytes)
 
-    def stream(self, form: ResultFormat = ResultFormat.JSON) -> Iterator[bytes]:
+    def stream(self, form: ResultFormat = ResultFormat.JSON) -> Iterator[Piece]:
         """Run the query and yield its encoded result. Raises Invalid, NoDataYet or Unavailable."""
         try:
             with (
                 self._open_snapshot() as snapshot,
-                self.engine or open_engine(self.limits) as engine,
+                nullcontext(self.engine) if self.engine else open_engine(self.limits) as engine,
             ):
                 yield from self._run(engine, snapshot, form)
         except DataUnavailable as error:
@@ -72,9 +74,10 @@ class QueryRun:
 
     def _run(
         self, engine: duckdb.DuckDBPyConnection, snapshot: Snapshot | None, form: ResultFormat
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Piece]:
         try:
-            prepare_engine(engine, self.views, snapshot, self.budget)
+            if not self.has_views:
+                prepare_engine(engine, self.views, snapshot, self.budget)
             cursor = self._start(engine)
             yield from encode_result(cursor, form, self.limits, self.summary)
         except duckdb.Error as error:

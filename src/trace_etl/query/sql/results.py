@@ -29,7 +29,16 @@ _ENCODERS: dict[ResultFormat, type[BatchEncoder]] = {
 }
 # Arrow has no equivalent, and DuckDB would send other values or bytes of its own.
 _NOT_IN_ARROW = frozenset({"bignum", "bit", "time with time zone", "uhugeint"})
+_FIXED_WIDTH = frozenset(
+    {"boolean", "tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger"}
+    | {"ubigint", "hugeint", "float", "double", "decimal", "date", "time", "timestamp"}
+    | {"timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp with time zone"}
+)
 _NOT_IN_FILES = _NOT_IN_ARROW | {"interval", "union"}
+
+
+Piece = bytes | memoryview
+"""A piece of an encoded result."""
 
 
 @dataclass
@@ -46,32 +55,35 @@ def encode_result(
     form: ResultFormat,
     limits: QueryLimits,
     summary: ResultSummary,
-) -> Iterator[bytes]:
+) -> Iterator[Piece]:
     """Yield the encoded result. JSON is the rows only, separated by commas. Raises Invalid."""
     description = cursor.description or []
     summary.columns = [{"name": d[0], "type": str(d[1])} for d in description]
     if form is ResultFormat.JSON:
         return _join_pieces(_encode_rows(cursor, limits, summary))
     _check_types(form, description)
-    schema, batches = read_batches(cursor, _list_hugeints(description))
+    has_fixed_width = all(d[1].id in _FIXED_WIDTH for d in description)
+    schema, batches = read_batches(
+        cursor, _list_hugeints(description), has_fixed_width=has_fixed_width
+    )
     encoder = _ENCODERS[form](schema)
     return _join_pieces(_encode_batches(encoder, _limit_rows(batches, limits.rows, summary)))
 
 
-def _join_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    held: list[bytes] = []
+def _join_pieces(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    held: list[Piece] = []
     size = 0
     for piece in pieces:
         held.append(piece)
         size += len(piece)
         if size >= _MIN_PIECE:
-            yield b"".join(held)
+            yield piece if len(piece) == size else b"".join(held)
             held, size = [], 0
     if size:
         yield b"".join(held)
 
 
-def _encode_batches(encoder: BatchEncoder, batches: Iterator[Any]) -> Iterator[bytes]:
+def _encode_batches(encoder: BatchEncoder, batches: Iterator[Any]) -> Iterator[Piece]:
     for batch in batches:
         yield encoder.encode(batch)
     yield encoder.finish()

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, cast
 
@@ -68,6 +69,7 @@ _FIRST_KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*([A-Za-z_]+)"
 # DuckDB's lexer needs cubic time for a run of signs: a minute for 4,000 of them.
 _SIGNS = re.compile(r"[-+]*\+[-+]*")
 _MAX_SIGNS = 100
+_MAX_ACCEPTED = 32  # texts whose result is kept: the same query is often sent again
 _NO_POSITION = 2**64 - 1
 _SEES_ITS_CTE = {("RECURSIVE_CTE_NODE", "right"), ("CTE_NODE", "child")}
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
@@ -90,21 +92,29 @@ class SqlGuard:
                 "threads": 1,
             },
         )
+        self._accepted = lru_cache(_MAX_ACCEPTED)(self._analyze)
 
     def check(self, sql: str, params: Params = None) -> list[TableReference]:
         """Return the datasets that a query reads. Raises Invalid with every fault found."""
+        parameters, tables = self._accepted(sql)
+        _check_params(set(parameters), params)
+        return list(tables)
+
+    def _analyze(self, sql: str) -> tuple[frozenset[str], tuple[TableReference, ...]]:
+        """Return the parameters and the datasets of a query. Raises Invalid."""
         nodes = list(_walk(self._parse(sql)))
         faults = {
             (f.line, f.column): f for node in reversed(nodes) for f in _list_faults(sql, *node)
         }
         if faults:
             raise Invalid(list(faults.values())[::-1])
-        _check_params({n["identifier"] for n, _ in nodes if _is_parameter(n)}, params)
-        return [
+        parameters = frozenset(str(n["identifier"]) for n, _ in nodes if _is_parameter(n))
+        tables = tuple(
             TableReference(_fold(node["table_name"]), *_locate(sql, node))
             for node, scope in nodes
             if node.get("type") == "BASE_TABLE" and not _is_cte(node, scope)
-        ]
+        )
+        return parameters, tables
 
     def _parse(self, sql: str) -> Node:
         for signs in _SIGNS.finditer(sql):

@@ -14,10 +14,11 @@ group = typer.Typer(no_args_is_help=True, help="Rotate signing keys and worker t
 
 @group.command()
 def rotate(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Sign capability tokens, and the tokens of the sink and the scheduler, with new keys.
+    """Sign new tokens with new keys.
 
-    Older keys verify capability tokens until the last one they signed has expired, and tokens of services
-    until the next rotation.
+    This concerns capability tokens, and the tokens of the sink and the scheduler. Older keys verify
+    capability tokens until the last one they signed has expired, and tokens of services until the next
+    rotation.
     """
     from trace_etl.lite.credentials import keys
     from trace_etl.lite.home import Home

@@ -35,10 +35,11 @@ class Secrets:
 
     @classmethod
     def make(cls, directory: Path) -> "Secrets":
-        for name in ("tls", "task", "user", "service"):
+        for name in ("tls", "task", "user", "service", "certificates"):
             (directory / name).mkdir(parents=True, mode=0o700)
         certificates.ensure(directory / "tls")
         keys.ensure_task_key(directory / "task")
+        keys.ensure_certificate_key(directory / "certificates")
         user_key = keys.ensure_user_key(directory / "user")
         tokens = {name: directory / "services" / name for name in ("scheduler", "sink")}
         keys.ensure_service_tokens(directory / "service", tokens)
@@ -70,6 +71,7 @@ class Secrets:
             "tls_cert": self.directory / "tls" / "server.pem",
             "tls_key": self.directory / "tls" / "server.key",
             "task_keys_dir": self.directory / "task",
+            "certificate_keys_dir": self.directory / "certificates",
             "user_keys_dir": self.directory / "user" / "public",
             "service_keys_dir": self.directory / "service" / "public",
             "worker_tokens_file": self.directory / "worker",

@@ -6,7 +6,16 @@ import typer
 
 from trace_etl.cli.admin import audit, history, keys, users
 from trace_etl.cli.dags import check, deploy, jobs, pauses, removal, triggers
-from trace_etl.cli.data import batches, datasets, invalidations, lineage, query, storage
+from trace_etl.cli.data import (
+    batches,
+    certify,
+    datasets,
+    invalidations,
+    lineage,
+    query,
+    storage,
+    verify,
+)
 from trace_etl.cli.stack import backups, demo, devchain, lifecycle, prepare
 from trace_etl.cli.tasks import backfills, notifications, outbox, retries, tasks, watch
 
@@ -66,6 +75,8 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         datasets.dataset,
         query.query,
         lineage.lineage,
+        verify.verify,
+        certify.certify,
         invalidations.invalidate,
         invalidations.invalidations,
     ),

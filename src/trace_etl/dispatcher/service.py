@@ -195,6 +195,7 @@ def _assemble(
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
     deploys = DeployRunner(pool, cfg.state_dsn, webhooks)
     changes = ChangeFeed(pool, poll_interval=cfg.changes_every, max_listeners=cfg.changes_clients)
+    manifests = PemSigner(cfg.certificate_keys_dir) if cfg.certificate_keys_dir else None
     inline = InlineRunner(
         loop_pool, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
     )
@@ -212,7 +213,9 @@ def _assemble(
         ),
         user=_user_app(
             cfg,
-            Context(pool, queue, wake, changes, webhooks, deploys, sweeper, cfg.sweep_storage),
+            Context(
+                pool, queue, wake, changes, webhooks, deploys, sweeper, manifests, cfg.sweep_storage
+            ),
         ),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(

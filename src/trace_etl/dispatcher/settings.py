@@ -27,6 +27,8 @@ class DispatcherSettings(ObjectsSettings):
     user_keys_dir: Path
     service_keys_dir: Path
     """Public keys that verify the tokens of the sink and the scheduler."""
+    certificate_keys_dir: Path | None = None
+    """The keys that sign manifests. None: no manifests."""
     worker_tokens_file: Path
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     log_level: str = "info"

@@ -18,6 +18,7 @@ _DIRECTORIES = (
     "tls",
     "keys",
     "keys/task",
+    "keys/certificates",
     "keys/user",
     "keys/user/public",
     "keys/service",
@@ -51,6 +52,7 @@ class Home:
         self.pgpass = self.credentials("supervisor") / "pgpass"
         self.tls = path / "tls"
         self.task_keys = path / "keys" / "task"
+        self.certificate_keys = path / "keys" / "certificates"
         self.user_keys = path / "keys" / "user"
         self.user_public_keys = self.user_keys / "public"
         self.user_token = path / "tokens" / "user.jwt"

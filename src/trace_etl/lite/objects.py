@@ -82,6 +82,18 @@ def choose(
     )
 
 
+def open_saved(home: Home, saved: str | None, environment: Mapping[str, str]) -> ObjectStore:
+    """Open the store of a stack with the rights of the caller. Raises BadSetting."""
+    url = saved or home.objects.as_uri()
+    found = {} if saved is None else _find_credentials(environment)
+    try:
+        return _Settings(objects_url=url, **found).open_objects()
+    except (ValidationError, UnsupportedStore) as error:
+        raise BadSetting(
+            f"the objects of this stack are in {url}: {error}", _DOCUMENTATION
+        ) from None
+
+
 def _find_credentials(environment: Mapping[str, str]) -> dict[str, Any]:
     """Use the credentials file of the AWS tools, which services could not find, if there is no key."""
     if environment.get("AWS_ACCESS_KEY_ID") or environment.get("TRACE_S3_CREDENTIALS_FILE"):

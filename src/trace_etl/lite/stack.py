@@ -101,6 +101,7 @@ def prepare(home: Home, options: Options, services: ListServices, temporary: Pat
     environment = inherited_environment()
     certificates.ensure(home.tls)
     keys.ensure_task_key(home.task_keys)
+    keys.ensure_certificate_key(home.certificate_keys)
     keys.ensure_worker_token(home.worker_token)
     keys.ensure_user_token(home.user_token, keys.ensure_user_key(home.user_keys))
     java = jvm.choose(environment)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import typer
 
-from trace_etl.cli.client import EXIT_NOT_RUNNING, fail
+from trace_etl.cli.client import EXIT_NOT_RUNNING, fail, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import print_json
 
-group = typer.Typer(no_args_is_help=True, help="Rotate signing keys and worker tokens.")
+group = typer.Typer(no_args_is_help=True, help="Rotate keys and tokens; print certificate keys.")
 
 
 @group.command()
@@ -48,6 +48,16 @@ def rotate_worker(home: HomeOption = DEFAULT_HOME) -> None:
 
     keys.rotate_worker_token(require_credential(Home.at(home).worker_token))
     typer.echo("Workers use a new token now; the previous token is still valid.")
+
+
+@group.command()
+def certificates(home: HomeOption = DEFAULT_HOME) -> None:
+    """Print the public keys of manifests as a JWKS.
+
+    Keep a copy, and give it to the readers of your data: `trace verify --manifest FILE --key JWKS`.
+    """
+    with session(home) as client:
+        print_json(client.get("/v1/certificate-keys"))
 
 
 def require_credential(path: Path) -> Path:

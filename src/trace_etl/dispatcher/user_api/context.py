@@ -9,6 +9,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 
 from trace_etl.dispatcher.loops.storage_sweeper import StorageSweeper
+from trace_etl.dispatcher.task_api.tokens import Signer
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
 from trace_etl.dispatcher.user_api.deploy_runner import DeployRunner
 from trace_etl.dispatcher.user_api.roles import ROLES, require_role, require_service_route
@@ -31,6 +32,8 @@ class Context:
     webhooks: WebhookSecrets
     deploys: DeployRunner
     sweeper: StorageSweeper
+    manifest_signer: Signer | None
+    """Signs manifests. None: no key is configured."""
     sweeps_storage: bool
     """Whether the loop of the sweeper runs."""
     scrapes: dict[UUID, tuple[float, bytes]] = field(

@@ -41,6 +41,12 @@ def ensure_task_key(directory: Path) -> None:
         _make_key(directory / f"{_make_key_id('task', datetime.now(UTC))}.pem")
 
 
+def ensure_certificate_key(directory: Path) -> None:
+    """Create the key that signs manifests. It is never deleted: manifests do not expire."""
+    if not _list_private_keys(directory):
+        _make_key(directory / f"{_make_key_id('certificate', datetime.now(UTC))}.pem")
+
+
 def rotate_task_key(directory: Path, *, now: datetime | None = None) -> Rotation:
     """Create a new signing key; delete the keys whose last token has expired."""
     now = now or datetime.now(UTC)

@@ -193,6 +193,7 @@ def _dispatcher(plan: Blueprint) -> StackService:
         "TRACE_INTERNAL_HOST": LOOPBACK,
         "TRACE_INTERNAL_PORT": plan.port("internal"),
         "TRACE_TASK_KEYS_DIR": str(home.task_keys),
+        "TRACE_CERTIFICATE_KEYS_DIR": str(home.certificate_keys),
         "TRACE_USER_KEYS_DIR": str(home.user_public_keys),
         "TRACE_SERVICE_KEYS_DIR": str(home.service_public_keys),
         "TRACE_WORKER_TOKENS_FILE": str(home.worker_token),
@@ -203,6 +204,7 @@ def _dispatcher(plan: Blueprint) -> StackService:
     read = [
         *_server_certificate(home),
         home.task_keys,
+        home.certificate_keys,
         home.user_public_keys,
         home.service_public_keys,
         home.worker_token.parent,

@@ -1,16 +1,25 @@
 """Datasets."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
 from trace_etl.api.body import Name
 from trace_etl.api.proof.certificates import CertificateList, StoredCertificate
+from trace_etl.api.proof.manifest import SignedManifest
+from trace_etl.api.task.lifecycle import Jwks
 from trace_etl.api.user.data.datasets import DatasetDetail, DatasetItem, DatasetList, PartitionItem
 from trace_etl.dispatcher.user_api.column_comments import describe_columns
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
+from trace_etl.dispatcher.user_api.manifests import (
+    MAX_PARTITIONS,
+    require_signer,
+    sign_manifest,
+)
 from trace_etl.dispatcher.user_api.pages import PageDep
+from trace_etl.model.errors import Fault, Invalid
 from trace_etl.model.scope import Range
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import DatasetFilter
@@ -19,6 +28,10 @@ from trace_etl.state.partitions import certificates, partition_queries
 from trace_etl.state.routing import cursors
 
 router = APIRouter(prefix="/v1", tags=["datasets"])
+BlocksParameter = Annotated[
+    str | None,
+    Query(alias="range", max_length=64, description="Only partitions with blocks of this range."),
+]
 
 
 @router.get("/datasets")
@@ -62,12 +75,7 @@ async def list_certificates(
     user: CallerDep,
     ctx: ContextDep,
     page: PageDep,
-    blocks: Annotated[
-        str | None,
-        Query(
-            alias="range", max_length=64, description="Only partitions with blocks of this range."
-        ),
-    ] = None,
+    blocks: BlocksParameter = None,
 ) -> CertificateList:
     """List what is certified of each partition: verification, hashes, inputs and definition."""
     span = Range.parse(blocks) if blocks is not None else None
@@ -88,6 +96,31 @@ async def list_certificates(
         dataset_version=version,
         gaps=gaps,
     )
+
+
+@router.get("/datasets/{name}/manifest")
+async def get_manifest(
+    name: Name, user: CallerDep, ctx: ContextDep, blocks: BlocksParameter = None
+) -> SignedManifest:
+    """Sign the certificates of a dataset as one document, which can be checked offline."""
+    signer = require_signer(ctx.manifest_signer)
+    span = Range.parse(blocks) if blocks is not None else None
+    async with snapshot(ctx.pool) as conn:
+        dataset = await datasets.get_dataset(conn, user.org_id, name)
+        version = dataset.dataset_version
+        rows = await certificates.list_certificates(
+            conn, version, blocks=span, after=None, limit=MAX_PARTITIONS + 1
+        )
+        gaps = await partition_queries.list_gaps(conn, version)
+    if len(rows) > MAX_PARTITIONS:
+        raise Invalid([Fault("range", f"has more than {MAX_PARTITIONS} partitions; give a range")])
+    return await asyncio.to_thread(sign_manifest, signer, dataset, span, gaps, rows)
+
+
+@router.get("/certificate-keys")
+async def get_certificate_keys(user: CallerDep, ctx: ContextDep) -> Jwks:
+    """Return the public keys of manifests. Keep a copy: it checks manifests without the stack."""
+    return Jwks.model_validate(require_signer(ctx.manifest_signer).jwks())
 
 
 def _dataset_key(dataset: DatasetItem) -> tuple[int, str, str, str, str]:

@@ -1,0 +1,218 @@
+"""`trace verify` and `trace certify` against a running Dispatcher, a chain, and damaged files."""
+
+import json
+import shutil
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from support.dispatcher import Live, Secrets, live
+from support.lifecycle import Attempt, Bench, bench
+from support.postgres import Templates, copied
+from trace_etl.api.task.payload import Storage
+from trace_etl.cli.main import app
+from trace_etl.devtools.devchain import DevChain
+from trace_etl.devtools.devchain.rpc.server import start_server
+from trace_etl.lite import connection
+from trace_etl.lite.home import Home
+from trace_etl.objects.opening import open_store
+from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.tables import SCHEMAS, build_table
+from trace_etl.spark.io.parquet import open_parquet_file
+from trace_etl.spark.io.writers import OutputFile, mark_success
+
+PARTITIONS = 3
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A stack with one dataset of three partitions, read from a chain."""
+
+    home: Path
+    bench: Bench
+    dataset: str
+    rpc_url: str
+    directory: Path
+    """Scratch space."""
+
+    def trace(self, *words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--home", str(self.home)])
+
+    def report(self, *words: str) -> tuple[int, dict[str, Any]]:
+        result = self.trace("verify", *words, "--json")
+        return result.exit_code, json.loads(result.stdout)
+
+    def problems(self, *words: str) -> list[tuple[str | None, str]]:
+        code, report = self.report(*words)
+        assert (code, report["is_valid"]) == ((1, False) if report["problems"] else (0, True))
+        return [(p["partition_key"], p["check"]) for p in report["problems"]]
+
+    def files(self) -> list[Path]:
+        return sorted((self.home / "objects").rglob("out_*.parquet"))
+
+
+def publish(made: Bench, attempt: Attempt, url: str) -> None:
+    """Write the logs of the attempt's blocks as an operator does, and commit them."""
+    start, end = attempt.scope["start"], attempt.scope["end"]
+    storage = Storage.model_validate(attempt.output["storage_ref"])
+    store = open_store(made.live.cfg.objects_url)
+    target = OutputFile(store, storage, f"out_{start}_{end}.parquet")
+    with RangeReader(RpcSource((url,)), ("logs",)) as reader:
+        chain_id = reader.chain_id()
+        with open_parquet_file(store, target.key, SCHEMAS["logs"]) as file:
+            for chunk in reader.chunks(start, end):
+                file.write(build_table("logs", chunk, chain_id))
+            written = file.finish()
+        mark_success(target, written, SCHEMAS["logs"], reader.verified())
+    published = {
+        "dataset_uuid": attempt.output["dataset_uuid"],
+        "dataset_version": attempt.output["dataset_version"],
+        "storage_ref": attempt.output["storage_ref"],
+        "range_start": start,
+        "range_end": end,
+    }
+    reply = made.complete(attempt, datasets_published=[published])
+    assert reply.status_code == 200, reply.text
+
+
+def make_home(running: Live, secrets: Secrets, home: Path) -> None:
+    (home / "keys").mkdir()
+    (home / "keys" / "user").symlink_to(secrets.directory / "user")
+    described = connection.describe(
+        Home(home), api=running.cfg.api_port, internal=1, query=1, pid=1
+    )
+    token = secrets.directory / "user.jwt"
+    fields = {**vars(described), "ca": str(secrets.ca), "user_token": str(token)}
+    connection.write(home / "connection.json", connection.StackConnection(**fields))
+
+
+@pytest.fixture(scope="module")
+def proven(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Proven]:
+    home, scratch = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("copies")
+    chain = DevChain(seed=5, length=40, initial=40)
+    with (
+        start_server(chain, "127.0.0.1", 0) as node,
+        copied(templates) as dsns,
+        live(secrets, dsns, home / "objects") as running,
+        bench(running) as made,
+    ):
+        make_home(running, secrets, home)
+        dag = made.dag()
+        for task_id in made.tasks(PARTITIONS, dag=dag):
+            publish(made, made.claimed(task_id), node.url)
+        yield Proven(home, made, dag.published, node.url, scratch)
+
+
+def flip_byte(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_sound_dataset_is_valid_also_against_its_chain(proven: Proven) -> None:
+    code, report = proven.report(proven.dataset, "--against", proven.rpc_url, "--sample", "3")
+    assert (code, report["problems"]) == (0, [])
+    assert (report["partitions"], report["files"]) == (PARTITIONS, PARTITIONS)
+    assert report["rows"] > 0
+    assert proven.problems(proven.dataset, "--range", "5-25") == []
+    result = proven.trace("verify", proven.dataset)
+    assert result.exit_code == 0 and "is valid: 3 partitions" in result.stdout
+
+
+def test_a_changed_byte_anywhere_in_a_file_is_found(proven: Proven) -> None:
+    file = proven.files()[1]
+    original = file.read_bytes()
+    # Magic bytes, a page, the middle, the footer and its length.
+    for position in (0, 40, len(original) // 2, len(original) - 60, len(original) - 6):
+        flip_byte(file, position)
+        found = proven.problems(proven.dataset)
+        assert ("10-19", "file") in found and {key for key, _ in found} == {"10-19"}, position
+        file.write_bytes(original)
+    assert proven.problems(proven.dataset) == []
+
+
+def test_missing_and_additional_files_and_gaps_are_named(proven: Proven) -> None:
+    file = proven.files()[0]
+    other = file.with_name("out_more.parquet")
+    shutil.copy(file, other)
+    file.rename(hidden := proven.directory / "hidden.parquet")
+    _, report = proven.report(proven.dataset)
+    texts = [p["problem"] for p in report["problems"]]
+    assert any("out_0_9.parquet: the file is missing" in text for text in texts)
+    assert any("out_more.parquet: the certificate does not list it" in text for text in texts)
+    hidden.rename(file)
+    other.unlink()
+    assert proven.problems(proven.dataset, "--range", "0-35") == [(None, "coverage")]
+
+
+def test_a_wrong_certificate_is_found_in_rows_links_and_on_the_chain(proven: Proven) -> None:
+    """Change what Postgres holds, as a marker with false hashes would."""
+    [row] = proven.bench.rows(
+        "SELECT content_hash, verified FROM partitions WHERE partition_key = '20-29'"
+    )
+    [first] = proven.bench.rows("SELECT files FROM partitions WHERE partition_key = '0-9'")
+    update = "UPDATE partitions SET content_hash = %s, verified = %s WHERE partition_key = '20-29'"
+    wrong = {**row["verified"], "first_parent_hash": "0x" + "11" * 32}
+    proven.bench.rows(update, "rows.v1:" + "0" * 64, json.dumps(wrong))
+    found = proven.problems(proven.dataset, "--against", proven.rpc_url, "--sample", "3")
+    assert sorted(found) == [("20-29", "chain"), ("20-29", "link"), ("20-29", "rows")]
+    proven.bench.rows(update, row["content_hash"], json.dumps(row["verified"]))
+    proven.bench.rows("UPDATE partitions SET files = NULL WHERE partition_key = '0-9'")
+    assert proven.problems(proven.dataset, "--range", "0-9") == [("0-9", "certificate")]
+    restore = "UPDATE partitions SET files = %s WHERE partition_key = '0-9'"
+    proven.bench.rows(restore, json.dumps(first["files"]))
+    assert proven.problems(proven.dataset) == []
+
+
+def test_a_manifest_is_checked_offline_and_every_manipulation_is_found(proven: Proven) -> None:
+    manifest, keys = proven.directory / "logs.jws", proven.directory / "keys.json"
+    copy = proven.directory / "copy"
+    done = proven.trace("certify", proven.dataset, "--output", str(manifest))
+    assert done.exit_code == 0 and "3 partitions" in done.stdout
+    keys.write_text(proven.trace("keys", "certificates").stdout)
+    shutil.copytree(proven.home / "objects", copy)
+    nowhere = ["--home", str(proven.directory / "no-stack")]
+
+    def check(*words: str) -> Result:
+        options = ["verify", "--manifest", str(manifest), "--key", str(keys), "--files", str(copy)]
+        return CliRunner().invoke(app, [*options, *words, *nowhere])
+
+    assert check().exit_code == 0
+
+    damaged = sorted(copy.rglob("out_0_9.parquet"))[0]
+    original = damaged.read_bytes()
+    # The same rows in other bytes: the content hash matches, the file does not.
+    pq.write_table(pq.read_table(damaged), damaged)
+    report = json.loads(check("--json").stdout)
+    assert [(p["partition_key"], p["check"]) for p in report["problems"]] == [("0-9", "file")]
+    damaged.unlink()
+    (copy / "out_900_909.parquet").write_bytes(original)
+    texts = [p["problem"] for p in json.loads(check("--json").stdout)["problems"]]
+    assert any("out_0_9.parquet: the file is missing" in text for text in texts)
+    assert any("out_900_909.parquet: the manifest does not list it" in text for text in texts)
+    (copy / "out_900_909.parquet").unlink()
+    damaged.write_bytes(original)
+    assert check().exit_code == 0
+
+    text = manifest.read_text()
+    head, body, signature = text.strip().split(".")
+    for changed in (
+        f"{head}.{body[:-8]}AAAA{body[-4:]}.{signature}",
+        f"{head}.{body}.{signature[:-6]}AAAAAA",
+        f"{head}.{body}.",
+        "no manifest",
+    ):
+        manifest.write_text(changed)
+        result = check()
+        assert result.exit_code == 1 and str(manifest) in result.stderr, changed[-20:]
+    manifest.write_text(text)
+    keys.write_text('{"keys": []}')
+    assert "not among the given keys" in check().stderr

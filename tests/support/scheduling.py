@@ -14,6 +14,7 @@ _GROUPS = {
     "e2e/test_quickstart": "stacks",
     "e2e/test_backup_under_load": "stacks",
     "e2e/test_processes": "stacks",
+    "tests/liars/": "liars",
     "tests/aws/": "aws",
     "tests/peers/": "peers",
     "http/test_lifecycle_schema": "schema",

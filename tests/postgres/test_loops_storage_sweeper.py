@@ -12,6 +12,7 @@ from support.dispatcher import Secrets
 from support.lifecycle import Attempt, Bench, parquet_file
 from support.postgres import Templates
 from support.storage_model import ORG, StoredObjects
+from trace_etl.lite.backup import contents
 from trace_etl.model.storage import attempt_prefix, buffer_prefix, generation_prefix
 
 
@@ -42,6 +43,23 @@ def find_unused(bench: Bench, attempt: Attempt) -> list[dict[str, Any]]:
 def usage(bench: Bench, dataset: str) -> dict[str, dict[str, Any]]:
     items = bench.user.get("/v1/storage").json()["items"]
     return {item["kind"]: item for item in items if item["dataset"] == dataset}
+
+
+def test_nothing_is_deleted_while_a_backup_holds_the_sweep_lock(store: StoredObjects) -> None:
+    bench = store.bench
+    failed = bench.attempt(dag=bench.dag())
+    store.write_data(failed)
+    bench.complete(failed, "Failed", retryable=False, error_code="boom")
+    store.sweep()
+    store.age(8)
+    with contents.connect(bench.live.dsns.state) as backup:
+        assert contents.hold_sweeps(backup)
+        with contents.connect(bench.live.dsns.state) as second:
+            assert not contents.hold_sweeps(second), "two backups at once"
+        store.sweep()
+        assert bench.prefix(failed).exists()
+    store.sweep()
+    assert not bench.prefix(failed).exists()
 
 
 def test_a_failed_attempt_is_shown_with_its_size_and_swept_after_a_week(

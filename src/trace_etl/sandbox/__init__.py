@@ -1,0 +1,1 @@
+"""Run code that nobody trusts: namespaces, system call filter, Landlock and limits."""

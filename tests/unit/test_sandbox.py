@@ -1,0 +1,250 @@
+"""Hostile programs in the sandbox. Real processes, namespaces and limits."""
+
+import json
+import os
+import platform
+import secrets
+import socket
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from support.waiting import eventually
+from trace_etl.sandbox import bubblewrap, cgroups
+from trace_etl.sandbox.bubblewrap import Shown
+from trace_etl.sandbox.limits import MIB, Limits
+from trace_etl.sandbox.process import Ended, Layers, Program, SandboxedProcess
+
+_HOSTILE = Path(__file__).parents[1] / "support" / "hostile"
+_LIMITS = Limits(
+    memory_bytes=256 * MIB,
+    processes=20,
+    temporary_bytes=8 * MIB,
+    temporary_files=500,
+    wall_seconds=120,
+    output_bytes=100_000,
+)
+_IS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def targets(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """What the attacks look for on the host."""
+    secret = tmp_path / "secret"
+    secret.write_text("password")
+    name = secrets.token_hex(8)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        listening(f"\0{name}"),
+        listening(str(tmp_path / "socket")),
+    ):
+        yield {
+            "port": server.getsockname()[1],
+            "abstract": name,
+            "socket": str(tmp_path / "socket"),
+            "secret": str(secret),
+            "directory": str(tmp_path),
+            "pid": os.getpid(),
+            "temporary_bytes": _LIMITS.temporary_bytes,
+            "temporary_files": _LIMITS.temporary_files,
+            "memory_bytes": _LIMITS.memory_bytes,
+            "processes": _LIMITS.processes,
+            "inodes_are_limited": _IS_ROOT,
+        }
+
+
+@contextmanager
+def listening(address: str) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen()
+        yield
+
+
+def run(
+    code: str, *, limits: Limits = _LIMITS, layers: Layers = Layers(), **environment: str
+) -> Ended:
+    command = [bubblewrap.PYTHON, "-I", "-c", textwrap.dedent(code)]
+    return SandboxedProcess(Program(command, environment, limits=limits), layers).wait()
+
+
+def attack(targets: dict[str, Any], *names: str, layers: Layers = Layers()) -> dict[str, str]:
+    program = Program(
+        [bubblewrap.PYTHON, "-I", f"{bubblewrap.BUNDLE}/attacks.py", *names],
+        {"TARGETS": json.dumps(targets)},
+        [Shown(_HOSTILE, bubblewrap.BUNDLE)],
+        limits=_LIMITS,
+    )
+    ended = SandboxedProcess(program, layers).wait()
+    assert ended.exit_code == 0, ended.output.decode()
+    report = json.loads(ended.output)
+    assert report["tried"] == len(names) if names else report["tried"] > 50
+    return report["succeeded"]
+
+
+def test_no_attack_succeeds(targets: dict[str, Any]) -> None:
+    assert attack(targets) == {}
+
+
+def test_the_attacks_succeed_outside_a_sandbox(targets: dict[str, Any]) -> None:
+    """The attacks are real: without a sandbox those that need no privilege work."""
+    import subprocess
+    import sys
+
+    names = [
+        *("connect_to_the_host", "connect_to_an_abstract_socket", "connect_to_a_socket_file"),
+        *("read_a_secret", "see_other_processes", "signal_a_process_of_the_host"),
+        *("make_a_file_in_memory", "open_a_socket_of_another_family"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-I", str(_HOSTILE / "attacks.py"), *names],
+        env={"TARGETS": json.dumps(targets)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert set(json.loads(done.stdout)["succeeded"]) == set(names)
+
+
+def test_without_the_call_filter_more_kernel_calls_are_possible(targets: dict[str, Any]) -> None:
+    names = ("make_a_file_in_memory", "open_a_socket_of_another_family")
+    assert attack(targets, *names) == {}
+    assert set(attack(targets, *names, layers=Layers(seccomp=False))) == set(names)
+
+
+def test_without_landlock_the_root_directory_can_be_listed() -> None:
+    code = "import os; print(os.listdir('/'))"
+    assert b"PermissionError" in run(code).output
+    assert run(code, layers=Layers(landlock=False)).exit_code == 0
+
+
+@pytest.mark.skipif(not _IS_ROOT, reason="only root can use another user id")
+def test_a_sandbox_has_a_user_id_of_its_own() -> None:
+    first, second = (start_sleeper() for _ in range(2))
+    try:
+        uids = [psutil.Process(process.pid).uids().real for process in (first, second)]
+        eventually(lambda: all(psutil.Process(p.pid).uids().real != 0 for p in (first, second)))
+        uids = [psutil.Process(process.pid).uids().real for process in (first, second)]
+        assert len(set(uids)) == 2
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait()
+
+
+def test_the_environment_holds_only_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    ended = run("import json, os; print(json.dumps(dict(os.environ)))", GIVEN="1")
+    assert json.loads(ended.output) == {
+        "GIVEN": "1",
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+        "LANG": "C.UTF-8",
+        "PATH": "",
+        "PWD": "/",
+    }
+
+
+def test_a_program_that_runs_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
+    code = """
+        import os, signal, sys
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("started", flush=True)
+        while True:
+            pass
+    """
+    marker = secrets.token_hex(8)
+    ended = run(code, limits=replace(_LIMITS, wall_seconds=1), MARKER=marker)
+    assert ended.reason == "timeout" and b"started" in ended.output
+    eventually(lambda: not processes_with(marker))
+
+
+def test_a_killed_program_leaves_nothing() -> None:
+    process = start_sleeper()
+    tree = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    assert process.wait().reason == "killed"
+    eventually(lambda: not any(child.is_running() for child in tree))
+
+
+def test_memory_of_children_and_shared_mappings_counts() -> None:
+    code = """
+        import mmap, os, signal
+        for _ in range(4):
+            if os.fork() == 0:
+                shared = mmap.mmap(-1, 100 << 20)
+                for offset in range(0, len(shared), 4096):
+                    shared[offset] = 1
+                signal.pause()
+        signal.pause()
+    """
+    assert run(code).reason == "memory"
+
+
+def test_without_a_control_group_the_memory_is_still_limited() -> None:
+    code = """
+        import os, signal
+        for _ in range(4):
+            if os.fork() == 0:
+                kept = b"x" * (100 << 20)
+                signal.pause()
+        signal.pause()
+    """
+    assert run(code, layers=Layers(cgroup=False)).reason == "memory"
+    unlimited = Layers(cgroup=False, watchdog=False)
+    assert run(code, limits=replace(_LIMITS, wall_seconds=3), layers=unlimited).reason == "timeout"
+
+
+def test_a_flood_of_output_is_cut() -> None:
+    ended = run("for _ in range(100): print('x' * 1_000_000)")
+    assert (ended.exit_code, len(ended.output), ended.is_truncated) == (0, 100_000, True)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no second entry")
+def test_calls_of_32_bit_programs_end_the_program() -> None:
+    code = """
+        import ctypes, mmap
+        # mov eax, 20 (getpid); int 0x80; ret
+        code = bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3])
+        page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        page.write(code)
+        print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))())
+    """
+    assert run(code).exit_code != 0
+    assert run(code, layers=Layers(seccomp=False)).exit_code == 0
+
+
+def test_control_groups_are_removed() -> None:
+    group = cgroups.create(_LIMITS)
+    if group is None:
+        pytest.skip("this machine has no writable control groups")
+    assert all(directory.is_dir() for directory in group.directories)
+    group.remove()
+    assert not any(directory.exists() for directory in group.directories)
+
+
+def start_sleeper() -> SandboxedProcess:
+    code = "import signal; signal.pause()"
+    process = SandboxedProcess(Program([bubblewrap.PYTHON, "-I", "-c", code], limits=_LIMITS))
+    eventually(lambda: len(psutil.Process(process.pid).children(recursive=True)) > 0)
+    return process
+
+
+def processes_with(marker: str) -> list[int]:
+    found: list[int] = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MARKER") == marker:
+                found.append(process.pid)
+        except (psutil.Error, OSError):
+            continue
+    return found

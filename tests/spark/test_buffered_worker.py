@@ -21,8 +21,8 @@ from trace_etl.sink.__main__ import run as run_sink
 from trace_etl.sink.settings import SinkSettings
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
-from trace_etl.worker.__main__ import work
 from trace_etl.worker.settings import WorkerSettings
+from trace_etl.worker.slots import work
 
 CHAIN = """
 name: chain

@@ -30,6 +30,7 @@ _LIMITS = Limits(
     wall_seconds=120,
     output_bytes=100_000,
 )
+_ALL_LAYERS = Layers()
 _IS_ROOT = os.geteuid() == 0
 
 
@@ -68,13 +69,13 @@ def listening(address: str) -> Iterator[None]:
 
 
 def run(
-    code: str, *, limits: Limits = _LIMITS, layers: Layers = Layers(), **environment: str
+    code: str, *, limits: Limits = _LIMITS, layers: Layers = _ALL_LAYERS, **environment: str
 ) -> Ended:
     command = [bubblewrap.PYTHON, "-I", "-c", textwrap.dedent(code)]
     return SandboxedProcess(Program(command, environment, limits=limits), layers).wait()
 
 
-def attack(targets: dict[str, Any], *names: str, layers: Layers = Layers()) -> dict[str, str]:
+def attack(targets: dict[str, Any], *names: str, layers: Layers = _ALL_LAYERS) -> dict[str, str]:
     program = Program(
         [bubblewrap.PYTHON, "-I", f"{bubblewrap.BUNDLE}/attacks.py", *names],
         {"TARGETS": json.dumps(targets)},

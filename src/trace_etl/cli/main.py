@@ -5,7 +5,7 @@ from collections.abc import Callable
 import typer
 
 from trace_etl.cli.admin import audit, history, keys, users
-from trace_etl.cli.dags import check, deploy, jobs, pauses, removal, triggers
+from trace_etl.cli.dags import check, deploy, functions, jobs, pauses, removal, triggers
 from trace_etl.cli.data import (
     batches,
     certify,
@@ -16,7 +16,7 @@ from trace_etl.cli.data import (
     storage,
     verify,
 )
-from trace_etl.cli.stack import backups, demo, devchain, lifecycle, prepare
+from trace_etl.cli.stack import backups, demo, devchain, doctor, lifecycle, prepare
 from trace_etl.cli.tasks import backfills, notifications, outbox, retries, tasks, watch
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         backups.restore,
         demo.demo,
         prepare.prepare,
+        doctor.doctor,
     ),
     "DAGs": (
         check.check,
@@ -83,6 +84,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Admin": (audit.audit, history.check_history, version),
 }
 _GROUPS = {
+    "udf": ("DAGs", functions.group),
     "backfills": ("Tasks", backfills.group),
     "outbox": ("Tasks", outbox.group),
     "batches": ("Data", batches.group),

@@ -64,6 +64,12 @@ class StackClient:
         """POST to the API. Raises RequestRejected or NotRunning."""
         return self._send("POST", self.api_url + path, json=body, timeout=timeout)
 
+    def put(self, path: str, content: bytes, *, timeout: float = _TIMEOUT) -> Answer:
+        """PUT bytes to the API. Raises RequestRejected or NotRunning."""
+        headers = {"content-type": "application/octet-stream"}
+        url = self.api_url + path
+        return self._send("PUT", url, content=content, headers=headers, timeout=timeout)
+
     def query(self, sql: str, limit: int | None = None, **fields: object) -> Answer:
         """Run a query in the Query Service. Raises RequestRejected or NotRunning."""
         body = _drop_nulls({"sql": sql, "limit": limit, **fields})

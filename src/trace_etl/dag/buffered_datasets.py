@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_etl.dag.column_types import BUFFERED, buffered_form
+from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Column, Dag, Publication
 from trace_etl.model.digests import digest
 from trace_etl.model.roles import ROLES
@@ -113,6 +114,19 @@ def find_conflicting_publications(dag: Dag) -> Iterator[tuple[int, str]]:
             for field, how in conflicts:
                 rule = f"differs from another producer of {entry.name!r} in {field}: {how}"
                 yield n, f"{rule}; make them equal"
+
+
+def find_unbuffered_outputs(dag: Dag) -> Iterator[tuple[int, int, str]]:
+    """Yield outputs that must be buffered datasets but are not: index of job and output, error text."""
+    buffered = find_buffered_outputs(dag)
+    for n, job in enumerate(dag.jobs):
+        operator = OPERATORS.get(job.operator)
+        if operator is None or not operator.needs_buffered_outputs:
+            continue
+        for m, output in enumerate(job.outputs):
+            if (job.name, output) not in buffered:
+                rule = f"must be published with `write_mode: buffered` (operator {job.operator})"
+                yield n, m, f"{output!r} {rule}; add it to `publish`"
 
 
 def find_role_conflicts(

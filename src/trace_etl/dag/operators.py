@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from trace_etl.dag.chain.tables import (
     CHAIN_TABLES,
@@ -115,7 +115,14 @@ class SqlConfig(OperatorConfig):
     )
 
 
+class FunctionConfig(OperatorConfig):
+    """Any settings: the function gets them as `task.config`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
 WORKERS = ("ecs_python", "ecs_platform")
+FUNCTION_WORKERS = ("ecs_udf_python", "ecs_udf_rust")
 PARQUET = "parquet"
 
 
@@ -133,6 +140,8 @@ class Operator:
     update_strategies: tuple[str, ...] = ("replace",)
     needs_udf: bool = False
     """Whether it runs a user-defined function, which the job names in `udf`."""
+    needs_buffered_outputs: bool = False
+    """Whether its outputs must be buffered datasets: untrusted code never writes to Postgres."""
     never_ends: bool = False
     """Whether it runs until it is stopped. Such a task does not use a slot of its worker."""
     can_invalidate_inputs: bool = False
@@ -182,6 +191,10 @@ def _one_output(outputs: tuple[str, ...]) -> str | None:
 
 def _some_outputs(outputs: tuple[str, ...]) -> str | None:
     return None if outputs else "must be at least one"
+
+
+def _some_inputs(inputs: tuple[str, ...]) -> str | None:
+    return None if inputs else "must be at least one"
 
 
 def _one_input(inputs: tuple[str, ...]) -> str | None:
@@ -294,6 +307,16 @@ OPERATORS: dict[str, Operator] = {
             needs_ranges=True,
             repartitions=True,
             keeps_columns=True,
+        ),
+        Operator(
+            "udf",
+            FunctionConfig,
+            FUNCTION_WORKERS,
+            _some_outputs,
+            _some_inputs,
+            update_strategies=("append",),
+            needs_udf=True,
+            needs_buffered_outputs=True,
         ),
         Operator(
             "hot_trim",

@@ -214,7 +214,16 @@ def _assemble(
         user=_user_app(
             cfg,
             Context(
-                pool, queue, wake, changes, webhooks, deploys, sweeper, manifests, cfg.sweep_storage
+                pool,
+                queue,
+                wake,
+                changes,
+                webhooks,
+                deploys,
+                sweeper,
+                manifests,
+                cfg.sweep_storage,
+                objects,
             ),
         ),
         lifecycle=lifecycle,

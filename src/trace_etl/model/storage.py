@@ -59,6 +59,11 @@ def export_prefix(org_id: UUID) -> str:
     return f"{EXPORTS}{org_id}/"
 
 
+def bundle_key(org_root: str, sha256: str) -> str:
+    """Return the key of a bundle of user-defined functions."""
+    return f"{org_root}/udf/{sha256}.zip"
+
+
 def attempt_prefix(parent: str, task_id: UUID, attempt: int) -> str:
     """Return the only prefix that this attempt of this task may write under."""
     return f"{parent}{task_id}/{attempt}/"

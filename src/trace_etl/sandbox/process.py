@@ -37,7 +37,7 @@ class Program:
     files: Sequence[Shown] = ()
     """Files and directories of the host that the program can read, beside the interpreter."""
     directory: str = "/tmp"  # noqa: S108
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,13 @@ class Ended:
     is_truncated: bool
 
 
+_ALL_LAYERS = Layers()
+
+
 class SandboxedProcess:
     """A running program. It ends with its limits, with `kill`, or with this process."""
 
-    def __init__(self, program: Program, layers: Layers = Layers()) -> None:
+    def __init__(self, program: Program, layers: Layers = _ALL_LAYERS) -> None:
         """Start the program. Raises SandboxUnavailable and OSError."""
         self._limits, self._layers = program.limits, layers
         self._output, self._dropped = bytearray(), 0
@@ -115,7 +118,9 @@ class SandboxedProcess:
             "/dev/shm": ["--size", str(limits.temporary_bytes), "--tmpfs", "/dev/shm"],  # noqa: S108
         }
         binary = bubblewrap.find_bwrap()
-        descriptors, command = self._make_command(str(binary.program), shown, shown, program, temporary)
+        descriptors, command = self._make_command(
+            str(binary.program), shown, shown, program, temporary
+        )
         return self._open(command, descriptors, environment={})
 
     def _start_as(self, uid: int, program: Program) -> subprocess.Popen[bytes]:

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from trace_etl.sandbox.errors import SandboxUnavailable
@@ -12,7 +12,7 @@ _UIDS = range(64700, 65200)
 
 
 @contextmanager
-def reserve_uid() -> Iterator[int | None]:
+def reserve_uid() -> Generator[int | None]:
     """Reserve a user id that no other sandbox on this machine uses. None if this is not root.
 
     Raises SandboxUnavailable.

@@ -42,5 +42,7 @@ class DispatcherLink:
     lease_token: UUID
     emit: EmitEvents
     publish: PublishBatch | None = None
+    token: Callable[[], str] | None = None
+    """Returns the current capability token; heartbeats replace it."""
     is_paused: Callable[[], bool] = never_paused
     """Whether the job is paused. A long-running operator sends no events during a pause."""

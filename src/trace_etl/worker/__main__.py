@@ -1,9 +1,6 @@
 """`python -m trace_etl.worker`."""
 
-import os
-import socket
 import sys
-import threading
 
 import structlog
 from prometheus_client import REGISTRY
@@ -11,18 +8,13 @@ from prometheus_client import REGISTRY
 from trace_etl import logs
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.data import migrations
-from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.http.metrics_server import start_metrics_server
-from trace_etl.policy.retry import Backoff
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
-from trace_etl.queues.queue import Queue
-from trace_etl.worker.attempt import Runner
 from trace_etl.worker.settings import WorkerSettings
-from trace_etl.worker.slots import Slots
+from trace_etl.worker.slots import work
 
 _log = structlog.stdlib.get_logger()
-_BACKOFF = Backoff.of_seconds(0.2, 15, jitter=0.3)
 
 
 def main() -> int:
@@ -69,21 +61,6 @@ def main() -> int:
     finally:
         runner.close()
     return 0
-
-
-def work(cfg: WorkerSettings, queue: Queue, runner: Runner, stop: threading.Event) -> None:
-    """Run attempts until `stop` is set."""
-    # A restarted worker has another id: it must not appear to own its predecessor's leases.
-    worker_id = f"{cfg.worker_id}:{socket.gethostname()}:{os.getpid()}"
-    consumer = queue.consumer(cfg.runtimes, worker_id)
-    client = DispatcherClient(
-        cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.worker_token_file), _BACKOFF
-    )
-    try:
-        Slots(consumer, client, runner, worker_id=worker_id, size=cfg.slots, stop=stop).run()
-    finally:
-        consumer.close()
-        client.close()
 
 
 if __name__ == "__main__":

@@ -88,7 +88,11 @@ class Attempt:
     def _run_operator(self) -> lifecycle.Complete:
         try:
             link = DispatcherLink(
-                self._fence.lease_token, self._emit, self._publish, lambda: self._is_paused
+                self._fence.lease_token,
+                self._emit,
+                self._publish,
+                token=lambda: self._token,
+                is_paused=lambda: self._is_paused,
             )
             result = self.runner.run(self.claimed.task, link)
         except Exception as error:  # an operator may raise anything: every failure is reported

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from trace_etl.dag.chain.rules import Level, check_exceptions
 from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
+from trace_etl.sandbox.limits import MIB, Limits
 
 
 class PoolRules(BaseModel):
@@ -24,7 +25,9 @@ class PoolRules(BaseModel):
         return check_exceptions(exceptions)
 
 
-class WorkerSettings(ObjectsSettings):
+class ConnectionSettings(ObjectsSettings):
+    """How a worker reaches the Dispatcher and its queue. Every kind of worker has these."""
+
     model_config = SettingsConfigDict(env_prefix="TRACE_", frozen=True)
 
     dispatcher_url: str
@@ -34,6 +37,11 @@ class WorkerSettings(ObjectsSettings):
     queue_dsn: str
     runtimes: list[str] = Field(["ecs_python", "ecs_platform"])
     slots: int = 2
+    ready_file: Path | None = None
+    log_level: str = "info"
+
+
+class WorkerSettings(ConnectionSettings):
     spark_master: str = "local[2]"
     spark_memory: str = "1g"
     memory_limit: str | None = None
@@ -47,6 +55,24 @@ class WorkerSettings(ObjectsSettings):
     rpc_pools: dict[str, list[str]] = Field({})
     rpc_rules: dict[str, PoolRules] = Field({})
     """By RPC pool: `verify` and `exceptions`, for jobs that do not set them."""
-    ready_file: Path | None = None
-    log_level: str = "info"
     http_limits: ConnectionLimits = ConnectionLimits()
+
+
+class FunctionSettings(ConnectionSettings):
+    """Settings of the worker that runs user-defined functions."""
+
+    query_url: str
+    functions_dir: Path
+    """Where bundles are unpacked while their functions run."""
+    runtimes: list[str] = Field(["ecs_udf_python", "ecs_udf_rust"])
+    function_memory_mib: PositiveInt = 512
+    function_processes: PositiveInt = 64
+    function_temporary_mib: PositiveInt = 256
+
+    def limits(self) -> Limits:
+        """The limits of one function."""
+        return Limits(
+            memory_bytes=self.function_memory_mib * MIB,
+            processes=self.function_processes,
+            temporary_bytes=self.function_temporary_mib * MIB,
+        )

@@ -1,5 +1,7 @@
 """The worker's loop: receive a wake-up, claim its task, run it in a free slot."""
 
+import os
+import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -11,17 +13,39 @@ from pydantic import ValidationError
 from trace_etl.api.messages import WakeUp
 from trace_etl.api.task import lifecycle
 from trace_etl.dag.operators import OPERATORS
-from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
+from trace_etl.http.dispatcher_client import (
+    DispatcherClient,
+    Refused,
+    Unreachable,
+    token_reader,
+)
 from trace_etl.policy.retry import Backoff
-from trace_etl.queues.queue import Message, QueueConsumer, QueueUnavailable
+from trace_etl.queues.queue import Message, Queue, QueueConsumer, QueueUnavailable
 from trace_etl.worker.attempt import Attempt, Runner
+from trace_etl.worker.settings import ConnectionSettings
 
+_BACKOFF = Backoff.of_seconds(0.2, 15, jitter=0.3)
 _FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
 _log = structlog.stdlib.get_logger()
 # Covers the claim and the first heartbeat of a task with the default lease.
 _VISIBILITY = timedelta(seconds=60)
 _WAIT = timedelta(seconds=20)
 _MAX_ENDLESS = 64
+
+
+def work(cfg: ConnectionSettings, queue: Queue, runner: Runner, stop: threading.Event) -> None:
+    """Run attempts until `stop` is set."""
+    # A restarted worker has another id: it must not appear to own its predecessor's leases.
+    worker_id = f"{cfg.worker_id}:{socket.gethostname()}:{os.getpid()}"
+    consumer = queue.consumer(cfg.runtimes, worker_id)
+    client = DispatcherClient(
+        cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.worker_token_file), _BACKOFF
+    )
+    try:
+        Slots(consumer, client, runner, worker_id=worker_id, size=cfg.slots, stop=stop).run()
+    finally:
+        consumer.close()
+        client.close()
 
 
 class Slots:

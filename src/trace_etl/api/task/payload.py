@@ -127,6 +127,16 @@ class TaskOutput(Reply):
     storage_ref: Storage
 
 
+class TaskFunction(Reply):
+    """The user-defined function that a task runs."""
+
+    bundle: str
+    sha256: str
+    handler: str
+    bundle_url: str
+    """Where the worker reads the bundle."""
+
+
 class TaskPayload(Reply):
     """Everything a worker needs to run an attempt, without another call."""
 
@@ -143,6 +153,8 @@ class TaskPayload(Reply):
     partitions the rows of its scope belong to, and writes nothing."""
     is_refresh: bool = False
     """Extension: the task makes its partition from everything that its inputs hold."""
+    udf: TaskFunction | None = None
+    """Extension: the function of the operators `udf` and `alert_evaluate`."""
     invalidation: InvalidScope | None = None
     """Extension: the invalidation that this task repairs; null for other tasks."""
     inputs: list[TaskInput] = []

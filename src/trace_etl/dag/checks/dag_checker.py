@@ -7,7 +7,11 @@ from zoneinfo import available_timezones
 from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
-from trace_etl.dag.buffered_datasets import SHIPPED, find_conflicting_publications
+from trace_etl.dag.buffered_datasets import (
+    SHIPPED,
+    find_conflicting_publications,
+    find_unbuffered_outputs,
+)
 from trace_etl.dag.checks.cycles import find_cycles
 from trace_etl.dag.checks.file_formats import find_unreadable_inputs
 from trace_etl.dag.checks.notifications import find_rule_faults, make_rules
@@ -118,6 +122,8 @@ class DagChecker:
             for n, rule in find_conflicting_publications(dag):
                 self._add_fault(("publish", n), rule)
         if not self.faults and len(jobs) == len(self.parsed.jobs):
+            for n, m, rule in find_unbuffered_outputs(dag):
+                self._add_fault(("jobs", n, "outputs", m), rule)
             for n, rule in find_size_conflicts(dag):
                 self._add_fault(("jobs", n, "inputs"), rule)
             for n, i, rule in find_unreadable_inputs(dag):

@@ -175,6 +175,7 @@ class Payloads:
             "parameters": None if task.parameters is None else orjson.Fragment(task.parameters),
             "partition_by": common.revision.partition_by,
             "is_refresh": task.is_refresh,
+            "udf": common.udf,
             "invalidation": invalid,
             "inputs": pinned.inputs,
             "outputs": common.outputs.fill(prefix),

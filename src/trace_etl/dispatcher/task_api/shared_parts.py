@@ -20,6 +20,7 @@ from trace_etl.dispatcher.task_api.permissions import (
 from trace_etl.model.storage import (
     StorageRef,
     buffer_prefix,
+    bundle_key,
     export_prefix,
     generation_prefix,
     hot_table,
@@ -70,6 +71,7 @@ class RevisionParts:
     writes: list[DatasetGrant]
     """Locations of the outputs; each attempt writes under its own prefix."""
     can_invalidate_inputs: bool
+    udf: orjson.Fragment
 
 
 class SharedParts:
@@ -131,7 +133,14 @@ class SharedParts:
             ),
             writes=[self._grant_output(revision, out) for out in revision.outputs],
             can_invalidate_inputs=operator is not None and operator.can_invalidate_inputs,
+            udf=render_json(self._describe_function(revision)),
         )
+
+    def _describe_function(self, revision: Revision) -> dict[str, str] | None:
+        if revision.udf is None:
+            return None
+        key = bundle_key(self._objects.org_root(revision.org_id), revision.udf["sha256"])
+        return {**revision.udf, "bundle_url": f"s3://{key}"}
 
     def _describe_output(self, revision: Revision, out: RevisionOutput) -> dict[str, Any]:
         return {

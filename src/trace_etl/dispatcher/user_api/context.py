@@ -18,6 +18,7 @@ from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.user_tokens import ServiceKeys, bearer_token, current_user
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.roles import READER
+from trace_etl.objects.store import ObjectStore
 from trace_etl.queues.queue import QueueProducer
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import Pool
@@ -36,6 +37,7 @@ class Context:
     """Signs manifests. None: no key is configured."""
     sweeps_storage: bool
     """Whether the loop of the sweeper runs."""
+    objects: ObjectStore
     scrapes: dict[UUID, tuple[float, bytes]] = field(
         default_factory=dict[UUID, tuple[float, bytes]]
     )

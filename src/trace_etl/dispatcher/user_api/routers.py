@@ -17,6 +17,7 @@ from trace_etl.dispatcher.user_api.routes import (
     rollouts,
     storage,
     tasks,
+    udf,
     users,
     webhooks,
 )
@@ -36,6 +37,7 @@ ROUTERS = (
     lineage.router,
     invalidations.router,
     storage.router,
+    udf.router,
     users.router,
     changes.router,
     webhooks.router,

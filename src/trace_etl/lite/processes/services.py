@@ -25,6 +25,7 @@ from trace_etl.lite.processes.ports import LOOPBACK
 ROLES: Mapping[str, tuple[str, ...]] = {
     "dispatcher": (STATE, QUEUE),
     "worker": (DATA, QUEUE),
+    "functions": (QUEUE,),
     "sink": (DATA, QUEUE),
     "query": (READER, DATA_READER),
 }
@@ -113,6 +114,7 @@ def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackSe
     services = [
         _dispatcher(plan),
         *(_worker(plan, number) for number in range(1, plan.workers + 1)),
+        _functions(plan),
         _sink(plan),
         _query(plan),
         _scheduler(plan),
@@ -146,6 +148,7 @@ def _service(
     *,
     read: Sequence[Path] = (),
     write: Sequence[Path] = (),
+    credentials: str = "",
 ) -> StackService:
     """Describe a service. It can read `read` and write `write` beside its own directories."""
     name, home = name or module, plan.home
@@ -159,7 +162,8 @@ def _service(
         "PYTHONUNBUFFERED": "1",
     }
     access = plan.access and plan.access.add(
-        read=[ca, home.credentials(module), *read], write=[directory, temporary, *write]
+        read=[ca, home.credentials(credentials or module), *read],
+        write=[directory, temporary, *write],
     )
     return StackService(
         name=name,
@@ -240,6 +244,31 @@ def _worker(plan: Blueprint, number: int) -> StackService:
     return replace(
         _service(plan, "worker", environment, name, read=read, write=write),
         is_ready=probes.announced(ready_file),
+        grace=8.0,
+    )
+
+
+def _functions(plan: Blueprint) -> StackService:
+    """Describe the worker of user-defined functions.
+
+    It has no Landlock rules of its own: they would forbid the mounts that its sandboxes need.
+    """
+    home = plan.home
+    directory = private_files.make_directory(home.path / "functions")
+    environment = {
+        "TRACE_DISPATCHER_URL": plan.connection.internal_url,
+        "TRACE_QUERY_URL": plan.connection.query_url,
+        "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
+        "TRACE_QUEUE_DSN": plan.dsns("functions").queue,
+        **plan.objects.settings,
+        "TRACE_FUNCTIONS_DIR": str(directory),
+        "TRACE_WORKER_ID": "functions",
+        "TRACE_READY_FILE": str(home.ready_file("functions")),
+    }
+    return replace(
+        _service(plan, "worker.functions", environment, "functions", credentials="functions"),
+        is_ready=probes.announced(home.ready_file("functions")),
+        access=None,
         grace=8.0,
     )
 

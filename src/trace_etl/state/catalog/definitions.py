@@ -13,7 +13,7 @@ from trace_etl.dag.positions import Located, locate
 from trace_etl.model.dag import Dag
 from trace_etl.model.errors import Fault, Invalid
 from trace_etl.policy.generations import generation_hashes
-from trace_etl.state.catalog import generations, revision_rows
+from trace_etl.state.catalog import bundles, generations, revision_rows
 from trace_etl.state.catalog.generations import OutputName
 from trace_etl.state.db.pool import Conn
 
@@ -38,8 +38,9 @@ class WrittenDefinition:
 async def write_definition(
     conn: Conn, org_id: UUID, dag_id: UUID, dag: Dag, text: str
 ) -> WrittenDefinition:
-    """Insert the rows of a definition that do not exist yet. Raises Invalid for unknown inputs."""
+    """Insert the rows of a definition that do not exist yet. Raises Invalid for unknown inputs and bundles."""
     upstream = await find_upstream(conn, org_id, dag, text)
+    await bundles.require_bundles(conn, org_id, dag, text)
     jobs = await _insert_jobs(conn, org_id, dag_id, dag)
     datasets = await generations.insert_datasets(conn, org_id, dag, jobs)
     hashes = generation_hashes(dag)

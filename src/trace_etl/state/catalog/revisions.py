@@ -48,6 +48,7 @@ class Revision:
     execution_strategy: str
     unique_key: list[str]
     partition_by: str | None
+    udf: dict[str, str] | None
     inputs: tuple[RevisionInput, ...]
     outputs: tuple[RevisionOutput, ...]
 
@@ -78,7 +79,7 @@ async def find_producers(conn: Conn, versions: list[UUID]) -> dict[UUID, Produce
 
 _REVISION = """
 SELECT g.org_id, g.name, j.name, r.operator, r.config, r.update_strategy,
-       r.execution_strategy, r.unique_key, r.partition_by
+       r.execution_strategy, r.unique_key, r.partition_by, r.udf
   FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
  WHERE r.revision_id = %(revision_id)s
 """

@@ -12,7 +12,7 @@ from trace_etl.model.dag import Dag
 from trace_etl.model.errors import DeployConflict, Fault, Invalid, NameInUse
 from trace_etl.policy.deploy_plan import DeployPlan, describe_readers, plan_deploy
 from trace_etl.policy.ranges import split_range
-from trace_etl.state.catalog import definitions, generations, names
+from trace_etl.state.catalog import bundles, definitions, generations, names
 from trace_etl.state.catalog.definitions import WrittenDefinition
 from trace_etl.state.catalog.generations import OutputName
 from trace_etl.state.db.pool import Conn
@@ -48,6 +48,7 @@ _TEXT = "SELECT text FROM dag_versions WHERE dag_version = %(dag_version)s"
 async def plan_text(conn: Conn, org_id: UUID, dag: Dag, text: str) -> VersionedPlan:
     """Plan a deploy of this text without changing anything. Raises Invalid, NameTaken."""
     await definitions.find_upstream(conn, org_id, dag, text)
+    await bundles.require_bundles(conn, org_id, dag, text)
     deployed = await deployed_state.get_deployed_dag(conn, org_id, dag)
     entries = [
         {

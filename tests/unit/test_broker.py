@@ -1,0 +1,186 @@
+"""The broker of a sandbox: which requests it makes for a function, and with what."""
+
+import json
+import socket
+from collections.abc import Generator
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+import pytest
+
+from trace_etl.sandbox.broker import MAX_BODY, AttemptIdentity, Broker, Upstream
+from trace_etl.sdk.connection import BrokerConnection, CallFailed
+
+TASK, LEASE = UUID(int=1), UUID(int=2)
+FENCE = {"task_id": str(TASK), "attempt": 3, "lease_token": str(LEASE)}
+
+
+class Services:
+    """Records the requests that reach the platform."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, httpx.Request]] = []
+        self.status = 200
+
+    def client(self, name: str) -> httpx.Client:
+        def answer(request: httpx.Request) -> httpx.Response:
+            self.requests.append((name, request))
+            return httpx.Response(self.status, json={"service": name})
+
+        return httpx.Client(base_url="https://platform", transport=httpx.MockTransport(answer))
+
+
+@pytest.fixture
+def services() -> Services:
+    return Services()
+
+
+@pytest.fixture
+def broker(services: Services, tmp_path: Path) -> Generator[Broker]:
+    upstream = Upstream(services.client("dispatcher"), services.client("query"))
+    identity = AttemptIdentity(TASK, 3, LEASE, lambda: "the-token")
+    made = Broker(tmp_path / "broker.sock", upstream, identity)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connection(broker: Broker) -> BrokerConnection:
+    return BrokerConnection(str(broker.path))
+
+
+def test_a_query_goes_to_the_query_service_with_the_token(
+    connection: BrokerConnection, services: Services
+) -> None:
+    assert connection.call("/v1/task/query", {"sql": "SELECT 1"}) == {"service": "query"}
+    [(_, request)] = services.requests
+    assert json.loads(request.content) == {"sql": "SELECT 1"}
+    assert request.headers["x-trace-task-capability"] == "the-token"
+
+
+@pytest.mark.parametrize("name", ["heartbeat", "events", "buffer-publish", "credentials"])
+def test_the_fence_of_a_call_is_always_that_of_this_attempt(
+    name: str, connection: BrokerConnection, services: Services
+) -> None:
+    other = {"task_id": str(UUID(int=9)), "attempt": 99, "lease_token": str(UUID(int=8))}
+    connection.call(f"/v1/task/{name}", {**other, "x": 1})
+    [(service, request)] = services.requests
+    assert (service, json.loads(request.content)) == ("dispatcher", {**FENCE, "x": 1})
+
+
+def test_headers_of_the_function_do_not_reach_the_platform(
+    broker: Broker, services: Services
+) -> None:
+    send(
+        broker,
+        b"GET /v1/task/objects/bucket/key HTTP/1.1\r\nHost: x\r\nX-Trace-Task-Capability: stolen\r\n"
+        b"X-Trace-Worker-Token: stolen\r\nAuthorization: Bearer stolen\r\nRange: bytes=0-1\r\n\r\n",
+    )
+    [(_, request)] = services.requests
+    assert "stolen" not in str(request.headers)
+    assert request.headers["range"] == "bytes=0-1"
+    assert request.headers["x-trace-lease-token"] == str(LEASE)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/task/complete"),
+        ("POST", "/internal/task-claim"),
+        ("GET", "/internal/jwks/task"),
+        ("GET", "/internal/task-fetch"),
+        ("GET", "/v1/tasks"),
+        ("POST", "/v1/query"),
+        ("GET", "/v1/task/query"),
+        ("DELETE", "/v1/task/objects/a/b"),
+        ("POST", "/v1/task/query/../../internal/task-claim"),
+        ("POST", "/v1/task/query?x=1"),
+        ("GET", "/v1/task/objects/../../../internal/jwks/task"),
+        ("GET", "/v1/task/objects/%2e%2e/%2e%2e/x"),
+        ("GET", "/v1/task/objects//etc/passwd"),
+        ("GET", "/v1/task/objects/a#b"),
+        ("GET", "/metrics"),
+        ("GET", "/healthz"),
+    ],
+)
+def test_other_calls_are_refused(
+    method: str, path: str, connection: BrokerConnection, services: Services
+) -> None:
+    with pytest.raises(CallFailed) as refusal:
+        connection.send(method, path, b"{}" if method == "POST" else None)
+    assert refusal.value.code in ("forbidden", "invalid")
+    assert services.requests == []
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET http://169.254.169.254/latest HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT 127.0.0.1:5432 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET //evil/v1/task/objects/a HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 20\r\n\r\n{}",
+        b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nPOST /internal/task-claim HTTP/1.1\r\n\r\n",
+        b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n{}",
+        b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nX: a\rb\r\nContent-Length: 2\r\n\r\n{}",
+        b"GET /" + b"a" * 100_000,
+        b"\x16\x03\x01 not http",
+    ],
+)
+def test_requests_that_can_be_read_in_two_ways_are_refused(
+    request_bytes: bytes, broker: Broker, services: Services
+) -> None:
+    assert send(broker, request_bytes).split(b" ")[1] in (b"400", b"403")
+    assert services.requests == []
+
+
+def test_a_pipelined_request_is_checked_like_the_first(broker: Broker, services: Services) -> None:
+    good = b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    bad = b"POST /internal/task-claim HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    answer = send(broker, good + bad)
+    assert b"HTTP/1.1 200" in answer and b"HTTP/1.1 403" in answer
+    assert [name for name, _ in services.requests] == ["query"]
+
+
+def test_a_body_over_the_limit_is_refused(broker: Broker, services: Services) -> None:
+    head = f"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n"
+    assert b" 413 " in send(broker, head.encode() + b"x" * (MAX_BODY + 1))
+    assert services.requests == []
+
+
+def test_published_rows_are_counted_when_they_are_accepted(
+    broker: Broker, connection: BrokerConnection, services: Services
+) -> None:
+    batch = {"dataset_uuid": "d", "record_count": 5, "batch_size_bytes": 70}
+    connection.call("/v1/task/buffer-publish", batch)
+    services.status = 409
+    with pytest.raises(CallFailed):
+        connection.call("/v1/task/buffer-publish", batch)
+    assert (broker.published["d"].rows, broker.published["d"].bytes) == (5, 70)
+
+
+def test_a_closed_broker_answers_nothing(broker: Broker, connection: BrokerConnection) -> None:
+    broker.close()
+    with pytest.raises(CallFailed, match="unreachable"):
+        connection.call("/v1/task/query", {})
+
+
+def send(broker: Broker, content: bytes) -> bytes:
+    """Send bytes and return everything that the broker answers."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(str(broker.path))
+        try:
+            client.sendall(content)
+            client.shutdown(socket.SHUT_WR)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the broker has refused and closed
+        answer = b""
+        try:
+            while part := client.recv(65536):
+                answer += part
+        except ConnectionResetError:
+            pass
+        return answer

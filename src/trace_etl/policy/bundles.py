@@ -23,7 +23,7 @@ class BadBundle(ValueError):
 
 
 @dataclass(frozen=True)
-class Bundle:
+class BuiltBundle:
     """A built bundle."""
 
     content: bytes
@@ -34,7 +34,7 @@ class Bundle:
         return hashlib.sha256(self.content).hexdigest()
 
 
-def build_bundle(directory: Path) -> Bundle:
+def build_bundle(directory: Path) -> BuiltBundle:
     """Zip a directory. The same files give the same bytes. Raises BadBundle.
 
     Names are sorted and times left out. A file keeps only whether it can be executed.
@@ -51,7 +51,7 @@ def build_bundle(directory: Path) -> Bundle:
             mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
             entry.external_attr = (stat.S_IFREG | mode) << 16
             archive.writestr(entry, path.read_bytes())
-    bundle = Bundle(output.getvalue(), len(files))
+    bundle = BuiltBundle(output.getvalue(), len(files))
     check_bundle(io.BytesIO(bundle.content))
     return bundle
 

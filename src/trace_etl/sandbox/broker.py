@@ -73,7 +73,7 @@ class AttemptIdentity:
 
 
 @dataclass
-class Published:
+class PublishedRows:
     """The batches that a function has published to one dataset."""
 
     rows: int = 0
@@ -87,7 +87,7 @@ class Broker:
     path: Path
     upstream: Upstream
     identity: AttemptIdentity
-    published: dict[str, Published] = field(default_factory=dict[str, Published])
+    published: dict[str, PublishedRows] = field(default_factory=dict[str, PublishedRows])
     _closing: threading.Event = field(default_factory=threading.Event)
     _free: threading.Semaphore = field(
         default_factory=lambda: threading.Semaphore(_MAX_CONNECTIONS)
@@ -169,7 +169,7 @@ class Broker:
         return reply
 
     def _count(self, sent: Mapping[str, Any]) -> None:
-        counted = self.published.setdefault(str(sent.get("dataset_uuid")), Published())
+        counted = self.published.setdefault(str(sent.get("dataset_uuid")), PublishedRows())
         counted.rows += int(sent.get("record_count") or 0)
         counted.bytes += int(sent.get("batch_size_bytes") or 0)
 

@@ -6,6 +6,6 @@ def handler(event, context):
     task.publish({"alert_id": row["transaction_hash"]} for row in rows)
 """
 
-from trace_etl.sdk.task import CallFailed, Context, Task
+from trace_etl.sdk.task import CallFailed, FunctionContext, Task
 
-__all__ = ["CallFailed", "Context", "Task"]
+__all__ = ["CallFailed", "FunctionContext", "Task"]

@@ -16,13 +16,13 @@ sys.path.insert(
 
 def main(handler: str, bundle: str, event_file: str) -> None:
     """Call the handler with the event."""
-    from trace_etl.sdk import Context, Task
+    from trace_etl.sdk import FunctionContext, Task
 
     sys.path.insert(0, bundle)
     event = json.loads(Path(event_file).read_bytes())
     module, _, name = handler.rpartition(".")
     function = getattr(importlib.import_module(module), name)
-    function(event, Context(Task(event)))
+    function(event, FunctionContext(Task(event)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from trace_etl.sdk.connection import BrokerConnection, CallFailed
 
-__all__ = ["CallFailed", "Context", "Task"]
+__all__ = ["CallFailed", "FunctionContext", "Task"]
 
 _MAX_BATCH_BYTES = 8 * 1024 * 1024
 _MAX_BATCH_ROWS = 100_000
@@ -107,7 +107,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Context:
+class FunctionContext:
     """The second argument of a handler."""
 
     task: Task

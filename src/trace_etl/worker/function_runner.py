@@ -21,7 +21,7 @@ from trace_etl.objects.errors import ObjectMissing, StorageError
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.bundles import BadBundle, unpack_bundle
 from trace_etl.sandbox import bubblewrap
-from trace_etl.sandbox.broker import AttemptIdentity, Broker, Published, Upstream
+from trace_etl.sandbox.broker import AttemptIdentity, Broker, PublishedRows, Upstream
 from trace_etl.sandbox.bubblewrap import BUNDLE, CODE, SOCKETS, Shown
 from trace_etl.sandbox.limits import Limits
 from trace_etl.sandbox.process import Ended, Program, SandboxedProcess
@@ -184,12 +184,14 @@ def _make_command(function: TaskFunction, bundle: Path) -> list[str]:
     return [bubblewrap.PYTHON, "-I", "-u", script, function.handler, BUNDLE, event]
 
 
-def _make_result(task: TaskPayload, published: dict[str, Published]) -> TaskResult:
+def _make_result(task: TaskPayload, published: dict[str, PublishedRows]) -> TaskResult:
     return TaskResult(outputs=[_make_output(task, out, published) for out in task.outputs])
 
 
-def _make_output(task: TaskPayload, output: TaskOutput, published: dict[str, Published]) -> Output:
-    counted = published.get(str(output.dataset_uuid), Published())
+def _make_output(
+    task: TaskPayload, output: TaskOutput, published: dict[str, PublishedRows]
+) -> Output:
+    counted = published.get(str(output.dataset_uuid), PublishedRows())
     scope = task.scope or Scope()
     return Output(
         output_index=output.output_index,

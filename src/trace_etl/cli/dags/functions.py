@@ -36,7 +36,10 @@ def push(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Zip a directory and push it. The same files give the same bundle."""
+    """Push the directory of a function.
+
+    The same files give the same bundle, whatever their times and their order.
+    """
     from trace_etl.policy.bundles import BadBundle, build_bundle
 
     try:

@@ -10,7 +10,7 @@ from trace_etl.cli.output import print_json, print_rows
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Test the layers that isolate user-defined functions on this machine.
+    """Test how well this machine isolates code.
 
     Exit code 1 if a required layer is missing: functions then do not run.
     """

@@ -51,6 +51,9 @@ OWN_FILES = {
         *("credentials/worker", "tokens/workers", "tls/ca.pem", "objects", "spark/worker"),
         "run/worker",
     ],
+    "functions": [
+        *("credentials/functions", "tokens/workers", "tls/ca.pem", "objects", "run/functions"),
+    ],
     "sink": ["credentials/sink", "tls/ca.pem", "objects", "run/sink"],
     "query": [
         *("credentials/query", "keys/user/public", "tls/ca.pem", "tls/server", "objects"),
@@ -112,6 +115,7 @@ def test_each_process_knows_only_its_own_credentials(stack: Stack) -> None:
     assert roles == {
         "dispatcher": {databases.STATE, databases.QUEUE},
         "worker": {databases.DATA, databases.QUEUE},
+        "functions": {databases.QUEUE},
         "sink": {databases.DATA, databases.QUEUE},
         "query": {databases.READER, databases.DATA_READER},
     }

@@ -29,7 +29,7 @@ from trace_etl.lite.processes import probes, process_tree
 
 SUPPORT = Path(__file__).parents[1] / "support"
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
-SERVICES = {"postgres", "dispatcher", "worker", "sink", "query", "scheduler"}
+SERVICES = {"postgres", "dispatcher", "worker", "functions", "sink", "query", "scheduler"}
 
 
 class Stack:

@@ -20,6 +20,7 @@ from trace_etl.sandbox import bubblewrap, cgroups
 from trace_etl.sandbox.bubblewrap import Shown
 from trace_etl.sandbox.limits import MIB, Limits
 from trace_etl.sandbox.process import Ended, Layers, Program, SandboxedProcess
+from trace_etl.sandbox.spawner import Spawner, launch_spawner
 
 _HOSTILE = Path(__file__).parents[1] / "support" / "hostile"
 _LIMITS = Limits(
@@ -249,3 +250,26 @@ def processes_with(marker: str) -> list[int]:
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def test_the_spawner_shows_only_files_of_its_directory(tmp_path: Path) -> None:
+    allowed, secret = tmp_path / "allowed", tmp_path / "secret"
+    allowed.mkdir()
+    (allowed / "code.py").write_text("print('ran')")
+    (allowed / "link").symlink_to(secret)
+    secret.write_text("password")
+    connection, process = launch_spawner(allowed)
+    spawner = Spawner(connection)
+    try:
+        for path in (secret, allowed / "link", allowed / ".." / "secret", Path("/etc")):
+            with pytest.raises(OSError, match="outside of"):
+                spawner.start(Program(["/x"], files=[Shown(path, "/var/task")])).wait()
+        shown = [Shown(allowed / "code.py", "/var/task/code.py")]
+        command = [bubblewrap.PYTHON, "-I", "/var/task/code.py"]
+        assert spawner.start(Program(command, files=shown)).wait().output == b"ran\n"
+        sleeper = spawner.start(Program([bubblewrap.PYTHON, "-c", "import signal; signal.pause()"]))
+        sleeper.kill()
+        assert sleeper.wait().reason == "killed"
+    finally:
+        spawner.close()
+        assert process.wait() == 0

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_etl import landlock
+import trace_etl
+from trace_etl import landlock, sdk
 from trace_etl.sandbox.errors import SandboxUnavailable
 
 CODE = "/opt/trace"
+MODULES = f"{CODE}/python"
 BUNDLE = "/var/task"
 SOCKETS = "/run/trace"
 PYTHON = str(
@@ -56,7 +58,7 @@ def find_bwrap() -> Binary:
 
 
 def system_files() -> list[Shown]:
-    """List what every program needs: shared libraries, the interpreter and our first program."""
+    """List what every program needs: shared libraries, the interpreter, our first program and the SDK."""
     here = Path(__file__).parent
     prefix = Path(sys.base_prefix).resolve()
     files = [Path(name) for name in _LIBRARIES if not Path(name).is_symlink()]
@@ -66,6 +68,8 @@ def system_files() -> list[Shown]:
         *(Shown(path, str(path)) for path in files if path.exists()),
         Shown(here / "confine.py", f"{CODE}/confine.py"),
         Shown(Path(landlock.__file__), f"{CODE}/landlock.py"),
+        Shown(Path(trace_etl.__file__), f"{MODULES}/trace_etl/__init__.py"),
+        Shown(Path(sdk.__file__).parent, f"{MODULES}/trace_etl/sdk"),
     ]
 
 

@@ -2,16 +2,15 @@
 
 import shutil
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 from uuid import UUID
 
 import structlog
 
-import trace_etl
-from trace_etl import sdk
 from trace_etl.api.task.lifecycle import Output, TaskPayload, TaskResult
 from trace_etl.api.task.payload import Scope, TaskFunction, TaskOutput
 from trace_etl.model.bundles import MAX_ZIP_BYTES
@@ -22,17 +21,24 @@ from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.bundles import BadBundle, unpack_bundle
 from trace_etl.sandbox import bubblewrap
 from trace_etl.sandbox.broker import AttemptIdentity, Broker, PublishedRows, Upstream
-from trace_etl.sandbox.bubblewrap import BUNDLE, CODE, SOCKETS, Shown
+from trace_etl.sandbox.bubblewrap import BUNDLE, MODULES, SOCKETS, Shown
 from trace_etl.sandbox.limits import Limits
-from trace_etl.sandbox.process import Ended, Program, SandboxedProcess
+from trace_etl.sandbox.process import Ended, Program
 from trace_etl.spark.link import DispatcherLink
 
 _log = structlog.stdlib.get_logger()
 _BOOTSTRAP = "bootstrap"
 """A bundle with a program of this name is native: the program runs instead of a Python handler."""
-_MODULES = f"{CODE}/python"
 _SHOWN_OUTPUT = 4000
 _MASK = "***"
+
+
+class RunningProgram(Protocol):
+    """A program in a sandbox: in this process, or in the spawner."""
+
+    def wait(self) -> Ended: ...
+
+    def kill(self) -> None: ...
 
 
 class FunctionFailed(TraceError, code="function_failed", retryable=True):
@@ -59,7 +65,9 @@ class FunctionRunner:
     upstream: Upstream
     directory: Path
     limits: Limits
-    _running: dict[UUID, SandboxedProcess] = field(default_factory=dict[UUID, SandboxedProcess])
+    start: Callable[[Program], RunningProgram]
+    """Starts a program in a sandbox."""
+    _running: dict[UUID, RunningProgram] = field(default_factory=dict[UUID, RunningProgram])
     _canceled: set[UUID] = field(default_factory=set[UUID])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -132,15 +140,13 @@ class FunctionRunner:
             files=[
                 Shown(place / "bundle", BUNDLE),
                 Shown(place / "run", SOCKETS),
-                Shown(Path(trace_etl.__file__), f"{_MODULES}/trace_etl/__init__.py"),
-                Shown(Path(sdk.__file__).parent, f"{_MODULES}/trace_etl/sdk"),
             ],
             limits=replace(self.limits, wall_seconds=float(task.timeout_seconds)),
         )
         with self._lock:
             if task.task_id in self._canceled:
                 raise FunctionFailed("canceled before it started")
-            process = self._running[task.task_id] = SandboxedProcess(program)
+            process = self._running[task.task_id] = self.start(program)
         return process.wait()
 
     def _check(self, ended: Ended, identity: AttemptIdentity) -> None:
@@ -179,7 +185,7 @@ def _make_command(function: TaskFunction, bundle: Path) -> list[str]:
     if "." not in function.handler:
         rule = "must be `module.function`, or the bundle must have the program `bootstrap`"
         raise BundleRefused(f"handler {function.handler!r} {rule}")
-    script = f"{_MODULES}/trace_etl/sdk/bootstrap.py"
+    script = f"{MODULES}/trace_etl/sdk/bootstrap.py"
     event = f"{SOCKETS}/event.json"
     return [bubblewrap.PYTHON, "-I", "-u", script, function.handler, BUNDLE, event]
 

@@ -58,6 +58,13 @@ class WorkerSettings(ConnectionSettings):
     http_limits: ConnectionLimits = ConnectionLimits()
 
 
+class AllowedPaths(BaseModel):
+    """The paths that a worker lets itself use."""
+
+    read: list[str]
+    write: list[str]
+
+
 class FunctionSettings(ConnectionSettings):
     """Settings of the worker that runs user-defined functions."""
 
@@ -65,6 +72,10 @@ class FunctionSettings(ConnectionSettings):
     functions_dir: Path
     """Where bundles are unpacked while their functions run."""
     runtimes: list[str] = Field(["ecs_udf_python", "ecs_udf_rust"])
+    allowed_paths: AllowedPaths | None = None
+    """What this process can read and write after its start; None: everything."""
+    spawner_fd: int | None = None
+    """The connection to the process that starts sandboxes. The worker sets it for itself."""
     function_memory_mib: PositiveInt = 512
     function_processes: PositiveInt = 64
     function_temporary_mib: PositiveInt = 256

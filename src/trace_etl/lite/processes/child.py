@@ -89,7 +89,7 @@ async def start(service: StackService, log: Path) -> Child:
                 sent=service.stop_with[0],
                 account=service.account,
                 directory=service.directory,
-                access=service.access,
+                access=None if service.restricts_itself else service.access,
             ),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trace_etl.lite.configuration import Configuration
@@ -47,6 +47,8 @@ class StackService:
     directory: str = "/"
     access: Access | None = None
     """The paths that the process may use; None if nothing restricts it."""
+    restricts_itself: bool = False
+    """Whether the process applies `access` itself, after it started a child with more rights."""
     stop_with: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGKILL)
     grace: float = 6.0
     ready_within: float = 60.0
@@ -251,7 +253,7 @@ def _worker(plan: Blueprint, number: int) -> StackService:
 def _functions(plan: Blueprint) -> StackService:
     """Describe the worker of user-defined functions.
 
-    It has no Landlock rules of its own: they would forbid the mounts that its sandboxes need.
+    It restricts itself: its first child mounts the file systems of sandboxes, which Landlock forbids.
     """
     home = plan.home
     directory = private_files.make_directory(home.path / "functions")
@@ -265,10 +267,21 @@ def _functions(plan: Blueprint) -> StackService:
         "TRACE_WORKER_ID": "functions",
         "TRACE_READY_FILE": str(home.ready_file("functions")),
     }
+    service = _service(
+        plan,
+        "worker.functions",
+        environment,
+        "functions",
+        read=[home.worker_token.parent, home.objects, *plan.objects.read],
+        write=[directory],
+        credentials="functions",
+    )
+    allowed = json.dumps(asdict(service.access)) if service.access else "null"
     return replace(
-        _service(plan, "worker.functions", environment, "functions", credentials="functions"),
+        service,
+        environment={**service.environment, "TRACE_ALLOWED_PATHS": allowed},
         is_ready=probes.announced(home.ready_file("functions")),
-        access=None,
+        restricts_itself=True,
         grace=8.0,
     )
 

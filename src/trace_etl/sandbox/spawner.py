@@ -1,0 +1,182 @@
+"""Start sandboxes for a worker that Landlock restricts, which therefore cannot mount anything.
+
+The worker starts this program first and restricts itself afterwards. They talk over one socket, in
+lines of JSON. A worker can ask only for programs whose files lie in one directory, which it names at
+the start. When the worker ends, this program and all its sandboxes end.
+"""
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trace_etl.sandbox.bubblewrap import Shown
+from trace_etl.sandbox.errors import SandboxUnavailable
+from trace_etl.sandbox.limits import Limits
+from trace_etl.sandbox.process import Ended, Program, SandboxedProcess
+
+
+class RemoteProcess:
+    """A program that the spawner runs. The same interface as SandboxedProcess."""
+
+    def __init__(self, spawner: "Spawner", number: int) -> None:
+        self._spawner, self._number = spawner, number
+        self._answered = threading.Event()
+        self._answer: Mapping[str, Any] = {}
+
+    def wait(self) -> Ended:
+        """Wait until the program has ended, and return how. Raises SandboxUnavailable and OSError."""
+        self._answered.wait()
+        if problem := self._answer.get("unavailable"):
+            raise SandboxUnavailable(*problem)
+        if problem := self._answer.get("error"):
+            raise OSError(problem)
+        ended: dict[str, Any] = dict(self._answer["ended"])
+        ended["output"] = base64.b64decode(ended["output"])
+        return Ended(**ended)
+
+    def kill(self) -> None:
+        """End the whole process tree at once."""
+        self._spawner.send({"kill": self._number})
+
+    def receive(self, answer: Mapping[str, Any]) -> None:
+        self._answer = answer
+        self._answered.set()
+
+
+def launch_spawner(directory: Path) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start the spawner and return the connection to it. It ends with the connection.
+
+    Programs may be shown files below `directory`, and nothing else of the host.
+    """
+    ours, theirs = socket.socketpair()
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    command = [sys.executable, "-P", "-m", "trace_etl.sandbox.spawner"]
+    with theirs:
+        process = subprocess.Popen(
+            [*command, str(theirs.fileno()), str(directory)],
+            pass_fds=[theirs.fileno()],
+            env=kept,
+            cwd="/",
+        )
+    return ours, process
+
+
+class Spawner:
+    """The worker's side: asks the spawner for sandboxes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket, self._lock = connection, threading.Lock()
+        self._running: dict[int, RemoteProcess] = {}
+        self._count = 0
+        threading.Thread(target=self._read_answers, name="spawner", daemon=True).start()
+
+    def start(self, program: Program) -> RemoteProcess:
+        """Start a program in a sandbox."""
+        with self._lock:
+            self._count += 1
+            number = self._count
+            process = self._running[number] = RemoteProcess(self, number)
+        files = [(str(entry.source), entry.target) for entry in program.files]
+        fields = {**asdict(program), "files": files}
+        self.send({"start": number, "program": fields})
+        return process
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        """End the spawner and all its sandboxes."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _read_answers(self) -> None:
+        with self._socket.makefile("rb") as answers:
+            for line in answers:
+                answer = json.loads(line)
+                with self._lock:
+                    process = self._running.pop(answer["number"])
+                process.receive(answer)
+        with self._lock:
+            left, self._running = self._running, {}
+        for process in left.values():
+            process.receive({"error": "the process that starts sandboxes has ended"})
+
+
+class SpawnerServer:
+    """The spawner's side: runs the programs that the worker asks for."""
+
+    def __init__(self, connection: socket.socket, directory: Path) -> None:
+        self._connection, self._directory = connection, directory.resolve()
+        self._lock = threading.Lock()
+        self._running: dict[int, SandboxedProcess] = {}
+        self._killed: set[int] = set()
+
+    def serve(self) -> None:
+        """Serve until the worker closes the connection, then end all programs."""
+        with self._connection.makefile("rb") as requests:
+            for line in requests:
+                request = json.loads(line)
+                if "start" in request:
+                    arguments = (request["start"], request["program"])
+                    threading.Thread(target=self._run, args=arguments, daemon=True).start()
+                else:
+                    self._kill(request["kill"])
+        for number in list(self._running):
+            self._kill(number)
+
+    def _run(self, number: int, fields: dict[str, Any]) -> None:
+        try:
+            program = self._parse(fields)
+            with self._lock:
+                process = self._running[number] = SandboxedProcess(program)
+                if number in self._killed:
+                    process.kill()
+            ended = process.wait()
+            output = base64.b64encode(ended.output).decode()
+            self._answer(number, ended={**asdict(ended), "output": output})
+        except SandboxUnavailable as error:
+            self._answer(number, unavailable=[error.problem, error.fix])
+        except (OSError, ValueError) as error:
+            self._answer(number, error=str(error))
+        finally:
+            self._running.pop(number, None)
+            self._killed.discard(number)
+
+    def _parse(self, fields: dict[str, Any]) -> Program:
+        """Return the program. Raises ValueError if it would see a file of the host."""
+        files = [Shown(Path(source).resolve(), target) for source, target in fields["files"]]
+        for entry in files:
+            if not entry.source.is_relative_to(self._directory):
+                raise ValueError(f"{entry.source} is outside of {self._directory}")
+        parsed: dict[str, Any] = {**fields, "files": files, "limits": Limits(**fields["limits"])}
+        return Program(**parsed)
+
+    def _kill(self, number: int) -> None:
+        with self._lock:
+            self._killed.add(number)  # it may not have started yet
+            process = self._running.get(number)
+        if process is not None:
+            process.kill()
+
+    def _answer(self, number: int, **fields: object) -> None:
+        with self._lock:
+            self._connection.sendall(json.dumps({"number": number, **fields}).encode() + b"\n")
+
+
+def main(descriptor: str, directory: str) -> None:
+    """Serve the worker at the other end of an inherited socket."""
+    with socket.socket(fileno=int(descriptor)) as connection:
+        SpawnerServer(connection, Path(directory)).serve()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -193,7 +193,12 @@ def _json(schema: Json) -> Json:
 
 # --- the user API -----------------------------------------------------------------------------
 
-_USER_REFUSALS = {"get": (401, 403, 404, 422, 503), "post": (401, 403, 404, 409, 413, 422, 503)}
+_WRITE_REFUSALS = (401, 403, 404, 409, 413, 422, 503)
+_USER_REFUSALS = {
+    "get": (401, 403, 404, 422, 503),
+    "post": _WRITE_REFUSALS,
+    "put": _WRITE_REFUSALS,
+}
 _USER_MEANING = {
     403: "The token's role does not allow this call.",
     404: "The resource does not exist.",

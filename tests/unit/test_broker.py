@@ -9,7 +9,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from trace_etl.sandbox.broker import MAX_BODY, AttemptIdentity, Broker, Upstream
+from trace_etl.sandbox.broker import MAX_BODY, AttemptIdentity, Broker, PlatformClients
 from trace_etl.sdk.connection import BrokerConnection, CallFailed
 
 TASK, LEASE = UUID(int=1), UUID(int=2)
@@ -38,7 +38,7 @@ def services() -> Services:
 
 @pytest.fixture
 def broker(services: Services, tmp_path: Path) -> Generator[Broker]:
-    upstream = Upstream(services.client("dispatcher"), services.client("query"))
+    upstream = PlatformClients(services.client("dispatcher"), services.client("query"))
     identity = AttemptIdentity(TASK, 3, LEASE, lambda: "the-token")
     made = Broker(tmp_path / "broker.sock", upstream, identity)
     yield made

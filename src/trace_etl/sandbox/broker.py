@@ -47,7 +47,7 @@ class RequestRefused(Exception):
 
 
 @dataclass(frozen=True)
-class Upstream:
+class PlatformClients:
     """The services that a task may call."""
 
     dispatcher: httpx.Client
@@ -85,7 +85,7 @@ class Broker:
     """Serves one attempt on a socket, until it is closed."""
 
     path: Path
-    upstream: Upstream
+    upstream: PlatformClients
     identity: AttemptIdentity
     published: dict[str, PublishedRows] = field(default_factory=dict[str, PublishedRows])
     _closing: threading.Event = field(default_factory=threading.Event)

@@ -20,7 +20,7 @@ from trace_etl.objects.errors import ObjectMissing, StorageError
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.bundles import BadBundle, unpack_bundle
 from trace_etl.sandbox import bubblewrap
-from trace_etl.sandbox.broker import AttemptIdentity, Broker, PublishedRows, Upstream
+from trace_etl.sandbox.broker import AttemptIdentity, Broker, PlatformClients, PublishedRows
 from trace_etl.sandbox.bubblewrap import BUNDLE, MODULES, SOCKETS, Shown
 from trace_etl.sandbox.limits import Limits
 from trace_etl.sandbox.process import Ended, Program
@@ -62,7 +62,7 @@ class FunctionRunner:
     """Runs each attempt in a sandbox of its own."""
 
     objects: ObjectStore
-    upstream: Upstream
+    upstream: PlatformClients
     directory: Path
     limits: Limits
     start: Callable[[Program], RunningProgram]

@@ -12,7 +12,7 @@ import structlog
 from trace_etl import landlock, logs
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
-from trace_etl.sandbox.broker import Upstream
+from trace_etl.sandbox.broker import PlatformClients
 from trace_etl.sandbox.spawner import Spawner, launch_spawner
 from trace_etl.worker.function_runner import FunctionRunner
 from trace_etl.worker.settings import FunctionSettings
@@ -34,7 +34,7 @@ def main() -> int:
         httpx.Client(base_url=cfg.dispatcher_url, verify=tls, trust_env=False) as dispatcher,
         httpx.Client(base_url=cfg.query_url, verify=tls, trust_env=False) as query,
     ):
-        upstream = Upstream(dispatcher, query)
+        upstream = PlatformClients(dispatcher, query)
         runner = FunctionRunner(
             cfg.open_objects(), upstream, cfg.functions_dir, cfg.limits(), spawner.start
         )

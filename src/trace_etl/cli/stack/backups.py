@@ -12,7 +12,7 @@ from trace_etl.cli.progress import show_bytes
 from trace_etl.cli.stack.errors import print_error
 
 if TYPE_CHECKING:
-    from trace_etl.lite.backup.manifest import Manifest
+    from trace_etl.lite.backup.manifest import BackupManifest
 
 
 def backup(
@@ -91,7 +91,7 @@ def restore(
     typer.echo(f"Start it with: trace up --home {made.home}")
 
 
-def _summarise(manifest: "Manifest") -> dict[str, Any]:
+def _summarise(manifest: "BackupManifest") -> dict[str, Any]:
     return {
         "created_at": manifest.created_at,
         "release": manifest.release,
@@ -104,7 +104,7 @@ def _summarise(manifest: "Manifest") -> dict[str, Any]:
     }
 
 
-def _describe(manifest: "Manifest") -> str:
+def _describe(manifest: "BackupManifest") -> str:
     current = [dataset for dataset in manifest.datasets if dataset.is_current]
     rows = sum(dataset.rows for dataset in current)
     return (

@@ -2,24 +2,26 @@
 
 from trace_etl.dispatcher.user_api.routes import (
     backfills,
-    batches,
     changes,
     dags,
-    datasets,
     events,
-    invalidations,
     jobs,
-    lineage,
     metrics,
     notifications,
     outbox,
     pressure,
     rollouts,
-    storage,
     tasks,
     udf,
     users,
     webhooks,
+)
+from trace_etl.dispatcher.user_api.routes.data import (
+    batches,
+    datasets,
+    invalidations,
+    lineage,
+    storage,
 )
 
 ROUTERS = (

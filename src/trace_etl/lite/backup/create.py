@@ -15,7 +15,7 @@ from trace_etl import __version__
 from trace_etl.lite import configuration, objects, ownership
 from trace_etl.lite.backup import archive, contents, manifest, snapshot
 from trace_etl.lite.backup.contents import Contents
-from trace_etl.lite.backup.manifest import Entry, Manifest
+from trace_etl.lite.backup.manifest import BackupManifest, Entry
 from trace_etl.lite.backup.reporting import Meter, Report
 from trace_etl.lite.errors import BackupUnusable
 from trace_etl.lite.home import Home, explain_os_errors
@@ -33,7 +33,7 @@ class Backup:
     """A finished backup."""
 
     path: Path
-    manifest: Manifest
+    manifest: BackupManifest
 
 
 def create(home: Home, target: Path, *, with_secrets: bool, report: Report) -> Backup:
@@ -59,7 +59,9 @@ def create(home: Home, target: Path, *, with_secrets: bool, report: Report) -> B
     return Backup(target, made)
 
 
-def _create(home: Home, staging: Path, name: str, with_secrets: bool, report: Report) -> Manifest:
+def _create(
+    home: Home, staging: Path, name: str, with_secrets: bool, report: Report
+) -> BackupManifest:
     major = int((home.postgres / "data" / "PG_VERSION").read_text()) if _has_data(home) else 0
     clone = staging / "postgres"
     with snapshot.running_server(home) as server, snapshot.sweeps_held(server):
@@ -72,7 +74,7 @@ def _create(home: Home, staging: Path, name: str, with_secrets: bool, report: Re
         ):
             found = contents.describe(state, data)
         snapshot.remove_transient_files(clone / "data")
-        made = Manifest(
+        made = BackupManifest(
             release=__version__,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             home_id=ownership.read_home_id(home),

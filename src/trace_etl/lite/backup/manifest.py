@@ -46,7 +46,7 @@ class TableSummary:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class BackupManifest:
     """The content of manifest.json."""
 
     release: str
@@ -78,10 +78,10 @@ class Manifest:
         return json.dumps(asdict(self), indent=1).encode()
 
 
-_MANIFEST = TypeAdapter(Manifest)
+_MANIFEST = TypeAdapter(BackupManifest)
 
 
-def parse(content: bytes, where: str) -> Manifest:
+def parse(content: bytes, where: str) -> BackupManifest:
     """Decode a manifest. Raises BackupUnusable."""
     try:
         found = int(json.loads(content)["format"])

@@ -12,7 +12,7 @@ from trace_etl.lite import configuration, objects, ownership
 from trace_etl.lite.backup import archive, contents, manifest, snapshot
 from trace_etl.lite.backup.archive import OpenBackup
 from trace_etl.lite.backup.contents import Contents
-from trace_etl.lite.backup.manifest import Entry, Manifest
+from trace_etl.lite.backup.manifest import BackupManifest, Entry
 from trace_etl.lite.backup.reporting import Meter, Report
 from trace_etl.lite.credentials import private_files
 from trace_etl.lite.errors import BackupUnusable, HomeUnusable
@@ -28,10 +28,10 @@ class Restored:
     """A restored home."""
 
     home: Path
-    manifest: Manifest
+    manifest: BackupManifest
 
 
-def read_manifest(backup: OpenBackup, where: Path) -> Manifest:
+def read_manifest(backup: OpenBackup, where: Path) -> BackupManifest:
     """Read the manifest and check that this release can restore the backup. Raises BackupUnusable."""
     with backup.open(manifest.NAME) as file:
         content = file.read()
@@ -79,7 +79,7 @@ def _check_empty(home: Home) -> None:
 
 def _restore(
     backup: OpenBackup,
-    found: Manifest,
+    found: BackupManifest,
     source: Path,
     home: Home,
     staging: Home,
@@ -114,7 +114,7 @@ def _restore(
 
 
 def _write_postgres(
-    backup: OpenBackup, found: Manifest, source: Path, staging: Home, report: Report
+    backup: OpenBackup, found: BackupManifest, source: Path, staging: Home, report: Report
 ) -> None:
     data = staging.postgres / "data"
     for name in (".", *found.directories):
@@ -126,7 +126,7 @@ def _write_postgres(
 
 
 def _write_home(
-    backup: OpenBackup, found: Manifest, source: Path, staging: Home, report: Report
+    backup: OpenBackup, found: BackupManifest, source: Path, staging: Home, report: Report
 ) -> None:
     entries = [entry for entry in found.files if entry.name.startswith("home/")]
     meter = Meter("settings", sum(entry.size for entry in entries), report)
@@ -147,7 +147,7 @@ def _write_file(
 
 
 def _write_objects(
-    backup: OpenBackup, found: Manifest, source: Path, store: ObjectStore, report: Report
+    backup: OpenBackup, found: BackupManifest, source: Path, store: ObjectStore, report: Report
 ) -> None:
     entries = found.objects()
     meter = Meter("objects", sum(entry.size for entry in entries), report)
@@ -174,7 +174,7 @@ def _copy(backup: OpenBackup, entry: Entry, source: Path, target: Any, meter: Me
 # --- checks -----------------------------------------------------------------------------------
 
 
-def _check_store_empty(store: ObjectStore, found: Manifest) -> None:
+def _check_store_empty(store: ObjectStore, found: BackupManifest) -> None:
     for org_id in {UUID(entry.name.split("/", 2)[1]) for entry in found.objects()}:
         root = store.org_root(org_id)
         for area in ("cold/", "buffers/"):
@@ -185,7 +185,7 @@ def _check_store_empty(store: ObjectStore, found: Manifest) -> None:
                 )
 
 
-def _compare(found: Manifest, restored: Contents) -> None:
+def _compare(found: BackupManifest, restored: Contents) -> None:
     """Compare every dataset and every table with the manifest. Raises BackupUnusable."""
     pairs: list[tuple[str, Sequence[object], Sequence[object]]] = [
         ("datasets", found.datasets, restored.datasets),
@@ -199,7 +199,7 @@ def _compare(found: Manifest, restored: Contents) -> None:
             )
 
 
-def _check_objects(found: Manifest, restored: Contents, source: Path) -> None:
+def _check_objects(found: BackupManifest, restored: Contents, source: Path) -> None:
     """Check that the backup has the objects of every partition. Raises BackupUnusable."""
     names = {entry.name for entry in found.files}
     for ref in restored.prefixes:

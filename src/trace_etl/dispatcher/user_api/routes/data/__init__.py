@@ -1,0 +1,1 @@
+"""Routes about datasets and their storage."""

@@ -24,7 +24,7 @@ from trace_etl.lite.errors import BackupUnusable, HomeUnusable
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import EmbeddedPostgres
-from trace_etl.model.storage import StorageRef, generation_prefix
+from trace_etl.model.storage import StorageRef, bundle_key, generation_prefix
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.markers import write_marker
 from trace_etl.state.db import migrations
@@ -43,6 +43,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home.open()
     keys.ensure_user_key(home.user_keys)
     (home.secrets / "webhook").write_text("secret")
+    (home.certificate_keys / "key.pem").write_text("signs manifests")
+    FileStore(home.objects).put(bundle_key("trace", "0" * 64), b"bundle of a function")
     postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass)
     server = postgres.start()
     try:
@@ -110,6 +112,7 @@ def test_a_restored_home_has_the_same_tables_datasets_objects_and_secrets(
     ]
     assert (home.secrets / "webhook").read_text() == "secret"
     assert list_files(home.user_keys) == list_files(original.user_keys)
+    assert list_files(home.certificate_keys) == list_files(original.certificate_keys) != []
     assert not list_files(home.task_keys)
     assert ownership.read_home_id(home) != ownership.read_home_id(original)
     ownership.check(home)

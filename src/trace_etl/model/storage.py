@@ -25,6 +25,7 @@ class StorageRef:
 BUFFERS = "buffers/"
 SCRATCH = "scratch/"
 EXPORTS = "exports/"
+BUNDLES = "udf/"
 POSTGRES = "postgres"
 """The scheme of a storage reference to a table of Postgres data."""
 
@@ -61,7 +62,7 @@ def export_prefix(org_id: UUID) -> str:
 
 def bundle_key(org_root: str, sha256: str) -> str:
     """Return the key of a bundle of user-defined functions."""
-    return f"{org_root}/udf/{sha256}.zip"
+    return f"{org_root}/{BUNDLES}{sha256}.zip"
 
 
 def attempt_prefix(parent: str, task_id: UUID, attempt: int) -> str:

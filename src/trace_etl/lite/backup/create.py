@@ -20,12 +20,18 @@ from trace_etl.lite.backup.reporting import Meter, Report
 from trace_etl.lite.errors import BackupUnusable
 from trace_etl.lite.home import Home, explain_os_errors
 from trace_etl.lite.processes.services import inherited_environment
-from trace_etl.model.storage import SUCCESS_MARKER, StorageRef, export_prefix, key_of_url
+from trace_etl.model.storage import (
+    BUNDLES,
+    SUCCESS_MARKER,
+    StorageRef,
+    export_prefix,
+    key_of_url,
+)
 from trace_etl.objects.errors import ObjectMissing
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectInfo, ObjectStore
 
-_SECRETS = ("keys/user", "secrets")
+_SECRETS = ("keys/user", "keys/certificates", "secrets")
 
 
 @dataclass(frozen=True)
@@ -184,8 +190,9 @@ def _list_objects(store: ObjectStore, found: Contents) -> Iterator[_Object]:
     yield from _list_batches(store, found)
     for org_id in found.orgs:
         root = store.org_root(UUID(org_id))
-        for info in store.list(f"{root}/{export_prefix(UUID(org_id))}"):
-            yield _Object(org_id, root, info)
+        for prefix in (export_prefix(UUID(org_id)), BUNDLES):
+            for info in store.list(f"{root}/{prefix}"):
+                yield _Object(org_id, root, info)
 
 
 def _list_partitions(store: ObjectStore, found: Contents) -> Iterator[_Object]:

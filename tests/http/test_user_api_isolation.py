@@ -62,7 +62,11 @@ def other_org(shared: Bench) -> OtherOrg:
     request = {"dag": dag.name, "job": "work", "start": 0, "end": 99, "chunk": 10}
     backfill = shared.user.post("/v1/backfills", json=request)
     assert backfill.status_code == 200, backfill.text
+    bundle = {"name": "rule", "sha256": "0" * 64, "size_bytes": 1}
+    upload = shared.user.post("/v1/udf/uploads", json=bundle)
+    assert upload.status_code == 200, upload.text
     ids = {
+        "upload_id": upload.json()["upload_id"],
         "task_id": attempt.task_id,
         "event_id": event["event_id"],
         "dag": dag.name,

@@ -62,7 +62,8 @@ def push(
 
 def _print_pushed(answer: dict[str, Any]) -> None:
     typer.echo(f"Pushed {answer['name']}: {answer['file_count']} files. In the job:\n")
-    typer.echo(f"    udf: {{bundle: {answer['name']}, sha256: {answer['sha256']}}}")
+    # In quotes: a hash of digits only would be a number in YAML.
+    typer.echo(f'    udf: {{bundle: {answer["name"]}, sha256: "{answer["sha256"]}"}}')
 
 
 @group.command(name="list")

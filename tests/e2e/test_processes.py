@@ -45,6 +45,7 @@ def test_every_service_answers_and_accepts_the_local_user(stack: Stack) -> None:
 OWN_FILES = {
     "dispatcher": [
         *("credentials/dispatcher", "keys/task", "keys/user/public", "tokens/workers", "secrets"),
+        "keys/certificates",
         *("tls/ca.pem", "tls/server", "objects", "run/dispatcher", "keys/service/public"),
     ],
     "worker": [

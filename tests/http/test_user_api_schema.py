@@ -111,6 +111,13 @@ class Caller:
             "partition_key": self._partition,
             "publish_id": self._batch,
         }
+        if case.path.startswith("/v1/udf/uploads/"):
+            known |= {"upload_id": self._start_upload(), "number": 0}
+            case.body = b"x" if case.method == "PUT" else case.body
+        if case.path == "/v1/progress":
+            case.body = {"dag": self._dag.name, "event_ids": [self._event]}
+        if case.path.endswith("/remove"):  # the DAG of the other calls must stay
+            known["name"] = self._shared.dag().name
         if case.path.endswith("/drop"):  # the batch of the other calls must stay
             known["publish_id"] = failed_batch(self._shared)
         case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
@@ -123,6 +130,10 @@ class Caller:
         if case.path in ("/v1/backfills", "/v1/backfills/preview") and case.method == "POST":
             case.body = {"dag": self._dag.name, "job": "work", "start": 0, "end": 9}
 
+    def _start_upload(self) -> str:
+        body = {"name": "rule", "sha256": "0" * 64, "size_bytes": 1}
+        return self._shared.user.post("/v1/udf/uploads", json=body).json()["upload_id"]
+
 
 @pytest.fixture(scope="module")
 def caller(shared: Bench) -> Caller:
@@ -131,6 +142,7 @@ def caller(shared: Bench) -> Caller:
 
 # Generated text is never a valid DAG, and a DAG's first version has no previous or building version.
 NEVER_WELL = {
+    "POST /v1/udf/uploads/{upload_id}/finalize",
     "POST /v1/dags",
     "POST /v1/plans",
     "POST /v1/dags/{name}/rollback",

@@ -32,6 +32,7 @@ jobs:
     operator: cryo_ingest
     inputs: [{from: {job: request}}]
     outputs: [blocks]
+    config: {finality: 0}
 publish: [{name: blocks, from: {job: ingest}}]
 """
 PRODUCER = """

@@ -99,6 +99,7 @@ class DispatcherProcess:
             "TRACE_TLS_KEY": str(secrets / "tls" / "server.key"),
             "TRACE_TASK_KEYS_DIR": str(secrets / "task"),
             "TRACE_USER_KEYS_DIR": str(secrets / "user" / "public"),
+            "TRACE_SERVICE_KEYS_DIR": str(secrets / "service" / "public"),
             "TRACE_WORKER_TOKENS_FILE": str(secrets / "worker"),
             "TRACE_OBJECTS_URL": (self.directory / "objects").as_uri(),
             "TRACE_LOG_LEVEL": "warning",

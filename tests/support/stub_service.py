@@ -18,7 +18,8 @@ class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b'{"status":"ok"}')
+        is_list = self.path.startswith("/v1/")
+        self.wfile.write(b'{"items":[],"next":null}' if is_list else b'{"status":"ok"}')
 
     def log_message(self, format: str, *args: object) -> None:
         pass

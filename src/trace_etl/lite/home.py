@@ -31,6 +31,7 @@ _DIRECTORIES = (
     "run",
     "objects",
     "spark",
+    "functions",
 )
 _FILES = ("connection.json", "config.json", "home.json", "postgres.log")
 _SHORT_PATH = 40  # leaves room for the names of Unix sockets
@@ -113,7 +114,8 @@ class Home:
     @contextmanager
     def removed_if_refused(self) -> Generator[None]:
         """Remove a home that did not exist before, if the start is refused before it has a database."""
-        is_new = not self.path.exists()
+        with explain_os_errors(self.path):
+            is_new = not self.path.exists()
         try:
             yield
         except StackError:

@@ -102,7 +102,10 @@ def _analyse_job(
     forwarders: set[str],
     analysis: Analysis,
 ) -> None:
-    if job.operator not in OPERATORS or not OPERATORS[job.operator].is_for_workers:
+    operator = OPERATORS.get(job.operator)
+    if operator is not None and operator.needs_udf:
+        return  # the code of a user decides; the sink checks its rows
+    if operator is None or not operator.is_for_workers:
         analysis.unknown.append(job.name)
         return
     try:

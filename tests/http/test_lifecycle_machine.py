@@ -265,7 +265,8 @@ def test_random_lifecycle_steps_match_the_model(
     # Shrinking repeats races for minutes, so only the long profile does it.
     shrinks = settings.get_current_profile_name() != "ci"
     phases = [Phase.generate, Phase.shrink] if shrinks else [Phase.generate]
-    run_state_machine_as_test(machine, settings=settings(phases=phases))
+    examples = max(60, settings.default.max_examples)
+    run_state_machine_as_test(machine, settings=settings(phases=phases, max_examples=examples))
     assert machine.step_counts.total() >= 2_000
 
 

@@ -35,10 +35,12 @@ def busy(
 
 
 @contextmanager
-def workers(bench: Bench, count: int) -> Generator[None]:
+def workers(bench: Bench, count: int, *, publishes: bool = False) -> Generator[None]:
     """Workers that claim only the tasks named in queue messages."""
     stop = threading.Event()
-    threads = [threading.Thread(target=run_worker, args=(bench, n, stop)) for n in range(count)]
+    threads = [
+        threading.Thread(target=run_worker, args=(bench, n, stop, publishes)) for n in range(count)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -49,7 +51,7 @@ def workers(bench: Bench, count: int) -> Generator[None]:
             thread.join(120)
 
 
-def run_worker(bench: Bench, number: int, stop: threading.Event) -> None:
+def run_worker(bench: Bench, number: int, stop: threading.Event, publishes: bool) -> None:
     consumer = PgQueue(bench.live.dsns.queue).consumer(["ecs_python"], f"w{number}")
     with bench.live.internal() as http:
         while not stop.is_set():
@@ -60,7 +62,9 @@ def run_worker(bench: Bench, number: int, stop: threading.Event) -> None:
                 consumer.delete(message)
                 if answer["status"] == "Claimed":
                     attempt = Attempt(answer)
-                    bench.complete(attempt, events=[attempt.event()], http=http)
+                    published = [bench.write_output(attempt)] if publishes else []
+                    events = [attempt.event()]
+                    bench.complete(attempt, datasets_published=published, events=events, http=http)
     consumer.close()
 
 
@@ -133,7 +137,7 @@ def test_a_load_drains_completely_under_any_queue_limits(
 def test_a_backfill_completes_while_other_tasks_run(busy: Bench) -> None:
     g = graph(busy, {"work": "split; max_queue_depth: 4", "end": "work; max_queue_depth: 2"})
     body = {"dag": g.name, "job": "work", "start": 0, "end": 199}
-    with workers(busy, 2):
+    with workers(busy, 2, publishes=True):
         made = busy.user.post("/v1/backfills", json=body).json()
         g.trigger(5, first=15)  # this range overlaps the backfill and runs only once
         until = time.monotonic() + DRAIN_TIMEOUT

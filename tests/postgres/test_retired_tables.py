@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -15,9 +14,8 @@ from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied, sql
 from trace_etl.data import appends, connection, hot_tables, retired_tables
 from trace_etl.data.appends import AppendTarget
-from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
+from trace_etl.http.sink_client import SinkClient
 from trace_etl.model.storage import hot_table
-from trace_etl.policy.retry import Backoff
 from trace_etl.sink.retired_tables import sweep_once
 
 _DAG = """
@@ -47,7 +45,7 @@ class Stage:
     """A Dispatcher, a worker's client for it, and tables in Postgres data."""
 
     bench: Bench
-    client: DispatcherClient
+    client: SinkClient
 
     @property
     def data(self) -> str:
@@ -89,11 +87,10 @@ def stage(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[S
         bench(running) as made,
     ):
         cfg = running.cfg
-        client = DispatcherClient(
+        client = SinkClient(
             f"https://127.0.0.1:{cfg.internal_port}",
             secrets.ca,
-            token_reader(cfg.worker_tokens_file),
-            Backoff(timedelta(seconds=1), timedelta(seconds=1), jitter=0),
+            lambda: secrets.service_token("sink"),
         )
         yield Stage(made, client)
         client.close()
@@ -177,12 +174,12 @@ def test_a_generation_with_a_running_task_keeps_its_tables(stage: Stage) -> None
     assert stage.sweep() == 1
 
 
-def test_only_workers_may_ask_and_only_about_tables_of_datasets(
+def test_only_the_sink_may_ask_and_only_about_tables_of_datasets(
     stage: Stage,
 ) -> None:
     url = "/internal/tables-to-drop"
     assert stage.bench.http.post(url, json={"tables": []}).status_code == 401
-    token = {"X-Trace-Worker-Token": token_reader(stage.bench.live.cfg.worker_tokens_file)()}
+    token = stage.bench.sink_headers
     bad = stage.bench.http.post(url, json={"tables": ["followers"]}, headers=token)
     assert bad.status_code == 422
     unknown = hot_table(uuid4(), uuid4())

@@ -5,7 +5,7 @@ import io
 import math
 import struct
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import duckdb
@@ -74,7 +74,8 @@ def encode_value(kind: Any, value: Any) -> tuple[bytes, bytes]:
         bits = b"\x7f\xf8" + bytes(6) if math.isnan(value) else struct.pack(">d", value)
         return bits, b""
     if pa.types.is_decimal(kind):
-        return int(value.scaleb(kind.scale)).to_bytes(16, "big", signed=True), b""
+        with localcontext(prec=60):  # the default would round long numbers
+            return int(value.scaleb(kind.scale)).to_bytes(16, "big", signed=True), b""
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         return int(value).to_bytes(8, "big", signed=True), b""
     if pa.types.is_date(kind):

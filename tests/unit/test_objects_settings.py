@@ -10,7 +10,7 @@ from trace_etl.sink.settings import SinkSettings
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    for name in ("DISPATCHER_URL", "TLS_CA", "WORKER_TOKEN_FILE", "QUEUE_DSN", "DATA_DSN"):
+    for name in ("DISPATCHER_URL", "TLS_CA", "SERVICE_TOKEN_FILE", "QUEUE_DSN", "DATA_DSN"):
         monkeypatch.setenv(f"TRACE_{name}", "x")
     monkeypatch.setenv("TRACE_OBJECTS_URL", tmp_path.as_uri())
     return monkeypatch

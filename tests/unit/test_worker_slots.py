@@ -30,6 +30,9 @@ class WakeUps:
         stop.wait(0.01)
         return []
 
+    def stay_connected(self) -> None:
+        pass
+
     def extend(self, message: Message, visibility: timedelta) -> None:
         pass
 

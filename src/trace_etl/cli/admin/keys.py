@@ -9,7 +9,7 @@ from trace_etl.cli.client import EXIT_NOT_RUNNING, fail, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import print_json
 
-group = typer.Typer(no_args_is_help=True, help="Rotate keys and tokens; print certificate keys.")
+group = typer.Typer(no_args_is_help=True, help="Rotate keys, and print public ones.")
 
 
 @group.command()

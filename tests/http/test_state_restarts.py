@@ -10,6 +10,7 @@ import httpx
 import psycopg
 import pytest
 
+from support.buffered import Producer, batch_target
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied, until_blocked
@@ -63,17 +64,19 @@ def fill_the_pools(bench: Bench, ids: list[str]) -> list[Attempt]:
 
 
 def test_every_call_is_answered_after_all_sessions_ended(alone: Bench) -> None:
+    producer = Producer(alone, "buffered_rows")
+    producer.deploy("one")
+    publisher = producer.attempt("one")
     dag = alone.dag()
     ids = alone.tasks(6, dag=dag)
     attempts = fill_the_pools(alone, ids[:4])
     assert resting_after_a_claim(alone) >= 4
     first, second, *rest = attempts
-    target = {"dataset_uuid": first.output["dataset_uuid"], "batch_uri": "s3://b/1"}
     for call in (
         lambda: alone.claim(ids[4]),
         lambda: alone.heartbeat(first),
         lambda: alone.events(first, first.event()),
-        lambda: alone.publish(first, **target),
+        lambda: alone.publish(publisher, **batch_target(publisher)),
         lambda: alone.fetch(ids[5]),
         lambda: alone.complete(first, datasets_published=[alone.write_output(first)]),
         lambda: alone.complete(second),
@@ -83,7 +86,7 @@ def test_every_call_is_answered_after_all_sessions_ended(alone: Bench) -> None:
         reply = call()
         assert reply.status_code == 200, reply.text
     statuses = Counter(r["status"] for r in alone.rows("SELECT status FROM tasks"))
-    assert statuses["Running"] == len(rest) + 1
+    assert statuses["Running"] == len(rest) + 2
     assert len(alone.rows("SELECT 1 FROM events WHERE producer_task_id = %s", first.task_id)) == 1
 
 

@@ -74,6 +74,10 @@ class ChangeStream:
                     yield event
         except httpx.HTTPError as error:
             raise NotRunning(f"the stream {url} ended: {error!r}") from error
+        except RuntimeError as error:  # the command has ended while this thread reconnects
+            if not self.client.http.is_closed:
+                raise
+            raise NotRunning("the client was closed") from error
 
 
 def _check_status(reply: "httpx.Response") -> None:

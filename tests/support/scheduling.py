@@ -13,6 +13,8 @@ _GROUPS = {
     "e2e/test_demo": "stacks",
     "e2e/test_quickstart": "stacks",
     "e2e/test_backup_under_load": "stacks",
+    "e2e/test_everyday": "stacks",
+    "e2e/test_functions": "stacks",
     "e2e/test_processes": "stacks",
     "tests/liars/": "liars",
     "tests/aws/": "aws",

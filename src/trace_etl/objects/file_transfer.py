@@ -34,7 +34,7 @@ def _make_etag(status: os.stat_result) -> str:
 
 
 class FileUpload:
-    """An object while it arrives. `publish` gives it its key; until then nobody sees it."""
+    """An object while it arrives. `publish` gives it its key; until then readers do not see it."""
 
     def __init__(self, store: FileStore, key: str) -> None:
         """Create the draft. Raises StorageFull or StorageUnwritable."""

@@ -1,1 +1,1 @@
-"""Run code that nobody trusts: namespaces, system call filter, Landlock and limits."""
+"""Run untrusted code: namespaces, system call filter, Landlock and limits."""

@@ -154,7 +154,7 @@ class TaskPayload(Reply):
     is_refresh: bool = False
     """Extension: the task makes its partition from everything that its inputs hold."""
     udf: TaskFunction | None = None
-    """Extension: the function of the operators `udf` and `alert_evaluate`."""
+    """Extension: the function of the operator `udf`."""
     invalidation: InvalidScope | None = None
     """Extension: the invalidation that this task repairs; null for other tasks."""
     inputs: list[TaskInput] = []

@@ -18,7 +18,7 @@ from support.lifecycle import Bench, bench, run_concurrently
 from support.postgres import Templates, copied
 from support.users import new_org, new_user
 
-SECRET = "correct horse battery staple".replace(" ", "-")
+SECRET = "correct horse battery staple"  # a line is one secret, also with spaces
 DAG = """
 name: {name}
 jobs:

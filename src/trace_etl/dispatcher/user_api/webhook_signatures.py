@@ -82,7 +82,7 @@ class WebhookSecrets:
     def find(self, org_id: UUID, name: str) -> bytes | None:
         """Return the current value of a secret; None if it is not configured, or empty."""
         try:
-            values = (self._find_directory(org_id) / name).read_bytes().split()
+            values = self._read_lines(org_id, name)
         except OSError:
             return None
         return values[0] if values else None
@@ -90,13 +90,17 @@ class WebhookSecrets:
     def _read(self, source: WebhookSource) -> list[bytes]:
         name = str(source.options["secret"])
         try:
-            secrets = (self._find_directory(source.org_id) / name).read_bytes().split()
+            secrets = self._read_lines(source.org_id, name)
         except OSError as error:
             _log.warning("webhook_secret_missing", job_id=str(source.job_id), error=str(error))
             return []
         if not secrets:
             _log.warning("webhook_secret_empty", job_id=str(source.job_id), secret=name)
         return secrets
+
+    def _read_lines(self, org_id: UUID, name: str) -> list[bytes]:
+        lines = (self._find_directory(org_id) / name).read_bytes().splitlines()
+        return [line.strip() for line in lines if line.strip()]
 
     def _find_directory(self, org_id: UUID) -> Path:
         if self.directory is None:

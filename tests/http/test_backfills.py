@@ -87,6 +87,18 @@ class BackfillRun:
         )
         assert reply.status_code == 200, reply.text
 
+    def fail(self, *task_ids: str) -> None:
+        """Fail tasks permanently, and let the feeder record it."""
+        self.bench.start_retries()
+        for task_id in task_ids:
+            reply = self.bench.complete(self.bench.claimed(task_id), "Failed", retryable=False)
+            assert reply.status_code == 200, reply.text
+        self.feed()
+
+    def retry(self, *task_ids: str) -> None:
+        reply = self.bench.user.post("/v1/tasks/retry", json={"task_ids": task_ids})
+        assert reply.json()["retried"] == len(task_ids), reply.text
+
     def partitions(self, job: str) -> list[str]:
         query = """
             SELECT p.partition_key FROM partitions p JOIN dataset_versions v USING (dataset_version)
@@ -235,6 +247,57 @@ def test_failed_chunks_are_listed_and_retried_on_resume(backfills: BackfillRun) 
     backfills.feed()
     assert backfills.state(backfill)["state"] == "complete"
     assert backfills.post(backfill, "resume").status_code == 409
+
+
+def test_a_backfill_waits_again_for_failed_tasks_that_are_retried(backfills: BackfillRun) -> None:
+    backfill = backfills.start("work", 0, 29)
+    early, late, _ = backfills.g.queued("work")
+    backfills.fail(early)
+    assert backfills.state(backfill)["failed"] == 1
+    backfills.retry(early)  # while the backfill runs
+    assert (backfills.state(backfill)["failed"], backfills.state(backfill)["created"]) == (0, 3)
+    backfills.bench.start_retries()
+    backfills.fail(late)
+    backfills.build("work")
+    backfills.feed()
+    state = backfills.state(backfill)
+    assert (state["state"], state["completed"], state["failed"]) == ("failed", 2, 1)
+    backfills.retry(late)  # after its end
+    backfills.feed()
+    state = backfills.state(backfill)
+    assert (state["state"], state["failed"], state["ended_at"]) == ("running", 0, None)
+    backfills.bench.start_retries()
+    assert backfills.build("work") == [late]
+    backfills.feed()
+    state = backfills.state(backfill)
+    assert (state["state"], state["completed"]) == ("complete", 3)
+
+
+def test_of_two_failed_backfills_of_a_range_a_retry_runs_the_newest_again(
+    backfills: BackfillRun,
+) -> None:
+    first = backfills.start("work", 0, 19)
+    tasks = backfills.g.queued("work")
+    backfills.fail(*tasks)
+    second = backfills.start("work", 0, 19)
+    assert second["new"]
+    backfills.fail(tasks[0])
+    backfills.retry(tasks[0])  # the second one runs, so the first one stays as it is
+    assert backfills.state(second)["created"] == 2
+    backfills.fail(*tasks)
+    states = [backfills.state(b)["state"] for b in (first, second)]
+    assert states == ["failed", "failed"]
+    backfills.retry(*tasks)
+    states = [backfills.state(b)["state"] for b in (first, second)]
+    assert states == ["failed", "running"]
+    assert backfills.state(first)["failed"] == 2
+    assert backfills.post(second, "cancel").status_code == 200
+    canceled = backfills.start("work", 20, 29)
+    (task,) = backfills.g.queued("work")
+    backfills.bench.complete(backfills.bench.claimed(task), "Failed", retryable=False)
+    backfills.post(canceled, "cancel")
+    backfills.retry(task)
+    assert backfills.state(canceled)["state"] == "canceled"
 
 
 def test_a_task_that_publishes_nothing_leaves_its_chunk_failed_until_its_blocks_are_published(

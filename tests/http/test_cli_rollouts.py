@@ -138,3 +138,40 @@ def test_deploy_wait_ends_with_the_failed_task_when_only_failures_are_left(shell
     assert "0 of 10 blocks" in shell.out("rollout", dag.name)
     assert "current" in shell.out("promote", dag.name)
     assert shell.json("rollout", dag.name)["state"] == "complete"
+
+
+_READER = """
+name: {name}_reader
+jobs:
+  - name: read
+    operator: sql
+    inputs: [{{from: {{dataset: {name}_out}}}}]
+    outputs: [rows]
+    config: {{sql: "SELECT 1 FROM {name}_out"}}
+"""
+
+
+def test_deploy_wait_fails_with_the_reason_when_initial_tasks_fail_and_passes_after_a_retry(
+    shell: Shell,
+) -> None:
+    shell.deploy_and_build(9)
+    file = shell.directory / "reader.yaml"
+    file.write_text(_READER.format(name=shell.dag.name))
+    reader = RolloutDag(shell.dag.bench, f"{shell.dag.name}_reader")
+    command = shell.start("deploy", str(file), "--wait")
+    while not (queued := reader.queued("read")):
+        assert command.poll() is None
+    failure = {"error_code": "sql", "error_message": "no such column", "retryable": False}
+    attempt = reader.bench.claimed(queued[0])
+    assert reader.bench.complete(attempt, "Failed", **failure).status_code == 200
+    output, errors = command.communicate(timeout=240)
+    assert command.returncode == 1
+    assert "Complete" not in output
+    assert f"error: {reader.name}.read of 0-9: " in errors and "no such column" in errors
+
+    assert shell.json("retry", queued[0])["retried"] == 1
+    command = shell.start("deploy", str(file), "--wait")
+    while command.poll() is None:
+        reader.finish_all("read")
+    output, errors = command.communicate()
+    assert (command.returncode, "Complete" in output) == (0, True), errors

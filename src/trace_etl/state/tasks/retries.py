@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from psycopg.errors import UniqueViolation
+
 from trace_etl.api.user.retries import FailedTask, RetryRequest
+from trace_etl.model.errors import Conflict
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
@@ -42,13 +45,59 @@ RETURNING t.task_id
 """
 
 
+# The steps of a backfill lock it before its tasks, so this does too. A step that runs now may still record a
+# failure, so backfills whose chunk has no result yet are locked as well.
+_LOCK_BACKFILLS = """
+SELECT FROM backfills
+ WHERE state IN ('running', 'failed') AND backfill_id IN (
+       SELECT c.backfill_id FROM backfill_chunks c
+        WHERE c.task_id = ANY(%(task_ids)s) AND c.state IN ('created', 'failed'))
+ ORDER BY backfill_id FOR UPDATE
+"""
+# Only one backfill of the same range can run: one that runs already, or else the newest.
+_REOPEN_BACKFILLS = """
+WITH newest AS (
+    SELECT DISTINCT ON (job_id, generation_hash, range_start, range_end, chunk, force) backfill_id
+      FROM backfills b
+     WHERE state = 'failed' AND backfill_id IN (
+           SELECT c.backfill_id FROM backfill_chunks c
+            WHERE c.task_id = ANY(%(task_ids)s) AND c.state = 'failed')
+       AND NOT EXISTS (
+           SELECT FROM backfills o
+            WHERE o.state = 'running'
+              AND (o.job_id, o.generation_hash, o.range_start, o.range_end, o.chunk, o.force)
+                = (b.job_id, b.generation_hash, b.range_start, b.range_end, b.chunk, b.force))
+     ORDER BY job_id, generation_hash, range_start, range_end, chunk, force, created_at DESC
+)
+UPDATE backfills b
+   SET state = 'running', ended_at = NULL, why = '', rounds = rounds + 1, started_at = now()
+  FROM newest n WHERE b.backfill_id = n.backfill_id
+"""
+_REOPEN_CHUNKS = """
+UPDATE backfill_chunks c SET state = 'created', settled_at = NULL
+  FROM backfills b
+ WHERE c.task_id = ANY(%(task_ids)s) AND c.state = 'failed'
+   AND b.backfill_id = c.backfill_id AND b.state = 'running'
+"""
+
+
 async def retry(conn: Conn, task_ids: Sequence[UUID]) -> set[UUID]:
     """Make failed tasks due for their next attempt, with as many attempts as a new task has.
 
-    Returns the tasks that are retried: a task that no longer is Failed is left out.
+    Failed backfills of these tasks run again and wait for them. Returns the tasks that are retried: a task
+    that no longer is Failed is left out. Raises Conflict.
     """
-    rows = await (await conn.execute(_RETRY, {"task_ids": list(task_ids)})).fetchall()
-    return {row[0] for row in rows}
+    if not task_ids:
+        return set()
+    values = {"task_ids": list(task_ids)}
+    await conn.execute(_LOCK_BACKFILLS, values)
+    retried = [row[0] for row in await (await conn.execute(_RETRY, values)).fetchall()]
+    try:
+        await conn.execute(_REOPEN_BACKFILLS, {"task_ids": retried})
+    except UniqueViolation as error:
+        raise Conflict("a backfill of the same range started meanwhile; retry again") from error
+    await conn.execute(_REOPEN_CHUNKS, {"task_ids": retried})
+    return set(retried)
 
 
 _FIND_DOWNSTREAM = """

@@ -65,6 +65,7 @@ async def trigger(body: TriggerRequest, user: CallerDep, ctx: ContextDep) -> Tri
         result = await triggers.trigger(conn, user.org_id, body.dag, body.job, scope, kinds=kinds)
     ctx.wake.outbox.set()
     ctx.wake.retries.set()
+    ctx.wake.backfills.set()  # failed backfills of retried tasks run again
     return TriggerReply(
         event_id=result.event_ids[0],
         dag=body.dag,

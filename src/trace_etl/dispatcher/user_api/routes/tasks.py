@@ -89,6 +89,7 @@ async def retry_tasks(body: RetryRequest, user: CallerDep, ctx: ContextDep) -> R
             retried = await retries.retry(conn, [task.task_id for task in chosen])
             chosen = [task for task in chosen if task.task_id in retried]
     ctx.wake.retries.set()
+    ctx.wake.backfills.set()  # failed backfills of these tasks run again
     return RetryReply(
         dry_run=body.dry_run,
         retried=len(chosen),

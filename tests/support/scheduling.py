@@ -12,7 +12,6 @@ _GROUPS = {
     "chain/test_whole_stack": "stacks",
     "e2e/test_demo": "stacks",
     "e2e/test_quickstart": "stacks",
-    "e2e/test_backup_under_load": "stacks",
     "e2e/test_everyday": "stacks",
     "e2e/test_functions": "stacks",
     "e2e/test_processes": "stacks",

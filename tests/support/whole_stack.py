@@ -75,6 +75,16 @@ class Stack:
             service for service in status.check(Home(self.home)).parts if service.name == name
         )
 
+    @contextmanager
+    def node_outage(self) -> Generator[None]:
+        """Stop the node while the block runs, then serve the same chain at the same address."""
+        self.node.close()
+        try:
+            yield
+        finally:
+            port = int(self.node.url.rsplit(":", 1)[1].strip("/"))
+            self.node = start_server(self.chain, "127.0.0.1", port)
+
     def deploy(self, name: str, directory: Path) -> None:
         """Deploy the example under another name, with other published names and a short lease."""
         text = QUICKSTART.read_text().replace("name: quickstart", f"name: {name}")
@@ -116,12 +126,12 @@ def running_stack(home: Path, *rpc_urls: str) -> Generator[Stack]:
     # The tests ingest up to the finalized block, and may replace the blocks after it.
     length = LAST_BLOCK + 1 + FINALITY_DEPTH
     chain = DevChain(seed=11, length=length, initial=length)
-    with start_server(chain, "127.0.0.1", 0) as server:
-        made = Stack(home, chain, server)
-        try:
-            urls = [word for url in (server.url, *rpc_urls) for word in ("--rpc-url", url)]
-            started = made.trace("up", "--detach", *urls)
-            assert started.returncode == 0, started.stderr
-            yield made
-        finally:
-            lite.purge(Home(home))
+    made = Stack(home, chain, start_server(chain, "127.0.0.1", 0))
+    try:
+        urls = [word for url in (made.node.url, *rpc_urls) for word in ("--rpc-url", url)]
+        started = made.trace("up", "--detach", *urls)
+        assert started.returncode == 0, started.stderr
+        yield made
+    finally:
+        lite.purge(Home(home))
+        made.node.close()

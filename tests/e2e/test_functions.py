@@ -25,8 +25,13 @@ def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: P
     text = (EXAMPLE / "dag.yaml").read_text()
     dag = tmp_path / "functions.yaml"
     named = "{dataset: functions_input_receivers}}"
-    dag.write_text(text.replace("{dataset: receivers}}", f"{named[:-1]}, name: receivers}}"))
-    stack.json("deploy", str(dag))
+    text = text.replace("{dataset: receivers}}", f"{named[:-1]}, name: receivers}}")
+    dag.write_text(text.replace("runtime: ecs_udf_python", "runtime: small_functions"))
+    deployed = stack.json("deploy", str(dag))
+    assert [job["runtime"] for job in deployed["jobs"]] == ["small_functions"]
+    listed = {item["name"]: item for item in stack.json("runtimes")["items"]}
+    assert (listed["small_functions"]["workers"], listed["small_functions"]["slots"]) == (1, 1)
+    assert (listed["ecs_platform"]["queue"], listed["ecs_rust"]["workers"]) == ("ecs_python", 0)
 
     def ended() -> bool:
         tasks = stack.tasks("functions")

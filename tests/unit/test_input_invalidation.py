@@ -6,7 +6,7 @@ import pytest
 
 from trace_etl.api.task.capability import ReadGrant
 from trace_etl.api.task.events import Invalidation
-from trace_etl.dag.operators import OPERATORS, WORKERS
+from trace_etl.dag.operators import OPERATORS
 from trace_etl.dispatcher.task_api.output_authorization import new_invalidation
 from trace_etl.dispatcher.task_api.permissions import AttemptPrefixes, DatasetGrant, Permissions
 from trace_etl.dispatcher.task_api.tokens import Capability
@@ -57,4 +57,4 @@ def test_a_checker_cannot_invalidate_a_generation_that_it_does_not_read() -> Non
 def test_only_integrity_check_can_invalidate_inputs_and_it_runs_no_user_code() -> None:
     declared = [operator for operator in OPERATORS.values() if operator.can_invalidate_inputs]
     assert [operator.name for operator in declared] == ["integrity_check"]
-    assert set(declared[0].runtimes) <= set(WORKERS) and not declared[0].needs_udf
+    assert declared[0].launchers == ("spark",) and not declared[0].needs_udf

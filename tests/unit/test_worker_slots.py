@@ -12,21 +12,25 @@ import pytest
 from support.spark_tasks import task
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.queues.queue import Message
+from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 
 
 class WakeUps:
     """A queue with one wake-up for each task."""
 
-    def __init__(self, task_ids: list[UUID]) -> None:
+    def __init__(self, task_ids: list[UUID], queues: list[str] | None = None) -> None:
+        names = queues or ["ecs_python"] * len(task_ids)
         self._messages = [
-            Message("ecs_python", {"task_id": str(task_id)}, f"{n}.1", 1)
-            for n, task_id in enumerate(task_ids)
+            Message(queue, {"task_id": str(task_id)}, f"{n}.1", 1)
+            for n, (task_id, queue) in enumerate(zip(task_ids, names, strict=True))
         ]
 
-    def receive(self, *, stop: threading.Event, **options: Any) -> list[Message]:
-        if self._messages:
-            return [self._messages.pop(0)]
+    def receive(self, *, stop: threading.Event, queues: list[str], **options: Any) -> list[Message]:
+        for message in self._messages:
+            if message.queue in queues:
+                self._messages.remove(message)
+                return [message]
         stop.wait(0.01)
         return []
 
@@ -74,20 +78,31 @@ class Running:
     def cancel(self, task_id: UUID) -> None:
         self._over.set()
 
+    def cool(self) -> None:
+        self.started.put("cooled")
+
+
+ONE_SLOT = ServedRuntimes({}, {"ecs_python": 1}, 1, None)
+
 
 def started_operators(
-    operators: list[str], engine: str = "loop", *, next_timeout: float = 60
+    operators: list[str],
+    engine: str = "loop",
+    *,
+    next_timeout: float = 60,
+    served: ServedRuntimes = ONE_SLOT,
+    queues: list[str] | None = None,
 ) -> Iterator[str]:
-    """Yield the operators that a worker with one slot starts, in order."""
+    """Yield the operators that a worker starts, in order; of a worker with one slot by default."""
     payloads = [task(name, {"engine": engine}, ["hot_logs"]) for name in operators]
     runner, stop = Running(), threading.Event()
-    queue = WakeUps([payload.task_id for payload in payloads])
+    queue = WakeUps([payload.task_id for payload in payloads], queues)
     slots = Slots(
         cast("Any", queue),
         cast("Any", AcceptingDispatcher(payloads)),
         runner,
+        served,
         worker_id="w",
-        size=1,
         stop=stop,
     )
     thread = threading.Thread(target=slots.run)
@@ -113,3 +128,28 @@ def test_one_slot_runs_one_attempt_at_a_time() -> None:
     assert next(started) == "sql"
     with pytest.raises(Empty):
         next(started)
+
+
+def test_a_full_queue_does_not_delay_another_one() -> None:
+    served = ServedRuntimes({}, {"ecs_python": 1, "slow": 1}, 2, None)
+    operators, queues = ["slow1", "slow2", "sql"], ["slow", "slow", "ecs_python"]
+    started = started_operators(operators, served=served, queues=queues, next_timeout=1)
+    assert [next(started), next(started)] == ["slow1", "sql"]
+    with pytest.raises(Empty):
+        next(started)
+
+
+def test_an_idle_worker_is_cooled_once() -> None:
+    served = ServedRuntimes({}, {"ecs_python": 1}, 1, 0)
+    runner, stop = Running(), threading.Event()
+    queue, dispatcher = cast("Any", WakeUps([])), cast("Any", AcceptingDispatcher([]))
+    slots = Slots(queue, dispatcher, runner, served, worker_id="w", stop=stop)
+    thread = threading.Thread(target=slots.run)
+    thread.start()
+    try:
+        assert runner.started.get(timeout=60) == "cooled"
+        with pytest.raises(Empty):
+            runner.started.get(timeout=0.3)
+    finally:
+        stop.set()
+        thread.join(120)

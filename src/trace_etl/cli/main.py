@@ -5,7 +5,7 @@ from collections.abc import Callable
 import typer
 
 from trace_etl.cli.admin import audit, history, keys, users
-from trace_etl.cli.dags import check, deploy, functions, jobs, pauses, removal, triggers
+from trace_etl.cli.dags import check, deploy, functions, jobs, pauses, removal, runtimes, triggers
 from trace_etl.cli.data import (
     batches,
     certify,
@@ -56,6 +56,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         deploy.dags,
         jobs.jobs,
         jobs.job,
+        runtimes.runtimes,
         triggers.trigger,
         pauses.pause,
         pauses.resume,

@@ -1,4 +1,4 @@
-"""The operators: their configs, runtimes, inputs, outputs and traits. The code is in `spark` and `dispatcher`."""
+"""The operators: their configs, launchers, inputs, outputs and traits. The code is in `spark` and `dispatcher`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from trace_etl.dag.operator_configs import (
     TransfersConfig,
     TrimConfig,
 )
+from trace_etl.dag.runtimes import Launcher
 from trace_etl.model.scope import MAX_BLOCK
 
 
@@ -121,18 +122,19 @@ class FunctionConfig(OperatorConfig):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-WORKERS = ("ecs_python", "ecs_platform")
-FUNCTION_WORKERS = ("ecs_udf_python", "ecs_udf_rust")
+_SPARK: tuple[Launcher, ...] = ("spark",)
+_SANDBOX: tuple[Launcher, ...] = ("sandbox",)
 PARQUET = "parquet"
 
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator: its config, its runtimes, its possible inputs and outputs, and its traits."""
+    """An operator: its config, its launchers, its possible inputs and outputs, and its traits."""
 
     name: str
     config: type[OperatorConfig]
-    runtimes: tuple[str, ...]
+    launchers: tuple[Launcher, ...]
+    """What can run it. A job uses a runtime with one of these launchers; the first one by default."""
     check_outputs: Callable[[tuple[str, ...]], str | None]
     """Return why the names of the outputs are invalid; None: they are valid."""
     check_inputs: Callable[[tuple[str, ...]], str | None] = lambda inputs: None
@@ -173,8 +175,8 @@ class Operator:
 
     @property
     def is_for_workers(self) -> bool:
-        """Whether workers run it, with the module of `spark.operators` that has its name."""
-        return any(runtime in WORKERS for runtime in self.runtimes)
+        """Whether Spark workers run it, with the module of `spark.operators` that has its name."""
+        return "spark" in self.launchers
 
     def output_format(self, config: Mapping[str, Any]) -> str:
         """Return the format of the files that a job with this config writes."""
@@ -241,7 +243,7 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "range_splitter",
             SplitConfig,
-            ("dispatcher", *WORKERS),
+            ("dispatcher", *_SPARK),
             _one_output,
             forwards_scopes=True,
             needs_ranges=True,
@@ -260,7 +262,7 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "cryo_ingest",
             IngestConfig,
-            WORKERS,
+            _SPARK,
             _chain_outputs,
             needs_ranges=True,
             columns=_chain_columns,
@@ -269,7 +271,7 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "block_follower",
             FollowConfig,
-            WORKERS,
+            _SPARK,
             _hot_outputs,
             never_ends=True,
             writes_tables=True,
@@ -277,23 +279,23 @@ OPERATORS: dict[str, Operator] = {
             optional_columns=_optional_columns,
         ),
         Operator(
-            "decode_logs", DecodeConfig, WORKERS, _some_outputs, _one_input, comments=LOG_COMMENTS
+            "decode_logs", DecodeConfig, _SPARK, _some_outputs, _one_input, comments=LOG_COMMENTS
         ),
         Operator(
             "erc20_transfers",
             TransfersConfig,
-            WORKERS,
+            _SPARK,
             _one_output,
             _one_input,
             comments=TRANSFER_COMMENTS,
         ),
-        Operator("enrich", EnrichConfig, WORKERS, _one_output, update_strategies=_BOTH),
-        Operator("sql", SqlConfig, WORKERS, _one_output, update_strategies=_BOTH, runs_sql=True),
-        Operator("query", QueryConfig, WORKERS, _one_output, runs_sql=True, has_format=True),
+        Operator("enrich", EnrichConfig, _SPARK, _one_output, update_strategies=_BOTH),
+        Operator("sql", SqlConfig, _SPARK, _one_output, update_strategies=_BOTH, runs_sql=True),
+        Operator("query", QueryConfig, _SPARK, _one_output, runs_sql=True, has_format=True),
         Operator(
             "integrity_check",
             IntegrityConfig,
-            WORKERS,
+            _SPARK,
             _one_output,
             _one_input,
             can_invalidate_inputs=True,
@@ -302,7 +304,7 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "parquet_compact",
             CompactConfig,
-            WORKERS,
+            _SPARK,
             _one_output,
             needs_ranges=True,
             repartitions=True,
@@ -311,7 +313,7 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "udf",
             FunctionConfig,
-            FUNCTION_WORKERS,
+            _SANDBOX,
             _some_outputs,
             _some_inputs,
             update_strategies=("append",),
@@ -321,7 +323,7 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "hot_trim",
             TrimConfig,
-            WORKERS,
+            _SPARK,
             _one_output,
             _two_inputs,
             needs_ranges=True,

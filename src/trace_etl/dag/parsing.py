@@ -5,10 +5,11 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from trace_etl.dag.checks.dag_checker import RUNTIMES, DagChecker, ParsedSections
+from trace_etl.dag.checks.dag_checker import DagChecker, ParsedSections
 from trace_etl.dag.error_messages import describe_error
 from trace_etl.dag.operators import NAMEABLE, OPERATORS
 from trace_etl.dag.positions import FieldPath, Located, locate
+from trace_etl.dag.runtimes import Runtimes, shipped_runtimes
 from trace_etl.dag.schema import (
     DagFile,
     Defaults,
@@ -25,15 +26,19 @@ _S = TypeVar("_S", bound=Section)
 _Raw = dict[str, object]
 
 
-def parse_dag(text: str) -> Dag:
-    """Parse the text of a DAG file. Raises Invalid with all faults and their positions."""
+def parse_dag(text: str, runtimes: Runtimes | None = None) -> Dag:
+    """Parse the text of a DAG file. Raises Invalid with all faults and their positions.
+
+    `runtimes` is the registry of the stack. Default: the shipped runtimes.
+    """
     located = locate(text)
     errors = _find_schema_errors(located.data)
     faults = _make_faults(located, errors)
     data: object = located.data
     if not isinstance(data, dict):
         raise Invalid(faults)
-    checker = DagChecker(_parse_sections(cast(_Raw, data), errors), located)
+    sections = _parse_sections(cast(_Raw, data), errors)
+    checker = DagChecker(sections, located, runtimes or shipped_runtimes())
     dag = checker.build_dag()
     unreadable = {fault.field for fault in located.faults}
     faults = [f for f in [*faults, *checker.faults] if f.field not in unreadable] + located.faults
@@ -106,14 +111,15 @@ def _parse_section(kind: type[_S], value: object, invalid: set[str]) -> _S | Non
         return None
 
 
-def dag_schema() -> dict[str, Any]:
+def dag_schema(runtimes: Runtimes | None = None) -> dict[str, Any]:
     """Return the JSON Schema of DAG files, which editors use."""
+    names_of_runtimes = list((runtimes or shipped_runtimes()).entries)
     schema = DagFile.model_json_schema(by_alias=True)
     job = schema["$defs"]["JobSection"]
     names = NAMEABLE
     job["properties"]["operator"] = {"enum": names, "title": "Operator"}
     for section in (job, schema["$defs"]["Defaults"]):
-        section["properties"]["runtime"] = {"enum": list(RUNTIMES), "title": "Runtime"}
+        section["properties"]["runtime"] = {"enum": names_of_runtimes, "title": "Runtime"}
     job["allOf"] = [_config_rule(name, schema["$defs"]) for name in names]
     return schema
 

@@ -27,7 +27,7 @@ _DURATION = re.compile(r"[0-9]{1,9}[smhd]")
 _MAX_SECONDS = 30 * 86400
 
 
-def _parse_seconds(value: object) -> object:
+def parse_seconds(value: object) -> object:
     """Convert `90`, `"90s"`, `"15m"`, `"2h"` or `"1d"` to seconds."""
     seconds = value
     if isinstance(value, str) and _DURATION.fullmatch(value):
@@ -81,7 +81,7 @@ Block = Annotated[StrictInt, Field(ge=0, le=MAX_BLOCK)]
 Attempts = Annotated[StrictInt, Field(ge=1, le=100)]
 Seconds = Annotated[
     int,
-    BeforeValidator(_parse_seconds, json_schema_input_type=int | str),
+    BeforeValidator(parse_seconds, json_schema_input_type=int | str),
     Field(description="Seconds, or a duration such as 90s, 15m, 2h or 1d."),
 ]
 Dotted = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=256)]

@@ -11,6 +11,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
+from trace_etl.dag.runtimes import load_runtimes
 from trace_etl.dispatcher.inline.runner import InlineRunner
 from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
@@ -193,7 +194,8 @@ def _assemble(
     lifecycle = Lifecycle(parts)
     scopes = AttemptScopes(pool)
     webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
-    deploys = DeployRunner(pool, cfg.state_dsn, webhooks)
+    runtimes = load_runtimes(cfg.runtimes_file)
+    deploys = DeployRunner(pool, cfg.state_dsn, webhooks, runtimes)
     changes = ChangeFeed(pool, poll_interval=cfg.changes_every, max_listeners=cfg.changes_clients)
     manifests = PemSigner(cfg.certificate_keys_dir) if cfg.certificate_keys_dir else None
     inline = InlineRunner(
@@ -224,15 +226,18 @@ def _assemble(
                 manifests,
                 cfg.sweep_storage,
                 objects,
+                runtimes,
             ),
         ),
         lifecycle=lifecycle,
         publisher=OutboxPublisher(
-            loop_pool, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, wake
+            loop_pool, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, wake, runtimes
         ),
         reaper=LeaseReaper(loop_pool, queue, retry, _BATCH, cfg.reaper_grace),
         retries=RetryScheduler(loop_pool, wake, _BATCH),
-        sweeper=WakeUpSweeper(loop_pool, queue, wake, older_seconds=20, batch_size=_BATCH),
+        sweeper=WakeUpSweeper(
+            loop_pool, queue, wake, runtimes, older_seconds=20, batch_size=_BATCH
+        ),
         retention=HistoryRetention(loop_pool, cfg.history_retention, cfg.audit_retention, _BATCH),
         notifier=Notifier(loop_pool, webhooks, _NOTIFICATIONS, cfg.outbox_max_tries),
         task_counter=TaskCounter(loop_pool, 100 * _BATCH),

@@ -69,6 +69,8 @@ class DispatcherSettings(ObjectsSettings):
     source_restart_max: timedelta = timedelta(minutes=2)
     source_memory: timedelta = timedelta(minutes=10)
     """Time during which an ended attempt increases the next restart delay of its source."""
+    runtimes_file: Path | None = None
+    """Runtimes beside the shipped ones, and fields that change those."""
     secrets_dir: Path | None = None  # one file per secret; DAGs refer to it by file name
     webhook_window: timedelta = timedelta(minutes=5)  # allowed age of a signature
     changes_every: float = 0.25  # seconds between polls while a client follows the change stream

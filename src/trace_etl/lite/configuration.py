@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from trace_etl.dag.runtimes import BadRuntimes, load_runtimes
 from trace_etl.lite.credentials import private_files
 from trace_etl.lite.errors import BadSetting, PortTaken
 from trace_etl.lite.processes.ports import free_port, holder, is_free
@@ -56,6 +57,14 @@ def write(path: Path, configuration: Configuration) -> None:
         "objects_url": configuration.objects_url,
     }
     private_files.write(path, json.dumps(content, indent=2) + "\n")
+
+
+def check_runtimes(path: Path) -> None:
+    """Check the file with the runtimes of the stack, if there is one. Raises BadSetting."""
+    try:
+        load_runtimes(path if path.exists() else None)
+    except BadRuntimes as error:
+        raise BadSetting(str(error), f"correct or delete {path}") from error
 
 
 def choose_ports(known: Mapping[str, Port], requested: Mapping[str, int]) -> dict[str, Port]:

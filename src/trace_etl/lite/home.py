@@ -33,7 +33,7 @@ _DIRECTORIES = (
     "spark",
     "functions",
 )
-_FILES = ("connection.json", "config.json", "home.json", "postgres.log")
+_FILES = ("connection.json", "config.json", "runtimes.yaml", "home.json", "postgres.log")
 _SHORT_PATH = 40  # leaves room for the names of Unix sockets
 
 
@@ -46,6 +46,8 @@ class Home:
         # Exists only while a backup is restored into this home.
         self.restoring = path / ".restoring"
         self.config = path / "config.json"
+        # Written by the user: runtimes beside the shipped ones.
+        self.runtimes = path / "runtimes.yaml"
         self.postgres = path / "postgres"
         self.mark = path / "home.json"
         self.database_mark = self.postgres / "home.json"

@@ -106,6 +106,7 @@ def prepare(home: Home, options: Options, services: ListServices, temporary: Pat
     keys.ensure_user_token(home.user_token, keys.ensure_user_key(home.user_keys))
     java = jvm.choose(environment)
     saved = configuration.read(home.config)
+    configuration.check_runtimes(home.runtimes)
     pools = configuration.parse_rpc_urls(options.rpc_urls) or saved.rpc_pools
     stored = objects.choose(home, options.objects_url, saved.objects_url, environment)
     uid = configuration.parse_postgres_uid(environment)

@@ -300,11 +300,13 @@ class PgConsumer:
         visibility: timedelta,
         wait: timedelta = timedelta(0),
         stop: threading.Event | None = None,
+        queues: Sequence[str] | None = None,
     ) -> list[Message]:
+        chosen = self._queues if queues is None else list(queues)
         deadline = time.monotonic() + wait.total_seconds()
         with _raise_unavailable():
             while True:
-                messages = self._receive_now(limit, visibility)
+                messages = self._receive_now(chosen, limit, visibility)
                 seconds_left = deadline - time.monotonic()
                 if messages or seconds_left <= 0 or (stop is not None and stop.is_set()):
                     return messages
@@ -333,8 +335,8 @@ class PgConsumer:
         if self._settling is not None:
             self._settling.close()
 
-    def _receive_now(self, limit: int, visibility: timedelta) -> list[Message]:
-        values = {"queues": self._queues, "limit": limit, "visibility": visibility}
+    def _receive_now(self, queues: list[str], limit: int, visibility: timedelta) -> list[Message]:
+        values = {"queues": queues, "limit": limit, "visibility": visibility}
         rows = self._listen().execute(_RECEIVE, values).fetchall()
         messages = [Message(*row) for row in rows]
         for message in messages:

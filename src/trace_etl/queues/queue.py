@@ -103,8 +103,9 @@ class QueueConsumer(Protocol):
         visibility: timedelta,
         wait: timedelta = timedelta(0),
         stop: threading.Event | None = None,
+        queues: Sequence[str] | None = None,
     ) -> list[Message]:
-        """Receive visible messages and hide them for `visibility`.
+        """Receive visible messages of these queues (default: all) and hide them for `visibility`.
 
         If there are none, wait up to `wait` for the first one, or until `stop` is set. Only one
         thread may wait at a time.

@@ -3,10 +3,12 @@
 import ast
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
+from trace_etl.dag.runtimes import shipped_runtimes
 
 _HEAD = (
     "# Operators\n\n"
@@ -24,7 +26,7 @@ def render_page() -> str:
 def _render_section(operator: Operator) -> str:
     lines = [f"## `{operator.name}`", "", _read_summary(operator), ""]
     lines.append(
-        f"Runtimes: {_join_names(operator.runtimes)}. "
+        f"Runtimes: {_join_names(shipped_runtimes().fitting(operator.launchers))}. "
         f"Update strategies: {_join_names(operator.update_strategies)}."
     )
     schema = operator.config.model_json_schema(by_alias=True)
@@ -88,7 +90,7 @@ def _render_value(value: object) -> str:
     return "''" if value == "" else str(value)
 
 
-def _join_names(names: tuple[str, ...]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 

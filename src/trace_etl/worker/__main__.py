@@ -22,6 +22,7 @@ def main() -> int:
     cfg = WorkerSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("worker", cfg.log_level)
     exit_on_signals()
+    served = cfg.served()
     write_ready_file(cfg.ready_file, spark="starting")
     # PySpark takes a second to import: do that after the supervisor knows that the worker is up.
     from trace_etl.spark.runner import SparkRunner
@@ -38,7 +39,7 @@ def main() -> int:
             spark_conf=cfg.spark_conf,
             spark_dir=cfg.spark_dir,
             java_home=cfg.java_home,
-            slots=cfg.slots,
+            slots=served.slots,
             rpc_pools={name: tuple(urls) for name, urls in cfg.rpc_pools.items()},
             rpc_rules={
                 name: VerifyRules(pool.verify, tuple(pool.exceptions))
@@ -56,7 +57,7 @@ def main() -> int:
         runner.warm()
         stop = stop_on_signals()
         write_ready_file(cfg.ready_file, spark="ready")
-        _log.info("worker_ready", runtimes=cfg.runtimes, slots=cfg.slots)
+        _log.info("worker_ready", runtimes=list(served.entries), slots=served.slots)
         work(cfg, PgQueue(cfg.queue_dsn), runner, stop)
     finally:
         runner.close()

@@ -30,6 +30,10 @@ class Runner(Protocol):
 
     def cancel(self, task_id: UUID) -> None: ...
 
+    def cool(self) -> None:
+        """Free what is kept warm for the next task. Called when the worker is idle for long."""
+        ...
+
 
 @dataclass
 class Attempt:

@@ -2,9 +2,9 @@
 
 import shutil
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -13,6 +13,7 @@ import structlog
 
 from trace_etl.api.task.lifecycle import Output, TaskPayload, TaskResult
 from trace_etl.api.task.payload import Scope, TaskFunction, TaskOutput
+from trace_etl.dag.runtimes import Runtime
 from trace_etl.model.bundles import MAX_ZIP_BYTES
 from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import key_of_url
@@ -22,7 +23,7 @@ from trace_etl.policy.bundles import BadBundle, unpack_bundle
 from trace_etl.sandbox import bubblewrap
 from trace_etl.sandbox.broker import AttemptIdentity, Broker, PlatformClients, PublishedRows
 from trace_etl.sandbox.bubblewrap import BUNDLE, MODULES, SOCKETS, Shown
-from trace_etl.sandbox.limits import Limits
+from trace_etl.sandbox.limits import MIB, Limits
 from trace_etl.sandbox.process import Ended, Program
 from trace_etl.spark.link import DispatcherLink
 
@@ -64,7 +65,7 @@ class FunctionRunner:
     objects: ObjectStore
     upstream: PlatformClients
     directory: Path
-    limits: Limits
+    runtimes: Mapping[str, Runtime]
     start: Callable[[Program], RunningProgram]
     """Starts a program in a sandbox."""
     _running: dict[UUID, RunningProgram] = field(default_factory=dict[UUID, RunningProgram])
@@ -84,7 +85,7 @@ class FunctionRunner:
                 ended = self._run_sandbox(task, task.udf, place, link.token())
             finally:
                 broker.close()
-            self._check(ended, identity)
+            self._check(task, ended, identity)
             return _make_result(task, broker.published)
 
     def cancel(self, task_id: UUID) -> None:
@@ -94,6 +95,24 @@ class FunctionRunner:
             process = self._running.get(task_id)
         if process is not None:
             process.kill()
+
+    def cool(self) -> None:
+        """Do nothing: each attempt has a sandbox of its own, and none is kept."""
+
+    def _runtime(self, task: TaskPayload) -> Runtime:
+        runtime = self.runtimes.get(task.runtime)
+        if runtime is None:
+            raise BundleRefused(f"this worker does not serve the runtime {task.runtime!r}")
+        return runtime
+
+    def _limits(self, task: TaskPayload) -> Limits:
+        runtime = self._runtime(task)
+        return Limits(
+            memory_bytes=runtime.memory_mib * MIB,
+            processes=runtime.processes,
+            temporary_bytes=runtime.temporary_mib * MIB,
+            wall_seconds=float(task.timeout_seconds),
+        )
 
     @contextmanager
     def _make_directory(self, task: TaskPayload) -> Generator[Path]:
@@ -141,7 +160,7 @@ class FunctionRunner:
                 Shown(place / "bundle", BUNDLE),
                 Shown(place / "run", SOCKETS),
             ],
-            limits=replace(self.limits, wall_seconds=float(task.timeout_seconds)),
+            limits=self._limits(task),
         )
         with self._lock:
             if task.task_id in self._canceled:
@@ -149,7 +168,7 @@ class FunctionRunner:
             process = self._running[task.task_id] = self.start(program)
         return process.wait()
 
-    def _check(self, ended: Ended, identity: AttemptIdentity) -> None:
+    def _check(self, task: TaskPayload, ended: Ended, identity: AttemptIdentity) -> None:
         """Raise the error of a function that did not succeed."""
         output = ended.output.decode("utf-8", "replace")
         for secret in (identity.token(), str(identity.lease_token)):
@@ -162,8 +181,10 @@ class FunctionRunner:
             output=output[-_SHOWN_OUTPUT:],
         )
         if ended.reason == "memory":
-            limit = self.limits.memory_bytes >> 20
-            raise FunctionOverLimit(f"used more than {limit} MiB of memory")
+            limit = self._runtime(task).memory_mib
+            raise FunctionOverLimit(
+                f"used more than {limit} MiB of memory, the limit of {task.runtime}"
+            )
         if ended.reason != "exited" or ended.exit_code != 0:
             how = f"exit code {ended.exit_code}" if ended.reason == "exited" else ended.reason
             raise FunctionFailed(f"{how}: {output[-_SHOWN_OUTPUT:].strip() or 'no output'}")

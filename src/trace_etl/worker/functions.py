@@ -28,6 +28,7 @@ def main() -> int:
     exit_on_signals()
     if cfg.spawner_fd is None:
         restrict_and_restart(cfg)
+    served = cfg.served()
     spawner = Spawner(socket.socket(fileno=cfg.spawner_fd))
     tls = ssl.create_default_context(cafile=str(cfg.tls_ca))
     with (
@@ -36,11 +37,11 @@ def main() -> int:
     ):
         upstream = PlatformClients(dispatcher, query)
         runner = FunctionRunner(
-            cfg.open_objects(), upstream, cfg.functions_dir, cfg.limits(), spawner.start
+            cfg.open_objects(), upstream, cfg.functions_dir, served.entries, spawner.start
         )
         stop = stop_on_signals()
         write_ready_file(cfg.ready_file)
-        _log.info("worker_ready", runtimes=cfg.runtimes, slots=cfg.slots)
+        _log.info("worker_ready", runtimes=list(served.entries), slots=served.slots)
         work(cfg, PgQueue(cfg.queue_dsn), runner, stop)
     spawner.close()
     return 0

@@ -1,14 +1,17 @@
 """Worker settings, read from the environment."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from trace_etl.dag.chain.rules import Level, check_exceptions
+from trace_etl.dag.runtimes import BadRuntimes, Launcher, Runtime, Runtimes, load_runtimes
 from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
-from trace_etl.sandbox.limits import MIB, Limits
 
 
 class PoolRules(BaseModel):
@@ -35,13 +38,54 @@ class ConnectionSettings(ObjectsSettings):
     worker_token_file: Path
     worker_id: str
     queue_dsn: str
-    runtimes: list[str] = Field(["ecs_python", "ecs_platform"])
-    slots: int = 2
+    launcher: ClassVar[Launcher]
+    """What this kind of worker is in the registry of runtimes."""
+    runtimes_file: Path | None = None
+    """Runtimes beside the shipped ones, and fields that change those."""
+    runtimes: list[str] | None = None
+    """The runtimes that workers serve, each those with its launcher. Default: all."""
+    slots: PositiveInt | None = None
+    """Tasks that this worker runs at once. Default: the slots of its runtimes."""
     ready_file: Path | None = None
     log_level: str = "info"
 
+    def served(self) -> "ServedRuntimes":
+        """Return the runtimes of this worker. Raises BadRuntimes."""
+        registry = load_runtimes(self.runtimes_file)
+        names = registry.fitting([self.launcher]) if self.runtimes is None else self.runtimes
+        if unknown := sorted(set(names) - registry.entries.keys()):
+            known = ", ".join(registry.entries)
+            raise BadRuntimes(f"TRACE_RUNTIMES: unknown runtime {unknown[0]!r}; known: {known}")
+        ours = [name for name in names if registry.entries[name].launcher == self.launcher]
+        return ServedRuntimes.of(registry, ours, self.slots)
+
+
+@dataclass(frozen=True)
+class ServedRuntimes:
+    """The runtimes of one worker, and how many of their tasks it runs."""
+
+    entries: Mapping[str, Runtime]
+    queues: Mapping[str, int]
+    """The slots of each queue. Runtimes that share a queue share its slots."""
+    slots: int
+    idle_seconds: int | None
+    """How long this worker stays warm without a task. None: always."""
+
+    @classmethod
+    def of(cls, registry: Runtimes, names: Sequence[str], slots: int | None) -> "ServedRuntimes":
+        entries = {name: registry.entries[name] for name in names}
+        queues: dict[str, int] = {}
+        for name, entry in entries.items():
+            queue = registry.queue_of(name)
+            queues[queue] = slots or max(entry.slots, queues.get(queue, 0))
+        idle = [entry.idle_timeout for entry in entries.values()]
+        never = None in idle or not idle
+        longest = None if never else max(seconds for seconds in idle if seconds is not None)
+        return cls(entries, queues, slots or max(1, sum(queues.values())), longest)
+
 
 class WorkerSettings(ConnectionSettings):
+    launcher: ClassVar[Launcher] = "spark"
     spark_master: str = "local[2]"
     spark_memory: str = "1g"
     memory_limit: str | None = None
@@ -68,22 +112,11 @@ class AllowedPaths(BaseModel):
 class FunctionSettings(ConnectionSettings):
     """Settings of the worker that runs user-defined functions."""
 
+    launcher: ClassVar[Launcher] = "sandbox"
     query_url: str
     functions_dir: Path
     """Where bundles are unpacked while their functions run."""
-    runtimes: list[str] = Field(["ecs_udf_python", "ecs_udf_rust"])
     allowed_paths: AllowedPaths | None = None
     """What this process can read and write after its start; None: everything."""
     spawner_fd: int | None = None
     """The connection to the process that starts sandboxes. The worker sets it for itself."""
-    function_memory_mib: PositiveInt = 512
-    function_processes: PositiveInt = 64
-    function_temporary_mib: PositiveInt = 256
-
-    def limits(self) -> Limits:
-        """The limits of one function."""
-        return Limits(
-            memory_bytes=self.function_memory_mib * MIB,
-            processes=self.function_processes,
-            temporary_bytes=self.function_temporary_mib * MIB,
-        )

@@ -3,6 +3,8 @@
 import os
 import socket
 import threading
+import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -22,7 +24,7 @@ from trace_etl.http.dispatcher_client import (
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.queue import Message, Queue, QueueConsumer, QueueUnavailable
 from trace_etl.worker.attempt import Attempt, Runner
-from trace_etl.worker.settings import ConnectionSettings
+from trace_etl.worker.settings import ConnectionSettings, ServedRuntimes
 
 _BACKOFF = Backoff.of_seconds(0.2, 15, jitter=0.3)
 _FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
@@ -30,26 +32,28 @@ _log = structlog.stdlib.get_logger()
 # Covers the claim and the first heartbeat of a task with the default lease.
 _VISIBILITY = timedelta(seconds=60)
 _WAIT = timedelta(seconds=20)
+_CHECK_SLOTS = timedelta(seconds=1)
 _MAX_ENDLESS = 64
 
 
 def work(cfg: ConnectionSettings, queue: Queue, runner: Runner, stop: threading.Event) -> None:
     """Run attempts until `stop` is set."""
+    served = cfg.served()
     # A restarted worker has another id: it must not appear to own its predecessor's leases.
     worker_id = f"{cfg.worker_id}:{socket.gethostname()}:{os.getpid()}"
-    consumer = queue.consumer(cfg.runtimes, worker_id)
+    consumer = queue.consumer(list(served.queues), worker_id)
     client = DispatcherClient(
         cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.worker_token_file), _BACKOFF
     )
     try:
-        Slots(consumer, client, runner, worker_id=worker_id, size=cfg.slots, stop=stop).run()
+        Slots(consumer, client, runner, served, worker_id=worker_id, stop=stop).run()
     finally:
         consumer.close()
         client.close()
 
 
 class Slots:
-    """Run up to `size` attempts concurrently, plus attempts that never end.
+    """Run as many attempts at once as there are slots, plus attempts that never end.
 
     A wake-up stays hidden while its task runs, and is deleted when the Dispatcher has decided on
     the attempt. If the worker dies, the wake-up becomes visible again and wakes another worker.
@@ -60,9 +64,9 @@ class Slots:
         consumer: QueueConsumer,
         client: DispatcherClient,
         runner: Runner,
+        served: ServedRuntimes,
         *,
         worker_id: str,
-        size: int,
         stop: threading.Event,
     ) -> None:
         self._consumer = consumer
@@ -70,8 +74,12 @@ class Slots:
         self._runner = runner
         self._worker_id = worker_id
         self._stop = stop
-        self._free = threading.Semaphore(size)
-        self._threads = ThreadPoolExecutor(size, thread_name_prefix="slot")
+        self._served = served
+        self._used: Counter[str] = Counter()
+        """Attempts that run, by queue."""
+        self._changed = threading.Condition()
+        self._idle_since: float | None = time.monotonic()
+        self._threads = ThreadPoolExecutor(served.slots, thread_name_prefix="slot")
         self._endless = ThreadPoolExecutor(_MAX_ENDLESS, thread_name_prefix="endless")
 
     def run(self) -> None:
@@ -89,14 +97,42 @@ class Slots:
         self._endless.shutdown(wait=True)
 
     def _process_next(self) -> None:
-        if not self._free.acquire(timeout=1.0):
+        queues = self._wait_for_slot()
+        if not queues:
             self._consumer.stay_connected()  # a worker without a connection counts as gone
             return
-        self._free.release()
-        for message in self._consumer.receive(
-            limit=1, visibility=_VISIBILITY, wait=_WAIT, stop=self._stop
-        ):
+        # Look again soon for a queue whose slots are all used now.
+        wait = _WAIT if len(queues) == len(self._served.queues) else _CHECK_SLOTS
+        if self._served.idle_seconds is not None:
+            wait = min(wait, timedelta(seconds=max(1, self._served.idle_seconds)))
+        messages = self._consumer.receive(
+            limit=1, visibility=_VISIBILITY, wait=wait, stop=self._stop, queues=queues
+        )
+        for message in messages:
             self._claim(message)
+        if not messages:
+            self._cool_if_idle()
+
+    def _wait_for_slot(self) -> list[str]:
+        """Return the queues with a free slot. Waits a second for the first one."""
+        with self._changed:
+            self._changed.wait_for(self._find_free, timeout=_CHECK_SLOTS.total_seconds())
+            return self._find_free()
+
+    def _find_free(self) -> list[str]:
+        if self._used.total() >= self._served.slots:
+            return []
+        return [queue for queue, slots in self._served.queues.items() if self._used[queue] < slots]
+
+    def _cool_if_idle(self) -> None:
+        limit = self._served.idle_seconds
+        with self._changed:
+            since = self._idle_since
+            if limit is None or since is None or time.monotonic() - since < limit:
+                return
+            self._idle_since = None  # once, until the next task
+        _log.info("worker_idle", seconds=limit)
+        self._runner.cool()
 
     def _claim(self, message: Message) -> None:
         """Claim the task that a wake-up names, and start it if the claim succeeds."""
@@ -131,9 +167,11 @@ class Slots:
             future = self._endless.submit(self._run, attempt, message)
             future.add_done_callback(_log_crash)
             return
-        self._free.acquire()
+        with self._changed:
+            self._used[message.queue] += 1
+            self._idle_since = None
         future = self._threads.submit(self._run, attempt, message)
-        future.add_done_callback(self._free_slot)
+        future.add_done_callback(partial(self._free_slot, message.queue))
 
     def _run(self, attempt: Attempt, message: Message) -> None:
         if not attempt.run():
@@ -151,8 +189,12 @@ class Slots:
             # If it becomes visible, another worker's claim is refused: the task still runs here.
             _log.warning("wake_up_not_extended", error=str(error))
 
-    def _free_slot(self, future: Future[None]) -> None:
-        self._free.release()
+    def _free_slot(self, queue: str, future: Future[None]) -> None:
+        with self._changed:
+            self._used[queue] -= 1
+            if not self._used.total():
+                self._idle_since = time.monotonic()
+            self._changed.notify_all()
         _log_crash(future)
 
 

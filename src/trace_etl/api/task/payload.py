@@ -144,6 +144,8 @@ class TaskPayload(Reply):
     attempt: int
     job: JobRef
     operator: str
+    runtime: str = ""
+    """Extension: the runtime of the job. Its entry in the registry has the limits of the task."""
     config: Json
     scope: Scope | None = None
     parameters: TaskParameters | None = None

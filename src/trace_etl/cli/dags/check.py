@@ -42,7 +42,7 @@ def check(
 def check_file(file: Path, home: Path) -> "Analysis":
     """Check all jobs of a DAG file. Exits if one of them has an error."""
     text = read_dag_file(file)
-    dag = _parse_file(file, text)
+    dag = _parse_file(file, text, home)
     names = {item.dataset for job in dag.jobs for item in job.inputs if item.dataset}
     if not names:
         return _analyse_or_fail(file, text, dag, {}, None)
@@ -52,12 +52,12 @@ def check_file(file: Path, home: Path) -> "Analysis":
 
 
 def check_changes(
-    file: Path, text: str, plan: Mapping[str, Any], client: StackClient
+    file: Path, text: str, plan: Mapping[str, Any], client: StackClient, home: Path
 ) -> "Analysis | None":
     """Check the SQL that a plan adds or changes; None if there is none. Exits on an error."""
     from trace_etl.policy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
 
-    dag = _parse_file(file, text)
+    dag = _parse_file(file, text, home)
     names = find_changed_sql_jobs(dag, plan["jobs"])
     if not names:
         return None
@@ -90,12 +90,17 @@ def describe_columns(analysis: "Analysis") -> list[dict[str, Any]]:
     ]
 
 
-def _parse_file(file: Path, text: str) -> "Dag":
+def _parse_file(file: Path, text: str, home: Path) -> "Dag":
     from trace_etl.dag.parsing import parse_dag
+    from trace_etl.dag.runtimes import BadRuntimes, load_runtimes
+    from trace_etl.lite.home import Home
     from trace_etl.model.errors import Invalid
 
+    runtimes = Home.at(home).runtimes
     try:
-        return parse_dag(text)
+        return parse_dag(text, load_runtimes(runtimes if runtimes.exists() else None))
+    except BadRuntimes as error:
+        fail([str(error)])
     except Invalid as error:
         fail([f"{file}:{fault}" for fault in error.faults])
 

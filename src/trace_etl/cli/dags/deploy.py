@@ -110,7 +110,7 @@ def _check_sql(
         return []
     if check:
         return describe_columns(check_file(file, home))
-    analysis = check_changes(file, text, planned["plan"], client)
+    analysis = check_changes(file, text, planned["plan"], client, home)
     return describe_columns(analysis) if analysis else []
 
 

@@ -25,6 +25,7 @@ from trace_etl.dag.checks.triggers import find_trigger_faults, resolve_triggers
 from trace_etl.dag.error_messages import describe_error, suggest
 from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
 from trace_etl.dag.positions import FieldPath, Located
+from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dag.schema import (
     Defaults,
     FromSection,
@@ -48,18 +49,7 @@ from trace_etl.model.dag import (
 from trace_etl.model.errors import Fault
 from trace_etl.model.scope import MAX_BLOCK
 
-RUNTIMES: tuple[str, ...] = (
-    "dispatcher",
-    "lambda",
-    "ecs_platform",
-    "ecs_python",
-    "ecs_rust",
-    "ecs_udf_python",
-    "ecs_udf_ts",
-    "ecs_udf_rust",
-)
 _MAX_BOOTSTRAP_REQUESTS = 100_000
-_UNTRUSTED_RUNTIMES = ("lambda", "ecs_udf_python", "ecs_udf_ts", "ecs_udf_rust")
 _USUAL_DELAY, _USUAL_MAX_DELAY = 30, 600  # seconds
 _SOURCE_FIELDS = {
     "cron": ("schedule", "timezone", "missed", "most_missed"),
@@ -88,8 +78,9 @@ class ParsedSections:
 class DagChecker:
     """Builds the DAG from its sections, and collects the faults of the file."""
 
-    def __init__(self, parsed: ParsedSections, located: Located) -> None:
+    def __init__(self, parsed: ParsedSections, located: Located, runtimes: Runtimes) -> None:
         self.parsed = parsed
+        self.runtimes = runtimes
         self.located = located
         self.defaults = parsed.defaults or Defaults()
         self.faults: list[Fault] = []
@@ -331,26 +322,44 @@ class DagChecker:
                 "" if all(i.reads for i in inputs) else "; inputs that bring no rows do not count"
             )
             self._add_fault((*at, "inputs"), f"{rule} (operator {op.name}{others})")
-        if job.runtime in RUNTIMES and job.runtime not in op.runtimes:
-            allowed = " or ".join(op.runtimes)
-            rule = f"must be {allowed} for the operator {op.name}, not {job.runtime}"
-            self._add_fault((*at, "runtime"), rule)
+        self._check_fitting_runtime(at, job, op)
         if (job.udf is None) == op.needs_udf and not self.parsed.has_invalid(at, "udf"):
             rule = "is required; add its bundle" if op.needs_udf else "is not supported; remove it"
             self._add_fault((*at, "udf"), f"{rule} (operator {op.name})")
-        if job.secrets and self._choose_runtime(job, op) in _UNTRUSTED_RUNTIMES:
-            rule = f"must be empty: {self._choose_runtime(job, op)} runs untrusted code"
+
+    def _check_fitting_runtime(self, at: FieldPath, job: JobSection, op: Operator) -> None:
+        """Check the runtime of a job: its launcher, its trust and its longest timeout."""
+        name = self._choose_runtime(job, op)
+        runtime = self.runtimes.entries.get(name)
+        if runtime is None:
+            return  # reported as unknown
+        if runtime.launcher not in op.launchers:
+            allowed = " or ".join(self.runtimes.fitting(op.launchers))
+            origin = "" if job.runtime else " (the `runtime` of `defaults`); set `runtime` here"
+            rule = f"must be {allowed} for the operator {op.name}, not {name}{origin}"
+            self._add_fault((*at, "runtime"), rule)
+            return
+        if job.secrets and not runtime.is_trusted:
+            rule = f"must be empty: {name} runs untrusted code"
             self._add_fault((*at, "secrets"), f"{rule}; remove them, or change the runtime")
+        timeout = job.timeout or self.defaults.timeout
+        if runtime.max_timeout is not None and timeout > runtime.max_timeout:
+            rule = f"must be at most {runtime.max_timeout} s on the runtime {name}, not {timeout} s"
+            self._add_fault((*at, "timeout"), f"{rule}; set a shorter `timeout`")
 
     def _choose_runtime(self, job: JobSection, operator: Operator | None) -> str:
-        requested = job.runtime or self.defaults.runtime
-        if operator is None:
+        # The platform, not the file, chooses the runtime of an operator that no file can name.
+        requested = job.runtime or (
+            None if operator and operator.is_implicit else self.defaults.runtime
+        )
+        if requested or operator is None:
             return requested or ""
-        return requested if requested in operator.runtimes else operator.runtimes[0]
+        return self.runtimes.fitting(operator.launchers)[0]
 
     def _check_runtime(self, at: FieldPath, runtime: str | None) -> None:
-        if runtime is not None and runtime not in RUNTIMES:
-            self._add_fault(at, f"unknown runtime {runtime!r}" + suggest(runtime, RUNTIMES))
+        known = self.runtimes.entries
+        if runtime is not None and runtime not in known:
+            self._add_fault(at, f"unknown runtime {runtime!r}" + suggest(runtime, known))
 
     def _check_strategies(self, at: FieldPath, job: JobSection, operator: Operator | None) -> None:
         if operator and job.update_strategy not in operator.update_strategies:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import structlog
 
+from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.inline.runner import InlineRunner
 from trace_etl.dispatcher.wake_events import WakeEvents
@@ -32,6 +33,7 @@ class OutboxPublisher:
     hold: timedelta
     max_tries: int
     wake: WakeEvents
+    runtimes: Runtimes
 
     async def publish_once(self) -> int:
         """Publish one bounded batch. Safe on every replica at once: rows are leased, not locked."""
@@ -119,7 +121,8 @@ class OutboxPublisher:
     async def _send_wake_ups(self, rows: list[LeasedRow]) -> None:
         for bulk in (False, True):
             if group := [i for i in rows if i.bulk is bulk]:
-                messages = [(i.target, {"task_id": str(i.subject)}) for i in group]
+                queue_of = self.runtimes.queue_of
+                messages = [(queue_of(i.target), {"task_id": str(i.subject)}) for i in group]
                 # Jobs take turns: work downstream starts before the last task upstream.
                 jobs = [str(i.job_id) if i.job_id else None for i in group]
                 await self.queue.send(messages, groups=jobs, bulk=bulk)

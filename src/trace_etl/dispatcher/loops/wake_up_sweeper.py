@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.queues.queue import QueueProducer
 from trace_etl.state.db.pool import Pool, transaction
@@ -18,6 +19,7 @@ class WakeUpSweeper:
     pool: Pool
     queue: QueueProducer
     wake: WakeEvents
+    runtimes: Runtimes
     older_seconds: int
     batch_size: int
 
@@ -33,7 +35,7 @@ class WakeUpSweeper:
 
     async def _has_no_message(self, runtime: str) -> bool:
         # Hidden messages belong to running tasks, so no worker receives them for a waiting task.
-        return (await self.queue.depth(runtime)).visible == 0
+        return (await self.queue.depth(self.runtimes.queue_of(runtime))).visible == 0
 
     async def _wake(self, runtime: str) -> None:
         async with transaction(self.pool) as conn:

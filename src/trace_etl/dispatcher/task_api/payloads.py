@@ -170,6 +170,7 @@ class Payloads:
             "attempt": task.attempt,
             "job": common.job,
             "operator": common.revision.operator,
+            "runtime": common.revision.runtime,
             "config": common.config,
             "scope": scope,
             "parameters": None if task.parameters is None else orjson.Fragment(task.parameters),

@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 
+from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.loops.storage_sweeper import StorageSweeper
 from trace_etl.dispatcher.task_api.tokens import Signer
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
@@ -38,6 +39,7 @@ class Context:
     sweeps_storage: bool
     """Whether the loop of the sweeper runs."""
     objects: ObjectStore
+    runtimes: Runtimes
     scrapes: dict[UUID, tuple[float, bytes]] = field(
         default_factory=dict[UUID, tuple[float, bytes]]
     )

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from trace_etl.api.user.dags import PlanRequest
 from trace_etl.dag.parsing import parse_dag
+from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.user_api import deploys
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.model.errors import Fault, Invalid, TraceError, Unavailable
@@ -44,6 +45,7 @@ class Call:
 
     state_dsn: str
     secrets: WebhookSecrets
+    runtimes: Runtimes
     org_id: UUID
     body: PlanRequest
     """A DeployRequest is deployed. Any other request is planned."""
@@ -51,7 +53,7 @@ class Call:
 
 
 async def _answer(call: Call) -> bytes:
-    dag = parse_dag(call.body.text)
+    dag = parse_dag(call.body.text, call.runtimes)
     async with make_pool(call.state_dsn, size=1, checked=False) as pool:
         return await deploys.answer(pool, call.secrets, call.org_id, dag, call.body)
 

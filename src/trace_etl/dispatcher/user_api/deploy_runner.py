@@ -11,6 +11,7 @@ from uuid import UUID
 
 from trace_etl.api.user.dags import PlanRequest
 from trace_etl.dag.parsing import parse_dag
+from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.user_api import deploys
 from trace_etl.dispatcher.user_api.deploy_process import Call, DeployLimits
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
@@ -37,8 +38,11 @@ class DeployRunner:
     that time. A process has limits of processor time and memory, and can be stopped.
     """
 
-    def __init__(self, pool: Pool, state_dsn: str, secrets: WebhookSecrets) -> None:
+    def __init__(
+        self, pool: Pool, state_dsn: str, secrets: WebhookSecrets, runtimes: Runtimes
+    ) -> None:
         self._pool, self._state_dsn, self._secrets = pool, state_dsn, secrets
+        self._runtimes = runtimes
         names = SlotNames("plans and deploys of large DAGs")
         self._slots = FairSlots(_SLOTS, _SLOTS_PER_USER, _MAX_WAITING_PER_USER, names)
 
@@ -49,11 +53,12 @@ class DeployRunner:
         TooManyRequests and Unavailable.
         """
         if len(body.text) <= _SMALL_TEXT:
-            dag = await asyncio.to_thread(parse_dag, body.text)
+            dag = await asyncio.to_thread(parse_dag, body.text, self._runtimes)
             if not await self._is_large(org_id, dag):
                 return await deploys.answer(self._pool, self._secrets, org_id, dag, body)
         async with self._slots.take(f"{org_id}/{user}", _WAIT_SECONDS):
-            return await _run_process(Call(self._state_dsn, self._secrets, org_id, body, _LIMITS))
+            call = Call(self._state_dsn, self._secrets, self._runtimes, org_id, body, _LIMITS)
+            return await _run_process(call)
 
     async def _is_large(self, org_id: UUID, dag: Dag) -> bool:
         """Return whether the deployed version has many jobs. Then a plan over it is large, too."""

@@ -29,6 +29,7 @@ ROLES: Mapping[str, str] = {
     "POST /v1/dags/{name}/rollback": WRITER,
     "POST /v1/dags/{name}/promote": WRITER,
     "POST /v1/dags/{name}/remove": WRITER,
+    "GET /v1/runtimes": READER,
     "GET /v1/jobs": READER,
     "GET /v1/jobs/{dag}/{job}": READER,
     "GET /v1/events": READER,

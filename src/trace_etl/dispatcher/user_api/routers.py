@@ -11,6 +11,7 @@ from trace_etl.dispatcher.user_api.routes import (
     outbox,
     pressure,
     rollouts,
+    runtimes,
     tasks,
     udf,
     users,
@@ -27,6 +28,7 @@ from trace_etl.dispatcher.user_api.routes.data import (
 ROUTERS = (
     dags.router,
     rollouts.router,
+    runtimes.router,
     jobs.router,
     events.router,
     tasks.router,

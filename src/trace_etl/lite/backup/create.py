@@ -127,7 +127,7 @@ def _list_directories(data: Path) -> list[str]:
 def _list_home(home: Home, with_secrets: bool) -> list[tuple[str, Path]]:
     if not with_secrets:
         return []
-    files = [home.config] if home.config.is_file() else []
+    files = [file for file in (home.config, home.runtimes) if file.is_file()]
     for name in _SECRETS:
         files += sorted(path for path in (home.path / name).rglob("*") if path.is_file())
     return [(f"home/{path.relative_to(home.path)}", path) for path in files]

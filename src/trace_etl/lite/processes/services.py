@@ -188,6 +188,11 @@ def _server_certificate(home: Home) -> tuple[Path, Path]:
     return home.tls / "server.pem", home.tls / "server.key"
 
 
+def _runtimes(home: Home) -> dict[str, str]:
+    """Name the file with the runtimes of this stack, if it has one."""
+    return {"TRACE_RUNTIMES_FILE": str(home.runtimes)} if home.runtimes.exists() else {}
+
+
 def _dispatcher(plan: Blueprint) -> StackService:
     home, urls, dsns = plan.home, plan.connection, plan.dsns("dispatcher")
     environment = {
@@ -206,8 +211,10 @@ def _dispatcher(plan: Blueprint) -> StackService:
         **plan.objects.settings,
         "TRACE_SECRETS_DIR": str(home.secrets),
         "TRACE_ORG_ID": LOCAL_ORG,
+        **_runtimes(home),
     }
     read = [
+        home.runtimes,
         *_server_certificate(home),
         home.task_keys,
         home.certificate_keys,
@@ -240,8 +247,9 @@ def _worker(plan: Blueprint, number: int) -> StackService:
         "TRACE_RPC_POOLS": json.dumps(plan.configuration.rpc_pools),
         "TRACE_WORKER_ID": name,
         "TRACE_READY_FILE": str(ready_file),
+        **_runtimes(home),
     }
-    read = [home.worker_token.parent, plan.jvm.home.resolve(), *plan.objects.read]
+    read = [home.runtimes, home.worker_token.parent, plan.jvm.home.resolve(), *plan.objects.read]
     write = [home.objects, spark]
     return replace(
         _service(plan, "worker", environment, name, read=read, write=write),
@@ -266,13 +274,14 @@ def _functions(plan: Blueprint) -> StackService:
         "TRACE_FUNCTIONS_DIR": str(directory),
         "TRACE_WORKER_ID": "functions",
         "TRACE_READY_FILE": str(home.ready_file("functions")),
+        **_runtimes(home),
     }
     service = _service(
         plan,
         "worker.functions",
         environment,
         "functions",
-        read=[home.worker_token.parent, home.objects, *plan.objects.read],
+        read=[home.runtimes, home.worker_token.parent, home.objects, *plan.objects.read],
         write=[directory],
         credentials="functions",
     )

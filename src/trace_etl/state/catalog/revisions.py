@@ -43,6 +43,7 @@ class Revision:
     dag_name: str
     job_name: str
     operator: str
+    runtime: str
     config: dict[str, Any]
     update_strategy: str
     execution_strategy: str
@@ -78,7 +79,7 @@ async def find_producers(conn: Conn, versions: list[UUID]) -> dict[UUID, Produce
 
 
 _REVISION = """
-SELECT g.org_id, g.name, j.name, r.operator, r.config, r.update_strategy,
+SELECT g.org_id, g.name, j.name, r.operator, r.runtime, r.config, r.update_strategy,
        r.execution_strategy, r.unique_key, r.partition_by, r.udf
   FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
  WHERE r.revision_id = %(revision_id)s

@@ -144,7 +144,7 @@ async def _find_runtimes_with_workers(ctx: Context, tasks: list[TaskWithFacts]) 
         for runtime in sorted(
             {t.runtime for t in tasks if t.status == "Queued"} - has_workers.keys()
         ):
-            consumers = await ctx.queue.consumers(runtime)
+            consumers = await ctx.queue.consumers(ctx.runtimes.queue_of(runtime))
             if consumers is not None:
                 has_workers[runtime] = bool(consumers)
     except QueueUnavailable as error:

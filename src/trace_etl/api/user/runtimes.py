@@ -1,0 +1,30 @@
+"""The registry of runtimes."""
+
+from typing import Literal
+
+from trace_etl.api.body import ListReply, Reply
+
+
+class RuntimeItem(Reply):
+    """A runtime of the registry, and the workers that serve it now."""
+
+    name: str
+    launcher: Literal["dispatcher", "spark", "process", "sandbox", "lambda"]
+    trust: Literal["platform", "untrusted"]
+    queue: str | None
+    """Null for the runtime of the Dispatcher."""
+    language: Literal["python", "node", "native"] | None
+    slots: int
+    memory_mib: int
+    processes: int
+    temporary_mib: int
+    max_timeout: int | None
+    """Seconds; null: no limit."""
+    idle_timeout: int | None
+    """Seconds; null: never."""
+    workers: int | None
+    """Connected workers; null if the queue does not know them."""
+
+
+class RuntimeList(ListReply[RuntimeItem]):
+    """All runtimes, in the order of the registry."""

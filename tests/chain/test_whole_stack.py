@@ -23,6 +23,8 @@ from support import anvil
 from support.anvil import Anvil
 from support.chain_rows import rows_of
 from support.waiting import eventually
+from support.whole_stack import connect
+from trace_etl.cli.client import RequestRejected
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
 
@@ -78,9 +80,15 @@ class Stack:
         return json.loads(done.stdout)
 
     def rows(self, sql: str) -> list[list[Any]]:
-        """Run a query. Returns no rows while the dataset does not exist."""
-        done = self.trace("query", sql, "--json")
-        return json.loads(done.stdout)["rows"] if done.returncode == 0 else []
+        """Run a query. Returns no rows while the dataset does not exist.
+
+        A new process per poll would take the cores from Spark.
+        """
+        with connect(self.home) as client:
+            try:
+                return client.query(sql)["rows"]
+            except RequestRejected:
+                return []
 
     def worker(self) -> int:
         parts = json.loads(self.trace("status", "--json").stdout)["parts"]

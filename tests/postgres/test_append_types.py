@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.postgres import Templates, copied
-from trace_etl.data import appends, connection, table_reader
+from trace_etl.data import appends, connection, hot_tables, table_reader
 from trace_etl.data.appends import AppendTarget
 from trace_etl.data.columns import arrow_schema, arrow_type, postgres_type
 from trace_etl.data.errors import ValueRefused
@@ -78,7 +78,7 @@ def _appended(dsn: str, target: AppendTarget, batch: Any) -> list[dict[str, Any]
     appends.stage_rows(dsn, prepared, [batch.slice(0, half), batch.slice(half)])
     with connection.connect(dsn) as conn, connection.transaction(conn):
         assert appends.merge_rows(conn, prepared) == batch.num_rows
-        schema = arrow_schema(table_reader.list_columns(conn, target.table))
+        schema = arrow_schema(hot_tables.list_columns(conn, target.table))
     found = pa.Table.from_batches(
         table_reader.read_batches(dsn, target.table, schema, []), schema=schema
     )

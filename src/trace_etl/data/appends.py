@@ -9,8 +9,8 @@ from uuid import UUID
 from psycopg import DataError, sql
 from psycopg.errors import NotNullViolation
 
-from trace_etl.data import hot_tables, table_reader
-from trace_etl.data.columns import arrow_schema
+from trace_etl.data import hot_tables
+from trace_etl.data.columns import arrow_schema, cast_batch
 from trace_etl.data.connection import Conn, connect, transaction
 from trace_etl.data.errors import KeyMissing, StaleWriter, ValueRefused
 
@@ -39,7 +39,7 @@ def create_staging(conn: Conn, target: AppendTarget) -> AppendTarget:
     Returns the target with the column types of the table: an older table may have wider types.
     """
     hot_tables.ensure_table(conn, target.table, target.schema, key=target.key)
-    stored_types = dict(table_reader.list_columns(conn, target.table))
+    stored_types = dict(hot_tables.list_columns(conn, target.table))
     columns = [(name, stored_types[name]) for name in target.schema.names]
     for attempt in range(1, target.attempt + 1):  # drop the staging tables of killed workers
         drop_staging(conn, replace(target, attempt=attempt))
@@ -63,7 +63,7 @@ def stage_rows(dsn: str, target: AppendTarget, batches: Iterable[Any]) -> int:
     """
     with connect(dsn) as conn, transaction(conn), _translate_row_errors():
         conn.execute(sql.SQL("TRUNCATE {}").format(sql.Identifier(target.staging)))
-        cast = (table_reader.cast_batch(batch, target.schema) for batch in batches)
+        cast = (cast_batch(batch, target.schema) for batch in batches)
         return hot_tables.copy_rows(conn, target.staging, cast)
 
 

@@ -14,7 +14,6 @@ from trace_etl.dag.column_types import FullType, buffered_form
 from trace_etl.data import hot_tables
 from trace_etl.data.columns import full_arrow_type, full_postgres_type
 from trace_etl.data.connection import Conn
-from trace_etl.data.table_reader import list_columns
 
 CURSOR = "_cursor"
 """The column with the number of the batch that last changed the row. Readers read a range of it."""
@@ -142,7 +141,7 @@ def ensure_table(conn: Conn, table: BufferTable) -> None:
     hot_tables.lock_name(conn, table.table)
     index = f"{table.table[:50]}_cursor"
     # CREATE … IF NOT EXISTS locks the table before it checks, so it would wait for a running vacuum.
-    existing = list_columns(conn, table.table)
+    existing = hot_tables.list_columns(conn, table.table)
     if not existing:
         _create_table(conn, table)
     else:

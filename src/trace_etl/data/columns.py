@@ -64,6 +64,11 @@ def full_postgres_type(declared: FullType) -> str:
     return f"{declared.kind.postgres}{digits}{'[]' if declared.is_array else ''}"
 
 
+def cast_batch(batch: Any, schema: Any) -> Any:
+    """Cast a batch of the driver, which reads numerics as text, to the table's types."""
+    return batch if batch.schema == schema else batch.cast(schema)
+
+
 def _parse_arrow(text: str) -> _Type:
     if text.endswith(", tz=UTC]"):  # Arrow has no alias for types with a time zone
         return pa.timestamp("us", "UTC")

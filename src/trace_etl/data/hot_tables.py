@@ -19,6 +19,10 @@ SELECT 1 FROM pg_roles
  WHERE rolname = 'trace_data_reader'
    AND NOT has_table_privilege(rolname, format('%%I', %(table)s::text), 'SELECT')
 """
+_COLUMNS = """
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
 
 
 def ensure_table(conn: Conn, table: str, schema: Any, key: Sequence[str] = _KEY) -> None:
@@ -40,6 +44,12 @@ def ensure_table(conn: Conn, table: str, schema: Any, key: Sequence[str] = _KEY)
         )
     )
     grant_read(conn, table)
+
+
+def list_columns(conn: Conn, table: str) -> list[tuple[str, str]]:
+    """List the columns with their Postgres types. The list is empty if the table does not exist."""
+    quoted = sql.Identifier(table).as_string(None)
+    return [(row[0], row[1]) for row in conn.execute(_COLUMNS, (quoted,))]
 
 
 def lock_name(conn: Conn, table: str) -> None:

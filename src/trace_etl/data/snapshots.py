@@ -7,7 +7,8 @@ from typing import Any
 
 from psycopg import sql
 
-from trace_etl.data import table_reader
+from trace_etl.data import hot_tables, table_reader
+from trace_etl.data.columns import cast_batch
 from trace_etl.data.connection import Conn, connect, transaction
 from trace_etl.data.errors import DataUnavailable, first_line
 from trace_etl.data.table_reader import Condition
@@ -29,7 +30,7 @@ class Snapshot:
 
     def list_columns(self, table: str) -> list[tuple[str, str]]:
         """List the columns with their Postgres types. Empty if the table does not exist."""
-        return table_reader.list_columns(self.conn, table)
+        return hot_tables.list_columns(self.conn, table)
 
     def read_min_max(self, table: str, column: str) -> tuple[Any, Any]:
         """Return the minimum and maximum of a column; (None, None) if the table has no rows."""
@@ -52,7 +53,7 @@ class Snapshot:
                 cursor.execute(_NOTICE_LOST_CLIENT)
                 cursor.execute(query)
                 for batch in cursor.fetch_record_batch():
-                    yield table_reader.cast_batch(batch, schema)
+                    yield cast_batch(batch, schema)
             except table_reader.DRIVER_ERRORS as error:
                 raise DataUnavailable(f"Postgres data: {first_line(error)}") from error
 

@@ -7,17 +7,14 @@ from typing import Any, LiteralString
 import adbc_driver_postgresql.dbapi as _adbc  # pyright: ignore[reportMissingTypeStubs]
 from psycopg import sql
 
-from trace_etl.data.connection import Conn, connect
+from trace_etl.data.columns import cast_batch
+from trace_etl.data.connection import connect
 
 _OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", "<", "<=", "IN")}
 _driver: Any = _adbc  # it ships no types
 DRIVER_ERRORS: tuple[type[Exception], ...] = (_driver.Error,)
 IS_NOT_NULL = "IS NOT NULL"
 NOT_BETWEEN = "NOT BETWEEN"
-_COLUMNS = """
-SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
- WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
 
 
 @dataclass(frozen=True)
@@ -30,12 +27,6 @@ class Condition:
     column: str
     operator: str
     value: Any
-
-
-def list_columns(conn: Conn, table: str) -> list[tuple[str, str]]:
-    """List the columns with their Postgres types. The list is empty if the table does not exist."""
-    quoted = sql.Identifier(table).as_string(None)
-    return [(row[0], row[1]) for row in conn.execute(_COLUMNS, (quoted,))]
 
 
 def has_more_rows(dsn: str, table: str, conditions: Sequence[Condition], *, than: int) -> bool:
@@ -72,11 +63,6 @@ def select_statement(table: str, columns: Sequence[str], conditions: Sequence[Co
 def connect_driver(dsn: str) -> Any:
     """Open a connection of the driver that reads into Arrow. It raises DRIVER_ERRORS."""
     return _driver.connect(dsn)
-
-
-def cast_batch(batch: Any, schema: Any) -> Any:
-    """Cast a batch of the driver, which reads numerics as text, to the table's types."""
-    return batch if batch.schema == schema else batch.cast(schema)
 
 
 def _where(conditions: Sequence[Condition]) -> sql.Composable:

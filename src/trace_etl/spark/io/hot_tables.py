@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from trace_etl.api.task.payload import Scope, TaskInput
 from trace_etl.dag.buffered_datasets import RESERVED
-from trace_etl.data import table_reader
+from trace_etl.data import hot_tables, table_reader
 from trace_etl.data.buffers import CURSOR
 from trace_etl.data.columns import arrow_schema
 from trace_etl.data.connection import connect
@@ -67,7 +67,7 @@ def load(spark: SparkSession, task_input: TaskInput, scope: Scope | None, dsn: s
 
 def _list_columns(dsn: str, table: str) -> list[tuple[str, str]]:
     with connect(dsn) as conn:
-        return table_reader.list_columns(conn, table)
+        return hot_tables.list_columns(conn, table)
 
 
 def _make_limits(scope: Scope | None, columns: Sequence[str]) -> list[Condition]:

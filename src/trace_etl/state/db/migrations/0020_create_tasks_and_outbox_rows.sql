@@ -113,35 +113,6 @@ BEGIN
 END
 $$;
 
--- Emit one event for each producer (a `finished_task`) that is new, and enqueue its routing. With
--- `is_paused`, the event is deferred until the source resumes. Returns the events.
-CREATE FUNCTION emit_source_events(producers new_task[], is_paused boolean DEFAULT false)
-RETURNS SETOF events LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY
-    WITH producer AS (
-        SELECT t.* FROM insert_tasks(producers) t
-    ), emitted AS (
-        INSERT INTO events AS e (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
-                                 range_start, range_end, cursor_value, producer_task_id, attempt)
-        SELECT p.org_id, p.dataset_uuid, p.dataset_version,
-               coalesce('p:' || p.partition_key, 'c:' || p.cursor_value), p.partition_key,
-               p.range_start, p.range_end, p.cursor_value, p.task_id, 1
-          FROM producer p
-        RETURNING e.*
-    ), deferred AS (
-        INSERT INTO deferred_events (event_id, job_id, bulk)
-        SELECT e.event_id, p.job_id, p.bulk
-          FROM emitted e JOIN producer p ON p.task_id = e.producer_task_id
-         WHERE is_paused
-    ), enqueued AS (
-        SELECT count(*) FROM enqueue(ARRAY(
-               SELECT outbox_entry('route_event', e.event_id) FROM emitted e WHERE NOT is_paused))
-    )
-    SELECT emitted.* FROM emitted CROSS JOIN enqueued;
-END
-$$;
-
 -- The entry that sends a batch to the sink.
 CREATE FUNCTION buffer_entry(batch buffer_publishes) RETURNS outbox_entry LANGUAGE sql STABLE
 RETURN outbox_entry('buffer_message', batch.publish_id, 'buffer', jsonb_build_object(

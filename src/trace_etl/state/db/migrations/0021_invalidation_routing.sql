@@ -24,6 +24,13 @@ CREATE TYPE rerun_scope AS (
 
 -- --- the consumers and the partitions of invalidations ----------------------------------------
 
+-- The consumers that are routed invalidations of their inputs.
+CREATE VIEW invalidation_targets AS
+SELECT dataset_uuid, dataset_version, org_id, job_id, revision_id, generation_hash, runtime, bulk,
+       max_attempts, max_concurrency, timeout_seconds, heartbeat_timeout_seconds,
+       NOT (runtime = 'dispatcher' OR update_strategy = 'append') AS has_partitions, true AS is_first
+  FROM consumers;
+
 -- The consumers of the generations that invalidations are about, each revision once per invalidation.
 CREATE FUNCTION invalidation_readers(ids uuid[])
 RETURNS TABLE (
@@ -37,13 +44,13 @@ RETURNS TABLE (
            i.invalidation_id, i.kind, i.dataset_uuid, i.dataset_version, i.partition_key,
            i.range_start, i.range_end, c.org_id, c.job_id, c.revision_id, c.generation_hash,
            c.runtime, c.bulk, c.max_attempts, c.max_concurrency, c.timeout_seconds,
-           c.heartbeat_timeout_seconds,
-           NOT (c.runtime = 'dispatcher' OR c.update_strategy = 'append'),
+           c.heartbeat_timeout_seconds, c.has_partitions,
            coalesce(i.once_key LIKE 'rewritten:%', false)
       FROM invalidations i
-      JOIN consumers c ON c.dataset_uuid = i.dataset_uuid
+      JOIN invalidation_targets c ON c.dataset_uuid = i.dataset_uuid
        AND c.dataset_version = i.dataset_version AND c.org_id = i.org_id
-     WHERE i.invalidation_id = ANY (ids);
+     WHERE i.invalidation_id = ANY (ids)
+     ORDER BY i.invalidation_id, c.revision_id, c.is_first DESC;
 END;
 
 -- The keys of the partitions that invalidations are about.

@@ -92,7 +92,7 @@ $$;
 
 -- Emit one event for each producer (a `finished_task`) that is new, and enqueue its routing. With
 -- `is_paused`, the event is deferred until the source resumes. Returns the events.
-CREATE OR REPLACE FUNCTION emit_source_events(producers new_task[], is_paused boolean DEFAULT false)
+CREATE FUNCTION emit_source_events(producers new_task[], is_paused boolean DEFAULT false)
 RETURNS SETOF events LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY
@@ -380,30 +380,14 @@ DROP FUNCTION pinned_inputs(uuid, uuid, uuid, bigint, bigint, text);
 
 -- --- invalidations ----------------------------------------------------------------------------
 
--- The consumers of the generations that invalidations are about, each revision once per invalidation. A job
--- over whole datasets is left out: it is refreshed by the event of the rewrite.
-CREATE OR REPLACE FUNCTION invalidation_readers(ids uuid[])
-RETURNS TABLE (
-    invalidation_id uuid, kind text, dataset_uuid uuid, dataset_version uuid, partition_key text,
-    range_start bigint, range_end bigint, org_id uuid, job_id uuid, revision_id uuid,
-    generation_hash text, runtime text, bulk boolean, max_attempts integer, max_concurrency integer,
-    timeout_seconds integer, heartbeat_timeout_seconds integer, has_partitions boolean,
-    is_rewrite boolean
-) LANGUAGE sql STABLE BEGIN ATOMIC
-    SELECT DISTINCT ON (i.invalidation_id, c.revision_id)
-           i.invalidation_id, i.kind, i.dataset_uuid, i.dataset_version, i.partition_key,
-           i.range_start, i.range_end, c.org_id, c.job_id, c.revision_id, c.generation_hash,
-           c.runtime, c.bulk, c.max_attempts, c.max_concurrency, c.timeout_seconds,
-           c.heartbeat_timeout_seconds,
-           NOT (c.runtime = 'dispatcher' OR c.update_strategy = 'append'
-                OR c.partition_by IS NOT NULL),
-           coalesce(i.once_key LIKE 'rewritten:%', false)
-      FROM invalidations i
-      JOIN consumers c ON c.dataset_uuid = i.dataset_uuid
-       AND c.dataset_version = i.dataset_version AND c.org_id = i.org_id AND NOT c.is_whole
-     WHERE i.invalidation_id = ANY (ids)
-     ORDER BY i.invalidation_id, c.revision_id, c.is_first DESC;
-END;
+-- The consumers that are routed invalidations of their inputs. A job over whole datasets is left out: it is
+-- refreshed by the event of the rewrite.
+CREATE OR REPLACE VIEW invalidation_targets AS
+SELECT dataset_uuid, dataset_version, org_id, job_id, revision_id, generation_hash, runtime, bulk,
+       max_attempts, max_concurrency, timeout_seconds, heartbeat_timeout_seconds,
+       NOT (runtime = 'dispatcher' OR update_strategy = 'append' OR partition_by IS NOT NULL)
+           AS has_partitions, is_first
+  FROM consumers WHERE NOT is_whole;
 
 -- The tasks that the invalid partitions triggered. A queued task reads the change when it is claimed.
 CREATE OR REPLACE FUNCTION rerun_scopes_of_triggered_tasks(ids uuid[])
